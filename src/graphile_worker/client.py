@@ -1,0 +1,246 @@
+"""Add and administer jobs from async code."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from graphile_worker.clock import Clock, SystemClock
+from graphile_worker.db.borrowed import borrow
+from graphile_worker.db.database import Database, perform, perform_on
+from graphile_worker.db.lent import open_database
+from graphile_worker.db.migrate import checking, migrating
+from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
+from graphile_worker.options import WorkerOptions, default_schema
+from graphile_worker.sql.adding import adding_job, adding_jobs
+from graphile_worker.sql.administering import (
+    completing_jobs,
+    failing_jobs,
+    getting_job,
+    getting_job_by_key,
+    removing_job,
+    rescheduling_jobs,
+    unlocking_workers,
+)
+from graphile_worker.sql.cleaning import CleanupTask, cleaning
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.query import Plan
+
+T = TypeVar("T")
+
+
+class Client:
+    """Adds jobs to a queue and looks after them.
+
+    `database` is a connection string (default: `DATABASE_URL`, then libpq's variables), or a pool
+    or engine of yours: a psycopg AsyncConnectionPool, an asyncpg Pool or a SQLAlchemy AsyncEngine,
+    which is never closed here. Build one client and share it.
+
+    With `conn=` a call joins the transaction of a connection of yours: psycopg, asyncpg or
+    SQLAlchemy.
+    """
+
+    def __init__(
+        self,
+        database: object = None,
+        *,
+        schema: str | None = None,
+        ext_schema: str | None = None,
+        use_local_time: bool = False,
+        max_payload_bytes: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._schemas = Schemas.named(schema or default_schema(), ext_schema)
+        self._db: Database = open_database(database, self._schemas)
+        self._use_local_time = use_local_time
+        self._max_payload_bytes = max_payload_bytes
+        self._clock = clock or SystemClock()
+
+    async def add_job(
+        self,
+        identifier: str,
+        payload: Any = None,
+        *,
+        queue_name: str | None = None,
+        run_at: When | None = None,
+        max_attempts: int | None = None,
+        priority: int | None = None,
+        job_key: str | None = None,
+        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
+        flags: Collection[str] | None = None,
+        conn: object = None,
+    ) -> Job:
+        """Add one job; the job that was added, or updated where its key was known."""
+        spec = JobSpec(
+            identifier,
+            payload,
+            queue_name=queue_name,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            priority=priority,
+            job_key=job_key,
+            job_key_mode=job_key_mode,
+            flags=flags,
+        )
+        plan = adding_job(self._timed(spec), self._schemas, max_bytes=self._max_payload_bytes)
+        return await self._perform(plan, conn)
+
+    async def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
+        """Add any number of jobs in one round trip; the jobs in the order of their specs."""
+        timed = [self._timed(spec) for spec in specs]
+        plan = adding_jobs(timed, self._schemas, max_bytes=self._max_payload_bytes)
+        return await self._perform(plan, conn)
+
+    async def get_job(self, job_id: int, *, conn: object = None) -> Job | None:
+        return await self._perform(getting_job(job_id, self._schemas), conn)
+
+    async def get_job_by_key(self, job_key: str, *, conn: object = None) -> Job | None:
+        return await self._perform(getting_job_by_key(job_key, self._schemas), conn)
+
+    async def remove_job(self, job_key: str, *, conn: object = None) -> Job | None:
+        """Remove the job with that key; one that runs is let finish and gets no other attempt."""
+        return await self._perform(removing_job(job_key, self._schemas), conn)
+
+    async def complete_jobs(self, job_ids: Iterable[int], *, conn: object = None) -> list[Job]:
+        """Delete jobs as if they were done; those that a worker holds are left out."""
+        return await self._perform(completing_jobs(job_ids, self._schemas), conn)
+
+    async def permanently_fail_jobs(
+        self, job_ids: Iterable[int], reason: str | None = None, *, conn: object = None
+    ) -> list[Job]:
+        """Spend all attempts of jobs; those that a worker holds are left out."""
+        return await self._perform(failing_jobs(job_ids, reason, self._schemas), conn)
+
+    async def reschedule_jobs(
+        self,
+        job_ids: Iterable[int],
+        *,
+        run_at: When | None = None,
+        priority: int | None = None,
+        attempts: int | None = None,
+        max_attempts: int | None = None,
+        conn: object = None,
+    ) -> list[Job]:
+        """Change what is given, zero included; jobs that a worker holds are left out."""
+        plan = rescheduling_jobs(
+            job_ids,
+            self._schemas,
+            run_at=run_at,
+            priority=priority,
+            attempts=attempts,
+            max_attempts=max_attempts,
+        )
+        return await self._perform(plan, conn)
+
+    async def force_unlock_workers(self, pool_ids: Iterable[str], *, conn: object = None) -> None:
+        """Take all locks from pools that are dead; what a living one still runs may run twice."""
+        await self._perform(unlocking_workers(pool_ids, self._schemas), conn)
+
+    async def cleanup(
+        self,
+        tasks: Iterable[CleanupTask | str] = (CleanupTask.GC_JOB_QUEUES,),
+        *,
+        task_identifiers_to_keep: Collection[str] = (),
+    ) -> None:
+        """Delete what nobody needs any more, safely beside programs that add jobs."""
+        await perform(self._db, cleaning(tasks, task_identifiers_to_keep))
+
+    async def migrate(self) -> int:
+        """Install or upgrade the schema; the level at which it then stands."""
+        return await perform(self._db, migrating(self._schemas))
+
+    async def check_schema(self) -> int:
+        """The level of the schema if it can be used as it is; creates nothing."""
+        return await perform(self._db, checking(self._schemas))
+
+    async def close(self) -> None:
+        """Close what the client opened; a pool or engine of yours stays open."""
+        await self._db.close()
+
+    async def release(self) -> None:
+        """`close`, by the reference's name."""
+        await self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _timed(self, spec: JobSpec) -> JobSpec:
+        if self._use_local_time and spec.run_at is None:
+            return replace(spec, run_at=self._clock.now())
+        return spec
+
+    async def _perform(self, plan: Plan[T], conn: object) -> T:
+        if conn is None:
+            return await perform(self._db, plan)
+        return await perform_on(borrow(conn, self._schemas), plan)
+
+
+async def run_migrations(database: object = None, *, options: WorkerOptions | None = None) -> int:
+    """Install or upgrade the schema and return its level."""
+    chosen = options or WorkerOptions()
+    async with Client(database, schema=chosen.schema, ext_schema=chosen.ext_schema) as client:
+        return await client.migrate()
+
+
+async def make_worker_utils(
+    database: object = None,
+    *,
+    schema: str | None = None,
+    ext_schema: str | None = None,
+    use_local_time: bool = False,
+    max_payload_bytes: int | None = None,
+) -> Client:
+    """A client on a schema that is installed or upgraded first; close it when done."""
+    client = Client(
+        database,
+        schema=schema,
+        ext_schema=ext_schema,
+        use_local_time=use_local_time,
+        max_payload_bytes=max_payload_bytes,
+    )
+    try:
+        await client.migrate()
+    except BaseException:
+        await client.close()
+        raise
+    return client
+
+
+async def add_job_adhoc(
+    database: object,
+    identifier: str,
+    payload: Any = None,
+    *,
+    queue_name: str | None = None,
+    run_at: When | None = None,
+    max_attempts: int | None = None,
+    priority: int | None = None,
+    job_key: str | None = None,
+    job_key_mode: JobKeyMode | JobKeyModeName | None = None,
+    flags: Collection[str] | None = None,
+    schema: str | None = None,
+) -> Job:
+    """Migrate, add one job, close: for scripts. Programs build a `Client` once and share it."""
+    async with await make_worker_utils(database, schema=schema) as client:
+        return await client.add_job(
+            identifier,
+            payload,
+            queue_name=queue_name,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            priority=priority,
+            job_key=job_key,
+            job_key_mode=job_key_mode,
+            flags=flags,
+        )
+
+
+quick_add_job = add_job_adhoc

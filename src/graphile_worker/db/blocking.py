@@ -1,0 +1,141 @@
+"""Our own database for blocking code: one autocommit connection per thread, no thread of ours."""
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from psycopg import Connection as Psycopg
+from psycopg import OperationalError, RawCursor
+from psycopg.pq import ConnStatus
+from psycopg.rows import TupleRow, tuple_row
+
+from graphile_worker.db.conninfo import resolve
+from graphile_worker.db.database import BlockingConnection, act_blocking_with_retries
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.query import Query
+from graphile_worker.sql.statements import render_bytes
+
+T = TypeVar("T")
+
+# A connection unused for longer is asked whether it still lives before it is relied upon.
+IDLE_SECONDS = 30.0
+
+# Connections that a fork brought along: closing one politely would end the parent's session, so
+# they are kept, untouched, for as long as this process lives.
+_inherited: list[Psycopg[TupleRow]] = []
+
+
+class BlockingPsycopgConnection:
+    """One psycopg connection, ours or the caller's; rows are tuples whatever its owner prefers."""
+
+    def __init__(self, connection: Psycopg[TupleRow], schemas: Schemas) -> None:
+        self._connection = connection
+        self._schemas = schemas
+
+    def run(self, query: Query[T]) -> T:
+        text = render_bytes(query.statement, self._schemas)
+        with RawCursor(self._connection, row_factory=tuple_row) as cursor:
+            cursor.execute(text, query.args or None)
+            return query.read(cursor.fetchall() if cursor.description else [])
+
+
+class BlockingPsycopgDatabase:
+    """Connections open with a thread's first query and close with the thread, `close()` or exit."""
+
+    def __init__(
+        self, conninfo: str | None, schemas: Schemas, *, prepared_statements: bool = True
+    ) -> None:
+        self.schemas = schemas
+        self._conninfo = resolve(conninfo)
+        self._prepare_threshold = 5 if prepared_statements else None
+        self._local = threading.local()
+        self._threads: weakref.WeakSet[_ThreadConnection] = weakref.WeakSet()
+        _open_databases.add(self)
+
+    def run(self, query: Query[T]) -> T:
+        return act_blocking_with_retries(query, self._run_once)
+
+    @contextmanager
+    def transaction(self) -> Iterator[BlockingConnection]:
+        connection = self._connection()
+        with connection.transaction():
+            yield BlockingPsycopgConnection(connection, self.schemas)
+
+    def close(self) -> None:
+        """Close the connections of all threads; the next query opens a new one."""
+        for held in list(self._threads):
+            held.close()
+
+    def _run_once(self, query: Query[T]) -> T:
+        return BlockingPsycopgConnection(self._connection(), self.schemas).run(query)
+
+    def _connection(self) -> Psycopg[TupleRow]:
+        held: _ThreadConnection | None = getattr(self._local, "held", None)
+        if held is None or not held.usable():
+            held = self._local.held = _ThreadConnection(self._connect())
+            self._threads.add(held)
+        return held.take()
+
+    def _connect(self) -> Psycopg[TupleRow]:
+        return Psycopg.connect(
+            self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold
+        )
+
+
+class _ThreadConnection:
+    """The connection of one thread in one process."""
+
+    def __init__(self, connection: Psycopg[TupleRow]) -> None:
+        self._connection = connection
+        self._process = os.getpid()
+        self._used = time.monotonic()
+
+    def take(self) -> Psycopg[TupleRow]:
+        self._used = time.monotonic()
+        return self._connection
+
+    def usable(self) -> bool:
+        if self._process != os.getpid():
+            self._abandon()
+            return False
+        if self._connection.closed or not self._answers():
+            self.close()
+            return False
+        return True
+
+    def close(self) -> None:
+        if self._process == os.getpid():
+            self._connection.close()
+
+    def __del__(self) -> None:
+        # The thread has ended.
+        self.close()
+
+    def _answers(self) -> bool:
+        try:
+            self._connection.pgconn.consume_input()
+            if time.monotonic() - self._used > IDLE_SECONDS:
+                self._connection.execute("select 1")
+        except OperationalError:
+            return False
+        return self._connection.pgconn.status == ConnStatus.OK
+
+    def _abandon(self) -> None:
+        if any(self._connection is each for each in _inherited):
+            return
+        _inherited.append(self._connection)
+        os.close(self._connection.fileno())
+
+
+_open_databases: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    for database in list(_open_databases):
+        database.close()

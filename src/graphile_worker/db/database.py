@@ -1,0 +1,150 @@
+"""What the rest of the house needs from a database, and how plans are carried out on one."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, Protocol, TypeVar, assert_never
+
+from graphile_worker.db.retry import retrying
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.query import Atomic, Pause, Plan, Query, Step
+
+T = TypeVar("T")
+
+
+class Connection(Protocol):
+    """One connection, ours or the caller's: it only answers queries."""
+
+    async def run(self, query: Query[T]) -> T: ...
+
+
+class Database(Connection, Protocol):
+    """A database of our own to use: each query commits by itself."""
+
+    schemas: Schemas
+
+    def transaction(self) -> AbstractAsyncContextManager[Connection]: ...
+
+    async def close(self) -> None: ...
+
+
+class BlockingConnection(Protocol):
+    """`Connection` without await."""
+
+    def run(self, query: Query[T]) -> T: ...
+
+
+class BlockingDatabase(BlockingConnection, Protocol):
+    """`Database` without await."""
+
+    schemas: Schemas
+
+    def transaction(self) -> AbstractContextManager[BlockingConnection]: ...
+
+    def close(self) -> None: ...
+
+
+async def perform(database: Database, plan: Plan[T]) -> T:
+    """Carry out a plan, each step on its own."""
+    return await carry_out(plan, lambda step: _act(database, step))
+
+
+async def perform_on(connection: Connection, plan: Plan[T]) -> T:
+    """Carry out a plan inside the caller's transaction."""
+    return await carry_out(plan, lambda step: connection.run(_only_query(step)))
+
+
+def perform_blocking(database: BlockingDatabase, plan: Plan[T]) -> T:
+    """Carry out a plan, each step on its own."""
+    return carry_out_blocking(plan, lambda step: _act_blocking(database, step))
+
+
+def perform_blocking_on(connection: BlockingConnection, plan: Plan[T]) -> T:
+    """Carry out a plan inside the caller's transaction."""
+    return carry_out_blocking(plan, lambda step: connection.run(_only_query(step)))
+
+
+async def _act(database: Database, step: Step) -> Any:
+    match step:
+        case Query():
+            return await database.run(step)
+        case Atomic(queries):
+            async with database.transaction() as connection:
+                return [await connection.run(query) for query in queries]
+        case Pause(seconds):
+            return await asyncio.sleep(seconds)
+        case _:
+            assert_never(step)
+
+
+def _act_blocking(database: BlockingDatabase, step: Step) -> Any:
+    match step:
+        case Query():
+            return database.run(step)
+        case Atomic(queries):
+            with database.transaction() as connection:
+                return [connection.run(query) for query in queries]
+        case Pause(seconds):
+            return time.sleep(seconds)
+        case _:
+            assert_never(step)
+
+
+def _only_query(step: Step) -> Query[Any]:
+    # Transactions and pauses are not ours to make on somebody else's connection.
+    if not isinstance(step, Query):
+        raise TypeError(f"{type(step).__name__} cannot be done inside the caller's transaction")
+    return step
+
+
+async def act_with_retries(query: Query[T], run_once: Callable[[Query[T]], Awaitable[T]]) -> T:
+    """One query on a connection of ours, again where sessions only got in each other's way."""
+
+    async def act(step: Step) -> Any:
+        if isinstance(step, Pause):
+            return await asyncio.sleep(step.seconds)
+        return await run_once(query)
+
+    return await carry_out(retrying(query), act)
+
+
+def act_blocking_with_retries(query: Query[T], run_once: Callable[[Query[T]], T]) -> T:
+    """`act_with_retries` without await."""
+
+    def act(step: Step) -> Any:
+        return time.sleep(step.seconds) if isinstance(step, Pause) else run_once(query)
+
+    return carry_out_blocking(retrying(query), act)
+
+
+async def carry_out(plan: Plan[T], act: Callable[[Step], Awaitable[Any]]) -> T:
+    """Drive a plan: `act` does each step."""
+    try:
+        step = next(plan)
+        while True:
+            try:
+                answer = await act(step)
+            except Exception as error:
+                step = plan.throw(error)
+            else:
+                step = plan.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def carry_out_blocking(plan: Plan[T], act: Callable[[Step], Any]) -> T:
+    """Drive a plan: `act` does each step."""
+    try:
+        step = next(plan)
+        while True:
+            try:
+                answer = act(step)
+            except Exception as error:
+                step = plan.throw(error)
+            else:
+                step = plan.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result

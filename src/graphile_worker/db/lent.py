@@ -1,0 +1,145 @@
+"""What a client may be given as its database: a connection string, or the caller's pool or engine.
+
+A pool or engine is lent to us for our own use: we take connections from it, each query commits by
+itself, and we never close it.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
+from typing import Any, TypeVar
+
+import psycopg_pool
+
+from graphile_worker.db.blocking import BlockingPsycopgDatabase
+from graphile_worker.db.borrowed import borrow, borrow_blocking, is_a
+from graphile_worker.db.database import (
+    BlockingConnection,
+    BlockingDatabase,
+    Connection,
+    Database,
+    act_blocking_with_retries,
+    act_with_retries,
+)
+from graphile_worker.db.psycopg import PsycopgDatabase
+from graphile_worker.errors import ConfigurationError
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.query import Query
+
+T = TypeVar("T")
+
+Borrowing = Callable[[], AbstractAsyncContextManager[Any]]
+BlockingBorrowing = Callable[[], AbstractContextManager[Any]]
+
+
+def open_database(source: object, schemas: Schemas) -> Database:
+    """The async database that a client was given."""
+    if source is None or isinstance(source, str):
+        return PsycopgDatabase(source, schemas)
+    if isinstance(source, psycopg_pool.AsyncConnectionPool):
+        return LentDatabase(source.connection, _psycopg_transaction(source), schemas)
+    if is_a(source, "asyncpg.pool", "Pool"):
+        return LentDatabase(source.acquire, _asyncpg_transaction(source), schemas)  # type: ignore[attr-defined]  # known by class
+    if is_a(source, "sqlalchemy.ext.asyncio", "AsyncEngine"):
+        return LentDatabase(source.begin, source.begin, schemas)  # type: ignore[attr-defined]  # known by class
+    raise ConfigurationError(
+        f"a {type(source).__qualname__} is not a database for async code: expected a connection "
+        "string, a psycopg AsyncConnectionPool, an asyncpg Pool or a SQLAlchemy AsyncEngine"
+    )
+
+
+def open_blocking_database(source: object, schemas: Schemas) -> BlockingDatabase:
+    """The blocking database that a client was given."""
+    if source is None or isinstance(source, str):
+        return BlockingPsycopgDatabase(source, schemas)
+    if isinstance(source, psycopg_pool.ConnectionPool):
+        return BlockingLentDatabase(
+            source.connection, _blocking_psycopg_transaction(source), schemas
+        )
+    if is_a(source, "sqlalchemy.engine", "Engine"):
+        return BlockingLentDatabase(source.begin, source.begin, schemas)  # type: ignore[attr-defined]  # known by class
+    raise ConfigurationError(
+        f"a {type(source).__qualname__} is not a database for blocking code: expected a "
+        "connection string, a psycopg ConnectionPool or a SQLAlchemy Engine"
+    )
+
+
+class LentDatabase:
+    """Borrows a connection for each query, which commits as the connection is given back."""
+
+    def __init__(self, connect: Borrowing, begin: Borrowing, schemas: Schemas) -> None:
+        self.schemas = schemas
+        self._connect = connect
+        self._begin = begin
+
+    async def run(self, query: Query[T]) -> T:
+        return await act_with_retries(query, self._run_once)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self._begin() as connection:
+            yield borrow(connection, self.schemas)
+
+    async def close(self) -> None:
+        """Nothing: the pool is the caller's."""
+
+    async def _run_once(self, query: Query[T]) -> T:
+        async with self._connect() as connection:
+            return await borrow(connection, self.schemas).run(query)
+
+
+class BlockingLentDatabase:
+    """`LentDatabase` without await."""
+
+    def __init__(
+        self, connect: BlockingBorrowing, begin: BlockingBorrowing, schemas: Schemas
+    ) -> None:
+        self.schemas = schemas
+        self._connect = connect
+        self._begin = begin
+
+    def run(self, query: Query[T]) -> T:
+        return act_blocking_with_retries(query, self._run_once)
+
+    @contextmanager
+    def transaction(self) -> Iterator[BlockingConnection]:
+        with self._begin() as connection:
+            yield borrow_blocking(connection, self.schemas)
+
+    def close(self) -> None:
+        """Nothing: the pool is the caller's."""
+
+    def _run_once(self, query: Query[T]) -> T:
+        with self._connect() as connection:
+            return borrow_blocking(connection, self.schemas).run(query)
+
+
+def _psycopg_transaction(pool: Any) -> Borrowing:
+    @asynccontextmanager
+    async def begin() -> AsyncIterator[Any]:
+        async with pool.connection() as connection, connection.transaction():
+            yield connection
+
+    return begin
+
+
+def _asyncpg_transaction(pool: Any) -> Borrowing:
+    @asynccontextmanager
+    async def begin() -> AsyncIterator[Any]:
+        async with pool.acquire() as connection, connection.transaction():
+            yield connection
+
+    return begin
+
+
+def _blocking_psycopg_transaction(pool: Any) -> BlockingBorrowing:
+    @contextmanager
+    def begin() -> Iterator[Any]:
+        with pool.connection() as connection, connection.transaction():
+            yield connection
+
+    return begin

@@ -1,0 +1,239 @@
+"""Bring the shared schema and our companion up to date, beside any number of others who do so.
+
+The ledger's primary key is the only lock: whoever enters a level first does its work in the same
+transaction, everybody else waits on that row, fails, and looks again.
+"""
+
+import logging
+from enum import Enum, auto
+from typing import Any
+
+from graphile_worker.errors import (
+    MigrationBlocked,
+    SchemaError,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+)
+from graphile_worker.sql.failures import CLASHES, NOT_ALLOWED, sqlstate_of
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.migrations import (
+    EXT_STEPS,
+    LEVEL,
+    Catalogue,
+    Ledger,
+    get_ext_ledger,
+    get_ledger,
+    get_ledger_level,
+    inspect_database,
+    script,
+)
+from graphile_worker.sql.query import Atomic, Pause, Plan, Query
+from graphile_worker.sql.statements import script_text
+
+logger = logging.getLogger("graphile_worker")
+
+OLDEST_SERVER = 140000
+OLDEST_LEVEL = 18
+
+# Another installer may be on its way up: only what has not moved for this long stands still.
+STILL_SECONDS = 10.0
+LOOK_EVERY = 0.25
+
+FUNCTIONS = frozenset(
+    {
+        "add_job",
+        "add_jobs",
+        "remove_job",
+        "complete_jobs",
+        "permanently_fail_jobs",
+        "reschedule_jobs",
+        "force_unlock_workers",
+    }
+)
+RELATIONS = frozenset(
+    {
+        "_private_jobs",
+        "_private_job_queues",
+        "_private_tasks",
+        "_private_known_crontabs",
+        "jobs",
+        "migrations",
+    }
+)
+
+
+class Move(Enum):
+    """What a look at the ledger asks for."""
+
+    MAKE_LEDGER = auto()
+    INSTALL = auto()
+    WAIT = auto()
+    TO_19 = auto()
+    TO_20 = auto()
+    READY = auto()
+
+
+def migrating(schemas: Schemas) -> Plan[int]:
+    """Install or upgrade both schemas; the level at which the shared one then stands."""
+    level = yield from _bring_up_shared(schemas)
+    yield from _bring_up_companion(schemas)
+    return level
+
+
+def checking(schemas: Schemas) -> Plan[int]:
+    """The level of the shared schema, if it can be used as it is; changes nothing."""
+    catalogue, ledger = yield from _look(schemas)
+    move = next_move(schemas, catalogue, ledger)
+    if move in (Move.MAKE_LEDGER, Move.INSTALL):
+        raise SchemaMissing(schemas.shared)
+    if move is Move.WAIT:
+        raise SchemaTooOld(schemas.shared, ledger.level)
+    _check_complete(schemas, catalogue)
+    return ledger.level
+
+
+def next_move(schemas: Schemas, catalogue: Catalogue, ledger: Ledger) -> Move:
+    """What to do about a schema that looks like this."""
+    if ledger.breaking_level > LEVEL:
+        raise SchemaTooNew(schemas.shared, ledger.breaking_level)
+    if not catalogue.has_ledger or (not catalogue.has_breaking and ledger.level == 0):
+        return Move.MAKE_LEDGER
+    if ledger.level == 0:
+        return Move.INSTALL
+    if ledger.level < OLDEST_LEVEL:
+        return Move.WAIT
+    if ledger.level == 18:
+        return Move.TO_19
+    if ledger.level == 19 and ledger.breaking_19:
+        return Move.TO_20
+    # Level 19 of the Rust worker is not the reference's: that schema is used as it is.
+    return Move.READY
+
+
+def migration_sql(schema: str, ext_schema: str | None = None, *, from_level: int = 0) -> str:
+    """What `migrate` would run, as text for Alembic, Django or a DBA.
+
+    `from_level` is 0 for an empty database, 18 or 19 for one that an older release installed. Run
+    it in one transaction.
+    """
+    schemas = Schemas.named(schema, ext_schema)
+    if from_level not in _SCRIPTS:
+        raise SchemaTooOld(schema, from_level)
+    paths = _SCRIPTS[from_level] + tuple(f"ext/{step}" for step in EXT_STEPS)
+    return "\n".join(script_text(path, schemas) for path in paths)
+
+
+_SCRIPTS: dict[int, tuple[str, ...]] = {
+    0: ("schema/ledger", "schema/baseline", "schema/add_jobs"),
+    18: ("schema/level_19", "schema/level_20", "schema/add_jobs"),
+    19: ("schema/level_20", "schema/add_jobs"),
+}
+
+_WORK: dict[Move, tuple[str, ...]] = {
+    Move.MAKE_LEDGER: ("schema/ledger", "schema/ledger_column"),
+    Move.INSTALL: ("schema/baseline", "schema/add_jobs"),
+    Move.TO_19: ("schema/level_19",),
+    Move.TO_20: ("schema/level_20", "schema/add_jobs"),
+}
+
+
+def _bring_up_shared(schemas: Schemas) -> Plan[int]:
+    before: tuple[Catalogue, Ledger] | None = None
+    looks_alike = 0
+    while True:
+        catalogue, ledger = now = yield from _look(schemas)
+        looks_alike = looks_alike + 1 if now == before else 0
+        before = now
+        still = looks_alike * LOOK_EVERY >= STILL_SECONDS
+        move = next_move(schemas, catalogue, ledger)
+        if move is Move.READY:
+            _check_complete(schemas, catalogue)
+            return _checked_level(schemas, ledger)
+        if move is Move.WAIT and still:
+            raise SchemaTooOld(schemas.shared, ledger.level)
+        if move is Move.WAIT or not (yield from _work(move, give_up=still)):
+            yield Pause(LOOK_EVERY)
+
+
+def _work(move: Move, *, give_up: bool) -> Plan[bool]:
+    """Do a move; False if somebody else got there first."""
+    try:
+        yield Atomic(_statements(_WORK[move]))
+    except Exception as error:
+        if sqlstate_of(error) not in CLASHES:
+            raise
+        if give_up:
+            raise MigrationBlocked(
+                f"objects are in the way of the installation: {error}"
+            ) from error
+        return False
+    return True
+
+
+def _bring_up_companion(schemas: Schemas) -> Plan[None]:
+    catalogue = yield inspect_database(schemas)
+    try:
+        known: int = (yield get_ext_ledger()) if catalogue.has_ext_ledger else 0
+        for step in EXT_STEPS[known:]:
+            yield from _apply_ext_step(step)
+    except Exception as error:
+        if sqlstate_of(error) != NOT_ALLOWED:
+            raise
+        logger.warning(
+            "this role may not create or read schema %r: the jobs of a worker that dies wait four "
+            "hours. Let the owner run `graphile-worker migrate`",
+            schemas.companion,
+        )
+
+
+def _apply_ext_step(step: str) -> Plan[None]:
+    for attempt in range(int(STILL_SECONDS / LOOK_EVERY)):
+        try:
+            yield Atomic(script(f"ext/{step}"))
+            return
+        except Exception as error:
+            if sqlstate_of(error) not in CLASHES:
+                raise
+            blocked = error
+        yield Pause(LOOK_EVERY if attempt else 0.0)
+    raise MigrationBlocked(f"objects are in the way of step {step}: {blocked}") from blocked
+
+
+def _look(schemas: Schemas) -> Plan[tuple[Catalogue, Ledger]]:
+    # The catalogue first: asking a ledger that is not there leaves an error in the server's log.
+    catalogue: Catalogue = yield inspect_database(schemas)
+    if catalogue.server_version < OLDEST_SERVER:
+        raise SchemaError(
+            f"PostgreSQL {_version(catalogue.server_version)} is too old: 14 or newer is needed"
+        )
+    ledger = Ledger(0, 0, None)
+    if catalogue.has_ledger:
+        ledger = yield get_ledger() if catalogue.has_breaking else get_ledger_level()
+    return catalogue, ledger
+
+
+def _checked_level(schemas: Schemas, ledger: Ledger) -> int:
+    if ledger.level > LEVEL:
+        logger.warning(
+            "schema %r is at level %s, newer than the %s that this release knows, but not breaking",
+            schemas.shared,
+            ledger.level,
+            LEVEL,
+        )
+    return ledger.level
+
+
+def _check_complete(schemas: Schemas, catalogue: Catalogue) -> None:
+    missing = (FUNCTIONS - catalogue.functions) | (RELATIONS - catalogue.relations)
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise SchemaError(f"schema {schemas.shared!r} is incomplete, it lacks: {names}")
+
+
+def _statements(paths: tuple[str, ...]) -> tuple[Query[Any], ...]:
+    return tuple(query for path in paths for query in script(path))
+
+
+def _version(number: int) -> str:
+    return f"{number // 10000}.{number % 10000}"

@@ -1,0 +1,91 @@
+"""Every exception of ours, drawn as a tree.
+
+GraphileWorkerError
+├── ConfigurationError     an option or argument makes no sense            (also ValueError)
+├── JobSpecError           this job cannot be added
+└── SchemaError            the schema in the database is not one we can use
+    ├── SchemaMissing      it is not installed yet
+    ├── SchemaTooOld       another release must bring it up first
+    ├── SchemaTooNew       a breaking revision that this release does not know
+    └── MigrationBlocked   others hold what a migration or a cleanup needs
+
+Driver errors pass through unwrapped; only what has a meaning of ours is translated.
+"""
+
+
+class GraphileWorkerError(Exception):
+    """Anything that this library raises on its own account."""
+
+
+class ConfigurationError(GraphileWorkerError, ValueError):
+    """An option or argument makes no sense; the message names it."""
+
+
+class JobSpecError(GraphileWorkerError):
+    """A job cannot be added or changed as asked: which argument, its value, why, and the code.
+
+    Codes are those of the reference where it documents one (GWBID, GWBQN, GWBJK, GWBMA, GWBKM,
+    GWNOR), otherwise the SQLSTATE that PostgreSQL gives for the same mistake.
+    """
+
+    def __init__(self, argument: str, value: object, reason: str, code: str) -> None:
+        self.argument = argument
+        self.value = value
+        self.reason = reason
+        self.code = code
+        super().__init__(f"{_shown(argument, value)}: {reason} [{code}]")
+
+
+class SchemaError(GraphileWorkerError):
+    """The schema in the database is not one that this release can use."""
+
+
+class SchemaMissing(SchemaError):
+    """The schema is not installed; the message names the command to type."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        given = "" if schema == "graphile_worker" else f" --schema '{schema}'"
+        super().__init__(
+            f"schema {schema!r} is not installed in this database: "
+            f"run `graphile-worker migrate{given}`, or call migrate() on a client"
+        )
+
+
+class SchemaTooOld(SchemaError):
+    """The ledger stands below what we upgrade from; the message names the way up."""
+
+    def __init__(self, schema: str, level: int) -> None:
+        self.schema = schema
+        self.level = level
+        super().__init__(
+            f"schema {schema!r} is at level {level}; levels 18 and up can be upgraded here. "
+            "Stop its workers, run `npx graphile-worker@0.18.0 --schema-only` on it once, "
+            "then migrate again"
+        )
+
+
+class SchemaTooNew(SchemaError):
+    """A newer release changed the schema in a way that this one would break."""
+
+    exit_code = 57
+
+    def __init__(self, schema: str, level: int) -> None:
+        self.schema = schema
+        self.level = level
+        super().__init__(
+            f"schema {schema!r} is at the breaking level {level}, which this release does not "
+            "know: upgrade graphile-worker before you go on"
+        )
+
+
+class MigrationBlocked(SchemaError):
+    """Other sessions held on to what a migration or a cleanup needs."""
+
+
+def _shown(argument: str, value: object) -> str:
+    # Payloads may hold secrets and messages end up in logs: they are never quoted.
+    if argument.startswith("payload"):
+        return argument
+    text = repr(value)
+    return f"{argument}={text if len(text) <= 80 else text[:77] + '...'}"

@@ -1,0 +1,266 @@
+"""The two values that everything is about: a job to be added, and a job as the database has it."""
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Literal
+
+from graphile_worker.errors import JobSpecError
+
+SMALLINT = range(-32768, 32768)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EARLIEST = datetime.min.replace(tzinfo=UTC)
+LATEST = datetime.max.replace(tzinfo=UTC)
+
+
+class JobKeyMode(StrEnum):
+    """What a keyed add does to a job that already has the key."""
+
+    REPLACE = "replace"
+    PRESERVE_RUN_AT = "preserve_run_at"
+    UNSAFE_DEDUPE = "unsafe_dedupe"
+
+
+JobKeyModeName = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
+When = datetime | timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A job to be added. Whatever is left out gets the database's default.
+
+    `run_at` is an aware datetime, or a timedelta that is added to the database's clock.
+    """
+
+    identifier: str
+    payload: Any = None
+    queue_name: str | None = None
+    run_at: When | None = None
+    max_attempts: int | None = None
+    priority: int | None = None
+    job_key: str | None = None
+    job_key_mode: JobKeyMode | JobKeyModeName | None = None
+    flags: Collection[str] | None = None
+
+    def __post_init__(self) -> None:
+        _check_name("identifier", self.identifier, 128, "GWBID")
+        if self.identifier == "":
+            raise JobSpecError("identifier", "", "must not be empty", "GWBID")
+        if self.queue_name is not None:
+            _check_name("queue_name", self.queue_name, 128, "GWBQN")
+        if self.job_key is not None:
+            _check_key(self.job_key)
+        if self.job_key_mode is not None:
+            check_mode(self.job_key_mode)
+        if self.run_at is not None:
+            check_when("run_at", self.run_at)
+        if self.max_attempts is not None:
+            check_max_attempts(self.max_attempts)
+        if self.priority is not None:
+            check_smallint("priority", self.priority)
+        if self.flags is not None:
+            _check_flags(self.flags)
+
+
+class Job:
+    """A job as its row was when it was read.
+
+    Plain slots, made once per job on the hot path: the payload is decoded and timestamps become
+    datetimes only when somebody asks.
+    """
+
+    __slots__ = (
+        "_created_at",
+        "_flags",
+        "_locked_at",
+        "_payload",
+        "_run_at",
+        "_updated_at",
+        "attempts",
+        "id",
+        "key",
+        "last_error",
+        "locked_by",
+        "max_attempts",
+        "payload_text",
+        "priority",
+        "queue_name",
+        "revision",
+        "task_identifier",
+    )
+
+    def __init__(
+        self,
+        id: int,
+        task_identifier: str,
+        queue_name: str | None,
+        payload_text: str,
+        priority: int,
+        run_at: float,
+        attempts: int,
+        max_attempts: int,
+        last_error: str | None,
+        created_at: float,
+        updated_at: float,
+        key: str | None,
+        locked_at: float | None,
+        locked_by: str | None,
+        revision: int,
+        flags: str | None,
+    ) -> None:
+        self.id = id
+        self.task_identifier = task_identifier
+        self.queue_name = queue_name
+        self.payload_text = payload_text
+        self.priority = priority
+        self._run_at = run_at
+        self.attempts = attempts
+        self.max_attempts = max_attempts
+        self.last_error = last_error
+        self._created_at = created_at
+        self._updated_at = updated_at
+        self.key = key
+        self._locked_at = locked_at
+        self.locked_by = locked_by
+        self.revision = revision
+        self._flags = flags
+
+    @property
+    def payload(self) -> Any:
+        """The payload, decoded once; raises ValueError where Python cannot read it."""
+        if not hasattr(self, "_payload"):
+            self._payload: Any = _decoded(self.payload_text)
+        return self._payload
+
+    @property
+    def run_at(self) -> datetime:
+        return moment(self._run_at)
+
+    @property
+    def created_at(self) -> datetime:
+        return moment(self._created_at)
+
+    @property
+    def updated_at(self) -> datetime:
+        return moment(self._updated_at)
+
+    @property
+    def locked_at(self) -> datetime | None:
+        return None if self._locked_at is None else moment(self._locked_at)
+
+    @property
+    def flags(self) -> frozenset[str]:
+        if self._flags is None:
+            return frozenset()
+        flags = _decoded(self._flags)
+        return frozenset(flags) if isinstance(flags, dict) else frozenset()
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.task_identifier} {self.attempts}/{self.max_attempts}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Job):
+            return NotImplemented
+        return _row(self) == _row(other)
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.revision))
+
+
+def moment(epoch: float) -> datetime:
+    """That many seconds after 1970, in UTC; infinities become the ends of Python's calendar."""
+    try:
+        return EPOCH + timedelta(microseconds=round(epoch * 1_000_000))
+    except OverflowError:
+        return LATEST if epoch > 0 else EARLIEST
+
+
+def check_when(argument: str, value: object) -> None:
+    if isinstance(value, timedelta):
+        return
+    if not isinstance(value, datetime):
+        hint = "expected an aware datetime or a timedelta"
+        if isinstance(value, int | float):
+            hint += "; a bare number could be seconds or milliseconds"
+        raise JobSpecError(argument, value, hint, "22007")
+    if value.utcoffset() is None:
+        raise JobSpecError(argument, value, "naive datetime: give it a tzinfo", "22007")
+    try:
+        value.astimezone(UTC)
+    except OverflowError:
+        raise JobSpecError(argument, value, "outside the calendar in UTC", "22008") from None
+
+
+def check_max_attempts(value: object) -> None:
+    check_smallint("max_attempts", value)
+    if isinstance(value, int) and value < 1:
+        raise JobSpecError("max_attempts", value, "must be at least 1", "GWBMA")
+
+
+def check_smallint(argument: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise JobSpecError(argument, value, "expected an int", "22003")
+    if value not in SMALLINT:
+        raise JobSpecError(argument, value, "must be from -32768 to 32767", "22003")
+
+
+def check_mode(value: object) -> None:
+    try:
+        JobKeyMode(value)  # type: ignore[arg-type]  # the check is what this line is for
+    except ValueError:
+        modes = ", ".join(JobKeyMode)
+        raise JobSpecError("job_key_mode", value, f"expected one of {modes}", "GWBKM") from None
+
+
+def check_text(argument: str, value: object) -> str:
+    """That value as text that PostgreSQL can hold."""
+    if not isinstance(value, str):
+        code = "23502" if value is None else "22023"
+        raise JobSpecError(argument, value, "expected a str", code)
+    if "\x00" in value:
+        raise JobSpecError(argument, value, "PostgreSQL text cannot hold NUL", "22021")
+    if not value.isascii() and not _is_utf8(value):
+        raise JobSpecError(argument, value, "lone surrogates are not UTF-8", "22021")
+    return value
+
+
+def _check_name(argument: str, value: object, longest: int, code: str) -> None:
+    text = check_text(argument, value)
+    if len(text) > longest:
+        raise JobSpecError(argument, value, f"at most {longest} characters", code)
+
+
+def _check_key(value: object) -> None:
+    _check_name("job_key", value, 512, "GWBJK")
+    if value == "":
+        raise JobSpecError("job_key", value, "must not be empty", "GWBJK")
+
+
+def _check_flags(flags: object) -> None:
+    if isinstance(flags, str) or not isinstance(flags, Collection):
+        raise JobSpecError("flags", flags, "expected a list of str", "22023")
+    for flag in flags:
+        if flag is None:
+            raise JobSpecError("flags", flags, "a flag must not be None", "22023")
+        check_text("flags", flag)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _row(job: Job) -> list[object]:
+    return [getattr(job, name) for name in Job.__slots__ if name != "_payload"]
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None

@@ -1,0 +1,250 @@
+"""Plans for adding jobs: what is asked when an answer is missing, and what a refusal means."""
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from graphile_worker.errors import GraphileWorkerError, JobSpecError, SchemaMissing
+from graphile_worker.jobs import EPOCH, Job, JobKeyMode, JobSpec
+from graphile_worker.payloads import encode
+from graphile_worker.sql import jobs as sql
+from graphile_worker.sql.failures import MISSING, Failure, failure_of
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.jobs import JOB_COLUMNS, MICROSECOND, read_job, when_args
+from graphile_worker.sql.query import Plan, Row
+
+# A keyed add comes back empty when a fetch locked the job at that very moment. The next call sees
+# the lock and makes a successor, so it takes a row of such moments to get here.
+TRIES = 100
+
+# Positions of what follows the columns of a Job in add_job and add_jobs.
+QUEUE_ID, TASK_ID, NOW = JOB_COLUMNS, JOB_COLUMNS + 1, JOB_COLUMNS + 2
+
+_CONSTRAINTS = {
+    "tasks_identifier_check": ("identifier", "at most 128 characters", "GWBID"),
+    "job_queues_queue_name_check": ("queue_name", "at most 128 characters", "GWBQN"),
+    "jobs_key_check": ("job_key", "1 to 512 characters", "GWBJK"),
+    "jobs_max_attempts_check": ("max_attempts", "must be at least 1", "GWBMA"),
+}
+
+_CODES = {
+    "22003": ("priority or max_attempts", "must be from -32768 to 32767"),
+    "22008": ("run_at", "outside of what PostgreSQL can store"),
+    "22P02": ("payload", "PostgreSQL cannot read it as JSON"),
+    "22P05": ("payload", "PostgreSQL cannot read NUL in JSON text"),
+    "21000": ("job_key", "stands twice in one call"),
+    "23502": ("identifier", "must not be null"),
+    "54001": ("payload", "nested too deeply"),
+    "GWBKM": ("job_key_mode", "expected one of replace, preserve_run_at, unsafe_dedupe"),
+    "GWNOR": ("job_key", "stayed locked by other sessions"),
+}
+
+
+def adding_job(spec: JobSpec, schemas: Schemas, *, max_bytes: int | None) -> Plan[Job]:
+    """Add one job; what it became."""
+    query = sql.add_job(spec, encode(spec.payload, max_bytes=max_bytes))
+    for _ in range(TRIES):
+        try:
+            rows = yield query
+        except Exception as error:
+            raise refusal(error, schemas, spec) from error
+        if rows:
+            return (yield from _named_job(rows[0], spec))
+    raise _lost(spec)
+
+
+def adding_jobs(
+    specs: Sequence[JobSpec], schemas: Schemas, *, max_bytes: int | None
+) -> Plan[list[Job]]:
+    """Add many jobs in one round trip; what each became, in the order of the specs."""
+    _check_batch(specs)
+    payloads = [encode(spec.payload, max_bytes=max_bytes) for spec in specs]
+    jobs: list[Job | None] = [None] * len(specs)
+    missing = list(range(len(specs)))
+    for _ in range(TRIES):
+        if not missing:
+            return [job for job in jobs if job is not None]
+        try:
+            rows = yield sql.add_jobs(_as_json(specs, payloads, missing))
+        except Exception as error:
+            raise refusal(error, schemas) from error
+        rows = yield from _with_names(rows, [specs[index] for index in missing])
+        missing = pair(rows, specs, payloads, missing, into=jobs)
+    raise _lost(specs[missing[0]])
+
+
+def pair(
+    rows: Sequence[Row],
+    specs: Sequence[JobSpec],
+    payloads: Sequence[str | None],
+    wanted: Iterable[int],
+    *,
+    into: list[Job | None],
+) -> list[int]:
+    """Put each row where its spec stands; the positions that got none.
+
+    A keyed row is known by its key. Others are known by all that the spec asked for: where two
+    specs ask for the same, it does not matter which row is whose.
+    """
+    now = round(rows[0][NOW] * 1_000_000) if rows else 0
+    keyed: dict[str, int] = {}
+    alike: dict[tuple[object, ...], deque[int]] = defaultdict(deque)
+    for index in wanted:
+        spec = specs[index]
+        if spec.job_key is not None:
+            keyed[spec.job_key] = index
+        else:
+            alike[_asked(spec, payloads[index], now)].append(index)
+    for row in rows:
+        job = read_job(row)
+        position = keyed.pop(job.key) if job.key is not None else alike[_got(row)].popleft()
+        into[position] = job
+    return list(keyed.values())
+
+
+def refusal(error: Exception, schemas: Schemas, spec: JobSpec | None = None) -> Exception:
+    """The error of ours that a database error stands for, or the error itself."""
+    failure = failure_of(error)
+    if failure is None or isinstance(error, GraphileWorkerError):
+        return error
+    if failure.sqlstate in MISSING:
+        return SchemaMissing(schemas.shared)
+    return _spec_error(failure, spec) or error
+
+
+def _spec_error(failure: Failure, spec: JobSpec | None) -> JobSpecError | None:
+    if failure.sqlstate == "23514" and failure.constraint in _CONSTRAINTS:
+        argument, reason, code = _CONSTRAINTS[failure.constraint]
+    elif failure.sqlstate in _CODES:
+        code = failure.sqlstate
+        argument, reason = _CODES[code]
+    else:
+        return None
+    return JobSpecError(argument, getattr(spec, argument, None), reason, code)
+
+
+def _lost(spec: JobSpec) -> JobSpecError:
+    return JobSpecError("job_key", spec.job_key, _CODES["GWNOR"][1], "GWNOR")
+
+
+def _check_batch(specs: Sequence[JobSpec]) -> None:
+    seen: set[str] = set()
+    for spec in specs:
+        if spec.job_key is None:
+            continue
+        if spec.job_key_mode == JobKeyMode.UNSAFE_DEDUPE:
+            reason = "add_jobs cannot do unsafe_dedupe: use add_job"
+            raise JobSpecError("job_key_mode", spec.job_key_mode, reason, "GWBKM")
+        if spec.job_key in seen:
+            raise JobSpecError("job_key", spec.job_key, _CODES["21000"][1], "21000")
+        seen.add(spec.job_key)
+
+
+def _named_job(row: Row, spec: JobSpec) -> Plan[Job]:
+    """The job of a row whose names may be newer than the statement's view of the tables."""
+    job = read_job(row)
+    known = job.task_identifier is not None and (
+        job.queue_name is not None or row[QUEUE_ID] is None
+    )
+    if known:
+        return job
+    if spec.job_key is not None and spec.job_key_mode == JobKeyMode.UNSAFE_DEDUPE and job.revision:
+        # Found, not added: its names are not ours to guess.
+        found: Job | None = yield sql.get_job(job.id)
+        return found or job
+    job.task_identifier = spec.identifier
+    job.queue_name = spec.queue_name
+    return job
+
+
+def _with_names(rows: Sequence[Row], specs: Sequence[JobSpec]) -> Plan[list[Row]]:
+    """The rows with the names of tasks and queues that were made by the same statement."""
+    tasks = {row[TASK_ID] for row in rows if row[1] is None}
+    queues = {row[QUEUE_ID] for row in rows if row[2] is None and row[QUEUE_ID] is not None}
+    if not tasks and not queues:
+        return list(rows)
+    new_tasks = {spec.identifier for spec in specs} - {row[1] for row in rows}
+    new_queues = {spec.queue_name for spec in specs} - {row[2] for row in rows} - {None}
+    if max(len(tasks), len(new_tasks), len(queues), len(new_queues)) <= 1:
+        task_names = dict.fromkeys(tasks, next(iter(new_tasks), None))
+        queue_names = dict.fromkeys(queues, next(iter(new_queues), None))
+    else:
+        # Several new names at once: only the tables can say which is which.
+        names = yield sql.get_names(sorted(tasks), sorted(queues))
+        task_names = {number: name for kind, number, name in names if kind == "task"}
+        queue_names = {number: name for kind, number, name in names if kind == "queue"}
+    return [
+        (
+            row[0],
+            row[1] or task_names.get(row[TASK_ID]),
+            row[2] if row[2] is not None else queue_names.get(row[QUEUE_ID]),
+            *row[3:],
+        )
+        for row in rows
+    ]
+
+
+def _as_json(
+    specs: Sequence[JobSpec], payloads: Sequence[str | None], wanted: Iterable[int]
+) -> str:
+    listing = [_fields(specs[index], payloads[index]) for index in wanted]
+    return json.dumps(listing, ensure_ascii=False, separators=(",", ":"))
+
+
+def _fields(spec: JobSpec, payload: str | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "identifier": spec.identifier,
+        "preserve_run_at": spec.job_key_mode == JobKeyMode.PRESERVE_RUN_AT,
+    }
+    # Most specs leave most out, and what is not sent need not be read.
+    if payload is not None:
+        fields["payload"] = payload
+    if spec.queue_name is not None:
+        fields["queue_name"] = spec.queue_name
+    if spec.run_at is not None:
+        fields["run_at"], fields["delay"] = when_args(spec.run_at)
+    if spec.max_attempts is not None:
+        fields["max_attempts"] = spec.max_attempts
+    if spec.job_key is not None:
+        fields["job_key"] = spec.job_key
+    if spec.priority is not None:
+        fields["priority"] = spec.priority
+    if spec.flags:
+        fields["flags"] = list(spec.flags)
+    return fields
+
+
+def _asked(spec: JobSpec, payload: str | None, now: int) -> tuple[object, ...]:
+    return (
+        spec.identifier,
+        spec.queue_name,
+        "{}" if payload is None else payload,
+        _when(spec.run_at, now),
+        25 if spec.max_attempts is None else spec.max_attempts,
+        spec.priority or 0,
+        frozenset(spec.flags) if spec.flags else None,
+    )
+
+
+def _got(row: Row) -> tuple[object, ...]:
+    flags = row[15]
+    return (
+        row[1],
+        row[2],
+        row[3],
+        row[5],
+        row[7],
+        row[4],
+        None if flags is None else frozenset(json.loads(flags)),
+    )
+
+
+def _when(when: datetime | timedelta | None, now: int) -> float:
+    """Seconds after 1970, rounded as PostgreSQL rounds them."""
+    if isinstance(when, datetime):
+        now = (when - EPOCH) // MICROSECOND
+    elif isinstance(when, timedelta):
+        now += when // MICROSECOND
+    return now / 1_000_000

@@ -1,0 +1,81 @@
+"""Plans for looking jobs up and after them: arguments checked, refusals explained."""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from graphile_worker.jobs import (
+    Job,
+    When,
+    check_max_attempts,
+    check_smallint,
+    check_text,
+    check_when,
+)
+from graphile_worker.sql import jobs as sql
+from graphile_worker.sql.adding import refusal
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.query import Plan, Query
+
+T = TypeVar("T")
+
+
+def getting_job(job_id: int, schemas: Schemas) -> Plan[Job | None]:
+    return _explained(sql.get_job(job_id), schemas)
+
+
+def getting_job_by_key(job_key: str, schemas: Schemas) -> Plan[Job | None]:
+    return _explained(sql.get_job_by_key(check_text("job_key", job_key)), schemas)
+
+
+def removing_job(job_key: str, schemas: Schemas) -> Plan[Job | None]:
+    return _explained(sql.remove_job(check_text("job_key", job_key)), schemas)
+
+
+def completing_jobs(job_ids: Iterable[int], schemas: Schemas) -> Plan[list[Job]]:
+    return _explained(sql.complete_jobs(list(job_ids)), schemas)
+
+
+def failing_jobs(job_ids: Iterable[int], reason: str | None, schemas: Schemas) -> Plan[list[Job]]:
+    if reason is not None:
+        check_text("reason", reason)
+    return _explained(sql.permanently_fail_jobs(list(job_ids), reason), schemas)
+
+
+def rescheduling_jobs(
+    job_ids: Iterable[int],
+    schemas: Schemas,
+    *,
+    run_at: When | None,
+    priority: int | None,
+    attempts: int | None,
+    max_attempts: int | None,
+) -> Plan[list[Job]]:
+    if run_at is not None:
+        check_when("run_at", run_at)
+    if priority is not None:
+        check_smallint("priority", priority)
+    if attempts is not None:
+        check_smallint("attempts", attempts)
+    if max_attempts is not None:
+        check_max_attempts(max_attempts)
+    query = sql.reschedule_jobs(
+        list(job_ids),
+        run_at=run_at,
+        priority=priority,
+        attempts=attempts,
+        max_attempts=max_attempts,
+    )
+    return _explained(query, schemas)
+
+
+def unlocking_workers(pool_ids: Iterable[str], schemas: Schemas) -> Plan[None]:
+    checked = [check_text("pool_ids", pool_id) for pool_id in pool_ids]
+    return _explained(sql.force_unlock_workers(checked), schemas)
+
+
+def _explained(query: Query[T], schemas: Schemas) -> Plan[T]:
+    try:
+        answer: T = yield query
+    except Exception as error:
+        raise refusal(error, schemas) from error
+    return answer

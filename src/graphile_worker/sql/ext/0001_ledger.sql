@@ -1,0 +1,13 @@
+-- The companion schema: what only this implementation keeps, with a ledger of its own.
+create schema if not exists :ext_schema;
+
+create table if not exists :ext_schema.migrations (
+  id integer constraint migrations_pkey primary key,
+  name text not null,
+  applied_at timestamptz not null default now(),
+  applied_by text not null default current_user
+);
+
+insert into :ext_schema.migrations (id, name)
+values (1, '0001_ledger')
+on conflict do nothing;

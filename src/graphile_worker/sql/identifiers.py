@@ -1,0 +1,52 @@
+"""Names of schemas, checked and quoted in this one place."""
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+from graphile_worker.errors import ConfigurationError
+
+LONGEST = 63  # bytes; PostgreSQL silently cuts what is longer
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """The shared schema and our companion beside it."""
+
+    shared: str
+    companion: str
+
+    @classmethod
+    def named(cls, schema: str, ext_schema: str | None = None) -> "Schemas":
+        """Both names, checked; the companion's is derived unless given."""
+        _check(schema, "schema")
+        companion = companion_schema(schema) if ext_schema is None else ext_schema
+        _check(companion, "ext_schema")
+        if companion == schema:
+            raise ConfigurationError(f"ext_schema must differ from schema, both are {schema!r}")
+        return cls(schema, companion)
+
+
+def quote_identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def companion_schema(schema: str) -> str:
+    """`<schema>_ext`, shortened with a checksum where PostgreSQL would cut the suffix off."""
+    plain = f"{schema}_ext"
+    if len(plain.encode()) <= LONGEST:
+        return plain
+    beginning = schema.encode()[:50].decode(errors="ignore")
+    return f"{beginning}_{sha256(schema.encode()).hexdigest()[:8]}_ext"
+
+
+def _check(name: object, argument: str) -> None:
+    if not isinstance(name, str) or not name:
+        raise ConfigurationError(f"{argument} must be a name, got {name!r}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{argument} is not valid text: {name!r}") from None
+    if "\x00" in name:
+        raise ConfigurationError(f"{argument} must not hold NUL: {name!r}")
+    if size > LONGEST:
+        raise ConfigurationError(f"{argument} may have {LONGEST} bytes, {name!r} has {size}")

@@ -1,0 +1,76 @@
+"""Queries about the two ledgers, and the scripts that bring them up."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.query import Query, Row, read_nothing
+from graphile_worker.sql.statements import script_statements
+
+LEVEL = 20
+
+# Our companion's steps, in order; the first one makes the ledger in which they are entered.
+EXT_STEPS = ("0001_ledger",)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What the catalogue says, before any table of ours is touched."""
+
+    server_version: int
+    has_schema: bool
+    has_ledger: bool
+    has_breaking: bool
+    functions: frozenset[str]
+    relations: frozenset[str]
+    has_ext_ledger: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """How far the shared schema is; levels are 0 while it is empty."""
+
+    level: int
+    breaking_level: int
+    # Only the reference marks 19 as breaking; the Rust worker means something else by it.
+    breaking_19: bool | None
+
+
+def inspect_database(schemas: Schemas) -> Query[Catalogue]:
+    return Query("inspect_database", (schemas.shared, schemas.companion), _read_catalogue)
+
+
+def get_ledger() -> Query[Ledger]:
+    return Query("get_ledger", (), _read_ledger)
+
+
+def get_ext_ledger() -> Query[int]:
+    return Query("get_ext_ledger", (), lambda rows: rows[0][0] or 0)
+
+
+def get_ledger_level() -> Query[Ledger]:
+    return Query("get_ledger_level", (), lambda rows: Ledger(rows[0][0] or 0, 0, None))
+
+
+def script(path: str) -> tuple[Query[Any], ...]:
+    """Every statement of a script of schema/ or ext/, in order."""
+    return tuple(Query(name, (), read_nothing) for name in script_statements(path))
+
+
+def _read_catalogue(rows: Sequence[Row]) -> Catalogue:
+    version, has_schema, has_ledger, has_breaking, functions, relations, has_ext = rows[0]
+    return Catalogue(
+        version,
+        has_schema,
+        has_ledger,
+        has_breaking,
+        frozenset(functions),
+        frozenset(relations),
+        has_ext,
+    )
+
+
+def _read_ledger(rows: Sequence[Row]) -> Ledger:
+    level, breaking_level, breaking_19 = rows[0]
+    return Ledger(level or 0, breaking_level or 0, breaking_19)

@@ -1,0 +1,5 @@
+-- Level 19 changes nothing in the tables: it tells older releases that locks now belong to pools.
+insert into :schema.migrations (id, breaking)
+values (19, true);
+
+select pg_notify('worker:migrate', '{"migrationNumber":19,"breaking":true}');

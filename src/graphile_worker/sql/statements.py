@@ -1,0 +1,116 @@
+"""From the name of a statement to its text: read once, schema filled in, placeholders as a driver
+wants them."""
+
+import re
+from enum import Enum
+from functools import cache
+from importlib.resources import files
+
+from graphile_worker.sql.identifiers import Schemas, quote_identifier
+
+_FOLDER = files("graphile_worker.sql")
+_SCHEMA = re.compile(r"(?<!:):(schema|ext_schema)\b")
+_OTHER_COLONS = re.compile(r"::|:(?!(?:schema|ext_schema)\b)")
+_PLACEHOLDER = re.compile(r"\$(\d+)")
+_BODY = "$gw$"
+
+
+class Style(Enum):
+    """How a driver writes parameters."""
+
+    NATIVE = "$1"
+    PYFORMAT = "%(p1)s"
+    SQLALCHEMY = "(:p1)"
+
+
+@cache
+def render(name: str, schemas: Schemas, style: Style) -> str:
+    """The text of a statement for these schemas, in that style.
+
+    `name` is a file of statements/, or "folder/file:n" for the n-th statement of a script.
+    """
+    text = _source(name)
+    # Placeholders first: a schema's name may itself look like one.
+    match style:
+        case Style.PYFORMAT:
+            text = _PLACEHOLDER.sub(r"%(p\1)s", text.replace("%", "%%"))
+        case Style.SQLALCHEMY:
+            text = _OTHER_COLONS.sub(_escaped_colons, text)
+            # SQLAlchemy sees no parameter in ":p1::text"; the parentheses make it one.
+            text = _PLACEHOLDER.sub(r"(:p\1)", text)
+        case Style.NATIVE:
+            pass
+    return _fill_in(text, schemas, style)
+
+
+@cache
+def render_bytes(name: str, schemas: Schemas) -> bytes:
+    """The same in native style, as psycopg takes it."""
+    return render(name, schemas, Style.NATIVE).encode()
+
+
+def script_text(script: str, schemas: Schemas) -> str:
+    """A whole script with its comments, for people."""
+    return _fill_in(_read(script), schemas, Style.NATIVE)
+
+
+@cache
+def script_statements(script: str) -> tuple[str, ...]:
+    """The names under which the statements of a script can be run."""
+    return tuple(f"{script}:{n}" for n in range(len(split_script(_read(script)))))
+
+
+def split_script(text: str) -> list[str]:
+    """The statements of one of our scripts: a line's end with a semicolon, outside of bodies."""
+    statements, current, in_body = [], [], False
+    for line in text.splitlines():
+        current.append(line)
+        in_body ^= line.count(_BODY) % 2 == 1
+        if line.endswith(";") and not in_body:
+            statements.append("\n".join(current).strip().removesuffix(";"))
+            current = []
+    return statements
+
+
+def _source(name: str) -> str:
+    script, _, position = name.partition(":")
+    if position:
+        return split_script(_read(script))[int(position)]
+    return _with_columns(_without_comments(_read(f"statements/{name}")))
+
+
+@cache
+def _read(path: str) -> str:
+    return (_FOLDER / f"{path}.sql").read_text(encoding="utf-8")
+
+
+def _without_comments(text: str) -> str:
+    # A "$1" in a comment would be filled in by drivers that bind on the client's side, and a
+    # newline in its value would end the comment.
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+    return "\n".join(lines).strip().removesuffix(";")
+
+
+def _with_columns(text: str) -> str:
+    # Every statement that says jobs names the same columns in the same order: see sql/jobs.py.
+    return text.replace(":job_columns", _without_comments(_read("job_columns")))
+
+
+def _fill_in(text: str, schemas: Schemas, style: Style) -> str:
+    quoted = {
+        "schema": quote_identifier(schemas.shared),
+        "ext_schema": quote_identifier(schemas.companion),
+    }
+    if style is Style.PYFORMAT:
+        quoted = {key: name.replace("%", "%%") for key, name in quoted.items()}
+    if style is Style.SQLALCHEMY:
+        quoted = {key: name.replace(":", "\\:") for key, name in quoted.items()}
+    body = _BODY
+    while any(body in name for name in quoted.values()):
+        body = f"{body[:-1]}_$"
+    text = text.replace(_BODY, body)
+    return _SCHEMA.sub(lambda match: quoted[match[1]], text)
+
+
+def _escaped_colons(match: re.Match[str]) -> str:
+    return match[0].replace(":", "\\:")

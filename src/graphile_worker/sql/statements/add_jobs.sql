@@ -1,0 +1,60 @@
+-- Add the jobs of the JSON array $1, with one call for each way to treat keys; rows come in no order,
+-- and none for a key that was lost to another session that held it.
+with calls as (
+  select
+    spec.preserve_run_at,
+    array_agg(
+      cast(
+        row(
+          spec.identifier,
+          spec.payload::json,
+          spec.queue_name,
+          coalesce(spec.run_at, now() + spec.delay * interval '1 microsecond'),
+          spec.max_attempts,
+          spec.job_key,
+          spec.priority,
+          spec.flags
+        ) as :schema.job_spec
+      )
+      order by spec.position
+    ) as specs
+  from rows from (
+    json_to_recordset($1::text::json) as (
+      identifier text,
+      payload text,
+      queue_name text,
+      run_at timestamptz,
+      delay bigint,
+      max_attempts smallint,
+      job_key text,
+      priority smallint,
+      flags text[],
+      preserve_run_at boolean
+    )
+  ) with ordinality as spec (
+    identifier,
+    payload,
+    queue_name,
+    run_at,
+    delay,
+    max_attempts,
+    job_key,
+    priority,
+    flags,
+    preserve_run_at,
+    position
+  )
+  group by spec.preserve_run_at
+)
+select
+  jobs.id,
+  tasks.identifier,
+  job_queues.queue_name,
+  :job_columns,
+  jobs.job_queue_id,
+  jobs.task_id,
+  extract(epoch from now())::float8
+from calls
+cross join lateral :schema.add_jobs(calls.specs, calls.preserve_run_at) as jobs
+left join :schema._private_tasks as tasks on tasks.id = jobs.task_id
+left join :schema._private_job_queues as job_queues on job_queues.id = jobs.job_queue_id;

@@ -1,0 +1,10 @@
+-- Delete jobs $1 as if done, but for those that a worker holds.
+select
+  jobs.id,
+  tasks.identifier,
+  job_queues.queue_name,
+  :job_columns
+from :schema.complete_jobs($1::bigint[]) as jobs
+left join :schema._private_tasks as tasks on tasks.id = jobs.task_id
+left join :schema._private_job_queues as job_queues on job_queues.id = jobs.job_queue_id
+order by jobs.id;

@@ -1,0 +1,8 @@
+-- Delete the jobs that have no attempts left; says how many.
+with deleted as (
+  delete from :schema._private_jobs as jobs
+  where jobs.attempts >= jobs.max_attempts
+    and jobs.locked_at is null
+  returning jobs.id
+)
+select count(*) from deleted;

@@ -1,0 +1,10 @@
+-- Delete the queues that no job uses and no worker holds; says how many.
+with deleted as (
+  delete from :schema._private_job_queues as job_queues
+  where job_queues.locked_at is null
+    and not exists (
+      select from :schema._private_jobs as jobs where jobs.job_queue_id = job_queues.id
+    )
+  returning job_queues.id
+)
+select count(*) from deleted;

@@ -1,0 +1,10 @@
+-- Delete the task names that no job uses and that are not among $1; says how many.
+with deleted as (
+  delete from :schema._private_tasks as tasks
+  where tasks.identifier <> all ($1::text[])
+    and not exists (
+      select from :schema._private_jobs as jobs where jobs.task_id = tasks.id
+    )
+  returning tasks.id
+)
+select count(*) from deleted;

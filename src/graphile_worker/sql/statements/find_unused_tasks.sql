@@ -1,0 +1,9 @@
+-- Is there a task name that no job uses and that is not among $1?
+select exists (
+  select
+  from :schema._private_tasks as tasks
+  where tasks.identifier <> all ($1::text[])
+    and not exists (
+      select from :schema._private_jobs as jobs where jobs.task_id = tasks.id
+    )
+);

