@@ -1,7 +1,7 @@
 """A fresh database per test, cloned from a migrated template on a cluster of this run's own."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -121,6 +121,12 @@ def sql(database: TestDatabase) -> Iterator[Sql]:
     connection.close()
 
 
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Say a measured figure in the summary of the run."""
+    return lambda text: record_property("figure", text)
+
+
 def _database(cluster: Cluster, schema: str, template: str) -> Iterator[TestDatabase]:
     name = f"test_{next(_numbers)}"
     cluster.create_database(name, template)
@@ -129,7 +135,11 @@ def _database(cluster: Cluster, schema: str, template: str) -> Iterator[TestData
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how much of the documentation was run."""
+    """Say what was measured, and how much of the documentation was run."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    for name, text in (each for report in reports for each in report.user_properties):
+        if name == "figure":
+            terminalreporter.write_line(f"measured: {text}")
     ran = [
         report for report in terminalreporter.getreports("passed") if "tests/docs/" in report.nodeid
     ]

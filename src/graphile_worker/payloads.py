@@ -15,6 +15,9 @@ from graphile_worker.errors import JobSpecError
 # Node and Python both read this deep from any stack; PostgreSQL reads far deeper.
 MAX_DEPTH = 500
 
+# A tuple, not a union: isinstance is several times faster with it, and this is asked of every value.
+_CONTAINERS = (dict, list, tuple)
+
 # A NUL escape: an odd number of backslashes before u0000.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -50,11 +53,11 @@ def _check_shape(value: Any, room: int) -> None:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise _refused(value, f"keys must be str, got {type(key).__name__}", "22P02")
-            if isinstance(item, dict | list | tuple):
+            if isinstance(item, _CONTAINERS):
                 _check_shape(item, _less(value, room))
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, _CONTAINERS):
         for item in value:
-            if isinstance(item, dict | list | tuple):
+            if isinstance(item, _CONTAINERS):
                 _check_shape(item, _less(value, room))
 
 

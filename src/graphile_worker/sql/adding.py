@@ -67,7 +67,7 @@ def adding_jobs(
         if not missing:
             return [job for job in jobs if job is not None]
         try:
-            rows = yield sql.add_jobs(_as_json(specs, payloads, missing))
+            rows = yield sql.add_jobs(specs_json(specs, payloads, missing))
         except Exception as error:
             raise refusal(error, schemas) from error
         rows = yield from _with_names(rows, [specs[index] for index in missing])
@@ -102,6 +102,14 @@ def pair(
         position = keyed.pop(job.key) if job.key is not None else alike[_got(row)].popleft()
         into[position] = job
     return list(keyed.values())
+
+
+def specs_json(
+    specs: Sequence[JobSpec], payloads: Sequence[str | None], wanted: Iterable[int]
+) -> str:
+    """The specs at these positions as the one argument of add_jobs.sql."""
+    listing = [_fields(specs[index], payloads[index]) for index in wanted]
+    return json.dumps(listing, ensure_ascii=False, separators=(",", ":"))
 
 
 def refusal(error: Exception, schemas: Schemas, spec: JobSpec | None = None) -> Exception:
@@ -184,13 +192,6 @@ def _with_names(rows: Sequence[Row], specs: Sequence[JobSpec]) -> Plan[list[Row]
         )
         for row in rows
     ]
-
-
-def _as_json(
-    specs: Sequence[JobSpec], payloads: Sequence[str | None], wanted: Iterable[int]
-) -> str:
-    listing = [_fields(specs[index], payloads[index]) for index in wanted]
-    return json.dumps(listing, ensure_ascii=False, separators=(",", ":"))
 
 
 def _fields(spec: JobSpec, payload: str | None) -> dict[str, Any]:
