@@ -15,7 +15,7 @@ from graphile_worker.errors import JobSpecError
 # Node and Python both read this deep from any stack; PostgreSQL reads far deeper.
 MAX_DEPTH = 500
 
-# A tuple, not a union: isinstance is several times faster with it, and this is asked of every value.
+# A tuple, not a union: isinstance is several times faster with it, and every value is asked.
 _CONTAINERS = (dict, list, tuple)
 
 # A NUL escape: an odd number of backslashes before u0000.

@@ -12,6 +12,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from graphile_worker.db.conninfo import resolve
 from graphile_worker.db.database import Connection, act_with_retries
+from graphile_worker.errors import ConfigurationError
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import render_bytes
@@ -50,6 +51,7 @@ class PsycopgDatabase:
         # PgBouncer before 1.21 mixes up prepared statements in transaction mode.
         self._prepare_threshold = 5 if prepared_statements else None
         self._pool: AsyncConnectionPool | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
 
     async def run(self, query: Query[T]) -> T:
@@ -64,7 +66,7 @@ class PsycopgDatabase:
     async def close(self) -> None:
         if self._pool is not None:
             await self._pool.close()
-            self._pool = None
+            self._pool = self._loop = None
 
     async def _run_once(self, query: Query[T]) -> T:
         pool = await self._opened()
@@ -73,6 +75,7 @@ class PsycopgDatabase:
 
     async def _opened(self) -> AsyncConnectionPool:
         if self._pool is not None:
+            self._check_loop()
             return self._pool
         async with self._opening:
             if self._pool is None:
@@ -86,7 +89,16 @@ class PsycopgDatabase:
                 )
                 await pool.open()
                 self._pool = pool
+                self._loop = asyncio.get_running_loop()
             return self._pool
+
+    def _check_loop(self) -> None:
+        # A pool answers only in the loop that it was opened in; elsewhere calls would hang.
+        if self._loop is not asyncio.get_running_loop():
+            raise ConfigurationError(
+                "this client was first used in another event loop and not closed there: "
+                "build one for each loop, or use graphile_worker.sync.Client"
+            )
 
 
 async def _check_alive(connection: AsyncConnection[TupleRow]) -> None:
