@@ -16,7 +16,8 @@ with calls as (
           spec.flags
         ) as :schema.job_spec
       )
-      order by spec.position
+      -- Keys in one order for everybody: two calls in opposite orders would wait for each other.
+      order by spec.job_key nulls first, spec.position
     ) as specs
   from rows from (
     json_to_recordset($1::text::json) as (
