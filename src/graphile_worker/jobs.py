@@ -14,6 +14,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 LATEST = datetime.max.replace(tzinfo=UTC)
 
+# PostgreSQL's calendar runs from 4713 BC to the year 294276.
+LONGEST_AGO = timedelta(days=-2_400_000)
+LONGEST_AHEAD = timedelta(days=100_000_000)
+
 
 class JobKeyMode(StrEnum):
     """What a keyed add does to a job that already has the key."""
@@ -179,6 +183,8 @@ def moment(epoch: float) -> datetime:
 
 def check_when(argument: str, value: object) -> None:
     if isinstance(value, timedelta):
+        if not LONGEST_AGO < value < LONGEST_AHEAD:
+            raise JobSpecError(argument, value, "outside of what PostgreSQL can store", "22008")
         return
     if not isinstance(value, datetime):
         hint = "expected an aware datetime or a timedelta"

@@ -1,14 +1,18 @@
 """Which database is meant: a connection string, a bare name, or the environment."""
 
 import os
+import re
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from graphile_worker.errors import ConfigurationError
 
-# Settings of every connection that we open ourselves.
+# Settings of every connection that we open ourselves: our statements are UTF-8, whatever the caller
+# is used to.
 OURS = {"client_encoding": "utf8", "fallback_application_name": "graphile-worker"}
+
+BARE_NAME = re.compile(r"[^=@/:]+")
 
 
 def resolve(given: str | None) -> str:
@@ -27,7 +31,7 @@ def resolve(given: str | None) -> str:
 
 
 def _parsed(text: str) -> str:
-    if "=" not in text and "://" not in text:
+    if BARE_NAME.fullmatch(text):
         return make_conninfo("", dbname=text, **OURS)
     try:
         settings = conninfo_to_dict(text)
@@ -37,4 +41,4 @@ def _parsed(text: str) -> str:
             "the connection string cannot be read: expected postgres://user@host/database "
             "or host=… dbname=…"
         ) from None
-    return make_conninfo("", **{**OURS, **settings})
+    return make_conninfo("", **{**settings, **OURS})
