@@ -39,15 +39,11 @@ def tested() -> Iterator[str]:
     for path in (ROOT / "tests").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and _is_mark(node.func):
-                yield from (arg.value for arg in node.args if _is_text(arg))
+                yield from (str(ast.literal_eval(argument)) for argument in node.args)
 
 
 def _is_mark(function: ast.expr) -> bool:
     return isinstance(function, ast.Attribute) and function.attr == "feature"
-
-
-def _is_text(argument: ast.expr) -> bool:
-    return isinstance(argument, ast.Constant) and isinstance(argument.value, str)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -15,8 +17,9 @@ from graphile_worker.errors import JobSpecError
 # Node and Python both read this deep from any stack; PostgreSQL reads far deeper.
 MAX_DEPTH = 500
 
-# A tuple, not a union: isinstance is several times faster with it, and every value is asked.
-_CONTAINERS = (dict, list, tuple)
+# Tuples, not unions: isinstance is several times faster with them, and every value is asked.
+_SCALARS = (str, int, float, type(None))
+_JSON = (*_SCALARS, dict, list, tuple)
 
 # A NUL escape: an odd number of backslashes before u0000.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -25,13 +28,14 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 def encode(payload: Any, *, max_bytes: int | None = None) -> str | None:
     """The payload as JSON text; None for None, which the database turns into `{}`.
 
-    datetime, date, time, UUID and Decimal become text, Enum its value, dataclasses objects, tuples
-    and sets arrays. What JSON cannot carry raises JobSpecError.
+    datetime, date, time, UUID and Decimal become text, Enum its value, dataclasses and the classes
+    of attrs, pydantic and msgspec objects, tuples and sets arrays. What JSON cannot carry raises
+    JobSpecError.
     """
     if payload is None:
         return None
-    _check_shape(payload, MAX_DEPTH)
     try:
+        _check_shape(payload, MAX_DEPTH)
         text = _as_text(payload)
         size = len(text) if text.isascii() else len(text.encode())
     except JobSpecError:
@@ -49,16 +53,18 @@ def encode(payload: Any, *, max_bytes: int | None = None) -> str | None:
 
 def _check_shape(value: Any, room: int) -> None:
     """Refuse what json.dumps would bend or overflow on: keys that are not text, deep nesting."""
+    while not isinstance(value, _JSON):
+        value = _plain(value)
     if isinstance(value, dict):
-        for key, item in value.items():
+        for key in value:
             if not isinstance(key, str):
                 raise _refused(value, f"keys must be str, got {type(key).__name__}", "22P02")
-            if isinstance(item, _CONTAINERS):
-                _check_shape(item, _less(value, room))
-    elif isinstance(value, _CONTAINERS):
-        for item in value:
-            if isinstance(item, _CONTAINERS):
-                _check_shape(item, _less(value, room))
+        items: Any = value.values()
+    else:
+        items = () if isinstance(value, _SCALARS) else value
+    for item in items:
+        if not isinstance(item, _SCALARS):
+            _check_shape(item, _less(value, room))
 
 
 def _less(value: Any, room: int) -> int:
@@ -79,16 +85,38 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, set | frozenset):
         return list(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _checked({f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+    if not isinstance(value, type) and (write := _writer(value.__class__)):
+        return write(value)
     if isinstance(value, Mapping):
-        return _checked(dict(value))
+        return dict(value)
     raise _refused(value, f"{type(value).__name__} has no JSON form", "22P02")
 
 
-def _checked(value: dict[Any, Any]) -> dict[Any, Any]:
-    _check_shape(value, MAX_DEPTH)
-    return value
+@lru_cache(maxsize=512)
+def _writer(kind: type) -> Callable[[Any], Any] | None:
+    """What turns an object of this class into JSON values; None where it has no fields to write."""
+    if hasattr(kind, "model_dump"):
+        return _dump_model
+    if hasattr(kind, "__struct_fields__"):
+        return _dump_struct
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+    elif hasattr(kind, "__attrs_attrs__"):
+        names = [attribute.name for attribute in kind.__attrs_attrs__]
+    else:
+        return None
+    return lambda value: {name: getattr(value, name) for name in names}
+
+
+def _dump_model(model: Any) -> Any:
+    # By alias and without computed fields: that is what the model itself accepts when it reads.
+    return model.model_dump(mode="json", by_alias=True, round_trip=True)
+
+
+def _dump_struct(struct: Any) -> Any:
+    # Moments are left to us: msgspec would write naive ones.
+    convert = sys.modules["msgspec"].to_builtins
+    return convert(struct, builtin_types=(datetime, date, time), str_keys=True)
 
 
 # Made once: json.dumps would make one for every call that is not all defaults.

@@ -142,7 +142,7 @@ class Client:
         *,
         task_identifiers_to_keep: Collection[str] = (),
     ) -> None:
-        """Delete what nobody needs any more, safely beside programs that add jobs."""
+        """Delete what nobody needs any more, beside programs that add jobs (READ COMMITTED)."""
         perform_blocking(self._db, cleaning(tasks, task_identifiers_to_keep))
 
     def migrate(self) -> int:

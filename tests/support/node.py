@@ -22,4 +22,6 @@ def node_command(version: str, url: str, *args: str, schema: str | None = None) 
 def node_install(url: str, *, version: str = "0.18", schema: str | None = None) -> None:
     """Let the reference install or upgrade its schema."""
     done = node_worker(version, url, "--schema-only", schema=schema)
-    assert done.returncode == 0, done.stdout + done.stderr
+    # On a busy machine the command may say so and still exit with 1: it allows itself one second
+    # to leave.
+    assert "Schema updated" in done.stdout, done.stdout + done.stderr

@@ -25,5 +25,6 @@ def main() -> None:
     try:
         command(prog_name="graphile-worker")
     except (GraphileWorkerError, psycopg.Error) as error:
-        click.echo(f"graphile-worker: {error}", err=True)
+        # libpq explains itself over several lines.
+        click.echo(f"graphile-worker: {' '.join(str(error).split())}", err=True)
         sys.exit(getattr(error, "exit_code", 1))

@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 
 from psycopg import Connection as Psycopg
 from psycopg import OperationalError, RawCursor
-from psycopg.pq import ConnStatus
 from psycopg.rows import TupleRow, tuple_row
 
 from graphile_worker.db.conninfo import resolve
-from graphile_worker.db.database import BlockingConnection, act_blocking_with_retries
+from graphile_worker.db.database import BlockingConnection, act_blocking_with_retries, has_input
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import render_bytes
@@ -117,13 +116,15 @@ class _ThreadConnection:
         self.close()
 
     def _answers(self) -> bool:
+        """Does the server still listen? Asked after a long pause, or if it has said something."""
+        idle = time.monotonic() - self._used
+        if idle <= IDLE_SECONDS and not has_input(self._connection.fileno()):
+            return True
         try:
-            self._connection.pgconn.consume_input()
-            if time.monotonic() - self._used > IDLE_SECONDS:
-                self._connection.execute("select 1")
+            self._connection.execute("select 1")
         except OperationalError:
             return False
-        return self._connection.pgconn.status == ConnStatus.OK
+        return True
 
     def _abandon(self) -> None:
         if any(self._connection is each for each in _inherited):

@@ -2,15 +2,20 @@
 
 import os
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from graphile_worker.errors import ConfigurationError
 
-# Settings of every connection that we open ourselves: our statements are UTF-8, whatever the caller
-# is used to.
-OURS = {"client_encoding": "utf8", "fallback_application_name": "graphile-worker"}
+# Settings of every connection that we open ourselves, unless given: a server that says nothing must
+# not hold a program up for ever.
+DEFAULTS = {"fallback_application_name": "graphile-worker", "connect_timeout": "10"}
+
+# And whatever is given: our statements are UTF-8.
+ALWAYS = {"client_encoding": "utf8"}
 
 BARE_NAME = re.compile(r"[^=@/:]+")
 
@@ -24,7 +29,7 @@ def resolve(given: str | None) -> str:
     if text:
         return _parsed(text)
     if os.environ.get("PGDATABASE"):
-        return make_conninfo("", **OURS)
+        return _conninfo({})
     raise ConfigurationError(
         "which database? Give a connection string, or set DATABASE_URL or PGDATABASE"
     )
@@ -32,7 +37,7 @@ def resolve(given: str | None) -> str:
 
 def _parsed(text: str) -> str:
     if BARE_NAME.fullmatch(text):
-        return make_conninfo("", dbname=text, **OURS)
+        return _conninfo({"dbname": text})
     try:
         settings = conninfo_to_dict(text)
     except ProgrammingError:
@@ -41,4 +46,11 @@ def _parsed(text: str) -> str:
             "the connection string cannot be read: expected postgres://user@host/database "
             "or host=… dbname=…"
         ) from None
-    return make_conninfo("", **{**settings, **OURS})
+    return _conninfo(settings)
+
+
+def _conninfo(settings: Mapping[str, Any]) -> str:
+    defaults = dict(DEFAULTS)
+    if os.environ.get("PGCONNECT_TIMEOUT"):
+        del defaults["connect_timeout"]
+    return make_conninfo("", **{**defaults, **settings, **ALWAYS})

@@ -1,6 +1,7 @@
 """What the rest of the house needs from a database, and how plans are carried out on one."""
 
 import asyncio
+import select
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -116,6 +117,13 @@ def act_blocking_with_retries(query: Query[T], run_once: Callable[[Query[T]], T]
         return time.sleep(step.seconds) if isinstance(step, Pause) else run_once(query)
 
     return carry_out_blocking(retrying(query), act)
+
+
+def has_input(descriptor: int) -> bool:
+    """Is there something to be read from an idle connection? Costs no round trip."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 async def carry_out(plan: Plan[T], act: Callable[[Step], Awaitable[Any]]) -> T:

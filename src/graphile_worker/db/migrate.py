@@ -89,7 +89,7 @@ def checking(schemas: Schemas) -> Plan[int]:
         raise SchemaMissing(schemas.shared)
     if move is Move.WAIT:
         raise SchemaTooOld(schemas.shared, ledger.level)
-    _check_complete(schemas, catalogue)
+    yield from _check_complete(schemas)
     return ledger.level
 
 
@@ -120,18 +120,18 @@ def migration_sql(schema: str, ext_schema: str | None = None, *, from_level: int
     schemas = Schemas.named(schema, ext_schema)
     if from_level not in _SCRIPTS:
         raise SchemaTooOld(schema, from_level)
-    paths = _SCRIPTS[from_level] + tuple(f"ext/{step}" for step in EXT_STEPS)
+    paths = _SCRIPTS[from_level] + ("ext/schema", *(f"ext/{step}" for step in EXT_STEPS))
     return "\n".join(script_text(path, schemas) for path in paths)
 
 
 _SCRIPTS: dict[int, tuple[str, ...]] = {
-    0: ("schema/ledger", "schema/baseline", "schema/add_jobs"),
+    0: ("schema/schema", "schema/ledger", "schema/baseline", "schema/add_jobs"),
     18: ("schema/level_19", "schema/level_20", "schema/add_jobs"),
     19: ("schema/level_20", "schema/add_jobs"),
 }
 
 _WORK: dict[Move, tuple[str, ...]] = {
-    Move.MAKE_LEDGER: ("schema/ledger", "schema/ledger_column"),
+    Move.MAKE_LEDGER: ("schema/ledger",),
     Move.INSTALL: ("schema/baseline", "schema/add_jobs"),
     Move.TO_19: ("schema/level_19",),
     Move.TO_20: ("schema/level_20", "schema/add_jobs"),
@@ -148,18 +148,18 @@ def _bring_up_shared(schemas: Schemas) -> Plan[int]:
         still = looks_alike * LOOK_EVERY >= STILL_SECONDS
         move = next_move(schemas, catalogue, ledger)
         if move is Move.READY:
-            _check_complete(schemas, catalogue)
+            yield from _check_complete(schemas)
             return _checked_level(schemas, ledger)
         if move is Move.WAIT and still:
             raise SchemaTooOld(schemas.shared, ledger.level)
-        if move is Move.WAIT or not (yield from _work(move, give_up=still)):
+        if move is Move.WAIT or not (yield from _work(move, catalogue, give_up=still)):
             yield Pause(LOOK_EVERY)
 
 
-def _work(move: Move, *, give_up: bool) -> Plan[bool]:
+def _work(move: Move, catalogue: Catalogue, *, give_up: bool) -> Plan[bool]:
     """Do a move; False if somebody else got there first."""
     try:
-        yield Atomic(_statements(_WORK[move]))
+        yield Atomic(_statements(_scripts(move, catalogue)))
     except Exception as error:
         if sqlstate_of(error) not in CLASHES:
             raise
@@ -171,12 +171,24 @@ def _work(move: Move, *, give_up: bool) -> Plan[bool]:
     return True
 
 
+def _scripts(move: Move, catalogue: Catalogue) -> tuple[str, ...]:
+    # Even "if not exists" asks for the right to create schemas, which a role that was given its
+    # schema may not have.
+    if move is Move.MAKE_LEDGER and not catalogue.has_schema:
+        return ("schema/schema", "schema/ledger")
+    if move is Move.MAKE_LEDGER and catalogue.has_ledger:
+        return ("schema/ledger_column",)
+    return _WORK[move]
+
+
 def _bring_up_companion(schemas: Schemas) -> Plan[None]:
-    catalogue = yield inspect_database(schemas)
+    catalogue: Catalogue = yield inspect_database(schemas)
     try:
+        if not catalogue.has_ext_schema:
+            yield from _unless_blocked("ext/schema")
         known: int = (yield get_ext_ledger()) if catalogue.has_ext_ledger else 0
         for step in EXT_STEPS[known:]:
-            yield from _apply_ext_step(step)
+            yield from _unless_blocked(f"ext/{step}")
     except Exception as error:
         if sqlstate_of(error) != NOT_ALLOWED:
             raise
@@ -187,17 +199,18 @@ def _bring_up_companion(schemas: Schemas) -> Plan[None]:
         )
 
 
-def _apply_ext_step(step: str) -> Plan[None]:
+def _unless_blocked(path: str) -> Plan[None]:
+    """Run a script of the companion, again where somebody else is running it too."""
     for attempt in range(int(STILL_SECONDS / LOOK_EVERY)):
         try:
-            yield Atomic(script(f"ext/{step}"))
+            yield Atomic(script(path))
             return
         except Exception as error:
             if sqlstate_of(error) not in CLASHES:
                 raise
             blocked = error
         yield Pause(LOOK_EVERY if attempt else 0.0)
-    raise MigrationBlocked(f"objects are in the way of step {step}: {blocked}") from blocked
+    raise MigrationBlocked(f"objects are in the way of {path}: {blocked}") from blocked
 
 
 def _look(schemas: Schemas) -> Plan[tuple[Catalogue, Ledger]]:
@@ -224,7 +237,9 @@ def _checked_level(schemas: Schemas, ledger: Ledger) -> int:
     return ledger.level
 
 
-def _check_complete(schemas: Schemas, catalogue: Catalogue) -> None:
+def _check_complete(schemas: Schemas) -> Plan[None]:
+    # Looked at after the ledger: another installer may have finished since the look before it.
+    catalogue: Catalogue = yield inspect_database(schemas)
     missing = (FUNCTIONS - catalogue.functions) | (RELATIONS - catalogue.relations)
     if missing:
         names = ", ".join(sorted(missing))

@@ -1,17 +1,16 @@
-"""Our own database for async code: a pool of autocommit psycopg connections."""
+"""Our own database for async code: autocommit psycopg connections, as many as are needed."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from psycopg import AsyncConnection, AsyncRawCursor, OperationalError
-from psycopg.pq import ConnStatus
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
-from psycopg_pool import AsyncConnectionPool
 
 from graphile_worker.db.conninfo import resolve
-from graphile_worker.db.database import Connection, act_with_retries
+from graphile_worker.db.database import Connection, act_with_retries, has_input
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
@@ -35,7 +34,11 @@ class PsycopgConnection:
 
 
 class PsycopgDatabase:
-    """A pool that opens with its first query and belongs to that event loop."""
+    """Connections are opened as they are needed, up to a number, and belong to that event loop.
+
+    Not psycopg_pool: its background tasks can keep a program from ending, and hide for half a
+    minute why a database cannot be reached.
+    """
 
     def __init__(
         self,
@@ -50,59 +53,93 @@ class PsycopgDatabase:
         self._max_size = max_size
         # PgBouncer before 1.21 mixes up prepared statements in transaction mode.
         self._prepare_threshold = 5 if prepared_statements else None
-        self._pool: AsyncConnectionPool | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._opening = asyncio.Lock()
+        self._open: _OpenConnections | None = None
 
     async def run(self, query: Query[T]) -> T:
         return await act_with_retries(query, self._run_once)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        pool = await self._opened()
-        async with pool.connection() as connection, connection.transaction():
+        async with self._connections().take() as connection, connection.transaction():
             yield PsycopgConnection(connection, self.schemas)
 
     async def close(self) -> None:
-        if self._pool is not None:
-            await self._pool.close()
-            self._pool = self._loop = None
+        if self._open is not None:
+            closing, self._open = self._open, None
+            await closing.close()
 
     async def _run_once(self, query: Query[T]) -> T:
-        pool = await self._opened()
-        async with pool.connection() as connection:
+        async with self._connections().take() as connection:
             return await PsycopgConnection(connection, self.schemas).run(query)
 
-    async def _opened(self) -> AsyncConnectionPool:
-        if self._pool is not None:
-            self._check_loop()
-            return self._pool
-        async with self._opening:
-            if self._pool is None:
-                pool = AsyncConnectionPool(
-                    self._conninfo,
-                    min_size=0,
-                    max_size=self._max_size,
-                    kwargs={"autocommit": True, "prepare_threshold": self._prepare_threshold},
-                    check=_check_alive,
-                    open=False,
-                )
-                await pool.open()
-                self._pool = pool
-                self._loop = asyncio.get_running_loop()
-            return self._pool
-
-    def _check_loop(self) -> None:
-        # A pool answers only in the loop that it was opened in; elsewhere calls would hang.
-        if self._loop is not asyncio.get_running_loop():
+    def _connections(self) -> "_OpenConnections":
+        if self._open is None:
+            self._open = _OpenConnections(self._connect, self._max_size)
+        # They answer only in the loop that they were opened in; elsewhere calls would hang.
+        if self._open.loop is not asyncio.get_running_loop():
             raise ConfigurationError(
                 "this client was first used in another event loop and not closed there: "
                 "build one for each loop, or use graphile_worker.sync.Client"
             )
+        return self._open
+
+    async def _connect(self) -> AsyncConnection[TupleRow]:
+        return await AsyncConnection.connect(
+            self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold
+        )
 
 
-async def _check_alive(connection: AsyncConnection[TupleRow]) -> None:
-    """Raise if the server has hung up: a look at the socket, not a round trip."""
-    connection.pgconn.consume_input()
-    if connection.pgconn.status != ConnStatus.OK:
-        raise OperationalError("the server closed the connection")
+class _OpenConnections:
+    """The connections of one loop: whoever needs one waits for its turn and opens it if it must."""
+
+    def __init__(
+        self, connect: Callable[[], Awaitable[AsyncConnection[TupleRow]]], max_size: int
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._connect = connect
+        self._turns = asyncio.Semaphore(max_size)
+        # The one used last is used next: the others can fall asleep.
+        self._idle: list[AsyncConnection[TupleRow]] = []
+        self._closed = False
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[AsyncConnection[TupleRow]]:
+        async with self._turns:
+            connection = await self._living() or await self._connect()
+            try:
+                yield connection
+            finally:
+                await self._give_back(connection)
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            await self._idle.pop().close()
+
+    async def _living(self) -> AsyncConnection[TupleRow] | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if await _answers(connection):
+                return connection
+            await connection.close()
+        return None
+
+    async def _give_back(self, connection: AsyncConnection[TupleRow]) -> None:
+        # A call that was cancelled may leave a statement behind.
+        if self._closed or connection.info.transaction_status != TransactionStatus.IDLE:
+            await connection.close()
+        else:
+            self._idle.append(connection)
+
+
+async def _answers(connection: AsyncConnection[TupleRow]) -> bool:
+    """Does the server still listen? Only asked when it has said something unasked: a farewell?"""
+    if connection.closed:
+        return False
+    if not has_input(connection.fileno()):
+        return True
+    try:
+        await connection.execute("select 1")
+    except OperationalError:
+        return False
+    return True

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from graphile_worker.errors import GraphileWorkerError, JobSpecError, SchemaMissing
+from graphile_worker.errors import JobSpecError, SchemaMissing
 from graphile_worker.jobs import EPOCH, Job, JobKeyMode, JobSpec
 from graphile_worker.payloads import encode
 from graphile_worker.sql import jobs as sql
-from graphile_worker.sql.failures import MISSING, Failure, failure_of
+from graphile_worker.sql.failures import MISSING, Failure, failure_of, sqlstate_of
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.jobs import JOB_COLUMNS, MICROSECOND, read_job, when_args
 from graphile_worker.sql.query import Plan, Row
@@ -97,11 +97,33 @@ def pair(
             keyed[spec.job_key] = index
         else:
             alike[_asked(spec, payloads[index], now)].append(index)
+    nameless = []
     for row in rows:
         job = read_job(row)
-        position = keyed.pop(job.key) if job.key is not None else alike[_got(row)].popleft()
-        into[position] = job
+        if job.key is not None:
+            into[keyed.pop(job.key)] = job
+        elif places := alike.get(_got(row)):
+            into[places.popleft()] = job
+        else:
+            nameless.append(row)
+    _pair_nameless(nameless, alike, specs, into)
     return list(keyed.values())
+
+
+def _pair_nameless(
+    rows: Sequence[Row],
+    alike: dict[tuple[object, ...], deque[int]],
+    specs: Sequence[JobSpec],
+    into: list[Job | None],
+) -> None:
+    """Pair rows whose names are unknown: the job was done, and its names cleaned up, so fast."""
+    for row in rows:
+        rest = _got(row)[2:]
+        position = next(
+            each for asked, each in alike.items() if each and asked[2:] == rest
+        ).popleft()
+        job = into[position] = read_job(row)
+        job.task_identifier, job.queue_name = specs[position].identifier, specs[position].queue_name
 
 
 def specs_json(
@@ -113,13 +135,17 @@ def specs_json(
 
 
 def refusal(error: Exception, schemas: Schemas, spec: JobSpec | None = None) -> Exception:
-    """The error of ours that a database error stands for, or the error itself."""
+    """The error of ours that a refused job stands for, or the error itself."""
     failure = failure_of(error)
-    if failure is None or isinstance(error, GraphileWorkerError):
-        return error
-    if failure.sqlstate in MISSING:
+    meaning = None if failure is None else _spec_error(failure, spec)
+    return meaning or absence(error, schemas)
+
+
+def absence(error: Exception, schemas: Schemas) -> Exception:
+    """`SchemaMissing` if that is what a database error stands for, or the error itself."""
+    if sqlstate_of(error) in MISSING:
         return SchemaMissing(schemas.shared)
-    return _spec_error(failure, spec) or error
+    return error
 
 
 def _spec_error(failure: Failure, spec: JobSpec | None) -> JobSpecError | None:
@@ -140,6 +166,8 @@ def _lost(spec: JobSpec) -> JobSpecError:
 def _check_batch(specs: Sequence[JobSpec]) -> None:
     seen: set[str] = set()
     for spec in specs:
+        if not isinstance(spec, JobSpec):
+            raise TypeError(f"add_jobs takes JobSpec values, got {type(spec).__name__}")
         if spec.job_key is None:
             continue
         if spec.job_key_mode == JobKeyMode.UNSAFE_DEDUPE:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import TypeVar
 
+from graphile_worker.errors import JobSpecError
 from graphile_worker.jobs import (
     Job,
     When,
@@ -12,7 +13,7 @@ from graphile_worker.jobs import (
     check_when,
 )
 from graphile_worker.sql import jobs as sql
-from graphile_worker.sql.adding import refusal
+from graphile_worker.sql.adding import absence, refusal
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Plan, Query
 
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 
 def getting_job(job_id: int, schemas: Schemas) -> Plan[Job | None]:
-    return _explained(sql.get_job(job_id), schemas)
+    return _explained(sql.get_job(_checked_ids([job_id])[0]), schemas)
 
 
 def getting_job_by_key(job_key: str, schemas: Schemas) -> Plan[Job | None]:
@@ -32,13 +33,13 @@ def removing_job(job_key: str, schemas: Schemas) -> Plan[Job | None]:
 
 
 def completing_jobs(job_ids: Iterable[int], schemas: Schemas) -> Plan[list[Job]]:
-    return _explained(sql.complete_jobs(list(job_ids)), schemas)
+    return _explained(sql.complete_jobs(_checked_ids(job_ids)), schemas)
 
 
 def failing_jobs(job_ids: Iterable[int], reason: str | None, schemas: Schemas) -> Plan[list[Job]]:
     if reason is not None:
         check_text("reason", reason)
-    return _explained(sql.permanently_fail_jobs(list(job_ids), reason), schemas)
+    return _explained(sql.permanently_fail_jobs(_checked_ids(job_ids), reason), schemas)
 
 
 def rescheduling_jobs(
@@ -59,23 +60,41 @@ def rescheduling_jobs(
     if max_attempts is not None:
         check_max_attempts(max_attempts)
     query = sql.reschedule_jobs(
-        list(job_ids),
+        _checked_ids(job_ids),
         run_at=run_at,
         priority=priority,
         attempts=attempts,
         max_attempts=max_attempts,
     )
-    return _explained(query, schemas)
+    return _rescheduling(query, schemas)
 
 
 def unlocking_workers(pool_ids: Iterable[str], schemas: Schemas) -> Plan[None]:
+    if isinstance(pool_ids, str):
+        raise JobSpecError("pool_ids", pool_ids, "expected a list of str", "22023")
     checked = [check_text("pool_ids", pool_id) for pool_id in pool_ids]
     return _explained(sql.force_unlock_workers(checked), schemas)
+
+
+def _checked_ids(job_ids: Iterable[int]) -> list[int]:
+    ids = list(job_ids)
+    for job_id in ids:
+        if not isinstance(job_id, int) or isinstance(job_id, bool) or abs(job_id) >= 2**63:
+            raise JobSpecError("job_ids", job_id, "expected the id of a job, an int", "22003")
+    return ids
+
+
+def _rescheduling(query: Query[T], schemas: Schemas) -> Plan[T]:
+    try:
+        answer: T = yield query
+    except Exception as error:
+        raise refusal(error, schemas) from error
+    return answer
 
 
 def _explained(query: Query[T], schemas: Schemas) -> Plan[T]:
     try:
         answer: T = yield query
     except Exception as error:
-        raise refusal(error, schemas) from error
+        raise absence(error, schemas) from error
     return answer

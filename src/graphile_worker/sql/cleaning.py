@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from graphile_worker.errors import ConfigurationError, MigrationBlocked
+from graphile_worker.jobs import check_text
 from graphile_worker.sql import admin
 from graphile_worker.sql.failures import LOCK_NOT_AVAILABLE, sqlstate_of
 from graphile_worker.sql.query import Atomic, Pause, Plan, Query
@@ -32,7 +33,7 @@ def cleaning(tasks: Iterable[CleanupTask | str], keep: Collection[str]) -> Plan[
     if CleanupTask.DELETE_PERMAFAILED_JOBS in chosen:
         yield admin.delete_permanently_failed_jobs()
     if CleanupTask.GC_TASK_IDENTIFIERS in chosen:
-        kept = sorted(keep)
+        kept = sorted(check_text("task_identifiers_to_keep", name) for name in keep)
         if (yield admin.find_unused_tasks(kept)):
             yield from _while_nobody_adds(admin.lock_tasks(), admin.delete_unused_tasks(kept))
     if CleanupTask.GC_JOB_QUEUES in chosen and (yield admin.find_unused_queues()):

@@ -10,7 +10,8 @@ from graphile_worker.sql.statements import script_statements
 
 LEVEL = 20
 
-# Our companion's steps, in order; the first one makes the ledger in which they are entered.
+# Our companion's steps, in order; the first one makes the ledger in which all of them enter
+# themselves.
 EXT_STEPS = ("0001_ledger",)
 
 
@@ -24,6 +25,7 @@ class Catalogue:
     has_breaking: bool
     functions: frozenset[str]
     relations: frozenset[str]
+    has_ext_schema: bool
     has_ext_ledger: bool
 
 
@@ -59,7 +61,7 @@ def script(path: str) -> tuple[Query[Any], ...]:
 
 
 def _read_catalogue(rows: Sequence[Row]) -> Catalogue:
-    version, has_schema, has_ledger, has_breaking, functions, relations, has_ext = rows[0]
+    version, has_schema, has_ledger, has_breaking, functions, relations, *ext = rows[0]
     return Catalogue(
         version,
         has_schema,
@@ -67,7 +69,7 @@ def _read_catalogue(rows: Sequence[Row]) -> Catalogue:
         has_breaking,
         frozenset(functions),
         frozenset(relations),
-        has_ext,
+        *ext,
     )
 
 

@@ -1,6 +1,4 @@
--- The companion schema: what only this implementation keeps, with a ledger of its own.
-create schema if not exists :ext_schema;
-
+-- The companion's own ledger.
 create table if not exists :ext_schema.migrations (
   id integer constraint migrations_pkey primary key,
   name text not null,

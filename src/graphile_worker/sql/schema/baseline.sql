@@ -199,4 +199,7 @@ as $gw$
   where job_queues.locked_by = any (force_unlock_workers.worker_ids);
 $gw$;
 
-select pg_notify('worker:migrate', '{"migrationNumber":20,"breaking":false}');
+select pg_notify(
+  'worker:migrate',
+  json_build_object('migrationNumber', 20, 'breaking', false)::text
+);

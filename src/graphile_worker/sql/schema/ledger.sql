@@ -1,6 +1,4 @@
--- The schema and its ledger, shared by all implementations; safe to repeat.
-create schema if not exists :schema;
-
+-- Its ledger; safe to repeat.
 create table if not exists :schema.migrations (
   id integer constraint migrations_pkey primary key,
   ts timestamptz not null default now(),

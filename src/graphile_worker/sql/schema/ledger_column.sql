@@ -1,3 +1,3 @@
--- An installer may stop between making the ledger and giving it this column; safe to repeat.
+-- The last column of a ledger whose installer stopped before it; safe to repeat.
 alter table :schema.migrations
 add column if not exists breaking boolean not null default false;

@@ -2,4 +2,7 @@
 insert into :schema.migrations (id, breaking)
 values (19, true);
 
-select pg_notify('worker:migrate', '{"migrationNumber":19,"breaking":true}');
+select pg_notify(
+  'worker:migrate',
+  json_build_object('migrationNumber', 19, 'breaking', true)::text
+);

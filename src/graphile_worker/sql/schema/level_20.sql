@@ -2,4 +2,7 @@
 insert into :schema.migrations (id, breaking)
 values (20, false);
 
-select pg_notify('worker:migrate', '{"migrationNumber":20,"breaking":false}');
+select pg_notify(
+  'worker:migrate',
+  json_build_object('migrationNumber', 20, 'breaking', false)::text
+);

@@ -10,7 +10,13 @@ from :schema.add_job(
   identifier => $1::text,
   payload => $2::text::json,
   queue_name => $3::text,
-  run_at => coalesce($4::text::timestamptz, now() + $5::bigint * interval '1 microsecond'),
+  run_at => coalesce(
+    $4::text::timestamptz,
+    -- An interval times a number goes through floating point: small enough numbers are exact.
+    now()
+      + ($5::bigint / 3600000000) * interval '1 hour'
+      + ($5::bigint % 3600000000) * interval '1 microsecond'
+  ),
   max_attempts => $6::int,
   job_key => $7::text,
   priority => $8::int,

@@ -9,7 +9,13 @@ with calls as (
           spec.identifier,
           spec.payload::json,
           spec.queue_name,
-          coalesce(spec.run_at, now() + spec.delay * interval '1 microsecond'),
+          coalesce(
+            spec.run_at,
+            -- An interval times a number goes through floating point: small enough ones are exact.
+            now()
+              + (spec.delay / 3600000000) * interval '1 hour'
+              + (spec.delay % 3600000000) * interval '1 microsecond'
+          ),
           spec.max_attempts,
           spec.job_key,
           spec.priority,

@@ -30,6 +30,7 @@ select
     join pg_namespace as schema on schema.oid = relation.relnamespace
     where schema.nspname = $1::text and relation.relkind in ('r', 'p', 'v')
   ),
+  exists (select from pg_namespace where nspname = $2::text),
   exists (
     select
     from pg_class as ledger

@@ -7,7 +7,13 @@ select
   :job_columns
 from :schema.reschedule_jobs(
   job_ids => $1::bigint[],
-  run_at => coalesce($2::text::timestamptz, now() + $3::bigint * interval '1 microsecond'),
+  run_at => coalesce(
+    $2::text::timestamptz,
+    -- An interval times a number goes through floating point: small enough numbers are exact.
+    now()
+      + ($3::bigint / 3600000000) * interval '1 hour'
+      + ($3::bigint % 3600000000) * interval '1 microsecond'
+  ),
   priority => $4::int,
   attempts => $5::int,
   max_attempts => $6::int

@@ -1,0 +1,399 @@
+-- Both schemas of a fresh install, for reading. Made by `python -m tools.dump_schema`,
+-- never edited by hand; `graphile-worker migrate --sql` prints what installs them.
+
+CREATE SCHEMA graphile_worker;
+
+CREATE SCHEMA graphile_worker_ext;
+
+CREATE TYPE graphile_worker.job_spec AS (
+	identifier text,
+	payload json,
+	queue_name text,
+	run_at timestamp with time zone,
+	max_attempts smallint,
+	job_key text,
+	priority smallint,
+	flags text[]
+);
+
+CREATE TABLE graphile_worker._private_jobs (
+    id bigint NOT NULL,
+    job_queue_id integer,
+    task_id integer NOT NULL,
+    payload json DEFAULT '{}'::json NOT NULL,
+    priority smallint DEFAULT 0 NOT NULL,
+    run_at timestamp with time zone DEFAULT now() NOT NULL,
+    attempts smallint DEFAULT 0 NOT NULL,
+    max_attempts smallint DEFAULT 25 NOT NULL,
+    last_error text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    key text,
+    locked_at timestamp with time zone,
+    locked_by text,
+    revision integer DEFAULT 0 NOT NULL,
+    flags jsonb,
+    is_available boolean GENERATED ALWAYS AS (((locked_at IS NULL) AND (attempts < max_attempts))) STORED NOT NULL,
+    CONSTRAINT jobs_key_check CHECK (((length(key) > 0) AND (length(key) <= 512))),
+    CONSTRAINT jobs_max_attempts_check CHECK ((max_attempts >= 1))
+);
+
+CREATE FUNCTION graphile_worker.add_job(identifier text, payload json DEFAULT NULL::json, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text) RETURNS graphile_worker._private_jobs
+    LANGUAGE plpgsql
+    AS $$
+declare
+  added "graphile_worker"._private_jobs;
+begin
+  if job_key is null or coalesce(job_key_mode, 'replace') in ('replace', 'preserve_run_at') then
+    select jobs.* into added
+    from "graphile_worker".add_jobs(
+      array[
+        cast(
+          row(
+            add_job.identifier,
+            add_job.payload,
+            add_job.queue_name,
+            add_job.run_at,
+            add_job.max_attempts::smallint,
+            add_job.job_key,
+            add_job.priority::smallint,
+            add_job.flags
+          ) as "graphile_worker".job_spec
+        )
+      ],
+      coalesce(job_key_mode = 'preserve_run_at', false)
+    ) as jobs
+    limit 1;
+    return added;
+  end if;
+
+  if job_key_mode <> 'unsafe_dedupe' then
+    raise exception using
+      errcode = 'GWBKM',
+      message = 'Invalid job_key_mode: expected replace, preserve_run_at or unsafe_dedupe';
+  end if;
+
+  insert into "graphile_worker"._private_tasks (identifier)
+  select add_job.identifier
+  where not exists (
+    select from "graphile_worker"._private_tasks as tasks where tasks.identifier = add_job.identifier
+  )
+  on conflict do nothing;
+
+  insert into "graphile_worker"._private_job_queues (queue_name)
+  select add_job.queue_name
+  where add_job.queue_name is not null
+    and not exists (
+      select from "graphile_worker"._private_job_queues as job_queues
+      where job_queues.queue_name = add_job.queue_name
+    )
+  on conflict do nothing;
+
+  insert into "graphile_worker"._private_jobs as jobs
+    (job_queue_id, task_id, payload, run_at, max_attempts, key, priority, flags)
+  select
+    job_queues.id,
+    tasks.id,
+    coalesce(add_job.payload, '{}'::json),
+    coalesce(add_job.run_at, now()),
+    coalesce(add_job.max_attempts::smallint, 25::smallint),
+    add_job.job_key,
+    coalesce(add_job.priority::smallint, 0::smallint),
+    (select jsonb_object_agg(flag, true) from unnest(add_job.flags) as flag)
+  from "graphile_worker"._private_tasks as tasks
+  left join "graphile_worker"._private_job_queues as job_queues
+    on job_queues.queue_name = add_job.queue_name
+  where tasks.identifier = add_job.identifier
+  on conflict (key) do update
+  set revision = jobs.revision + 1,
+      updated_at = now()
+  returning jobs.* into added;
+
+  -- Only a job that was not there before is news to the workers.
+  if added.revision = 0 then
+    perform pg_notify('jobs:insert', json_build_object('r', random(), 'count', 1)::text);
+  end if;
+
+  return added;
+end;
+$$;
+
+CREATE FUNCTION graphile_worker.add_jobs(specs graphile_worker.job_spec[], job_key_preserve_run_at boolean DEFAULT false) RETURNS SETOF graphile_worker._private_jobs
+    LANGUAGE plpgsql
+    AS $$
+begin
+  insert into "graphile_worker"._private_tasks (identifier)
+  select distinct spec.identifier
+  from unnest(specs) as spec
+  where not exists (
+    select from "graphile_worker"._private_tasks as tasks where tasks.identifier = spec.identifier
+  )
+  on conflict do nothing;
+
+  insert into "graphile_worker"._private_job_queues (queue_name)
+  select distinct spec.queue_name
+  from unnest(specs) as spec
+  where spec.queue_name is not null
+    and not exists (
+      select from "graphile_worker"._private_job_queues as job_queues
+      where job_queues.queue_name = spec.queue_name
+    )
+  on conflict do nothing;
+
+  -- A job that runs, or will never run again, gives its key to its successor.
+  update "graphile_worker"._private_jobs as jobs
+  set key = null,
+      attempts = jobs.max_attempts,
+      updated_at = now()
+  from unnest(specs) as spec
+  where spec.job_key is not null
+    and jobs.key = spec.job_key
+    and jobs.is_available is not true;
+
+  -- The random number keeps PostgreSQL from folding equal messages of one transaction into one.
+  perform pg_notify(
+    'jobs:insert',
+    case
+      when cardinality(specs) > 0
+        then json_build_object('r', random(), 'count', cardinality(specs))::text
+      else ''
+    end
+  );
+
+  return query
+  insert into "graphile_worker"._private_jobs as jobs
+    (job_queue_id, task_id, payload, run_at, max_attempts, key, priority, flags)
+  select
+    job_queues.id,
+    tasks.id,
+    coalesce(spec.payload, '{}'::json),
+    coalesce(spec.run_at, now()),
+    coalesce(spec.max_attempts, 25::smallint),
+    spec.job_key,
+    coalesce(spec.priority, 0::smallint),
+    (select jsonb_object_agg(flag, true) from unnest(spec.flags) as flag)
+  from unnest(specs) with ordinality as spec
+    (identifier, payload, queue_name, run_at, max_attempts, job_key, priority, flags, position)
+  join "graphile_worker"._private_tasks as tasks on tasks.identifier = spec.identifier
+  left join "graphile_worker"._private_job_queues as job_queues on job_queues.queue_name = spec.queue_name
+  -- Equal jobs run in the order of their ids, so the ids follow the order of the specs.
+  order by spec.position
+  on conflict (key) do update
+  set job_queue_id = excluded.job_queue_id,
+      task_id = excluded.task_id,
+      payload = case
+        when json_typeof(jobs.payload) = 'array' and json_typeof(excluded.payload) = 'array'
+          then (jobs.payload::jsonb || excluded.payload::jsonb)::json
+        else excluded.payload
+      end,
+      run_at = case
+        when job_key_preserve_run_at is true and jobs.attempts = 0 then jobs.run_at
+        else excluded.run_at
+      end,
+      max_attempts = excluded.max_attempts,
+      priority = excluded.priority,
+      flags = excluded.flags,
+      revision = jobs.revision + 1,
+      attempts = 0,
+      last_error = null,
+      updated_at = now()
+  where jobs.locked_at is null
+  returning jobs.*;
+end;
+$$;
+
+CREATE FUNCTION graphile_worker.complete_jobs(job_ids bigint[]) RETURNS SETOF graphile_worker._private_jobs
+    LANGUAGE sql
+    AS $$
+  delete from "graphile_worker"._private_jobs as jobs
+  where jobs.id = any (complete_jobs.job_ids)
+    and (jobs.locked_at is null or jobs.locked_at < now() - interval '4 hours')
+  returning jobs.*;
+$$;
+
+CREATE FUNCTION graphile_worker.force_unlock_workers(worker_ids text[]) RETURNS void
+    LANGUAGE sql
+    AS $$
+  update "graphile_worker"._private_jobs as jobs
+  set locked_at = null,
+      locked_by = null
+  where jobs.locked_by = any (force_unlock_workers.worker_ids);
+
+  update "graphile_worker"._private_job_queues as job_queues
+  set locked_at = null,
+      locked_by = null
+  where job_queues.locked_by = any (force_unlock_workers.worker_ids);
+$$;
+
+CREATE FUNCTION graphile_worker.permanently_fail_jobs(job_ids bigint[], error_message text DEFAULT NULL::text) RETURNS SETOF graphile_worker._private_jobs
+    LANGUAGE sql
+    AS $$
+  update "graphile_worker"._private_jobs as jobs
+  set last_error = coalesce(permanently_fail_jobs.error_message, 'Manually marked as failed'),
+      attempts = jobs.max_attempts,
+      updated_at = now()
+  where jobs.id = any (permanently_fail_jobs.job_ids)
+    and (jobs.locked_at is null or jobs.locked_at < now() - interval '4 hours')
+  returning jobs.*;
+$$;
+
+CREATE FUNCTION graphile_worker.remove_job(job_key text) RETURNS graphile_worker._private_jobs
+    LANGUAGE plpgsql STRICT
+    AS $$
+declare
+  removed "graphile_worker"._private_jobs;
+begin
+  delete from "graphile_worker"._private_jobs as jobs
+  where jobs.key = remove_job.job_key
+    and (jobs.locked_at is null or jobs.locked_at < now() - interval '4 hours')
+  returning jobs.* into removed;
+
+  if found then
+    perform pg_notify('jobs:insert', json_build_object('r', random(), 'count', -1)::text);
+    return removed;
+  end if;
+
+  update "graphile_worker"._private_jobs as jobs
+  set key = null,
+      attempts = jobs.max_attempts,
+      updated_at = now()
+  where jobs.key = remove_job.job_key
+  returning jobs.* into removed;
+
+  return removed;
+end;
+$$;
+
+CREATE FUNCTION graphile_worker.reschedule_jobs(job_ids bigint[], run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, priority integer DEFAULT NULL::integer, attempts integer DEFAULT NULL::integer, max_attempts integer DEFAULT NULL::integer) RETURNS SETOF graphile_worker._private_jobs
+    LANGUAGE sql
+    AS $$
+  update "graphile_worker"._private_jobs as jobs
+  set run_at = coalesce(reschedule_jobs.run_at, jobs.run_at),
+      priority = coalesce(reschedule_jobs.priority::smallint, jobs.priority),
+      attempts = coalesce(reschedule_jobs.attempts::smallint, jobs.attempts),
+      max_attempts = coalesce(reschedule_jobs.max_attempts::smallint, jobs.max_attempts),
+      updated_at = now()
+  where jobs.id = any (reschedule_jobs.job_ids)
+    and (jobs.locked_at is null or jobs.locked_at < now() - interval '4 hours')
+  returning jobs.*;
+$$;
+
+CREATE TABLE graphile_worker._private_job_queues (
+    id integer NOT NULL,
+    queue_name text NOT NULL,
+    locked_at timestamp with time zone,
+    locked_by text,
+    is_available boolean GENERATED ALWAYS AS ((locked_at IS NULL)) STORED NOT NULL,
+    CONSTRAINT job_queues_queue_name_check CHECK ((length(queue_name) <= 128))
+);
+
+CREATE TABLE graphile_worker._private_known_crontabs (
+    identifier text NOT NULL,
+    known_since timestamp with time zone NOT NULL,
+    last_execution timestamp with time zone
+);
+
+CREATE TABLE graphile_worker._private_tasks (
+    id integer NOT NULL,
+    identifier text NOT NULL,
+    CONSTRAINT tasks_identifier_check CHECK ((length(identifier) <= 128))
+);
+
+ALTER TABLE graphile_worker._private_job_queues ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME graphile_worker.job_queues_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE VIEW graphile_worker.jobs AS
+ SELECT jobs.id,
+    job_queues.queue_name,
+    tasks.identifier AS task_identifier,
+    jobs.priority,
+    jobs.run_at,
+    jobs.attempts,
+    jobs.max_attempts,
+    jobs.last_error,
+    jobs.created_at,
+    jobs.updated_at,
+    jobs.key,
+    jobs.locked_at,
+    jobs.locked_by,
+    jobs.revision,
+    jobs.flags
+   FROM ((graphile_worker._private_jobs jobs
+     JOIN graphile_worker._private_tasks tasks ON ((tasks.id = jobs.task_id)))
+     LEFT JOIN graphile_worker._private_job_queues job_queues ON ((job_queues.id = jobs.job_queue_id)));
+
+ALTER TABLE graphile_worker._private_jobs ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME graphile_worker.jobs_id_seq1
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE graphile_worker.migrations (
+    id integer NOT NULL,
+    ts timestamp with time zone DEFAULT now() NOT NULL,
+    breaking boolean DEFAULT false NOT NULL
+);
+
+ALTER TABLE graphile_worker._private_tasks ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME graphile_worker.tasks_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE graphile_worker_ext.migrations (
+    id integer NOT NULL,
+    name text NOT NULL,
+    applied_at timestamp with time zone DEFAULT now() NOT NULL,
+    applied_by text DEFAULT CURRENT_USER NOT NULL
+);
+
+ALTER TABLE ONLY graphile_worker._private_job_queues
+    ADD CONSTRAINT job_queues_pkey1 PRIMARY KEY (id);
+
+ALTER TABLE ONLY graphile_worker._private_job_queues
+    ADD CONSTRAINT job_queues_queue_name_key UNIQUE (queue_name);
+
+ALTER TABLE ONLY graphile_worker._private_jobs
+    ADD CONSTRAINT jobs_key_key1 UNIQUE (key);
+
+ALTER TABLE ONLY graphile_worker._private_jobs
+    ADD CONSTRAINT jobs_pkey1 PRIMARY KEY (id);
+
+ALTER TABLE ONLY graphile_worker._private_known_crontabs
+    ADD CONSTRAINT known_crontabs_pkey PRIMARY KEY (identifier);
+
+ALTER TABLE ONLY graphile_worker.migrations
+    ADD CONSTRAINT migrations_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY graphile_worker._private_tasks
+    ADD CONSTRAINT tasks_identifier_key UNIQUE (identifier);
+
+ALTER TABLE ONLY graphile_worker._private_tasks
+    ADD CONSTRAINT tasks_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY graphile_worker_ext.migrations
+    ADD CONSTRAINT migrations_pkey PRIMARY KEY (id);
+
+CREATE INDEX jobs_main_index ON graphile_worker._private_jobs USING btree (priority, run_at) INCLUDE (id, task_id, job_queue_id) WHERE (is_available = true);
+
+CREATE INDEX jobs_no_queue_index ON graphile_worker._private_jobs USING btree (priority, run_at) INCLUDE (id, task_id) WHERE ((is_available = true) AND (job_queue_id IS NULL));
+
+ALTER TABLE graphile_worker._private_job_queues ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE graphile_worker._private_jobs ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE graphile_worker._private_known_crontabs ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE graphile_worker._private_tasks ENABLE ROW LEVEL SECURITY;

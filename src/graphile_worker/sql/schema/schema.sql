@@ -1,0 +1,2 @@
+-- The schema, shared by all implementations.
+create schema if not exists :schema;

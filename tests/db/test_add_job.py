@@ -1,0 +1,424 @@
+"""What adding one job means, through the async and the blocking client alike."""
+
+import asyncio
+import inspect
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+
+import graphile_worker.client
+from graphile_worker import Client, JobKeyMode, JobSpecError, sync
+from graphile_worker.db import retry
+from graphile_worker.errors import SchemaMissing
+from tests.support.clients import Awaited, lent, opened
+from tests.support.stand_ins import ALWAYS, MEANINGS, SOON, StoppedClock, calls, stumble
+
+# What is stored
+
+
+@pytest.mark.feature("F1", "F28", "F37", "F44", "F47", "F55")
+async def test_a_job_of_a_name_alone_has_the_defaults(client):
+    job = await client.add_job("some/task:name")
+
+    assert (job.task_identifier, job.payload, job.queue_name) == ("some/task:name", {}, None)
+    assert (job.priority, job.attempts, job.max_attempts, job.revision) == (0, 0, 25, 0)
+    assert (job.key, job.flags, job.last_error) == (None, frozenset(), None)
+    assert (job.locked_at, job.locked_by) == (None, None)
+    assert job.run_at == job.created_at == job.updated_at
+
+
+@pytest.mark.feature("F30", "F31", "F32", "F33", "F34", "F35", "F36", "F47")
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("queue_name", "queue"),
+        ("queue_name", ""),
+        ("run_at", SOON),
+        ("max_attempts", 1),
+        ("max_attempts", 32767),
+        ("priority", -32768),
+        ("priority", 0),
+        ("priority", 32767),
+        ("flags", frozenset({"a", "b c", "ü"})),
+    ],
+)
+async def test_an_option_is_stored_and_read_back(client, option, value):
+    job = await client.add_job("task", **{option: value})
+
+    assert getattr(job, option) == value
+    assert await client.get_job(job.id) == job
+
+
+@pytest.mark.feature("F27", "F46", "F47")
+async def test_all_options_together_reach_the_row(client, sql):
+    job = await client.add_job(
+        "task",
+        {"a": 1},
+        queue_name="queue",
+        run_at=SOON,
+        max_attempts=3,
+        priority=-5,
+        job_key="key",
+        job_key_mode="preserve_run_at",
+        flags=["x"],
+    )
+
+    assert sql.run(
+        "select id, queue_name, task_identifier, priority, run_at, attempts, max_attempts, "
+        "last_error, created_at, updated_at, key, locked_at, locked_by, revision, flags "
+        "from :schema.jobs"
+    ) == [_view_row(job)]
+    assert sql.run("select payload from :schema._private_jobs") == [({"a": 1},)]
+
+
+def _view_row(job) -> tuple[Any, ...]:
+    names = [
+        *("id", "queue_name", "task_identifier", "priority", "run_at", "attempts", "max_attempts"),
+        *("last_error", "created_at", "updated_at", "key", "locked_at", "locked_by", "revision"),
+    ]
+    return (*(getattr(job, name) for name in names), dict.fromkeys(job.flags, True))
+
+
+@pytest.mark.feature("F47")
+async def test_a_job_says_who_holds_it_and_why_it_failed(client, sql):
+    job = await client.add_job("task")
+    sql.run(
+        "update :schema._private_jobs set locked_at = $1, locked_by = 'pool', attempts = 2, "
+        "last_error = 'boom'",
+        SOON,
+    )
+
+    found = await client.get_job(job.id)
+
+    assert (found.locked_at, found.locked_by) == (SOON, "pool")
+    assert (found.attempts, found.last_error) == (2, "boom")
+
+
+@pytest.mark.feature("F35")
+@pytest.mark.parametrize(
+    "flags", [["a", "b", "a"], ("b", "a"), {"a", "b"}, {"a": 1, "b": 2}.keys()]
+)
+async def test_flags_are_any_collection_and_come_back_as_a_set(client, flags):
+    assert (await client.add_job("task", flags=flags)).flags == frozenset({"a", "b"})
+
+
+@pytest.mark.parametrize("flags", [None, [], set()])
+async def test_no_flags_are_null(client, sql, flags):
+    await client.add_job("task", flags=flags)
+
+    assert sql.value("select flags from :schema._private_jobs") is None
+
+
+@pytest.mark.feature("F36")
+@pytest.mark.parametrize("mode", [*JobKeyMode, *map(str, JobKeyMode), None])
+async def test_a_mode_without_a_key_means_nothing(client, mode):
+    first = await client.add_job("task", job_key_mode=mode)
+    second = await client.add_job("task", job_key_mode=mode)
+
+    assert first.id != second.id
+    assert (first.key, second.revision) == (None, 0)
+
+
+# Payloads
+
+
+@pytest.mark.feature("F14", "F29")
+@pytest.mark.parametrize(
+    "payload",
+    [{}, [], "", "text", 0, 1.5, True, False, [None], {"a": {"b": [1, "ü€😀", None]}}, 2**70]
+    + ["'; drop table jobs; --", "\\u0000", {"": ""}, "%s $1 :x"],
+)
+async def test_any_json_value_is_kept_as_given(client, sql, payload):
+    job = await client.add_job("task", payload)
+
+    assert job.payload == payload
+    assert type(job.payload) is type(payload)
+    stored = sql.value("select payload::text from :schema._private_jobs")
+    assert stored == job.payload_text
+    assert json.loads(stored) == payload
+
+
+@pytest.mark.feature("F29")
+async def test_no_payload_is_an_empty_object(client, sql):
+    job = await client.add_job("task", None)
+
+    assert job.payload_text == "{}"
+    assert sql.value("select payload::text from :schema._private_jobs") == "{}"
+
+
+@pytest.mark.feature("F14")
+async def test_key_order_and_the_spelling_of_numbers_survive(client):
+    job = await client.add_job("task", {"b": 1.0, "a": 1, "c": [True, 10**25]})
+
+    assert job.payload_text == '{"b":1.0,"a":1,"c":[true,10000000000000000000000000]}'
+
+
+async def test_a_payload_may_have_max_payload_bytes_and_not_one_more(kind, database, statements):
+    async with opened(kind, database, max_payload_bytes=10) as client:
+        job = await client.add_job("task", "ü" * 4)
+        del statements[:]
+        with pytest.raises(JobSpecError, match="max_payload_bytes") as caught:
+            await client.add_job("task", "ü" * 4 + "x")
+
+    assert job.payload == "üüüü"
+    assert (caught.value.argument, caught.value.code) == ("payload", "54000")
+    assert statements == []
+
+
+# Times
+
+
+@pytest.mark.feature("F31", "F38")
+@pytest.mark.parametrize(
+    "delay",
+    [timedelta(0), timedelta(seconds=90), timedelta(days=-3), timedelta(microseconds=1)]
+    + [timedelta(days=36500, microseconds=1)],
+)
+async def test_a_timedelta_counts_from_the_clock_of_the_database(client, delay):
+    job = await client.add_job("task", run_at=delay)
+
+    assert job.run_at - job.created_at == delay
+
+
+@pytest.mark.feature("F31")
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime(2030, 1, 1, 12, 0, tzinfo=timezone(timedelta(hours=5, minutes=30))),
+        datetime(1, 1, 2, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        datetime.max.replace(tzinfo=UTC),
+    ],
+)
+async def test_a_datetime_of_any_zone_is_the_same_moment(client, sql, moment):
+    job = await client.add_job("task", run_at=moment)
+
+    assert job.run_at == moment
+    stored = sql.value("select (run_at at time zone 'UTC')::text from :schema._private_jobs")
+    assert stored == moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
+
+
+@pytest.mark.parametrize("delay", [timedelta.max, timedelta.min, timedelta(days=-(10**7))])
+async def test_a_delay_beyond_the_calendar_of_postgresql_is_refused_by_name(client, sql, delay):
+    with pytest.raises(JobSpecError) as caught:
+        await client.add_job("task", run_at=delay)
+
+    assert caught.value.argument == "run_at"
+    assert sql.value("select count(*) from :schema._private_jobs") == 0
+
+
+@pytest.mark.feature("F62")
+async def test_with_local_time_an_omitted_run_at_is_the_time_of_the_program(kind, database):
+    async with opened(kind, database, use_local_time=True, clock=StoppedClock()) as client:
+        left_out = await client.add_job("task")
+        given = await client.add_job("task", run_at=timedelta(seconds=5))
+
+    assert left_out.run_at == SOON
+    assert given.run_at == given.created_at + timedelta(seconds=5)
+
+
+@pytest.mark.feature("F62")
+async def test_local_time_is_off_unless_asked_for(kind, database):
+    async with opened(kind, database, clock=StoppedClock()) as client:
+        job = await client.add_job("task")
+
+    assert job.run_at == job.created_at
+
+
+# The caller's transaction
+
+
+@pytest.mark.feature("F39")
+async def test_a_job_in_a_transaction_exists_when_that_commits(client, conn, sql):
+    job = await client.add_job("task", conn=lent(conn))
+    before = sql.value("select count(*) from :schema._private_jobs")
+    await conn.commit()
+
+    assert before == 0
+    assert sql.run("select id from :schema._private_jobs") == [(job.id,)]
+
+
+@pytest.mark.feature("F39")
+async def test_a_job_in_a_transaction_never_was_when_that_rolls_back(client, conn, sql):
+    await client.add_job("task", conn=lent(conn))
+    await conn.rollback()
+
+    assert sql.value("select count(*) from :schema._private_jobs") == 0
+
+
+@pytest.mark.feature("F46")
+async def test_adding_is_one_statement_that_calls_the_function(client, statements, sql):
+    await client.add_job("new name", queue_name="new queue")
+
+    assert statements == ["add_job"]
+
+
+@pytest.mark.feature("F44", "F45")
+def test_every_way_to_add_a_job_takes_the_same_options():
+    ways = [Client.add_job, sync.Client.add_job]
+    ways += [graphile_worker.client.add_job_adhoc, sync.add_job_adhoc]
+
+    assert {tuple(_options(way)) for way in ways} == {
+        ("queue_name", "run_at", "max_attempts", "priority", "job_key", "job_key_mode", "flags")
+    }
+    assert len({str(_options(way)) for way in ways}) == 1
+
+
+def _options(way: Any) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(way).parameters
+    extra = ("conn", "schema")
+    return {
+        name: parameter
+        for name, parameter in parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in extra
+    }
+
+
+@pytest.mark.feature("F48", "F51")
+async def test_utils_are_a_client_on_a_schema_that_is_installed_first(kind, empty_database):
+    utils = await function_of(kind, "make_worker_utils")(
+        empty_database.dsn, schema=empty_database.schema
+    )
+
+    client = utils if kind == "async" else Awaited(utils)
+    job = await client.add_job("task")
+    await client.release()
+
+    assert job.task_identifier == "task"
+
+
+@pytest.mark.feature("F52")
+@pytest.mark.parametrize("name", ["add_job_adhoc", "quick_add_job"])
+async def test_an_ad_hoc_job_needs_nothing_but_a_database(kind, empty_database, name):
+    job = await function_of(kind, name)(
+        empty_database.dsn, "task", {"a": 1}, priority=3, schema=empty_database.schema
+    )
+
+    async with opened(kind, empty_database) as client:
+        assert await client.get_job(job.id) == job
+    assert (job.payload, job.priority) == ({"a": 1}, 3)
+
+
+def function_of(kind: str, name: str) -> Any:
+    """The function of that name in the module of that kind, to be awaited."""
+    if kind == "async":
+        return getattr(graphile_worker.client, name)
+    return partial(asyncio.to_thread, getattr(sync, name))
+
+
+@pytest.mark.feature("F50")
+async def test_one_client_serves_many_callers_at_once(client):
+    jobs = await asyncio.gather(*(client.add_job("task", number) for number in range(50)))
+
+    assert [job.payload for job in jobs] == list(range(50))
+    assert len({job.id for job in jobs}) == 50
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize(("state", "constraint", "argument", "code"), MEANINGS)
+@pytest.mark.parametrize("borrowed", [False, True], ids=["own", "borrowed"])
+async def test_a_refusal_with_a_meaning_names_its_argument(
+    client, conn, sql, borrowed, state, constraint, argument, code
+):
+    stumble(sql, state, constraint=constraint)
+
+    with pytest.raises(JobSpecError) as caught:
+        await client.add_job("task", conn=lent(conn) if borrowed else None)
+
+    assert (caught.value.argument, caught.value.code) == (argument, code)
+    assert isinstance(caught.value.__cause__, psycopg.Error)
+    assert calls(sql) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "constraint"),
+    [("23514", "a_constraint_of_yours"), ("P0001", ""), ("23505", ""), ("42501", "")]
+    + [("57014", ""), ("XX000", "")],
+)
+async def test_any_other_error_passes_through(client, sql, state, constraint):
+    stumble(sql, state, constraint=constraint)
+
+    with pytest.raises(psycopg.Error) as caught:
+        await client.add_job("task")
+
+    assert caught.value.sqlstate == state
+    assert calls(sql) == 1
+
+
+async def test_an_array_with_nul_in_the_way_of_a_merge_is_a_refusal(client, sql):
+    sql.run("select :schema.add_job('task', '[\"\\u0000\"]', job_key => 'k')")
+
+    with pytest.raises(JobSpecError) as caught:
+        await client.add_job("task", [1], job_key="k")
+
+    assert (caught.value.argument, caught.value.code) == ("payload", "22P05")
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01", "GWNOR"])
+async def test_what_decided_nothing_is_asked_again_on_our_own_connection(client, sql, state):
+    stumble(sql, state, times=2)
+
+    job = await client.add_job("task", {"kept": True})
+
+    assert job.payload == {"kept": True}
+    assert calls(sql) == 3
+    assert sql.value("select count(*) from :schema._private_jobs") == 1
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01"])
+async def test_on_a_borrowed_connection_what_decided_nothing_is_the_callers(
+    client, conn, sql, state
+):
+    stumble(sql, state)
+
+    with pytest.raises(psycopg.Error) as caught:
+        await client.add_job("task", conn=lent(conn))
+
+    assert caught.value.sqlstate == state
+    assert calls(sql) == 1
+
+
+@pytest.mark.feature("F86")
+async def test_on_a_borrowed_connection_a_lost_key_is_a_refusal(client, conn, sql):
+    stumble(sql, "GWNOR")
+
+    with pytest.raises(JobSpecError) as caught:
+        await client.add_job("task", job_key="k", conn=lent(conn))
+
+    assert (caught.value.argument, caught.value.value) == ("job_key", "k")
+    assert caught.value.code == "GWNOR"
+    assert calls(sql) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [("40001", psycopg.Error), ("40P01", psycopg.Error), ("GWNOR", JobSpecError)],
+)
+async def test_what_never_decides_anything_is_given_up(client, sql, monkeypatch, state, error):
+    monkeypatch.setattr(retry, "ATTEMPTS", 3)
+    stumble(sql, state, times=ALWAYS)
+
+    with pytest.raises(error):
+        await client.add_job("task", job_key="k")
+
+    assert calls(sql) == 3
+
+
+async def test_a_schema_that_is_not_there_is_said_so(kind, empty_database):
+    async with opened(kind, empty_database) as client:
+        with pytest.raises(SchemaMissing):
+            await client.add_job("task")
+
+
+async def test_after_a_refusal_the_client_goes_on(client, sql):
+    stumble(sql, "22003")
+    with pytest.raises(JobSpecError):
+        await client.add_job("task")
+
+    assert (await client.add_job("task")).id is not None

@@ -1,0 +1,141 @@
+"""What the database refuses means the same on every kind of connection."""
+
+import pytest
+
+from graphile_worker import JobSpec, JobSpecError, SchemaMissing
+from tests.conftest import TestDatabase
+from tests.integrations.kinds import KINDS
+from tests.support.sql import Sql
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+# Refuses with the code and constraint that the identifier names; a sequence counts the calls, since
+# a rollback does not reset it.
+STAND_IN = """
+create or replace function :schema.add_job(
+  identifier text, payload json default null, queue_name text default null,
+  run_at timestamptz default null, max_attempts integer default null, job_key text default null,
+  priority integer default null, flags text[] default null, job_key_mode text default 'replace'
+) returns :schema._private_jobs language plpgsql as $body$
+begin
+  perform nextval('calls');
+  raise exception 'refused' using
+    errcode = split_part(identifier, ' ', 1), constraint = split_part(identifier, ' ', 2);
+end
+$body$
+"""
+
+
+@pytest.fixture(autouse=True)
+def stand_in(sql: Sql) -> None:
+    sql.run("create sequence calls")
+    sql.run(STAND_IN)
+
+
+def calls(sql: Sql) -> int:
+    count: int = sql.value("select last_value from calls where is_called")
+    return count
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("refusal", "argument", "code"),
+    [
+        ("23514 tasks_identifier_check", "identifier", "GWBID"),
+        ("23514 job_queues_queue_name_check", "queue_name", "GWBQN"),
+        ("23514 jobs_key_check", "job_key", "GWBJK"),
+        ("23514 jobs_max_attempts_check", "max_attempts", "GWBMA"),
+        ("GWBKM", "job_key_mode", "GWBKM"),
+        ("22P02", "payload", "22P02"),
+    ],
+)
+async def test_a_refused_job_is_explained(
+    kind: str, refusal: str, argument: str, code: str, database: TestDatabase
+) -> None:
+    async with KINDS[kind](database) as lent:
+        await lent.begin()
+
+        with pytest.raises(JobSpecError) as caught:
+            await lent.ask("add_job", refusal)
+        await lent.rollback()
+
+    assert (caught.value.argument, caught.value.code) == (argument, code)
+    assert isinstance(caught.value.__cause__, lent.error)
+
+
+@every_kind
+async def test_a_batch_is_refused_in_the_same_words(
+    kind: str, database: TestDatabase, sql: Sql
+) -> None:
+    sql.run("alter table :schema._private_tasks drop constraint tasks_identifier_check")
+    sql.run(
+        "alter table :schema._private_tasks add constraint tasks_identifier_check "
+        "check (identifier <> 'bad')"
+    )
+    async with KINDS[kind](database) as lent:
+        await lent.begin()
+
+        with pytest.raises(JobSpecError) as caught:
+            await lent.ask("add_jobs", [JobSpec("good"), JobSpec("bad")])
+        await lent.rollback()
+
+    assert (caught.value.argument, caught.value.code) == ("identifier", "GWBID")
+
+
+@every_kind
+@pytest.mark.parametrize("refusal", ["23514 a_constraint_of_theirs", "P0001", "23503", "57014"])
+async def test_an_error_that_is_none_of_ours_passes_through(
+    kind: str, refusal: str, database: TestDatabase
+) -> None:
+    async with KINDS[kind](database) as lent:
+        await lent.begin()
+
+        with pytest.raises(lent.error) as caught:
+            await lent.ask("add_job", refusal)
+        await lent.rollback()
+
+    assert type(caught.value).__module__.startswith(lent.error.__module__.split(".")[0])
+
+
+@every_kind
+@pytest.mark.parametrize("transient", ["40001", "40P01"])
+async def test_a_transient_error_is_raised_since_the_transaction_is_lost(
+    kind: str, transient: str, database: TestDatabase, sql: Sql
+) -> None:
+    async with KINDS[kind](database) as lent:
+        await lent.begin()
+
+        with pytest.raises(lent.error):
+            await lent.ask("add_job", transient)
+        await lent.rollback()
+
+    assert calls(sql) == 1
+
+
+@every_kind
+async def test_a_missing_schema_is_named(kind: str, empty_database: TestDatabase) -> None:
+    async with KINDS[kind](empty_database) as lent:
+        await lent.begin()
+
+        with pytest.raises(SchemaMissing) as caught:
+            await lent.ask("add_job", "task")
+        await lent.rollback()
+
+    assert caught.value.schema == empty_database.schema
+
+
+@every_kind
+async def test_a_refusal_leaves_the_savepoint_to_its_owner(
+    kind: str, database: TestDatabase, sql: Sql
+) -> None:
+    async with KINDS[kind](database) as lent:
+        await lent.begin()
+        await lent.execute("create table owners ()")
+        await lent.savepoint()
+        with pytest.raises(JobSpecError):
+            await lent.ask("add_job", "GWBKM")
+
+        await lent.rollback_to_savepoint()
+        await lent.commit()
+
+    assert sql.value("select to_regclass('owners') is not null")

@@ -1,0 +1,177 @@
+"""Any number of installers at once, ours and the reference's: all succeed, one schema."""
+
+import asyncio
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+
+from graphile_worker import Client, sync
+from graphile_worker.sql.migrations import LEVEL
+from tests.support.catalogue import read_catalogue, read_companion, read_ledger
+from tests.support.node import node_install, node_worker
+from tests.support.sql import Sql
+
+ASYNC = 19
+THREADS = 19
+NODES = 12
+ALL = ASYNC + THREADS + NODES
+
+ROUNDS = [*range(3), *(pytest.param(n, marks=pytest.mark.long) for n in range(3, 20))]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("first", ["python", "node"])
+@pytest.mark.parametrize("turn", ROUNDS)
+@pytest.mark.feature("F2", "F15")
+def test_fifty_installers_at_once_make_one_schema(empty_database, database, turn, first):
+    # Nobody can create a schema while this lock is held.
+    levels = install_all(empty_database, "pg_catalog.pg_namespace", first)
+
+    assert set(levels) == {LEVEL}
+    assert_same_schema(empty_database, database)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.feature("F2", "F24")
+def test_ours_wait_for_a_reference_that_is_on_its_way_up(empty_database, database, monkeypatch):
+    # However slow the machine: this is not about giving up.
+    monkeypatch.setattr("graphile_worker.db.migrate.STILL_SECONDS", 100.0)
+    holder, watcher = (Sql(empty_database.dsn, empty_database.schema) for _ in range(2))
+    with ThreadPoolExecutor(ALL) as executor, closing(watcher), closing(holder):
+        stop_before_level(holder, 11)
+        nodes, count = start_nodes(executor, empty_database)
+        wait_for_waiting(watcher, count)
+        ours, count = start_python(executor, empty_database)
+        wait_for_readers(watcher, count)
+        holder.run("rollback")
+        levels = [future.result(timeout=60) for future in nodes + ours]
+
+    assert set(levels) == {LEVEL}
+    assert_same_schema(empty_database, database)
+    assert installer_of(empty_database) == "node"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("first", ["python", "node"])
+@pytest.mark.parametrize("version", ["0.16", "0.17"])
+@pytest.mark.feature("F24")
+def test_fifty_installers_at_once_upgrade_one_schema(empty_database, database, version, first):
+    node_install(empty_database.url, version=version, schema=empty_database.schema)
+
+    # Nobody can enter a level while this lock is held.
+    levels = install_all(empty_database, ":schema.migrations", first)
+
+    assert set(levels) == {LEVEL}
+    assert_same_schema(empty_database, database)
+
+
+def install_all(database, table: str, first: str) -> list[int]:
+    """Hold a lock that all installers need until all wait for it, those of `first` in front.
+
+    Being in front is an advantage, not a promise: PostgreSQL wakes all of them at once.
+    """
+    kinds = {"python": start_python, "node": start_nodes}
+    order = [kinds.pop(first), *kinds.values()]
+    holder, watcher = (Sql(database.dsn, database.schema) for _ in range(2))
+    # The lock goes first when something fails: the threads could not end otherwise.
+    with ThreadPoolExecutor(ALL) as executor, closing(watcher), closing(holder):
+        holder.run("begin")
+        holder.run(f"lock table {table} in share mode")
+        installing: list[Future[int]] = []
+        for start in order:
+            before = count_waiting(watcher)
+            started, count = start(executor, database)
+            installing += started
+            wait_for_waiting(watcher, before + count)
+        holder.run("commit")
+        return [future.result(timeout=60) for future in installing]
+
+
+def stop_before_level(holder: Sql, level: int) -> None:
+    """Make an empty ledger in which nobody gets past that level until the holder rolls back."""
+    holder.run("create schema :schema")
+    holder.run(
+        "create table :schema.migrations (id int primary key, "
+        "ts timestamptz not null default now(), breaking boolean not null default false)"
+    )
+    holder.run("begin")
+    holder.run("insert into :schema.migrations (id) values ($1)", level)
+
+
+def wait_for_readers(watcher: Sql, count: int) -> None:
+    """Until that many sessions of ours have read the ledger."""
+    deadline = time.monotonic() + 50
+    readers: set[int] = set()
+    while len(readers) < count:
+        assert time.monotonic() < deadline, f"only {len(readers)} of {count} read the ledger"
+        rows = watcher.run(
+            "select pid from pg_stat_activity where application_name = 'graphile-worker' "
+            "and datname = current_database() and query like '%filter (where breaking)%'"
+        )
+        readers |= {pid for (pid,) in rows}
+        time.sleep(0.02)
+
+
+def wait_for_waiting(watcher: Sql, count: int) -> None:
+    deadline = time.monotonic() + 50
+    while (waiting := count_waiting(watcher)) < count:
+        assert time.monotonic() < deadline, f"only {waiting} of {count} installers came to the lock"
+        time.sleep(0.02)
+
+
+def count_waiting(watcher: Sql) -> int:
+    count: int = watcher.value(
+        "select count(*) from pg_stat_activity "
+        "where datname = current_database() and wait_event_type = 'Lock'"
+    )
+    return count
+
+
+def start_python(executor, database) -> tuple[list["Future[int]"], int]:
+    """Threads with a client each, and one event loop with many."""
+    started = [executor.submit(install_blocking, database) for _ in range(THREADS)]
+    started.append(executor.submit(asyncio.run, install_async(database)))
+    return started, THREADS + ASYNC
+
+
+def start_nodes(executor, database) -> tuple[list["Future[int]"], int]:
+    started = [executor.submit(install_with_node, database) for _ in range(NODES)]
+    return started, NODES
+
+
+def install_blocking(database) -> int:
+    with sync.Client(database.dsn, schema=database.schema) as client:
+        return client.migrate()
+
+
+def install_with_node(database) -> int:
+    # Twelve at once on a busy machine may take over a second to exit, for which the reference sets
+    # a bad status although it is done: its word counts.
+    done = node_worker("0.18", database.url, "--schema-only", schema=database.schema)
+    assert done.stdout.startswith("Schema updated"), done.stdout + done.stderr
+    return LEVEL
+
+
+async def install_async(database) -> int:
+    async def install() -> int:
+        async with Client(database.dsn, schema=database.schema) as client:
+            return await client.migrate()
+
+    levels = set(await asyncio.gather(*(install() for _ in range(ASYNC))))
+    assert len(levels) == 1
+    return levels.pop()
+
+
+def installer_of(database) -> str:
+    """Who won: we enter all levels in one transaction, the reference each in its own."""
+    sql = Sql(database.dsn, database.schema)
+    with closing(sql):
+        moments = sql.value("select count(distinct ts) from :schema.migrations")
+    return "python" if moments == 1 else "node"
+
+
+def assert_same_schema(installed, plain) -> None:
+    for read in (read_ledger, read_catalogue, read_companion):
+        assert read(installed.dsn, installed.schema) == read(plain.dsn, plain.schema)

@@ -1,0 +1,75 @@
+"""Both clients behind one face, so that each rule is written once; and a look at what they send."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+
+from graphile_worker import Client, sync
+from graphile_worker.db import blocking
+from graphile_worker.db import psycopg as own
+
+KINDS = ("async", "blocking")
+
+
+class Awaited:
+    """A blocking client or connection to be awaited: so each rule is written once for both."""
+
+    def __init__(self, blocking: Any) -> None:
+        self.blocking = blocking
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(asyncio.to_thread, getattr(self.blocking, name))
+
+
+@asynccontextmanager
+async def opened(kind: str, database: Any, **options: Any) -> AsyncIterator[Any]:
+    """A client of that kind, to be awaited."""
+    if kind == "async":
+        async with Client(database.dsn, schema=database.schema, **options) as client:
+            yield client
+    else:
+        with sync.Client(database.dsn, schema=database.schema, **options) as blocking:
+            yield Awaited(blocking)
+
+
+@asynccontextmanager
+async def connected(kind: str, database: Any) -> AsyncIterator[Any]:
+    """A caller's own connection for a client of that kind; what is not committed is lost."""
+    if kind == "async":
+        connection = await psycopg.AsyncConnection.connect(database.dsn)
+        yield connection
+        await connection.close()
+    else:
+        with psycopg.connect(database.dsn) as blocking:
+            yield Awaited(blocking)
+            blocking.rollback()
+
+
+def lent(connection: Any) -> Any:
+    """What a client is given as `conn`."""
+    return connection.blocking if isinstance(connection, Awaited) else connection
+
+
+def spy(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    sent: list[str] = []
+    before_each(monkeypatch, sent.append)
+    return sent
+
+
+def before_each(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], object]) -> None:
+    """Do something with the name of each statement before clients send it."""
+
+    def acting(run: Any) -> Any:
+        def act_and_run(self: Any, query: Any) -> Any:
+            act(query.statement)
+            return run(self, query)
+
+        return act_and_run
+
+    for connection in (own.PsycopgConnection, blocking.BlockingPsycopgConnection):
+        monkeypatch.setattr(connection, "run", acting(connection.run))

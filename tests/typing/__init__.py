@@ -1,0 +1,1 @@
+"""What users may write, and what type checkers must tell them not to."""

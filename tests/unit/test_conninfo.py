@@ -1,0 +1,96 @@
+"""Which database is meant by a string, a bare name or the environment."""
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from graphile_worker import Client, sync
+from graphile_worker.db.conninfo import resolve
+from graphile_worker.errors import ConfigurationError
+
+VARIABLES = ["DATABASE_URL", "PGDATABASE", "PGHOST", "PGPORT", "PGUSER", "PGSERVICE"]
+SECRET = "s3cr3t-canary"
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("postgres://me@host:7/db", {"user": "me", "host": "host", "port": "7", "dbname": "db"}),
+        ("postgresql:///db?host=/tmp", {"host": "/tmp", "dbname": "db"}),
+        ("postgres://me:p%40ss@host/db", {"user": "me", "password": "p@ss", "host": "host"}),
+        ("host=host dbname=db", {"host": "host", "dbname": "db"}),
+        ("dbname='my db'", {"dbname": "my db"}),
+        ("my_db", {"dbname": "my_db"}),
+        ("my db", {"dbname": "my db"}),
+        ("it's", {"dbname": "it's"}),
+    ],
+)
+def test_a_url_pairs_and_a_bare_name_are_understood(given, expected):
+    assert expected.items() <= conninfo_to_dict(resolve(given)).items()
+
+
+def test_what_is_given_wins_over_the_environment(monkeypatch):
+    monkeypatch.setenv("DATABASE_URL", "postgres://host/from_url")
+
+    assert conninfo_to_dict(resolve("given"))["dbname"] == "given"
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_database_url_is_next(monkeypatch, nothing):
+    monkeypatch.setenv("DATABASE_URL", "postgres://host/from_url")
+    monkeypatch.setenv("PGDATABASE", "from_libpq")
+
+    assert conninfo_to_dict(resolve(nothing))["dbname"] == "from_url"
+
+
+def test_libpqs_own_variables_are_last_and_stay_libpqs(monkeypatch):
+    monkeypatch.setenv("PGDATABASE", "from_libpq")
+
+    assert "dbname" not in conninfo_to_dict(resolve(None))
+
+
+@pytest.mark.parametrize("kind", [Client, sync.Client])
+def test_with_nothing_given_the_error_says_what_to_set(kind):
+    with pytest.raises(ConfigurationError, match="DATABASE_URL or PGDATABASE"):
+        kind()
+
+
+def test_our_connections_are_named_unless_the_caller_names_them():
+    named = "postgres://host/db?application_name=shop"
+
+    assert conninfo_to_dict(resolve("db"))["fallback_application_name"] == "graphile-worker"
+    assert conninfo_to_dict(resolve(named))["application_name"] == "shop"
+
+
+@pytest.mark.parametrize("given", ["db", "dbname=db", "postgres:///db?client_encoding=latin1"])
+def test_our_connections_speak_utf8_because_our_statements_are_utf8(given):
+    assert conninfo_to_dict(resolve(given))["client_encoding"] == "utf8"
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        f"postgres://me:{SECRET}%zz@host/db",
+        f"postgres://me:{SECRET}@[::1/db",
+        f"postgres://me:{SECRET}@host/db?nonsense=1",
+        f"postgres://me:{SECRET}@host/db?sslmode",
+        f"host=host password={SECRET} nonsense",
+        f"host=host password='{SECRET}",
+        f"host=host passwort={SECRET}",
+        # The scheme is missing: no name of a database is meant, and the server would quote it.
+        f"me:{SECRET}@host/db",
+    ],
+)
+@pytest.mark.parametrize("kind", [Client, sync.Client])
+def test_a_malformed_string_is_refused_and_never_quoted(malformed, kind):
+    with pytest.raises(ConfigurationError) as caught:
+        kind(malformed)
+
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None

@@ -1,0 +1,91 @@
+"""Names of schemas: quoting, limits, and the companion's name."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphile_worker.errors import ConfigurationError
+from graphile_worker.sql.identifiers import LONGEST, Schemas, companion_schema, quote_identifier
+
+LETTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00")
+NAMES = st.text(LETTERS, min_size=1, max_size=LONGEST).filter(lambda n: len(n.encode()) <= LONGEST)
+
+
+@pytest.mark.feature("F20")
+@pytest.mark.parametrize(
+    ("name", "quoted"),
+    [("jobs", '"jobs"'), ('a"b', '"a""b"'), ('"', '""""'), ("a b", '"a b"'), ("Ü$1%s", '"Ü$1%s"')],
+)
+def test_a_name_is_quoted_with_its_quotes_doubled(name, quoted):
+    assert quote_identifier(name) == quoted
+
+
+@given(NAMES)
+def test_what_is_quoted_can_be_read_back(name):
+    quoted = quote_identifier(name)
+
+    assert quoted[0] == quoted[-1] == '"'
+    assert quoted[1:-1].replace('""', '"') == name
+    assert quoted[1:-1].replace('""', "").count('"') == 0
+
+
+@pytest.mark.feature("F15")
+def test_the_companion_is_named_after_the_schema():
+    assert companion_schema("graphile_worker") == "graphile_worker_ext"
+    assert Schemas.named("x") == Schemas("x", "x_ext")
+
+
+@pytest.mark.feature("F21")
+@given(NAMES)
+def test_the_companion_is_another_name_that_postgresql_does_not_cut(name):
+    schemas = Schemas.named(name)
+
+    assert schemas.shared == name
+    assert schemas.companion != name
+    assert 0 < len(schemas.companion.encode()) <= LONGEST
+
+
+@pytest.mark.feature("F21")
+@given(NAMES)
+def test_the_companions_name_is_always_the_same(name):
+    assert companion_schema(name) == companion_schema(name)
+
+
+@pytest.mark.feature("F21")
+@pytest.mark.parametrize("letter", ["x", "ü", "😀"])
+def test_long_names_that_begin_alike_have_companions_of_their_own(letter):
+    beginning = letter * (60 // len(letter.encode()))
+    names = [f"{beginning}{number}" for number in range(10)]
+
+    assert len({companion_schema(name) for name in names}) == 10
+
+
+@pytest.mark.feature("F21")
+@pytest.mark.parametrize("name", ["x" * 59, "ü" * 29])
+def test_the_suffix_is_plain_as_long_as_it_fits(name):
+    assert companion_schema(name) == f"{name}_ext"
+
+
+@pytest.mark.feature("F21")
+@pytest.mark.parametrize("name", ["x" * 63, "ü" * 31, "😀" * 15])
+def test_a_name_may_have_63_bytes(name):
+    assert Schemas.named(name).shared == name
+
+
+@pytest.mark.feature("F20", "F21")
+@pytest.mark.parametrize("name", ["", 7, "x" * 64, "ü" * 32, "a\x00b", "\ud800"])
+@pytest.mark.parametrize("argument", ["schema", "ext_schema"])
+def test_what_is_no_name_is_refused_with_the_name_of_the_argument(name, argument):
+    given = {"schema": "jobs", argument: name}
+
+    with pytest.raises(ConfigurationError, match=rf"^{argument} "):
+        Schemas.named(**given)
+
+
+def test_both_schemas_cannot_be_one():
+    with pytest.raises(ConfigurationError, match="must differ"):
+        Schemas.named("jobs", "jobs")
+
+
+def test_the_companion_can_be_given():
+    assert Schemas.named("jobs", "beside") == Schemas("jobs", "beside")

@@ -1,0 +1,324 @@
+"""The values JobSpec and Job: what they check, what they show."""
+
+import json
+from dataclasses import FrozenInstanceError, fields, replace
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphile_worker.errors import JobSpecError
+from graphile_worker.jobs import EARLIEST, EPOCH, LATEST, Job, JobKeyMode, JobSpec, moment
+
+YEAR_1900 = -2_208_988_800_000_000
+YEAR_2200 = 7_258_118_400_000_000
+
+
+@pytest.mark.feature("F56")
+def test_a_spec_leaves_everything_but_the_identifier_to_the_database():
+    spec = JobSpec("resize")
+
+    left_out = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    assert left_out.pop("identifier") == "resize"
+    assert set(left_out.values()) == {None}
+
+
+@pytest.mark.feature("F56")
+def test_a_spec_cannot_be_changed_only_replaced():
+    spec = JobSpec("resize", priority=1)
+
+    with pytest.raises(FrozenInstanceError):
+        spec.priority = 2  # type: ignore[misc]  # what the test is about
+    assert replace(spec, priority=2) == JobSpec("resize", priority=2)
+
+
+@pytest.mark.feature("F56", "F243")
+def test_a_replaced_spec_is_checked_again():
+    with pytest.raises(JobSpecError):
+        replace(JobSpec("resize"), job_key_mode="other")  # type: ignore[arg-type]
+
+
+@pytest.mark.feature("F28", "F239")
+@pytest.mark.parametrize(
+    ("identifier", "code"),
+    [
+        (None, "23502"),
+        ("", "GWBID"),
+        ("x" * 129, "GWBID"),
+        ("é" * 129, "GWBID"),
+        ("a\x00b", "22021"),
+        ("\ud800", "22021"),
+        (7, "22023"),
+        (b"x", "22023"),
+    ],
+)
+def test_an_identifier_is_text_of_1_to_128_characters(identifier, code):
+    assert _refusal(identifier=identifier) == ("identifier", identifier, code)
+
+
+@pytest.mark.feature("F30", "F240")
+@pytest.mark.parametrize(
+    ("queue_name", "code"),
+    [("q" * 129, "GWBQN"), ("\x00", "22021"), ("\udfff", "22021"), (1, "22023"), ([], "22023")],
+)
+def test_a_queue_name_is_text_of_at_most_128_characters(queue_name, code):
+    assert _refusal(queue_name=queue_name) == ("queue_name", queue_name, code)
+
+
+@pytest.mark.feature("F33", "F241")
+@pytest.mark.parametrize(
+    ("job_key", "code"),
+    [("", "GWBJK"), ("k" * 513, "GWBJK"), ("\x00", "22021"), ("\ud800", "22021"), (1, "22023")],
+)
+def test_a_job_key_is_text_of_1_to_512_characters(job_key, code):
+    assert _refusal(job_key=job_key) == ("job_key", job_key, code)
+
+
+@pytest.mark.feature("F32", "F242")
+@pytest.mark.parametrize(
+    ("max_attempts", "code"),
+    [
+        (0, "GWBMA"),
+        (-1, "GWBMA"),
+        (-32768, "GWBMA"),
+        (32768, "22003"),
+        (40000, "22003"),
+        (-40000, "22003"),
+        (True, "22003"),
+        (1.0, "22003"),
+        ("3", "22003"),
+        (Decimal(3), "22003"),
+    ],
+)
+def test_max_attempts_is_an_int_from_1_to_32767(max_attempts, code):
+    assert _refusal(max_attempts=max_attempts) == ("max_attempts", max_attempts, code)
+
+
+@pytest.mark.feature("F34")
+@pytest.mark.parametrize("priority", [32768, -32769, 2**70, False, 1.5, "1", [1]])
+def test_a_priority_is_a_small_int(priority):
+    assert _refusal(priority=priority) == ("priority", priority, "22003")
+
+
+@pytest.mark.feature("F36", "F243")
+@pytest.mark.parametrize("mode", ["", "Replace", "upsert", 1, [], None.__class__])
+def test_a_job_key_mode_is_one_of_three(mode):
+    assert _refusal(job_key_mode=mode) == ("job_key_mode", mode, "GWBKM")
+
+
+@pytest.mark.feature("F31")
+@pytest.mark.parametrize(
+    ("run_at", "code"),
+    [
+        (datetime(2024, 1, 1), "22007"),
+        (1_700_000_000, "22007"),
+        (float("inf"), "22007"),
+        ("2024-01-01T00:00:00Z", "22007"),
+        (datetime(2024, 1, 1).date(), "22007"),
+        (datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))), "22008"),
+        (datetime.min.replace(tzinfo=timezone(timedelta(hours=1))), "22008"),
+        (timedelta.max, "22008"),
+        (timedelta.min, "22008"),
+    ],
+)
+def test_run_at_is_an_aware_datetime_or_a_timedelta_that_postgresql_can_hold(run_at, code):
+    assert _refusal(run_at=run_at) == ("run_at", run_at, code)
+
+
+@pytest.mark.feature("F31")
+def test_a_bare_number_as_run_at_is_told_why_not():
+    with pytest.raises(JobSpecError, match="seconds or milliseconds"):
+        JobSpec("resize", run_at=1_700_000_000)  # type: ignore[arg-type]  # what the test is about
+
+
+@pytest.mark.feature("F35")
+@pytest.mark.parametrize("flags", [[None], "flag", ["a", 1], ["\x00"], ["\ud800"], b"x", 7])
+def test_flags_are_a_collection_of_text(flags):
+    argument, _, code = _refusal(flags=flags)
+
+    assert (argument, code[:3]) == ("flags", "220")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"identifier": "x" * 128},
+        {"identifier": " "},
+        {"queue_name": ""},
+        {"queue_name": "q" * 128},
+        {"job_key": "😀" * 512},
+        {"max_attempts": 1},
+        {"max_attempts": 32767},
+        {"priority": -32768},
+        {"priority": 32767},
+        {"priority": 0},
+        {"job_key_mode": "unsafe_dedupe"},
+        {"job_key_mode": JobKeyMode.PRESERVE_RUN_AT},
+        {"flags": []},
+        {"flags": ("a", "a")},
+        {"flags": {"a", ""}},
+        {"run_at": datetime.max.replace(tzinfo=UTC)},
+        {"run_at": datetime.min.replace(tzinfo=UTC)},
+        {"run_at": timedelta(seconds=-1)},
+        {"run_at": timedelta()},
+    ],
+)
+def test_the_ends_of_every_range_are_accepted(given):
+    JobSpec(**{"identifier": "resize", **given})
+
+
+@pytest.mark.feature("F239", "F240", "F241", "F242", "F243")
+def test_an_error_names_argument_value_reason_and_code():
+    with pytest.raises(JobSpecError) as caught:
+        JobSpec("resize", max_attempts=0)
+
+    assert str(caught.value) == "max_attempts=0: must be at least 1 [GWBMA]"
+    assert caught.value.reason == "must be at least 1"
+
+
+def test_a_long_value_is_cut_in_the_message_but_whole_in_the_error():
+    with pytest.raises(JobSpecError) as caught:
+        JobSpec("x" * 10_000)
+
+    assert len(str(caught.value)) < 200
+    assert caught.value.value == "x" * 10_000
+
+
+def test_the_message_of_a_bad_payload_never_quotes_it():
+    error = JobSpecError("payload", {"password": "s3cr3t-canary"}, "too big", "54000")
+
+    assert str(error) == "payload: too big [54000]"
+
+
+@given(st.integers(YEAR_1900, YEAR_2200))
+def test_a_moment_is_exact_to_the_microsecond(microseconds):
+    assert moment(microseconds / 1_000_000) == EPOCH + timedelta(microseconds=microseconds)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        (0.0, EPOCH),
+        (float("inf"), LATEST),
+        (float("-inf"), EARLIEST),
+        (1e300, LATEST),
+        (-1e300, EARLIEST),
+        (253402300800.0, LATEST),
+        (-62135596801.0, EARLIEST),
+    ],
+)
+def test_moments_outside_the_calendar_become_its_ends(epoch, expected):
+    assert moment(epoch) == expected
+    assert moment(epoch).tzinfo is UTC
+
+
+@pytest.mark.feature("F47")
+def test_a_job_shows_its_times_as_aware_datetimes():
+    job = make_job(run_at=1.5, created_at=2.25, updated_at=3.0, locked_at=4.0)
+
+    assert job.run_at == datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)
+    assert job.created_at == datetime(1970, 1, 1, 0, 0, 2, 250_000, UTC)
+    assert job.updated_at == datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC)
+    assert job.locked_at == datetime(1970, 1, 1, 0, 0, 4, tzinfo=UTC)
+    assert make_job(locked_at=None).locked_at is None
+
+
+@pytest.mark.feature("F35", "F47")
+@pytest.mark.parametrize(
+    ("stored", "flags"),
+    [
+        (None, frozenset()),
+        ("{}", frozenset()),
+        ('{"a": true, "b": true}', frozenset({"a", "b"})),
+        ('{"a": false}', frozenset({"a"})),
+        ('["a"]', frozenset()),
+        ("null", frozenset()),
+    ],
+)
+def test_flags_are_the_keys_of_the_stored_object(stored, flags):
+    assert make_job(flags=stored).flags == flags
+
+
+def test_a_payload_is_decoded_once_and_only_when_asked(monkeypatch):
+    loads = Mock(wraps=json.loads)
+    monkeypatch.setattr(json, "loads", loads)
+    job = make_job(payload_text='{"a": [1]}')
+
+    assert loads.call_count == 0
+    assert job.payload == {"a": [1]}
+    assert job.payload is job.payload
+    assert loads.call_count == 1
+
+
+@pytest.mark.parametrize("text", ["null", "false", "0", '""', "[]"])
+def test_empty_payloads_are_decoded_too(text):
+    assert make_job(payload_text=text).payload == json.loads(text)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000 + "]" * 100_000, "1" * 5000, "nonsense"])
+def test_a_payload_that_python_cannot_read_raises_value_error_and_leaves_the_text(text):
+    job = make_job(payload_text=text)
+
+    with pytest.raises(ValueError):  # noqa: PT011 -- each reader words it differently
+        _ = job.payload
+    assert job.payload_text == text
+
+
+def test_jobs_are_equal_when_their_rows_are():
+    job, same = make_job(payload_text="[1]"), make_job(payload_text="[1]")
+
+    _ = job.payload
+
+    assert job == same
+    assert hash(job) == hash(same)
+    assert {job, same} == {job}
+
+
+@pytest.mark.parametrize("change", [{"id": 8}, {"revision": 1}, {"run_at": 1.0}, {"flags": "{}"}])
+def test_jobs_differ_when_anything_in_their_rows_does(change):
+    assert make_job(**change) != make_job()
+
+
+def test_a_job_is_never_equal_to_something_else():
+    assert make_job() != 7
+    assert make_job() != "job"
+
+
+def test_the_repr_of_a_job_holds_no_payload():
+    job = make_job(payload_text='"s3cr3t-canary"', attempts=1, max_attempts=25)
+
+    assert repr(job) == "<Job 7 resize 1/25>"
+
+
+def make_job(**given: Any) -> Job:
+    row: dict[str, Any] = {
+        "id": 7,
+        "task_identifier": "resize",
+        "queue_name": None,
+        "payload_text": "{}",
+        "priority": 0,
+        "run_at": 0.0,
+        "attempts": 0,
+        "max_attempts": 25,
+        "last_error": None,
+        "created_at": 0.0,
+        "updated_at": 0.0,
+        "key": None,
+        "locked_at": None,
+        "locked_by": None,
+        "revision": 0,
+        "flags": None,
+    }
+    return Job(**{**row, **given})
+
+
+def _refusal(**given: Any) -> tuple[str, object, str]:
+    with pytest.raises(JobSpecError) as caught:
+        JobSpec(**{"identifier": "resize", **given})
+    error = caught.value
+    assert f"[{error.code}]" in str(error)
+    return error.argument, error.value, error.code

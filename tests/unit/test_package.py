@@ -1,0 +1,141 @@
+"""What the package is made of: licence, versions, what it imports and what it must not."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphile_worker
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "graphile_worker"
+MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
+UNSAFE_MODULES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "yaml"}
+UNSAFE_CALLS = {"eval", "exec", "__import__"}
+SQL = re.compile(
+    r"^\s*(select|insert|update|delete|create|alter|lock|drop|truncate)\s", re.IGNORECASE
+)
+
+# The one question that is not about our schema: does this connection still live?
+LIVENESS = [("db/blocking.py", "select 1"), ("db/psycopg.py", "select 1")]
+
+
+@pytest.mark.feature("F309")
+def test_one_word_sets_everything_up_and_one_runs_the_tests():
+    just = Path(sys.executable).parent / "just"
+
+    commands = subprocess.run([just, "--summary"], cwd=ROOT, capture_output=True, text=True)
+
+    assert {"setup", "check", "test", "test-all", "fix"} <= set(commands.stdout.split())
+
+
+@pytest.mark.feature("F7")
+def test_python_3_11_is_the_oldest():
+    project = _project()
+
+    assert project["requires-python"] == ">=3.11"
+    for minor in (11, 12, 13, 14):
+        assert f"Programming Language :: Python :: 3.{minor}" in project["classifiers"]
+
+
+@pytest.mark.feature("F12")
+def test_the_licence_is_mit():
+    assert _project()["license"] == "MIT"
+    assert "MIT License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+
+@pytest.mark.feature("F13")
+def test_the_version_is_0_x_and_there_is_a_changelog():
+    assert re.match(r"0\.\d+\.", _project()["version"])
+    assert "Unreleased" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_type_checkers_are_told_to_look_inside():
+    assert (files("graphile_worker") / "py.typed").is_file()
+
+
+def test_all_public_names_are_sorted_and_there():
+    names = graphile_worker.__all__
+
+    assert names == sorted(names)
+    assert len(names) == len(set(names))
+    assert all(hasattr(graphile_worker, name) for name in names)
+
+
+@pytest.mark.parametrize("module", ["graphile_worker", "graphile_worker.sync"])
+def test_importing_us_imports_no_optional_package(module):
+    optional = ("django", "sqlalchemy", "asyncpg", "psycopg2", "alembic", "fastapi")
+    code = f"import sys, {module}; print([m for m in {optional} if m in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.feature("F14")
+@pytest.mark.parametrize("module", MODULES)
+def test_nothing_that_runs_code_from_data_is_imported_or_called(module):
+    tree = _tree(module)
+
+    assert set(_imported(tree)) & UNSAFE_MODULES == set()
+    assert set(_called(tree)) & UNSAFE_CALLS == set()
+
+
+@pytest.mark.feature("F46")
+@pytest.mark.parametrize("module", [each for each in MODULES if not each.startswith("sql/")])
+def test_there_is_no_sql_in_python_strings(module):
+    found = {text for text in _strings(_tree(module)) if SQL.match(text)}
+
+    assert found - {text for place, text in LIVENESS if place == module} == set()
+
+
+def test_the_modules_of_sql_hold_no_statements_either():
+    for module in MODULES:
+        if module.startswith("sql/"):
+            assert [text for text in _strings(_tree(module)) if SQL.match(text)] == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_says_in_its_first_line_what_it_is_for(module):
+    assert ast.get_docstring(_tree(module))
+
+
+def _project() -> dict[str, Any]:
+    parsed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project: dict[str, Any] = parsed["project"]
+    return project
+
+
+def _tree(module: str) -> ast.Module:
+    return ast.parse((SOURCE / module).read_text(encoding="utf-8"))
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0]
+
+
+def _called(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id
+
+
+def _strings(tree: ast.Module) -> Iterator[str]:
+    """Every string but docstrings, which begin with a verb as statements do."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if id(node) in docstrings:
+            continue
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value

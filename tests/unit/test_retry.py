@@ -1,0 +1,82 @@
+"""Which failures are asked again, how often, and after how long."""
+
+from typing import Any
+
+import pytest
+
+from graphile_worker.db.retry import ATTEMPTS, LONGEST, SHORTEST, delay_after, retrying
+from graphile_worker.sql.query import Pause, Query, read_nothing
+
+QUERY: Query[Any] = Query("get_job", (1,), read_nothing)
+
+
+class DatabaseError(Exception):
+    def __init__(self, sqlstate: str | None) -> None:
+        super().__init__(sqlstate)
+        self.sqlstate = sqlstate
+
+
+@pytest.mark.parametrize("attempt", range(ATTEMPTS))
+def test_a_delay_grows_with_the_attempt_and_is_spread_by_half_either_way(attempt):
+    middle = min(SHORTEST * 1.5**attempt, LONGEST)
+
+    delays = [delay_after(attempt) for _ in range(200)]
+
+    assert all(middle * 0.5 <= delay <= middle * 1.5 for delay in delays)
+    assert len(set(delays)) > 1
+
+
+def test_no_delay_is_longer_than_the_longest_with_its_spread():
+    assert all(delay_after(attempt) <= LONGEST * 1.5 for attempt in range(1000))
+
+
+def test_an_answer_ends_the_plan():
+    plan = retrying(QUERY)
+
+    assert next(plan) is QUERY
+    assert _ending(plan, send="answer") == "answer"
+
+
+@pytest.mark.parametrize("sqlstate", ["40001", "40P01", "GWNOR"])
+def test_sessions_in_each_others_way_are_asked_again_after_a_pause(sqlstate):
+    plan = retrying(QUERY)
+    next(plan)
+
+    pause = plan.throw(DatabaseError(sqlstate))
+
+    assert isinstance(pause, Pause)
+    assert SHORTEST * 0.5 <= pause.seconds <= SHORTEST * 1.5
+    assert plan.send(None) is QUERY
+    assert _ending(plan, send=7) == 7
+
+
+@pytest.mark.parametrize(
+    "error", [DatabaseError("23514"), DatabaseError(None), ValueError("x"), DatabaseError("57P01")]
+)
+def test_other_errors_are_raised_at_once(error):
+    plan = retrying(QUERY)
+    next(plan)
+
+    with pytest.raises(type(error)) as caught:
+        plan.throw(error)
+    assert caught.value is error
+
+
+def test_the_last_attempt_raises_what_it_got():
+    plan = retrying(QUERY)
+    next(plan)
+    for _ in range(ATTEMPTS - 1):
+        assert isinstance(plan.throw(DatabaseError("40001")), Pause)
+        assert plan.send(None) is QUERY
+
+    last = DatabaseError("40P01")
+    with pytest.raises(DatabaseError) as caught:
+        plan.throw(last)
+
+    assert caught.value is last
+
+
+def _ending(plan: Any, *, send: object) -> object:
+    with pytest.raises(StopIteration) as ended:
+        plan.send(send)
+    return ended.value.value

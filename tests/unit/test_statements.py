@@ -1,0 +1,257 @@
+"""Every statement has its function and every function its statement, in every driver's words."""
+
+import inspect
+import re
+from collections.abc import Callable
+from importlib.resources import files
+from types import ModuleType
+from typing import Any, get_origin, get_type_hints
+
+import pytest
+import sqlalchemy
+
+from graphile_worker.jobs import JobSpec, When
+from graphile_worker.sql import admin, jobs, migrations
+from graphile_worker.sql.identifiers import Schemas, quote_identifier
+from graphile_worker.sql.query import Query
+from graphile_worker.sql.statements import (
+    Style,
+    render,
+    render_bytes,
+    script_statements,
+    script_text,
+    split_script,
+)
+
+SQL = files("graphile_worker.sql")
+PLAIN = Schemas.named("jobs")
+WILD = Schemas.named('a"b$1%s:x$gw$ü')
+
+# One value for each type that the functions take.
+SAMPLES: dict[Any, object] = {
+    JobSpec: JobSpec("resize"),
+    Schemas: PLAIN,
+    When | None: None,
+    int: 1,
+    int | None: None,
+    str: "x",
+    str | None: None,
+    list[int]: [1],
+    list[str]: ["x"],
+}
+
+
+def _stems(folder: str) -> list[str]:
+    return sorted(path.name.removesuffix(".sql") for path in (SQL / folder).iterdir())
+
+
+def _asks(function: object, module: ModuleType) -> bool:
+    if not inspect.isfunction(function) or function.__module__ != module.__name__:
+        return False
+    return get_origin(get_type_hints(function).get("return")) is Query
+
+
+def _questions() -> list[Callable[..., Query[Any]]]:
+    return [
+        function
+        for module in (jobs, admin, migrations)
+        for function in vars(module).values()
+        if _asks(function, module)
+    ]
+
+
+STATEMENTS = _stems("statements")
+SCRIPTS = [f"{folder}/{stem}" for folder in ("schema", "ext") for stem in _stems(folder)]
+QUESTIONS = {function.__name__: function for function in _questions()}
+
+
+@pytest.mark.feature("F46")
+def test_every_statement_has_one_function_and_every_function_one_statement():
+    names = [function.__name__ for function in _questions()]
+
+    assert sorted(names) == STATEMENTS
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_function_asks_the_statement_of_its_name_with_as_many_arguments_as_it_has(name):
+    query = _sample_query(name)
+
+    assert query.statement == name
+    assert _placeholders(render(name, PLAIN, Style.NATIVE)) == set(range(1, len(query.args) + 1))
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_arguments_are_what_every_driver_takes(name):
+    for value in _sample_query(name).args:
+        plain = value if isinstance(value, list) else [value]
+        assert all(each is None or type(each) in (str, int, bool) for each in plain)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_statement_begins_with_a_comment_that_says_what_it_is_for(name):
+    first = _file(name).splitlines()[0]
+
+    assert re.fullmatch(r"-- [A-Z].*[.?;:,\w]", first)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_statement_is_one_statement(name):
+    assert _file(name).endswith(";\n")
+    assert ";" not in render(name, PLAIN, Style.NATIVE)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_statement_names_its_columns(name):
+    text = render(name, PLAIN, Style.NATIVE)
+
+    assert not re.search(r"(select|returning)\s+\*|\.\*", text)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_statement_is_in_lower_case(name):
+    code = re.sub(r"'[^']*'", "''", render(name, PLAIN, Style.NATIVE))
+
+    assert code == code.lower()
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+@pytest.mark.parametrize("style", Style)
+def test_no_comment_reaches_a_driver(name, style):
+    assert "--" not in render(name, PLAIN, style)
+
+
+@pytest.mark.feature("F46")
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_every_parameter_is_cast(name):
+    text = render(name, PLAIN, Style.NATIVE)
+
+    assert re.findall(r"\$\d+(?!\d|::)", text) == []
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_json_parameter_travels_as_text(name):
+    # A json codec that the owner of a connection registered would encode it once more.
+    text = render(name, PLAIN, Style.NATIVE)
+
+    assert re.findall(r"\$\d+::jsonb?", text) == []
+
+
+@pytest.mark.feature("F46")
+@pytest.mark.parametrize("name", ["add_job", "reschedule_jobs"])
+def test_functions_of_the_schema_are_called_with_named_arguments(name):
+    assert "=> $1::" in render(name, PLAIN, Style.NATIVE)
+
+
+@pytest.mark.feature("F46")
+def test_no_statement_inserts_or_updates_jobs_past_the_functions():
+    for name in STATEMENTS:
+        text = render(name, PLAIN, Style.NATIVE)
+        assert not re.search(r"\b(insert into|update)\b", text)
+
+
+@pytest.mark.feature("F20")
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_wild_schema_name_leaves_native_placeholders_alone(name):
+    assert _tamed(render(name, WILD, Style.NATIVE)) == render(name, PLAIN, Style.NATIVE)
+
+
+@pytest.mark.feature("F20")
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_wild_schema_name_survives_percent_formatting(name):
+    values = dict.fromkeys(_names_of_parameters(name), "?")
+
+    formatted = render(name, WILD, Style.PYFORMAT) % values
+
+    assert _tamed(formatted) == re.sub(r"\$\d+", "?", render(name, PLAIN, Style.NATIVE))
+
+
+@pytest.mark.feature("F20")
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_sqlalchemy_finds_exactly_the_parameters_beside_a_wild_schema_name(name):
+    compiled = sqlalchemy.text(render(name, WILD, Style.SQLALCHEMY)).compile()
+
+    expected = re.sub(r"\$(\d+)", r"(:p\1)", render(name, PLAIN, Style.NATIVE))
+    assert sorted(compiled.params) == sorted(_names_of_parameters(name))
+    assert _tamed(str(compiled)) == expected
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_psycopg_is_given_the_native_text_in_utf8(name):
+    assert render_bytes(name, WILD).decode() == render(name, WILD, Style.NATIVE)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_statements_of_a_script_together_are_the_script(script):
+    whole = (SQL / f"{script}.sql").read_text(encoding="utf-8")
+
+    together = "\n".join(f"{statement};" for statement in split_script(whole))
+
+    assert _lines(together) == _lines(whole)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_begins_with_a_comment_and_asks_for_no_parameters(script):
+    whole = (SQL / f"{script}.sql").read_text(encoding="utf-8")
+
+    assert whole.startswith("-- ")
+    assert _placeholders(whole) == set()
+
+
+@pytest.mark.feature("F20")
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_schema_name_cannot_end_the_body_of_a_function(script):
+    for name in script_statements(script):
+        text = render(name, WILD, Style.NATIVE)
+        outside = text.replace(quote_identifier(WILD.shared), "")
+        outside = outside.replace(quote_identifier(WILD.companion), "")
+        tags = re.findall(r"\$gw_*\$", outside)
+        assert len(tags) in (0, 2)
+        assert "$gw$" not in tags
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_people_are_given_the_same_statements_with_their_comments(script):
+    text = script_text(script, WILD)
+
+    assert all(render(name, WILD, Style.NATIVE) in text for name in script_statements(script))
+    assert ":schema" not in text
+
+
+def test_semicolons_inside_a_body_do_not_end_a_statement():
+    script = "select 1;\n\ncreate function f() as $gw$\nbegin;\nend;\n$gw$;\n\nselect\n2;\n"
+
+    assert split_script(script) == [
+        "select 1",
+        "create function f() as $gw$\nbegin;\nend;\n$gw$",
+        "select\n2",
+    ]
+
+
+def _sample_query(name: str) -> Query[Any]:
+    function = QUESTIONS[name]
+    hints = get_type_hints(function)
+    given = {each: SAMPLES[hints[each]] for each in inspect.signature(function).parameters}
+    return function(**given)
+
+
+def _file(name: str) -> str:
+    return (SQL / "statements" / f"{name}.sql").read_text(encoding="utf-8")
+
+
+def _placeholders(text: str) -> set[int]:
+    return {int(number) for number in re.findall(r"\$(\d+)", text)}
+
+
+def _names_of_parameters(name: str) -> list[str]:
+    numbers = _placeholders(render(name, PLAIN, Style.NATIVE))
+    return [f"p{number}" for number in numbers]
+
+
+def _tamed(text: str) -> str:
+    """The text with the wild names put back to the plain ones."""
+    companion = text.replace(quote_identifier(WILD.companion), quote_identifier(PLAIN.companion))
+    return companion.replace(quote_identifier(WILD.shared), quote_identifier(PLAIN.shared))
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
