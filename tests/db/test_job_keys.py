@@ -239,7 +239,7 @@ async def test_only_two_arrays_are_joined_old_one_first(client, old, new, mode, 
 async def test_a_batch_joins_arrays_too(client):
     await client.add_jobs([JobSpec("task", [key], job_key=key) for key in "ab"])
 
-    jobs = await client.add_jobs([JobSpec("task", [2], job_key=key) for key in "ba"])
+    jobs = await client.add_jobs([JobSpec("task", [2], job_key=key) for key in ("b", "a")])
 
     assert [job.payload for job in jobs] == [["b", 2], ["a", 2]]
 
