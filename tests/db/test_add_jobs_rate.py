@@ -26,6 +26,8 @@ ROUNDS = 5
 def test_a_hundred_thousand_jobs_are_added_at_half_the_rate_of_psql_or_better(
     database: TestDatabase, sql: Sql, tmp_path: Path, figure: Callable[[str], None]
 ):
+    if database.cluster.major != 18 or not database.schema.isidentifier():
+        pytest.skip("a ratio of one run is enough: measured on 18, in a schema with a plain name")
     specs = [JobSpec("resize", {"image": number, "width": 640}) for number in range(JOBS)]
     script = _script(specs, database.schema, tmp_path)
     ours, theirs = [], []

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from graphile_worker.db.database import (
-    act_blocking_with_retries,
-    act_with_retries,
     carry_out,
     carry_out_blocking,
     perform,
     perform_blocking,
     perform_blocking_on,
     perform_on,
+    with_retries,
+    with_retries_blocking,
 )
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Atomic, Pause, Plan, Query, Step, read_nothing
@@ -225,7 +225,8 @@ async def test_a_callers_connection_answers_queries(kind):
 async def test_a_conflict_on_a_connection_of_ours_is_asked_again():
     database = AsyncDatabase(Conflict(), Conflict())
 
-    assert await act_with_retries(ask("one"), database.run) == "answer to one"
+    query = ask("one")
+    assert await with_retries(query, lambda: database.run(query)) == "answer to one"
     assert database.seen == ["one", "one", "one"]
 
 
@@ -234,5 +235,26 @@ def test_a_conflict_on_a_blocking_connection_of_ours_is_asked_again(monkeypatch)
     monkeypatch.setattr(time, "sleep", pauses.append)
     database = BlockingDatabase(Conflict(), Conflict())
 
-    assert act_blocking_with_retries(ask("one"), database.run) == "answer to one"
+    query = ask("one")
+    assert with_retries_blocking(query, lambda: database.run(query)) == "answer to one"
     assert len(pauses) == 2
+
+
+async def test_queries_that_happen_together_are_asked_again_together():
+    database = AsyncDatabase(Conflict())
+
+    def plan() -> Plan[Any]:
+        return (yield Atomic((ask("one"), ask("two"))))
+
+    assert await perform(database, plan()) == ["answer to one", "answer to two"]
+    assert database.seen == ["begin", "one", "begin", "one", "two", "commit"]
+
+
+def test_blocking_queries_that_happen_together_are_asked_again_together():
+    database = BlockingDatabase(Conflict())
+
+    def plan() -> Plan[Any]:
+        return (yield Atomic((ask("one"), ask("two"))))
+
+    assert perform_blocking(database, plan()) == ["answer to one", "answer to two"]
+    assert database.seen == ["begin", "one", "begin", "one", "two", "commit"]

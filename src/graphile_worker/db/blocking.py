@@ -14,7 +14,7 @@ from psycopg import OperationalError, RawCursor
 from psycopg.rows import TupleRow, tuple_row
 
 from graphile_worker.db.conninfo import resolve
-from graphile_worker.db.database import BlockingConnection, act_blocking_with_retries, has_input
+from graphile_worker.db.database import BlockingConnection, has_input, with_retries_blocking
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import render_bytes
@@ -57,7 +57,7 @@ class BlockingPsycopgDatabase:
         _open_databases.add(self)
 
     def run(self, query: Query[T]) -> T:
-        return act_blocking_with_retries(query, self._run_once)
+        return with_retries_blocking(query, lambda: self._run_once(query))
 
     @contextmanager
     def transaction(self) -> Iterator[BlockingConnection]:

@@ -3,7 +3,7 @@
 import asyncio
 import select
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, TypeVar, assert_never
 
@@ -71,8 +71,7 @@ async def _act(database: Database, step: Step) -> Any:
         case Query():
             return await database.run(step)
         case Atomic(queries):
-            async with database.transaction() as connection:
-                return [await connection.run(query) for query in queries]
+            return await with_retries(step, lambda: _together(database, queries))
         case Pause(seconds):
             return await asyncio.sleep(seconds)
         case _:
@@ -84,12 +83,21 @@ def _act_blocking(database: BlockingDatabase, step: Step) -> Any:
         case Query():
             return database.run(step)
         case Atomic(queries):
-            with database.transaction() as connection:
-                return [connection.run(query) for query in queries]
+            return with_retries_blocking(step, lambda: _together_blocking(database, queries))
         case Pause(seconds):
             return time.sleep(seconds)
         case _:
             assert_never(step)
+
+
+async def _together(database: Database, queries: Iterable[Query[Any]]) -> list[Any]:
+    async with database.transaction() as connection:
+        return [await connection.run(query) for query in queries]
+
+
+def _together_blocking(database: BlockingDatabase, queries: Iterable[Query[Any]]) -> list[Any]:
+    with database.transaction() as connection:
+        return [connection.run(query) for query in queries]
 
 
 def _only_query(step: Step) -> Query[Any]:
@@ -99,24 +107,24 @@ def _only_query(step: Step) -> Query[Any]:
     return step
 
 
-async def act_with_retries(query: Query[T], run_once: Callable[[Query[T]], Awaitable[T]]) -> T:
-    """One query on a connection of ours, again where sessions only got in each other's way."""
+async def with_retries(step: Query[Any] | Atomic, run: Callable[[], Awaitable[T]]) -> T:
+    """What `run` answers on a connection of ours, again where sessions got in each other's way."""
 
     async def act(step: Step) -> Any:
-        if isinstance(step, Pause):
-            return await asyncio.sleep(step.seconds)
-        return await run_once(query)
+        return await asyncio.sleep(step.seconds) if isinstance(step, Pause) else await run()
 
-    return await carry_out(retrying(query), act)
+    answer: T = await carry_out(retrying(step), act)
+    return answer
 
 
-def act_blocking_with_retries(query: Query[T], run_once: Callable[[Query[T]], T]) -> T:
-    """`act_with_retries` without await."""
+def with_retries_blocking(step: Query[Any] | Atomic, run: Callable[[], T]) -> T:
+    """`with_retries` without await."""
 
     def act(step: Step) -> Any:
-        return time.sleep(step.seconds) if isinstance(step, Pause) else run_once(query)
+        return time.sleep(step.seconds) if isinstance(step, Pause) else run()
 
-    return carry_out_blocking(retrying(query), act)
+    answer: T = carry_out_blocking(retrying(step), act)
+    return answer
 
 
 def has_input(descriptor: int) -> bool:

@@ -22,8 +22,8 @@ from graphile_worker.db.database import (
     BlockingDatabase,
     Connection,
     Database,
-    act_blocking_with_retries,
-    act_with_retries,
+    with_retries,
+    with_retries_blocking,
 )
 from graphile_worker.db.psycopg import PsycopgDatabase
 from graphile_worker.errors import ConfigurationError
@@ -77,7 +77,7 @@ class LentDatabase:
         self._begin = begin
 
     async def run(self, query: Query[T]) -> T:
-        return await act_with_retries(query, self._run_once)
+        return await with_retries(query, lambda: self._run_once(query))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -103,7 +103,7 @@ class BlockingLentDatabase:
         self._begin = begin
 
     def run(self, query: Query[T]) -> T:
-        return act_blocking_with_retries(query, self._run_once)
+        return with_retries_blocking(query, lambda: self._run_once(query))
 
     @contextmanager
     def transaction(self) -> Iterator[BlockingConnection]:

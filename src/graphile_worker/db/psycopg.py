@@ -10,7 +10,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
 from graphile_worker.db.conninfo import resolve
-from graphile_worker.db.database import Connection, act_with_retries, has_input
+from graphile_worker.db.database import Connection, has_input, with_retries
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
@@ -56,7 +56,7 @@ class PsycopgDatabase:
         self._open: _OpenConnections | None = None
 
     async def run(self, query: Query[T]) -> T:
-        return await act_with_retries(query, self._run_once)
+        return await with_retries(query, lambda: self._run_once(query))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
