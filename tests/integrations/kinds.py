@@ -196,7 +196,9 @@ class LentDjango(Lent):
         await self.commit()
 
     async def savepoint(self) -> None:
-        self.nested = transaction.savepoint()
+        # Django 6.1 renamed it.
+        create = getattr(transaction, "savepoint_create", None) or transaction.savepoint
+        self.nested = create()
 
     async def rollback_to_savepoint(self) -> None:
         transaction.savepoint_rollback(self.nested)
