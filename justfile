@@ -5,7 +5,7 @@ default:
 # Install everything, once
 setup:
     tools/setup
-    uv venv --allow-existing --python "$(tools/python newest)"
+    python=$(tools/python newest) && uv venv --allow-existing --python "$python"
     uv pip install --require-hashes -r requirements-dev.txt
     uv pip install --no-deps -e .
     .venv/bin/pre-commit install
@@ -23,6 +23,7 @@ check-style:
 
 # Lock files name packages and hashes, never where they came from
 check-locks:
+    git ls-files --error-unmatch requirements-dev.txt tools/test-tools/package-lock.json > /dev/null
     ! git grep -lE 'https?://' -- 'requirements*.txt' '*.lock'
     ! git grep -n '"resolved"' -- '*package-lock.json'
 

@@ -10,6 +10,9 @@ from graphile_worker.db.borrowed import borrow
 from graphile_worker.db.database import Database, perform, perform_on
 from graphile_worker.db.lent import open_database
 from graphile_worker.db.migrate import checking, migrating
+from graphile_worker.errors import GraphileWorkerError
+from graphile_worker.events import AddingJobs, Migrating
+from graphile_worker.hooks import NOTHING_ADDED, NOTHING_MIGRATED, Hooks
 from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
 from graphile_worker.options import WorkerOptions, default_schema
 from graphile_worker.sql.adding import adding_job, adding_jobs
@@ -32,7 +35,7 @@ T = TypeVar("T")
 class Client:
     """Adds jobs to a queue and looks after them.
 
-    `database` is a connection string (default: `DATABASE_URL`, then libpq's variables), or a pool
+    `database` is a connection string (default: `DATABASE_URL`, then `PGDATABASE`), or a pool
     or engine of yours: a psycopg AsyncConnectionPool, an asyncpg Pool or a SQLAlchemy AsyncEngine,
     which is never closed here. Build one client and share it.
 
@@ -48,12 +51,17 @@ class Client:
         ext_schema: str | None = None,
         use_local_time: bool = False,
         max_payload_bytes: int | None = None,
+        prepared_statements: bool = True,
+        hooks: Hooks | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._schemas = Schemas.named(schema or default_schema(), ext_schema)
-        self._db: Database = open_database(database, self._schemas)
+        self._db: Database = open_database(
+            database, self._schemas, prepared_statements=prepared_statements
+        )
         self._use_local_time = use_local_time
         self._max_payload_bytes = max_payload_bytes
+        self._hooks = hooks or Hooks()
         self._clock = clock or SystemClock()
 
     async def add_job(
@@ -82,14 +90,28 @@ class Client:
             job_key_mode=job_key_mode,
             flags=flags,
         )
-        plan = adding_job(self._timed(spec), self._schemas, max_bytes=self._max_payload_bytes)
-        return await self._perform(plan, conn)
+        return await self.add_spec(spec, conn=conn)
+
+    async def add_spec(self, spec: JobSpec, *, conn: object = None) -> Job:
+        """Add the one job that a spec describes."""
+        adding = AddingJobs(specs=[self._timed(spec)])
+        with self._hooks.around_blocking(adding):
+            plan = adding_job(adding.specs[0], self._schemas, max_bytes=self._max_payload_bytes)
+            return await self._perform(plan, conn)
+        raise GraphileWorkerError(NOTHING_ADDED)
 
     async def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
         """Add any number of jobs in one round trip; the jobs in the order of their specs."""
-        timed = [self._timed(spec) for spec in specs]
-        plan = adding_jobs(timed, self._schemas, max_bytes=self._max_payload_bytes)
-        return await self._perform(plan, conn)
+        adding = AddingJobs(specs=[self._timed(spec) for spec in specs])
+        with self._hooks.around_blocking(adding):
+            plan = adding_jobs(
+                adding.specs,
+                self._schemas,
+                max_bytes=self._max_payload_bytes,
+                all_or_nothing=conn is None,
+            )
+            return await self._perform(plan, conn)
+        raise GraphileWorkerError(NOTHING_ADDED)
 
     async def get_job(self, job_id: int, *, conn: object = None) -> Job | None:
         return await self._perform(getting_job(job_id, self._schemas), conn)
@@ -141,13 +163,19 @@ class Client:
         tasks: Iterable[CleanupTask | str] = (CleanupTask.GC_JOB_QUEUES,),
         *,
         task_identifiers_to_keep: Collection[str] = (),
-    ) -> None:
-        """Delete what nobody needs any more, beside programs that add jobs (READ COMMITTED)."""
-        await perform(self._db, cleaning(tasks, task_identifiers_to_keep))
+    ) -> dict[CleanupTask, int]:
+        """Delete what nobody needs any more, beside READ COMMITTED programs that add jobs.
+
+        How many of each kind were deleted.
+        """
+        plan = cleaning(tasks, task_identifiers_to_keep, self._schemas)
+        return await perform(self._db, plan)
 
     async def migrate(self) -> int:
         """Install or upgrade the schema; the level at which it then stands."""
-        return await perform(self._db, migrating(self._schemas))
+        async with self._hooks.around_async(Migrating(schema=self._schemas.shared)):
+            return await perform(self._db, migrating(self._schemas))
+        raise GraphileWorkerError(NOTHING_MIGRATED)
 
     async def check_schema(self) -> int:
         """The level of the schema if it can be used as it is; creates nothing."""
@@ -173,7 +201,7 @@ class Client:
         await self.close()
 
     def _timed(self, spec: JobSpec) -> JobSpec:
-        if self._use_local_time and spec.run_at is None:
+        if self._use_local_time and isinstance(spec, JobSpec) and spec.run_at is None:
             return replace(spec, run_at=self._clock.now())
         return spec
 

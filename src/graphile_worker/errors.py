@@ -3,14 +3,20 @@
 GraphileWorkerError
 ├── ConfigurationError     an option or argument makes no sense            (also ValueError)
 ├── JobSpecError           this job cannot be added
+├── CleanupBlocked         transactions that add jobs stayed open
+├── TaskLoadError          a task file could not be imported
+├── JobNotHeld             the job that a task wanted to end is held by somebody else now
 └── SchemaError            the schema in the database is not one we can use
     ├── SchemaMissing      it is not installed yet
     ├── SchemaTooOld       another release must bring it up first
     ├── SchemaTooNew       a breaking revision that this release does not know
-    └── MigrationBlocked   others hold what a migration or a cleanup needs
+    └── MigrationBlocked   something is in the way of an installation
 
 Driver errors pass through unwrapped; only what has a meaning of ours is translated.
 """
+
+import shlex
+from typing import Any
 
 
 class GraphileWorkerError(Exception):
@@ -35,6 +41,19 @@ class JobSpecError(GraphileWorkerError):
         self.code = code
         super().__init__(f"{_shown(argument, value)}: {reason} [{code}]")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors travel between processes; values that could not come along stay behind.
+        value = self.value if isinstance(self.value, str | int | float | None) else None
+        return type(self), (self.argument, value, self.reason, self.code)
+
+
+class TaskLoadError(GraphileWorkerError):
+    """A file of the tasks folder could not be imported; the message names it."""
+
+
+class JobNotHeld(GraphileWorkerError):
+    """A task's own transaction cannot end its job: the pool has lost it, so nothing happened."""
+
 
 class SchemaError(GraphileWorkerError):
     """The schema in the database is not one that this release can use."""
@@ -45,11 +64,14 @@ class SchemaMissing(SchemaError):
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
-        given = "" if schema == "graphile_worker" else f" --schema '{schema}'"
+        given = "" if schema == "graphile_worker" else f" --schema {shlex.quote(schema)}"
         super().__init__(
             f"schema {schema!r} is not installed in this database: "
             f"run `graphile-worker migrate{given}`, or call migrate() on a client"
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.schema,)
 
 
 class SchemaTooOld(SchemaError):
@@ -63,6 +85,9 @@ class SchemaTooOld(SchemaError):
             "Stop its workers, run `npx graphile-worker@0.18.0 --schema-only` on it once, "
             "then migrate again"
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.schema, self.level)
 
 
 class SchemaTooNew(SchemaError):
@@ -78,14 +103,24 @@ class SchemaTooNew(SchemaError):
             "know: upgrade graphile-worker before you go on"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.schema, self.level)
+
 
 class MigrationBlocked(SchemaError):
-    """Other sessions held on to what a migration or a cleanup needs."""
+    """Objects that are not ours are in the way of an installation."""
+
+
+class CleanupBlocked(GraphileWorkerError):
+    """Transactions that add jobs stayed open, so unused names could not be deleted."""
 
 
 def _shown(argument: str, value: object) -> str:
     # Payloads may hold secrets and messages end up in logs: they are never quoted.
     if argument.startswith("payload"):
         return argument
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an int of too many digits
+        text = f"a huge {type(value).__name__}"
     return f"{argument}={text if len(text) <= 80 else text[:77] + '...'}"

@@ -102,14 +102,14 @@ class Job:
         queue_name: str | None,
         payload_text: str,
         priority: int,
-        run_at: float,
+        run_at: str,
         attempts: int,
         max_attempts: int,
         last_error: str | None,
-        created_at: float,
-        updated_at: float,
+        created_at: str,
+        updated_at: str,
         key: str | None,
-        locked_at: float | None,
+        locked_at: str | None,
         locked_by: str | None,
         revision: int,
         flags: str | None,
@@ -173,12 +173,20 @@ class Job:
         return hash((self.id, self.revision))
 
 
-def moment(epoch: float) -> datetime:
-    """That many seconds after 1970, in UTC; infinities become the ends of Python's calendar."""
+def moment(epoch: str) -> datetime:
+    """That many seconds after 1970, in UTC; what Python's calendar cannot hold becomes its end.
+
+    As text, because it is exact: a float would depend on the session's settings.
+    """
     try:
-        return EPOCH + timedelta(microseconds=round(epoch * 1_000_000))
-    except OverflowError:
-        return LATEST if epoch > 0 else EARLIEST
+        return EPOCH + timedelta(microseconds=microseconds(epoch))
+    except (OverflowError, ValueError):
+        return EARLIEST if epoch.startswith("-") else LATEST
+
+
+def microseconds(epoch: str) -> int:
+    """Seconds as PostgreSQL prints them, always with six places, in microseconds."""
+    return int(epoch.replace(".", ""))
 
 
 def check_when(argument: str, value: object) -> None:

@@ -19,7 +19,10 @@ class WorkerOptions:
 
     schema: str = field(default_factory=default_schema)
     ext_schema: str | None = None
+    concurrency: int = 1
 
     def __post_init__(self) -> None:
         if not self.schema:
             raise ConfigurationError("schema must not be empty")
+        if self.concurrency < 1:
+            raise ConfigurationError(f"concurrency must be at least 1, got {self.concurrency}")

@@ -4,11 +4,13 @@ import asyncio
 import random
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg.conninfo import make_conninfo
 
 from graphile_worker import Job, JobKeyMode, JobSpec, JobSpecError, sync
 from tests.support.clients import KINDS, before_each, lent, opened
@@ -415,3 +417,36 @@ async def test_a_row_that_was_lost_is_asked_for_again_and_no_other(client, conn,
     assert_paired(specs, jobs)
     assert old.id not in {job.id for job in jobs}
     assert count_jobs(sql) == 5
+
+
+# Sessions with settings of their own
+
+
+@pytest.mark.parametrize("digits", [-15, 0])
+async def test_jobs_are_paired_whatever_the_session_does_to_floats(kind, database, digits):
+    dsn = make_conninfo(database.dsn, options=f"-c extra_float_digits={digits}")
+    specs = [JobSpec("task", run_at=SOON + timedelta(microseconds=n)) for n in range(5)]
+
+    async with opened(kind, SimpleNamespace(dsn=dsn, schema=database.schema)) as client:
+        jobs = await client.add_jobs(specs)
+
+    assert_paired(specs, jobs)
+
+
+# All or nothing
+
+
+async def test_a_batch_that_meets_a_lock_is_added_in_one_transaction(client, sql):
+    old = await client.add_job("task", job_key="key")
+    fetcher = open_fetch(sql, old.id)
+    adding = asyncio.create_task(
+        client.add_jobs([JobSpec("plain"), JobSpec("task", job_key="key")])
+    )
+
+    await commit_once_waited_for(fetcher, sql)
+    jobs = await adding
+
+    ids = [job.id for job in jobs]
+    found = sql.run("select distinct xmin::text from :schema._private_jobs where id = any($1)", ids)
+    assert len(found) == 1
+    assert count_jobs(sql) == 3

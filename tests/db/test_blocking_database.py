@@ -1,6 +1,7 @@
 """Blocking code has one autocommit connection per thread, and no thread of ours."""
 
 import gc
+import signal
 import socket
 import struct
 import threading
@@ -347,3 +348,27 @@ def _reset(end: socket.socket) -> None:
 def _end(target: socket.socket) -> None:
     with suppress(OSError):
         target.shutdown(socket.SHUT_RDWR)
+
+
+class Interruption(Exception):
+    """What a soft time limit raises out of a signal handler."""
+
+
+def test_a_call_that_a_signal_cut_short_does_not_spoil_the_next(database, sql):
+    def interrupt(*_: object) -> None:
+        raise Interruption
+
+    sql.run("begin")
+    sql.run("lock table :schema._private_jobs in access exclusive mode")
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with sync.Client(database.dsn, schema=database.schema) as client:
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            with pytest.raises(Interruption):
+                client.add_job("cut")
+            sql.run("rollback")
+
+            assert client.add_job("fine").task_identifier == "fine"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

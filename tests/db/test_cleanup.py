@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from graphile_worker import CleanupTask, ConfigurationError, JobSpec, sync
-from graphile_worker.errors import MigrationBlocked
+from graphile_worker.errors import CleanupBlocked, SchemaMissing
 from graphile_worker.sql import cleaning
 from tests.support.clients import lent, opened, spy
 from tests.support.fetching import wait_for_lock
@@ -171,7 +171,7 @@ async def test_an_open_transaction_is_given_up_on_and_others_add_on(
         blocked = asyncio.create_task(client.cleanup([GC_JOB_QUEUES]))
         slowest = await slowest_add_until(blocked, producer)
 
-    with pytest.raises(MigrationBlocked):
+    with pytest.raises(CleanupBlocked):
         await blocked
     assert slowest < 2
 
@@ -326,3 +326,19 @@ def count_deletions(sql: Sql) -> None:
 def deletions(sql: Sql) -> dict[str, int]:
     rows = sql.run("select kind, sum(count) from public.deletions where count > 0 group by kind")
     return dict(rows)
+
+
+async def test_it_says_how_many_of_each_were_deleted(client, sql):
+    await use_once(client, "name")
+
+    assert await client.cleanup([GC_JOB_QUEUES, GC_TASK_IDENTIFIERS]) == {
+        GC_TASK_IDENTIFIERS: 1,
+        GC_JOB_QUEUES: 1,
+    }
+    assert await client.cleanup([GC_JOB_QUEUES]) == {GC_JOB_QUEUES: 0}
+
+
+async def test_a_cleanup_without_a_schema_says_so(kind, empty_database):
+    async with opened(kind, empty_database) as client:
+        with pytest.raises(SchemaMissing):
+            await client.cleanup()

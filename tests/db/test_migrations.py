@@ -649,7 +649,7 @@ def run_in_psycopg(database, text: str) -> None:
 
 MIGRATION = """
 from alembic import op
-from graphile_worker import migration_sql
+from graphile_worker import migration_sql, migration_statements
 
 revision = "1"
 down_revision = None
@@ -661,7 +661,7 @@ def upgrade():
 """
 
 # The first would take colons and percent signs in a schema's name for parameters.
-EXECUTE = "op.execute(text)"
+EXECUTE = "for each in migration_statements({schema!r}): op.execute(each)"
 EXECUTE_PLAIN = "op.get_bind().exec_driver_sql(text, None, dict(no_parameters=True))"
 
 ENVIRONMENT = """
@@ -694,7 +694,7 @@ def test_the_sql_as_text_upgrades_the_same(empty_database, database, run, versio
 
 @pytest.mark.parametrize("level", [1, 17, 20, 21])
 def test_there_is_no_sql_for_other_levels(level):
-    with pytest.raises(SchemaTooOld, match=f"level {level}"):
+    with pytest.raises(ConfigurationError, match=f"got {level}"):
         migration_sql("graphile_worker", from_level=level)
 
 
@@ -717,7 +717,8 @@ def write_alembic_project(folder, schema: str, execute: str) -> None:
     (folder / "versions").mkdir()
     (folder / "env.py").write_text(ENVIRONMENT)
     (folder / "script.py.mako").write_text("")
-    (folder / "versions" / "one.py").write_text(MIGRATION.format(schema=schema, execute=execute))
+    migration = MIGRATION.format(schema=schema, execute=execute.format(schema=schema))
+    (folder / "versions" / "one.py").write_text(migration)
 
 
 def upgrade_with_alembic(folder, url: str) -> None:

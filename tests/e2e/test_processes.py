@@ -280,6 +280,25 @@ def test_the_session_of_the_parent_survives_a_child_that_adds_nothing(
     assert len(backends(sql, "parent")) == 1
 
 
+def test_a_child_of_a_program_that_has_closed_its_client_can_add(
+    program: Program, sql: Sql
+) -> None:
+    done = program.run(
+        """
+        add("parent")
+        client.close()
+        child = os.fork()
+        if child == 0:
+            add("child")
+        else:
+            wait_for(child)
+        """
+    )
+
+    assert_quiet(done)
+    assert added(sql, "child") == 1
+
+
 def test_children_and_grandchildren_have_sessions_of_their_own(program: Program, sql: Sql) -> None:
     done = program.run(
         """

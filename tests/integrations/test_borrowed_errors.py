@@ -95,6 +95,8 @@ async def test_an_error_that_is_none_of_ours_passes_through(
         await lent.rollback()
 
     assert type(caught.value).__module__.startswith(lent.error.__module__.split(".")[0])
+    # What it was caused by is the library's to say.
+    assert caught.value.__cause__ is not caught.value
 
 
 @every_kind

@@ -63,11 +63,12 @@ async def asyncpg_pool(database: TestDatabase) -> AsyncIterator[Source]:
         yield Source(pool, Client, lambda pool: pool.fetchval("select true"))
 
 
-def async_engine(driver: str) -> Any:
+def async_engine(driver: str, **how: Any) -> Any:
     @asynccontextmanager
     async def lend(database: TestDatabase) -> AsyncIterator[Source]:
         engine = create_async_engine(
             database.sqlalchemy_url(driver),
+            **how,
             json_serializer=owners_dumps,
             json_deserializer=owners_loads,
         )
@@ -98,11 +99,12 @@ def _ask_psycopg(pool: Any) -> Any:
         return connection.execute("select true as up").fetchone()
 
 
-def engine(driver: str) -> Any:
+def engine(driver: str, **how: Any) -> Any:
     @asynccontextmanager
     async def lend(database: TestDatabase) -> AsyncIterator[Source]:
         engine = sqlalchemy.create_engine(
             database.sqlalchemy_url(driver),
+            **how,
             json_serializer=owners_dumps,
             json_deserializer=owners_loads,
         )
@@ -129,6 +131,8 @@ SOURCES = {
     "psycopg ConnectionPool, dict rows": psycopg_blocking(row_factory=dict_row),
     "SQLAlchemy Engine, psycopg": engine("psycopg"),
     "SQLAlchemy Engine, psycopg2": engine("psycopg2"),
+    "SQLAlchemy Engine, autocommit": engine("psycopg", isolation_level="AUTOCOMMIT"),
+    "SQLAlchemy AsyncEngine, autocommit": async_engine("asyncpg", isolation_level="AUTOCOMMIT"),
 }
 
 every_source = pytest.mark.parametrize("source", SOURCES)

@@ -1,17 +1,24 @@
 """Calls of the public API that type checkers accept as they stand."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypedDict
 
 from graphile_worker import (
+    App,
     CleanupTask,
     Client,
     GraphileWorkerError,
     Job,
+    JobContext,
     JobKeyMode,
     JobSpec,
     JobSpecError,
     SchemaTooNew,
+    Task,
+    Tasks,
     WorkerOptions,
     add_job_adhoc,
     make_worker_utils,
@@ -94,6 +101,109 @@ def blocking(connection: object) -> None:
     utils: sync.Client = sync.make_worker_utils()
     utils.close()
     print_all(sync.run_migrations(), sync.add_job_adhoc(None, "resize").id)
+
+
+@dataclass
+class Deps:
+    http: str
+
+
+class Resize(TypedDict):
+    path: str
+    width: int
+
+
+@asynccontextmanager
+async def lifespan() -> AsyncGenerator[Deps]:
+    yield Deps("client")
+
+
+billing: Tasks[Deps] = Tasks(prefix="billing/")
+app = App("postgres:///shop", lifespan=lifespan, include=[billing])
+plain = App()
+others = Tasks[None]()
+plain.include(others)
+
+
+@app.task
+async def send_email(to: str, subject: str = "Hello") -> None: ...
+
+
+@app.task(max_attempts=5, queue_name="charges", timeout=timedelta(minutes=2))
+async def charge(ctx: JobContext[Deps], invoice_id: int) -> None:
+    print_all(ctx.deps.http.upper(), ctx.job.attempts, ctx.cancelled)
+
+
+@app.task(name="images/resize", run_in="process", priority=3)
+def resize(payload: Resize, /) -> int:
+    return payload["width"]
+
+
+@app.task
+def resize_with_context(ctx: JobContext[Deps], payload: Resize, /) -> None: ...
+
+
+@billing.task
+async def refund(ctx: JobContext[Deps], invoice_id: int, *, reason: str | None = None) -> None: ...
+
+
+@billing.task
+async def any_context(ctx: JobContext[Any], invoice_id: int) -> None: ...
+
+
+@app.task
+async def bare_context(ctx: JobContext, invoice_id: int) -> None: ...
+
+
+@plain.task
+async def without_lifespan(ctx: JobContext[None], invoice_id: int) -> None: ...
+
+
+@others.task()
+def no_parameters() -> None: ...
+
+
+@others.task
+def the_rest(to: str, **rest: int) -> None: ...
+
+
+async def enqueue(connection: object) -> None:
+    job: Job = send_email.enqueue("ada@example.com")
+    same: Job = await send_email.aenqueue(to="ada@example.com", subject="Hi")
+    await charge.using(run_at=timedelta(hours=1), job_key="1", conn=connection).aenqueue(1)
+    await charge.using(job_key_mode="preserve_run_at", flags={"a"}).aenqueue(invoice_id=1)
+    await resize.aenqueue({"path": "a.png", "width": 1})
+    resize_with_context.enqueue({"path": "a.png", "width": 1})
+    refund.enqueue(1, reason="late")
+    any_context.enqueue(invoice_id=1)
+    bare_context.enqueue(invoice_id=1)
+    without_lifespan.enqueue(invoice_id=1)
+    no_parameters.using(priority=1).using(max_attempts=2).enqueue()
+    the_rest.enqueue("ada", more=1)
+    specs: list[JobSpec] = [send_email.spec("ada"), resize.spec({"path": "b.png", "width": 2})]
+    jobs: list[Job] = await app.aadd_jobs(specs, conn=connection) + app.add_jobs(specs)
+    with app.on_connection(connection):
+        charge.enqueue(2)
+    print_all(job, same, jobs)
+
+
+def call(ctx: JobContext[Deps]) -> None:
+    running: Coroutine[Any, Any, None] = send_email("ada@example.com")
+    width: int = resize({"path": "a.png", "width": 1})
+    same: int = resize.fn({"path": "a.png", "width": 1})
+    running.close()
+    print_all(width, same, resize.identifier, charge.fn(ctx, 1).close())
+
+
+async def by_name() -> None:
+    job: Job = app.add_job("in_node", {"any": "json"}, queue_name="q", run_at=timedelta(1))
+    same: Job = await app.aadd_job("in_node", [1], priority=1, job_key="a", conn=None)
+    removed: Job | None = app.remove_job("a") or await app.aremove_job("a")
+    level: int = plain.migrate() + await app.amigrate()
+    tasks: dict[str, Task[..., Any]] = app.tasks()
+    async with plain:
+        await app.close()
+    print_all(job, same, removed, level, tasks)
 
 
 def errors(error: GraphileWorkerError) -> str:

@@ -40,12 +40,26 @@ def test_what_is_given_wins_over_the_environment(monkeypatch):
     assert conninfo_to_dict(resolve("given"))["dbname"] == "given"
 
 
-@pytest.mark.parametrize("nothing", [None, ""])
-def test_database_url_is_next(monkeypatch, nothing):
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_an_empty_string_is_refused_rather_than_taken_for_another_database(monkeypatch, empty):
+    monkeypatch.setenv("DATABASE_URL", "postgres://host/from_url")
+
+    with pytest.raises(ConfigurationError, match="empty"):
+        resolve(empty)
+
+
+def test_the_tail_of_a_password_is_not_taken_for_a_host():
+    with pytest.raises(ConfigurationError) as caught:
+        resolve("postgres://me:s3cr3t@canary@host/db")
+
+    assert "canary" not in str(caught.value)
+
+
+def test_database_url_is_next(monkeypatch):
     monkeypatch.setenv("DATABASE_URL", "postgres://host/from_url")
     monkeypatch.setenv("PGDATABASE", "from_libpq")
 
-    assert conninfo_to_dict(resolve(nothing))["dbname"] == "from_url"
+    assert conninfo_to_dict(resolve(None))["dbname"] == "from_url"
 
 
 def test_libpqs_own_variables_are_last_and_stay_libpqs(monkeypatch):

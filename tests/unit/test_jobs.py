@@ -1,6 +1,7 @@
 """The values JobSpec and Job: what they check, what they show."""
 
 import json
+import pickle
 from dataclasses import FrozenInstanceError, fields, replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -11,11 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphile_worker.errors import JobSpecError
-from graphile_worker.jobs import EARLIEST, EPOCH, LATEST, Job, JobKeyMode, JobSpec, moment
-
-YEAR_1900 = -2_208_988_800_000_000
-YEAR_2200 = 7_258_118_400_000_000
+from graphile_worker.errors import JobSpecError, SchemaMissing, SchemaTooNew, SchemaTooOld
+from graphile_worker.jobs import EARLIEST, EPOCH, LATEST, JobKeyMode, JobSpec, moment
+from tests.support.jobs import make_job
 
 
 @pytest.mark.feature("F56")
@@ -188,27 +187,55 @@ def test_a_long_value_is_cut_in_the_message_but_whole_in_the_error():
     assert caught.value.value == "x" * 10_000
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        JobSpecError("priority", 40000, "too big", "22003"),
+        SchemaMissing("it's"),
+        SchemaTooOld("jobs", 10),
+        SchemaTooNew("jobs", 21),
+    ],
+)
+def test_errors_travel_between_processes(error):
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+
+
+def test_a_value_that_cannot_travel_stays_behind():
+    error = JobSpecError("payload", object(), "has no JSON form", "22P02")
+
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_number_of_too_many_digits_is_refused_without_its_digits():
+    assert _refusal(priority=10**5000)[::2] == ("priority", "22003")
+
+
 def test_the_message_of_a_bad_payload_never_quotes_it():
     error = JobSpecError("payload", {"password": "s3cr3t-canary"}, "too big", "54000")
 
     assert str(error) == "payload: too big [54000]"
 
 
-@given(st.integers(YEAR_1900, YEAR_2200))
-def test_a_moment_is_exact_to_the_microsecond(microseconds):
-    assert moment(microseconds / 1_000_000) == EPOCH + timedelta(microseconds=microseconds)
+@given(st.datetimes(timezones=st.just(UTC)))
+def test_a_moment_is_exact_to_the_microsecond(when):
+    micros = (when - EPOCH) // timedelta(microseconds=1)
+    seconds = f"{Decimal(micros) / 1_000_000:.6f}"
+
+    assert moment(seconds) == when
 
 
 @pytest.mark.parametrize(
     ("epoch", "expected"),
     [
-        (0.0, EPOCH),
-        (float("inf"), LATEST),
-        (float("-inf"), EARLIEST),
-        (1e300, LATEST),
-        (-1e300, EARLIEST),
-        (253402300800.0, LATEST),
-        (-62135596801.0, EARLIEST),
+        ("0.000000", EPOCH),
+        ("Infinity", LATEST),
+        ("-Infinity", EARLIEST),
+        ("9224318015999.999999", LATEST),
+        ("-210866803200.000000", EARLIEST),
+        ("253402300800.000000", LATEST),
+        ("-62135596801.000000", EARLIEST),
     ],
 )
 def test_moments_outside_the_calendar_become_its_ends(epoch, expected):
@@ -218,7 +245,9 @@ def test_moments_outside_the_calendar_become_its_ends(epoch, expected):
 
 @pytest.mark.feature("F47")
 def test_a_job_shows_its_times_as_aware_datetimes():
-    job = make_job(run_at=1.5, created_at=2.25, updated_at=3.0, locked_at=4.0)
+    job = make_job(
+        run_at="1.500000", created_at="2.250000", updated_at="3.000000", locked_at="4.000000"
+    )
 
     assert job.run_at == datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)
     assert job.created_at == datetime(1970, 1, 1, 0, 0, 2, 250_000, UTC)
@@ -292,28 +321,6 @@ def test_the_repr_of_a_job_holds_no_payload():
     job = make_job(payload_text='"s3cr3t-canary"', attempts=1, max_attempts=25)
 
     assert repr(job) == "<Job 7 resize 1/25>"
-
-
-def make_job(**given: Any) -> Job:
-    row: dict[str, Any] = {
-        "id": 7,
-        "task_identifier": "resize",
-        "queue_name": None,
-        "payload_text": "{}",
-        "priority": 0,
-        "run_at": 0.0,
-        "attempts": 0,
-        "max_attempts": 25,
-        "last_error": None,
-        "created_at": 0.0,
-        "updated_at": 0.0,
-        "key": None,
-        "locked_at": None,
-        "locked_by": None,
-        "revision": 0,
-        "flags": None,
-    }
-    return Job(**{**row, **given})
 
 
 def _refusal(**given: Any) -> tuple[str, object, str]:

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphile_worker.errors import JobSpecError
-from graphile_worker.payloads import MAX_DEPTH, encode
+from graphile_worker.payloads import encode
+from graphile_worker.payloads.writing import MAX_DEPTH
 
 SECRET = "s3cr3t-canary"
 

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from psycopg import Connection as Psycopg
 from psycopg import OperationalError, RawCursor
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
 from graphile_worker.db.conninfo import resolve
-from graphile_worker.db.database import BlockingConnection, has_input, with_retries_blocking
+from graphile_worker.db.database import has_input, with_retries_blocking
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import render_bytes
@@ -25,7 +26,7 @@ T = TypeVar("T")
 IDLE_SECONDS = 30.0
 
 # Connections that a fork brought along: closing one politely would end the parent's session, so
-# they are kept, untouched, for as long as this process lives.
+# they are only put aside for as long as this process lives.
 _inherited: list[Psycopg[TupleRow]] = []
 
 
@@ -33,12 +34,12 @@ class BlockingPsycopgConnection:
     """One psycopg connection, ours or the caller's; rows are tuples whatever its owner prefers."""
 
     def __init__(self, connection: Psycopg[TupleRow], schemas: Schemas) -> None:
-        self._connection = connection
+        self.raw = connection
         self._schemas = schemas
 
     def run(self, query: Query[T]) -> T:
         text = render_bytes(query.statement, self._schemas)
-        with RawCursor(self._connection, row_factory=tuple_row) as cursor:
+        with RawCursor(self.raw, row_factory=tuple_row) as cursor:
             cursor.execute(text, query.args or None)
             return query.read(cursor.fetchall() if cursor.description else [])
 
@@ -54,20 +55,23 @@ class BlockingPsycopgDatabase:
         self._prepare_threshold = 5 if prepared_statements else None
         self._local = threading.local()
         self._threads: weakref.WeakSet[_ThreadConnection] = weakref.WeakSet()
+        self._lock = threading.Lock()
         _open_databases.add(self)
 
     def run(self, query: Query[T]) -> T:
         return with_retries_blocking(query, lambda: self._run_once(query))
 
     @contextmanager
-    def transaction(self) -> Iterator[BlockingConnection]:
+    def transaction(self) -> Iterator[BlockingPsycopgConnection]:
         connection = self._connection()
         with connection.transaction():
             yield BlockingPsycopgConnection(connection, self.schemas)
 
     def close(self) -> None:
         """Close the connections of all threads; the next query opens a new one."""
-        for held in list(self._threads):
+        with self._lock:
+            threads = list(self._threads)
+        for held in threads:
             held.close()
 
     def _run_once(self, query: Query[T]) -> T:
@@ -77,7 +81,8 @@ class BlockingPsycopgDatabase:
         held: _ThreadConnection | None = getattr(self._local, "held", None)
         if held is None or not held.usable():
             held = self._local.held = _ThreadConnection(self._connect())
-            self._threads.add(held)
+            with self._lock:
+                self._threads.add(held)
         return held.take()
 
     def _connect(self) -> Psycopg[TupleRow]:
@@ -102,10 +107,14 @@ class _ThreadConnection:
         if self._process != os.getpid():
             self._abandon()
             return False
-        if self._connection.closed or not self._answers():
+        if self._connection.closed or not self._is_idle() or not self._answers():
             self.close()
             return False
         return True
+
+    def _is_idle(self) -> bool:
+        # An exception out of a signal handler can leave a call in the middle of its statement.
+        return self._connection.info.transaction_status == TransactionStatus.IDLE
 
     def close(self) -> None:
         if self._process == os.getpid():
@@ -130,7 +139,9 @@ class _ThreadConnection:
         if any(self._connection is each for each in _inherited):
             return
         _inherited.append(self._connection)
-        os.close(self._connection.fileno())
+        if not self._connection.closed:
+            # This process's copy of the socket, without a word to the server.
+            os.close(self._connection.fileno())
 
 
 _open_databases: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -25,6 +25,9 @@ def resolve(given: str | None) -> str:
 
     A bare word is the name of a database, as in the reference.
     """
+    if given is not None and not given.strip():
+        # Most likely a variable that is not set: no other database will do instead.
+        raise ConfigurationError("the connection string is empty")
     text = given or os.environ.get("DATABASE_URL")
     if text:
         return _parsed(text)
@@ -46,6 +49,9 @@ def _parsed(text: str) -> str:
             "the connection string cannot be read: expected postgres://user@host/database "
             "or host=… dbname=…"
         ) from None
+    if "@" in str(settings.get("host", "")):
+        # The rest of a password with an @ of its own, which must be written %40.
+        raise ConfigurationError("the host in the connection string holds an @")
     return _conninfo(settings)
 
 

@@ -36,35 +36,42 @@ Borrowing = Callable[[], AbstractAsyncContextManager[Any]]
 BlockingBorrowing = Callable[[], AbstractContextManager[Any]]
 
 
-def open_database(source: object, schemas: Schemas) -> Database:
+def open_database(
+    source: object, schemas: Schemas, *, prepared_statements: bool = True
+) -> Database:
     """The async database that a client was given."""
     if source is None or isinstance(source, str):
-        return PsycopgDatabase(source, schemas)
+        return PsycopgDatabase(source, schemas, prepared_statements=prepared_statements)
     if isinstance(source, psycopg_pool.AsyncConnectionPool):
         return LentDatabase(source.connection, _psycopg_transaction(source), schemas)
     if is_a(source, "asyncpg.pool", "Pool"):
         return LentDatabase(source.acquire, _asyncpg_transaction(source), schemas)  # type: ignore[attr-defined]  # known by class
     if is_a(source, "sqlalchemy.ext.asyncio", "AsyncEngine"):
-        return LentDatabase(source.begin, source.begin, schemas)  # type: ignore[attr-defined]  # known by class
+        return LentDatabase(source.begin, _sqlalchemy_transaction(source), schemas)  # type: ignore[attr-defined]  # known by class
     raise ConfigurationError(
         f"a {type(source).__qualname__} is not a database for async code: expected a connection "
-        "string, a psycopg AsyncConnectionPool, an asyncpg Pool or a SQLAlchemy AsyncEngine"
+        "string, a psycopg AsyncConnectionPool, an asyncpg Pool or a SQLAlchemy AsyncEngine. "
+        "A single connection is given to the calls that shall join it, as conn="
     )
 
 
-def open_blocking_database(source: object, schemas: Schemas) -> BlockingDatabase:
+def open_blocking_database(
+    source: object, schemas: Schemas, *, prepared_statements: bool = True
+) -> BlockingDatabase:
     """The blocking database that a client was given."""
     if source is None or isinstance(source, str):
-        return BlockingPsycopgDatabase(source, schemas)
+        return BlockingPsycopgDatabase(source, schemas, prepared_statements=prepared_statements)
     if isinstance(source, psycopg_pool.ConnectionPool):
         return BlockingLentDatabase(
             source.connection, _blocking_psycopg_transaction(source), schemas
         )
     if is_a(source, "sqlalchemy.engine", "Engine"):
-        return BlockingLentDatabase(source.begin, source.begin, schemas)  # type: ignore[attr-defined]  # known by class
+        begin = _blocking_sqlalchemy_transaction(source)
+        return BlockingLentDatabase(source.begin, begin, schemas)  # type: ignore[attr-defined]  # known by class
     raise ConfigurationError(
         f"a {type(source).__qualname__} is not a database for blocking code: expected a "
-        "connection string, a psycopg ConnectionPool or a SQLAlchemy Engine"
+        "connection string, a psycopg ConnectionPool or a SQLAlchemy Engine. A single connection "
+        "is given to the calls that shall join it, as conn="
     )
 
 
@@ -132,6 +139,29 @@ def _asyncpg_transaction(pool: Any) -> Borrowing:
     async def begin() -> AsyncIterator[Any]:
         async with pool.acquire() as connection, connection.transaction():
             yield connection
+
+    return begin
+
+
+def _sqlalchemy_transaction(engine: Any) -> Borrowing:
+    @asynccontextmanager
+    async def begin() -> AsyncIterator[Any]:
+        async with engine.connect() as connection:
+            # An engine may be in autocommit mode, where begin() begins nothing.
+            await connection.execution_options(isolation_level="READ COMMITTED")
+            async with connection.begin():
+                yield connection
+
+    return begin
+
+
+def _blocking_sqlalchemy_transaction(engine: Any) -> BlockingBorrowing:
+    @contextmanager
+    def begin() -> Iterator[Any]:
+        with engine.connect() as connection:
+            connection.execution_options(isolation_level="READ COMMITTED")
+            with connection.begin():
+                yield connection
 
     return begin
 

@@ -9,6 +9,7 @@ from enum import Enum, auto
 from typing import Any
 
 from graphile_worker.errors import (
+    ConfigurationError,
     MigrationBlocked,
     SchemaError,
     SchemaMissing,
@@ -29,7 +30,7 @@ from graphile_worker.sql.migrations import (
     script,
 )
 from graphile_worker.sql.query import Atomic, Pause, Plan, Query
-from graphile_worker.sql.statements import script_text
+from graphile_worker.sql.statements import Style, render, script_text
 
 logger = logging.getLogger("graphile_worker")
 
@@ -118,10 +119,22 @@ def migration_sql(schema: str, ext_schema: str | None = None, *, from_level: int
     it in one transaction.
     """
     schemas = Schemas.named(schema, ext_schema)
+    return "\n".join(script_text(path, schemas) for path in _paths(from_level))
+
+
+def migration_statements(
+    schema: str, ext_schema: str | None = None, *, from_level: int = 0
+) -> list[str]:
+    """`migration_sql`, statement by statement, for drivers that take only one at a time."""
+    schemas = Schemas.named(schema, ext_schema)
+    names = [query.statement for query in _statements(_paths(from_level))]
+    return [render(name, schemas, Style.NATIVE) for name in names]
+
+
+def _paths(from_level: int) -> tuple[str, ...]:
     if from_level not in _SCRIPTS:
-        raise SchemaTooOld(schema, from_level)
-    paths = _SCRIPTS[from_level] + ("ext/schema", *(f"ext/{step}" for step in EXT_STEPS))
-    return "\n".join(script_text(path, schemas) for path in paths)
+        raise ConfigurationError(f"from_level must be 0, 18 or 19, got {from_level}")
+    return _SCRIPTS[from_level] + ("ext/schema", *(f"ext/{step}" for step in EXT_STEPS))
 
 
 _SCRIPTS: dict[int, tuple[str, ...]] = {

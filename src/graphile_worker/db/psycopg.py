@@ -10,7 +10,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
 from graphile_worker.db.conninfo import resolve
-from graphile_worker.db.database import Connection, has_input, with_retries
+from graphile_worker.db.database import has_input, with_retries
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
@@ -23,12 +23,12 @@ class PsycopgConnection:
     """One psycopg connection, ours or the caller's; rows are tuples whatever its owner prefers."""
 
     def __init__(self, connection: AsyncConnection[TupleRow], schemas: Schemas) -> None:
-        self._connection = connection
+        self.raw = connection
         self._schemas = schemas
 
     async def run(self, query: Query[T]) -> T:
         text = render_bytes(query.statement, self._schemas)
-        async with AsyncRawCursor(self._connection, row_factory=tuple_row) as cursor:
+        async with AsyncRawCursor(self.raw, row_factory=tuple_row) as cursor:
             await cursor.execute(text, query.args or None)
             return query.read(await cursor.fetchall() if cursor.description else [])
 
@@ -59,7 +59,7 @@ class PsycopgDatabase:
         return await with_retries(query, lambda: self._run_once(query))
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
+    async def transaction(self) -> AsyncIterator[PsycopgConnection]:
         async with self._connections().take() as connection, connection.transaction():
             yield PsycopgConnection(connection, self.schemas)
 

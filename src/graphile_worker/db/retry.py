@@ -3,8 +3,14 @@
 import random
 from typing import Any
 
+import psycopg
+
 from graphile_worker.sql.failures import TRANSIENT, sqlstate_of
 from graphile_worker.sql.query import Atomic, Pause, Plan, Query
+
+# Classes of SQLSTATE: connections, transactions that were in the way or on a standby, resources,
+# objects in use, an operator at work.
+PASSING = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 
 ATTEMPTS = 20
 SHORTEST = 0.05
@@ -24,6 +30,27 @@ def retrying(step: Query[Any] | Atomic) -> Plan[Any]:
                 raise
         yield Pause(delay_after(attempt))
     raise AssertionError("the last attempt either answers or raises")
+
+
+def lasting(step: Query[Any] | Atomic) -> Plan[Any]:
+    """The step until it is answered, however long the database is away."""
+    attempt = 0
+    while True:
+        try:
+            return (yield step)
+        except Exception as error:
+            if not is_passing(error):
+                raise
+        yield Pause(delay_after(attempt))
+        attempt += 1
+
+
+def is_passing(error: BaseException) -> bool:
+    """Will it go away by itself: a lost connection, a restart, too many sessions, a time limit?"""
+    state = sqlstate_of(error)
+    if state is None:
+        return isinstance(error, psycopg.OperationalError | OSError | TimeoutError)
+    return state in TRANSIENT or state[:2] in PASSING
 
 
 def delay_after(attempt: int) -> float:

@@ -1,13 +1,14 @@
 """Plans for adding jobs: what is asked when an answer is missing, and what a refusal means."""
 
 import json
+import logging
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from graphile_worker.errors import JobSpecError, SchemaMissing
-from graphile_worker.jobs import EPOCH, Job, JobKeyMode, JobSpec
+from graphile_worker.jobs import EPOCH, Job, JobKeyMode, JobSpec, microseconds
 from graphile_worker.payloads import encode
 from graphile_worker.sql import jobs as sql
 from graphile_worker.sql.failures import MISSING, Failure, failure_of, sqlstate_of
@@ -15,9 +16,14 @@ from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.jobs import JOB_COLUMNS, MICROSECOND, read_job, when_args
 from graphile_worker.sql.query import Plan, Row
 
+logger = logging.getLogger("graphile_worker")
+
 # A keyed add comes back empty when a fetch locked the job at that very moment. The next call sees
 # the lock and makes a successor, so it takes a row of such moments to get here.
 TRIES = 100
+
+# How add_jobs.sql says that a key was lost, where it may not be.
+LOST_KEY = "22012"
 
 # Positions of what follows the columns of a Job in add_job and add_jobs.
 QUEUE_ID, TASK_ID, NOW = JOB_COLUMNS, JOB_COLUMNS + 1, JOB_COLUMNS + 2
@@ -49,16 +55,20 @@ def adding_job(spec: JobSpec, schemas: Schemas, *, max_bytes: int | None) -> Pla
         try:
             rows = yield query
         except Exception as error:
-            raise refusal(error, schemas, spec) from error
+            raise_refusal(error, schemas, spec)
         if rows:
             return (yield from _named_job(rows[0], spec))
     raise _lost(spec)
 
 
 def adding_jobs(
-    specs: Sequence[JobSpec], schemas: Schemas, *, max_bytes: int | None
+    specs: Sequence[JobSpec], schemas: Schemas, *, max_bytes: int | None, all_or_nothing: bool
 ) -> Plan[list[Job]]:
-    """Add many jobs in one round trip; what each became, in the order of the specs."""
+    """Add many jobs in one round trip; what each became, in the order of the specs.
+
+    On a connection of ours each statement commits, so a batch that lost a key is undone and sent
+    again whole. In a caller's transaction an error would lose that, so only the lost ones are.
+    """
     _check_batch(specs)
     payloads = [encode(spec.payload, max_bytes=max_bytes) for spec in specs]
     jobs: list[Job | None] = [None] * len(specs)
@@ -66,13 +76,16 @@ def adding_jobs(
     for _ in range(TRIES):
         if not missing:
             return [job for job in jobs if job is not None]
+        listing = specs_json(specs, payloads, missing)
         try:
-            rows = yield sql.add_jobs(specs_json(specs, payloads, missing))
+            rows = yield sql.add_jobs(listing, len(missing) if all_or_nothing else None)
         except Exception as error:
-            raise refusal(error, schemas) from error
+            if sqlstate_of(error) == LOST_KEY:
+                continue
+            raise_refusal(error, schemas)
         rows = yield from _with_names(rows, [specs[index] for index in missing])
         missing = pair(rows, specs, payloads, missing, into=jobs)
-    raise _lost(specs[missing[0]])
+    raise _lost(next(specs[index] for index in missing if specs[index].job_key is not None))
 
 
 def pair(
@@ -88,7 +101,7 @@ def pair(
     A keyed row is known by its key. Others are known by all that the spec asked for: where two
     specs ask for the same, it does not matter which row is whose.
     """
-    now = round(rows[0][NOW] * 1_000_000) if rows else 0
+    now = microseconds(rows[0][NOW]) if rows else 0
     keyed: dict[str, int] = {}
     alike: dict[tuple[object, ...], deque[int]] = defaultdict(deque)
     for index in wanted:
@@ -119,11 +132,20 @@ def _pair_nameless(
     """Pair rows whose names are unknown: the job was done, and its names cleaned up, so fast."""
     for row in rows:
         rest = _got(row)[2:]
-        position = next(
-            each for asked, each in alike.items() if each and asked[2:] == rest
-        ).popleft()
+        left = [(asked, places) for asked, places in alike.items() if places]
+        position = next(places for asked, places in left if asked[2:] == rest).popleft()
         job = into[position] = read_job(row)
         job.task_identifier, job.queue_name = specs[position].identifier, specs[position].queue_name
+
+
+def _names(task_ids: list[int], queue_ids: list[int]) -> Plan[Sequence[Row]]:
+    try:
+        names: Sequence[Row] = yield sql.get_names(task_ids, queue_ids)
+    except Exception:
+        # The jobs are added: whatever is wrong now, the caller must not add them again.
+        logger.warning("the names of new tasks and queues could not be read", exc_info=True)
+        return []
+    return names
 
 
 def specs_json(
@@ -134,18 +156,20 @@ def specs_json(
     return json.dumps(listing, ensure_ascii=False, separators=(",", ":"))
 
 
-def refusal(error: Exception, schemas: Schemas, spec: JobSpec | None = None) -> Exception:
-    """The error of ours that a refused job stands for, or the error itself."""
+def raise_refusal(error: Exception, schemas: Schemas, spec: JobSpec | None = None) -> NoReturn:
+    """Raise the error of ours that a refused job stands for, or the error as it is."""
     failure = failure_of(error)
     meaning = None if failure is None else _spec_error(failure, spec)
-    return meaning or absence(error, schemas)
+    if meaning is None:
+        raise_absence(error, schemas)
+    raise meaning from error
 
 
-def absence(error: Exception, schemas: Schemas) -> Exception:
-    """`SchemaMissing` if that is what a database error stands for, or the error itself."""
+def raise_absence(error: Exception, schemas: Schemas) -> NoReturn:
+    """Raise `SchemaMissing` if that is what a database error stands for, or the error as it is."""
     if sqlstate_of(error) in MISSING:
-        return SchemaMissing(schemas.shared)
-    return error
+        raise SchemaMissing(schemas.shared) from error
+    raise error
 
 
 def _spec_error(failure: Failure, spec: JobSpec | None) -> JobSpecError | None:
@@ -208,7 +232,7 @@ def _with_names(rows: Sequence[Row], specs: Sequence[JobSpec]) -> Plan[list[Row]
         queue_names = dict.fromkeys(queues, next(iter(new_queues), None))
     else:
         # Several new names at once: only the tables can say which is which.
-        names = yield sql.get_names(sorted(tasks), sorted(queues))
+        names = yield from _names(sorted(tasks), sorted(queues))
         task_names = {number: name for kind, number, name in names if kind == "task"}
         queue_names = {number: name for kind, number, name in names if kind == "queue"}
     return [
@@ -263,17 +287,16 @@ def _got(row: Row) -> tuple[object, ...]:
         row[1],
         row[2],
         row[3],
-        row[5],
+        microseconds(row[5]),
         row[7],
         row[4],
         None if flags is None else frozenset(json.loads(flags)),
     )
 
 
-def _when(when: datetime | timedelta | None, now: int) -> float:
-    """Seconds after 1970, rounded as PostgreSQL rounds them."""
+def _when(when: datetime | timedelta | None, now: int) -> int:
     if isinstance(when, datetime):
-        now = (when - EPOCH) // MICROSECOND
-    elif isinstance(when, timedelta):
-        now += when // MICROSECOND
-    return now / 1_000_000
+        return (when - EPOCH) // MICROSECOND
+    if isinstance(when, timedelta):
+        return now + when // MICROSECOND
+    return now

@@ -1,7 +1,7 @@
 """Plans for looking jobs up and after them: arguments checked, refusals explained."""
 
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import NoReturn, TypeVar
 
 from graphile_worker.errors import JobSpecError
 from graphile_worker.jobs import (
@@ -13,7 +13,7 @@ from graphile_worker.jobs import (
     check_when,
 )
 from graphile_worker.sql import jobs as sql
-from graphile_worker.sql.adding import absence, refusal
+from graphile_worker.sql.adding import raise_absence, raise_refusal
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Plan, Query
 
@@ -66,7 +66,7 @@ def rescheduling_jobs(
         attempts=attempts,
         max_attempts=max_attempts,
     )
-    return _rescheduling(query, schemas)
+    return _explained(query, schemas, raise_refusal)
 
 
 def unlocking_workers(pool_ids: Iterable[str], schemas: Schemas) -> Plan[None]:
@@ -84,17 +84,13 @@ def _checked_ids(job_ids: Iterable[int]) -> list[int]:
     return ids
 
 
-def _rescheduling(query: Query[T], schemas: Schemas) -> Plan[T]:
+def _explained(
+    query: Query[T],
+    schemas: Schemas,
+    explain: Callable[[Exception, Schemas], NoReturn] = raise_absence,
+) -> Plan[T]:
     try:
         answer: T = yield query
     except Exception as error:
-        raise refusal(error, schemas) from error
-    return answer
-
-
-def _explained(query: Query[T], schemas: Schemas) -> Plan[T]:
-    try:
-        answer: T = yield query
-    except Exception as error:
-        raise absence(error, schemas) from error
+        explain(error, schemas)
     return answer

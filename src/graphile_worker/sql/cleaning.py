@@ -7,15 +7,17 @@ a moment, given up at once when somebody is in the way, tried again.
 
 from collections.abc import Collection, Iterable
 from enum import StrEnum
-from typing import Any
+from typing import assert_never
 
-from graphile_worker.errors import ConfigurationError, MigrationBlocked
+from graphile_worker.errors import CleanupBlocked, ConfigurationError
 from graphile_worker.jobs import check_text
 from graphile_worker.sql import admin
+from graphile_worker.sql.adding import raise_absence
 from graphile_worker.sql.failures import LOCK_NOT_AVAILABLE, sqlstate_of
+from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Atomic, Pause, Plan, Query
 
-TRIES = 40
+TRIES = 20
 PAUSE = 0.25
 
 
@@ -27,30 +29,51 @@ class CleanupTask(StrEnum):
     GC_JOB_QUEUES = "GC_JOB_QUEUES"
 
 
-def cleaning(tasks: Iterable[CleanupTask | str], keep: Collection[str]) -> Plan[None]:
-    """Delete what these tasks name, but for the task identifiers to keep."""
+def cleaning(
+    tasks: Iterable[CleanupTask | str], keep: Collection[str], schemas: Schemas
+) -> Plan[dict[CleanupTask, int]]:
+    """Delete what these tasks name, but for the task identifiers to keep; how many of each."""
     chosen = {_cleanup_task(task) for task in tasks}
-    if CleanupTask.DELETE_PERMAFAILED_JOBS in chosen:
-        yield admin.delete_permanently_failed_jobs()
-    if CleanupTask.GC_TASK_IDENTIFIERS in chosen:
-        kept = sorted(check_text("task_identifiers_to_keep", name) for name in keep)
-        if (yield admin.find_unused_tasks(kept)):
-            yield from _while_nobody_adds(admin.lock_tasks(), admin.delete_unused_tasks(kept))
-    if CleanupTask.GC_JOB_QUEUES in chosen and (yield admin.find_unused_queues()):
-        yield from _while_nobody_adds(admin.lock_queues(), admin.delete_unused_queues())
+    kept = sorted(check_text("task_identifiers_to_keep", name) for name in keep)
+    deleted: dict[CleanupTask, int] = {}
+    try:
+        for task in CleanupTask:
+            if task in chosen:
+                deleted[task] = yield from _cleaned(task, kept)
+    except Exception as error:
+        raise_absence(error, schemas)
+    return deleted
 
 
-def _while_nobody_adds(lock: Query[Any], deletion: Query[Any]) -> Plan[None]:
+def _cleaned(task: CleanupTask, kept: list[str]) -> Plan[int]:
+    count = 0
+    match task:
+        case CleanupTask.DELETE_PERMAFAILED_JOBS:
+            count = yield admin.delete_permanently_failed_jobs()
+        case CleanupTask.GC_TASK_IDENTIFIERS:
+            if (yield admin.find_unused_tasks(kept)):
+                deletion = admin.delete_unused_tasks(kept)
+                count = yield from _while_nobody_adds(admin.lock_tasks(), deletion)
+        case CleanupTask.GC_JOB_QUEUES:
+            if (yield admin.find_unused_queues()):
+                deletion = admin.delete_unused_queues()
+                count = yield from _while_nobody_adds(admin.lock_queues(), deletion)
+        case _:
+            assert_never(task)
+    return count
+
+
+def _while_nobody_adds(lock: Query[None], deletion: Query[int]) -> Plan[int]:
     for _ in range(TRIES):
         try:
-            yield Atomic((admin.wait_briefly_for_locks(), lock, deletion))
-            return
+            *_, count = yield Atomic((admin.wait_briefly_for_locks(), lock, deletion))
+            return int(count)
         except Exception as error:
             if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
                 raise
             blocked = error
         yield Pause(PAUSE)
-    raise MigrationBlocked(
+    raise CleanupBlocked(
         "transactions that add jobs stayed open: clean up again when none of them lasts for long"
     ) from blocked
 

@@ -23,7 +23,6 @@ class Failure:
 
     sqlstate: str
     constraint: str | None
-    message: str
 
 
 def failure_of(error: BaseException) -> Failure | None:
@@ -31,7 +30,7 @@ def failure_of(error: BaseException) -> Failure | None:
     for candidate in _unwrapped(error):
         state = getattr(candidate, "sqlstate", None) or getattr(candidate, "pgcode", None)
         if isinstance(state, str):
-            return Failure(state, _constraint_of(error), str(candidate))
+            return Failure(state, _constraint_of(error))
     return None
 
 

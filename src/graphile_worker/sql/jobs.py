@@ -34,8 +34,8 @@ def add_job(spec: JobSpec, payload: str | None) -> Query[list[Row]]:
     )
 
 
-def add_jobs(specs_json: str) -> Query[list[Row]]:
-    return Query("add_jobs", (specs_json,), list)
+def add_jobs(specs_json: str, expected: int | None) -> Query[list[Row]]:
+    return Query("add_jobs", (specs_json, expected), list)
 
 
 def get_names(task_ids: list[int], queue_ids: list[int]) -> Query[list[Row]]:

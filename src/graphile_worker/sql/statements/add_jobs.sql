@@ -1,5 +1,6 @@
--- Add the jobs of the JSON array $1, with one call for each way to treat keys; rows come in no order,
--- and none for a key that was lost to another session that held it.
+-- Add the jobs of the JSON array $1, with one call for each way to treat keys; rows come in no order.
+-- A key that was lost to another session that held it has no row; if there must be $2 rows and are
+-- not, all of it fails with a division by zero.
 with calls as (
   select
     spec.preserve_run_at,
@@ -52,6 +53,26 @@ with calls as (
     position
   )
   group by spec.preserve_run_at
+), added as (
+  select
+    jobs.id,
+    jobs.task_id,
+    jobs.job_queue_id,
+    jobs.payload,
+    jobs.priority,
+    jobs.run_at,
+    jobs.attempts,
+    jobs.max_attempts,
+    jobs.last_error,
+    jobs.created_at,
+    jobs.updated_at,
+    jobs.key,
+    jobs.locked_at,
+    jobs.locked_by,
+    jobs.revision,
+    jobs.flags
+  from calls
+  cross join lateral :schema.add_jobs(calls.specs, calls.preserve_run_at) as jobs
 )
 select
   jobs.id,
@@ -60,8 +81,12 @@ select
   :job_columns,
   jobs.job_queue_id,
   jobs.task_id,
-  extract(epoch from now())::float8
-from calls
-cross join lateral :schema.add_jobs(calls.specs, calls.preserve_run_at) as jobs
+  extract(epoch from now())::text
+from added as jobs
 left join :schema._private_tasks as tasks on tasks.id = jobs.task_id
-left join :schema._private_job_queues as job_queues on job_queues.id = jobs.job_queue_id;
+left join :schema._private_job_queues as job_queues on job_queues.id = jobs.job_queue_id
+where 1 / case
+  when $2::int is null then 1
+  when (select count(*) from added) = $2::int then 1
+  else 0
+end = 1;

@@ -1,0 +1,213 @@
+"""App: tasks, and the database that their jobs go to, in one object."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Self, overload
+from weakref import WeakKeyDictionary
+
+from graphile_worker import sync
+from graphile_worker.client import Client
+from graphile_worker.hooks import Hooks
+from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
+from graphile_worker.tasks import D, Tasks
+
+
+class App(Tasks[D]):
+    """Tasks and where their jobs go. Making one connects to nothing; the first call does.
+
+    `dsn` is a connection string (default: `DATABASE_URL`, then libpq's variables). `lifespan` is a
+    function that returns an async context manager; a worker enters it before its first job, and
+    tasks find what it yields in `ctx.deps`.
+
+    `add_job`, `add_jobs`, `remove_job` and `enqueue` block; those that begin with `a` are awaited.
+    """
+
+    @overload
+    def __init__(
+        self: "App[None]",
+        dsn: str | None = None,
+        *,
+        schema: str | None = None,
+        lifespan: None = None,
+        include: Iterable[Tasks[Any]] = (),
+        use_local_time: bool = False,
+        max_payload_bytes: int | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        schema: str | None = None,
+        lifespan: Callable[[], AbstractAsyncContextManager[D]],
+        include: Iterable[Tasks[D]] = (),
+        use_local_time: bool = False,
+        max_payload_bytes: int | None = None,
+    ) -> None: ...
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        schema: str | None = None,
+        lifespan: Callable[[], AbstractAsyncContextManager[D]] | None = None,
+        include: Iterable[Tasks[Any]] = (),
+        use_local_time: bool = False,
+        max_payload_bytes: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.lifespan = lifespan
+        self.hooks = Hooks()
+        self.on = self.hooks.on
+        self.around = self.hooks.around
+        self._dsn = dsn
+        self._options: dict[str, Any] = {
+            "hooks": self.hooks,
+            "schema": schema,
+            "use_local_time": use_local_time,
+            "max_payload_bytes": max_payload_bytes,
+        }
+        self._blocking: sync.Client | None = None
+        self._making = threading.Lock()
+        # A client belongs to a loop; a program may have several, one after the other.
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
+        self._ambient: ContextVar[object] = ContextVar("connection", default=None)
+        self.include(*include)
+
+    def add_job(
+        self,
+        identifier: str,
+        payload: Any = None,
+        *,
+        queue_name: str | None = None,
+        run_at: When | None = None,
+        max_attempts: int | None = None,
+        priority: int | None = None,
+        job_key: str | None = None,
+        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
+        flags: Collection[str] | None = None,
+        conn: object = None,
+    ) -> Job:
+        """Add one job by the name of its task, which may live in another program."""
+        return self._blocking_client().add_job(
+            identifier,
+            payload,
+            queue_name=queue_name,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            priority=priority,
+            job_key=job_key,
+            job_key_mode=job_key_mode,
+            flags=flags,
+            conn=self._connection(conn),
+        )
+
+    async def aadd_job(
+        self,
+        identifier: str,
+        payload: Any = None,
+        *,
+        queue_name: str | None = None,
+        run_at: When | None = None,
+        max_attempts: int | None = None,
+        priority: int | None = None,
+        job_key: str | None = None,
+        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
+        flags: Collection[str] | None = None,
+        conn: object = None,
+    ) -> Job:
+        """`add_job` for async code."""
+        return await self._client().add_job(
+            identifier,
+            payload,
+            queue_name=queue_name,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            priority=priority,
+            job_key=job_key,
+            job_key_mode=job_key_mode,
+            flags=flags,
+            conn=self._connection(conn),
+        )
+
+    def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
+        """Add any number of jobs in one round trip; the jobs in the order of their specs."""
+        return self._blocking_client().add_jobs(specs, conn=self._connection(conn))
+
+    async def aadd_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
+        """`add_jobs` for async code."""
+        return await self._client().add_jobs(specs, conn=self._connection(conn))
+
+    def remove_job(self, job_key: str, *, conn: object = None) -> Job | None:
+        """Remove the job with that key; one that runs is let finish and gets no other attempt."""
+        return self._blocking_client().remove_job(job_key, conn=self._connection(conn))
+
+    async def aremove_job(self, job_key: str, *, conn: object = None) -> Job | None:
+        """`remove_job` for async code."""
+        return await self._client().remove_job(job_key, conn=self._connection(conn))
+
+    def enqueue(self, spec: JobSpec, conn: object = None) -> Job:
+        """Add the job of a task; `task.enqueue(…)` comes here."""
+        return self._blocking_client().add_spec(spec, conn=self._connection(conn))
+
+    async def aenqueue(self, spec: JobSpec, conn: object = None) -> Job:
+        """`enqueue` for async code."""
+        return await self._client().add_spec(spec, conn=self._connection(conn))
+
+    @contextmanager
+    def on_connection(self, conn: object) -> Iterator[None]:
+        """Inside, whatever adds jobs to this app joins the transaction of that connection."""
+        token = self._ambient.set(conn)
+        try:
+            yield
+        finally:
+            self._ambient.reset(token)
+
+    def migrate(self) -> int:
+        """Install or upgrade the schema; the level at which it then stands."""
+        return self._blocking_client().migrate()
+
+    async def amigrate(self) -> int:
+        """`migrate` for async code."""
+        return await self._client().migrate()
+
+    async def close(self) -> None:
+        """Close what the app opened in this loop and for blocking calls; it can be used again."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
+        if self._blocking is not None:
+            self._blocking.close()
+
+    def find_enqueuer(self) -> "App[D]":
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _connection(self, conn: object) -> object:
+        return self._ambient.get() if conn is None else conn
+
+    def _client(self) -> Client:
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            self._clients[loop] = Client(self._dsn, **self._options)
+        return self._clients[loop]
+
+    def _blocking_client(self) -> sync.Client:
+        # Two threads may come first at once, and share one client all the same.
+        with self._making:
+            if self._blocking is None:
+                self._blocking = sync.Client(self._dsn, **self._options)
+            return self._blocking

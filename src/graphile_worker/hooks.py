@@ -1,0 +1,377 @@
+"""The one way to extend this library: hear what happened, or be there while it happens.
+
+    @hooks.on(JobFailed)
+    async def tell_someone(event: JobFailed) -> None: ...
+
+    @hooks.around(RunningJob)
+    @contextmanager
+    def timed(moment: RunningJob) -> Iterator[None]: ...
+
+Engines announce with `emit` and wrap with one of the `around_…` methods. Where building the event
+would cost something, they ask `hears` or `wraps` first: one look into a dictionary.
+"""
+
+import asyncio
+import difflib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from datetime import timedelta
+from functools import partial
+from typing import Any, Generic, TypeVar, overload
+
+from graphile_worker.errors import ConfigurationError
+from graphile_worker.events import BY_NAME, AddingJobs, Event, Migrating, Moment, RunningJob
+
+logger = logging.getLogger(__name__)
+
+PlainManager = AbstractContextManager[Any]
+AsyncManager = AbstractAsyncContextManager[Any]
+Listener = Callable[[Any], object]
+Wrapper = Callable[[Any], PlainManager | AsyncManager]
+
+E = TypeVar("E", bound=Event)
+R = TypeVar("R")
+W = TypeVar("W", RunningJob, Migrating)
+F = TypeVar("F", bound=Callable[[Any], object])
+AnyManager = TypeVar("AnyManager", bound=PlainManager | AsyncManager)
+PlainOnly = TypeVar("PlainOnly", bound=PlainManager)
+
+MOMENTS: tuple[type[Moment], ...] = (AddingJobs, RunningJob, Migrating)
+SECONDS_TO_END_WHEN_CANCELLED = 1.0
+NOTHING = nullcontext()
+NOTHING_IN_THREAD = nullcontext(NOTHING)
+
+
+# Said where an error was swallowed that leaves the caller without an answer.
+NOTHING_ADDED = "a hook around AddingJobs swallowed the error: no job was added"
+NOTHING_MIGRATED = "a hook around Migrating swallowed the error: nothing was migrated"
+
+
+class Hooks:
+    """Who wants to hear of events, and who wants to be around moments."""
+
+    def __init__(self) -> None:
+        self._listeners: _Table[Listener] = _Table()
+        self._wrappers: _Table[Wrapper] = _Table()
+        self._busy: dict[asyncio.Future[Any], Listener] = {}
+        self._skipped: set[str] = set()
+
+    # For those who extend
+
+    @overload
+    def on(self, event: type[E]) -> Callable[[Callable[[E], R]], Callable[[E], R]]: ...
+    @overload
+    def on(self, event: str) -> Callable[[F], F]: ...
+    def on(self, event: type[Event] | str) -> Callable[[Any], Any]:
+        """Call the decorated function, plain or async, whenever this happened.
+
+        `event` is a class, its original name, or a base class to hear all that derive from it.
+        An error in a listener is logged and reaches nobody else. The engine waits for a plain
+        function and not for an async one, which may still run when the next event comes.
+        """
+        kind = _event_class(event)
+
+        def register(listener: F) -> F:
+            self._listeners = self._listeners.plus([(kind, listener)])
+            return listener
+
+        return register
+
+    @overload
+    def around(
+        self, moment: type[AddingJobs]
+    ) -> Callable[[Callable[[AddingJobs], PlainOnly]], Callable[[AddingJobs], PlainOnly]]: ...
+    @overload
+    def around(
+        self, moment: type[W]
+    ) -> Callable[[Callable[[W], AnyManager]], Callable[[W], AnyManager]]: ...
+    def around(self, moment: type[Moment]) -> Callable[[Any], Any]:
+        """Enter the context manager that the decorated function returns, while this happens.
+
+        The one registered first is the outermost. What a context manager raises fails the
+        operation; an error that it swallows counts as success. Jobs are added in blocking code
+        too, so around AddingJobs only plain ones will do.
+
+        For a task that is a plain function, async context managers are entered on the event loop
+        and, inside them, plain ones in the task's thread; the decorated functions themselves are
+        called on the loop. For an async task all are entered on the loop.
+        """
+        _check_moment(moment)
+
+        def register(wrapper: Wrapper) -> Wrapper:
+            _check_wrapper(wrapper)
+            self._wrappers = self._wrappers.plus([(moment, wrapper)])
+            return wrapper
+
+        return register
+
+    def off(self, event: type[Event] | type[Moment] | str, function: Callable[..., object]) -> None:
+        """Forget a function that was registered for exactly this; fine when it was not."""
+        if event in MOMENTS:
+            self._wrappers = self._wrappers.minus(event, function)
+        else:
+            kind = _event_class(event)
+            self._listeners = self._listeners.minus(kind, function)
+
+    def include(self, other: "Hooks") -> None:
+        """Add all that `other` has by now, after our own; what is in both stays there once."""
+        self._listeners = self._listeners.plus(other._listeners.entries)
+        self._wrappers = self._wrappers.plus(other._wrappers.entries)
+
+    # For the engines: events
+
+    def hears(self, event: type[Event]) -> bool:
+        """Whether anybody listens for this."""
+        return bool(self._listeners[event])
+
+    def emit(self, event: Event) -> None:
+        """Tell the listeners: plain ones before this returns, async ones in tasks of their own.
+
+        Without a running event loop nobody can await the async ones: they are left out, and a
+        warning says so once. The tasks are ours until `drain` has seen them end.
+        """
+        for listener in self._listeners[type(event)]:
+            try:
+                result = listener(event)
+                if result is not None and inspect.isawaitable(result):
+                    self._follow(listener, event, result)
+            # Nobody is cancelled between two awaits: here it is an error of the listener.
+            except (Exception, asyncio.CancelledError) as error:
+                _log_failure(listener, event, error)
+
+    async def drain(self, within: timedelta | None = None) -> None:
+        """Return once the async listeners are done, and those of events that they emitted.
+
+        With `within`, what is not done by then is cancelled. A runner that stops must say it,
+        because a listener may itself be waiting for the runner to stop.
+        """
+        seconds = None if within is None else within.total_seconds()
+        try:
+            async with asyncio.timeout(seconds):
+                while busy := self._busy_here():
+                    await asyncio.wait(busy)
+        except TimeoutError:
+            await self._give_up()
+
+    # For the engines: moments
+
+    def wraps(self, moment: type[Moment]) -> bool:
+        """Whether anybody wants to be around this."""
+        return bool(self._wrappers[moment])
+
+    def around_blocking(self, moment: Moment) -> AbstractContextManager[None]:
+        """All that was registered, for blocking code; refuses async context managers."""
+        wrappers = self._wrappers[type(moment)]
+        if not wrappers:
+            return NOTHING
+        return _entered(_plain(wrapper, moment) for wrapper in wrappers)
+
+    def around_async(self, moment: Moment) -> AbstractAsyncContextManager[None]:
+        """All that was registered, plain and async, entered on the event loop."""
+        wrappers = self._wrappers[type(moment)]
+        return _entered_on_loop(wrappers, moment) if wrappers else NOTHING
+
+    def around_thread(
+        self, moment: Moment
+    ) -> AbstractAsyncContextManager[AbstractContextManager[None]]:
+        """The async ones entered on the event loop; gives the plain ones, to enter in a thread.
+
+        async with hooks.around_thread(moment) as in_thread:
+            await asyncio.to_thread(call, in_thread)    # with in_thread: …
+        """
+        wrappers = self._wrappers[type(moment)]
+        return _split(wrappers, moment) if wrappers else NOTHING_IN_THREAD
+
+    # Async listeners at work
+
+    def _follow(self, listener: Listener, event: Event, result: Any) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._skip(listener, event, result)
+            return
+        # The coroutine itself becomes the task: one inside another would be left un-awaited, and
+        # warn, when the loop ends before its first step.
+        task = asyncio.ensure_future(result, loop=loop)
+        self._busy[task] = listener
+        task.add_done_callback(partial(self._ended, listener, event))
+
+    def _skip(self, listener: Listener, event: Event, result: Any) -> None:
+        if inspect.iscoroutine(result):
+            result.close()
+        if _name(listener) in self._skipped:
+            return
+        self._skipped.add(_name(listener))
+        logger.warning(
+            "listener %s is async and was left out: %s happened in blocking code",
+            _name(listener),
+            type(event).__name__,
+        )
+
+    def _ended(self, listener: Listener, event: Event, task: asyncio.Future[Any]) -> None:
+        self._busy.pop(task, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        # The event loop has already raised KeyboardInterrupt and SystemExit.
+        if isinstance(error, Exception):
+            _log_failure(listener, event, error)
+
+    def _busy_here(self) -> set[asyncio.Future[Any]]:
+        """What runs on this loop, without the listener that asks."""
+        loop = asyncio.get_running_loop()
+        busy = {task for task in list(self._busy) if task.get_loop() is loop}
+        return busy - {asyncio.current_task()}
+
+    async def _give_up(self) -> None:
+        busy = self._busy_here()
+        for task in busy:
+            logger.warning("listener %s took too long and was cancelled", _name(self._busy[task]))
+            task.cancel()
+        if busy:
+            await asyncio.wait(busy, timeout=SECONDS_TO_END_WHEN_CANCELLED)
+
+
+class _Table(dict[type[object], tuple[F, ...]], Generic[F]):
+    """Who registered for what; looking up a class finds all whom it concerns, in order.
+
+    A table only ever learns answers: `plus` and `minus` make another one, so that a thread or a
+    loop that is in the middle of one is not disturbed.
+    """
+
+    def __init__(self, entries: tuple[tuple[type[object], F], ...] = ()) -> None:
+        super().__init__()
+        self.entries = entries
+
+    def __missing__(self, kind: type[object]) -> tuple[F, ...]:
+        found = tuple(function for wanted, function in self.entries if issubclass(kind, wanted))
+        self[kind] = found
+        return found
+
+    def plus(self, entries: Iterable[tuple[type[object], F]]) -> "_Table[F]":
+        new = [entry for entry in entries if entry not in self.entries]
+        return _Table((*self.entries, *new))
+
+    def minus(self, kind: object, function: object) -> "_Table[F]":
+        gone = (kind, function)
+        return _Table(tuple(entry for entry in self.entries if entry != gone))
+
+
+@contextmanager
+def _entered(managers: Iterable[PlainManager]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for manager in managers:
+            stack.enter_context(manager)
+        yield
+
+
+@asynccontextmanager
+async def _entered_on_loop(wrappers: tuple[Wrapper, ...], moment: Moment) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        for wrapper in wrappers:
+            manager = _made(wrapper, moment)
+            if isinstance(manager, AbstractContextManager):
+                stack.enter_context(manager)
+            else:
+                await stack.enter_async_context(manager)
+        yield
+
+
+@asynccontextmanager
+async def _split(
+    wrappers: tuple[Wrapper, ...], moment: Moment
+) -> AsyncIterator[AbstractContextManager[None]]:
+    in_thread: list[PlainManager] = []
+    async with AsyncExitStack() as stack:
+        for wrapper in wrappers:
+            manager = _made(wrapper, moment)
+            if isinstance(manager, AbstractContextManager):
+                in_thread.append(manager)
+            else:
+                await stack.enter_async_context(manager)
+        yield _entered(in_thread)
+
+
+def _plain(wrapper: Wrapper, moment: Moment) -> PlainManager:
+    manager = _made(wrapper, moment)
+    if not isinstance(manager, AbstractContextManager):
+        raise _async_refused(wrapper, moment)
+    return manager
+
+
+def _made(wrapper: Wrapper, moment: Moment) -> PlainManager | AsyncManager:
+    """What the function returns for this moment; one that can be both counts as plain."""
+    manager = wrapper(moment)
+    if isinstance(manager, AbstractContextManager):
+        return manager
+    if not isinstance(manager, AbstractAsyncContextManager):
+        raise ConfigurationError(
+            f"{_name(wrapper)} must return a context manager, got {type(manager).__name__}"
+        )
+    if isinstance(moment, AddingJobs):
+        raise _async_refused(wrapper, moment)
+    return manager
+
+
+def _async_refused(wrapper: Wrapper, moment: Moment) -> ConfigurationError:
+    return ConfigurationError(
+        f"{_name(wrapper)} returned an async context manager, "
+        f"but {type(moment).__name__} is for blocking code too: return a plain one"
+    )
+
+
+def _event_class(event: object) -> type[Event]:
+    if isinstance(event, str):
+        return _event_named(event)
+    if isinstance(event, type) and issubclass(event, Event):
+        return event
+    if event in MOMENTS:
+        raise ConfigurationError(f"{_name(event)} is a moment: use around({_name(event)})")
+    raise ConfigurationError(f"expected an event class or the name of one, got {event!r}")
+
+
+def _event_named(name: str) -> type[Event]:
+    if name in BY_NAME:
+        return BY_NAME[name]
+    close = difflib.get_close_matches(name, BY_NAME, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise ConfigurationError(f"no event is called {name!r}{hint}")
+
+
+def _check_moment(moment: object) -> None:
+    if moment not in MOMENTS:
+        moments = ", ".join(kind.__name__ for kind in MOMENTS)
+        raise ConfigurationError(f"around() takes one of {moments}, got {moment!r}")
+
+
+def _check_wrapper(wrapper: Callable[..., object]) -> None:
+    """Refuse now what could only fail later, when a job runs."""
+    if inspect.isgeneratorfunction(wrapper):
+        raise ConfigurationError(f"{_name(wrapper)} is a generator: decorate it @contextmanager")
+    if inspect.isasyncgenfunction(wrapper):
+        raise ConfigurationError(
+            f"{_name(wrapper)} is an async generator: decorate it @asynccontextmanager"
+        )
+    if inspect.iscoroutinefunction(wrapper):
+        raise ConfigurationError(
+            f"{_name(wrapper)} is async: it must be a plain function that returns a context "
+            "manager, plain or async"
+        )
+
+
+def _log_failure(listener: Listener, event: Event, error: BaseException) -> None:
+    logger.error("listener %s failed on %s", _name(listener), type(event).__name__, exc_info=error)
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)

@@ -1,0 +1,94 @@
+"""Find tasks on disk: a folder of files, one task each, named by where they lie."""
+
+import importlib.util
+import inspect
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from graphile_worker.errors import ConfigurationError, TaskLoadError
+from graphile_worker.tasks import Task, positional_task
+
+FOLDER_NAME = re.compile(r"[A-Za-z0-9_-]+")
+FILE_NAME = re.compile(r"([A-Za-z0-9_-]+)(\.[A-Za-z0-9_-]+)*")
+
+logger = logging.getLogger("graphile_worker")
+
+
+def load_tasks(path: Path) -> dict[str, Task[..., Any]]:
+    """The tasks of a folder, or all functions of one file."""
+    if path.is_file():
+        return tasks_of(_functions(_imported(path, path.stem)))
+    if not path.is_dir():
+        raise ConfigurationError(f"there is no tasks folder at {path}")
+    found = {}
+    for identifier, file in sorted(task_files(path)):
+        task = _task_of(identifier, file)
+        if task is not None:
+            found[identifier] = task
+    return found
+
+
+def tasks_of(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Task[..., Any]]:
+    """A mapping of names to functions as tasks, called as the reference calls its own."""
+    return {name: positional_task(name, function) for name, function in functions.items()}
+
+
+def task_files(folder: Path, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, Path]]:
+    """The identifier and the place of every Python file in a folder and the folders in it."""
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith("__"):
+            continue
+        if entry.is_dir():
+            if entry.is_symlink() or not FOLDER_NAME.fullmatch(entry.name):
+                logger.info("ignored folder %s", entry)
+            else:
+                yield from task_files(entry, (*inside, entry.name))
+        elif not FILE_NAME.fullmatch(entry.name) or not entry.is_file():
+            logger.info("ignored file %s", entry)
+        elif entry.suffix == ".py":
+            yield "/".join((*inside, entry.name.partition(".")[0])), entry.resolve()
+
+
+def _task_of(identifier: str, file: Path) -> Task[..., Any] | None:
+    module = _imported(file, identifier)
+    function = getattr(module, "task", None)
+    if inspect.isfunction(function):
+        return positional_task(identifier, function)
+    made = [value for value in vars(module).values() if isinstance(value, Task)]
+    if len(made) == 1:
+        return made[0].named(identifier)
+    logger.warning("%s holds neither a function named task nor one task object", file)
+    return None
+
+
+def _imported(file: Path, identifier: str) -> ModuleType:
+    name = "graphile_worker_tasks." + identifier.replace("/", ".")
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Under its name while it runs: dataclasses and annotations look their module up.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise TaskLoadError(f"{file} could not be imported: {error!r}") from error
+    return module
+
+
+def _functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+    }

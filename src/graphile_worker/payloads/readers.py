@@ -1,0 +1,417 @@
+"""Readers: functions that give a JSON value as Python asks for it, or raise Mismatch."""
+
+import collections.abc as abc
+import re
+import sys
+import types
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from inspect import Parameter
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from graphile_worker.errors import ConfigurationError
+from graphile_worker.payloads.writing import _as_text
+
+Reader = Callable[[Any], Any]
+
+
+class Mismatch(ValueError):
+    """A payload does not fit its annotation: where (`items[2].width`) and why.
+
+    Our own reasons name types and never quote the payload, which may hold secrets.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}" if self.path else self.reason
+
+    def lies_in(self, step: str) -> None:
+        """Put the field or the `[index]` that holds the misfit in front of its path."""
+        dot = "." if self.path and not self.path.startswith("[") else ""
+        self.path = f"{step}{dot}{self.path}"
+
+
+_POSSIBLE = (
+    "possible are str, int, float, bool, None, datetime, date, time, UUID, Decimal, Enum, Literal, "
+    "list, tuple, set, dict, TypedDict, NamedTuple, dataclasses, "
+    "classes of attrs, pydantic and msgspec, unions of these, and Any"
+)
+
+
+def _shown(annotation: Any) -> str:
+    if not isinstance(annotation, type):
+        return repr(annotation)
+    module = "" if annotation.__module__ == "builtins" else f"{annotation.__module__}."
+    return f"{module}{annotation.__qualname__}"
+
+
+def _unreadable(annotation: Any, why: str = _POSSIBLE) -> ConfigurationError:
+    return ConfigurationError(f"a payload cannot be read as {_shown(annotation)}: {why}")
+
+
+def _expected(what: str, value: Any) -> Mismatch:
+    got = "None" if value is None else type(value).__name__
+    return Mismatch("", f"expected {what}, got {got}")
+
+
+# Scalars. Types are compared, not isinstance: JSON has no subclasses, and True is no number.
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _read_none(value: Any) -> None:
+    if value is not None:
+        raise _expected("None", value)
+
+
+def _read_str(value: Any) -> str:
+    if type(value) is str:
+        return value
+    raise _expected("str", value)
+
+
+def _read_int(value: Any) -> int:
+    if type(value) is int:
+        return value
+    raise _expected("int", value)
+
+
+def _read_bool(value: Any) -> bool:
+    if type(value) is bool:
+        return value
+    raise _expected("bool", value)
+
+
+def _read_float(value: Any) -> float:
+    if type(value) is float:
+        return value
+    if type(value) is not int:
+        raise _expected("float", value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise Mismatch("", "too large for a float") from None
+
+
+def _read_decimal(value: Any) -> Decimal:
+    if type(value) is not str and type(value) is not int:
+        raise _expected("Decimal as text", value)
+    try:
+        return Decimal(value)
+    except InvalidOperation:
+        raise Mismatch("", "not the text of a Decimal") from None
+
+
+def _read_datetime(value: Any) -> datetime:
+    moment: datetime = _moment_from_text(value)
+    if moment.utcoffset() is None:
+        raise Mismatch("", "naive datetime: expected one with an offset")
+    return moment
+
+
+def _text_reader(kind: str, parse: Callable[[str], Any]) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not str:
+            raise _expected(f"{kind} as text", value)
+        try:
+            return parse(value)
+        except ValueError:
+            raise Mismatch("", f"not the text of a {kind}") from None
+
+    return read
+
+
+_moment_from_text = _text_reader("datetime", datetime.fromisoformat)
+
+_SCALARS: dict[Any, Reader] = {
+    Any: _as_it_is,
+    object: _as_it_is,
+    Parameter.empty: _as_it_is,
+    Final: _as_it_is,
+    None: _read_none,
+    types.NoneType: _read_none,
+    str: _read_str,
+    int: _read_int,
+    bool: _read_bool,
+    float: _read_float,
+    Decimal: _read_decimal,
+    datetime: _read_datetime,
+    date: _text_reader("date", date.fromisoformat),
+    time: _text_reader("time", time.fromisoformat),
+    UUID: _text_reader("UUID", UUID),
+}
+
+_JSON_TYPES = (str, int, float, bool, types.NoneType, list, dict)
+
+# What the scalars take; a reader that is not here may take anything.
+_TAKES: dict[Reader, tuple[type, ...]] = {
+    **dict.fromkeys((_SCALARS[kind] for kind in (str, datetime, date, time, UUID)), (str,)),
+    _read_int: (int,),
+    _read_bool: (bool,),
+    _read_float: (float, int),
+    _read_decimal: (str, int),
+}
+
+_UNREADABLE: dict[Any, str] = {
+    bytes: "JSON cannot carry it; write it as text, such as base64",
+    bytearray: "JSON cannot carry it; write it as text, such as base64",
+    timedelta: "JSON has no such value; take seconds as int or float",
+}
+
+
+# Arrays and objects.
+
+_ARRAYS: dict[Any, Callable[[list[Any]], Any]] = {
+    **dict.fromkeys((list, abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection), list),
+    **dict.fromkeys((set, abc.Set, abc.MutableSet), set),
+    frozenset: frozenset,
+    tuple: tuple,
+}
+_OBJECTS = (dict, abc.Mapping, abc.MutableMapping)
+
+
+def _read_list(value: Any) -> list[Any]:
+    if type(value) is list:
+        return value
+    raise _expected("list", value)
+
+
+def _read_dict(value: Any) -> dict[str, Any]:
+    if type(value) is dict:
+        return value
+    raise _expected("dict", value)
+
+
+def _list_reader(read_item: Reader) -> Reader:
+    if read_item is _as_it_is:
+        return _read_list
+
+    def read(value: Any) -> list[Any]:
+        items, done = _read_list(value), []
+        try:
+            for item in items:
+                done.append(read_item(item))
+        except Mismatch as misfit:
+            misfit.lies_in(f"[{len(done)}]")
+            raise
+        return done
+
+    return read
+
+
+def _array_reader(make: Callable[[list[Any]], Any], read_list: Reader) -> Reader:
+    def read(value: Any) -> Any:
+        items = read_list(value)
+        try:
+            return make(items)
+        except TypeError:
+            raise Mismatch("", f"items that a {make.__name__} cannot hold") from None
+
+    return read_list if make is list else read
+
+
+def _tuple_reader(readers: Sequence[Reader]) -> Reader:
+    def read(value: Any) -> tuple[Any, ...]:
+        items, done = _read_list(value), []
+        if len(items) != len(readers):
+            raise Mismatch("", f"expected {len(readers)} items, got {len(items)}")
+        try:
+            for read_item, item in zip(readers, items, strict=True):
+                done.append(read_item(item))
+        except Mismatch as misfit:
+            misfit.lies_in(f"[{len(done)}]")
+            raise
+        return tuple(done)
+
+    return read
+
+
+def _dict_reader(read_key: Reader, read_item: Reader) -> Reader:
+    if read_key in (_read_str, _as_it_is) and read_item is _as_it_is:
+        return _read_dict
+
+    def read(value: Any) -> dict[Any, Any]:
+        items = _read_dict(value)
+        try:
+            return {read_key(key): read_item(item) for key, item in items.items()}
+        except Mismatch as misfit:
+            # Keys of a mapping are data, and data is not quoted.
+            misfit.lies_in("[...]")
+            raise
+
+    return read
+
+
+class _Field(NamedTuple):
+    """What one key of an object becomes."""
+
+    key: str
+    keyword: str
+    read: Reader
+    required: bool
+
+
+def _read_fields(value: dict[str, Any], fields: Iterable[_Field]) -> dict[str, Any]:
+    """The fields that are given, by keyword; keys that no field names are left out."""
+    given: dict[str, Any] = {}
+    key = ""
+    try:
+        for key, keyword, read, required in fields:
+            if key in value:
+                given[keyword] = read(value[key])
+            elif required:
+                raise Mismatch("", "missing")
+    except Mismatch as misfit:
+        misfit.lies_in(key)
+        raise
+    return given
+
+
+def _typed_dict_reader(fields: Sequence[_Field]) -> Reader:
+    return lambda value: {**_read_dict(value), **_read_fields(value, fields)}
+
+
+def _class_reader(kind: type, fields: Sequence[_Field]) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _expected(f"an object ({kind.__name__})", value)
+        given = _read_fields(value, fields)
+        try:
+            return kind(**given)
+        except (TypeError, ValueError) as error:
+            # Constructors check what annotations cannot say; attrs puts more behind its message.
+            reason = error.args[0] if error.args else type(error).__name__
+            raise Mismatch("", f"{kind.__name__}: {reason}") from error
+
+    return read
+
+
+def _named_tuple_reader(kind: type, fields: Sequence[_Field]) -> Reader:
+    read_object = _class_reader(kind, fields)
+    names = [field.key for field in fields]
+
+    def read(value: Any) -> Any:
+        if type(value) is not list:
+            return read_object(value)
+        if len(value) > len(names):
+            raise Mismatch("", f"expected {len(names)} items, got {len(value)}")
+        return read_object(dict(zip(names, value, strict=False)))
+
+    return read
+
+
+def _model_reader(model: type) -> Reader:
+    """Pydantic reads JSON text, because strict models take less from Python values."""
+    pydantic = sys.modules["pydantic"]
+    adapter = pydantic.TypeAdapter(model)
+    if not adapter.pydantic_complete:
+        raise _unreadable(model, "its annotations cannot be resolved yet")
+    validate = adapter.validate_json
+
+    def read(value: Any) -> Any:
+        try:
+            return validate(_as_text(value))
+        except pydantic.ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            misfit = Mismatch("", first["msg"])
+            for step in reversed(first["loc"]):
+                misfit.lies_in(f"[{step}]" if isinstance(step, int) else step)
+            raise misfit from None
+
+    return read
+
+
+# How msgspec ends its messages: "... - at `$.items[2].width`".
+_STRUCT_PATH = re.compile(r" - at `\$\.?([^`]*)`$")
+
+
+def _struct_reader(struct: Any) -> Reader:
+    msgspec = sys.modules["msgspec"]
+    convert = msgspec.convert
+
+    def read(value: Any) -> Any:
+        try:
+            return convert(value, struct, str_keys=True)
+        except msgspec.ValidationError as error:
+            path = _STRUCT_PATH.search(str(error))
+            reason = _STRUCT_PATH.sub("", str(error))
+            raise Mismatch(path[1] if path else "", reason) from None
+
+    return read
+
+
+# Choices: unions, and values that are listed.
+
+
+def _optional_reader(read: Reader) -> Reader:
+    return lambda value: None if value is None else read(value)
+
+
+def _union_reader(readers: Sequence[Reader]) -> Reader:
+    by_type = {kind: _able(readers, kind) or readers for kind in _JSON_TYPES}
+
+    def read(value: Any) -> Any:
+        reasons = []
+        for read_member in by_type.get(type(value), readers):
+            try:
+                return read_member(value)
+            except Mismatch as misfit:
+                reasons.append(str(misfit))
+        raise Mismatch("", "; or ".join(dict.fromkeys(reasons)))
+
+    return read
+
+
+def _able(readers: Iterable[Reader], kind: type) -> list[Reader]:
+    """Those that may take a JSON value of this type, so that others need not raise first."""
+    able = [read for read in readers if kind in _TAKES.get(read, _JSON_TYPES)]
+    # These two would take an integer away from int, were they asked first.
+    return sorted(able, key=lambda read: kind is int and read in (_read_float, _read_decimal))
+
+
+def _choice_reader(choices: Iterable[Any]) -> Reader:
+    """Reads each of these values from its own JSON text, so that 1, True and "1" stay apart."""
+    by_text = {_as_text(choice): choice for choice in choices}
+    listed = ", ".join(list(by_text)[:8]) + (", ..." if len(by_text) > 8 else "")
+    for choice in list(by_text.values()):
+        # JavaScript writes 2.0 as 2.
+        number = choice.value if isinstance(choice, Enum) else choice
+        if type(number) is float and number.is_integer():
+            by_text.setdefault(str(int(number)), choice)
+
+    def read(value: Any) -> Any:
+        try:
+            return by_text[_as_text(value)]
+        except (KeyError, ValueError, RecursionError):
+            raise Mismatch("", f"expected one of {listed}") from None
+
+    return read
+
+
+def _lenient_enum_reader(kind: type[Enum], read_listed: Reader) -> Reader:
+    """Asks the class about values that it does not list: flags combine, `_missing_` may know."""
+
+    def read(value: Any) -> Any:
+        try:
+            return read_listed(value)
+        except Mismatch as misfit:
+            if type(value) is bool:
+                raise
+            return ask(value, misfit)
+
+    def ask(value: Any, misfit: Mismatch) -> Any:
+        try:
+            return kind(value)
+        except (TypeError, ValueError):
+            raise misfit from None
+
+    return read

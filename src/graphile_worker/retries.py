@@ -1,0 +1,90 @@
+"""What a task may say instead of succeeding, and how long the next attempt waits."""
+
+import copyreg
+import random
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from graphile_worker.errors import ConfigurationError
+
+
+class JobSignal(Exception):
+    """Raised by a task to say how its job goes on; returning means done."""
+
+    reason: str | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Its message is made from its arguments; another process gets both as they are.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+
+class Retry(JobSignal):
+    """Try again, after `delay` or the usual back-off; the attempt is spent."""
+
+    def __init__(
+        self, delay: datetime | timedelta | None = None, *, reason: str | None = None
+    ) -> None:
+        self.delay = None if delay is None else _checked(delay)
+        self.reason = reason
+        super().__init__(reason or "asked for another attempt")
+
+
+class Snooze(JobSignal):
+    """Run again after `delay`, as if this attempt had not been."""
+
+    def __init__(self, delay: datetime | timedelta, *, reason: str | None = None) -> None:
+        self.delay = _checked(delay)
+        self.reason = reason
+        super().__init__(reason or "snoozed")
+
+
+class Discard(JobSignal):
+    """Give up for good: no attempts are left, the row stays and shows the reason."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait after the n-th attempt: `base` times `factor` to the n-1, at most `max`."""
+
+    base: timedelta = timedelta(seconds=1)
+    factor: float = 2.0
+    max: timedelta = timedelta(hours=1)
+    jitter: float = 0.1
+    retry_on: tuple[type[BaseException], ...] = (Exception,)
+    give_up_on: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("base", "max"):
+            value = getattr(self, name)
+            if not isinstance(value, timedelta) or value < timedelta(0):
+                raise ConfigurationError(f"Backoff.{name} must be a timedelta, got {value!r}")
+        if not self.factor >= 1:
+            raise ConfigurationError(f"Backoff.factor must be at least 1, got {self.factor}")
+        if not 0 <= self.jitter <= 1:
+            raise ConfigurationError(f"Backoff.jitter must be from 0 to 1, got {self.jitter}")
+
+    def delay(self, error: BaseException, attempts: int) -> timedelta | None:
+        """How long the next attempt waits after that many; None to give up."""
+        if isinstance(error, self.give_up_on) or not isinstance(error, self.retry_on):
+            return None
+        spread = 1 + self.jitter * (2 * random.random() - 1)
+        try:
+            return min(min(self._grown(attempts), self.max) * spread, self.max)
+        except OverflowError:
+            return self.max
+
+    def _grown(self, attempts: int) -> timedelta:
+        return self.base * self.factor ** (attempts - 1) if self.base else self.base
+
+
+def _checked(delay: datetime | timedelta) -> datetime | timedelta:
+    if isinstance(delay, timedelta):
+        return delay
+    if isinstance(delay, datetime) and delay.utcoffset() is not None:
+        return delay
+    raise ConfigurationError(f"delay must be a timedelta or an aware datetime, got {delay!r}")

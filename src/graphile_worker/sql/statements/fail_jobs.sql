@@ -1,0 +1,36 @@
+-- Record how the jobs of the JSON array $1 that pool $2 still holds have failed, and free its named
+-- queues $3; says which it held.
+with failures as (
+  select failure.id, failure.message, failure.run_at, failure.delay, failure.give_up
+  from json_to_recordset($1::text::json) as failure (
+    id bigint,
+    message text,
+    run_at timestamptz,
+    delay bigint,
+    give_up boolean
+  )
+), failed as (
+  update :schema._private_jobs as jobs
+  set last_error = failures.message,
+      run_at = coalesce(
+        failures.run_at,
+        now() + failures.delay * interval '1 microsecond',
+        greatest(now(), jobs.run_at) + exp(least(jobs.attempts, 10)) * interval '1 second'
+      ),
+      attempts = case when failures.give_up then jobs.max_attempts else jobs.attempts end,
+      locked_by = null,
+      locked_at = null
+  from failures
+  where jobs.id = failures.id
+    -- An array beside the join, for the plan's sake: see get_jobs.
+    and jobs.id = any (array(select id from failures))
+    and jobs.locked_by = $2::text
+  returning jobs.id
+), freed as (
+  update :schema._private_job_queues as job_queues
+  set locked_by = null,
+      locked_at = null
+  where job_queues.id = any ($3::int[])
+    and job_queues.locked_by = $2::text
+)
+select id from failed;

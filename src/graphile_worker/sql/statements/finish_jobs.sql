@@ -1,0 +1,14 @@
+-- Delete finished jobs $1 that pool $2 still holds and free its named queues $3; says which it held.
+with finished as (
+  delete from :schema._private_jobs as jobs
+  where jobs.id = any ($1::bigint[])
+    and jobs.locked_by = $2::text
+  returning jobs.id
+), freed as (
+  update :schema._private_job_queues as job_queues
+  set locked_by = null,
+      locked_at = null
+  where job_queues.id = any ($3::int[])
+    and job_queues.locked_by = $2::text
+)
+select id from finished;

@@ -1,0 +1,41 @@
+-- Hand back the jobs of the JSON array $1 that pool $2 still holds, their attempt too, and free its
+-- named queues $3; says which it held.
+with returns as (
+  select returned.id, returned.attempts, returned.keyed, returned.run_at, returned.delay
+  from json_to_recordset($1::text::json) as returned (
+    id bigint,
+    attempts int,
+    keyed boolean,
+    run_at timestamptz,
+    delay bigint
+  )
+), returned as (
+  update :schema._private_jobs as jobs
+  set attempts = case
+        -- Superseded by its key while it was held: it must not be revived.
+        when jobs.attempts >= jobs.max_attempts
+          and (jobs.attempts <> returns.attempts or (returns.keyed and jobs.key is null))
+          then jobs.attempts
+        else greatest(0, jobs.attempts - 1)
+      end,
+      run_at = coalesce(
+        returns.run_at,
+        now() + returns.delay * interval '1 microsecond',
+        jobs.run_at
+      ),
+      locked_by = null,
+      locked_at = null
+  from returns
+  where jobs.id = returns.id
+    -- An array beside the join, for the plan's sake: see get_jobs.
+    and jobs.id = any (array(select id from returns))
+    and jobs.locked_by = $2::text
+  returning jobs.id
+), freed as (
+  update :schema._private_job_queues as job_queues
+  set locked_by = null,
+      locked_at = null
+  where job_queues.id = any ($3::int[])
+    and job_queues.locked_by = $2::text
+)
+select id from returned;

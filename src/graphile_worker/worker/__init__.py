@@ -1,0 +1,1 @@
+"""Running jobs: take one, run its task, record how it ended."""

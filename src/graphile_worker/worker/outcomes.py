@@ -1,0 +1,48 @@
+"""How a job can end in this process."""
+
+from dataclasses import dataclass
+
+from graphile_worker.jobs import When
+from graphile_worker.sql.holding import HeldJob
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The task returned: the row can go."""
+
+    held: HeldJob
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The task raised. Without `when` the job backs off as usual; giving up spends all attempts."""
+
+    held: HeldJob
+    error: BaseException
+    when: When | None = None
+    give_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """The task asked to run again later, as if this attempt had not been."""
+
+    held: HeldJob
+    when: When
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The worker stopped it: the job is handed back with its attempt."""
+
+    held: HeldJob
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The task itself ended the job, in a transaction of its own."""
+
+    held: HeldJob
+
+
+Outcome = Completed | Failed | Snoozed | Interrupted | Written

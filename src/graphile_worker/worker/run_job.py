@@ -1,0 +1,114 @@
+"""Run one task; turn its ending into an outcome. Whatever a task does, only its own job fails."""
+
+import asyncio
+import contextvars
+import inspect
+from concurrent.futures import Executor
+from typing import Any
+
+from graphile_worker.errors import JobNotHeld
+from graphile_worker.events import RunningJob
+from graphile_worker.hooks import Hooks
+from graphile_worker.jobs import When
+from graphile_worker.retries import Backoff, Discard, Retry, Snooze
+from graphile_worker.tasks import Task
+from graphile_worker.worker.context import BlockingContext, Context
+from graphile_worker.worker.outcomes import (
+    Completed,
+    Failed,
+    Interrupted,
+    Outcome,
+    Snoozed,
+    Written,
+)
+
+
+async def run_job(
+    task: Task[..., Any],
+    context: Context,
+    blocking: BlockingContext,
+    threads: Executor,
+    hooks: Hooks,
+) -> Outcome:
+    """Run the task of a held job and say how it ended."""
+    held = context.held
+    running = RunningJob(pool_id=context.pool_id, worker_id=context.worker_id, job=held.job)
+    try:
+        async with asyncio.timeout(_seconds(task)):
+            if inspect.iscoroutinefunction(task.fn):
+                await _run_on_loop(task, context, hooks, running)
+            else:
+                await _run_in_thread(task, context, blocking, threads, hooks, running)
+    except Snooze as signal:
+        return Snoozed(held, signal.delay)
+    except Retry as signal:
+        return Failed(held, signal, when=signal.delay)
+    except Discard as signal:
+        return Failed(held, signal, give_up=True)
+    except asyncio.CancelledError as error:
+        if context.cancelled:
+            return Interrupted(held)
+        if _is_being_cancelled():
+            raise
+        return _failed(task, context, error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return _failed(task, context, error)
+    return Written(held) if context.written else Completed(held)
+
+
+async def _run_on_loop(
+    task: Task[..., Any], context: Context, hooks: Hooks, running: RunningJob
+) -> None:
+    # Read here, so that a payload that cannot be read fails this job alone.
+    args, kwargs = task.signature.call(context.job.payload, context)
+    async with hooks.around_async(running):
+        await task.fn(*args, **kwargs)
+
+
+async def _run_in_thread(
+    task: Task[..., Any],
+    context: Context,
+    blocking: BlockingContext,
+    threads: Executor,
+    hooks: Hooks,
+    running: RunningJob,
+) -> None:
+    args, kwargs = task.signature.call(context.job.payload, blocking)
+    async with hooks.around_thread(running) as in_thread:
+
+        def call() -> None:
+            with in_thread:
+                task.fn(*args, **kwargs)
+
+        run = contextvars.copy_context().run
+        await asyncio.get_running_loop().run_in_executor(threads, run, call)
+
+
+def _failed(task: Task[..., Any], context: Context, error: BaseException) -> Outcome:
+    if context.written:
+        # The job ended with the task's own transaction; what came after changes nothing.
+        return Written(context.held)
+    if isinstance(error, JobNotHeld) or task.options.retry is None:
+        return Failed(context.held, error)
+    when = _next_attempt(task, context, error)
+    return Failed(context.held, error, when=when, give_up=when is None)
+
+
+def _next_attempt(task: Task[..., Any], context: Context, error: BaseException) -> When | None:
+    policy = task.options.retry
+    if isinstance(policy, Backoff):
+        return policy.delay(error, context.job.attempts)
+    assert policy is not None
+    return policy(error, context.job)
+
+
+def _seconds(task: Task[..., Any]) -> float | None:
+    timeout = task.options.timeout
+    return None if timeout is None else timeout.total_seconds()
+
+
+def _is_being_cancelled() -> bool:
+    current = asyncio.current_task()
+    return current is not None and current.cancelling() > 0

@@ -1,0 +1,97 @@
+"""What wraps adding and migrating, through the async and the blocking client alike."""
+
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import pytest
+
+from graphile_worker import GraphileWorkerError, Hooks, JobSpec
+from graphile_worker.events import AddingJobs, Migrating
+from tests.support.clients import KINDS, opened
+
+
+@pytest.fixture
+def hooks() -> Hooks:
+    return Hooks()
+
+
+@pytest.fixture
+async def client(kind, database, hooks):
+    async with opened(kind, database, hooks=hooks) as client:
+        yield client
+
+
+def stored(sql) -> list[object]:
+    return [row[0] for row in sql.run("select payload from :schema._private_jobs order by id")]
+
+
+async def test_adding_is_wrapped_and_shows_the_specs(client, hooks):
+    seen: list[object] = []
+
+    @hooks.around(AddingJobs)
+    @contextmanager
+    def watched(adding):
+        seen.append([spec.identifier for spec in adding.specs])
+        yield
+        seen.append("added")
+
+    await client.add_job("one")
+    await client.add_jobs([JobSpec("two"), JobSpec("three")])
+
+    assert seen == [["one"], "added", ["two", "three"], "added"]
+
+
+async def test_specs_may_be_replaced_on_their_way(client, hooks, sql):
+    @hooks.around(AddingJobs)
+    @contextmanager
+    def traced(adding):
+        adding.specs[:] = [replace(spec, payload={"traced": True}) for spec in adding.specs]
+        yield
+
+    await client.add_job("one")
+    await client.add_jobs([JobSpec("two")])
+
+    assert stored(sql) == [{"traced": True}] * 2
+
+
+async def test_what_a_hook_raises_fails_the_call_and_adds_nothing(client, hooks, sql):
+    @hooks.around(AddingJobs)
+    @contextmanager
+    def refusing(adding):
+        raise PermissionError("not today")
+        yield
+
+    with pytest.raises(PermissionError):
+        await client.add_job("one")
+    with pytest.raises(PermissionError):
+        await client.add_jobs([JobSpec("two")])
+
+    assert stored(sql) == []
+
+
+async def test_a_swallowed_error_leaves_the_caller_with_ours(client, hooks):
+    @hooks.around(AddingJobs)
+    @contextmanager
+    def swallowing(adding):
+        with suppress(Exception):
+            yield
+
+    with pytest.raises(GraphileWorkerError, match="no job was added"):
+        await client.add_job("one", {"not": object()})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_migrating_is_wrapped(kind, empty_database, hooks):
+    seen = []
+
+    @hooks.around(Migrating)
+    @contextmanager
+    def watched(migrating):
+        seen.append(migrating.schema)
+        yield
+        seen.append("migrated")
+
+    async with opened(kind, empty_database, hooks=hooks) as client:
+        await client.migrate()
+
+    assert seen == [empty_database.schema, "migrated"]

@@ -1,0 +1,121 @@
+"""What is left when a pool says that its jobs are done, and when it no longer held them."""
+
+import pytest
+
+from graphile_worker import sync
+from graphile_worker.sql.holding import HeldJob, finish_jobs
+from tests.support.pools import Pool, payloads, pool_on, queue_lock, row
+from tests.support.sql import Sql
+
+
+@pytest.fixture
+def pool(database):
+    with pool_on(database) as pool:
+        yield pool
+
+
+@pytest.fixture
+def client(database):
+    with sync.Client(database.dsn, schema=database.schema) as client:
+        yield client
+
+
+def lose(sql: Sql, held: HeldJob, pool: Pool) -> HeldJob:
+    """Let the locks of a job run out, and let another pool take it."""
+    sql.run("update :schema._private_jobs set locked_at = null, locked_by = null")
+    sql.run("update :schema._private_job_queues set locked_at = null, locked_by = null")
+    taken = pool.take_one()
+    assert taken.job.id == held.job.id
+    return taken
+
+
+@pytest.mark.feature("F107", "F211")
+def test_a_finished_job_is_deleted_and_its_queue_free(pool, client, sql):
+    client.add_job("task", queue_name="queue")
+    held = pool.take_one()
+
+    assert pool.finish(held) == {held.job.id}
+
+    assert row(sql, held.job) == {}
+    assert queue_lock(sql, "queue") == (None, True)
+
+
+@pytest.mark.feature("F107")
+def test_a_batch_is_finished_at_once_and_others_stay(pool, client, sql):
+    for n in range(5):
+        client.add_job("task", n, queue_name=f"q{n}" if n % 2 else None)
+    *done, kept = pool.take(4)
+
+    assert pool.finish(*done) == {each.job.id for each in done}
+
+    assert row(sql, kept.job)["locked_by"] == "pool"
+    assert [queue_lock(sql, name)[0] for name in ("q1", "q3")] == [None, "pool"]
+    assert payloads(pool.take(10)) == [4]
+
+
+@pytest.mark.feature("F107")
+def test_only_jobs_that_the_pool_holds_are_deleted(pool, client, sql):
+    free = client.add_job("task", "free", queue_name="free")
+    held = pool.named("other").take_one()
+    waiting = client.add_job("task", "waiting")
+
+    query = finish_jobs("pool", [free.id, waiting.id, 12345], [held.queue_id, 12345])
+
+    assert pool.connection.run(query) == set()
+    assert row(sql, free)["locked_by"] == "other"
+    assert row(sql, waiting)["is_available"]
+    assert queue_lock(sql, "free") == ("other", False)
+
+
+def test_finishing_twice_is_finishing_once(pool, client, sql):
+    client.add_job("task", 1, queue_name="queue")
+    client.add_job("task", 2, queue_name="queue")
+    held = pool.take_one()
+    pool.finish(held)
+    other = pool.named("other").take_one()
+
+    assert pool.finish(held) == set()
+
+    assert row(sql, other.job)["locked_by"] == "other"
+    assert queue_lock(sql, "queue") == ("other", False)
+
+
+@pytest.mark.feature("F211")
+def test_a_zombies_finish_changes_nothing_and_the_holders_frees_the_queue(pool, client, sql):
+    client.add_job("task", queue_name="queue")
+    lost = pool.take_one()
+    holder = pool.named("holder")
+    held = lose(sql, lost, holder)
+
+    assert pool.finish(lost) == set()
+    assert row(sql, held.job)["locked_by"] == "holder"
+    assert queue_lock(sql, "queue") == ("holder", False)
+
+    assert holder.finish(held) == {held.job.id}
+    assert queue_lock(sql, "queue") == (None, True)
+
+
+@pytest.mark.feature("F211")
+def test_the_queue_is_freed_even_if_somebody_deleted_the_job(pool, client, sql):
+    client.add_job("task", queue_name="queue")
+    held = pool.take_one()
+    sql.run("delete from :schema._private_jobs")
+
+    assert pool.finish(held) == set()
+
+    assert queue_lock(sql, "queue") == (None, True)
+
+
+@pytest.mark.feature("F75")
+def test_finishing_a_job_superseded_by_its_key_leaves_the_new_one(pool, client, sql):
+    client.add_job("task", "old", job_key="k")
+    held = pool.take_one()
+    new = client.add_job("task", "new", job_key="k")
+
+    assert pool.finish(held) == {held.job.id}
+
+    assert (row(sql, held.job), row(sql, new)["key"]) == ({}, "k")
+
+
+def test_nothing_to_finish_is_fine(pool):
+    assert pool.finish() == set()

@@ -1,0 +1,234 @@
+"""A job that is handed back is as before it was taken, unless somebody ended it meanwhile."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from graphile_worker import sync
+from graphile_worker.sql.holding import Return, return_jobs
+from tests.support.pools import (
+    change,
+    payloads,
+    pool_on,
+    queue_ids,
+    queue_lock,
+    row,
+    standing_still,
+)
+
+MOMENT = datetime(2035, 6, 7, 8, 9, 10, 123456, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def pool(database):
+    with pool_on(database) as pool:
+        yield pool
+
+
+@pytest.fixture
+def client(database):
+    with sync.Client(database.dsn, schema=database.schema) as client:
+        yield client
+
+
+# As it was
+
+
+@pytest.mark.feature("F215")
+def test_a_returned_job_is_as_it_was_before_it_was_taken(pool, client, sql):
+    added = client.add_job("task", {"a": 1}, queue_name="queue", job_key="k", flags=["x"])
+    change(sql, added, "attempts = 3, last_error = 'before', run_at = now() - interval '1 h'")
+    before = row(sql, added)
+    held = pool.take_one()
+
+    assert pool.give_back(held) == {held.job.id}
+
+    assert row(sql, added) == before
+    assert queue_lock(sql, "queue") == (None, True)
+
+
+@pytest.mark.feature("F215")
+def test_a_returned_job_can_be_taken_at_once(pool, client):
+    client.add_job("task")
+
+    for _ in range(3):
+        held = pool.take_one()
+        assert held.job.attempts == 1
+        pool.give_back(held)
+
+
+@pytest.mark.feature("F215")
+def test_attempts_do_not_fall_below_zero(pool, client, sql):
+    client.add_job("task")
+    held = pool.take_one()
+    change(sql, held.job, "attempts = 0")
+
+    pool.give_back(held)
+
+    assert row(sql, held.job)["attempts"] == 0
+
+
+@pytest.mark.feature("F215")
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_job_at_its_last_attempt_gets_it_back(pool, client, sql, key):
+    change(sql, client.add_job("task", max_attempts=3, job_key=key), "attempts = 2")
+    held = pool.take_one()
+
+    pool.give_back(held)
+
+    assert (row(sql, held.job)["attempts"], row(sql, held.job)["is_available"]) == (2, True)
+
+
+@pytest.mark.feature("F216")
+def test_a_job_can_be_returned_for_a_given_moment(pool, client, sql):
+    client.add_job("task")
+    held = pool.take_one()
+
+    pool.give_back(held, when=MOMENT.astimezone())
+
+    assert (row(sql, held.job)["run_at"], row(sql, held.job)["attempts"]) == (MOMENT, 0)
+
+
+@pytest.mark.feature("F216")
+def test_a_job_can_be_returned_for_later_by_the_databases_clock(pool, client, sql):
+    client.add_job("task")
+
+    with standing_still(pool) as still:
+        held = still.take_one()
+        still.give_back(held, when=HOUR)
+
+    assert row(sql, held.job)["run_at"] - held.job.locked_at == HOUR
+
+
+# Ended meanwhile
+
+
+CLAIMS = pytest.mark.parametrize("attempts", [0, 1, 2], ids=["first", "middle", "last"])
+
+
+@pytest.mark.feature("F75")
+@CLAIMS
+@pytest.mark.parametrize("mode", ["replace", "preserve_run_at"])
+def test_a_job_superseded_by_its_key_stays_dead(pool, client, sql, attempts, mode):
+    added = client.add_job("task", "old", queue_name="queue", job_key="k", max_attempts=3)
+    change(sql, added, f"attempts = {attempts}")
+    held = pool.take_one()
+    client.add_job("task", "new", job_key="k", job_key_mode=mode)
+
+    assert pool.give_back(held) == {held.job.id}
+
+    job = row(sql, held.job)
+    assert (job["attempts"], job["locked_by"], job["is_available"]) == (3, None, False)
+    assert queue_lock(sql, "queue") == (None, True)
+    assert payloads(pool.take(10)) == ["new"]
+
+
+@CLAIMS
+@pytest.mark.feature("F84")
+def test_a_job_removed_by_its_key_stays_dead(pool, client, sql, attempts):
+    added = client.add_job("task", job_key="k", max_attempts=3)
+    change(sql, added, f"attempts = {attempts}")
+    held = pool.take_one()
+    client.remove_job("k")
+
+    pool.give_back(held)
+
+    assert (row(sql, held.job)["attempts"], row(sql, held.job)["is_available"]) == (3, False)
+
+
+def test_a_job_permanently_failed_by_hand_stays_dead(pool, client, sql):
+    client.add_job("task", max_attempts=3)
+    held = pool.take_one()
+    # Administrators may touch a job whose lock is older than four hours.
+    change(sql, held.job, "locked_at = now() - interval '5 hours'")
+    client.permanently_fail_jobs([held.job.id], "by hand")
+
+    pool.give_back(held)
+
+    job = row(sql, held.job)
+    assert (job["attempts"], job["last_error"], job["is_available"]) == (3, "by hand", False)
+
+
+def test_a_deduplicated_add_does_not_end_the_job(pool, client, sql):
+    client.add_job("task", job_key="k")
+    held = pool.take_one()
+    client.add_job("task", job_key="k", job_key_mode="unsafe_dedupe")
+
+    pool.give_back(held)
+
+    assert (row(sql, held.job)["attempts"], row(sql, held.job)["is_available"]) == (0, True)
+
+
+@pytest.mark.parametrize("attempts", [0, 2, 5])
+def test_attempts_changed_by_hand_do_not_end_the_job(pool, client, sql, attempts):
+    client.add_job("task", max_attempts=9)
+    held = pool.take_one()
+    change(sql, held.job, f"attempts = {attempts}")
+
+    pool.give_back(held)
+
+    assert row(sql, held.job)["is_available"]
+
+
+# Only what the pool holds
+
+
+def test_each_of_a_batch_is_returned_in_its_own_way(pool, client, sql):
+    for n in range(5):
+        client.add_job("task", n, queue_name=f"q{n}" if n % 2 else None, job_key=f"k{n}")
+    plain, moment, superseded, lost, kept = pool.take(5)
+    client.add_job("task", "new", job_key="k2", run_at=HOUR)
+    change(sql, lost.job, "locked_by = 'other'")
+    returns = [
+        Return(plain.job),
+        Return(moment.job, when=MOMENT),
+        Return(superseded.job),
+        Return(lost.job),
+    ]
+
+    ids = pool.connection.run(
+        return_jobs("pool", returns, queue_ids((plain, moment, superseded, lost)))
+    )
+
+    assert ids == {plain.job.id, moment.job.id, superseded.job.id}
+    assert row(sql, moment.job)["run_at"] == MOMENT
+    assert [row(sql, each.job)["attempts"] for each in (plain, moment)] == [0, 0]
+    assert row(sql, superseded.job)["attempts"] == 25
+    assert [row(sql, each.job)["locked_by"] for each in (lost, kept)] == ["other", "pool"]
+
+
+def test_a_zombies_return_changes_nothing(pool, client, sql):
+    client.add_job("task", queue_name="queue")
+    lost = pool.take_one()
+    client.force_unlock_workers(["pool"])
+    held = pool.named("holder").take_one()
+    before = row(sql, held.job)
+
+    assert pool.give_back(lost, when=MOMENT) == set()
+
+    assert row(sql, held.job) == before
+    assert queue_lock(sql, "queue") == ("holder", False)
+
+
+def test_returning_twice_is_returning_once(pool, client, sql):
+    client.add_job("task", queue_name="queue")
+    held = pool.take_one()
+    pool.give_back(held)
+    pool.named("other").take_one()
+    before = row(sql, held.job)
+
+    assert pool.give_back(held) == set()
+
+    assert row(sql, held.job) == before
+    assert queue_lock(sql, "queue") == ("other", False)
+
+
+def test_the_queue_is_freed_even_if_somebody_deleted_the_job(pool, client, sql):
+    client.add_job("task", queue_name="queue")
+    held = pool.take_one()
+    sql.run("delete from :schema._private_jobs")
+
+    assert pool.give_back(held) == set()
+
+    assert queue_lock(sql, "queue") == (None, True)

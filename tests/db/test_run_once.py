@@ -1,0 +1,438 @@
+"""One job, start to end: how each ending of a task is written, and who hears of it."""
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Callable
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+
+import pytest
+
+from graphile_worker import App, Hooks, JobContext, WorkerOptions
+from graphile_worker.events import Event, JobEvent, RunningJob
+from graphile_worker.retries import Backoff, Discard, Retry, Snooze
+from graphile_worker.runner import run_once
+
+ROW = """
+select attempts, max_attempts, locked_by, locked_at, last_error,
+  extract(epoch from run_at - now())::float8
+from :schema._private_jobs
+"""
+
+
+class Gone(Exception):
+    pass
+
+
+@pytest.fixture
+async def app(database):
+    async with App(database.dsn, schema=database.schema) as app:
+        yield app
+
+
+@pytest.fixture
+def hooks() -> Hooks:
+    return Hooks()
+
+
+@pytest.fixture
+def heard(hooks) -> list[Event]:
+    events: list[Event] = []
+    hooks.on(JobEvent)(events.append)
+    return events
+
+
+@pytest.fixture
+def run(database, app, hooks):
+    async def run(concurrency: int = 1, **more) -> int:
+        options = WorkerOptions(schema=database.schema, concurrency=concurrency)
+        return await run_once(database.dsn, app, options=options, hooks=hooks, **more)
+
+    return run
+
+
+def names(events: list[Event]) -> list[str]:
+    return [event.name for event in events]
+
+
+async def test_a_task_that_returns_is_done_and_its_row_gone(app, run, heard, sql):
+    seen = []
+
+    @app.task
+    async def greet(name: str, *, loud: bool = False) -> None:
+        seen.append((name, loud))
+
+    await greet.aenqueue("ada", loud=True)
+
+    assert await run() == 1
+    assert seen == [("ada", True)]
+    assert sql.run(ROW) == []
+    assert names(heard) == ["job:start", "job:success", "job:complete"]
+
+
+@pytest.mark.feature("F209")
+async def test_a_task_that_raises_backs_off_and_keeps_its_error(app, run, heard, sql):
+    @app.task
+    async def fail() -> None:
+        raise Gone("the\x00 file")
+
+    await fail.aenqueue()
+
+    assert await run() == 1
+    [(attempts, _, locked_by, locked_at, error, seconds)] = sql.run(ROW)
+    assert (attempts, locked_by, locked_at) == (1, None, None)
+    assert error.startswith("Gone: the␀ file\n")
+    assert 1.5 < seconds < 2.8
+    assert names(heard) == ["job:start", "job:error", "job:complete"]
+
+
+async def test_the_last_attempt_fails_for_good(app, run, heard, sql):
+    @app.task(max_attempts=1)
+    async def fail() -> None:
+        raise Gone
+
+    await fail.aenqueue()
+
+    await run()
+    assert names(heard) == ["job:start", "job:error", "job:failed", "job:complete"]
+    assert sql.run(ROW)[0][:2] == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("signal", "attempts", "seconds"),
+    [
+        (Snooze(timedelta(hours=1)), 0, 3600),
+        (Retry(timedelta(minutes=1)), 1, 60),
+        (Discard("no such invoice"), 25, None),
+    ],
+)
+async def test_a_task_may_say_how_its_job_goes_on(app, run, sql, signal, attempts, seconds):
+    @app.task
+    async def speak() -> None:
+        raise signal
+
+    await speak.aenqueue()
+
+    await run()
+    row = sql.run(ROW)[0]
+    assert row[0] == attempts
+    assert row[2:4] == (None, None)
+    assert seconds is None or abs(row[5] - seconds) < 20
+
+
+@pytest.mark.parametrize(
+    ("policy", "attempts", "seconds"),
+    [
+        (Backoff(base=timedelta(minutes=5), jitter=0), 1, 300),
+        (Backoff(give_up_on=(Gone,)), 25, None),
+        (Backoff(retry_on=(OSError,)), 25, None),
+        (lambda error, job: timedelta(minutes=job.attempts), 1, 60),
+        (lambda error, job: None, 25, None),
+    ],
+)
+async def test_a_policy_decides_about_the_next_attempt(app, run, sql, policy, attempts, seconds):
+    @app.task(retry=policy)
+    async def fail() -> None:
+        raise Gone
+
+    await fail.aenqueue()
+
+    await run()
+    row = sql.run(ROW)[0]
+    assert row[0] == attempts
+    assert seconds is None or abs(row[5] - seconds) < 20
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), asyncio.CancelledError()])
+async def test_whatever_a_task_raises_only_its_own_job_fails(app, run, sql, error):
+    seen = []
+
+    @app.task
+    async def fail() -> None:
+        raise error
+
+    @app.task
+    async def fine() -> None:
+        seen.append("fine")
+
+    await fail.aenqueue()
+    await fine.aenqueue()
+
+    assert await run() == 2
+    assert seen == ["fine"]
+    assert sql.run(ROW)[0][0] == 1
+
+
+@pytest.mark.parametrize(
+    "payload", ["[" * 5000 + "]" * 5000, "9" * 5000, "null", '{"to": 1}', "{}"]
+)
+async def test_a_payload_that_cannot_be_read_fails_its_job_alone(app, run, sql, payload):
+    seen = []
+
+    @app.task
+    async def send(to: str) -> None:
+        seen.append(to)
+
+    sql.run("select :schema.add_job('send', $1::text::json)", payload)
+    await send.aenqueue("ada")
+
+    assert await run() == 2
+    assert seen == ["ada"]
+    assert sql.run(ROW)[0][0] == 1
+
+
+async def test_a_task_is_stopped_at_its_timeout(app, run, sql):
+    @app.task(timeout=timedelta(milliseconds=50))
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    await slow.aenqueue()
+
+    await run()
+    assert sql.run(ROW)[0][4].startswith("TimeoutError")
+
+
+async def test_plain_functions_run_in_threads_with_the_context_variables(app, run):
+    variable = contextvars.ContextVar("variable", default="")
+    seen = []
+
+    @app.task
+    def where() -> None:
+        seen.append((threading.current_thread().name, variable.get()))
+
+    where.using().spec()
+    await app.aadd_jobs([where.spec()])
+    variable.set("set")
+
+    await run()
+    assert seen[0][0].startswith("graphile-worker")
+    assert seen[0][1] == "set"
+
+
+async def test_plain_functions_run_side_by_side(app, run):
+    together = threading.Barrier(4, timeout=20)
+
+    @app.task
+    def meet() -> None:
+        together.wait()
+
+    await app.aadd_jobs([meet.spec() for _ in range(4)])
+
+    assert await run(concurrency=4) == 4
+
+
+async def test_the_context_has_the_job_and_what_the_lifespan_yielded(app, run, database):
+    seen = []
+
+    @asynccontextmanager
+    async def lifespan():
+        yield {"http": "client"}
+
+    @app.task
+    async def look(ctx: JobContext, n: int) -> None:
+        seen.append((ctx.job.id, ctx.job.attempts, ctx.deps, ctx.queue_name, ctx.schema, n))
+
+    job = await look.using(queue_name="q").aenqueue(7)
+
+    await run(lifespan=lifespan)
+    assert seen == [(job.id, 1, {"http": "client"}, "q", database.schema, 7)]
+
+
+async def test_a_transaction_of_the_task_ends_its_job_with_it(app, run, sql, heard):
+    sql.run("create table paid (n int)")
+
+    @app.task
+    async def pay(ctx: JobContext, n: int) -> None:
+        async with ctx.transaction() as conn:
+            await conn.execute("insert into paid values (%s)", [n])
+
+    @app.task
+    def pay_blocking(ctx: JobContext, n: int) -> None:
+        with ctx.transaction() as conn:
+            conn.execute("insert into paid values (%s)", [n])
+
+    await pay.using(queue_name="q").aenqueue(1)
+    await app.aadd_jobs([pay_blocking.using(queue_name="q").spec(2)])
+
+    assert await run() == 2
+    assert sql.run("select n from paid order by n") == [(1,), (2,)]
+    assert sql.run(ROW) == []
+    assert sql.run("select 1 from :schema._private_job_queues where locked_by is not null") == []
+    assert names(heard).count("job:success") == 2
+
+
+async def test_what_fails_in_the_transaction_leaves_no_effect(app, run, sql):
+    sql.run("create table paid (n int)")
+
+    @app.task
+    async def pay(ctx: JobContext) -> None:
+        async with ctx.transaction() as conn:
+            await conn.execute("insert into paid values (1)")
+            raise Gone
+
+    await pay.aenqueue()
+
+    await run()
+    assert sql.run("select n from paid") == []
+    assert sql.run(ROW)[0][0] == 1
+
+
+async def test_an_error_after_the_transaction_does_not_bring_the_job_back(app, run, sql):
+    @app.task
+    async def pay(ctx: JobContext) -> None:
+        async with ctx.transaction():
+            pass
+        raise Gone
+
+    await pay.aenqueue()
+
+    assert await run() == 1
+    assert sql.run(ROW) == []
+
+
+async def test_a_lost_lock_undoes_the_transaction_and_is_announced(app, run, sql, heard):
+    sql.run("create table paid (n int)")
+
+    @app.task
+    async def pay(ctx: JobContext) -> None:
+        sql.run("update :schema._private_jobs set locked_by = 'another pool'")
+        async with ctx.transaction() as conn:
+            await conn.execute("insert into paid values (1)")
+
+    await pay.aenqueue()
+
+    await run()
+    assert sql.run("select n from paid") == []
+    assert sql.run(ROW)[0][2] == "another pool"
+    assert names(heard) == ["job:start", "job:lockLost"]
+
+
+async def test_a_job_that_was_taken_away_is_left_alone(app, run, sql, heard):
+    @app.task
+    async def slow() -> None:
+        sql.run("update :schema._private_jobs set locked_by = 'another pool'")
+
+    await slow.aenqueue()
+
+    await run()
+    assert sql.run(ROW)[0][2] == "another pool"
+    assert names(heard) == ["job:start", "job:lockLost"]
+
+
+async def test_the_end_is_written_even_if_the_connection_is_lost(app, run, sql):
+    @app.task
+    async def cut() -> None:
+        sql.run(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where datname = current_database() and pid <> pg_backend_pid()"
+        )
+
+    await cut.using(queue_name="q").aenqueue()
+    await cut.using(queue_name="q").aenqueue()
+
+    assert await run() == 2
+    assert sql.run(ROW) == []
+
+
+async def test_events_come_after_the_write(app, run, hooks, sql):
+    left = []
+    hooks.on("job:success")(lambda event: left.append(sql.run(ROW)))
+
+    @app.task
+    async def fine() -> None: ...
+
+    await fine.aenqueue()
+
+    await run()
+    assert left == [[]]
+
+
+async def test_running_is_wrapped_in_the_thread_of_a_plain_function(app, run, hooks):
+    seen = []
+
+    @hooks.around(RunningJob)
+    @contextmanager
+    def watched(running):
+        seen.append(("in", threading.current_thread().name, running.job.task_identifier))
+        yield
+        seen.append(("out", threading.current_thread().name, running.job.task_identifier))
+
+    @app.task
+    def plain() -> None:
+        seen.append(("run", threading.current_thread().name, "plain"))
+
+    await app.aadd_jobs([plain.spec()])
+
+    await run()
+    assert [each[0] for each in seen] == ["in", "run", "out"]
+    assert len({each[1] for each in seen}) == 1
+
+
+@pytest.mark.timeout(120)
+async def test_named_queues_are_drained_one_job_at_a_time(app, run, sql):
+    running: dict[str, int] = {}
+    overlaps = []
+
+    @app.task
+    async def step(ctx: JobContext) -> None:
+        queue = str(ctx.queue_name)
+        running[queue] = running.get(queue, 0) + 1
+        overlaps.append(running[queue])
+        await asyncio.sleep(0.001)
+        running[queue] -= 1
+
+    await app.aadd_jobs([step.using(queue_name=f"q{n % 20}").spec() for n in range(400)])
+
+    assert await run(concurrency=8) == 400
+    assert set(overlaps) == {1}
+    assert sql.run(ROW) == []
+
+
+async def test_functions_of_a_mapping_are_called_as_in_the_reference(database, sql):
+    seen: list[object] = []
+
+    async def with_context(payload, ctx):
+        seen.append((payload, ctx.job.task_identifier))
+
+    sql.run("""select :schema.add_job('a', '{"x": 1}'), :schema.add_job('b', '[2]')""")
+    options = WorkerOptions(schema=database.schema)
+    tasks: dict[str, Callable[..., object]] = {"a": with_context, "b": seen.append}
+
+    assert await run_once(database.dsn, tasks, options=options) == 2
+    assert ({"x": 1}, "a") in seen
+    assert [2] in seen
+
+
+async def test_a_worker_leaves_tasks_that_it_does_not_have(app, run, sql):
+    @app.task
+    async def mine() -> None: ...
+
+    sql.run("select :schema.add_job('somebody_elses')")
+    await mine.aenqueue()
+    began = time.monotonic()
+
+    assert await run() == 1
+    assert time.monotonic() - began < 20
+    assert sql.run(ROW)[0][:3] == (0, 25, None)
+
+
+async def test_an_app_brings_its_own_lifespan_and_hooks(database):
+    seen: list[object] = []
+
+    @asynccontextmanager
+    async def lifespan():
+        yield "deps"
+
+    async with App(database.dsn, schema=database.schema, lifespan=lifespan) as app:
+
+        @app.task
+        async def look(ctx: JobContext) -> None:
+            seen.append(ctx.deps)
+
+        app.on("job:success")(lambda event: seen.append(event.name))
+        await look.aenqueue()
+        await run_once(database.dsn, app, options=WorkerOptions(schema=database.schema))
+
+    assert seen == ["deps", "job:success"]

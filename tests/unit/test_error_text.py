@@ -1,0 +1,60 @@
+"""What is kept of an error."""
+
+import pytest
+
+from graphile_worker.worker.error_text import LONGEST, error_text
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_the_first_line_says_what_went_wrong_and_the_rest_where():
+    text = error_text(raised(ValueError("no such\ninvoice")))
+
+    assert text.splitlines()[0] == "ValueError: no such invoice"
+    assert "test_error_text.py" in text
+    assert "in raised" in text
+
+
+def test_an_error_without_words_is_known_by_its_class():
+    assert error_text(KeyError()).splitlines()[0] == "KeyError"
+
+
+@pytest.mark.feature("F209")
+@pytest.mark.parametrize("text", ["a\x00b", "a\ud800b"])
+def test_what_postgresql_cannot_store_is_replaced(text):
+    stored = error_text(ValueError(text))
+
+    assert "\x00" not in stored
+    stored.encode()
+
+
+def test_an_error_whose_text_cannot_be_made_is_kept_all_the_same():
+    first = error_text(raised(Unspeakable())).splitlines()[0]
+
+    assert first == "Unspeakable: (its text could not be made: RuntimeError)"
+
+
+def test_a_huge_text_keeps_its_beginning_its_end_and_a_digest():
+    text = error_text(ValueError("begin " + "é" * 10_000_000 + " end"))
+
+    assert len(text.encode()) < LONGEST + 200
+    assert text.startswith("ValueError: begin")
+    assert " end" in text[-20:]
+    assert "sha256" in text
+
+
+def test_a_cause_that_causes_itself_ends():
+    error = ValueError("round")
+    error.__cause__ = error
+
+    assert error_text(error).startswith("ValueError: round")

@@ -1,0 +1,170 @@
+"""What a task may say instead of succeeding, and how long its next attempt waits."""
+
+import copy
+import math
+import pickle
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphile_worker import ConfigurationError
+from graphile_worker.retries import Backoff, Discard, JobSignal, Retry, Snooze
+
+SECOND = timedelta(seconds=1)
+AWARE = datetime(2030, 1, 1, tzinfo=UTC)
+NOT_DELAYS = [5, 0.5, "5s", datetime(2030, 1, 1)]
+
+
+def waits(backoff: Backoff, attempts: int) -> timedelta:
+    delay = backoff.delay(ValueError(), attempts)
+    assert delay is not None
+    return delay
+
+
+# What a task may raise
+
+
+@pytest.mark.parametrize("delay", [SECOND, AWARE])
+@pytest.mark.parametrize("signal", [Retry, Snooze])
+def test_a_signal_waits_for_a_while_or_until_a_moment(signal, delay):
+    raised = signal(delay, reason="not yet")
+
+    assert (raised.delay, raised.reason, str(raised)) == (delay, "not yet", "not yet")
+
+
+@pytest.mark.parametrize("delay", NOT_DELAYS)
+@pytest.mark.parametrize("signal", [Retry, Snooze])
+def test_a_bare_number_or_a_naive_moment_is_refused(signal, delay):
+    with pytest.raises(ConfigurationError, match="must be a timedelta or an aware datetime"):
+        signal(delay)
+
+
+def test_only_a_retry_may_leave_the_delay_to_the_task():
+    assert Retry().delay is None
+    with pytest.raises(ConfigurationError):
+        Snooze(None)  # type: ignore[arg-type]
+
+
+def test_a_signal_says_something_without_a_reason_too():
+    assert str(Retry()) == "asked for another attempt"
+    assert str(Snooze(SECOND)) == "snoozed"
+    assert Retry().reason is None
+
+
+def test_giving_up_needs_a_reason():
+    assert Discard("no such invoice").reason == "no such invoice"
+    with pytest.raises(TypeError):
+        Discard()  # type: ignore[call-arg]
+
+
+SIGNALS = [
+    Retry(),
+    Retry(SECOND, reason="busy"),
+    Snooze(AWARE),
+    Snooze(SECOND, reason="busy"),
+    Discard("gone"),
+]
+
+
+@pytest.mark.parametrize("signal", SIGNALS, ids=repr)
+@pytest.mark.parametrize("carried", [copy.copy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_a_signal_comes_whole_from_another_process(signal, carried):
+    arrived = carried(signal)
+
+    assert type(arrived) is type(signal)
+    assert (arrived.args, vars(arrived)) == (signal.args, vars(signal))
+
+
+@pytest.mark.parametrize("signal", SIGNALS, ids=repr)
+def test_every_signal_can_be_caught_as_one(signal):
+    assert isinstance(signal, JobSignal)
+    assert isinstance(signal, Exception)
+
+
+# How long to wait
+
+
+def test_a_wait_grows_by_the_factor():
+    backoff = Backoff(SECOND, factor=3, jitter=0)
+
+    assert [waits(backoff, n) / SECOND for n in (1, 2, 3, 4)] == [1, 3, 9, 27]
+
+
+def test_a_wait_is_no_longer_than_the_longest():
+    backoff = Backoff(SECOND, max=5 * SECOND, jitter=1)
+
+    assert all(waits(backoff, n) <= 5 * SECOND for n in range(1, 40))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5, 2, 10, 1e300, math.inf])
+@pytest.mark.parametrize("longest", [timedelta(hours=1), timedelta.max])
+def test_the_last_of_many_attempts_waits_too(factor, longest):
+    backoff = Backoff(SECOND, factor=factor, max=longest)
+
+    assert timedelta(0) < waits(backoff, 32_767) <= longest
+
+
+def test_a_wait_of_nothing_stays_nothing():
+    assert waits(Backoff(timedelta(0), factor=10), 32_767) == timedelta(0)
+
+
+def test_waits_are_spread_by_the_jitter():
+    backoff = Backoff(10 * SECOND, jitter=0.5)
+
+    found = [waits(backoff, 1) / SECOND for _ in range(300)]
+
+    assert all(5 <= seconds <= 15 for seconds in found)
+    assert min(found) < 8
+    assert max(found) > 12
+
+
+@given(
+    st.timedeltas(min_value=timedelta(0)),
+    st.floats(min_value=1, allow_nan=False),
+    st.timedeltas(min_value=timedelta(0)),
+    st.floats(min_value=0, max_value=1),
+    st.integers(min_value=1, max_value=32_767),
+)
+def test_any_wait_lies_between_nothing_and_the_longest(base, factor, longest, jitter, attempts):
+    backoff = Backoff(base, factor, longest, jitter)
+
+    assert timedelta(0) <= waits(backoff, attempts) <= longest
+
+
+def test_it_gives_up_on_what_it_is_told_to():
+    backoff = Backoff(give_up_on=(KeyError,))
+
+    assert backoff.delay(KeyError(), 1) is None
+    assert backoff.delay(LookupError(), 1) is not None
+
+
+def test_it_tries_again_only_after_what_it_is_told_to():
+    backoff = Backoff(retry_on=(LookupError,), give_up_on=(KeyError,))
+
+    assert backoff.delay(IndexError(), 1) is not None
+    assert backoff.delay(KeyError(), 1) is None
+    assert backoff.delay(ValueError(), 1) is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("base", 1),
+        ("base", -SECOND),
+        ("max", 60.0),
+        ("max", -SECOND),
+        ("factor", 0.5),
+        ("factor", math.nan),
+        ("jitter", -0.1),
+        ("jitter", 1.5),
+        ("jitter", math.nan),
+    ],
+)
+def test_a_back_off_that_makes_no_sense_is_refused_by_name(option, value):
+    options: dict[str, Any] = {option: value}
+
+    with pytest.raises(ConfigurationError, match=rf"Backoff\.{option} must be"):
+        Backoff(**options)

@@ -1,0 +1,1193 @@
+"""How a function becomes a task: what its parameters mean, what is refused, what is enqueued."""
+
+import asyncio
+import functools
+import inspect
+import json
+import logging
+import subprocess
+import sys
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from types import ModuleType
+from typing import Any, Literal, NamedTuple, TypedDict
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphile_worker import (
+    App,
+    Client,
+    ConfigurationError,
+    JobContext,
+    JobSpec,
+    JobSpecError,
+    Task,
+    Tasks,
+    sync,
+    tasks,
+)
+from graphile_worker.payloads import Mismatch
+from graphile_worker.retries import Backoff
+from graphile_worker.tasks import Signature, TaskOptions
+
+SEVEN_OPTIONS = [
+    "queue_name",
+    "run_at",
+    "max_attempts",
+    "priority",
+    "job_key",
+    "job_key_mode",
+    "flags",
+]
+SECRET = "s3cr3t-canary"
+NOWHERE = "postgres://nobody@127.0.0.1:1/nowhere"
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+@dataclass
+class Item:
+    name: str
+    width: int = 1
+
+
+@dataclass
+class Order:
+    id: UUID
+    placed: datetime
+    items: list[Item] = field(default_factory=list)
+
+
+class Resize(TypedDict):
+    path: str
+    width: int
+
+
+class Deps:
+    pass
+
+
+class Recorder(App[None]):
+    """An app that keeps what it is asked to add."""
+
+    def __init__(self) -> None:
+        super().__init__(NOWHERE)
+        self.added: list[tuple[JobSpec, object]] = []
+
+    def enqueue(self, spec: JobSpec, conn: object = None) -> Any:
+        self.added.append((spec, conn))
+
+    async def aenqueue(self, spec: JobSpec, conn: object = None) -> Any:
+        self.enqueue(spec, conn)
+
+
+@pytest.fixture
+def app() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def send_email(app: Recorder) -> Task[..., str]:
+    @app.task
+    def send_email(to: str, subject: str = "Hello") -> str:
+        return f"{subject}, {to}"
+
+    return send_email
+
+
+def module(source: str) -> ModuleType:
+    """A module of that text: annotations are looked up in the module of their function."""
+    made = ModuleType("made")
+    exec(compile(source, "made.py", "exec", dont_inherit=True), made.__dict__)
+    return made
+
+
+def taking(annotation: Any) -> Callable[..., Any]:
+    """A function whose parameter `what` has that annotation."""
+
+    def task(what):
+        return what
+
+    task.__annotations__["what"] = annotation
+    return task
+
+
+def read(fn: Callable[..., Any], payload: Any) -> tuple[list[Any], dict[str, Any]]:
+    return Signature(fn).arguments(payload)
+
+
+def sent(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return Signature(fn).payload(args, kwargs)
+
+
+def called(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What the function gives for these arguments once they went through JSON text."""
+    signature = Signature(fn)
+    payload = json.loads(json.dumps(signature.payload(args, kwargs)))
+    positional, named = signature.arguments(payload)
+    return fn(*positional, **named)
+
+
+# Parameters are keys
+
+
+@pytest.mark.feature("F105")
+def test_parameters_are_the_keys_of_the_payload():
+    def task(to, subject): ...
+
+    assert sent(task, "ada", subject="Hi") == {"to": "ada", "subject": "Hi"}
+    assert read(task, {"to": "ada", "subject": "Hi"}) == ([], {"to": "ada", "subject": "Hi"})
+
+
+@pytest.mark.feature("F105")
+def test_keyword_only_parameters_are_keys_too():
+    def task(*, to): ...
+
+    assert sent(task, to="ada") == {"to": "ada"}
+    with pytest.raises(TypeError):
+        sent(task, "ada")
+
+
+@pytest.mark.feature("F105")
+def test_a_task_without_parameters_has_an_empty_object():
+    def task(): ...
+
+    assert sent(task) == {}
+    assert read(task, {"anything": 1}) == ([], {})
+
+
+@pytest.mark.feature("F105")
+def test_a_default_is_not_sent_and_may_change_before_the_job_runs():
+    def task(to, subject="Hello"): ...
+
+    assert sent(task, "ada") == {"to": "ada"}
+    assert read(task, {"to": "ada"}) == ([], {"to": "ada"})
+
+
+def test_a_default_that_is_given_is_sent():
+    def task(subject="Hello"): ...
+
+    assert sent(task, "Hello") == {"subject": "Hello"}
+
+
+@pytest.mark.feature("F105")
+def test_a_key_that_is_missing_does_not_fit():
+    def task(to: str): ...
+
+    with pytest.raises(Mismatch) as caught:
+        read(task, {})
+
+    assert (caught.value.path, caught.value.reason) == ("to", "missing")
+
+
+@pytest.mark.parametrize("payload", [[1], "text", 7, None, True])
+def test_parameters_need_an_object(payload):
+    def task(to=1): ...
+
+    with pytest.raises(Mismatch, match="expected an object with the parameters as keys"):
+        read(task, payload)
+
+
+@pytest.mark.feature("F115")
+def test_keys_that_no_parameter_names_are_left_out():
+    def task(to): ...
+
+    assert read(task, {"to": "ada", "table": "users", "op": "INSERT"}) == ([], {"to": "ada"})
+
+
+@pytest.mark.feature("F115")
+def test_keys_that_begin_with_an_underscore_reach_no_parameter():
+    def task(to, **rest): ...
+
+    payload = {"to": "ada", "_cron": {"ts": "…"}, "_trace": 1, "_": 2, "other": 3}
+
+    assert read(task, payload) == ([], {"to": "ada", "other": 3})
+
+
+def test_a_parameter_that_would_stay_empty_is_refused():
+    def task(to, *, _cron=None): ...
+
+    with pytest.raises(ConfigurationError, match="_cron would stay empty"):
+        Signature(task)
+
+
+def test_a_key_of_the_queue_is_refused_when_enqueued():
+    def task(**rest): ...
+
+    with pytest.raises(JobSpecError) as caught:
+        sent(task, _cron=1)
+
+    assert caught.value.argument == "payload._cron"
+
+
+@pytest.mark.parametrize("key", ["a-b", "ünï", "a b", "class", "rest", ""])
+def test_the_rest_of_the_keys_goes_where_it_is_asked_for(key):
+    def task(to, **rest): ...
+
+    arguments = {"to": "ada", key: 1}
+
+    assert sent(task, **arguments) == arguments
+    assert read(task, arguments) == ([], arguments)
+
+
+def test_each_value_of_the_rest_is_read_as_annotated():
+    def task(**moments: datetime): ...
+
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+
+    assert sent(task, a=moment) == {"a": "2030-01-01T00:00:00+00:00"}
+    assert read(task, {"a": "2030-01-01T00:00:00Z"}) == ([], {"a": moment})
+    with pytest.raises(JobSpecError) as caught:
+        sent(task, a=moment, b=7)
+    assert caught.value.argument == "payload.b"
+
+
+def test_the_rest_may_have_no_name():
+    def task(to, **_): ...
+
+    assert read(task, {"to": 1, "more": 2}) == ([], {"to": 1, "more": 2})
+
+
+# The whole payload
+
+
+@pytest.mark.feature("F105", "F115", "F122")
+@pytest.mark.parametrize(
+    "payload", [{"a": 1, "_cron": {"ts": 1}, "b": [None]}, {}, [1, "two"], "text", 7, 0.5, False]
+)
+def test_a_positional_only_parameter_is_the_whole_payload_untouched(payload):
+    def task(payload, /): ...
+
+    assert sent(task, payload) == payload
+    assert read(task, payload) == ([payload], {})
+
+
+@pytest.mark.feature("F116")
+def test_the_whole_payload_is_read_as_annotated():
+    def task(order: Order, /):
+        return order
+
+    order = Order(UUID(int=1), datetime(2030, 1, 1, tzinfo=UTC), [Item("a"), Item("b", 2)])
+
+    assert called(task, order) == order
+
+
+def test_the_whole_payload_may_have_any_name():
+    def task(_anything, /): ...
+
+    assert read(task, 1) == ([1], {})
+
+
+def test_the_default_of_the_whole_payload_is_sent():
+    def task(payload=7, /): ...
+
+    assert sent(task) == 7
+
+
+def test_the_whole_payload_cannot_be_given_by_name():
+    def task(payload, /): ...
+
+    with pytest.raises(TypeError):
+        sent(task, payload=1)
+
+
+def test_none_is_checked_as_the_empty_object_that_the_database_makes_of_it():
+    def anything(payload, /): ...
+    def mapping(payload: dict[str, int] | None = None, /): ...
+    def number(payload: int | None, /): ...
+
+    assert sent(anything, None) is None
+    assert sent(mapping) is None
+    with pytest.raises(JobSpecError) as caught:
+        sent(number, None)
+    assert caught.value.argument == "payload"
+
+
+# The context
+
+
+def plain_context(ctx: JobContext, to: str): ...
+def context_with_deps(ctx: JobContext[Deps], to: str): ...
+def context_of_anything(ctx: JobContext[Any], to: str): ...
+def context_as_text(ctx: "JobContext", to: str): ...
+def context_with_deps_as_text(ctx: "JobContext[Deps]", to: str): ...
+def context_with_deps_that_come_later(ctx: "JobContext[Later]", to: str): ...
+def context_by_position(ctx: JobContext, /, to: str): ...
+
+
+Alias = JobContext[Deps]
+
+
+def context_by_alias(ctx: Alias, to: str): ...
+def context_by_alias_as_text(ctx: "Alias", to: str): ...
+
+
+@dataclass
+class Later:
+    size: int
+
+
+@pytest.mark.feature("F105")
+@pytest.mark.parametrize(
+    "fn",
+    [
+        plain_context,
+        context_with_deps,
+        context_of_anything,
+        context_as_text,
+        context_with_deps_as_text,
+        context_with_deps_that_come_later,
+        context_by_position,
+        context_by_alias,
+        context_by_alias_as_text,
+    ],
+)
+def test_a_first_parameter_annotated_as_the_context_is_no_key(fn):
+    signature = Signature(fn)
+
+    assert signature.takes_context
+    assert signature.payload(["ada"], {}) == {"to": "ada"}
+    assert signature.arguments({"to": "ada"}) == ([], {"to": "ada"})
+
+
+IMPORTS = {
+    "by name": "from graphile_worker import JobContext",
+    "by another name": "from graphile_worker import JobContext as Ctx",
+    "by its module": "import graphile_worker.tasks",
+    "by its module under another name": "import graphile_worker as gw",
+    "for type checkers alone": (
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n"
+        "    from graphile_worker import JobContext\n"
+        "    from shop import Deps"
+    ),
+}
+ANNOTATIONS = {
+    "by name": "JobContext",
+    "by another name": "Ctx",
+    "by its module": "graphile_worker.tasks.JobContext",
+    "by its module under another name": "gw.JobContext",
+    "for type checkers alone": "JobContext",
+}
+
+
+@pytest.mark.feature("F105")
+@pytest.mark.parametrize("argument", ["", "[None]", "[Deps]"])
+@pytest.mark.parametrize("imported", IMPORTS)
+def test_the_context_is_found_however_it_is_imported(imported, argument):
+    made = module(
+        "from __future__ import annotations\n"
+        f"{IMPORTS[imported]}\n"
+        f"async def task(ctx: {ANNOTATIONS[imported]}{argument}, to: str) -> Report: ..."
+    )
+
+    signature = Signature(made.task)
+
+    assert signature.takes_context
+    assert signature.arguments({"to": "ada"}) == ([], {"to": "ada"})
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated at once")
+def test_names_that_only_type_checkers_have_need_no_quotes():
+    made = module(
+        "from graphile_worker import JobContext\n"
+        "def task(ctx: JobContext[Missing], to: str) -> Report: ...\n"
+        "def other(ctx: JobContext, to: list[Later]) -> None: ..."
+    )
+
+    assert Signature(made.task).arguments({"to": "ada"}) == ([], {"to": "ada"})
+    assert Signature(made.other).takes_context
+
+
+@pytest.mark.feature("F105")
+def test_the_context_goes_before_the_whole_payload():
+    def task(ctx: JobContext, payload: int, /): ...
+
+    signature = Signature(task)
+
+    assert signature.takes_context
+    assert signature.takes_whole_payload
+    assert signature.arguments(7) == ([7], {})
+
+
+def test_the_context_may_stand_alone():
+    def task(ctx: JobContext): ...
+
+    assert sent(task) == {}
+
+
+def last(to: str, ctx: JobContext): ...
+def last_by_name(to: str, *, ctx: JobContext[Deps]): ...
+def last_as_text(to: str, ctx: "JobContext[Deps]"): ...
+def twice(ctx: JobContext, other: JobContext): ...
+
+
+@pytest.mark.parametrize("fn", [last, last_by_name, last_as_text, twice])
+def test_a_context_anywhere_else_is_refused(app, fn):
+    with pytest.raises(
+        ConfigurationError, match=f"{fn.__name__}: the JobContext must be the first"
+    ):
+        app.task(fn)
+
+
+# What cannot be a task
+
+
+def as_reference(payload, helpers): ...
+def as_reference_positional(payload, helpers, /): ...
+def as_reference_by_other_name(_payload, helpers): ...
+def as_reference_half_typed(payload: dict[str, Any], helpers): ...
+def as_folder(payload, ctx): ...
+def as_folder_spelled_out(payload, context): ...
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        as_reference,
+        as_reference_positional,
+        as_reference_by_other_name,
+        as_reference_half_typed,
+        as_folder,
+        as_folder_spelled_out,
+    ],
+)
+def test_a_function_of_payload_and_helpers_is_told_what_to_write(app, fn):
+    with pytest.raises(ConfigurationError) as caught:
+        app.task(fn)
+
+    message = str(caught.value)
+    assert message.startswith(f"{fn.__name__}: ")
+    assert "`def task(payload, /)`" in message
+    assert "`ctx: JobContext`" in message
+
+
+def test_a_key_may_be_called_payload():
+    def task(payload, other): ...
+
+    assert sent(task, 1, 2) == {"payload": 1, "other": 2}
+
+
+def test_arguments_without_names_are_refused(app):
+    def task(*to): ...
+
+    with pytest.raises(ConfigurationError, match=r"\*args have no names"):
+        app.task(task)
+
+
+def test_the_whole_payload_stands_alone(app):
+    def task(payload, /, to): ...
+
+    with pytest.raises(ConfigurationError, match="is the whole payload and stands alone"):
+        app.task(task)
+
+
+@pytest.mark.parametrize("annotation", [bytes, timedelta, Callable[[], int], dict[int, str], Deps])
+def test_an_annotation_that_json_cannot_carry_is_refused_where_it_is_written(app, annotation):
+    with pytest.raises(ConfigurationError, match=r"task, parameter what: a payload cannot be read"):
+        app.task(taking(annotation))
+
+
+@pytest.mark.parametrize("annotation", ["list[", "datetime.Nothing", "str + 1"])
+def test_text_that_is_no_annotation_is_refused_where_it_is_written(app, annotation):
+    made = module(f"import datetime\ndef task(what: {annotation!r}): ...")
+
+    with pytest.raises(ConfigurationError, match="^task, parameter what: "):
+        app.task(made.task)
+
+
+def test_annotations_of_the_rest_are_checked_too():
+    def task(**rest: bytes): ...
+
+    with pytest.raises(ConfigurationError, match="parameter rest"):
+        Signature(task)
+
+
+def test_the_annotation_of_the_result_is_nobodys_business():
+    def task() -> "bytes": ...  # type: ignore[empty-body]
+
+    assert sent(task) == {}
+
+
+@pytest.mark.parametrize("name", ["x" * 129, "a\0b"])
+def test_a_name_that_no_job_can_have_is_refused(app, name):
+    with pytest.raises(JobSpecError) as caught:
+        app.task(name=name)(lambda: None)
+
+    assert caught.value.argument == "identifier"
+
+
+def test_what_has_no_name_of_its_own_must_be_given_one(app):
+    def task(to: str, subject: str): ...
+
+    with pytest.raises(ConfigurationError, match="give it one with name="):
+        app.task(functools.partial(task, subject="Hi"))
+    assert app.task(name="greet")(functools.partial(task, subject="Hi")).spec("ada").payload == {
+        "to": "ada"
+    }
+
+
+def test_a_task_is_not_made_into_another_one(app, send_email):
+    with pytest.raises(ConfigurationError):
+        app.task(send_email)
+
+
+# Forward references
+
+
+def names_a_class_further_down(what: "FurtherDown"): ...
+
+
+@dataclass
+class HoldsOneFurtherDown:
+    inner: "FurtherDown"
+
+
+def names_it_inside_a_class(what: HoldsOneFurtherDown): ...
+
+
+EARLY = [Signature(names_a_class_further_down), Signature(names_it_inside_a_class)]
+
+
+@dataclass
+class FurtherDown:
+    size: int
+
+
+@pytest.mark.feature("F116")
+def test_a_class_may_be_defined_after_the_task_that_names_it():
+    direct, nested = EARLY
+
+    assert direct.arguments({"what": {"size": 1}}) == ([], {"what": FurtherDown(1)})
+    found = nested.arguments({"what": {"inner": {"size": 1}}})
+    assert found == ([], {"what": HoldsOneFurtherDown(FurtherDown(1))})
+
+
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
+def test_a_name_that_never_comes_is_told_when_the_task_is_first_used(future):
+    annotation = "list[Nothing]" if future else "'list[Nothing]'"
+    signature = Signature(module(f"{future}def task(what: {annotation}): ...").task)
+
+    with pytest.raises(ConfigurationError, match="task, parameter what: name 'Nothing'"):
+        signature.payload([[]], {})
+
+
+def test_a_decorated_function_keeps_its_annotations():
+    def decorated(fn):
+        @functools.wraps(fn)
+        def around(*args, **kwargs):
+            return fn(*args, **kwargs)
+
+        return around
+
+    signature = Signature(decorated(context_with_deps_as_text))
+
+    assert signature.takes_context
+    assert signature.payload(["ada"], {}) == {"to": "ada"}
+
+
+# Arguments are checked when they are enqueued
+
+
+@pytest.mark.feature("F54")
+@pytest.mark.parametrize(
+    ("annotation", "value", "where"),
+    [
+        (str, 7, "payload.what"),
+        (int, "7", "payload.what"),
+        (int, True, "payload.what"),
+        (Colour, "green", "payload.what"),
+        (Literal["a", "b"], "c", "payload.what"),
+        (list[int], [1, "two"], "payload.what[1]"),
+        (Item, {"width": 1}, "payload.what.name"),
+        (Order, Order("x", datetime.now(UTC)), "payload.what.id"),  # type: ignore[arg-type]
+        (dict[str, Item], {"a": {"name": 1}}, "payload.what[...].name"),
+        (Resize, {"path": "x"}, "payload.what.width"),
+        (date, datetime(2030, 1, 1, tzinfo=UTC), "payload.what"),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_refused_with_its_place(annotation, value, where):
+    with pytest.raises(JobSpecError) as caught:
+        sent(taking(annotation), value)
+
+    assert caught.value.argument == where
+    assert caught.value.code == "22023"
+
+
+@pytest.mark.feature("F54")
+def test_the_place_in_a_whole_payload_begins_at_the_payload():
+    def task(items: list[Item], /): ...
+
+    with pytest.raises(JobSpecError) as caught:
+        sent(task, [Item("a"), {"name": 7}])
+
+    assert caught.value.argument == "payload[1].name"
+
+
+@pytest.mark.parametrize("value", [b"bytes", float("nan"), datetime(2030, 1, 1), object(), {1: 2}])
+def test_what_json_cannot_carry_is_refused_without_annotations_too(value):
+    def task(to): ...
+
+    with pytest.raises(JobSpecError) as caught:
+        sent(task, to=value)
+
+    assert caught.value.argument == "payload"
+
+
+def test_a_refusal_does_not_quote_the_argument():
+    def task(to: int): ...
+
+    with pytest.raises(JobSpecError) as caught:
+        sent(task, SECRET)
+
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((), {}), (("a", "b", "c"), {}), (("a",), {"to": "b"}), (("a",), {"x": 1})]
+)
+def test_a_wrong_call_is_a_wrong_call(send_email, args, kwargs):
+    with pytest.raises(TypeError):
+        send_email.spec(*args, **kwargs)
+
+
+@pytest.mark.feature("F54")
+async def test_nothing_is_added_when_an_argument_does_not_fit(app, send_email):
+    with pytest.raises(JobSpecError):
+        await send_email.aenqueue(7)
+
+    assert app.added == []
+
+
+# There and back again
+
+
+@pytest.mark.feature("F116")
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (datetime, datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=UTC)),
+        (date, date(2030, 1, 2)),
+        (UUID, UUID(int=7)),
+        (Decimal, Decimal("1.10")),
+        (Colour, Colour.BLUE),
+        (Literal["a", 1], 1),
+        (Item, Item("a", 2)),
+        (Order, Order(UUID(int=1), datetime(2030, 1, 1, tzinfo=UTC), [Item("b")])),
+        (Resize, {"path": "x", "width": 1}),
+        (Point, Point(1, 2)),
+        (tuple[int, str], (1, "a")),
+        (set[Colour], {Colour.RED}),
+        (dict[str, list[date]], {"a": [date(2030, 1, 1)]}),
+        (int | None, None),
+        (datetime | str, "soon"),
+    ],
+)
+def test_an_argument_comes_back_as_it_was_given(annotation, value):
+    returned = called(taking(annotation), value)
+
+    assert returned == value
+    assert type(returned) is type(value)
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+moments = st.datetimes(timezones=st.just(UTC))
+items = st.builds(Item, texts, st.integers())
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner) | st.dictionaries(texts, inner),
+    max_leaves=10,
+)
+
+
+def everything(
+    text: str,
+    number: int,
+    share: float,
+    moment: datetime,
+    day: date,
+    id: UUID,
+    price: Decimal,
+    colour: Colour,
+    items: list[Item],
+    by_name: dict[str, Item | None],
+    anything: Any = None,
+    **rest: int,
+): ...
+
+
+@pytest.mark.feature("F116")
+@given(
+    st.fixed_dictionaries(
+        {
+            "text": texts,
+            "number": st.integers(),
+            "share": st.floats(allow_nan=False, allow_infinity=False),
+            "moment": moments,
+            "day": st.dates(),
+            "id": st.uuids(),
+            "price": st.decimals(allow_nan=False, allow_infinity=False),
+            "colour": st.sampled_from(Colour),
+            "items": st.lists(items),
+            "by_name": st.dictionaries(texts, st.none() | items),
+        },
+        optional={"anything": json_values, "more": st.integers(), "a-b": st.integers()},
+    )
+)
+def test_any_arguments_come_back_as_they_were_given(arguments):
+    signature = Signature(everything)
+
+    payload = signature.payload([], arguments)
+
+    assert json.loads(json.dumps(payload)) == payload
+    assert signature.arguments(payload) == ([], arguments)
+
+
+@pytest.mark.feature("F116", "F122")
+@given(json_values.filter(lambda value: value is not None))
+def test_any_whole_payload_comes_back_as_it_was_given(value):
+    def task(payload, /): ...
+
+    signature = Signature(task)
+
+    assert signature.arguments(signature.payload([value], {})) == ([value], {})
+
+
+# Tasks
+
+
+@pytest.mark.feature("F130")
+def test_a_task_can_be_called_as_the_function_that_it_is(send_email):
+    assert send_email("ada") == "Hello, ada"
+    assert send_email.fn("ada", subject="Hi") == "Hi, ada"
+
+
+@pytest.mark.feature("F130")
+async def test_an_async_task_can_be_called_as_the_function_that_it_is(app):
+    @app.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    assert await double(2) == 4
+
+
+@pytest.mark.feature("F130")
+def test_a_task_with_a_context_is_called_with_one():
+    router: Tasks[Deps] = Tasks()
+
+    @router.task
+    def show(ctx: JobContext[Deps], to: str) -> tuple[object, str]:
+        return ctx, to
+
+    assert show.fn("a context of the test's own", "ada") == ("a context of the test's own", "ada")
+
+
+@pytest.mark.feature("F116")
+def test_the_identifier_is_the_name_of_the_function_or_the_name_given(app, send_email):
+    named = app.task(name="emails/send")(lambda to: None)
+
+    assert send_email.identifier == "send_email"
+    assert named.identifier == "emails/send"
+    assert list(app.tasks()) == ["send_email", "emails/send"]
+    assert repr(named) == "<Task emails/send>"
+
+
+@pytest.mark.feature("F56")
+def test_a_spec_is_the_job_as_a_value(send_email):
+    assert send_email.spec("ada") == JobSpec("send_email", {"to": "ada"})
+
+
+@pytest.mark.feature("F54")
+async def test_both_ways_to_enqueue_add_the_same_spec(app, send_email):
+    await asyncio.to_thread(send_email.enqueue, "ada", subject="Hi")
+    await send_email.aenqueue(to="ada", subject="Hi")
+
+    spec = JobSpec("send_email", {"to": "ada", "subject": "Hi"})
+    assert app.added == [(spec, None), (spec, None)]
+
+
+@pytest.mark.feature("F56")
+def test_the_options_of_a_task_are_those_of_its_jobs(app):
+    @app.task(queue_name="slow", priority=5, max_attempts=3)
+    def task(): ...
+
+    assert task.spec() == JobSpec("task", {}, queue_name="slow", priority=5, max_attempts=3)
+
+
+def test_other_options_of_a_task_stay_with_it(app):
+    retry = Backoff()
+
+    @app.task(retry=retry, timeout=timedelta(minutes=1), run_in="process")
+    def task(): ...
+
+    assert task.options == TaskOptions(retry=retry, timeout=timedelta(minutes=1), run_in="process")
+    assert task.spec() == JobSpec("task", {})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": 5},
+        {"retry": 5},
+        {"run_in": "fork"},
+        {"max_attempts": 0},
+        {"priority": "high"},
+        {"queue_name": "x" * 129},
+        {"queue": "slow"},
+    ],
+)
+def test_a_bad_option_of_a_task_is_refused_where_it_is_written(app, options):
+    with pytest.raises((ConfigurationError, JobSpecError, TypeError)):
+        app.task(**options)(lambda: None)
+
+    assert app.tasks() == {}
+
+
+OPTIONS: dict[str, Any] = {
+    "queue_name": "fast",
+    "run_at": timedelta(hours=1),
+    "max_attempts": 7,
+    "priority": 0,
+    "job_key": "key",
+    "job_key_mode": "preserve_run_at",
+    "flags": ["a"],
+}
+
+
+@pytest.mark.feature("F45", "F56")
+def test_using_gives_jobs_any_of_the_seven_options(send_email):
+    assert list(OPTIONS) == SEVEN_OPTIONS
+
+    spec = send_email.using(**OPTIONS).spec("ada")
+
+    assert spec == JobSpec("send_email", {"to": "ada"}, **OPTIONS)
+
+
+@pytest.mark.feature("F56")
+@pytest.mark.parametrize("option", SEVEN_OPTIONS)
+def test_using_gives_one_option_and_leaves_the_others(send_email, option):
+    given = {option: OPTIONS[option]}
+
+    assert send_email.using(**given).spec("ada") == JobSpec("send_email", {"to": "ada"}, **given)
+
+
+@pytest.mark.feature("F56")
+def test_using_wins_over_the_options_of_the_task_zero_included(app):
+    @app.task(queue_name="slow", priority=5, max_attempts=3)
+    def task(): ...
+
+    found = task.using(priority=0, queue_name="fast").spec()
+
+    assert found == JobSpec("task", {}, queue_name="fast", priority=0, max_attempts=3)
+
+
+@pytest.mark.feature("F56")
+def test_using_can_be_chained_and_the_last_word_counts(send_email):
+    once = send_email.using(priority=1, job_key="a")
+
+    again = once.using(priority=2, flags=["x"])
+
+    assert again.spec("ada") == JobSpec(
+        "send_email", {"to": "ada"}, priority=2, job_key="a", flags=["x"]
+    )
+    assert once.spec("ada").priority == 1
+
+
+@pytest.mark.feature("F56")
+def test_using_does_not_change_the_task_itself(app, send_email):
+    send_email.using(conn=object(), **OPTIONS)
+
+    send_email.enqueue("ada")
+
+    assert app.added == [(JobSpec("send_email", {"to": "ada"}), None)]
+    assert app.tasks()["send_email"] is send_email
+
+
+@pytest.mark.feature("F39", "F54")
+async def test_using_hands_the_connection_over(app, send_email):
+    first, second = object(), object()
+    task = send_email.using(conn=first)
+
+    await task.using(priority=1).aenqueue("ada")
+    await task.using(conn=second).aenqueue("ada")
+
+    assert [conn for _, conn in app.added] == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("queue_name", "x" * 129),
+        ("run_at", datetime(2030, 1, 1)),
+        ("run_at", 5),
+        ("max_attempts", 0),
+        ("priority", 40_000),
+        ("job_key", ""),
+        ("job_key_mode", "upsert"),
+        ("flags", "text"),
+    ],
+)
+def test_a_bad_option_is_refused_where_it_is_written(send_email, option, value):
+    with pytest.raises(JobSpecError) as caught:
+        send_email.using(**{option: value})
+
+    assert caught.value.argument == option
+
+
+def test_an_option_that_does_not_exist_is_refused(send_email):
+    with pytest.raises(TypeError):
+        send_email.using(run_att=timedelta(1))
+
+
+# One signature for adding
+
+
+ADDERS: dict[str, Callable[..., Any]] = {
+    "App.add_job": App.add_job,
+    "App.aadd_job": App.aadd_job,
+    "Task.using": Task.using,
+}
+
+
+@pytest.mark.feature("F45")
+@pytest.mark.parametrize("adder", ADDERS)
+def test_the_seven_options_are_those_of_the_clients(adder):
+    def options(function: Callable[..., Any]) -> list[Any]:
+        parameters = inspect.signature(function).parameters
+        hints = typing.get_type_hints(function)
+        found = [each for each in parameters.values() if each.name in SEVEN_OPTIONS]
+        return [(each.name, each.kind, each.default, hints[each.name]) for each in found]
+
+    assert len(options(Client.add_job)) == 7
+    assert options(ADDERS[adder]) == options(Client.add_job) == options(sync.Client.add_job)
+
+
+@pytest.mark.feature("F45")
+@pytest.mark.parametrize("name", ["add_job", "add_jobs", "remove_job", "migrate"])
+def test_an_app_calls_what_both_clients_call_by_one_name_and_an_a(name):
+    blocking, awaited = getattr(App, name), getattr(App, f"a{name}")
+
+    assert inspect.signature(blocking) == inspect.signature(awaited)
+    assert inspect.signature(blocking) == inspect.signature(getattr(Client, name))
+    assert inspect.iscoroutinefunction(awaited)
+    assert not inspect.iscoroutinefunction(blocking)
+
+
+# Routers
+
+
+def named(identifier: str) -> Callable[[], None]:
+    def task() -> None: ...
+
+    task.__name__ = identifier
+    return task
+
+
+def test_two_tasks_of_one_name_are_refused(app):
+    app.task(named("a"))
+
+    with pytest.raises(ConfigurationError, match="two tasks are named 'a'"):
+        app.task(named("a"))
+
+
+def test_a_router_puts_its_prefix_before_the_names_of_its_tasks():
+    router: Tasks[None] = Tasks(prefix="billing/")
+
+    router.task(named("charge"))
+    router.task(name="refund")(named("anything"))
+
+    assert list(router.tasks()) == ["billing/charge", "billing/refund"]
+    assert router.tasks()["billing/charge"].spec() == JobSpec("billing/charge", {})
+
+
+def test_a_router_in_a_router_keeps_its_own_prefix(app):
+    outer: Tasks[None] = Tasks(prefix="outer/")
+    inner: Tasks[None] = Tasks(prefix="inner/")
+    inner.task(named("a"))
+
+    outer.include(inner)
+    app.include(outer)
+
+    assert list(app.tasks()) == ["inner/a"]
+
+
+def test_an_app_has_the_tasks_of_its_routers_whenever_they_were_defined(app):
+    router, nested = Tasks[None](), Tasks[None]()
+    router.task(named("before"))
+
+    app.include(router)
+    router.include(nested)
+    router.task(named("after"))
+    nested.task(named("nested"))
+
+    assert list(app.tasks()) == ["before", "after", "nested"]
+
+
+def test_routers_may_be_given_when_the_app_is_made():
+    routers = [Tasks[None](prefix="a/"), Tasks[None](prefix="b/")]
+
+    app = App(NOWHERE, include=routers)
+    for router in routers:
+        router.task(named("task"))
+
+    assert list(app.tasks()) == ["a/task", "b/task"]
+
+
+@pytest.mark.feature("F54")
+def test_the_tasks_of_a_router_are_added_by_the_app_at_the_root(app):
+    outer, inner = Tasks[None](), Tasks[None]()
+    task = inner.task(named("a"))
+    outer.include(inner)
+    app.include(outer)
+
+    task.enqueue()
+
+    assert app.added == [(JobSpec("a", {}), None)]
+
+
+def test_a_router_is_included_once(app):
+    router: Tasks[None] = Tasks(prefix="a/")
+    app.include(router)
+
+    for other in (app, Tasks[None]()):
+        with pytest.raises(ConfigurationError, match="already included"):
+            other.include(router)
+
+
+def test_a_router_does_not_include_itself_by_any_way(app):
+    outer, inner = Tasks[None](), Tasks[None]()
+    outer.include(inner)
+
+    for includer, included in [(outer, outer), (inner, outer), (inner, inner)]:
+        with pytest.raises(ConfigurationError, match="already included"):
+            includer.include(included)
+
+
+def test_a_router_whose_names_are_taken_is_refused_and_left_as_it_was(app):
+    app.task(named("a"))
+    router = Tasks[None]()
+    router.task(named("a"))
+
+    with pytest.raises(ConfigurationError, match="two tasks are named 'a'"):
+        app.include(router)
+
+    assert list(app.tasks()) == ["a"]
+    other = App[None](NOWHERE)
+    other.include(router)
+    assert list(other.tasks()) == ["a"]
+
+
+def test_a_name_that_another_router_has_is_refused_where_it_is_defined(app):
+    first, second = Tasks[None](), Tasks[None]()
+    app.include(first, second)
+    first.task(named("a"))
+
+    for router in (app, second):
+        with pytest.raises(ConfigurationError, match="two tasks are named 'a'"):
+            router.task(named("a"))
+
+
+async def test_a_task_without_an_app_says_how_to_get_one():
+    task = Tasks[None](prefix="a/").task(named("task"))
+
+    assert task.spec().identifier == "a/task"
+    with pytest.raises(ConfigurationError, match=r"app\.include\(router\)"):
+        await task.aenqueue()
+    with pytest.raises(ConfigurationError, match="<Tasks prefix='a/'>"):
+        await asyncio.to_thread(task.enqueue)
+
+
+# Blocking a loop
+
+
+@pytest.fixture
+def nothing_told_yet(monkeypatch) -> None:
+    """What was told before, by a first run of the same test, shall not count."""
+    monkeypatch.setattr(tasks, "_warned", set())
+
+
+def warnings(caplog) -> list[str]:
+    found = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert all(each.name == "graphile_worker" for each in found)
+    return [each.getMessage() for each in found]
+
+
+@pytest.mark.usefixtures("nothing_told_yet")
+async def test_a_place_that_blocks_a_loop_is_told_once(app, send_email, caplog):
+    for _ in range(3):
+        send_email.enqueue("ada")
+
+    (message,) = warnings(caplog)
+    assert message.startswith(f"{__file__}:")
+    assert message.endswith("blocks the event loop: await send_email.aenqueue(…)")
+    assert len(app.added) == 3
+
+
+@pytest.mark.usefixtures("nothing_told_yet")
+async def test_each_place_that_blocks_a_loop_is_told(send_email, caplog):
+    send_email.enqueue("ada")
+    send_email.using(priority=1).enqueue("ada")
+
+    assert len(set(warnings(caplog))) == 2
+
+
+def test_without_a_loop_nothing_is_told(send_email, caplog):
+    send_email.enqueue("ada")
+
+    assert warnings(caplog) == []
+
+
+async def test_a_thread_beside_a_loop_blocks_nobody(send_email, caplog):
+    await asyncio.to_thread(send_email.enqueue, "ada")
+    await send_email.aenqueue("ada")
+
+    assert warnings(caplog) == []
+
+
+# Defining connects to nothing
+
+
+@pytest.mark.parametrize("dsn", [NOWHERE, "not a connection string", "host=nowhere port=x", ""])
+def test_an_app_is_made_without_looking_at_its_database(dsn):
+    app = App(dsn)
+
+    @app.task
+    def task(to: str): ...
+
+    assert task.spec("ada").payload == {"to": "ada"}
+    assert list(app.tasks()) == ["task"]
+
+
+def test_defining_tasks_opens_no_socket_and_starts_no_thread():
+    code = (
+        "import socket, threading\n"
+        "socket.socket.connect = socket.create_connection = None\n"
+        "from graphile_worker import App\n"
+        "app = App('postgres://127.0.0.1:1/nowhere')\n"
+        "@app.task\n"
+        "def task(to: str): ...\n"
+        "print(threading.active_count(), task.spec('ada').identifier)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert done.stdout.split() == ["1", "task"], done.stderr
