@@ -296,12 +296,17 @@ class TestWhichDatabase:
             client_class()
 
     @pytest.mark.feature("F49")
-    def test_an_empty_one_is_none_at_all(
+    def test_an_empty_variable_is_none_at_all(
         self, client_class: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("DATABASE_URL", "")
 
         with pytest.raises(ConfigurationError, match="DATABASE_URL or PGDATABASE"):
+            client_class()
+
+    @pytest.mark.feature("F49")
+    def test_an_empty_string_is_a_mistake(self, client_class: Any) -> None:
+        with pytest.raises(ConfigurationError, match="empty"):
             client_class("")
 
     async def test_a_connection_string_comes_before_the_environment(
