@@ -56,7 +56,8 @@ def _script(specs: list[JobSpec], schema: str, folder: Path) -> Path:
     statement = render("add_jobs", Schemas.named(schema), Style.NATIVE)
     literal = specs_json(specs, [encode(spec.payload) for spec in specs], range(JOBS))
     script = folder / "add_jobs.sql"
-    script.write_text(statement.replace("$1", f"$specs${literal}$specs$") + ";")
+    text = statement.replace("$1", f"$specs${literal}$specs$").replace("$2", str(JOBS))
+    script.write_text(text + ";")
     return script
 
 

@@ -1,6 +1,7 @@
 """Which jobs a pool takes, in what order, and what that leaves in the tables."""
 
 import asyncio
+import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -289,7 +290,10 @@ def nested(depth: int) -> str:
     return "[" * depth + "]" * depth
 
 
-UNREADABLE = {"5,000 deep": nested(5000), "5,000 digits": "1" * 5000}
+# From 3.12 on, Python reads nesting far deeper than that.
+UNREADABLE = {"5,000 digits": "1" * 5000}
+if sys.version_info < (3, 12):
+    UNREADABLE["5,000 deep"] = nested(5000)
 
 
 @pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
