@@ -436,3 +436,23 @@ async def test_an_app_brings_its_own_lifespan_and_hooks(database):
         await run_once(database.dsn, app, options=WorkerOptions(schema=database.schema))
 
     assert seen == ["deps", "job:success"]
+
+
+async def test_a_program_that_ends_hands_its_running_job_back(app, run, sql):
+    started = asyncio.Event()
+
+    @app.task
+    async def endless() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    await endless.using(queue_name="q").aenqueue()
+    running = asyncio.create_task(run())
+    await started.wait()
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert sql.run(ROW)[0][:3] == (0, 25, None)
+    assert sql.run("select 1 from :schema._private_job_queues where locked_by is not null") == []
