@@ -13,19 +13,37 @@ from graphile_worker.errors import (
     CleanupBlocked,
     ConfigurationError,
     GraphileWorkerError,
+    JobsLeftLocked,
     JobSpecError,
     MigrationBlocked,
+    PoolStopped,
     SchemaError,
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
+    TaskLoadError,
+    TaskNotFound,
 )
-from graphile_worker.events import AddingJobs, Migrating
+from graphile_worker.events import (
+    AddingJobs,
+    JobErrored,
+    JobFailed,
+    JobFinished,
+    JobInterrupted,
+    JobLockLost,
+    JobStarted,
+    JobSucceeded,
+    Migrating,
+    RunnerStarted,
+    RunnerStopped,
+    RunningJob,
+)
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobKeyMode, JobSpec
+from graphile_worker.logs import Logger
 from graphile_worker.options import WorkerOptions
 from graphile_worker.retries import Backoff, Discard, Retry, Snooze
-from graphile_worker.runner import run_once
+from graphile_worker.runner import Runner, run, run_once, run_task_list, run_task_list_once
 from graphile_worker.sql.cleaning import CleanupTask
 from graphile_worker.tasks import JobContext, Task, Tasks
 
@@ -42,18 +60,34 @@ __all__ = [
     "Hooks",
     "Job",
     "JobContext",
+    "JobErrored",
+    "JobFailed",
+    "JobFinished",
+    "JobInterrupted",
     "JobKeyMode",
+    "JobLockLost",
     "JobSpec",
     "JobSpecError",
+    "JobStarted",
+    "JobSucceeded",
+    "JobsLeftLocked",
+    "Logger",
     "Migrating",
     "MigrationBlocked",
+    "PoolStopped",
     "Retry",
+    "Runner",
+    "RunnerStarted",
+    "RunnerStopped",
+    "RunningJob",
     "SchemaError",
     "SchemaMissing",
     "SchemaTooNew",
     "SchemaTooOld",
     "Snooze",
     "Task",
+    "TaskLoadError",
+    "TaskNotFound",
     "Tasks",
     "WorkerOptions",
     "add_job_adhoc",
@@ -61,6 +95,9 @@ __all__ = [
     "migration_sql",
     "migration_statements",
     "quick_add_job",
+    "run",
     "run_migrations",
     "run_once",
+    "run_task_list",
+    "run_task_list_once",
 ]

@@ -1,19 +1,26 @@
 """App: tasks, and the database that their jobs go to, in one object."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, overload
 from weakref import WeakKeyDictionary
 
 from graphile_worker import sync
 from graphile_worker.client import Client
+from graphile_worker.errors import TaskNotFound
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
-from graphile_worker.tasks import D, Tasks
+from graphile_worker.logs import Logger
+from graphile_worker.options import WorkerOptions
+from graphile_worker.runner import Runner
+from graphile_worker.tasks import D, Task, Tasks
+from graphile_worker.worker.claims import ForbiddenFlags
 
 
 class App(Tasks[D]):
@@ -166,6 +173,38 @@ class App(Tasks[D]):
         finally:
             self._ambient.reset(token)
 
+    def worker(
+        self,
+        options: WorkerOptions | None = None,
+        *,
+        concurrency: int | None = None,
+        tasks: Collection[str] | None = None,
+        database: object = None,
+        forbidden_flags: ForbiddenFlags = None,
+        logger: Logger | logging.Logger | None = None,
+        handle_signals: bool = False,
+    ) -> Runner:
+        """A worker for this app's tasks, or for some of them: `async with app.worker(): …`.
+
+        It works while the block lasts; `await app.worker().run_once()` only runs what is ready.
+        """
+        chosen = options or WorkerOptions()
+        given: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
+        if self._options["schema"] is not None:
+            given["schema"] = self._options["schema"]
+        if self._options["use_local_time"]:
+            given["use_local_time"] = True
+        return Runner(
+            self._dsn if database is None else database,
+            self if tasks is None else self._some(tasks),
+            options=replace(chosen, **given),
+            lifespan=self.lifespan,
+            hooks=self.hooks,
+            forbidden_flags=forbidden_flags,
+            logger=logger,
+            handle_signals=handle_signals,
+        )
+
     def migrate(self) -> int:
         """Install or upgrade the schema; the level at which it then stands."""
         return self._blocking_client().migrate()
@@ -195,6 +234,13 @@ class App(Tasks[D]):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    def _some(self, names: Collection[str]) -> dict[str, Task[..., Any]]:
+        known = self.tasks()
+        for name in names:
+            if name not in known:
+                raise TaskNotFound(name, known)
+        return {name: known[name] for name in names}
 
     def _connection(self, conn: object) -> object:
         return self._ambient.get() if conn is None else conn

@@ -5,7 +5,10 @@ GraphileWorkerError
 ├── JobSpecError           this job cannot be added
 ├── CleanupBlocked         transactions that add jobs stayed open
 ├── TaskLoadError          a task file could not be imported
+├── TaskNotFound           no function for this identifier
 ├── JobNotHeld             the job that a task wanted to end is held by somebody else now
+├── JobsLeftLocked         a worker stopped and could not say how its jobs ended
+├── PoolStopped            asked to work after stopping
 └── SchemaError            the schema in the database is not one we can use
     ├── SchemaMissing      it is not installed yet
     ├── SchemaTooOld       another release must bring it up first
@@ -16,6 +19,7 @@ Driver errors pass through unwrapped; only what has a meaning of ours is transla
 """
 
 import shlex
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -49,6 +53,35 @@ class JobSpecError(GraphileWorkerError):
 
 class TaskLoadError(GraphileWorkerError):
     """A file of the tasks folder could not be imported; the message names it."""
+
+
+class TaskNotFound(GraphileWorkerError):
+    """No task has this identifier; those that are known are named."""
+
+    def __init__(self, identifier: str, known: Iterable[str] = ()) -> None:
+        self.identifier = identifier
+        self.known = sorted(known)
+        names = ", ".join(repr(name) for name in self.known) or "none"
+        super().__init__(f"no task is called {identifier!r}; known here: {names}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.identifier, self.known)
+
+
+class PoolStopped(GraphileWorkerError):
+    """A worker that has stopped was asked to work."""
+
+
+class JobsLeftLocked(GraphileWorkerError):
+    """A worker stopped while the database was away: these jobs stay locked until they are freed."""
+
+    def __init__(self, job_ids: Iterable[int]) -> None:
+        self.job_ids = sorted(job_ids)
+        listing = ", ".join(str(job_id) for job_id in self.job_ids)
+        super().__init__(f"the end of these jobs could not be written, they stay locked: {listing}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.job_ids,)
 
 
 class JobNotHeld(GraphileWorkerError):

@@ -473,10 +473,11 @@ class CronWokeLate(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerStarted(Event):
-    """Everything of a runner has started."""
+class RunnerStarted(PoolEvent):
+    """Everything of a runner has started; these are the tasks whose jobs it runs."""
 
     name = "runner:started"
+    tasks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -496,7 +497,7 @@ class ForcefulShutdown(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerStopped(Event):
+class RunnerStopped(PoolEvent):
     """The runner has stopped."""
 
     name = "stop"

@@ -1,5 +1,6 @@
-"""Find tasks on disk: a folder of files, one task each, named by where they lie."""
+"""Find tasks: in a folder of files, one each, named by where they lie; or in a module's app."""
 
+import importlib
 import importlib.util
 import inspect
 import logging
@@ -11,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from graphile_worker.errors import ConfigurationError, TaskLoadError
-from graphile_worker.tasks import Task, positional_task
+from graphile_worker.tasks import Task, Tasks, positional_task
 
 FOLDER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 FILE_NAME = re.compile(r"([A-Za-z0-9_-]+)(\.[A-Za-z0-9_-]+)*")
@@ -35,7 +36,43 @@ def load_tasks(path: Path) -> dict[str, Task[..., Any]]:
 
 def tasks_of(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Task[..., Any]]:
     """A mapping of names to functions as tasks, called as the reference calls its own."""
-    return {name: positional_task(name, function) for name, function in functions.items()}
+    return {
+        name: function.named(name)
+        if isinstance(function, Task)
+        else positional_task(name, function)
+        for name, function in functions.items()
+    }
+
+
+def load_app(path: str) -> Tasks[Any]:
+    """The app at `module:attribute`, the attribute being `app` unless it is given."""
+    module_name, _, attribute = path.partition(":")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        # As with python -m: a program finds its own modules.
+        sys.path.insert(0, str(Path.cwd()))
+    module = _module(path, module_name)
+    found = getattr(module, attribute or "app", None)
+    if isinstance(found, Tasks):
+        return found
+    apps = [name for name, value in vars(module).items() if isinstance(value, Tasks)]
+    hint = f"write {module_name}:{apps[0]}" if apps else "nothing in it is an App"
+    raise ConfigurationError(f"there is no app {attribute or 'app'!r} in {module_name}: {hint}")
+
+
+def _module(path: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise ConfigurationError(
+                f"--app {path}: there is no module {error.name!r}; write package.module:app, as "
+                "seen from the current directory"
+            ) from error
+        raise TaskLoadError(f"{name} could not be imported: {error!r}") from error
+    except Exception as error:
+        raise TaskLoadError(f"{name} could not be imported: {error!r}") from error
+    except SystemExit as error:
+        raise TaskLoadError(f"{name} ended the program while it was imported") from error
 
 
 def task_files(folder: Path, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, Path]]:

@@ -1,7 +1,8 @@
 """What can be set and could be written in a file; live things are arguments instead."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
 
 from graphile_worker.errors import ConfigurationError
 
@@ -15,14 +16,77 @@ def default_schema() -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerOptions:
-    """How a worker, and what migrates for it, is set up."""
+    """How a worker, and what migrates for it, is set up.
+
+    `concurrency` jobs run at once. `max_pool_size` connections serve them: one listens, half of the
+    rest is kept for taking and settling jobs, the others are lent to tasks.
+
+    After `abort_after` a graceful stop asks running tasks to give up, at `stop_after` it cancels
+    them and hands their jobs back, to run again after `interrupted_job_retry_delay`. None waits for
+    ever.
+    """
 
     schema: str = field(default_factory=default_schema)
     ext_schema: str | None = None
     concurrency: int = 1
+    max_pool_size: int = 10
+    poll_interval: timedelta = timedelta(seconds=2)
+    listen: bool = True
+    prepared_statements: bool = True
+    use_local_time: bool = False
+    abort_after: timedelta | None = timedelta(seconds=5)
+    stop_after: timedelta | None = timedelta(seconds=25)
+    interrupted_job_retry_delay: timedelta | None = None
+    min_reset_locked_interval: timedelta = timedelta(minutes=8)
+    max_reset_locked_interval: timedelta = timedelta(minutes=10)
 
     def __post_init__(self) -> None:
         if not self.schema:
             raise ConfigurationError("schema must not be empty")
-        if self.concurrency < 1:
-            raise ConfigurationError(f"concurrency must be at least 1, got {self.concurrency}")
+        self._check_counts()
+        self._check_durations()
+        if self.min_reset_locked_interval > self.max_reset_locked_interval:
+            raise ConfigurationError(
+                f"max_reset_locked_interval must be at least min_reset_locked_interval, got "
+                f"{self.max_reset_locked_interval} and {self.min_reset_locked_interval}"
+            )
+
+    def _check_counts(self) -> None:
+        for name, least in (("concurrency", 1), ("max_pool_size", 2)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigurationError(f"{name} must be an integer from {least}, got {value!r}")
+
+    def _check_durations(self) -> None:
+        for each in fields(self):
+            if "timedelta" not in str(each.type):
+                continue
+            value = getattr(self, each.name)
+            if value is None and "None" in str(each.type):
+                continue
+            _check_duration(each.name, value, least=LEAST.get(each.name, timedelta(0)))
+
+    @property
+    def own_connections(self) -> int:
+        """How many connections take and settle jobs; tasks never get one of them."""
+        return max(1, (self.max_pool_size - 1) // 2)
+
+    @property
+    def task_connections(self) -> int:
+        """How many connections tasks may hold at once."""
+        return max(1, self.max_pool_size - 1 - self.own_connections)
+
+
+# A poll of no time at all would be a loop that never rests.
+LEAST = {
+    "poll_interval": timedelta(milliseconds=1),
+    "min_reset_locked_interval": timedelta(milliseconds=1),
+}
+
+
+def _check_duration(name: str, value: object, *, least: timedelta) -> None:
+    if not isinstance(value, timedelta):
+        hint = f": write timedelta(milliseconds={value})" if isinstance(value, int | float) else ""
+        raise ConfigurationError(f"{name} must be a timedelta, got {value!r}{hint}")
+    if value < least:
+        raise ConfigurationError(f"{name} must be at least {least}, got {value}")

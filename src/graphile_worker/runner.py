@@ -1,132 +1,326 @@
-"""Build the parts of a worker and start them: the only place that knows them all."""
+"""Start a worker in this program, and stop it: `run` and its kin."""
 
 import asyncio
-import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from datetime import timedelta
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from graphile_worker.db.blocking import BlockingPsycopgDatabase
-from graphile_worker.db.database import perform
-from graphile_worker.db.migrate import migrating
-from graphile_worker.db.psycopg import PsycopgDatabase
+from graphile_worker.assembly import (
+    Blueprint,
+    Lifespan,
+    Parts,
+    assembled,
+    beside,
+    stale_locks,
+)
+from graphile_worker.client import Client
+from graphile_worker.db.reserved import WorkerDatabases, borrowed, reserved
+from graphile_worker.errors import PoolStopped
+from graphile_worker.events import ForcefulShutdown, GracefulShutdown, RunnerStarted
 from graphile_worker.hooks import Hooks
+from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
 from graphile_worker.loading import load_tasks, tasks_of
+from graphile_worker.logs import Logger, logger_of
 from graphile_worker.options import WorkerOptions
-from graphile_worker.sql.holding import HeldJob
-from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.tasks import Task, Tasks
-from graphile_worker.worker.context import BlockingContext, Context
-from graphile_worker.worker.settle import Settler
-from graphile_worker.worker.source import DirectSource
-from graphile_worker.worker.worker import Worker
+from graphile_worker.worker.claims import ForbiddenFlags
+from graphile_worker.worker.pool import WorkerPool
+from graphile_worker.worker.signals import heard_by
 
-# Listeners that take longer are cancelled and named.
-DRAIN_WITHIN = timedelta(seconds=10)
+TaskSource = Tasks[Any] | Mapping[str, Callable[..., Any]] | Path | str
+
+
+async def run(
+    database: object,
+    tasks: TaskSource,
+    *,
+    options: WorkerOptions | None = None,
+    lifespan: Lifespan | None = None,
+    hooks: Hooks | None = None,
+    forbidden_flags: ForbiddenFlags = None,
+    logger: Logger | logging.Logger | None = None,
+    handle_signals: bool = True,
+) -> "Runner":
+    """Start a worker; it goes on until a signal or `stop()`.
+
+    `database` is a connection string (None: `DATABASE_URL`, then `PGDATABASE`), or a psycopg,
+    asyncpg or SQLAlchemy pool of yours. `tasks` is an app or a router, a mapping of names to
+    functions, or the path of a tasks folder; an app brings its own lifespan and hooks.
+    """
+    runner = Runner(
+        database,
+        tasks,
+        options=options,
+        lifespan=lifespan,
+        hooks=hooks,
+        forbidden_flags=forbidden_flags,
+        logger=logger,
+        handle_signals=handle_signals,
+    )
+    return await runner.start()
 
 
 async def run_once(
-    dsn: str | None,
-    tasks: Tasks[Any] | Mapping[str, Callable[..., Any]] | Path,
+    database: object,
+    tasks: TaskSource,
     *,
     options: WorkerOptions | None = None,
-    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+    lifespan: Lifespan | None = None,
+    hooks: Hooks | None = None,
+    forbidden_flags: ForbiddenFlags = None,
+    logger: Logger | logging.Logger | None = None,
+    handle_signals: bool = False,
+) -> int:
+    """Run every job that is ready, and those that become so meanwhile; how many were run."""
+    runner = Runner(
+        database,
+        tasks,
+        options=options,
+        lifespan=lifespan,
+        hooks=hooks,
+        forbidden_flags=forbidden_flags,
+        logger=logger,
+        handle_signals=handle_signals,
+    )
+    return await runner.run_once()
+
+
+async def run_task_list(
+    tasks: TaskSource,
+    database: object,
+    *,
+    options: WorkerOptions | None = None,
+    hooks: Hooks | None = None,
+    handle_signals: bool = True,
+) -> "Runner":
+    """`run` on a schema that is there already: nothing is migrated."""
+    runner = Runner(
+        database,
+        tasks,
+        options=options,
+        hooks=hooks,
+        handle_signals=handle_signals,
+        migrate=False,
+    )
+    return await runner.start()
+
+
+async def run_task_list_once(
+    tasks: TaskSource,
+    connection: object,
+    *,
+    options: WorkerOptions | None = None,
     hooks: Hooks | None = None,
 ) -> int:
-    """Run every job that is ready, and those that become so meanwhile; how many were run.
+    """Run what is ready on one async connection of yours, one job at a time; how many were run.
 
-    `tasks` is an app or a router, a mapping of names to functions, or the path of a tasks folder.
-    An app brings its own lifespan and hooks.
+    Nothing is committed that you do not commit yourself, which makes it a way to test tasks.
     """
-    chosen = options or WorkerOptions()
-    heard = hooks or getattr(tasks, "hooks", None) or Hooks()
-    enter = lifespan or getattr(tasks, "lifespan", None) or nullcontext
-    async with _databases(dsn, chosen) as databases, enter() as deps:
-        with ThreadPoolExecutor(chosen.concurrency, "graphile-worker") as threads:
-            pool = _Pool(databases, _found(tasks), deps, heard, threads)
-            counts = await _together([pool.worker() for _ in range(chosen.concurrency)])
-        await heard.drain(DRAIN_WITHIN)
-        return sum(counts)
+    runner = Runner(connection, tasks, options=options, hooks=hooks, migrate=False)
+    return await runner.run_on_connection()
 
 
-class _Databases:
-    """Ours for taking and settling jobs; the tasks have their own, and can never starve us."""
-
-    def __init__(self, dsn: str | None, schemas: Schemas, concurrency: int) -> None:
-        self.own = PsycopgDatabase(dsn, schemas)
-        self.tasks = PsycopgDatabase(dsn, schemas, max_size=concurrency)
-        self.blocking_tasks = BlockingPsycopgDatabase(dsn, schemas)
-
-    async def close(self) -> None:
-        await self.own.close()
-        await self.tasks.close()
-        self.blocking_tasks.close()
-
-
-class _Pool:
-    """What all workers of this process share."""
+class Runner:
+    """A worker in this program: a pool, what wakes it, and what it does for others."""
 
     def __init__(
         self,
-        databases: _Databases,
-        tasks: Mapping[str, Task[..., Any]],
-        deps: Any,
-        hooks: Hooks,
-        threads: Executor,
+        database: object,
+        tasks: TaskSource,
+        *,
+        options: WorkerOptions | None = None,
+        lifespan: Lifespan | None = None,
+        hooks: Hooks | None = None,
+        forbidden_flags: ForbiddenFlags = None,
+        logger: Logger | logging.Logger | None = None,
+        handle_signals: bool = False,
+        migrate: bool = True,
     ) -> None:
-        self.id = f"pypool-{secrets.token_hex(9)}"
-        self._databases = databases
-        self._tasks = tasks
-        self._deps = deps
-        self._hooks = hooks
-        self._threads = threads
+        self.options = options or WorkerOptions()
+        self.hooks = _heard(hooks, tasks)
+        self.forced_by: signal.Signals | None = None
+        self._database = database
+        self._plan = Blueprint(
+            options=self.options,
+            tasks=found_tasks(tasks),
+            hooks=self.hooks,
+            logger=logger_of(logger),
+            lifespan=lifespan or getattr(tasks, "lifespan", None) or nullcontext,
+            forbidden_flags=forbidden_flags,
+            migrate=migrate,
+        )
+        self._handle_signals = handle_signals
+        self._main: asyncio.Task[None] | None = None
+        self._parts: Parts | None = None
 
-    def worker(self) -> Worker:
-        return Worker(
-            source=DirectSource(self._databases.own, self.id, list(self._tasks)),
-            settler=Settler(self._databases.own, self.id),
-            tasks=self._tasks,
-            make_context=self._context,
-            threads=self._threads,
-            hooks=self._hooks,
+    # For programs
+
+    @property
+    def client(self) -> Client:
+        """Adds and administers jobs on the worker's own connections."""
+        return self._running().client
+
+    @property
+    def is_ready(self) -> bool:
+        """Does it take jobs, and does the database answer?"""
+        return self._parts is not None and self._parts.pool.is_ready
+
+    async def start(self) -> Self:
+        """Return once the worker looks for jobs; raises what keeps it from that."""
+        if self._main is not None:
+            raise PoolStopped("a runner can be started once: make another")
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._main = asyncio.create_task(self._run(started), name="graphile-worker")
+        try:
+            await asyncio.wait({self._main, started}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._main.cancel()
+            await asyncio.wait({self._main})
+            raise
+        if self._main.done():
+            await self._main
+        return self
+
+    async def wait(self) -> None:
+        """Until the worker has stopped; raises what made it stop, unless it was asked to."""
+        if self._main is None:
+            raise PoolStopped("this runner was not started")
+        await asyncio.shield(self._main)
+
+    async def stop(self, reason: str = "stop() was called") -> None:
+        """Take no more jobs, and return once the running ones are done or handed back."""
+        self._begin_to_stop(lambda pool: pool.stop_gracefully(reason))
+        await self.wait()
+
+    async def kill(self, reason: str = "kill() was called") -> None:
+        """Hand back at once what runs."""
+        self._begin_to_stop(lambda pool: pool.stop_forcefully(reason))
+        await self.wait()
+
+    async def run_once(self) -> int:
+        """Run every job that is ready, and those that become so meanwhile; how many were run."""
+        async with self._assembled(reserved(self._database, self.options), once=True) as parts:
+            await self._work(parts)
+            return parts.pool.count
+
+    async def run_on_connection(self) -> int:
+        """`run_once` on the one connection that is all this runner was given."""
+        self._plan = replace(self._plan, options=replace(self.options, concurrency=1))
+        databases = borrowed(self._database, self.options)
+        async with self._assembled(databases, once=True) as parts:
+            await stale_locks(self._plan, parts).unlock_once()
+            await self._work(parts)
+            return parts.pool.count
+
+    async def add_job(
+        self,
+        identifier: str,
+        payload: Any = None,
+        *,
+        queue_name: str | None = None,
+        run_at: When | None = None,
+        max_attempts: int | None = None,
+        priority: int | None = None,
+        job_key: str | None = None,
+        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
+        flags: Collection[str] | None = None,
+        conn: object = None,
+    ) -> Job:
+        """Add one job to the queue that this worker serves."""
+        return await self.client.add_job(
+            identifier,
+            payload,
+            queue_name=queue_name,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            priority=priority,
+            job_key=job_key,
+            job_key_mode=job_key_mode,
+            flags=flags,
+            conn=conn,
         )
 
-    def _context(self, held: HeldJob, worker_id: str) -> tuple[Context, BlockingContext]:
-        context = Context(
-            held,
-            deps=self._deps,
-            pool_id=self.id,
-            worker_id=worker_id,
-            database=self._databases.tasks,
-        )
-        return context, BlockingContext(context, self._databases.blocking_tasks)
+    async def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
+        """Add any number of jobs in one round trip; the jobs in the order of their specs."""
+        return await self.client.add_jobs(specs, conn=conn)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self.wait().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop("its block ended")
+
+    # How it goes
+
+    async def _run(self, started: asyncio.Future[None]) -> None:
+        databases = reserved(self._database, self.options)
+        async with self._assembled(databases) as parts, beside(self._plan, parts):
+            if not started.done():
+                started.set_result(None)
+            await self._work(parts)
+
+    @asynccontextmanager
+    async def _assembled(
+        self, databases: WorkerDatabases, *, once: bool = False
+    ) -> AsyncIterator[Parts]:
+        async with assembled(self._plan, databases, once=once) as parts:
+            self._parts = parts
+            yield parts
+
+    async def _work(self, parts: Parts) -> None:
+        hear = heard_by(self._on_signal) if self._handle_signals else nullcontext()
+        with hear:
+            names = tuple(self._plan.tasks)
+            self.hooks.emit(RunnerStarted(pool_id=parts.pool.id, tasks=names))
+            await parts.pool.run()
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        pool = self._running().pool
+        if not pool.is_stopping:
+            self.hooks.emit(GracefulShutdown(signal=number.name))
+            pool.stop_gracefully(f"heard {number.name}")
+            return
+        self.forced_by = number
+        self.hooks.emit(ForcefulShutdown(signal=number.name))
+        pool.stop_forcefully(f"heard {number.name}")
+
+    def _begin_to_stop(self, how: Callable[[WorkerPool], None]) -> None:
+        if self._main is not None and not self._main.done():
+            how(self._running().pool)
+
+    def _running(self) -> Parts:
+        if self._parts is None:
+            raise PoolStopped("this runner was not started")
+        return self._parts
 
 
-def _found(
-    tasks: Tasks[Any] | Mapping[str, Callable[..., Any]] | Path,
-) -> Mapping[str, Task[..., Any]]:
+def found_tasks(tasks: TaskSource) -> Mapping[str, Task[..., Any]]:
+    """Tasks by their names, wherever they are."""
     if isinstance(tasks, Tasks):
         return tasks.tasks()
-    if isinstance(tasks, Path):
-        return load_tasks(tasks)
+    if isinstance(tasks, Path | str):
+        return load_tasks(Path(tasks))
     return tasks_of(tasks)
 
 
-@asynccontextmanager
-async def _databases(dsn: str | None, options: WorkerOptions) -> AsyncIterator[_Databases]:
-    schemas = Schemas.named(options.schema, options.ext_schema)
-    databases = _Databases(dsn, schemas, options.concurrency)
-    try:
-        await perform(databases.own, migrating(schemas))
-        yield databases
-    finally:
-        await databases.close()
-
-
-async def _together(workers: list[Worker]) -> list[int]:
-    async with asyncio.TaskGroup() as group:
-        running = [group.create_task(worker.run_until_empty()) for worker in workers]
-    return [task.result() for task in running]
+def _heard(given: Hooks | None, tasks: TaskSource) -> Hooks:
+    """Whoever listens: the hooks that were given, and those of an app."""
+    of_app: Hooks | None = getattr(tasks, "hooks", None)
+    if given is None:
+        return of_app or Hooks()
+    if of_app is not None and of_app is not given:
+        given.include(of_app)
+    return given

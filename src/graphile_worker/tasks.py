@@ -12,12 +12,13 @@ import sys
 import typing
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, overload
 
 from graphile_worker.errors import ConfigurationError, JobSpecError
 from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
+from graphile_worker.logs import Logger
 from graphile_worker.payloads import Mismatch, Reader, encode, reader
 from graphile_worker.retries import Backoff
 
@@ -38,6 +39,25 @@ RunIn = Literal["loop", "thread", "process"]
 logger = logging.getLogger("graphile_worker")
 
 
+@dataclass(frozen=True, slots=True)
+class CronRun:
+    """The minute for which the crontab added a job, and whether it did so late, to catch up."""
+
+    scheduled_at: datetime
+    backfilled: bool
+
+
+def cron_run_of(job: Job) -> CronRun | None:
+    """What a job of the crontab carries under the key `_cron`; None for any other."""
+    mark = job.payload.get("_cron") if isinstance(job.payload, dict) else None
+    if not isinstance(mark, dict):
+        return None
+    try:
+        return CronRun(datetime.fromisoformat(mark["ts"]), bool(mark.get("backfilled")))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 class JobTransaction(Protocol):
     """Gives a psycopg connection: by `async with` in an async task, by `with` in a plain one."""
 
@@ -51,7 +71,11 @@ class JobTransaction(Protocol):
 
 
 class JobContext(Protocol[C]):
-    """What a task receives besides its payload."""
+    """What a task receives besides its payload.
+
+    An async task awaits what waits: `await ctx.add_job(…)`, `async with ctx.connection()`. A plain
+    function gets the same without await, and blocking psycopg connections.
+    """
 
     @property
     def job(self) -> Job: ...
@@ -67,8 +91,13 @@ class JobContext(Protocol[C]):
         ...
 
     @property
-    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose records carry the ids of this job."""
+    def logger(self) -> Logger:
+        """A logger whose lines carry the ids of this job."""
+        ...
+
+    @property
+    def cron(self) -> CronRun | None:
+        """For which minute the crontab added this job, if it did."""
         ...
 
     @property
@@ -82,6 +111,39 @@ class JobContext(Protocol[C]):
 
     @property
     def schema(self) -> str: ...
+
+    def wait_cancelled(self) -> Any:
+        """Return once the worker asks this task to give up."""
+        ...
+
+    def add_job(
+        self,
+        identifier: str,
+        payload: Any = None,
+        *,
+        queue_name: str | None = None,
+        run_at: When | None = None,
+        max_attempts: int | None = None,
+        priority: int | None = None,
+        job_key: str | None = None,
+        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
+        flags: Collection[str] | None = None,
+        conn: object = None,
+    ) -> Any:
+        """Add one job to the queue that this one came from."""
+        ...
+
+    def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> Any:
+        """Add any number of jobs in one round trip."""
+        ...
+
+    def connection(self) -> JobTransaction:
+        """A connection in autocommit mode, for as long as the `with` lasts."""
+        ...
+
+    def query(self, statement: str, args: Any = None) -> Any:
+        """The rows of one statement as dictionaries; %s stands for each argument."""
+        ...
 
     def transaction(self) -> JobTransaction:
         """A transaction that also ends the job: its effects happen exactly once, or not at all."""

@@ -26,7 +26,6 @@ from graphile_worker.events import (
     PoolCreated,
     PoolEvent,
     PoolReleased,
-    RunnerStopped,
     RunningJob,
 )
 from graphile_worker.hooks import Hooks
@@ -173,11 +172,11 @@ def test_listening_for_a_base_class_hears_all_that_derive_from_it(hooks):
     hooks.on(PoolEvent)(pools.append)
     hooks.on(JobEvent)(jobs.append)
 
-    stopped = RunnerStopped()
+    signalled = GracefulShutdown(signal="SIGTERM")
     hooks.emit(CREATED)
-    hooks.emit(stopped)
+    hooks.emit(signalled)
 
-    assert everything == [CREATED, stopped]
+    assert everything == [CREATED, signalled]
     assert pools == [CREATED]
     assert jobs == []
 

@@ -24,7 +24,11 @@ SQL = re.compile(
 )
 
 # The one question that is not about our schema: does this connection still live?
-LIVENESS = [("db/blocking.py", "select 1"), ("db/psycopg.py", "select 1")]
+LIVENESS = [
+    ("db/blocking.py", "select 1"),
+    ("db/listening.py", "select 1"),
+    ("db/psycopg.py", "select 1"),
+]
 
 
 @pytest.mark.feature("F309")

@@ -1,20 +1,39 @@
-"""The command `graphile-worker`: options that every subcommand takes, errors as one line."""
+"""The command `graphile-worker`: a worker by itself, everything else by a subcommand."""
 
 import sys
+from typing import Any
 
 import click
 import psycopg
 
 from graphile_worker.cli.commands.migrate import migrate
-from graphile_worker.cli.settings import database_options
+from graphile_worker.cli.commands.run import cleanup_tasks, say, work
+from graphile_worker.cli.settings import (
+    WorkerSettings,
+    current_settings,
+    database_options,
+    worker_options,
+)
 from graphile_worker.errors import GraphileWorkerError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="graphile-worker")
 @database_options
-def command() -> None:
-    """A job queue whose engine is PostgreSQL."""
+@worker_options
+@click.pass_context
+def command(context: click.Context, /, cleanup: tuple[str, ...], **flags: Any) -> None:
+    """A job queue whose engine is PostgreSQL. Without a command, run a worker."""
+    if context.invoked_subcommand is not None:
+        return
+    database = current_settings()
+    settings = WorkerSettings(
+        connection=database.connection,
+        schema=database.given_schema,
+        cleanup=cleanup_tasks(cleanup),
+        **flags,
+    )
+    context.exit(work(settings))
 
 
 command.add_command(migrate)
@@ -25,6 +44,5 @@ def main() -> None:
     try:
         command(prog_name="graphile-worker")
     except (GraphileWorkerError, psycopg.Error) as error:
-        # libpq explains itself over several lines.
-        click.echo(f"graphile-worker: {' '.join(str(error).split())}", err=True)
+        say(error)
         sys.exit(getattr(error, "exit_code", 1))

@@ -1,12 +1,15 @@
-"""Options that may stand before and after a subcommand; the later one wins."""
+"""Flags over environment: what was given, and nothing about what holds otherwise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import click
 
+from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import default_schema
+from graphile_worker.sql.cleaning import CleanupTask
 
 Command = Callable[..., Any]
 
@@ -21,6 +24,96 @@ class DatabaseSettings:
     @property
     def schema(self) -> str:
         return self.given_schema or default_schema()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerSettings:
+    """What the flags of the worker say."""
+
+    connection: str | None
+    schema: str | None
+    app: str | None
+    schema_only: bool
+    once: bool
+    cleanup: tuple[CleanupTask, ...]
+    crontab: str | None
+    jobs: int | None
+    max_pool_size: int | None
+    poll_interval: int | None
+    no_prepared_statements: bool
+    no_listen: bool
+    log_format: str
+    health_port: int | None
+
+    def check(self) -> None:
+        if self.once and self.schema_only:
+            raise ConfigurationError("--once and --schema-only exclude each other")
+        if self.crontab is not None:
+            raise ConfigurationError("--crontab: this release has no cron yet")
+
+    def given_options(self) -> dict[str, Any]:
+        """What was given of WorkerOptions, by its names there."""
+        milliseconds = self.poll_interval
+        options = {
+            "schema": self.schema,
+            "concurrency": self.jobs,
+            "max_pool_size": self.max_pool_size,
+            "poll_interval": None if milliseconds is None else timedelta(milliseconds=milliseconds),
+            "prepared_statements": False if self.no_prepared_statements else None,
+            "listen": False if self.no_listen else None,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
+
+def worker_options(function: Command) -> Command:
+    """Add the flags of the worker to the command; they are the fields of WorkerSettings."""
+    for option in reversed(WORKER_FLAGS):
+        function = option(function)
+    return function
+
+
+WORKER_FLAGS = (
+    click.option(
+        "--app",
+        envvar="GRAPHILE_WORKER_APP",
+        metavar="MODULE:ATTRIBUTE",
+        help="Your app (default: the folder ./tasks).",
+    ),
+    click.option("--schema-only", is_flag=True, help="Install or upgrade the schema, then exit."),
+    click.option("--once", is_flag=True, help="Run what is ready, then exit."),
+    click.option("--crontab", metavar="PATH", help="The crontab (default: ./crontab)."),
+    click.option("-j", "--jobs", type=int, help="Jobs to run at once (default: 1)."),
+    click.option(
+        "-m", "--max-pool-size", type=int, help="Connections to the database (default: 10)."
+    ),
+    click.option(
+        "--poll-interval",
+        type=int,
+        metavar="MS",
+        help="Look for jobs at least this often, in milliseconds (default: 2000).",
+    ),
+    click.option(
+        "--no-prepared-statements", is_flag=True, help="For PgBouncer before 1.21 and the like."
+    ),
+    click.option("--no-listen", is_flag=True, help="Poll only: no LISTEN, for PgBouncer."),
+    click.option(
+        "--cleanup",
+        multiple=True,
+        metavar="STEPS",
+        help="Clean up what nobody needs, then exit: "
+        + ", ".join(each.value for each in CleanupTask)
+        + ".",
+    ),
+    click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="How log lines look (default: text).",
+    ),
+    click.option(
+        "--health-port", type=int, metavar="PORT", help="Serve /livez and /readyz on this port."
+    ),
+)
 
 
 def database_options(function: Command) -> Command:

@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from psycopg import Connection as Psycopg
@@ -54,7 +54,7 @@ class BlockingPsycopgDatabase:
         self._conninfo = resolve(conninfo)
         self._prepare_threshold = 5 if prepared_statements else None
         self._local = threading.local()
-        self._threads: weakref.WeakSet[_ThreadConnection] = weakref.WeakSet()
+        self._threads: weakref.WeakSet[_KeptConnection] = weakref.WeakSet()
         self._lock = threading.Lock()
         _open_databases.add(self)
 
@@ -78,9 +78,9 @@ class BlockingPsycopgDatabase:
         return BlockingPsycopgConnection(self._connection(), self.schemas).run(query)
 
     def _connection(self) -> Psycopg[TupleRow]:
-        held: _ThreadConnection | None = getattr(self._local, "held", None)
+        held: _KeptConnection | None = getattr(self._local, "held", None)
         if held is None or not held.usable():
-            held = self._local.held = _ThreadConnection(self._connect())
+            held = self._local.held = _KeptConnection(self._connect())
             with self._lock:
                 self._threads.add(held)
         return held.take()
@@ -91,8 +91,76 @@ class BlockingPsycopgDatabase:
         )
 
 
-class _ThreadConnection:
-    """The connection of one thread in one process."""
+class BlockingConnections:
+    """Connections lent to plain functions, in whatever thread: opened when needed, so many at once.
+
+    Each is in autocommit mode; one that comes back in the middle of something is not used again.
+    """
+
+    def __init__(
+        self,
+        conninfo: str | None,
+        schemas: Schemas,
+        *,
+        max_size: int,
+        prepared_statements: bool = True,
+    ) -> None:
+        self.schemas = schemas
+        self._conninfo = resolve(conninfo)
+        self._prepare_threshold = 5 if prepared_statements else None
+        self._turns = threading.Semaphore(max_size)
+        self._idle: list[_KeptConnection] = []
+        self._closed = False
+
+    def run(self, query: Query[T]) -> T:
+        return with_retries_blocking(query, lambda: self._run_once(query))
+
+    @contextmanager
+    def connection(self) -> Iterator[BlockingPsycopgConnection]:
+        with self._turns:
+            kept = self._living() or _KeptConnection(self._connect())
+            try:
+                yield BlockingPsycopgConnection(kept.take(), self.schemas)
+            finally:
+                self._give_back(kept)
+
+    @contextmanager
+    def transaction(self) -> Iterator[BlockingPsycopgConnection]:
+        with self.connection() as connection, connection.raw.transaction():
+            yield connection
+
+    def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    def _run_once(self, query: Query[T]) -> T:
+        with self.connection() as connection:
+            return connection.run(query)
+
+    def _living(self) -> "_KeptConnection | None":
+        while self._idle:
+            # Two threads may reach for the last one.
+            with suppress(IndexError):
+                kept = self._idle.pop()
+                if kept.usable():
+                    return kept
+        return None
+
+    def _give_back(self, kept: "_KeptConnection") -> None:
+        if self._closed or not kept.is_idle():
+            kept.close()
+        else:
+            self._idle.append(kept)
+
+    def _connect(self) -> Psycopg[TupleRow]:
+        return Psycopg.connect(
+            self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold
+        )
+
+
+class _KeptConnection:
+    """A connection that stays open between two uses, in the process that opened it."""
 
     def __init__(self, connection: Psycopg[TupleRow]) -> None:
         self._connection = connection
@@ -107,12 +175,12 @@ class _ThreadConnection:
         if self._process != os.getpid():
             self._abandon()
             return False
-        if self._connection.closed or not self._is_idle() or not self._answers():
+        if self._connection.closed or not self.is_idle() or not self._answers():
             self.close()
             return False
         return True
 
-    def _is_idle(self) -> bool:
+    def is_idle(self) -> bool:
         # An exception out of a signal handler can leave a call in the middle of its statement.
         return self._connection.info.transaction_status == TransactionStatus.IDLE
 

@@ -6,14 +6,17 @@ only if the caller has imported them.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 import psycopg
 
 from graphile_worker.db.blocking import BlockingPsycopgConnection
 from graphile_worker.db.database import BlockingConnection, Connection
+from graphile_worker.db.listening import Listening
 from graphile_worker.db.psycopg import PsycopgConnection
+from graphile_worker.errors import ConfigurationError
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import Style, render
@@ -47,36 +50,65 @@ def borrow_blocking(connection: object, schemas: Schemas) -> BlockingConnection:
     raise TypeError(f"{_name(connection)} is not a blocking connection of {KINDS}")
 
 
+class BorrowedDatabase:
+    """One async connection of the caller's as all that a worker has: nothing is committed here."""
+
+    def __init__(self, connection: object, schemas: Schemas) -> None:
+        self.schemas = schemas
+        self._connection = borrow(connection, schemas)
+
+    async def run(self, query: Query[T]) -> T:
+        return await self._connection.run(query)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        yield self._connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A savepoint where a transaction is open, a transaction of its own otherwise."""
+        raw = self._connection.raw
+        begin = raw.begin_nested if hasattr(raw, "begin_nested") else raw.transaction
+        async with begin():
+            yield self._connection
+
+    def listen(self, *channels: str) -> AbstractAsyncContextManager[Listening]:
+        raise ConfigurationError("a borrowed connection does not listen")
+
+    async def close(self) -> None:
+        """Nothing: the connection is the caller's."""
+
+
 class AsyncpgConnection:
     def __init__(self, connection: Any, schemas: Schemas) -> None:
-        self._connection = connection
+        self.raw = connection
         self._schemas = schemas
 
     async def run(self, query: Query[T]) -> T:
         text = render(query.statement, self._schemas, Style.NATIVE)
-        return query.read(await self._connection.fetch(text, *query.args))
+        return query.read(await self.raw.fetch(text, *query.args))
 
 
 class Psycopg2Connection:
     def __init__(self, connection: Any, schemas: Schemas) -> None:
-        self._connection = connection
+        self.raw = connection
         self._schemas = schemas
 
     def run(self, query: Query[T]) -> T:
         # The plain cursor class, not the caller's: rows must be tuples.
         plain = sys.modules["psycopg2.extensions"].cursor
-        with self._connection.cursor(cursor_factory=plain) as cursor:
+        with self.raw.cursor(cursor_factory=plain) as cursor:
             cursor.execute(*pyformat(query, self._schemas))
             return query.read(cursor.fetchall() if cursor.description else [])
 
 
 class DjangoConnection:
     def __init__(self, connection: Any, schemas: Schemas) -> None:
-        self._connection = connection
+        self.raw = connection
         self._schemas = schemas
 
     def run(self, query: Query[T]) -> T:
-        with self._connection.cursor() as cursor:
+        with self.raw.cursor() as cursor:
             cursor.execute(*pyformat(query, self._schemas))
             return query.read(cursor.fetchall() if cursor.description else [])
 
@@ -85,14 +117,14 @@ class SqlalchemyConnection:
     """A Connection, Session or scoped_session: all of them execute."""
 
     def __init__(self, connection: Any, schemas: Schemas) -> None:
-        self._connection = connection
+        self.raw = connection
         self._schemas = schemas
 
     def run(self, query: Query[T]) -> T:
         if not query.args:
-            result = self._connection.exec_driver_sql(*_plain(query, self._schemas))
+            result = self.raw.exec_driver_sql(*_plain(query, self._schemas))
         else:
-            result = self._connection.execute(*_clause(query, self._schemas))
+            result = self.raw.execute(*_clause(query, self._schemas))
         return query.read(result.all() if result.returns_rows else [])
 
 
@@ -100,14 +132,14 @@ class AsyncSqlalchemyConnection:
     """An AsyncConnection, AsyncSession or async_scoped_session."""
 
     def __init__(self, connection: Any, schemas: Schemas) -> None:
-        self._connection = connection
+        self.raw = connection
         self._schemas = schemas
 
     async def run(self, query: Query[T]) -> T:
         if not query.args:
-            result = await self._connection.exec_driver_sql(*_plain(query, self._schemas))
+            result = await self.raw.exec_driver_sql(*_plain(query, self._schemas))
         else:
-            result = await self._connection.execute(*_clause(query, self._schemas))
+            result = await self.raw.execute(*_clause(query, self._schemas))
         return query.read(result.all() if result.returns_rows else [])
 
 

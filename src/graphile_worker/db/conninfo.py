@@ -12,7 +12,15 @@ from graphile_worker.errors import ConfigurationError
 
 # Settings of every connection that we open ourselves, unless given: a server that says nothing must
 # not hold a program up for ever.
-DEFAULTS = {"fallback_application_name": "graphile-worker", "connect_timeout": "10"}
+DEFAULTS = {
+    "fallback_application_name": "graphile-worker",
+    "connect_timeout": "10",
+    # A peer that vanished without a word is noticed after ten seconds or so.
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
 
 # And whatever is given: our statements are UTF-8.
 ALWAYS = {"client_encoding": "utf8"}

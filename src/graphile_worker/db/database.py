@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, TypeVar, assert_never
 
+from graphile_worker.db.listening import Listening
 from graphile_worker.db.retry import retrying
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Atomic, Pause, Plan, Query, Step
@@ -14,30 +15,45 @@ from graphile_worker.sql.query import Atomic, Pause, Plan, Query, Step
 T = TypeVar("T")
 
 
-class Connection(Protocol):
-    """One connection, ours or the caller's: it only answers queries."""
+class Answering(Protocol):
+    """Whatever answers queries."""
 
     async def run(self, query: Query[T]) -> T: ...
 
 
-class Database(Connection, Protocol):
-    """A database of our own to use: each query commits by itself."""
+class Connection(Answering, Protocol):
+    """One connection, ours or the caller's; `raw` is the driver's own."""
+
+    @property
+    def raw(self) -> Any: ...
+
+
+class Transacting(Answering, Protocol):
+    """Where each query commits by itself, and several can be made to commit together."""
 
     schemas: Schemas
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]: ...
 
+
+class Database(Transacting, Protocol):
+    """A database of our own to use."""
+
+    def connection(self) -> AbstractAsyncContextManager[Connection]: ...
+
+    def listen(self, *channels: str) -> AbstractAsyncContextManager[Listening]: ...
+
     async def close(self) -> None: ...
 
 
 class BlockingConnection(Protocol):
-    """`Connection` without await."""
+    """`Answering` without await."""
 
     def run(self, query: Query[T]) -> T: ...
 
 
 class BlockingDatabase(BlockingConnection, Protocol):
-    """`Database` without await."""
+    """`Database` without await, as far as blocking code needs it."""
 
     schemas: Schemas
 
@@ -46,12 +62,12 @@ class BlockingDatabase(BlockingConnection, Protocol):
     def close(self) -> None: ...
 
 
-async def perform(database: Database, plan: Plan[T]) -> T:
+async def perform(database: Transacting, plan: Plan[T]) -> T:
     """Carry out a plan, each step on its own."""
     return await carry_out(plan, lambda step: _act(database, step))
 
 
-async def perform_on(connection: Connection, plan: Plan[T]) -> T:
+async def perform_on(connection: Answering, plan: Plan[T]) -> T:
     """Carry out a plan inside the caller's transaction."""
     return await carry_out(plan, lambda step: connection.run(_only_query(step)))
 
@@ -66,7 +82,7 @@ def perform_blocking_on(connection: BlockingConnection, plan: Plan[T]) -> T:
     return carry_out_blocking(plan, lambda step: connection.run(_only_query(step)))
 
 
-async def _act(database: Database, step: Step) -> Any:
+async def _act(database: Transacting, step: Step) -> Any:
     match step:
         case Query():
             return await database.run(step)
@@ -90,7 +106,7 @@ def _act_blocking(database: BlockingDatabase, step: Step) -> Any:
             assert_never(step)
 
 
-async def _together(database: Database, queries: Iterable[Query[Any]]) -> list[Any]:
+async def _together(database: Transacting, queries: Iterable[Query[Any]]) -> list[Any]:
     async with database.transaction() as connection:
         return [await connection.run(query) for query in queries]
 

@@ -4,6 +4,7 @@ A pool or engine is lent to us for our own use: we take connections from it, eac
 itself, and we never close it.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -13,10 +14,11 @@ from contextlib import (
 )
 from typing import Any, TypeVar
 
+import psycopg
 import psycopg_pool
 
-from graphile_worker.db.blocking import BlockingPsycopgDatabase
-from graphile_worker.db.borrowed import borrow, borrow_blocking, is_a
+from graphile_worker.db.blocking import BlockingConnections, BlockingPsycopgDatabase
+from graphile_worker.db.borrowed import BorrowedDatabase, borrow, borrow_blocking, is_a
 from graphile_worker.db.database import (
     BlockingConnection,
     BlockingDatabase,
@@ -25,6 +27,7 @@ from graphile_worker.db.database import (
     with_retries,
     with_retries_blocking,
 )
+from graphile_worker.db.listening import Listening, listening
 from graphile_worker.db.psycopg import PsycopgDatabase
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.sql.identifiers import Schemas
@@ -40,6 +43,8 @@ def open_database(
     source: object, schemas: Schemas, *, prepared_statements: bool = True
 ) -> Database:
     """The async database that a client was given."""
+    if isinstance(source, PsycopgDatabase | LentDatabase | BorrowedDatabase):
+        return source
     if source is None or isinstance(source, str):
         return PsycopgDatabase(source, schemas, prepared_statements=prepared_statements)
     if isinstance(source, psycopg_pool.AsyncConnectionPool):
@@ -59,6 +64,8 @@ def open_blocking_database(
     source: object, schemas: Schemas, *, prepared_statements: bool = True
 ) -> BlockingDatabase:
     """The blocking database that a client was given."""
+    if isinstance(source, BlockingPsycopgDatabase | BlockingConnections):
+        return source
     if source is None or isinstance(source, str):
         return BlockingPsycopgDatabase(source, schemas, prepared_statements=prepared_statements)
     if isinstance(source, psycopg_pool.ConnectionPool):
@@ -83,6 +90,13 @@ class LentDatabase:
         self._connect = connect
         self._begin = begin
 
+    def at_most(self, count: int) -> "LentDatabase":
+        """The same pool, for somebody who may have so many of its connections at once."""
+        turns = asyncio.Semaphore(count)
+        return LentDatabase(
+            _in_turn(self._connect, turns), _in_turn(self._begin, turns), self.schemas
+        )
+
     async def run(self, query: Query[T]) -> T:
         return await with_retries(query, lambda: self._run_once(query))
 
@@ -90,6 +104,23 @@ class LentDatabase:
     async def transaction(self) -> AsyncIterator[Connection]:
         async with self._begin() as connection:
             yield borrow(connection, self.schemas)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        async with self._connect() as connection:
+            yield borrow(connection, self.schemas)
+
+    @asynccontextmanager
+    async def listen(self, *channels: str) -> AsyncIterator[Listening]:
+        """Listen on one connection of the pool, which is not there for others meanwhile."""
+        async with self._connect() as connection:
+            raw = await _of_driver(connection)
+            try:
+                async with listening(raw, *channels) as heard:
+                    yield heard
+            finally:
+                # It listens: let the pool make another one for others.
+                await raw.close()
 
     async def close(self) -> None:
         """Nothing: the pool is the caller's."""
@@ -123,6 +154,26 @@ class BlockingLentDatabase:
     def _run_once(self, query: Query[T]) -> T:
         with self._connect() as connection:
             return borrow_blocking(connection, self.schemas).run(query)
+
+
+def _in_turn(borrowing: Borrowing, turns: asyncio.Semaphore) -> Borrowing:
+    @asynccontextmanager
+    async def borrow_in_turn() -> AsyncIterator[Any]:
+        async with turns, borrowing() as connection:
+            yield connection
+
+    return borrow_in_turn
+
+
+async def _of_driver(connection: Any) -> Any:
+    """The driver's own connection, in autocommit mode: a LISTEN counts from its commit."""
+    if is_a(connection, "sqlalchemy.ext.asyncio", "AsyncConnection"):
+        await connection.commit()
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        connection = (await connection.get_raw_connection()).driver_connection
+    if isinstance(connection, psycopg.AsyncConnection) and not connection.autocommit:
+        await connection.set_autocommit(True)
+    return connection
 
 
 def _psycopg_transaction(pool: Any) -> Borrowing:

@@ -2,21 +2,29 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from datetime import timedelta
 from typing import TypeVar
 
-from psycopg import AsyncConnection, AsyncRawCursor, OperationalError
+from psycopg import AsyncConnection, AsyncRawCursor, OperationalError, pq
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
 from graphile_worker.db.conninfo import resolve
 from graphile_worker.db.database import has_input, with_retries
+from graphile_worker.db.deadline import cut_after
+from graphile_worker.db.listening import Listening, listening
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import render_bytes
 
 T = TypeVar("T")
+
+
+def implementation() -> str:
+    """How psycopg is built: binary, c, or python, which is several times slower."""
+    return pq.__impl__
 
 
 class PsycopgConnection:
@@ -47,10 +55,12 @@ class PsycopgDatabase:
         *,
         max_size: int = 10,
         prepared_statements: bool = True,
+        answer_within: timedelta | None = None,
     ) -> None:
         self.schemas = schemas
         self._conninfo = resolve(conninfo)
         self._max_size = max_size
+        self._answer_within = answer_within
         # PgBouncer before 1.21 mixes up prepared statements in transaction mode.
         self._prepare_threshold = 5 if prepared_statements else None
         self._open: _OpenConnections | None = None
@@ -63,14 +73,35 @@ class PsycopgDatabase:
         async with self._connections().take() as connection, connection.transaction():
             yield PsycopgConnection(connection, self.schemas)
 
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[PsycopgConnection]:
+        """A connection in autocommit mode; what its user left open is rolled back."""
+        async with self._connections().take() as connection:
+            yield PsycopgConnection(connection, self.schemas)
+
+    @asynccontextmanager
+    async def listen(self, *channels: str) -> AsyncIterator[Listening]:
+        """Listen on a connection for that alone, beside the others."""
+        connection = await self._connect()
+        try:
+            async with listening(connection, *channels) as heard:
+                yield heard
+        finally:
+            await connection.close()
+
     async def close(self) -> None:
         if self._open is not None:
             closing, self._open = self._open, None
             await closing.close()
 
     async def _run_once(self, query: Query[T]) -> T:
-        async with self._connections().take() as connection:
+        async with self._connections().take() as connection, self._limit(connection):
             return await PsycopgConnection(connection, self.schemas).run(query)
+
+    def _limit(self, connection: AsyncConnection[TupleRow]) -> AbstractAsyncContextManager[object]:
+        if self._answer_within is None:
+            return nullcontext()
+        return cut_after(connection, self._answer_within.total_seconds())
 
     def _connections(self) -> "_OpenConnections":
         if self._open is None:

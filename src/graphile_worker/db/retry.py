@@ -32,19 +32,6 @@ def retrying(step: Query[Any] | Atomic) -> Plan[Any]:
     raise AssertionError("the last attempt either answers or raises")
 
 
-def lasting(step: Query[Any] | Atomic) -> Plan[Any]:
-    """The step until it is answered, however long the database is away."""
-    attempt = 0
-    while True:
-        try:
-            return (yield step)
-        except Exception as error:
-            if not is_passing(error):
-                raise
-        yield Pause(delay_after(attempt))
-        attempt += 1
-
-
 def is_passing(error: BaseException) -> bool:
     """Will it go away by itself: a lost connection, a restart, too many sessions, a time limit?"""
     state = sqlstate_of(error)

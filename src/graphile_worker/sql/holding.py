@@ -87,6 +87,12 @@ def return_jobs(pool_id: str, returns: Sequence[Return], queue_ids: list[int]) -
     return Query("return_jobs", (json.dumps(listing), pool_id, queue_ids), _read_ids)
 
 
+def return_unheld_jobs(
+    pool_id: str, held_ids: list[int], held_queue_ids: list[int]
+) -> Query[set[int]]:
+    return Query("return_unheld_jobs", (pool_id, held_ids, held_queue_ids), _read_ids)
+
+
 def _when(when: When | None) -> dict[str, object]:
     moment, delay = when_args(when)
     return {"run_at": moment, "delay": delay}

@@ -1,35 +1,85 @@
 """What a task receives besides its payload."""
 
-import logging
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-from graphile_worker.db.blocking import BlockingPsycopgDatabase
-from graphile_worker.db.psycopg import PsycopgDatabase
-from graphile_worker.errors import JobNotHeld
-from graphile_worker.jobs import Job
+from graphile_worker import sync
+from graphile_worker.client import Client
+from graphile_worker.db.blocking import BlockingConnections
+from graphile_worker.db.database import Database
+from graphile_worker.db.querying import fetch_rows, fetch_rows_blocking
+from graphile_worker.errors import ConfigurationError, JobNotHeld
+from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
+from graphile_worker.logs import Logger, job_logger
 from graphile_worker.sql.holding import HeldJob, finish_jobs
 from graphile_worker.sql.query import Query
+from graphile_worker.tasks import CronRun, cron_run_of
+
+
+class Cancellation:
+    """The pool's request to its tasks to give up; for a loop and for threads."""
+
+    def __init__(self) -> None:
+        self._on_loop = asyncio.Event()
+        self._in_threads = threading.Event()
+
+    @property
+    def requested(self) -> bool:
+        return self._in_threads.is_set()
+
+    def request(self) -> None:
+        self._in_threads.set()
+        self._on_loop.set()
+
+    async def wait(self) -> None:
+        await self._on_loop.wait()
+
+    def wait_in_thread(self, timeout: float | None) -> bool:
+        return self._in_threads.wait(timeout)
+
+
+class Surroundings(NamedTuple):
+    """What all jobs of a pool share."""
+
+    pool_id: str
+    deps: Any
+    logger: Logger
+    cancellation: Cancellation
+    database: Database
+    """Connections for tasks, not those of the worker."""
+    client: Client
+    blocking_database: BlockingConnections | None
+    blocking_client: sync.Client | None
 
 
 class Context:
     """For async tasks."""
 
-    def __init__(
-        self, held: HeldJob, *, deps: Any, pool_id: str, worker_id: str, database: PsycopgDatabase
-    ) -> None:
+    def __init__(self, held: HeldJob, worker_id: str, around: Surroundings) -> None:
         self.held = held
-        self.deps = deps
-        self.pool_id = pool_id
         self.worker_id = worker_id
-        self.cancelled = False
+        # Ended by the task's own transaction.
         self.written = False
-        self._db = database
+        # Cancelled by the worker itself.
+        self.interrupted = False
+        # Handed back while it still ran: its end does not matter any more.
+        self.abandoned = False
+        self._around = around
 
     @property
     def job(self) -> Job:
         return self.held.job
+
+    @property
+    def deps(self) -> Any:
+        return self._around.deps
+
+    @property
+    def pool_id(self) -> str:
+        return self._around.pool_id
 
     @property
     def queue_name(self) -> str | None:
@@ -37,18 +87,68 @@ class Context:
 
     @property
     def schema(self) -> str:
-        return self._db.schemas.shared
+        return self._around.database.schemas.shared
 
     @property
-    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose records carry the ids of this job."""
-        ids = {"job_id": self.job.id, "task_identifier": self.job.task_identifier}
-        return logging.LoggerAdapter(logging.getLogger("graphile_worker.task"), ids)
+    def cron(self) -> CronRun | None:
+        return cron_run_of(self.held.job)
+
+    @property
+    def cancelled(self) -> bool:
+        return self._around.cancellation.requested
+
+    @property
+    def logger(self) -> Logger:
+        """A logger whose lines carry the ids of this job."""
+        job = self.held.job
+        return job_logger(self._around.logger, self.worker_id, job.task_identifier, job.id)
+
+    async def wait_cancelled(self) -> None:
+        await self._around.cancellation.wait()
+
+    async def add_job(
+        self,
+        identifier: str,
+        payload: Any = None,
+        *,
+        queue_name: str | None = None,
+        run_at: When | None = None,
+        max_attempts: int | None = None,
+        priority: int | None = None,
+        job_key: str | None = None,
+        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
+        flags: Collection[str] | None = None,
+        conn: object = None,
+    ) -> Job:
+        return await self._around.client.add_job(
+            identifier,
+            payload,
+            queue_name=queue_name,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            priority=priority,
+            job_key=job_key,
+            job_key_mode=job_key_mode,
+            flags=flags,
+            conn=conn,
+        )
+
+    async def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
+        return await self._around.client.add_jobs(specs, conn=conn)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Any]:
+        async with self._around.database.connection() as connection:
+            yield connection.raw
+
+    async def query(self, statement: str, args: Any = None) -> list[dict[str, Any]]:
+        async with self.connection() as connection:
+            return await fetch_rows(connection, statement, args)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
         """A transaction that also ends the job: its effects happen exactly once, or not at all."""
-        async with self._db.transaction() as connection:
+        async with self._around.database.transaction() as connection:
             yield connection.raw
             _check_held(await connection.run(self._finish()), self.held)
         self.written = True
@@ -61,20 +161,80 @@ class Context:
 class BlockingContext:
     """For plain functions, which run in a thread: the same without await."""
 
-    def __init__(self, context: Context, database: BlockingPsycopgDatabase) -> None:
+    def __init__(self, context: Context, around: Surroundings) -> None:
         self._context = context
-        self._db = database
+        self._around = around
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
+    def wait_cancelled(self, timeout: float | None = None) -> bool:
+        """Sleep until the worker asks to give up; False if that took longer than `timeout`."""
+        return self._around.cancellation.wait_in_thread(timeout)
+
+    def add_job(
+        self,
+        identifier: str,
+        payload: Any = None,
+        *,
+        queue_name: str | None = None,
+        run_at: When | None = None,
+        max_attempts: int | None = None,
+        priority: int | None = None,
+        job_key: str | None = None,
+        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
+        flags: Collection[str] | None = None,
+        conn: object = None,
+    ) -> Job:
+        return self._client().add_job(
+            identifier,
+            payload,
+            queue_name=queue_name,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            priority=priority,
+            job_key=job_key,
+            job_key_mode=job_key_mode,
+            flags=flags,
+            conn=conn,
+        )
+
+    def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
+        return self._client().add_jobs(specs, conn=conn)
+
+    @contextmanager
+    def connection(self) -> Iterator[Any]:
+        with self._database().connection() as connection:
+            yield connection.raw
+
+    def query(self, statement: str, args: Any = None) -> list[dict[str, Any]]:
+        with self.connection() as connection:
+            return fetch_rows_blocking(connection, statement, args)
+
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         """A transaction that also ends the job: its effects happen exactly once, or not at all."""
-        with self._db.transaction() as connection:
+        with self._database().transaction() as connection:
             yield connection.raw
             _check_held(connection.run(self._context._finish()), self._context.held)
         self._context.written = True
+
+    def _client(self) -> sync.Client:
+        if self._around.blocking_client is None:
+            raise _nothing_blocking()
+        return self._around.blocking_client
+
+    def _database(self) -> BlockingConnections:
+        if self._around.blocking_database is None:
+            raise _nothing_blocking()
+        return self._around.blocking_database
+
+
+def _nothing_blocking() -> ConfigurationError:
+    return ConfigurationError(
+        "this worker was lent an async connection or pool, which a plain function cannot use: "
+        "write the task as async def, or give the worker a connection string"
+    )
 
 
 def _check_held(finished: set[int], held: HeldJob) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 import inspect
-from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 from graphile_worker.errors import JobNotHeld
@@ -21,13 +21,14 @@ from graphile_worker.worker.outcomes import (
     Snoozed,
     Written,
 )
+from graphile_worker.worker.threads import Threads
 
 
 async def run_job(
     task: Task[..., Any],
     context: Context,
     blocking: BlockingContext,
-    threads: Executor,
+    threads: Threads,
     hooks: Hooks,
 ) -> Outcome:
     """Run the task of a held job and say how it ended."""
@@ -46,11 +47,14 @@ async def run_job(
     except Discard as signal:
         return Failed(held, signal, give_up=True)
     except asyncio.CancelledError as error:
-        if context.cancelled:
+        if context.written:
+            return Written(held)
+        if context.interrupted:
             return Interrupted(held)
         if _is_being_cancelled():
             raise
-        return _failed(task, context, error)
+        # A task that was asked to give up may say so like this.
+        return Interrupted(held) if context.cancelled else _failed(task, context, error)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -71,7 +75,7 @@ async def _run_in_thread(
     task: Task[..., Any],
     context: Context,
     blocking: BlockingContext,
-    threads: Executor,
+    threads: Threads,
     hooks: Hooks,
     running: RunningJob,
 ) -> None:
@@ -82,8 +86,7 @@ async def _run_in_thread(
             with in_thread:
                 task.fn(*args, **kwargs)
 
-        run = contextvars.copy_context().run
-        await asyncio.get_running_loop().run_in_executor(threads, run, call)
+        await threads.run(partial(contextvars.copy_context().run, call))
 
 
 def _failed(task: Task[..., Any], context: Context, error: BaseException) -> Outcome:

@@ -1,29 +1,252 @@
 """Where a worker's next job comes from."""
 
+import asyncio
+import time
+from collections import deque
+from contextlib import suppress
+from datetime import timedelta
 from typing import Protocol
 
-from graphile_worker.db.database import Database
-from graphile_worker.sql.holding import HeldJob, get_jobs, get_task_ids, register_tasks
+from graphile_worker.db.retry import delay_after
+from graphile_worker.events import GetJobEmpty, GetJobErrored, GetJobStarted
+from graphile_worker.hooks import Hooks
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.worker.claims import Claims
+from graphile_worker.worker.outcomes import Interrupted
+from graphile_worker.worker.settle import Settler
+
+# The first job must run soon after a database is back.
+LONGEST_PAUSE = 1.0
 
 
 class JobSource(Protocol):
     """Gives jobs that this pool has locked, one at a time."""
 
-    async def next(self) -> HeldJob | None: ...
+    failing: bool
+    """Did the last attempt to get jobs fail?"""
+
+    async def run(self) -> None:
+        """Get jobs for those who ask, until stopped."""
+        ...
+
+    async def next(self, worker_id: str) -> HeldJob | None:
+        """A job to run; None when there will be no more."""
+        ...
+
+    def pulse(self, count: int | None = None) -> None:
+        """So many jobs may be there to take; None: who knows."""
+        ...
+
+    def done(self, held: HeldJob) -> None:
+        """That job is settled, and its named queue free."""
+        ...
+
+    def stop(self) -> None:
+        """Take no more; whoever waits is sent away."""
+        ...
+
+
+class _Ask:
+    """A worker that waits for a job."""
+
+    __slots__ = ("answer", "worker_id")
+
+    def __init__(self, worker_id: str) -> None:
+        self.worker_id = worker_id
+        self.answer: asyncio.Future[HeldJob | None] = asyncio.get_running_loop().create_future()
 
 
 class DirectSource:
-    """One query per job."""
+    """Fetches for the workers that ask, one fetch in flight, never more jobs than workers.
 
-    def __init__(self, database: Database, pool_id: str, identifiers: list[str]) -> None:
-        self._db = database
-        self._pool_id = pool_id
-        self._identifiers = identifiers
-        self._task_ids: dict[int, str] = {}
+    A worker that asks and gets nothing falls idle. An idle one asks again when a job is announced,
+    when a named queue became free that nobody took from, or when it is polled for. With `once`
+    there is no waiting: all are sent away when nothing is ready and nothing runs.
+    """
 
-    async def next(self) -> HeldJob | None:
-        if not self._task_ids:
-            await self._db.run(register_tasks(self._identifiers))
-            self._task_ids = await self._db.run(get_task_ids(self._identifiers))
-        taken = await self._db.run(get_jobs(self._pool_id, self._task_ids))
-        return taken[0] if taken else None
+    def __init__(
+        self,
+        claims: Claims,
+        settler: Settler,
+        hooks: Hooks,
+        *,
+        poll_interval: timedelta,
+        once: bool = False,
+    ) -> None:
+        self.failing = False
+        self._claims = claims
+        self._settler = settler
+        self._hooks = hooks
+        self._poll_seconds = poll_interval.total_seconds()
+        self._once = once
+        self._asking: deque[_Ask] = deque()
+        self._idle: deque[_Ask] = deque()
+        self._freed: set[int] = set()
+        self._failures = 0
+        self._error: Exception | None = None
+        self._stopping = asyncio.Event()
+        # A job may be announced while a fetch that cannot see it is under way.
+        self._missed = 0
+        # There may be more than was announced: whoever gets a job sends the next one.
+        self._eager = False
+        self._wake = asyncio.Event()
+        self._poll_at = 0.0
+
+    async def next(self, worker_id: str) -> HeldJob | None:
+        if self._error is not None:
+            raise self._error
+        if self._stopped:
+            return None
+        ask = _Ask(worker_id)
+        self._asking.append(ask)
+        self._wake.set()
+        return await ask.answer
+
+    def pulse(self, count: int | None = None) -> None:
+        if count is None:
+            self._eager = True
+            count = 1
+        woken = self._send_idle(count)
+        self._missed += count - woken
+
+    def done(self, held: HeldJob) -> None:
+        self._claims.let_go(held)
+        if held.queue_id is not None:
+            self._freed.add(held.queue_id)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wake.set()
+        for ask in self._idle:
+            _answer(ask, None)
+        self._idle.clear()
+
+    @property
+    def _stopped(self) -> bool:
+        return self._stopping.is_set()
+
+    async def run(self) -> None:
+        self._poll_at = time.monotonic() + self._poll_seconds
+        try:
+            while not self._stopped:
+                await self._wait()
+                if self._asking and not self._stopped:
+                    await self.fetch_once()
+        finally:
+            self.stop()
+            for ask in self._asking:
+                _answer(ask, None)
+            self._asking.clear()
+
+    async def fetch_once(self) -> None:
+        """One fetch for all that ask."""
+        asking = [ask for ask in self._asking if not ask.answer.done()]
+        self._asking.clear()
+        self._missed = 0
+        self._announce(GetJobStarted, asking)
+        try:
+            taken = await self._claims.take(len(asking))
+        except Exception as error:
+            await self._failed(asking, error)
+            return
+        self.failing = False
+        self._failures = 0
+        await self._hand_out(asking, taken)
+
+    async def _hand_out(self, asking: list[_Ask], taken: list[HeldJob]) -> None:
+        waiting = deque(ask for ask in asking if not ask.answer.done())
+        left = deque(taken)
+        while left and waiting and not self._stopped:
+            _answer(waiting.popleft(), left.popleft())
+        if left:
+            await self._hand_back(list(left))
+        self._rest(waiting, found=bool(taken))
+        self._send_for_freed(taken)
+        if self._eager and taken and len(taken) == len(asking):
+            self._send_idle(2 * len(taken))
+        elif not taken:
+            self._eager = False
+        if self._once and not taken and not self._claims.held:
+            self.stop()
+
+    def _rest(self, unserved: deque[_Ask], *, found: bool) -> None:
+        """Those who got nothing ask again while others got something, or fall idle."""
+        if not unserved:
+            return
+        if found:
+            self._asking.extend(unserved)
+            self._wake.set()
+            return
+        self._announce(GetJobEmpty, unserved)
+        missed, self._missed = self._missed, 0
+        self._idle.extend(unserved)
+        self._send_idle(missed)
+
+    def _send_for_freed(self, taken: list[HeldJob]) -> None:
+        # Most often the worker that freed a queue takes its next job itself.
+        self._freed -= {each.queue_id for each in taken if each.queue_id is not None}
+        if taken:
+            self._send_idle(len(self._freed))
+        self._freed.clear()
+
+    def _send_idle(self, count: int) -> int:
+        woken = 0
+        while self._idle and woken < count:
+            self._asking.append(self._idle.popleft())
+            woken += 1
+        if woken:
+            self._wake.set()
+        return woken
+
+    async def _wait(self) -> None:
+        """Until somebody asks or it is time to poll."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, self._poll_at - time.monotonic())):
+                await self._wake.wait()
+        self._wake.clear()
+        if time.monotonic() >= self._poll_at:
+            self._poll_at = time.monotonic() + self._poll_seconds
+            self.pulse()
+
+    async def _failed(self, asking: list[_Ask], error: Exception) -> None:
+        self.failing = True
+        for ask in asking:
+            event = GetJobErrored(
+                pool_id=self._claims.pool_id, worker_id=ask.worker_id, error=error
+            )
+            self._hooks.emit(event)
+        if self._once:
+            self._error = error
+            for ask in asking:
+                if not ask.answer.done():
+                    ask.answer.set_exception(error)
+            self.stop()
+            return
+        self._asking.extendleft(asking)
+        self._wake.set()
+        pause = min(delay_after(self._failures), LONGEST_PAUSE)
+        self._failures += 1
+        await self._pause(pause)
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    async def _hand_back(self, unwanted: list[HeldJob]) -> None:
+        for held in unwanted:
+            await self._settler.settle(Interrupted(held))
+            self._claims.let_go(held)
+
+    def _announce(
+        self, event: type[GetJobStarted] | type[GetJobEmpty], asks: "list[_Ask] | deque[_Ask]"
+    ) -> None:
+        if not self._hooks.hears(event):
+            return
+        for ask in asks:
+            self._hooks.emit(event(pool_id=self._claims.pool_id, worker_id=ask.worker_id))
+
+
+def _answer(ask: _Ask, held: HeldJob | None) -> None:
+    if not ask.answer.done():
+        ask.answer.set_result(held)

@@ -1,0 +1,257 @@
+"""Build the parts of a worker and take them apart again: the only place that knows them all."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from graphile_worker import sync
+from graphile_worker.client import Client
+from graphile_worker.clock import Clock, SystemClock
+from graphile_worker.db.borrowed import BorrowedDatabase
+from graphile_worker.db.database import perform
+from graphile_worker.db.migrate import migrating
+from graphile_worker.db.psycopg import implementation
+from graphile_worker.db.reserved import WorkerDatabases
+from graphile_worker.errors import ConfigurationError, SchemaTooNew
+from graphile_worker.events import Migrating, RunnerStopped
+from graphile_worker.hooks import NOTHING_MIGRATED, Hooks
+from graphile_worker.logs import Logger
+from graphile_worker.maintenance.unlock import StaleLocks
+from graphile_worker.options import WorkerOptions
+from graphile_worker.reporting import log_events
+from graphile_worker.sql.migrations import LEVEL, get_ledger
+from graphile_worker.tasks import Task
+from graphile_worker.worker.claims import Claims, ForbiddenFlags
+from graphile_worker.worker.context import Cancellation, Surroundings
+from graphile_worker.worker.listener import Listener
+from graphile_worker.worker.pool import WorkerPool
+from graphile_worker.worker.settle import Settler
+from graphile_worker.worker.source import DirectSource
+from graphile_worker.worker.threads import Threads
+from graphile_worker.worker.worker import Worker
+
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+# Listeners that take longer are cancelled and named.
+DRAIN_WITHIN = timedelta(seconds=3)
+
+# A lifespan may take so long to end while there are jobs that wait to be handed back.
+LIFESPAN_WITHIN = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blueprint:
+    """All that a worker is made from, but for its database."""
+
+    options: WorkerOptions
+    tasks: Mapping[str, Task[..., Any]]
+    hooks: Hooks
+    logger: Logger
+    lifespan: Lifespan
+    forbidden_flags: ForbiddenFlags
+    migrate: bool
+
+    @property
+    def clock(self) -> Clock | None:
+        """The clock that decides what is due, if it is not the database's."""
+        return SystemClock() if self.options.use_local_time else None
+
+
+class Parts:
+    """What was built; the pool last."""
+
+    pool: WorkerPool
+
+    def __init__(self, plan: Blueprint, databases: WorkerDatabases) -> None:
+        common: dict[str, Any] = {
+            "schema": plan.options.schema,
+            "ext_schema": plan.options.ext_schema,
+            "use_local_time": plan.options.use_local_time,
+            "hooks": plan.hooks,
+        }
+        self.databases = databases
+        self.threads = Threads()
+        self.client = Client(databases.own, **common)
+        adding = databases.blocking_own
+        self.blocking_client = None if adding is None else sync.Client(adding, **common)
+
+    @property
+    def has_pool(self) -> bool:
+        return hasattr(self, "pool")
+
+    @property
+    def holds_jobs(self) -> bool:
+        return self.has_pool and self.pool.holds_jobs
+
+
+@asynccontextmanager
+async def assembled(
+    plan: Blueprint, databases: WorkerDatabases, *, once: bool
+) -> AsyncIterator[Parts]:
+    """A worker, ready to run; afterwards all that it held is let go, in the right order."""
+    pool_id = f"pypool-{secrets.token_hex(9)}"
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(databases.close)
+        stack.enter_context(log_events(plan.hooks, plan.logger, pool_id))
+        _check(plan)
+        if plan.migrate:
+            await _migrate(plan, databases)
+        parts = Parts(plan, databases)
+        stack.callback(parts.threads.close)
+        stack.push_async_callback(_finish, plan, parts)
+        deps = await stack.enter_async_context(_limited(plan.lifespan(), parts))
+        parts.pool = _pool(pool_id, plan, parts, deps, once=once)
+        yield parts
+
+
+@asynccontextmanager
+async def beside(plan: Blueprint, parts: Parts) -> AsyncIterator[None]:
+    """What runs beside the pool, for as long as this lasts."""
+    running = [asyncio.create_task(stale_locks(plan, parts).run())]
+    if plan.options.listen:
+        running.append(asyncio.create_task(_listener(plan, parts).run()))
+    for task in running:
+        task.add_done_callback(partial(_must_not_end, parts.pool))
+    try:
+        yield
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+
+
+def stale_locks(plan: Blueprint, parts: Parts) -> StaleLocks:
+    return StaleLocks(
+        parts.databases.own,
+        parts.pool.id,
+        plan.hooks,
+        least=plan.options.min_reset_locked_interval,
+        most=plan.options.max_reset_locked_interval,
+        clock=plan.clock,
+    )
+
+
+def _check(plan: Blueprint) -> None:
+    if not plan.tasks:
+        raise ConfigurationError("there are no tasks: what shall this worker run?")
+    if plan.options.max_pool_size < plan.options.concurrency:
+        plan.logger.warning(
+            "max_pool_size is %s for %s jobs at once: tasks may wait for a connection",
+            plan.options.max_pool_size,
+            plan.options.concurrency,
+        )
+    if implementation() == "python":
+        plan.logger.warning("psycopg runs in pure Python, several times slower: install [binary]")
+
+
+async def _migrate(plan: Blueprint, databases: WorkerDatabases) -> None:
+    schemas = databases.tasks.schemas
+    async with plan.hooks.around_async(Migrating(schema=schemas.shared)):
+        # Not on the worker's own connections, whose statements must be quick.
+        await perform(databases.tasks, migrating(schemas))
+        return
+    raise ConfigurationError(NOTHING_MIGRATED)
+
+
+def _pool(pool_id: str, plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool:
+    options = plan.options
+    own = parts.databases.own
+    settler = Settler(
+        own,
+        pool_id,
+        plan.hooks,
+        interrupted_delay=options.interrupted_job_retry_delay,
+        # In a caller's transaction nothing can be tried again.
+        again=not isinstance(own, BorrowedDatabase),
+    )
+    claims = Claims(
+        own, pool_id, plan.tasks, forbidden_flags=plan.forbidden_flags, clock=plan.clock
+    )
+    source = DirectSource(
+        claims, settler, plan.hooks, poll_interval=options.poll_interval, once=once
+    )
+    cancellation = Cancellation()
+    surroundings = Surroundings(
+        pool_id=pool_id,
+        deps=deps,
+        logger=plan.logger,
+        cancellation=cancellation,
+        database=parts.databases.tasks,
+        client=parts.client,
+        blocking_database=parts.databases.blocking_tasks,
+        blocking_client=parts.blocking_client,
+    )
+    workers = [
+        Worker(
+            source=source,
+            settler=settler,
+            tasks=plan.tasks,
+            surroundings=surroundings,
+            threads=parts.threads,
+            hooks=plan.hooks,
+        )
+        for _ in range(options.concurrency)
+    ]
+    return WorkerPool(
+        pool_id,
+        source,
+        workers,
+        cancellation,
+        plan.hooks,
+        tasks=plan.tasks,
+        abort_after=options.abort_after,
+        stop_after=options.stop_after,
+    )
+
+
+def _listener(plan: Blueprint, parts: Parts) -> Listener:
+    return Listener(
+        parts.databases.own,
+        parts.pool.id,
+        plan.hooks,
+        on_jobs=parts.pool.nudge,
+        on_migration=partial(_look_at_ledger, plan, parts),
+    )
+
+
+async def _look_at_ledger(plan: Blueprint, parts: Parts) -> None:
+    """A notification is no proof, as anybody can send one; the ledger is."""
+    try:
+        ledger = await parts.databases.own.run(get_ledger())
+    except Exception as error:
+        plan.logger.debug("the ledger could not be read: %s", error)
+        return
+    if ledger.breaking_level > LEVEL:
+        parts.pool.stop_because_of(SchemaTooNew(plan.options.schema, ledger.breaking_level))
+
+
+def _must_not_end(pool: WorkerPool, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        pool.stop_because_of(error)
+
+
+async def _finish(plan: Blueprint, parts: Parts) -> None:
+    """The last writes, immediately before the end."""
+    try:
+        if parts.has_pool:
+            await parts.pool.hand_back_the_rest()
+    finally:
+        if parts.has_pool:
+            plan.hooks.emit(RunnerStopped(pool_id=parts.pool.id))
+        await plan.hooks.drain(DRAIN_WITHIN)
+
+
+@asynccontextmanager
+async def _limited(lifespan: AbstractAsyncContextManager[Any], parts: Parts) -> AsyncIterator[Any]:
+    """A lifespan whose end does not keep jobs locked for long."""
+    async with asyncio.timeout(None) as limit, lifespan as deps:
+        try:
+            yield deps
+        finally:
+            if parts.holds_jobs:
+                limit.reschedule(asyncio.get_running_loop().time() + LIFESPAN_WITHIN)

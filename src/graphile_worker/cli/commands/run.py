@@ -1,0 +1,136 @@
+"""`graphile-worker` without a subcommand: run a worker until a signal, or once."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import click
+
+from graphile_worker.app import App
+from graphile_worker.cli.health import health_server
+from graphile_worker.cli.log_format import configure
+from graphile_worker.cli.settings import WorkerSettings
+from graphile_worker.errors import ConfigurationError, GraphileWorkerError
+from graphile_worker.loading import load_app
+from graphile_worker.options import WorkerOptions, default_schema
+from graphile_worker.runner import Runner, found_tasks
+from graphile_worker.sql.cleaning import CleanupTask
+from graphile_worker.sync import Client
+from graphile_worker.tasks import Tasks
+
+FOLDER = Path("tasks")
+
+
+def work(settings: WorkerSettings) -> int:
+    """Do what the flags say; the exit code."""
+    settings.check()
+    if settings.schema_only:
+        return _migrate(settings)
+    if settings.cleanup:
+        return _clean_up(settings)
+    configure(settings.log_format)
+    return _until_done(_worked(_runner(settings), settings))
+
+
+def _migrate(settings: WorkerSettings) -> int:
+    with _client(settings) as client:
+        level = client.migrate()
+    click.echo(f"schema {settings.schema or default_schema()} is up to date, at level {level}")
+    return 0
+
+
+def _clean_up(settings: WorkerSettings) -> int:
+    known = found_tasks(_tasks(settings)) if _has_tasks(settings) else {}
+    with _client(settings) as client:
+        client.cleanup(settings.cleanup, task_identifiers_to_keep=list(known))
+    click.echo(f"cleaned up: {', '.join(each.value for each in settings.cleanup)}")
+    return 0
+
+
+def _runner(settings: WorkerSettings) -> Runner:
+    tasks = _tasks(settings)
+    options = WorkerOptions(**settings.given_options())
+    if isinstance(tasks, App):
+        return tasks.worker(options, database=settings.connection, handle_signals=True)
+    return Runner(settings.connection, tasks, options=options, handle_signals=True)
+
+
+def _tasks(settings: WorkerSettings) -> Tasks[Any] | Path:
+    if settings.app is not None:
+        return load_app(settings.app)
+    if FOLDER.is_dir():
+        # A task may import what lies beside the folder.
+        sys.path.insert(0, str(Path.cwd()))
+        return FOLDER
+    raise ConfigurationError(
+        "no tasks: make a folder ./tasks with a file for each task, or name your app with "
+        "--app package.module:app (or GRAPHILE_WORKER_APP)"
+    )
+
+
+def _has_tasks(settings: WorkerSettings) -> bool:
+    return settings.app is not None or FOLDER.is_dir()
+
+
+async def _worked(runner: Runner, settings: WorkerSettings) -> int:
+    async with health_server(settings.health_port, lambda: runner.is_ready):
+        if settings.once:
+            await runner.run_once()
+        else:
+            await runner.start()
+            await runner.wait()
+    return 0 if runner.forced_by is None else 128 + runner.forced_by
+
+
+def _until_done(work: Coroutine[Any, Any, int]) -> int:
+    """Run to the end, and leave behind what does not want to end."""
+    with asyncio.Runner() as loop:
+        try:
+            code = loop.run(_coded(work))
+        except KeyboardInterrupt:
+            return 130
+        if asyncio.all_tasks(loop.get_loop()):
+            # A task that ignores being cancelled would keep the loop from closing.
+            _leave(code)
+    return code
+
+
+async def _coded(work: Coroutine[Any, Any, int]) -> int:
+    try:
+        return await work
+    except GraphileWorkerError as error:
+        say(error)
+        return getattr(error, "exit_code", 1)
+
+
+def say(error: BaseException) -> None:
+    """What a person can act on is one line; libpq explains itself over several."""
+    click.echo(f"graphile-worker: {' '.join(str(error).split())}", err=True)
+
+
+def _leave(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _client(settings: WorkerSettings) -> Client:
+    given = settings.given_options()
+    return Client(
+        settings.connection,
+        schema=given.get("schema"),
+        prepared_statements=given.get("prepared_statements", True),
+    )
+
+
+def cleanup_tasks(names: tuple[str, ...]) -> tuple[CleanupTask, ...]:
+    """The steps of `--cleanup A,B --cleanup C`."""
+    wanted = [name.strip() for listing in names for name in listing.split(",") if name.strip()]
+    known = {each.value: each for each in CleanupTask}
+    for name in wanted:
+        if name not in known:
+            raise ConfigurationError(f"--cleanup {name}: expected any of {', '.join(known)}")
+    return tuple(known[name] for name in wanted)

@@ -1,0 +1,76 @@
+"""How log lines look: readable on a terminal, or one JSON object each."""
+
+import json
+import logging
+import os
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+SCOPE = ("label", "worker_id", "task_identifier", "job_id")
+
+COLOURS = {"ERROR": "31", "CRITICAL": "31", "WARNING": "33", "INFO": "32", "DEBUG": "36"}
+
+# What every record has; whatever else it carries was given with the line.
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", *SCOPE}
+
+
+def configure(style: str) -> None:
+    """Send the log of the whole program to standard error: debug lines only if asked for."""
+    handler = logging.StreamHandler(sys.stderr)
+    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    handler.setFormatter(JsonLines() if style == "json" else Lines(coloured=coloured))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    debug = os.environ.get("GRAPHILE_LOGGER_DEBUG") or os.environ.get("GRAPHILE_WORKER_DEBUG")
+    root.setLevel(logging.DEBUG if debug else logging.INFO)
+    # The chatter of others is not ours to show.
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+class Lines(logging.Formatter):
+    """`[label(worker: task{job})] LEVEL: text`, as in the reference."""
+
+    def __init__(self, *, coloured: bool) -> None:
+        super().__init__()
+        self._coloured = coloured
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = self._level(record.levelname)
+        lines = [f"[{_scope(record)}] {level}: {record.getMessage()}"]
+        if record.exc_info:
+            lines.append(self.formatException(record.exc_info))
+        return "\n".join(lines)
+
+    def _level(self, name: str) -> str:
+        if not self._coloured:
+            return name
+        return f"\x1b[{COLOURS.get(name, '0')}m{name}\x1b[0m"
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line, with the ids and whatever else was given beside the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: getattr(record, name) for name in SCOPE if hasattr(record, name)}
+        line |= {name: value for name, value in vars(record).items() if name not in _USUAL}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=repr, ensure_ascii=True)
+
+
+def _scope(record: logging.LogRecord) -> str:
+    """Who speaks: `job(worker-1a2b: hello{7})`, `worker(worker-1a2b)`, `core`, another logger."""
+    ours = record.name.split(".")[0] == "graphile_worker"
+    label = getattr(record, "label", None) or ("core" if ours else record.name)
+    worker = getattr(record, "worker_id", "")
+    task = getattr(record, "task_identifier", "")
+    job = f"{{{record.job_id}}}" if hasattr(record, "job_id") else ""
+    inside = ": ".join(part for part in (worker, f"{task}{job}") if part)
+    return f"{label}({inside})" if inside else label

@@ -1,0 +1,87 @@
+"""The connections of a worker. Those that take and settle jobs are never lent to tasks.
+
+Fifty tasks that each hold a connection wait for one another, not the worker for them.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import psycopg_pool
+
+from graphile_worker.db.blocking import BlockingConnections
+from graphile_worker.db.borrowed import BorrowedDatabase
+from graphile_worker.db.database import Database
+from graphile_worker.db.lent import LentDatabase, open_database
+from graphile_worker.db.psycopg import PsycopgDatabase
+from graphile_worker.options import WorkerOptions
+from graphile_worker.sql.identifiers import Schemas
+
+# A statement of the worker takes milliseconds: what takes longer has lost its server.
+ANSWER_WITHIN = timedelta(seconds=10)
+
+# For jobs that plain functions add: short statements, so few will do.
+ADDING = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDatabases:
+    """One database in as many ways as a worker needs it."""
+
+    own: Database
+    tasks: Database
+    blocking_tasks: BlockingConnections | None = None
+    blocking_own: BlockingConnections | None = None
+
+    async def close(self) -> None:
+        await self.own.close()
+        await self.tasks.close()
+        for blocking in (self.blocking_tasks, self.blocking_own):
+            if blocking is not None:
+                blocking.close()
+
+
+def reserved(source: object, options: WorkerOptions) -> WorkerDatabases:
+    """The connections for a worker on a database: a connection string, or a pool or engine."""
+    schemas = Schemas.named(options.schema, options.ext_schema)
+    if source is None or isinstance(source, str):
+        return _own(source, schemas, options)
+    lent = open_database(source, schemas)
+    assert isinstance(lent, LentDatabase)
+    tasks = lent.at_most(max(1, _size(source, options) - options.own_connections - 1))
+    return WorkerDatabases(lent, tasks)
+
+
+def borrowed(connection: object, options: WorkerOptions) -> WorkerDatabases:
+    """One connection of the caller's for everything."""
+    only = BorrowedDatabase(connection, Schemas.named(options.schema, options.ext_schema))
+    return WorkerDatabases(only, only)
+
+
+def _own(source: str | None, schemas: Schemas, options: WorkerOptions) -> WorkerDatabases:
+    prepared = options.prepared_statements
+    return WorkerDatabases(
+        PsycopgDatabase(
+            source,
+            schemas,
+            max_size=options.own_connections,
+            prepared_statements=prepared,
+            answer_within=ANSWER_WITHIN,
+        ),
+        PsycopgDatabase(
+            source, schemas, max_size=options.task_connections, prepared_statements=prepared
+        ),
+        BlockingConnections(
+            source, schemas, max_size=options.task_connections, prepared_statements=prepared
+        ),
+        BlockingConnections(source, schemas, max_size=ADDING, prepared_statements=prepared),
+    )
+
+
+def _size(pool: object, options: WorkerOptions) -> int:
+    """How many connections a lent pool has."""
+    if isinstance(pool, psycopg_pool.AsyncConnectionPool):
+        return pool.max_size
+    if hasattr(pool, "get_max_size"):
+        size: int = pool.get_max_size()
+        return size
+    return options.max_pool_size

@@ -1,0 +1,98 @@
+"""Logger: says things about a scope, wherever a program wants them said.
+
+By default lines go to the standard library's logger `graphile_worker`, whose handlers are the
+program's affair. `Logger(log_factory)` sends them anywhere else, as in the reference: the factory
+is given a scope and returns a function of level, message and meta.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+Scope = Mapping[str, Any]
+LogFunction = Callable[[str, str, Mapping[str, Any]], object]
+LogFactory = Callable[[Scope], LogFunction]
+
+LEVELS = MappingProxyType(
+    {
+        "error": logging.ERROR,
+        "warning": logging.WARNING,
+        "info": logging.INFO,
+        "debug": logging.DEBUG,
+    }
+)
+
+# Names that log records have for themselves.
+_RESERVED = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+def standard(logger: logging.Logger) -> LogFactory:
+    """Lines as records of a logger of the standard library, scope and meta as their `extra`."""
+
+    def factory(scope: Scope) -> LogFunction:
+        def log(level: str, message: str, meta: Mapping[str, Any]) -> None:
+            number = LEVELS[level]
+            if not logger.isEnabledFor(number):
+                return
+            extra = {
+                name: value for name, value in {**scope, **meta}.items() if name not in _RESERVED
+            }
+            logger.log(number, "%s", message, exc_info=meta.get("exc_info"), extra=extra)
+
+        return log
+
+    return factory
+
+
+class Logger:
+    """Says things about one scope: the core, a worker, a job."""
+
+    def __init__(
+        self, log_factory: LogFactory | logging.Logger, scope: Scope = MappingProxyType({})
+    ) -> None:
+        if isinstance(log_factory, logging.Logger):
+            log_factory = standard(log_factory)
+        self._factory = log_factory
+        self._scope = scope
+        self._log = log_factory(scope)
+
+    def scope(self, **more: Any) -> "Logger":
+        """A logger that says these things too, besides what this one says."""
+        return Logger(self._factory, {**self._scope, **more})
+
+    def error(self, message: str, *args: object, **meta: Any) -> None:
+        self._log("error", _text(message, args), meta)
+
+    def warning(self, message: str, *args: object, **meta: Any) -> None:
+        self._log("warning", _text(message, args), meta)
+
+    warn = warning
+
+    def info(self, message: str, *args: object, **meta: Any) -> None:
+        self._log("info", _text(message, args), meta)
+
+    def debug(self, message: str, *args: object, **meta: Any) -> None:
+        self._log("debug", _text(message, args), meta)
+
+    def exception(self, message: str, *args: object, **meta: Any) -> None:
+        """An error with the traceback of the exception that is being handled."""
+        self.error(message, *args, **{"exc_info": True, **meta})
+
+
+def logger_of(given: "Logger | logging.Logger | None") -> Logger:
+    """What a program gave as its logger, or the library's own."""
+    if isinstance(given, Logger):
+        return given
+    return Logger(given or logging.getLogger("graphile_worker"))
+
+
+def job_logger(core: Logger, worker_id: str, task_identifier: str, job_id: int) -> Logger:
+    """A logger whose lines carry the ids of a job."""
+    return core.scope(
+        label="job", worker_id=worker_id, task_identifier=task_identifier, job_id=job_id
+    )
+
+
+def _text(message: str, args: tuple[object, ...]) -> str:
+    return message % args if args else message

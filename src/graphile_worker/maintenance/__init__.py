@@ -1,0 +1,1 @@
+"""What a pool does beside its jobs, for the good of all pools."""

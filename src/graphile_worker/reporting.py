@@ -1,0 +1,184 @@
+"""What a worker says about its work: one listener turns events into log lines."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from graphile_worker.events import (
+    Event,
+    ForcefulShutdown,
+    GetJobErrored,
+    GracefulShutdown,
+    JobErrored,
+    JobEvent,
+    JobFailed,
+    JobInterrupted,
+    JobLockLost,
+    JobStarted,
+    JobSucceeded,
+    ListenFailed,
+    ListenStarted,
+    PoolFatalError,
+    PoolForcefulShutdown,
+    PoolGracefulShutdown,
+    ResetLockedFailed,
+    RunnerStarted,
+    RunnerStopped,
+    WorkerEvent,
+)
+from graphile_worker.hooks import Hooks
+from graphile_worker.logs import Logger, job_logger
+
+
+@contextmanager
+def log_events(hooks: Hooks, logger: Logger, pool_id: str) -> Iterator[None]:
+    """While this lasts, say what happens in a pool: a line for what a person would want to know."""
+
+    def register(event: type[Event], say: Callable[[Any], None]) -> None:
+        def say_if_ours(event: Event) -> None:
+            # Several pools may share their hooks.
+            if getattr(event, "pool_id", pool_id) == pool_id:
+                say(event)
+
+        hooks.on(event)(say_if_ours)
+        registered.append((event, say_if_ours))
+
+    registered: list[tuple[type[Event], Callable[[Any], None]]] = []
+    for event, say in _Lines(logger).wanted().items():
+        register(event, say)
+    try:
+        yield
+    finally:
+        for event, say in registered:
+            hooks.off(event, say)
+
+
+class _Lines:
+    """The words for each event."""
+
+    def __init__(self, logger: Logger) -> None:
+        self._core = logger
+        self._last_error: BaseException | None = None
+
+    def wanted(self) -> dict[type[Event], Callable[[Any], None]]:
+        lines = self._always()
+        if not os.environ.get("NO_LOG_SUCCESS"):
+            lines |= {RunnerStarted: self.started, JobSucceeded: self.succeeded}
+        # One more line for every job: only for those who look for a mistake.
+        if os.environ.get("GRAPHILE_LOGGER_DEBUG") or os.environ.get("GRAPHILE_WORKER_DEBUG"):
+            lines[JobStarted] = self.job_started
+        return lines
+
+    def _always(self) -> dict[type[Event], Callable[[Any], None]]:
+        return {
+            JobErrored: self.errored,
+            JobFailed: self.failed,
+            JobLockLost: self.lock_lost,
+            JobInterrupted: self.interrupted,
+            GetJobErrored: self.get_job_errored,
+            ListenStarted: self.listening,
+            ListenFailed: self.listen_failed,
+            ResetLockedFailed: self.reset_locked_failed,
+            PoolFatalError: self.not_written,
+            PoolGracefulShutdown: self.stopping,
+            PoolForcefulShutdown: self.stopping_now,
+            GracefulShutdown: self.signalled,
+            ForcefulShutdown: self.signalled,
+            RunnerStopped: self.stopped,
+        }
+
+    def started(self, event: RunnerStarted) -> None:
+        names = ", ".join(repr(name) for name in event.tasks)
+        self._core.info("worker connected and looking for jobs (task names: %s)", names)
+
+    def job_started(self, event: JobStarted) -> None:
+        self._job(event).debug("began job %s (%s)", event.job.id, event.job.task_identifier)
+
+    def succeeded(self, event: JobSucceeded) -> None:
+        milliseconds = event.duration.total_seconds() * 1000
+        job = event.job
+        self._job(event).info(
+            "completed job %s (%s) with success (%.2f ms)",
+            job.id,
+            job.task_identifier,
+            milliseconds,
+            duration_ms=milliseconds,
+        )
+
+    def errored(self, event: JobErrored) -> None:
+        job = event.job
+        self._job(event).error(
+            "failed job %s (%s, attempt %s of %s) with error %s (%.2f ms)",
+            job.id,
+            job.task_identifier,
+            job.attempts,
+            job.max_attempts,
+            _summary(event.error),
+            event.duration.total_seconds() * 1000,
+            exc_info=event.error,
+        )
+
+    def failed(self, event: JobFailed) -> None:
+        job = event.job
+        self._job(event).error(
+            "gave up on job %s (%s): it will not run again", job.id, job.task_identifier
+        )
+
+    def lock_lost(self, event: JobLockLost) -> None:
+        self._job(event).warning(
+            "job %s ended, but somebody else holds it now: nothing was written", event.job.id
+        )
+
+    def interrupted(self, event: JobInterrupted) -> None:
+        self._job(event).warning("handed job %s back, its attempt not counted", event.job.id)
+
+    def get_job_errored(self, event: GetJobErrored) -> None:
+        # Each worker that waited is told of the same error.
+        if event.error is self._last_error:
+            return
+        self._last_error = event.error
+        self._worker(event).warning(
+            "could not ask for a job, will ask again: %s", _summary(event.error)
+        )
+
+    def listening(self, event: ListenStarted) -> None:
+        self._core.debug("listening for new jobs")
+
+    def listen_failed(self, event: ListenFailed) -> None:
+        self._core.warning("cannot listen for new jobs, will try again: %s", _summary(event.error))
+
+    def reset_locked_failed(self, event: ResetLockedFailed) -> None:
+        self._core.warning("could not look for stale locks: %s", _summary(event.error))
+
+    def not_written(self, event: PoolFatalError) -> None:
+        self._core.error(
+            "%s could not be written, will try again: %s", event.action, _summary(event.error)
+        )
+
+    def stopping(self, event: PoolGracefulShutdown) -> None:
+        self._core.info("stopping: %s", event.message)
+
+    def stopping_now(self, event: PoolForcefulShutdown) -> None:
+        self._core.warning("stopping at once: %s", event.message)
+
+    def signalled(self, event: GracefulShutdown | ForcefulShutdown) -> None:
+        self._core.debug("heard %s", event.signal)
+
+    def stopped(self, event: RunnerStopped) -> None:
+        self._core.debug("stopped")
+
+    def _worker(self, event: WorkerEvent) -> Logger:
+        return self._core.scope(label="worker", worker_id=event.worker_id)
+
+    def _job(self, event: JobEvent) -> Logger:
+        return job_logger(self._core, event.worker_id, event.job.task_identifier, event.job.id)
+
+
+def _summary(error: BaseException) -> str:
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = ""
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name

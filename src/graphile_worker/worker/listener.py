@@ -1,0 +1,102 @@
+"""Listener: hears of new jobs and of migrations, on a connection for that alone, for ever."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+from graphile_worker.db.database import Database
+from graphile_worker.db.listening import Listening, Notification
+from graphile_worker.db.retry import delay_after
+from graphile_worker.events import (
+    ListenConnecting,
+    ListenFailed,
+    ListenNotified,
+    ListenReleased,
+    ListenStarted,
+)
+from graphile_worker.hooks import Hooks
+
+JOBS = "jobs:insert"
+MIGRATIONS = "worker:migrate"
+
+# Seconds of silence after which the server is asked whether it is still there, and may take to
+# answer: a connection whose other end vanished looks like one on which nothing happens.
+SILENCE = 5.0
+LONGEST_PAUSE = 1.0
+
+
+class Listener:
+    """Calls `on_jobs` with how many were added, None for who knows, and `on_migration`."""
+
+    def __init__(
+        self,
+        database: Database,
+        pool_id: str,
+        hooks: Hooks,
+        *,
+        on_jobs: Callable[[int | None], None],
+        on_migration: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._db = database
+        self._pool_id = pool_id
+        self._hooks = hooks
+        self._on_jobs = on_jobs
+        self._on_migration = on_migration
+        self._attempts = 0
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.listen_once()
+            except Exception as error:
+                self._hooks.emit(ListenFailed(pool_id=self._pool_id, error=error))
+            await asyncio.sleep(min(delay_after(self._attempts), LONGEST_PAUSE))
+            self._attempts += 1
+
+    async def listen_once(self) -> None:
+        """Connect and listen; raises when that is over."""
+        self._hooks.emit(ListenConnecting(pool_id=self._pool_id, attempts=self._attempts))
+        async with self._db.listen(JOBS, MIGRATIONS) as heard:
+            self._attempts = 0
+            self._hooks.emit(ListenStarted(pool_id=self._pool_id))
+            try:
+                await self._catch_up()
+                while True:
+                    await self._hear(heard)
+            finally:
+                self._hooks.emit(ListenReleased(pool_id=self._pool_id))
+
+    async def _catch_up(self) -> None:
+        """Nobody told us what happened before we listened."""
+        self._on_jobs(None)
+        await self._on_migration()
+
+    async def _hear(self, heard: Listening) -> None:
+        notification = await heard.next(SILENCE)
+        if notification is None:
+            await heard.check(SILENCE)
+            return
+        self._announce(notification)
+        if notification.channel == JOBS:
+            self._on_jobs(job_count(notification.payload))
+        elif notification.channel == MIGRATIONS:
+            await self._on_migration()
+
+    def _announce(self, notification: Notification) -> None:
+        if self._hooks.hears(ListenNotified):
+            self._hooks.emit(
+                ListenNotified(
+                    pool_id=self._pool_id,
+                    channel=notification.channel,
+                    payload=notification.payload,
+                )
+            )
+
+
+def job_count(payload: str) -> int:
+    """How many jobs a notification speaks of; one if it does not say so in a way we know."""
+    try:
+        count = json.loads(payload)["count"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 1
+    return count if isinstance(count, int) and 0 <= count < 1_000_000 else 1

@@ -1,0 +1,232 @@
+"""WorkerPool: all workers of one process. They start together and stop in steps."""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from graphile_worker.errors import JobsLeftLocked
+from graphile_worker.events import (
+    PoolCreated,
+    PoolForcefulShutdown,
+    PoolForcefulShutdownCompleted,
+    PoolGracefulShutdown,
+    PoolGracefulShutdownCompleted,
+    PoolGracefulShutdownWorkerError,
+    PoolReleased,
+    WorkerCreated,
+    WorkerFatalError,
+    WorkerReleased,
+    WorkerStopped,
+)
+from graphile_worker.hooks import Hooks
+from graphile_worker.worker.context import Cancellation
+from graphile_worker.worker.source import JobSource
+from graphile_worker.worker.worker import HAND_BACK_WITHIN, Worker
+
+# A cancelled task may tidy up for so long, and a write may take so long, before a stop goes on
+# without them. Together they leave an orchestrator that kills after 30 seconds no reason to.
+TIDY_UP_WITHIN = 2.0
+WRITE_WITHIN = 2.0
+
+
+class WorkerPool:
+    """Runs until `stop_gracefully` or `stop_forcefully`, or until its source has no more jobs.
+
+    A graceful stop takes no more jobs and waits for those that run: after `abort_after` it asks
+    them to give up, at `stop_after` it cancels them, and their jobs are handed back. What cannot be
+    cancelled still runs when `run` returns; `hand_back_the_rest` is for the very end.
+    """
+
+    def __init__(
+        self,
+        pool_id: str,
+        source: JobSource,
+        workers: list[Worker],
+        cancellation: Cancellation,
+        hooks: Hooks,
+        *,
+        tasks: Iterable[str],
+        abort_after: timedelta | None,
+        stop_after: timedelta | None,
+    ) -> None:
+        self.id = pool_id
+        self._source = source
+        self._workers = workers
+        self._cancellation = cancellation
+        self._hooks = hooks
+        self._tasks = tuple(tasks)
+        self._abort_after = _seconds(abort_after)
+        self._stop_after = _seconds(stop_after)
+        self._stop = asyncio.Event()
+        self._force = asyncio.Event()
+        self._running: dict[asyncio.Task[None], Worker] = {}
+        self._fatal: BaseException | None = None
+
+    @property
+    def count(self) -> int:
+        """How many jobs were run."""
+        return sum(worker.count for worker in self._workers)
+
+    @property
+    def is_ready(self) -> bool:
+        """Does it take jobs, and does the database answer?"""
+        return not self._stop.is_set() and not self._source.failing
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
+
+    @property
+    def holds_jobs(self) -> bool:
+        return any(worker.holds for worker in self._workers)
+
+    def nudge(self, count: int | None = None) -> None:
+        """So many jobs may be there to take; None: who knows."""
+        if not self._stop.is_set():
+            self._source.pulse(count)
+
+    def stop_because_of(self, error: BaseException) -> None:
+        """Begin to stop because this makes it impossible to go on; `run` will raise it."""
+        self._fatal = self._fatal or error
+        self.stop_gracefully(str(error))
+
+    def stop_gracefully(self, message: str) -> None:
+        """Begin to stop; `run` returns when that is done."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        self._hooks.emit(PoolGracefulShutdown(pool_id=self.id, message=message))
+        self._source.stop()
+        for worker in self._workers:
+            self._hooks.emit(WorkerReleased(pool_id=self.id, worker_id=worker.id))
+
+    def stop_forcefully(self, message: str) -> None:
+        """Stop without waiting for running tasks; `run` returns when that is done."""
+        self.stop_gracefully(message)
+        if not self._force.is_set():
+            self._force.set()
+            self._hooks.emit(PoolForcefulShutdown(pool_id=self.id, message=message))
+
+    async def run(self) -> None:
+        """Work until told to stop, and stop; raises what made it impossible to go on."""
+        self._hooks.emit(PoolCreated(pool_id=self.id))
+        fetching = asyncio.create_task(self._source.run())
+        self._running = {self._start(worker): worker for worker in self._workers}
+        try:
+            await self._until_stopping(fetching)
+            await self._let_finish()
+        except asyncio.CancelledError:
+            await self._cancel_all()
+            raise
+        finally:
+            self._source.stop()
+            with suppress(asyncio.CancelledError):
+                await fetching
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def hand_back_the_rest(self) -> None:
+        """Return the jobs of tasks that nobody can stop; raises if anything stays locked."""
+        left = [worker for worker in self._running.values() if worker.holds]
+        ended = await asyncio.gather(*(self._hand_back(worker) for worker in left))
+        self._announce_end()
+        locked = [job_id for job_id in ended if job_id is not None]
+        if locked:
+            raise JobsLeftLocked(locked)
+
+    def _start(self, worker: Worker) -> asyncio.Task[None]:
+        created = WorkerCreated(pool_id=self.id, worker_id=worker.id, tasks=self._tasks)
+        self._hooks.emit(created)
+        task = asyncio.create_task(worker.run(), name=worker.id)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        worker = self._running.pop(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._hooks.emit(WorkerFatalError(pool_id=self.id, worker_id=worker.id, error=error))
+            self.stop_because_of(error)
+        self._hooks.emit(WorkerStopped(pool_id=self.id, worker_id=worker.id, error=error))
+
+    async def _until_stopping(self, fetching: asyncio.Task[None]) -> None:
+        """Until told to stop, or until there is nothing left to do."""
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            waiting: set[asyncio.Task[Any]] = {stop, fetching}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+        if fetching.done() and not fetching.cancelled() and (error := fetching.exception()):
+            self.stop_because_of(error)
+
+    async def _let_finish(self) -> None:
+        abort_after, stop_after = self._abort_after, self._stop_after
+        if not self._stop.is_set():
+            # There are no more jobs: that is no reason to hurry those that run.
+            await self._workers_end(None, unless=self._stop)
+        if abort_after is not None and (stop_after is None or abort_after < stop_after):
+            await self._workers_end(abort_after, unless=self._force)
+            stop_after = None if stop_after is None else stop_after - abort_after
+            self._cancellation.request()
+        await self._workers_end(stop_after, unless=self._force)
+        self._cancellation.request()
+        for worker in self._running.values():
+            worker.interrupt()
+        await self._workers_end(TIDY_UP_WITHIN, unless=None)
+
+    async def _cancel_all(self) -> None:
+        """The program ends around us: what can be handed back is."""
+        for task in self._running:
+            task.cancel()
+        await self._workers_end(HAND_BACK_WITHIN, unless=None)
+
+    async def _workers_end(self, within: float | None, *, unless: asyncio.Event | None) -> None:
+        """Until all workers have ended, that much time has passed, or something happened."""
+        if not self._running:
+            return
+        ended = asyncio.gather(*map(_settled, self._running))
+        waiting: set[asyncio.Future[Any]] = {ended}
+        if unless is not None:
+            waiting.add(asyncio.create_task(unless.wait()))
+        try:
+            await asyncio.wait(waiting, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+
+    async def _hand_back(self, worker: Worker) -> int | None:
+        """Write that the job of this worker is free again; its id if that cannot be done."""
+        held = worker.holds
+        assert held is not None
+        try:
+            async with asyncio.timeout(WRITE_WITHIN):
+                if worker.is_running:
+                    await worker.abandon()
+                else:
+                    # Its task has ended, and how is being written all the time.
+                    await self._workers_end(None, unless=None)
+        except TimeoutError as error:
+            event = PoolGracefulShutdownWorkerError(pool_id=self.id, error=error, job=held.job)
+            self._hooks.emit(event)
+            worker.give_up()
+            return held.job.id
+        return None
+
+    def _announce_end(self) -> None:
+        if self._force.is_set():
+            self._hooks.emit(PoolForcefulShutdownCompleted(pool_id=self.id))
+        elif self._stop.is_set():
+            self._hooks.emit(PoolGracefulShutdownCompleted(pool_id=self.id))
+        self._hooks.emit(PoolReleased(pool_id=self.id))
+
+
+async def _settled(task: asyncio.Task[None]) -> None:
+    """Until a task has ended, however it did; cancelling this leaves it alone."""
+    await asyncio.wait([task])
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()

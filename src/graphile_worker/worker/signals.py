@@ -1,0 +1,59 @@
+"""Signals of the process: the first asks every runner to stop, the second to stop at once."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# What the reference answers to. A closed pipe is no reason to stop: it shows as an error.
+NAMES = ("SIGUSR2", "SIGINT", "SIGTERM", "SIGHUP", "SIGABRT")
+
+Heard = Callable[[signal.Signals], None]
+
+# Several runners in one process hear the same signals; the first to come takes them over, the last
+# to go gives them back.
+_hearing: list[Heard] = []
+_before: dict[signal.Signals, Any] = {}
+
+
+@contextmanager
+def heard_by(hear: Heard) -> Iterator[None]:
+    """While this lasts, call the function on the event loop whenever a signal comes."""
+    if threading.current_thread() is not threading.main_thread():
+        # Signals are the main thread's: the program there must call stop().
+        yield
+        return
+    if not _hearing:
+        _take_over()
+    _hearing.append(hear)
+    try:
+        yield
+    finally:
+        _hearing.remove(hear)
+        if not _hearing:
+            _give_back()
+
+
+def _take_over() -> None:
+    loop = asyncio.get_running_loop()
+    for name in NAMES:
+        number = getattr(signal, name, None)
+        if number is not None:
+            _before[number] = signal.getsignal(number)
+            loop.add_signal_handler(number, _came, number)
+
+
+def _give_back() -> None:
+    loop = asyncio.get_running_loop()
+    for number, handler in _before.items():
+        loop.remove_signal_handler(number)
+        if handler is not None:
+            signal.signal(number, handler)
+    _before.clear()
+
+
+def _came(number: signal.Signals) -> None:
+    for hear in list(_hearing):
+        hear(number)
