@@ -8,7 +8,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, TypeVar, assert_never
 
 from graphile_worker.db.listening import Listening
-from graphile_worker.db.retry import retrying
+from graphile_worker.db.retry import delay_after, retrying
+from graphile_worker.sql.failures import TRANSIENT, sqlstate_of
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Atomic, Pause, Plan, Query, Step
 
@@ -129,6 +130,13 @@ async def with_retries(step: Query[Any] | Atomic, run: Callable[[], Awaitable[T]
     async def act(step: Step) -> Any:
         return await asyncio.sleep(step.seconds) if isinstance(step, Pause) else await run()
 
+    try:
+        # Nearly always the end of it: no plan is needed for that.
+        return await run()
+    except Exception as error:
+        if sqlstate_of(error) not in TRANSIENT:
+            raise
+    await asyncio.sleep(delay_after(0))
     answer: T = await carry_out(retrying(step), act)
     return answer
 
@@ -139,6 +147,12 @@ def with_retries_blocking(step: Query[Any] | Atomic, run: Callable[[], T]) -> T:
     def act(step: Step) -> Any:
         return time.sleep(step.seconds) if isinstance(step, Pause) else run()
 
+    try:
+        return run()
+    except Exception as error:
+        if sqlstate_of(error) not in TRANSIENT:
+            raise
+    time.sleep(delay_after(0))
     answer: T = carry_out_blocking(retrying(step), act)
     return answer
 
