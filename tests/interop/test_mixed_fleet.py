@@ -1,0 +1,190 @@
+"""Python and Node workers on one schema, at the same time: every job once, every queue in turn."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphile_worker import JobSpec, sync
+from tests.support.sql import Sql
+from tests.support.tools import MODULES, NODE
+
+PROGRAMS = Path(__file__).parent / "programs"
+CONCURRENCY = 10
+
+# Who held which job when, seen from inside the database: no worker's word is taken for it.
+WATCH = """
+create table ran (job bigint, attempt int, language text);
+create table held (
+  job bigint, queue int, holder text, attempts int, began timestamptz, ended timestamptz
+);
+create index on held (job) where ended is null;
+create table gone (job bigint, attempts int);
+create function watch() returns trigger language plpgsql as $body$
+begin
+  if tg_op = 'DELETE' then
+    update held set ended = clock_timestamp() where job = old.id and ended is null;
+    insert into gone values (old.id, old.attempts);
+  elsif old.locked_at is null and new.locked_at is not null then
+    insert into held
+    values (new.id, new.job_queue_id, new.locked_by, new.attempts, clock_timestamp(), null);
+  elsif old.locked_at is not null and new.locked_at is null then
+    update held set ended = clock_timestamp() where job = new.id and ended is null;
+  end if;
+  return null;
+end
+$body$;
+create trigger watch after update or delete on :schema._private_jobs
+for each row execute function watch();
+"""
+
+OVERLAPS = """
+select count(*) from (
+  select began < max(ended) over (
+    partition by queue order by began rows between unbounded preceding and 1 preceding
+  ) as too_early
+  from held where queue is not null
+) as holds where too_early
+"""
+
+
+class Fleet:
+    """Two workers of each language, and the jobs between them."""
+
+    def __init__(self, database: Any, mode: str) -> None:
+        self._database = database
+        self._mode = mode
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def start(self) -> None:
+        node = [str(NODE), str(PROGRAMS / "fleet.js"), str(MODULES / "gw018"), self._database.url]
+        python = [sys.executable, str(PROGRAMS / "fleet.py"), self._database.dsn]
+        for command in (node, python) * 2:
+            command = [*command, self._database.schema, str(CONCURRENCY)]
+            self._processes.append(_started([*command, self._mode]))
+        for process in self._processes:
+            _wait_until_ready(process)
+
+    def stop(self) -> list[int]:
+        """Their exit codes: first both of Node, then both of Python."""
+        for process in self._processes:
+            process.terminate()
+        codes = [process.wait(timeout=30) for process in self._processes]
+        return [*codes[::2], *codes[1::2]]
+
+    def kill(self) -> None:
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.communicate()
+
+
+def _started(command: list[str]) -> subprocess.Popen[str]:
+    # Their log goes nowhere: nobody reads it, and a full pipe would stop them.
+    quiet = {**os.environ, "NO_LOG_SUCCESS": "1"}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=quiet
+    )
+
+
+def _wait_until_ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    while line := process.stdout.readline():
+        if line.strip() == "ready":
+            return
+    raise AssertionError(f"a worker ended with {process.wait()} before it was ready")
+
+
+@contextmanager
+def fleet(database: Any, mode: str) -> Iterator[Fleet]:
+    workers = Fleet(database, mode)
+    try:
+        workers.start()
+        yield workers
+    finally:
+        workers.kill()
+
+
+@pytest.fixture
+def watched(either_database) -> Iterator[Sql]:
+    sql = Sql(either_database.dsn, either_database.schema)
+    sql.run(WATCH)
+    yield sql
+    sql.close()
+
+
+def add_jobs(database: Any, count: int) -> None:
+    """Half of them in 50 named queues; a tenth fails once; some tasks only one language knows."""
+    names = ("both", "both", "both", "python_only", "node_only")
+    specs = [
+        JobSpec(
+            names[number % 5],
+            {"fail_first": number % 10 == 7},
+            queue_name=f"queue {number % 50}" if number // 50 % 2 else None,
+        )
+        for number in range(count)
+    ]
+    with sync.Client(database.dsn, schema=database.schema) as client:
+        for start in range(0, count, 1000):
+            client.add_jobs(specs[start : start + 1000])
+
+
+def wait_until_empty(sql: Sql, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while left := sql.value("select count(*) from :schema._private_jobs"):
+        assert time.monotonic() < deadline, f"{left} jobs are left"
+        time.sleep(0.2)
+
+
+def check(sql: Sql, count: int) -> dict[str, int]:
+    """What must hold once all is done; how many jobs each language finished."""
+    assert sql.value("select count(*) from gone") == count
+    assert sql.value("select count(distinct job) from gone") == count
+    # The task of each job came to its end once, at its first or second attempt as it was told.
+    assert sql.value("select count(*) from ran") == count
+    assert sql.value("select count(distinct job) from ran") == count
+    attempts = dict(sql.run("select attempts, count(*) from gone group by attempts"))
+    assert attempts == {1: count * 9 // 10, 2: count // 10}
+    assert sql.value("select count(*) from held") == count + count // 10
+    assert sql.value("select count(*) from held where ended is null") == 0
+    assert sql.value(OVERLAPS) == 0
+    locked = "select count(*) from :schema._private_job_queues where locked_by is not null"
+    assert sql.value(locked) == 0
+    return dict(sql.run("select language, count(*) from ran group by language"))
+
+
+@pytest.mark.feature("F5", "F92", "F95")
+@pytest.mark.timeout(300)
+def test_two_python_and_two_node_workers_run_every_job_once_and_every_queue_in_turn(
+    either_database, watched, figure
+):
+    with fleet(either_database, "batched") as workers:
+        began = time.monotonic()
+        add_jobs(either_database, 20_000)
+        wait_until_empty(watched, 240)
+        seconds = time.monotonic() - began
+        codes = workers.stop()
+
+    done = check(watched, 20_000)
+    # Node re-raises the signal that ended it.
+    assert codes[2:] == [0, 0]
+    # Each language has a fifth to itself, so neither could have done it all.
+    assert min(done.values()) > 4000, done
+    figure(f"mixed fleet: 20,000 jobs in {seconds:.0f} s, finished by {done}, overlaps 0")
+
+
+@pytest.mark.timeout(120)
+def test_the_same_holds_beside_node_workers_as_they_come(either_database, watched, figure):
+    with fleet(either_database, "defaults") as workers:
+        add_jobs(either_database, 2000)
+        wait_until_empty(watched, 90)
+        workers.stop()
+
+    done = check(watched, 2000)
+    figure(f"mixed fleet, Node's own defaults: 2,000 jobs, finished by {done}, overlaps 0")
