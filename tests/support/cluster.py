@@ -32,26 +32,36 @@ class Cluster:
         self._settings = [*FAST, *ROOM, *settings]
         self._base = Path(tempfile.mkdtemp(prefix="gwpg-", dir=MEMORY if MEMORY.exists() else None))
         self.log = self._base / "log"
-        self.port = _free_port()
+        self.port = free_port()
 
     def start(self) -> "Cluster":
-        identity = _unprivileged()
+        identity = unprivileged()
         if identity:
             os.chown(self._base, identity["user"], identity["group"])
         self._initdb(identity)
+        return self.launch()
+
+    def launch(self) -> "Cluster":
+        """Start the server, at first or again; it is ready when this returns."""
+        identity = unprivileged()
         command = [str(self._bin / "postgres"), "-D", str(self._base / "data")]
         command += ["-p", str(self.port), "-k", str(self._base), "-h", "127.0.0.1"]
         command += [part for setting in self._settings for part in ("-c", setting)]
-        with self.log.open("w") as log:
+        with self.log.open("a") as log:
             self._server = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, cwd="/", **identity
             )
         self._wait_until_ready()
         return self
 
-    def stop(self) -> None:
-        self._server.send_signal(signal.SIGINT)
+    def halt(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop the server and keep its data: SIGINT is fast, SIGQUIT immediate, as in a crash."""
+        self._server.send_signal(how)
         self._server.wait(timeout=30)
+
+    def stop(self) -> None:
+        if self._server.poll() is None:
+            self.halt()
         shutil.rmtree(self._base, ignore_errors=True)
 
     def dsn(self, database: str = "postgres", **more: str) -> str:
@@ -95,7 +105,7 @@ class Cluster:
         raise TimeoutError(f"PostgreSQL {self.major} did not start")
 
 
-def _unprivileged() -> dict[str, Any]:
+def unprivileged() -> dict[str, Any]:
     """Popen arguments for a user that the server accepts: it refuses to run as root."""
     if os.geteuid() != 0:
         return {}
@@ -108,7 +118,7 @@ def _unprivileged() -> dict[str, Any]:
     raise RuntimeError("neither a user postgres nor a user nobody: where shall the server run?")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,7 +1,7 @@
 """What the rest of the house needs from a database, and how plans are carried out on one."""
 
 import asyncio
-import selectors
+import select
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -159,9 +159,9 @@ def with_retries_blocking(step: Query[Any] | Atomic, run: Callable[[], T]) -> T:
 
 def has_input(descriptor: int) -> bool:
     """Is there something to be read from an idle connection? Costs no round trip."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(descriptor, selectors.EVENT_READ)
-        return bool(selector.select(0))
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 async def carry_out(plan: Plan[T], act: Callable[[Step], Awaitable[Any]]) -> T:

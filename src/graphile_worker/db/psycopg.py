@@ -144,8 +144,7 @@ class _OpenConnections:
 
     async def close(self) -> None:
         self._closed = True
-        while self._idle:
-            await self._idle.pop().close()
+        await self._close_idle()
 
     async def _living(self) -> AsyncConnection[TupleRow] | None:
         while self._idle:
@@ -156,11 +155,18 @@ class _OpenConnections:
         return None
 
     async def _give_back(self, connection: AsyncConnection[TupleRow]) -> None:
+        if connection.closed:
+            # Where one was lost, the others most likely are too, and may not say so.
+            await self._close_idle()
         # A call that was cancelled may leave a statement behind.
-        if self._closed or connection.info.transaction_status != TransactionStatus.IDLE:
+        elif self._closed or connection.info.transaction_status != TransactionStatus.IDLE:
             await connection.close()
         else:
             self._idle.append(connection)
+
+    async def _close_idle(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
 
 
 async def _answers(connection: AsyncConnection[TupleRow]) -> bool:

@@ -40,7 +40,7 @@ def is_passing(error: BaseException) -> bool:
     return state in TRANSIENT or state[:2] in PASSING
 
 
-def delay_after(attempt: int) -> float:
+def delay_after(attempt: int, longest: float = LONGEST) -> float:
     """Seconds to wait after the n-th failure, counted from zero: growing, with jitter."""
-    grown: float = min(SHORTEST * 1.5**attempt, LONGEST)
+    grown: float = min(SHORTEST * 1.5 ** min(attempt, 50), longest)
     return grown * (0.5 + random.random())

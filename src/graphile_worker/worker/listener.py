@@ -22,7 +22,7 @@ MIGRATIONS = "worker:migrate"
 # Seconds of silence after which the server is asked whether it is still there, and may take to
 # answer: a connection whose other end vanished looks like one on which nothing happens.
 SILENCE = 5.0
-LONGEST_PAUSE = 1.0
+LONGEST_PAUSE = 0.6
 
 
 class Listener:
@@ -50,7 +50,7 @@ class Listener:
                 await self.listen_once()
             except Exception as error:
                 self._hooks.emit(ListenFailed(pool_id=self._pool_id, error=error))
-            await asyncio.sleep(min(delay_after(self._attempts), LONGEST_PAUSE))
+            await asyncio.sleep(delay_after(self._attempts, LONGEST_PAUSE))
             self._attempts += 1
 
     async def listen_once(self) -> None:

@@ -21,7 +21,7 @@ from graphile_worker.worker.outcomes import (
 )
 
 # The next job must run soon after a database is back.
-LONGEST_PAUSE = 1.0
+LONGEST_PAUSE = 0.6
 
 
 class Settler:
@@ -59,7 +59,7 @@ class Settler:
             else:
                 # Where an earlier try may have got through, its row looks like somebody else's.
                 return attempt > 0 or outcome.held.job.id in held
-            await asyncio.sleep(min(delay_after(attempt), LONGEST_PAUSE))
+            await asyncio.sleep(delay_after(attempt, LONGEST_PAUSE))
             attempt += 1
 
     def _complain(self, outcome: Outcome, error: Exception) -> None:

@@ -16,7 +16,7 @@ from graphile_worker.worker.outcomes import Interrupted
 from graphile_worker.worker.settle import Settler
 
 # The first job must run soon after a database is back.
-LONGEST_PAUSE = 1.0
+LONGEST_PAUSE = 0.6
 
 
 class JobSource(Protocol):
@@ -224,7 +224,7 @@ class DirectSource:
             return
         self._asking.extendleft(asking)
         self._wake.set()
-        pause = min(delay_after(self._failures), LONGEST_PAUSE)
+        pause = delay_after(self._failures, LONGEST_PAUSE)
         self._failures += 1
         await self._pause(pause)
 

@@ -1,0 +1,1 @@
+"""Faults on purpose: what a worker does while its database misbehaves."""

@@ -1,0 +1,330 @@
+"""The database goes away in every way it can: the process stays, the jobs too, and work goes on."""
+
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from graphile_worker import JobSpec, sync
+from tests.conftest import TestDatabase
+from tests.support.cluster import Cluster
+from tests.support.pgbouncer import PgBouncer
+from tests.support.processes import Program, Programs, eventually
+from tests.support.proxy import Mode, Proxy
+from tests.support.sql import Sql
+
+APP = """
+import asyncio
+import os
+
+from graphile_worker import App, JobContext
+
+app = App()
+
+
+@app.task
+async def note(n: int) -> None:
+    os.write(1, b"ran %d\\n" % n)
+
+
+@app.task
+async def linger(ctx: JobContext, n: int) -> None:
+    os.write(1, b"began %d\\n" % n)
+    await asyncio.sleep(2)
+    os.write(1, b"ran %d\\n" % n)
+"""
+
+# Seconds from the database's return to the first job.
+SOON = 2.0
+
+
+@pytest.fixture
+def own_cluster(pytestconfig) -> Iterator[Cluster]:
+    """A server that a test may stop; what it has acknowledged survives that."""
+    server = Cluster(pytestconfig.getoption("--pg"), ["synchronous_commit=on"]).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def own_database(own_cluster, schema) -> TestDatabase:
+    own_cluster.create_database("faulty")
+    database = TestDatabase("faulty", own_cluster, schema)
+    with sync.Client(database.dsn, schema=schema) as client:
+        client.migrate()
+    return database
+
+
+class Field:
+    """A worker, and jobs for it that take another way to the database."""
+
+    def __init__(self, database: TestDatabase, programs: Programs) -> None:
+        self.database = database
+        self._programs = programs
+        self._programs.write("app.py", APP)
+        self._numbers = 0
+
+    def start(self, *arguments: str, **variables: str) -> Program:
+        return self._programs.worker("--app", "app:app", *arguments, **variables)
+
+    def add(self, count: int, task: str = "note", queues: int = 0, priority: int = 0) -> None:
+        first, self._numbers = self._numbers, self._numbers + count
+        specs = [
+            JobSpec(
+                task,
+                {"n": n},
+                queue_name=f"queue {n % queues}" if queues else None,
+                priority=priority,
+            )
+            for n in range(first, self._numbers)
+        ]
+        with sync.Client(self.database.dsn, schema=self.database.schema) as client:
+            client.add_jobs(specs)
+
+    def seconds_to_the_next_job(self, worker: Program) -> float:
+        began = time.monotonic()
+        # Before whatever has piled up.
+        self.add(1, priority=-1)
+        self.wait_for(worker, self._numbers - 1)
+        return time.monotonic() - began
+
+    def wait_for(self, worker: Program, number: int) -> None:
+        eventually(lambda: number in ran(worker), f"job {number} runs: {worker.err}")
+
+    def wait_for_all(self, worker: Program) -> None:
+        """Until every job that was added has run and is gone; nothing is lost or left locked."""
+        numbers = set(range(self._numbers))
+        eventually(lambda: numbers <= set(ran(worker)), "every job runs")
+        with_sql = Sql(self.database.dsn, self.database.schema)
+        try:
+            eventually(lambda: with_sql.value(LEFT) == 0, f"nothing is left: {worker.err}")
+        finally:
+            with_sql.close()
+
+    def check_alive(self, worker: Program) -> None:
+        assert worker.is_running
+        assert worker.stop() == 0
+
+
+LEFT = """
+select (select count(*) from :schema._private_jobs)
+  + (select count(*) from :schema._private_job_queues where locked_by is not null)
+"""
+
+
+def ran(worker: Program) -> Counter[int]:
+    return Counter(int(number) for number in re.findall(r"^ran (\d+)$", worker.out, re.M))
+
+
+@pytest.fixture
+def programs(tmp_path, database) -> Iterator[Programs]:
+    with Programs.beside(database, tmp_path) as programs:
+        yield programs
+
+
+@pytest.fixture
+def field(database, programs) -> Field:
+    return Field(database, programs)
+
+
+@pytest.fixture
+def own_field(own_database, tmp_path) -> Iterator[Field]:
+    with Programs.beside(own_database, tmp_path) as programs:
+        yield Field(own_database, programs)
+
+
+def terminate_backends(sql: Sql) -> int:
+    """Of the worker alone."""
+    return len(
+        sql.run(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where datname = current_database() and application_name = 'graphile-worker'"
+        )
+    )
+
+
+@pytest.mark.timeout(180)
+def test_a_worker_whose_backends_are_terminated_goes_on(field, sql, figure):
+    worker = field.start("-j", "10")
+    slowest = 0.0
+
+    for _ in range(10):
+        field.add(50, queues=5)
+        assert terminate_backends(sql) > 0
+        slowest = max(slowest, field.seconds_to_the_next_job(worker))
+
+    field.wait_for_all(worker)
+    figure(f"backends terminated 10 times: first job after {slowest:.2f} s at most")
+    assert slowest < SOON
+    field.check_alive(worker)
+
+
+@pytest.mark.timeout(180)
+def test_a_worker_outlives_a_server_that_crashes(own_field, own_cluster, figure):
+    worker = own_field.start("-j", "10")
+    slowest = 0.0
+
+    for _ in range(3):
+        own_field.add(200, queues=20)
+        own_field.add(5, "linger")
+        own_cluster.halt(signal.SIGQUIT)
+        worker.hear("could not ask for a job")
+        own_cluster.launch()
+        slowest = max(slowest, own_field.seconds_to_the_next_job(worker))
+
+    own_field.wait_for_all(worker)
+    figure(f"server crashed 3 times: first job {slowest:.2f} s after its return at most")
+    assert slowest < SOON
+    own_field.check_alive(worker)
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_waits_for_a_server_that_is_away_for_long(own_field, own_cluster, figure):
+    worker = own_field.start("-j", "2")
+    own_field.add(2, "linger")
+    eventually(lambda: worker.out.count("began") == 2, "both began")
+
+    own_cluster.halt()
+    # Their tasks end meanwhile, and the writes wait for the server.
+    own_field.wait_for(worker, 1)
+    time.sleep(5)
+    own_cluster.launch()
+
+    seconds = own_field.seconds_to_the_next_job(worker)
+    own_field.wait_for_all(worker)
+    figure(f"server away for 7 s: first job {seconds:.2f} s after its return")
+    assert seconds < SOON
+    assert max(ran(worker).values()) == 1
+    own_field.check_alive(worker)
+
+
+@pytest.fixture
+def proxy(cluster) -> Iterator[Proxy]:
+    with Proxy(cluster.port) as proxy:
+        yield proxy
+
+
+def through(port: int, database: TestDatabase) -> str:
+    return f"postgres://postgres@127.0.0.1:{port}/{database.name}"
+
+
+@pytest.mark.timeout(120)
+def test_a_network_that_stood_still_is_no_reason_to_end(field, database, proxy, figure):
+    worker = field.start("-j", "5", DATABASE_URL=through(proxy.port, database))
+    field.add(50, queues=5)
+    proxy.mode = Mode.STALL
+    field.add(50, queues=5)
+
+    # Longer than the worker waits for an answer.
+    worker.hear("could not ask for a job")
+    proxy.mode = Mode.PASS
+    seconds = field.seconds_to_the_next_job(worker)
+
+    field.wait_for_all(worker)
+    figure(f"network stood still: first job {seconds:.2f} s after it moved again")
+    assert seconds < SOON
+    field.check_alive(worker)
+
+
+@pytest.mark.timeout(120)
+def test_connections_whose_other_end_vanished_are_given_up(field, database, proxy, figure):
+    worker = field.start("-j", "5", DATABASE_URL=through(proxy.port, database))
+    field.add(20)
+    field.wait_for_all(worker)
+
+    proxy.forget()
+    seconds = field.seconds_to_the_next_job(worker)
+
+    figure(f"connections half-open: first job {seconds:.1f} s later")
+    # A poll that gets no answer for ten seconds, and then a new connection.
+    assert seconds < 2 + 10 + SOON
+    # The listener notices by its own silence, and wakes the worker again.
+    eventually(lambda: worker.err.count("cannot listen") >= 1, "the listener notices")
+    field.wait_for_all(worker)
+    field.check_alive(worker)
+
+
+@pytest.mark.timeout(120)
+def test_a_job_whose_fetch_was_never_answered_runs_at_its_first_attempt(
+    field, database, proxy, sql
+):
+    # Preparing a statement is a question of its own: it would be the one without an answer.
+    worker = field.start("--no-prepared-statements", DATABASE_URL=through(proxy.port, database))
+    field.add(1)
+    field.wait_for_all(worker)
+
+    proxy.mode = Mode.SWALLOW_REPLIES
+    field.add(1)
+    held = "select attempts from :schema._private_jobs where locked_by is not null"
+    eventually(lambda: sql.run(held) == [(1,)], "the job is locked")
+    proxy.mode = Mode.PASS
+
+    field.wait_for_all(worker)
+    assert ran(worker) == {0: 1, 1: 1}
+    field.check_alive(worker)
+
+
+@pytest.mark.timeout(120)
+def test_an_end_whose_write_was_never_answered_is_written_once(field, database, proxy, sql):
+    worker = field.start("--no-prepared-statements", DATABASE_URL=through(proxy.port, database))
+    field.add(1, "linger")
+    eventually(lambda: "began 0" in worker.out, "it runs")
+
+    proxy.mode = Mode.SWALLOW_REPLIES
+    eventually(lambda: sql.value(LEFT) == 0, "its end is written")
+    proxy.mode = Mode.PASS
+
+    worker.hear("completed job")
+    field.seconds_to_the_next_job(worker)
+    field.wait_for_all(worker)
+    assert ran(worker) == {0: 1, 1: 1}
+    assert "somebody else holds it" not in worker.err
+    field.check_alive(worker)
+
+
+@pytest.mark.feature("F157", "F202")
+@pytest.mark.timeout(120)
+def test_a_worker_polls_through_pgbouncer_in_transaction_mode(field, database, cluster, figure):
+    poll = ["--no-listen", "--no-prepared-statements", "--poll-interval", "500"]
+    with PgBouncer(cluster) as pooler:
+        worker = field.start("-j", "10", *poll, DATABASE_URL=through(pooler.port, database))
+        field.add(300, queues=30)
+        field.wait_for_all(worker)
+
+        field.add(100, queues=10)
+        pooler.stop()
+        pooler.start()
+        seconds = field.seconds_to_the_next_job(worker)
+
+        field.wait_for_all(worker)
+        figure(f"PgBouncer restarted: first job {seconds:.2f} s after its return")
+        assert seconds < SOON
+        field.check_alive(worker)
+
+
+@pytest.mark.timeout(120)
+def test_low_time_limits_of_the_server_only_delay_jobs(field, database, sql, figure):
+    with psycopg.connect(database.cluster.dsn(), autocommit=True) as admin:
+        for setting in ("statement_timeout", "idle_in_transaction_session_timeout"):
+            admin.execute(f"alter database {database.name} set {setting} = '150ms'".encode())
+    worker = field.start("-j", "10")
+    field.add(100, queues=10)
+
+    blocker = sql.another()
+    blocker.run("set statement_timeout = 0")
+    blocker.run("set idle_in_transaction_session_timeout = 0")
+    blocker.run("begin")
+    blocker.run("lock table :schema._private_jobs in access exclusive mode")
+    worker.hear("canceling statement due to statement timeout")
+    blocker.run("commit")
+    blocker.close()
+    seconds = field.seconds_to_the_next_job(worker)
+
+    field.wait_for_all(worker)
+    figure(f"statements cancelled by the server: first job {seconds:.2f} s after the last")
+    assert seconds < SOON
+    field.check_alive(worker)

@@ -1,0 +1,190 @@
+"""Programs in processes of their own: started in a folder, heard, signalled, ended in any case."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Self, TypeVar
+
+from tests.conftest import TestDatabase
+
+INSTALLED = str(Path(sys.executable).parent / "graphile-worker")
+READY = "worker connected and looking for jobs"
+
+# Variables that would change what a program does, if whoever runs the tests has set them.
+OURS = re.compile(r"^(PG|DATABASE_URL$|GRAPHILE_|NO_LOG_SUCCESS$|NO_COLOR$|PYTHONUNBUFFERED$)")
+
+# Seconds: only a program that hangs takes so long.
+PATIENCE = 40.0
+
+T = TypeVar("T")
+
+
+def eventually(look: Callable[[], T], what: str, within: float = PATIENCE) -> T:
+    """What `look` says once it is true; polled, as nobody tells us."""
+    deadline = time.monotonic() + within
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within} s: {what}")
+        time.sleep(0.02)
+
+
+class Program:
+    """A program that runs; what it says is read as it comes."""
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self._process = subprocess.Popen(
+            command, **{**given, **options}, text=True, encoding="utf-8", errors="replace"
+        )
+        self._out = _Ear(self._process.stdout)
+        self._err = _Ear(self._process.stderr)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def out(self) -> str:
+        """All that it wrote to standard output so far."""
+        return self._out.text
+
+    @property
+    def err(self) -> str:
+        """All that it wrote to standard error so far."""
+        return self._err.text
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def hear(self, words: str, within: float = PATIENCE) -> str:
+        """The first line on standard error with these words, once it is there."""
+
+        def look() -> str | None:
+            # Asked before looking, as its last words may come just before its end.
+            ended = not self.is_running and self._err.is_closed
+            for line in self.err.splitlines():
+                if words in line:
+                    return line
+            assert not ended, f"it ended without saying {words!r}:\n{self.err}"
+            return None
+
+        return eventually(look, f"the program says {words!r}", within) or ""
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def end(self, within: float = PATIENCE) -> int:
+        """Its exit code, once it has ended by itself."""
+        code = self._process.wait(within)
+        self._out.join()
+        self._err.join()
+        return code
+
+    def stop(self, number: int = 15, within: float = PATIENCE) -> int:
+        """Send a signal; its exit code."""
+        self.signal(number)
+        return self.end(within)
+
+    def kill(self) -> None:
+        if self.is_running:
+            self._process.kill()
+        self.end()
+
+
+class Programs:
+    """Starts programs in a folder, with variables that say which database; kills those left."""
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.folder = folder
+        self._variables = variables
+        self._started: list[Program] = []
+
+    @classmethod
+    def beside(cls, database: TestDatabase, folder: Path) -> Self:
+        """Programs whose environment names this database and its schema."""
+        return cls(folder, DATABASE_URL=database.url, GRAPHILE_WORKER_SCHEMA=database.schema)
+
+    def write(self, name: str, text: str) -> Path:
+        """A file in the folder."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return path
+
+    def command(self, *arguments: str, **variables: str | None) -> Program:
+        """The installed command; a variable that is None is not set."""
+        return self.start([INSTALLED, *arguments], variables)
+
+    def worker(self, *arguments: str, **variables: str | None) -> Program:
+        """The installed command, once it looks for jobs."""
+        program = self.command(*arguments, **variables)
+        program.hear(READY)
+        return program
+
+    def python(self, script: str, *arguments: str, **variables: str | None) -> Program:
+        """A small program of our own."""
+        path = self.write("program.py", script)
+        return self.start([sys.executable, str(path), *arguments], variables)
+
+    def done(self, *arguments: str, **variables: str | None) -> Program:
+        """The installed command, once it has ended by itself."""
+        program = self.command(*arguments, **variables)
+        program.end()
+        return program
+
+    def start(
+        self, command: Sequence[str], variables: Mapping[str, str | None], **options: Any
+    ) -> Program:
+        program = Program(command, cwd=self.folder, env=self._environment(variables), **options)
+        self._started.append(program)
+        return program
+
+    def _environment(self, variables: Mapping[str, str | None]) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not OURS.match(name)}
+        given: dict[str, str | None] = {**inherited, **self._variables, **variables}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for program in self._started:
+            program.kill()
+
+
+class _Ear:
+    """Reads a pipe to its end in a thread, so that who writes never waits for who reads."""
+
+    def __init__(self, pipe: IO[str] | None) -> None:
+        self._pipe = pipe
+        self._lines: list[str] = []
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    @property
+    def text(self) -> str:
+        return "".join(self._lines)
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE)
+
+    def _listen(self) -> None:
+        if self._pipe is None:
+            return
+        with self._pipe:
+            for line in self._pipe:
+                self._lines.append(line)

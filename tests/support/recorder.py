@@ -1,0 +1,99 @@
+"""Workers in the test's own process: hear all that they say, wait for it, and end what is left."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from graphile_worker import Hooks, Runner, WorkerOptions
+from graphile_worker.events import Event
+
+E = TypeVar("E", bound=Event)
+Start = Callable[..., Awaitable[Runner]]
+
+# So long that only a bug takes longer, on a busy machine too.
+PATIENCE = 20.0
+
+# What is alive is an argument, what could be written in a file an option.
+LIVE = ("lifespan", "hooks", "forbidden_flags", "logger", "handle_signals", "migrate")
+
+
+class Recorder:
+    """Listens to everything that goes through some hooks.
+
+    Use it in the loop that the events come from.
+    """
+
+    def __init__(self, hooks: Hooks | None = None) -> None:
+        self.hooks = hooks or Hooks()
+        self.events: list[Event] = []
+        self._more = asyncio.Event()
+        self.hooks.on(Event)(self._hear)
+
+    @property
+    def names(self) -> list[str]:
+        return [event.name for event in self.events]
+
+    def of(self, kind: type[E], **facts: Any) -> list[E]:
+        """What was heard of a kind, and with these values; `job_id` stands for the job's id."""
+        return [each for each in self.events if isinstance(each, kind) and _has(each, facts)]
+
+    async def wait_for(
+        self, kind: type[E], *, count: int = 1, timeout: float = PATIENCE, **facts: Any
+    ) -> list[E]:
+        """All of a kind that were heard, once there are so many of them."""
+        try:
+            async with asyncio.timeout(timeout):
+                while len(found := self.of(kind, **facts)) < count:
+                    self._more.clear()
+                    await self._more.wait()
+        except TimeoutError:
+            wanted = f"{count} of {kind.__name__} {facts or ''}"
+            raise AssertionError(f"waited for {wanted}, heard only {self.names}") from None
+        return found
+
+    def forget(self) -> None:
+        """Count from here."""
+        self.events.clear()
+
+    def _hear(self, event: Event) -> None:
+        self.events.append(event)
+        self._more.set()
+
+
+@asynccontextmanager
+async def runners_on(database: Any, hooks: Hooks) -> AsyncIterator[Start]:
+    """A function that starts workers on a database; those that still run at the end are killed.
+
+    It takes tasks, and by name what `Runner` takes or `WorkerOptions` do; `on` is another way to
+    reach the database, such as a pool.
+    """
+    started: list[Runner] = []
+
+    async def start(tasks: Any, *, on: object = None, **given: Any) -> Runner:
+        live = {name: given.pop(name) for name in LIVE if name in given}
+        options = WorkerOptions(**{"schema": database.schema, **given})
+        runner = Runner(on or database.dsn, tasks, options=options, **{"hooks": hooks, **live})
+        started.append(runner)
+        return await runner.start()
+
+    try:
+        yield start
+    finally:
+        # What ended them is the test's affair, if it wants to know.
+        await asyncio.gather(*(runner.kill() for runner in started), return_exceptions=True)
+
+
+async def until(condition: Callable[[], object], *, timeout: float = PATIENCE) -> None:
+    """Until something is so that nobody announces, such as a row in a table."""
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def _has(event: Event, facts: dict[str, Any]) -> bool:
+    return all(_value(event, name) == wanted for name, wanted in facts.items())
+
+
+def _value(event: Any, name: str) -> Any:
+    return event.job.id if name == "job_id" else getattr(event, name)
