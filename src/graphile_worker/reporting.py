@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from graphile_worker.error_text import error_line
 from graphile_worker.events import (
     Event,
     ForcefulShutdown,
@@ -114,7 +115,7 @@ class _Lines:
             job.task_identifier,
             job.attempts,
             job.max_attempts,
-            _summary(event.error),
+            error_line(event.error),
             event.duration.total_seconds() * 1000,
             exc_info=event.error,
         )
@@ -139,21 +140,23 @@ class _Lines:
             return
         self._last_error = event.error
         self._worker(event).warning(
-            "could not ask for a job, will ask again: %s", _summary(event.error)
+            "could not ask for a job, will ask again: %s", error_line(event.error)
         )
 
     def listening(self, event: ListenStarted) -> None:
         self._core.debug("listening for new jobs")
 
     def listen_failed(self, event: ListenFailed) -> None:
-        self._core.warning("cannot listen for new jobs, will try again: %s", _summary(event.error))
+        self._core.warning(
+            "cannot listen for new jobs, will try again: %s", error_line(event.error)
+        )
 
     def reset_locked_failed(self, event: ResetLockedFailed) -> None:
-        self._core.warning("could not look for stale locks: %s", _summary(event.error))
+        self._core.warning("could not look for stale locks: %s", error_line(event.error))
 
     def not_written(self, event: PoolFatalError) -> None:
         self._core.error(
-            "%s could not be written, will try again: %s", event.action, _summary(event.error)
+            "%s could not be written, will try again: %s", event.action, error_line(event.error)
         )
 
     def stopping(self, event: PoolGracefulShutdown) -> None:
@@ -173,12 +176,3 @@ class _Lines:
 
     def _job(self, event: JobEvent) -> Logger:
         return job_logger(self._core, event.worker_id, event.job.task_identifier, event.job.id)
-
-
-def _summary(error: BaseException) -> str:
-    try:
-        text = " ".join(str(error).split())
-    except Exception:
-        text = ""
-    name = type(error).__name__
-    return f"{name}: {text}" if text else name

@@ -456,3 +456,17 @@ async def test_a_program_that_ends_hands_its_running_job_back(app, run, sql):
 
     assert sql.run(ROW)[0][:3] == (0, 25, None)
     assert sql.run("select 1 from :schema._private_job_queues where locked_by is not null") == []
+
+
+@pytest.mark.feature("F144")
+@pytest.mark.timeout(180)
+async def test_once_leaves_nothing_of_five_thousand_jobs_in_five_hundred_queues(app, run, sql):
+    @app.task
+    async def note(n: int) -> None:
+        pass
+
+    specs = [note.using(queue_name=f"queue {n % 500}").spec(n) for n in range(5000)]
+    await app.aadd_jobs(specs)
+
+    assert await run(concurrency=20) == 5000
+    assert sql.value("select count(*) from :schema._private_jobs") == 0

@@ -7,6 +7,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+from graphile_worker.error_text import capped
+
 SCOPE = ("label", "worker_id", "task_identifier", "job_id")
 
 COLOURS = {"ERROR": "31", "CRITICAL": "31", "WARNING": "33", "INFO": "32", "DEBUG": "36"}
@@ -39,7 +41,7 @@ class Lines(logging.Formatter):
         level = self._level(record.levelname)
         lines = [f"[{_scope(record)}] {level}: {record.getMessage()}"]
         if record.exc_info:
-            lines.append(self.formatException(record.exc_info))
+            lines.append(capped(self.formatException(record.exc_info)))
         return "\n".join(lines)
 
     def _level(self, name: str) -> str:
@@ -61,7 +63,7 @@ class JsonLines(logging.Formatter):
         line |= {name: getattr(record, name) for name in SCOPE if hasattr(record, name)}
         line |= {name: value for name, value in vars(record).items() if name not in _USUAL}
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = capped(self.formatException(record.exc_info))
         return json.dumps(line, default=repr, ensure_ascii=True)
 
 

@@ -6,11 +6,11 @@ from typing import assert_never
 
 from graphile_worker.db.database import Answering
 from graphile_worker.db.retry import delay_after, is_passing
+from graphile_worker.error_text import error_text
 from graphile_worker.events import PoolFatalError
 from graphile_worker.hooks import Hooks
 from graphile_worker.sql.holding import Failure, Return, fail_jobs, finish_jobs, return_jobs
 from graphile_worker.sql.query import Query
-from graphile_worker.worker.error_text import error_text
 from graphile_worker.worker.outcomes import (
     Completed,
     Failed,

@@ -83,7 +83,7 @@ class DirectSource:
         self._idle: deque[_Ask] = deque()
         self._freed: set[int] = set()
         self._failures = 0
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._stopping = asyncio.Event()
         # A job may be announced while a fetch that cannot see it is under way.
         self._missed = 0
@@ -142,16 +142,39 @@ class DirectSource:
         """One fetch for all that ask."""
         asking = [ask for ask in self._asking if not ask.answer.done()]
         self._asking.clear()
+        if not asking:
+            return
         self._missed = 0
+        # What ends while the fetch is under way may have come too late for it.
+        freed, self._freed = self._freed, set()
+        eager, self._eager = self._eager, False
+        alone = not self._claims.held
         self._announce(GetJobStarted, asking)
+        taken = await self._take(asking)
+        if taken is None:
+            return
+        await self._hand_out(asking, taken)
+        self._send_for_freed(freed, taken)
+        if eager and len(taken) == len(asking):
+            self._eager = True
+            self._send_idle(2 * len(taken))
+        if self._once and alone and not taken:
+            self.stop()
+
+    async def _take(self, asking: list[_Ask]) -> list[HeldJob] | None:
+        """What a fetch brings, None if it failed."""
         try:
             taken = await self._claims.take(len(asking))
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_being_cancelled():
+                for ask in asking:
+                    _answer(ask, None)
+                raise
             await self._failed(asking, error)
-            return
+            return None
         self.failing = False
         self._failures = 0
-        await self._hand_out(asking, taken)
+        return taken
 
     async def _hand_out(self, asking: list[_Ask], taken: list[HeldJob]) -> None:
         waiting = deque(ask for ask in asking if not ask.answer.done())
@@ -161,13 +184,6 @@ class DirectSource:
         if left:
             await self._hand_back(list(left))
         self._rest(waiting, found=bool(taken))
-        self._send_for_freed(taken)
-        if self._eager and taken and len(taken) == len(asking):
-            self._send_idle(2 * len(taken))
-        elif not taken:
-            self._eager = False
-        if self._once and not taken and not self._claims.held:
-            self.stop()
 
     def _rest(self, unserved: deque[_Ask], *, found: bool) -> None:
         """Those who got nothing ask again while others got something, or fall idle."""
@@ -182,12 +198,10 @@ class DirectSource:
         self._idle.extend(unserved)
         self._send_idle(missed)
 
-    def _send_for_freed(self, taken: list[HeldJob]) -> None:
+    def _send_for_freed(self, freed: set[int], taken: list[HeldJob]) -> None:
         # Most often the worker that freed a queue takes its next job itself.
-        self._freed -= {each.queue_id for each in taken if each.queue_id is not None}
         if taken:
-            self._send_idle(len(self._freed))
-        self._freed.clear()
+            self._send_idle(len(freed - {each.queue_id for each in taken}))
 
     def _send_idle(self, count: int) -> int:
         woken = 0
@@ -208,7 +222,7 @@ class DirectSource:
             self._poll_at = time.monotonic() + self._poll_seconds
             self.pulse()
 
-    async def _failed(self, asking: list[_Ask], error: Exception) -> None:
+    async def _failed(self, asking: list[_Ask], error: BaseException) -> None:
         self.failing = True
         for ask in asking:
             event = GetJobErrored(
@@ -222,8 +236,10 @@ class DirectSource:
                     ask.answer.set_exception(error)
             self.stop()
             return
-        self._asking.extendleft(asking)
+        self._asking.extendleft(reversed(asking))
         self._wake.set()
+        # Who knows what was added meanwhile.
+        self._eager = True
         pause = delay_after(self._failures, LONGEST_PAUSE)
         self._failures += 1
         await self._pause(pause)
@@ -250,3 +266,9 @@ class DirectSource:
 def _answer(ask: _Ask, held: HeldJob | None) -> None:
     if not ask.answer.done():
         ask.answer.set_result(held)
+
+
+def _is_being_cancelled() -> bool:
+    # Otherwise the error is of what was asked: a function for flags, say.
+    current = asyncio.current_task()
+    return current is not None and current.cancelling() > 0

@@ -63,9 +63,9 @@ class _Thread:
 def _called(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return call(), None
-    except StopIteration as error:
+    except (StopIteration, GeneratorExit) as error:
         # Which a future cannot carry.
-        return None, RuntimeError(f"the task raised StopIteration: {error}")
+        return None, RuntimeError(f"the task raised {error!r}")
     except BaseException as error:
         return None, error
 

@@ -1,14 +1,21 @@
-"""What is kept of an error in `last_error`: a line for people, then the traceback."""
+"""What is kept and said of an error: a line for people, then the traceback; never too much."""
 
 import traceback
 from hashlib import sha256
 
 LONGEST = 8192
+LONGEST_LINE = 500
 
 
 def error_text(error: BaseException) -> str:
     """One line that says what went wrong, then where: text that PostgreSQL takes, not too much."""
-    return _capped(_storable(f"{_summary(error)}\n\n{_where(error)}"))
+    return capped(_storable(f"{_summary(error)}\n\n{_where(error)}"))
+
+
+def error_line(error: BaseException) -> str:
+    """What went wrong, in one line of a log."""
+    line = _summary(error)
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
 
 
 def _summary(error: BaseException) -> str:
@@ -32,8 +39,9 @@ def _storable(text: str) -> str:
     return text.replace("\x00", "␀").encode("utf-8", "replace").decode("utf-8")
 
 
-def _capped(text: str) -> str:
-    encoded = text.encode()
+def capped(text: str) -> str:
+    """The beginning and the end of a long text."""
+    encoded = text.encode(errors="replace")
     if len(encoded) <= LONGEST:
         return text
     # The summary stands at the beginning, the place where it happened at the end.

@@ -1,0 +1,74 @@
+"""Tasks that hold all the connections they can get: the worker goes on beside them."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from graphile_worker import App, JobContext, JobSpec, WorkerOptions
+from graphile_worker.events import JobStarted, JobSucceeded, ListenNotified, ListenStarted
+from tests.support.recorder import Recorder
+
+TASKS = 50
+
+
+@pytest.fixture
+async def app(database):
+    async with App(database.dsn, schema=database.schema) as app:
+        yield app
+
+
+@pytest.mark.feature("F125")
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_fifty_tasks_that_hold_connections_starve_nobody_but_each_other(
+    app, database, sql, kind
+):
+    let_go = asyncio.Event()
+    let_go_in_threads = threading.Event()
+    recorder = Recorder(app.hooks)
+
+    @app.task(name="async")
+    async def hold(ctx: JobContext) -> None:
+        async with ctx.connection() as connection:
+            await connection.execute("select 1")
+            await let_go.wait()
+
+    @app.task(name="plain")
+    def hold_in_thread(ctx: JobContext) -> None:
+        with ctx.connection() as connection:
+            connection.execute("select 1")
+            let_go_in_threads.wait()
+
+    @app.task
+    async def work(ctx: JobContext) -> None:
+        await ctx.add_job("note")
+
+    @app.task
+    async def note() -> None:
+        pass
+
+    options = WorkerOptions(schema=database.schema, concurrency=TASKS + 5, max_pool_size=2)
+    async with app.worker(options):
+        await recorder.wait_for(ListenStarted)
+        await app.aadd_jobs([JobSpec(kind)] * TASKS)
+        await recorder.wait_for(JobStarted, count=TASKS)
+
+        # Fetched on a notification, run, settled, and jobs added meanwhile.
+        await app.aadd_jobs([JobSpec("work")] * 20)
+        await recorder.wait_for(JobSucceeded, count=40)
+        assert ListenNotified in {type(event) for event in recorder.events}
+        assert connections(sql) <= 6
+
+        let_go.set()
+        let_go_in_threads.set()
+        await recorder.wait_for(JobSucceeded, count=40 + TASKS)
+
+
+def connections(sql: Any) -> int:
+    """Those of the worker: one listens, one takes and settles, one is lent."""
+    count: int = sql.value(
+        "select count(*) from pg_stat_activity "
+        "where datname = current_database() and application_name = 'graphile-worker'"
+    )
+    return count
