@@ -139,6 +139,11 @@ def stale_locks(plan: Blueprint, parts: Parts) -> StaleLocks:
 def _check(plan: Blueprint) -> None:
     if not plan.tasks:
         raise ConfigurationError("there are no tasks: what shall this worker run?")
+    for task in plan.tasks.values():
+        if task.options.run_in == "process":
+            raise ConfigurationError(
+                f"task {task.identifier!r} has run_in='process', which is not there yet"
+            )
     if plan.options.max_pool_size < plan.options.concurrency:
         plan.logger.warning(
             "max_pool_size is %s for %s jobs at once: tasks may wait for a connection",

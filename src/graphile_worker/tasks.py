@@ -203,9 +203,15 @@ class Task(Generic[P, R]):
         self.fn = fn
         self.options = options
         self.signature = signature or Signature(fn)
+        self.is_async = _is_async(fn)
         self._find_enqueuer = find_enqueuer
         self._using: dict[str, Any] = {}
         self._conn: object = None
+
+    @property
+    def runs_on_loop(self) -> bool:
+        """On the event loop, rather than in a thread?"""
+        return self.is_async or self.options.run_in == "loop"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the plain function, here and now."""
@@ -518,6 +524,12 @@ def _flat(parameters: Sequence[inspect.Parameter], given: dict[str, Any]) -> dic
 
 def _name(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__qualname__", repr(fn))
+
+
+def _is_async(fn: Callable[..., Any]) -> bool:
+    # An object with an async __call__ is called like an async function.
+    call = getattr(type(fn), "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
 
 
 def _evaluated(fn: Callable[..., Any], annotation: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphile_worker.worker.error_text import LONGEST, error_text
+from graphile_worker.error_text import LONGEST, error_text
 
 
 def raised(error: BaseException) -> BaseException:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextvars
-import inspect
 from functools import partial
 from typing import Any
 
@@ -36,7 +35,7 @@ async def run_job(
     running = RunningJob(pool_id=context.pool_id, worker_id=context.worker_id, job=held.job)
     try:
         async with asyncio.timeout(_seconds(task)):
-            if inspect.iscoroutinefunction(task.fn):
+            if task.runs_on_loop:
                 await _run_on_loop(task, context, hooks, running)
             else:
                 await _run_in_thread(task, context, blocking, threads, hooks, running)
@@ -68,7 +67,9 @@ async def _run_on_loop(
     # Read here, so that a payload that cannot be read fails this job alone.
     args, kwargs = task.signature.call(context.job.payload, context)
     async with hooks.around_async(running):
-        await task.fn(*args, **kwargs)
+        result = task.fn(*args, **kwargs)
+        if task.is_async:
+            await result
 
 
 async def _run_in_thread(

@@ -1,7 +1,6 @@
 """Worker: one slot. It takes a job, runs it, records how it ended, and asks for the next."""
 
 import asyncio
-import inspect
 import secrets
 import time
 from collections.abc import Mapping
@@ -131,7 +130,7 @@ class Worker:
 
     def _is_async(self, held: HeldJob) -> bool:
         task = self._tasks.get(held.job.task_identifier)
-        return task is not None and inspect.iscoroutinefunction(task.fn)
+        return task is not None and task.is_async
 
     def _cancel(self) -> None:
         assert self._asyncio_task is not None
