@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +20,7 @@ from graphile_worker.events import (
     WorkerStopped,
 )
 from graphile_worker.hooks import Hooks
+from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker.context import Cancellation
 from graphile_worker.worker.source import JobSource
 from graphile_worker.worker.worker import HAND_BACK_WITHIN, Worker
@@ -117,24 +117,22 @@ class WorkerPool:
         try:
             await self._until_stopping(fetching)
             await self._let_finish()
+            self._source.stop()
+            await asyncio.wait([fetching])
         except asyncio.CancelledError:
+            fetching.cancel()
             await self._cancel_all()
             raise
-        finally:
-            self._source.stop()
-            with suppress(asyncio.CancelledError):
-                await fetching
         if self._fatal is not None:
             raise self._fatal
 
     async def hand_back_the_rest(self) -> None:
         """Return the jobs of tasks that nobody can stop; raises if anything stays locked."""
-        left = [worker for worker in self._running.values() if worker.holds]
-        ended = await asyncio.gather(*(self._hand_back(worker) for worker in left))
+        left = [worker for worker in self._workers if worker.holds]
+        locked = await asyncio.gather(*map(self._hand_back, left))
         self._announce_end()
-        locked = [job_id for job_id in ended if job_id is not None]
-        if locked:
-            raise JobsLeftLocked(locked)
+        if any(locked):
+            raise JobsLeftLocked(held.job.id for held in locked if held)
 
     def _start(self, worker: Worker) -> asyncio.Task[None]:
         created = WorkerCreated(pool_id=self.id, worker_id=worker.id, tasks=self._tasks)
@@ -179,40 +177,39 @@ class WorkerPool:
 
     async def _cancel_all(self) -> None:
         """The program ends around us: what can be handed back is."""
+        for task, worker in self._running.items():
+            if not worker.is_writing:
+                task.cancel()
+        await self._workers_end(HAND_BACK_WITHIN, unless=None)
         for task in self._running:
             task.cancel()
-        await self._workers_end(HAND_BACK_WITHIN, unless=None)
 
     async def _workers_end(self, within: float | None, *, unless: asyncio.Event | None) -> None:
         """Until all workers have ended, that much time has passed, or something happened."""
-        if not self._running:
-            return
-        ended = asyncio.gather(*map(_settled, self._running))
-        waiting: set[asyncio.Future[Any]] = {ended}
+        waiting = [asyncio.create_task(self._all_end())]
         if unless is not None:
-            waiting.add(asyncio.create_task(unless.wait()))
+            waiting.append(asyncio.create_task(_happens(unless)))
         try:
             await asyncio.wait(waiting, timeout=within, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for each in waiting:
                 each.cancel()
 
-    async def _hand_back(self, worker: Worker) -> int | None:
-        """Write that the job of this worker is free again; its id if that cannot be done."""
+    async def _all_end(self) -> None:
+        while self._running:
+            await asyncio.wait(self._running)
+
+    async def _hand_back(self, worker: Worker) -> HeldJob | None:
+        """Write that the job of this worker is free again; the job if that cannot be done."""
         held = worker.holds
-        assert held is not None
         try:
             async with asyncio.timeout(WRITE_WITHIN):
-                if worker.is_running:
-                    await worker.abandon()
-                else:
-                    # Its task has ended, and how is being written all the time.
-                    await self._workers_end(None, unless=None)
+                await worker.hand_back()
         except TimeoutError as error:
-            event = PoolGracefulShutdownWorkerError(pool_id=self.id, error=error, job=held.job)
-            self._hooks.emit(event)
+            job = None if held is None else held.job
+            self._hooks.emit(PoolGracefulShutdownWorkerError(pool_id=self.id, error=error, job=job))
             worker.give_up()
-            return held.job.id
+            return held
         return None
 
     def _announce_end(self) -> None:
@@ -223,9 +220,8 @@ class WorkerPool:
         self._hooks.emit(PoolReleased(pool_id=self.id))
 
 
-async def _settled(task: asyncio.Task[None]) -> None:
-    """Until a task has ended, however it did; cancelling this leaves it alone."""
-    await asyncio.wait([task])
+async def _happens(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 def _seconds(duration: timedelta | None) -> float | None:

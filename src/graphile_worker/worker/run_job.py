@@ -8,7 +8,7 @@ from typing import Any
 from graphile_worker.errors import JobNotHeld
 from graphile_worker.events import RunningJob
 from graphile_worker.hooks import Hooks
-from graphile_worker.jobs import When
+from graphile_worker.jobs import When, check_when
 from graphile_worker.retries import Backoff, Discard, Retry, Snooze
 from graphile_worker.tasks import Task
 from graphile_worker.worker.context import BlockingContext, Context
@@ -96,7 +96,11 @@ def _failed(task: Task[..., Any], context: Context, error: BaseException) -> Out
         return Written(context.held)
     if isinstance(error, JobNotHeld) or task.options.retry is None:
         return Failed(context.held, error)
-    when = _next_attempt(task, context, error)
+    try:
+        when = _next_attempt(task, context, error)
+    except Exception as broken:
+        error.add_note(f"and its retry policy failed, so it backs off as usual: {broken!r}")
+        return Failed(context.held, error)
     return Failed(context.held, error, when=when, give_up=when is None)
 
 
@@ -105,7 +109,10 @@ def _next_attempt(task: Task[..., Any], context: Context, error: BaseException) 
     if isinstance(policy, Backoff):
         return policy.delay(error, context.job.attempts)
     assert policy is not None
-    return policy(error, context.job)
+    when = policy(error, context.job)
+    if when is not None:
+        check_when("retry", when)
+    return when
 
 
 def _seconds(task: Task[..., Any]) -> float | None:

@@ -23,6 +23,8 @@ from graphile_worker.worker.threads import Threads
 # Seconds in which a program that ends may still give a job back.
 HAND_BACK_WITHIN = 5.0
 
+NO_TIME = timedelta(0)
+
 
 class Worker:
     """Holds one job at most: `holds` from when it got it until its end is written."""
@@ -49,6 +51,7 @@ class Worker:
         self._asyncio_task: asyncio.Task[Any] | None = None
         # While its task runs, and not while its end is being written.
         self._running: Context | None = None
+        self._let_go = asyncio.Event()
 
     async def run(self) -> None:
         """Work until there will be no more jobs."""
@@ -59,6 +62,7 @@ class Worker:
     async def work_once(self, held: HeldJob) -> None:
         """Run one job that this pool holds, and record how it ended."""
         self.holds = held
+        self._let_go.clear()
         context = Context(held, self.id, self._surroundings)
         announce_start(self._hooks, context)
         began = time.monotonic()
@@ -67,16 +71,16 @@ class Worker:
             return
         duration = timedelta(seconds=time.monotonic() - began)
         still_ours = await self._settler.settle(outcome)
-        self.holds = None
+        self._release()
         self.count += 1
         self._source.done(held)
         # Only now: whoever hears of it may rely on what the database says.
         announce_end(self._hooks, context, outcome, still_ours=still_ours, duration=duration)
 
     @property
-    def is_running(self) -> bool:
-        """Does a task run here, rather than its end being written?"""
-        return self._running is not None
+    def is_writing(self) -> bool:
+        """Has its task ended, and is it being recorded how?"""
+        return self.holds is not None and self._running is None
 
     def interrupt(self) -> None:
         """Cancel the running task if it can be: its job is then handed back."""
@@ -84,17 +88,19 @@ class Worker:
             self._running.interrupted = True
             self._cancel()
 
-    async def abandon(self) -> bool:
-        """Hand the job back although its task still runs; False if it was not ours any more."""
+    async def hand_back(self) -> None:
+        """Return once this worker holds no job: one whose task still runs is handed back."""
         context = self._running
-        assert context is not None
+        if context is None:
+            # How its task ended is being written all the time.
+            await self._let_go.wait()
+            return
         context.abandoned = True
         outcome = Interrupted(context.held)
         still_ours = await self._settler.settle(outcome)
-        announce_end(self._hooks, context, outcome, still_ours=still_ours, duration=timedelta(0))
-        self.holds = None
+        announce_end(self._hooks, context, outcome, still_ours=still_ours, duration=NO_TIME)
+        self._release()
         self._cancel()
-        return still_ours
 
     def give_up(self) -> None:
         """End, whatever is being done: the program does."""
@@ -108,25 +114,31 @@ class Worker:
         blocking = BlockingContext(context, self._surroundings)
         self._running = context
         try:
-            return await run_job(task, context, blocking, self._threads, self._hooks)
+            outcome = await run_job(task, context, blocking, self._threads, self._hooks)
         except asyncio.CancelledError:
-            if not context.abandoned and self._is_async(held):
+            # A plain function goes on in its thread: `hand_back` is for that, at the very end.
+            if not context.abandoned and task.is_async:
+                self._running = None
                 await self._hand_back(held)
             raise
         finally:
-            self._running = None
             if context.interrupted:
                 # It was for the task; this worker goes on to write how that ended.
                 asyncio.current_task().uncancel()  # type: ignore[union-attr]  # there is one
+        self._running = None
+        return outcome
+
+    def _release(self) -> None:
+        self.holds = None
+        self._running = None
+        self._let_go.set()
 
     async def _hand_back(self, held: HeldJob) -> None:
-        """The program is ending: return the job, or it would stay locked for hours.
-
-        Not one of a plain function: its thread goes on, and nobody else may run it meanwhile.
-        """
+        """The program is ending: return the job, or it would stay locked for hours."""
         with suppress(TimeoutError):
             async with asyncio.timeout(HAND_BACK_WITHIN):
                 await self._settler.settle(Interrupted(held))
+                self._release()
 
     def _is_async(self, held: HeldJob) -> bool:
         task = self._tasks.get(held.job.task_identifier)
