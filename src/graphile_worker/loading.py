@@ -47,6 +47,10 @@ def tasks_of(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Task[...,
 def load_app(path: str) -> Tasks[Any]:
     """The app at `module:attribute`, the attribute being `app` unless it is given."""
     module_name, _, attribute = path.partition(":")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigurationError(
+            f"--app {path}: there is no module {module_name!r}; write package.module:app"
+        )
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         # As with python -m: a program finds its own modules.
         sys.path.insert(0, str(Path.cwd()))

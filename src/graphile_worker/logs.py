@@ -61,21 +61,21 @@ class Logger:
         """A logger that says these things too, besides what this one says."""
         return Logger(self._factory, {**self._scope, **more})
 
-    def error(self, message: str, *args: object, **meta: Any) -> None:
+    def error(self, message: str, /, *args: object, **meta: Any) -> None:
         self._log("error", _text(message, args), meta)
 
-    def warning(self, message: str, *args: object, **meta: Any) -> None:
+    def warning(self, message: str, /, *args: object, **meta: Any) -> None:
         self._log("warning", _text(message, args), meta)
 
     warn = warning
 
-    def info(self, message: str, *args: object, **meta: Any) -> None:
+    def info(self, message: str, /, *args: object, **meta: Any) -> None:
         self._log("info", _text(message, args), meta)
 
-    def debug(self, message: str, *args: object, **meta: Any) -> None:
+    def debug(self, message: str, /, *args: object, **meta: Any) -> None:
         self._log("debug", _text(message, args), meta)
 
-    def exception(self, message: str, *args: object, **meta: Any) -> None:
+    def exception(self, message: str, /, *args: object, **meta: Any) -> None:
         """An error with the traceback of the exception that is being handled."""
         self.error(message, *args, **{"exc_info": True, **meta})
 
@@ -95,4 +95,10 @@ def job_logger(core: Logger, worker_id: str, task_identifier: str, job_id: int) 
 
 
 def _text(message: str, args: tuple[object, ...]) -> str:
-    return message % args if args else message
+    if not args:
+        return message
+    try:
+        return message % args
+    except (TypeError, ValueError, KeyError):
+        # A log line is no reason to fail.
+        return f"{message} {args!r}"

@@ -9,12 +9,10 @@ from typing import Any
 
 from graphile_worker.error_text import capped
 
-SCOPE = ("label", "worker_id", "task_identifier", "job_id")
-
 COLOURS = {"ERROR": "31", "CRITICAL": "31", "WARNING": "33", "INFO": "32", "DEBUG": "36"}
 
 # What every record has; whatever else it carries was given with the line.
-_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", *SCOPE}
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 def configure(style: str) -> None:
@@ -60,11 +58,22 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {name: getattr(record, name) for name in SCOPE if hasattr(record, name)}
-        line |= {name: value for name, value in vars(record).items() if name not in _USUAL}
         if record.exc_info:
             line["exception"] = capped(self.formatException(record.exc_info))
-        return json.dumps(line, default=repr, ensure_ascii=True)
+        beside = {name: value for name, value in vars(record).items() if name not in _USUAL}
+        return _json({**beside, **line})
+
+
+def _json(line: dict[str, Any]) -> str:
+    """The line, whatever it carries: what JSON does not know becomes text."""
+    try:
+        return json.dumps(line, default=repr, allow_nan=False)
+    except (TypeError, ValueError):
+        return json.dumps({name: _plain(value) for name, value in line.items()})
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | None) else repr(value)
 
 
 def _scope(record: logging.LogRecord) -> str:
@@ -74,5 +83,5 @@ def _scope(record: logging.LogRecord) -> str:
     worker = getattr(record, "worker_id", "")
     task = getattr(record, "task_identifier", "")
     job = f"{{{record.job_id}}}" if hasattr(record, "job_id") else ""
-    inside = ": ".join(part for part in (worker, f"{task}{job}") if part)
-    return f"{label}({inside})" if inside else label
+    inside = ": ".join(part for part in (f"{worker}", f"{task}{job}") if part)
+    return f"{label}({inside})" if inside else f"{label}"

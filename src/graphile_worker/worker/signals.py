@@ -5,6 +5,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from types import FrameType
 from typing import Any
 
 # What the reference answers to. A closed pipe is no reason to stop: it shows as an error.
@@ -37,21 +39,23 @@ def heard_by(hear: Heard) -> Iterator[None]:
 
 
 def _take_over() -> None:
+    # Not by the loop's own means: those would forget what the program itself told the loop to hear.
     loop = asyncio.get_running_loop()
     for name in NAMES:
         number = getattr(signal, name, None)
         if number is not None:
-            _before[number] = signal.getsignal(number)
-            loop.add_signal_handler(number, _came, number)
+            _before[number] = signal.signal(number, partial(_tell, loop))
 
 
 def _give_back() -> None:
-    loop = asyncio.get_running_loop()
     for number, handler in _before.items():
-        loop.remove_signal_handler(number)
         if handler is not None:
             signal.signal(number, handler)
     _before.clear()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, number: int, _frame: FrameType | None) -> None:
+    loop.call_soon_threadsafe(_came, signal.Signals(number))
 
 
 def _came(number: signal.Signals) -> None:

@@ -1,0 +1,587 @@
+"""DirectSource: who gets a job, who waits for one, and when the database is asked again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from graphile_worker.events import GetJobEmpty, GetJobErrored, GetJobStarted, WorkerEvent
+from graphile_worker.hooks import Hooks
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.worker import source as source_module
+from graphile_worker.worker.outcomes import Interrupted, Outcome
+from graphile_worker.worker.source import DirectSource
+from tests.support.jobs import make_job
+
+NEVER = timedelta(hours=1)
+AT_ONCE = timedelta(milliseconds=1)
+
+
+class FakeClaims:
+    """A table of ready jobs: a fetch sees what was there when it began."""
+
+    pool_id = "p1"
+
+    def __init__(self) -> None:
+        self.ready: list[HeldJob] = []
+        self.held: dict[int, HeldJob] = {}
+        self.errors: list[BaseException] = []
+        self.asked: list[int] = []
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def take(self, limit: int) -> list[HeldJob]:
+        self.asked.append(limit)
+        taken = self.ready[:limit]
+        await self.answering.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+        del self.ready[: len(taken)]
+        self.held.update((each.job.id, each) for each in taken)
+        return taken
+
+    def let_go(self, held: HeldJob) -> None:
+        del self.held[held.job.id]
+
+
+class FakeSettler:
+    def __init__(self) -> None:
+        self.settled: list[Outcome] = []
+
+    async def settle(self, outcome: Outcome) -> bool:
+        self.settled.append(outcome)
+        return True
+
+
+class Scene:
+    """A source, and all that is around it."""
+
+    def __init__(self, *, poll: timedelta = NEVER, once: bool = False) -> None:
+        self.claims = FakeClaims()
+        self.settler = FakeSettler()
+        self.hooks = Hooks()
+        self.events: list[WorkerEvent] = []
+        self.hooks.on(WorkerEvent)(self.events.append)
+        claims: Any = self.claims
+        settler: Any = self.settler
+        self.source = DirectSource(claims, settler, self.hooks, poll_interval=poll, once=once)
+        self.running = asyncio.create_task(self.source.run())
+
+    def ready(self, *job_ids: int, queue: int | None = None) -> None:
+        self.claims.ready.extend(HeldJob(make_job(id=each), queue) for each in job_ids)
+
+    async def ask(self, *workers: str) -> list[asyncio.Task[HeldJob | None]]:
+        """Let workers ask, and see what comes of it."""
+        asks = [asyncio.create_task(self.source.next(each)) for each in workers]
+        await settled()
+        return asks
+
+    async def pulse(self, count: int | None) -> None:
+        self.source.pulse(count)
+        await settled()
+
+    async def answer(self) -> None:
+        """Let the database answer the fetch that is under way."""
+        self.claims.answering.set()
+        await settled()
+
+
+@asynccontextmanager
+async def scene(*, poll: timedelta = NEVER, once: bool = False) -> AsyncIterator[Scene]:
+    scene = Scene(poll=poll, once=once)
+    yield scene
+    scene.source.stop()
+    await asyncio.wait([scene.running])
+
+
+async def settled() -> None:
+    """Until nothing more happens by itself, for nothing here takes time."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+def got(asks: list[asyncio.Task[HeldJob | None]]) -> list[int | str | None]:
+    """Which job each one got; None if it was sent away."""
+    return [_got(each) for each in asks]
+
+
+def _got(ask: asyncio.Task[HeldJob | None]) -> int | str | None:
+    if not ask.done():
+        return "waits"
+    if ask.cancelled():
+        return "cancelled"
+    held = ask.result()
+    return None if held is None else held.job.id
+
+
+@pytest.fixture
+def no_pause(monkeypatch):
+    monkeypatch.setattr(source_module, "delay_after", lambda *_: 0)
+
+
+# Asking
+
+
+async def test_whoever_asks_first_gets_the_first_job():
+    async with scene() as it:
+        it.ready(1, 2, 3)
+
+        asks = await it.ask("a", "b")
+
+        assert got(asks) == [1, 2]
+        assert list(it.claims.held) == [1, 2]
+
+
+async def test_one_fetch_serves_all_who_ask_and_brings_no_more_than_they_are():
+    async with scene() as it:
+        it.ready(1, 2, 3, 4)
+
+        await it.ask("a", "b", "c")
+
+        assert it.claims.asked == [3]
+        assert len(it.claims.ready) == 1
+
+
+@pytest.mark.feature("F102")
+async def test_one_fetch_is_under_way_at_a_time():
+    async with scene() as it:
+        it.claims.answering.clear()
+        it.ready(1, 2, 3)
+
+        asks = await it.ask("a") + await it.ask("b") + await it.ask("c")
+        assert it.claims.asked == [1]
+
+        await it.answer()
+        assert it.claims.asked == [1, 2]
+        assert got(asks) == [1, 2, 3]
+
+
+async def test_those_who_got_nothing_ask_again_while_others_got_something():
+    async with scene() as it:
+        it.ready(1)
+
+        asks = await it.ask("a", "b")
+
+        assert got(asks) == [1, "waits"]
+        assert it.claims.asked == [2, 1]
+
+
+async def test_whoever_asks_in_vain_falls_idle():
+    async with scene() as it:
+        asks = await it.ask("a", "b")
+
+        assert got(asks) == ["waits", "waits"]
+        assert it.claims.asked == [2]
+
+
+@pytest.mark.feature("F174", "F176")
+async def test_each_one_who_asks_is_announced_and_each_one_in_vain():
+    async with scene() as it:
+        it.ready(1)
+
+        await it.ask("a", "b")
+
+        assert [(type(event), event.worker_id) for event in it.events] == [
+            (GetJobStarted, "a"),
+            (GetJobStarted, "b"),
+            (GetJobStarted, "b"),
+            (GetJobEmpty, "b"),
+        ]
+
+
+# Being told of jobs
+
+
+@pytest.mark.feature("F102")
+@pytest.mark.parametrize(("announced", "sent"), [(1, 1), (2, 2), (3, 3), (100, 3)])
+async def test_as_many_idle_workers_ask_as_jobs_were_announced(announced, sent):
+    async with scene() as it:
+        await it.ask("a", "b", "c")
+
+        await it.pulse(announced)
+
+        assert it.claims.asked == [3, sent]
+
+
+async def test_who_has_been_idle_for_longest_asks_first():
+    async with scene() as it:
+        asks = await it.ask("a", "b")
+        it.ready(1)
+
+        await it.pulse(1)
+
+        assert got(asks) == [1, "waits"]
+
+
+async def test_an_announcement_of_nothing_sends_nobody():
+    async with scene() as it:
+        await it.ask("a")
+
+        await it.pulse(0)
+
+        assert it.claims.asked == [1]
+
+
+@pytest.mark.feature("F102")
+async def test_announcements_are_merged_while_all_are_busy():
+    async with scene() as it:
+        for _ in range(5):
+            await it.pulse(1)
+
+        await it.ask("a", "b")
+
+        assert it.claims.asked == [2]
+
+
+@pytest.mark.feature("F102")
+async def test_a_job_that_is_announced_during_a_fetch_is_fetched_by_the_next():
+    async with scene() as it:
+        it.claims.answering.clear()
+        asks = await it.ask("a", "b", "c")
+
+        it.ready(1)
+        await it.pulse(1)
+        await it.answer()
+
+        assert it.claims.asked == [3, 1]
+        assert got(asks) == [1, "waits", "waits"]
+
+
+async def test_who_knows_how_many_is_found_out_by_asking_for_twice_as_many_each_time():
+    async with scene() as it:
+        asks = await it.ask(*"abcdefgh")
+        it.ready(*range(8))
+
+        await it.pulse(None)
+
+        assert it.claims.asked == [8, 1, 2, 4, 1]
+        assert sorted(map(str, got(asks))) == [str(each) for each in range(8)]
+
+
+async def test_finding_out_ends_with_the_first_fetch_in_vain():
+    async with scene() as it:
+        await it.ask(*"abcdefgh")
+        it.ready(1)
+
+        await it.pulse(None)
+        assert it.claims.asked == [8, 1, 2]
+
+        it.ready(2)
+        await it.pulse(1)
+        assert it.claims.asked == [8, 1, 2, 1]
+
+
+async def test_who_knows_how_many_during_a_fetch_is_found_out_after_it():
+    async with scene() as it:
+        it.claims.answering.clear()
+        asks = await it.ask("a", "b", "c")
+
+        it.ready(1, 2, 3)
+        await it.pulse(None)
+        await it.answer()
+
+        assert got(asks) == [1, 2, 3]
+
+
+# Polling
+
+
+async def test_a_job_that_nobody_announced_is_found_by_polling():
+    async with scene(poll=AT_ONCE) as it:
+        asks = await it.ask("a")
+        it.ready(1)
+
+        held = await asks[0]
+
+        assert held is not None
+        assert held.job.id == 1
+
+
+async def test_a_poll_that_is_due_is_not_put_off_by_those_who_ask(monkeypatch):
+    now = 0.0
+    clock = type("Clock", (), {"monotonic": staticmethod(lambda: now)})
+    monkeypatch.setattr(source_module, "time", clock)
+    async with scene() as it:
+        asks = await it.ask("a", "b", "c")
+
+        now = NEVER.total_seconds()
+        it.ready(1, 2, 3)
+        asks += await it.ask("d")
+
+        # One for its own sake and one for the poll; both found something, so the others came too.
+        assert it.claims.asked[:3] == [3, 2, 2]
+        assert got(asks) == [2, 3, "waits", 1]
+
+
+# Named queues
+
+
+async def test_a_worker_that_frees_a_queue_and_takes_its_next_job_sends_nobody():
+    async with scene() as it:
+        first, idle = await _one_runs_and_one_is_idle(it)
+        it.ready(2, queue=5)
+
+        it.source.done(first)
+        asks = await it.ask("a")
+
+        assert got(asks) == [2]
+        assert got([idle]) == ["waits"]
+        assert it.claims.asked == [2, 1, 1]
+
+
+async def test_a_worker_that_frees_a_queue_and_takes_another_job_sends_one():
+    async with scene() as it:
+        first, idle = await _one_runs_and_one_is_idle(it)
+        it.ready(3)
+        it.ready(2, queue=5)
+
+        it.source.done(first)
+        asks = await it.ask("a")
+
+        assert got(asks) == [3]
+        assert got([idle]) == [2]
+
+
+async def test_a_queue_that_is_freed_without_another_job_sends_nobody():
+    async with scene() as it:
+        first, idle = await _one_runs_and_one_is_idle(it)
+
+        it.source.done(first)
+        asks = await it.ask("a")
+
+        assert got([*asks, idle]) == ["waits", "waits"]
+        assert it.claims.asked == [2, 1, 1]
+
+
+async def test_a_queue_that_is_freed_during_a_fetch_is_looked_at_after_it():
+    async with scene() as it:
+        first, idle = await _one_runs_and_one_is_idle(it)
+        it.claims.answering.clear()
+        await it.pulse(1)
+
+        # The fetch that is under way cannot see that the queue is free, nor the job for all.
+        it.source.done(first)
+        it.ready(3)
+        it.ready(2, queue=5)
+        asks = await it.ask("a")
+        await it.answer()
+
+        assert got([*asks, idle]) == [3, 2]
+
+
+async def _one_runs_and_one_is_idle(it: Scene) -> tuple[HeldJob, asyncio.Task[HeldJob | None]]:
+    """One worker runs a job of a named queue, another has nothing to do."""
+    it.ready(1, queue=5)
+    busy, idle = await it.ask("a", "b")
+    held = busy.result()
+    assert held is not None
+    return held, idle
+
+
+# Once
+
+
+async def test_once_sends_all_away_when_nothing_is_ready_and_nothing_runs():
+    async with scene(once=True) as it:
+        asks = await it.ask("a", "b")
+
+        assert got(asks) == [None, None]
+        assert it.running.done()
+
+
+async def test_once_waits_for_what_the_running_jobs_may_add():
+    async with scene(once=True) as it:
+        it.ready(1)
+        busy, idle = await it.ask("a", "b")
+        assert got([idle]) == ["waits"]
+
+        it.source.done(it.claims.held[1])
+        it.ready(2)
+        again = await it.ask("a")
+        assert got([busy, *again, idle]) == [1, 2, "waits"]
+
+        it.source.done(it.claims.held[2])
+        assert got([*await it.ask("a"), idle]) == [None, None]
+
+
+@pytest.mark.feature("F175")
+async def test_once_a_failed_fetch_is_raised_by_whoever_asks():
+    async with scene(once=True) as it:
+        error = OSError("gone")
+        it.claims.errors = [error]
+
+        asks = await it.ask("a", "b") + await it.ask("c")
+
+        assert [each.exception() for each in asks] == [error, error, error]
+        assert it.running.done()
+
+
+# Errors
+
+
+@pytest.mark.feature("F175")
+async def test_a_failed_fetch_is_tried_again_until_all_who_ask_are_served(no_pause):
+    async with scene() as it:
+        it.claims.errors = [OSError(str(each)) for each in range(5)]
+        it.ready(1, 2)
+
+        asks = await it.ask("a", "b")
+
+        assert sorted(map(str, got(asks))) == ["1", "2"]
+        assert it.claims.asked == [2] * 6
+        told = [event for event in it.events if isinstance(event, GetJobErrored)]
+        assert sorted((each.worker_id, str(each.error)) for each in told) == [
+            (worker, str(error)) for worker in "ab" for error in range(5)
+        ]
+
+
+async def test_a_fetch_that_says_it_was_cancelled_is_tried_again_too(no_pause):
+    # Nobody cancelled it: a function for forbidden flags may await what somebody else gave up.
+    async with scene() as it:
+        it.claims.errors = [asyncio.CancelledError()]
+        it.ready(1)
+
+        asks = await it.ask("a")
+
+        assert got(asks) == [1]
+        assert not it.running.done()
+
+
+async def test_after_an_error_the_first_who_asked_is_still_the_first(no_pause):
+    async with scene() as it:
+        it.claims.errors = [OSError()]
+        it.ready(1, 2, 3)
+
+        asks = await it.ask("a", "b", "c")
+
+        assert got(asks) == [1, 2, 3]
+
+
+async def test_whoever_comes_while_a_fetch_fails_is_served_with_the_others(no_pause):
+    async with scene() as it:
+        it.claims.answering.clear()
+        it.claims.errors = [OSError()]
+        it.ready(1, 2)
+        asks = await it.ask("a") + await it.ask("b")
+
+        await it.answer()
+
+        assert got(asks) == [1, 2]
+        assert it.claims.asked == [1, 2]
+
+
+async def test_a_source_is_failing_from_an_error_to_the_next_answer(no_pause):
+    async with scene() as it:
+        seen: list[bool] = []
+        it.hooks.on(GetJobErrored)(lambda event: seen.append(it.source.failing))
+        it.claims.errors = [OSError()]
+        assert not it.source.failing
+
+        await it.ask("a")
+
+        assert seen == [True]
+        assert not it.source.failing
+
+
+async def test_a_stop_does_not_wait_for_the_pause_after_an_error(monkeypatch):
+    monkeypatch.setattr(source_module, "delay_after", lambda *_: 3600)
+    async with scene() as it:
+        it.claims.errors = [OSError()]
+        asks = await it.ask("a")
+
+        it.source.stop()
+        await it.running
+
+        assert await asks[0] is None
+
+
+# Stopping
+
+
+async def test_a_stop_sends_those_away_who_wait_and_those_who_come_later():
+    async with scene() as it:
+        asks = await it.ask("a", "b")
+
+        it.source.stop()
+        asks += await it.ask("c")
+
+        assert got(asks) == [None, None, None]
+        assert it.running.done()
+        assert it.claims.asked == [2]
+
+
+async def test_what_a_fetch_brings_after_the_stop_is_handed_back():
+    async with scene() as it:
+        it.claims.answering.clear()
+        it.ready(1, 2)
+        asks = await it.ask("a", "b", "c")
+        later = await it.ask("d")
+
+        it.source.stop()
+        await it.answer()
+
+        assert it.settler.settled == [
+            Interrupted(HeldJob(make_job(id=1), None)),
+            Interrupted(HeldJob(make_job(id=2), None)),
+        ]
+        assert it.claims.held == {}
+        assert got(asks + later) == [None] * 4
+        assert it.running.done()
+
+
+async def test_a_source_that_is_cancelled_sends_all_away():
+    async with scene() as it:
+        idle = await it.ask("a")
+        it.claims.answering.clear()
+        asking = await it.ask("b") + await it.ask("c")
+
+        it.running.cancel()
+        await settled()
+
+        assert it.running.cancelled()
+        assert got(idle + asking) == [None, None, None]
+
+
+# Those who no longer wait
+
+
+async def test_the_job_of_one_who_no_longer_waits_goes_to_another():
+    async with scene() as it:
+        it.claims.answering.clear()
+        it.ready(1)
+        asks = await it.ask("a", "b")
+
+        asks[0].cancel()
+        await it.answer()
+
+        assert got(asks) == ["cancelled", 1]
+        assert it.settler.settled == []
+
+
+async def test_a_job_that_nobody_waits_for_any_more_is_handed_back():
+    async with scene() as it:
+        it.claims.answering.clear()
+        it.ready(1, 2)
+        asks = await it.ask("a", "b")
+
+        asks[0].cancel()
+        await it.answer()
+
+        assert got(asks) == ["cancelled", 1]
+        assert it.settler.settled == [Interrupted(HeldJob(make_job(id=2), None))]
+        assert list(it.claims.held) == [1]
+
+
+async def test_nothing_is_fetched_for_one_who_no_longer_waits():
+    async with scene() as it:
+        it.claims.answering.clear()
+        await it.ask("a")
+        asks = await it.ask("b", "c")
+
+        asks[0].cancel()
+        await it.answer()
+
+        assert it.claims.asked == [1, 1]

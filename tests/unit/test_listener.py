@@ -1,0 +1,275 @@
+"""Listener: what is heard, what is asked after silence, and what follows a lost connection."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from graphile_worker.db.listening import Notification
+from graphile_worker.events import (
+    ListenConnecting,
+    ListenFailed,
+    ListenNotified,
+    ListenReleased,
+    ListenStarted,
+    PoolEvent,
+)
+from graphile_worker.hooks import Hooks
+from graphile_worker.worker import listener as listener_module
+from graphile_worker.worker.listener import SILENCE, Listener, job_count
+
+MIGRATED = Notification("worker:migrate", '{"migrationNumber":20,"breaking":false}')
+
+
+class LostError(Exception):
+    """The connection is gone."""
+
+
+class FakeListening:
+    """Hears what it is made with, None being silence, and is lost afterwards."""
+
+    def __init__(self, *heard: Notification | None, unanswered: bool = False) -> None:
+        self.checked: list[float] = []
+        self._heard = list(heard)
+        self._unanswered = unanswered
+
+    async def next(self, within: float) -> Notification | None:
+        if not self._heard:
+            raise LostError
+        return self._heard.pop(0)
+
+    async def check(self, within: float) -> None:
+        self.checked.append(within)
+        if self._unanswered:
+            raise TimeoutError
+
+
+class Quiet(FakeListening):
+    """Hears nothing, for ever."""
+
+    async def next(self, within: float) -> Notification | None:
+        await asyncio.Event().wait()
+        return None
+
+
+class FakeDatabase:
+    """Gives one connection after the other; an error stands for one that cannot be made."""
+
+    def __init__(self, *connections: FakeListening | Exception) -> None:
+        self.channels: tuple[str, ...] = ()
+        self.open = 0
+        self._connections = list(connections)
+
+    @asynccontextmanager
+    async def listen(self, *channels: str) -> AsyncIterator[FakeListening]:
+        self.channels = channels
+        connection = self._connections.pop(0)
+        if isinstance(connection, Exception):
+            raise connection
+        self.open += 1
+        try:
+            yield connection
+        finally:
+            self.open -= 1
+
+
+class Scene:
+    """A listener, and what it told."""
+
+    def __init__(self, *connections: FakeListening | Exception) -> None:
+        self.database = FakeDatabase(*connections)
+        self.told: list[object] = []
+        self.events: list[PoolEvent] = []
+        self.hooks = Hooks()
+        self.hooks.on(PoolEvent)(self.events.append)
+        database: Any = self.database
+        self.listener = Listener(
+            database, "p1", self.hooks, on_jobs=self.told.append, on_migration=self._migrated
+        )
+
+    async def until_lost(self) -> None:
+        with pytest.raises(LostError):
+            await self.listener.listen_once()
+
+    async def run_until(self, event: type[PoolEvent], *, times: int) -> None:
+        """Run until that has happened so many times, and end it."""
+        enough = asyncio.Event()
+
+        @self.hooks.on(event)
+        def count(_: PoolEvent) -> None:
+            if sum(isinstance(each, event) for each in self.events) == times:
+                enough.set()
+
+        running = asyncio.create_task(self.listener.run())
+        waiting = asyncio.create_task(enough.wait())
+        await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+        assert not running.done(), running.exception()
+        running.cancel()
+        await asyncio.wait([running])
+
+    async def _migrated(self) -> None:
+        self.told.append("migration")
+
+    @property
+    def kinds(self) -> list[type[PoolEvent]]:
+        return [type(event) for event in self.events]
+
+
+def added(count: object) -> Notification:
+    return Notification("jobs:insert", f'{{"r":"0.123","count":{count}}}')
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch) -> list[int]:
+    """No time between attempts; which ones they followed."""
+    attempts: list[int] = []
+
+    def delay_after(attempt: int, *longest: float) -> float:
+        attempts.append(attempt)
+        return 0
+
+    monkeypatch.setattr(listener_module, "delay_after", delay_after)
+    return attempts
+
+
+# What a notification says
+
+
+@pytest.mark.feature("F102")
+@pytest.mark.parametrize("count", [0, 1, 2, 999_999])
+def test_a_notification_says_how_many_jobs_were_added(count):
+    assert job_count(added(count).payload) == count
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "",
+        "hello",
+        "{",
+        "null",
+        "[]",
+        '"count"',
+        "{}",
+        '{"r":"0.123"}',
+        '{"count":null}',
+        '{"count":"7"}',
+        '{"count":7.5}',
+        '{"count":[7]}',
+        '{"count":-1}',
+        '{"count":1000000}',
+        f'{{"count":{"9" * 5000}}}',
+        "[" * 100_000,
+        "\N{SNOWMAN}",
+    ],
+    ids=lambda payload: payload[:20],
+)
+def test_a_notification_of_anybody_else_is_a_hint_of_one_job(payload):
+    assert job_count(payload) == 1
+
+
+# A connection
+
+
+@pytest.mark.feature("F166")
+async def test_whoever_begins_to_listen_looks_at_what_happened_before():
+    it = Scene(FakeListening())
+
+    await it.until_lost()
+
+    assert it.database.channels == ("jobs:insert", "worker:migrate")
+    assert it.told == [None, "migration"]
+    assert it.kinds == [ListenConnecting, ListenStarted, ListenReleased]
+
+
+@pytest.mark.feature("F102")
+async def test_each_notification_is_passed_on_as_it_comes():
+    it = Scene(FakeListening(*(added(count) for count in range(100))))
+
+    await it.until_lost()
+
+    assert it.told[2:] == list(range(100))
+
+
+async def test_a_migration_is_no_job():
+    it = Scene(FakeListening(MIGRATED))
+
+    await it.until_lost()
+
+    assert it.told[2:] == ["migration"]
+
+
+async def test_what_is_heard_is_announced_whatever_it_is():
+    heard = [added(2), MIGRATED, Notification("somebody", "else's")]
+    it = Scene(FakeListening(*heard))
+
+    await it.until_lost()
+
+    told = [event for event in it.events if isinstance(event, ListenNotified)]
+    assert [(event.channel, event.payload) for event in told] == heard
+    assert it.told[2:] == [2, "migration"]
+
+
+async def test_after_silence_the_server_is_asked_whether_it_is_there():
+    connection = FakeListening(None, added(1), None, None)
+    it = Scene(connection)
+
+    await it.until_lost()
+
+    assert connection.checked == [SILENCE] * 3
+    assert it.told[2:] == [1]
+
+
+# One connection after the other
+
+
+@pytest.mark.feature("F165", "F167")
+async def test_a_connection_that_cannot_be_made_is_tried_for_ever(pauses):
+    it = Scene(*[OSError(f"no {each}") for each in range(50)], Quiet())
+
+    await it.run_until(ListenStarted, times=1)
+
+    failed = [str(event.error) for event in it.events if isinstance(event, ListenFailed)]
+    assert failed == [f"no {each}" for each in range(50)]
+    attempts = [event.attempts for event in it.events if isinstance(event, ListenConnecting)]
+    assert attempts == list(range(51))
+    assert pauses == list(range(50))
+
+
+@pytest.mark.feature("F167")
+async def test_a_lost_connection_is_made_again_and_what_was_missed_looked_at():
+    it = Scene(FakeListening(added(1)), FakeListening(added(2)), Quiet())
+
+    await it.run_until(ListenStarted, times=3)
+
+    assert it.told == [None, "migration", 1, None, "migration", 2, None, "migration"]
+    assert it.kinds.count(ListenFailed) == 2
+
+
+async def test_the_first_pause_after_a_success_is_a_short_one_again(pauses):
+    it = Scene(OSError(), OSError(), FakeListening(), OSError(), Quiet())
+
+    await it.run_until(ListenStarted, times=2)
+
+    assert pauses == [0, 1, 0, 1]
+
+
+async def test_a_server_that_does_not_answer_is_a_lost_connection():
+    it = Scene(FakeListening(None, added(1), unanswered=True), Quiet())
+
+    await it.run_until(ListenStarted, times=2)
+
+    [failed] = [event for event in it.events if isinstance(event, ListenFailed)]
+    assert isinstance(failed.error, TimeoutError)
+    assert 1 not in it.told
+
+
+async def test_a_connection_is_given_back_when_the_listener_ends():
+    it = Scene(Quiet())
+
+    await it.run_until(ListenStarted, times=1)
+
+    assert it.database.open == 0
+    assert it.kinds[-1] is ListenReleased

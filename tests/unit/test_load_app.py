@@ -1,0 +1,147 @@
+"""An app by its module and name, and functions by their names."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from graphile_worker import App, ConfigurationError, Tasks
+from graphile_worker.errors import TaskLoadError
+from graphile_worker.loading import load_app, tasks_of
+
+APP = "from graphile_worker import App\n\n{name} = App()\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current directory, from which modules are imported and forgotten afterwards."""
+    known = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def write(folder: Path) -> Callable[[str, str], None]:
+    def write(name: str, text: str) -> None:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        importlib.invalidate_caches()
+
+    return write
+
+
+# load_app
+
+
+def test_an_app_is_found_by_module_and_attribute(write):
+    write("shop_jobs.py", APP.format(name="queue"))
+
+    found = load_app("shop_jobs:queue")
+
+    assert isinstance(found, App)
+    assert found is sys.modules["shop_jobs"].queue
+
+
+def test_an_app_is_called_app_unless_its_name_is_given(write):
+    write("shop/__init__.py", "")
+    write("shop/jobs.py", APP.format(name="app"))
+
+    assert load_app("shop.jobs") is sys.modules["shop.jobs"].app
+
+
+def test_a_router_will_do(write):
+    write("shop_jobs.py", "from graphile_worker import Tasks\n\napp = Tasks()\n")
+
+    assert type(load_app("shop_jobs")) is Tasks
+
+
+def test_a_program_finds_its_own_modules_from_the_current_directory(write, folder):
+    write("shop_jobs.py", APP.format(name="app"))
+    assert str(folder) not in sys.path
+
+    load_app("shop_jobs")
+    load_app("shop_jobs")
+
+    assert sys.path.count(str(folder)) == 1
+
+
+@pytest.mark.parametrize("path", ["shop_jobs", "shop_jobs:tasks"])
+def test_another_name_is_answered_with_the_one_that_is_there(write, path):
+    write("shop_jobs.py", APP.format(name="queue"))
+
+    with pytest.raises(ConfigurationError, match="write shop_jobs:queue"):
+        load_app(path)
+
+
+def test_a_module_without_an_app_says_so(write):
+    write("shop_jobs.py", "app = 'not an app'\n")
+
+    with pytest.raises(ConfigurationError, match="no app 'app' in shop_jobs: nothing in it is"):
+        load_app("shop_jobs")
+
+
+@pytest.mark.parametrize("path", ["nowhere:app", "nowhere.jobs", "shop.nowhere", "shop/jobs.py"])
+def test_a_module_that_is_not_there_is_named_with_how_to_write_it(write, path):
+    write("shop/__init__.py", "")
+    write("shop/jobs.py", APP.format(name="app"))
+
+    with pytest.raises(ConfigurationError, match=r"there is no module .* write package\.module"):
+        load_app(path)
+
+
+@pytest.mark.parametrize("path", ["", ":app", ".jobs:app"])
+def test_what_is_no_path_to_a_module_is_refused_with_how_to_write_it(folder, path):
+    with pytest.raises(ConfigurationError, match=r"write package\.module"):
+        load_app(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import nowhere_at_all\n", "No module named 'nowhere_at_all'"),
+        ("1 / 0\n", "ZeroDivisionError"),
+        ("def app(:\n", "SyntaxError"),
+        ("raise SystemExit(3)\n", "ended the program"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named_with_the_reason(write, text, reason):
+    write("shop_jobs.py", text)
+
+    with pytest.raises(TaskLoadError, match=rf"^shop_jobs .*{reason}"):
+        load_app("shop_jobs:app")
+
+
+# tasks_of
+
+
+def test_functions_are_tasks_by_the_names_of_the_mapping():
+    async def with_context(payload: object, ctx: object) -> None: ...
+
+    tasks = tasks_of({"a/b": with_context, "c": lambda payload: None, "d": lambda: None})
+
+    assert {name: task.identifier for name, task in tasks.items()} == {
+        "a/b": "a/b",
+        "c": "c",
+        "d": "d",
+    }
+    calls = {name: task.signature.call("payload", "context") for name, task in tasks.items()}
+    assert calls == {"a/b": (["payload", "context"], {}), "c": (["payload"], {}), "d": ([], {})}
+
+
+def test_a_task_keeps_its_signature_and_gets_the_name_of_the_mapping():
+    router = Tasks[None]()
+
+    @router.task
+    async def resize(width: int) -> None: ...
+
+    task = tasks_of({"pictures/resize": resize})["pictures/resize"]
+
+    assert (task.identifier, resize.identifier) == ("pictures/resize", "resize")
+    assert task.signature.call({"width": 3}, None) == ([], {"width": 3})

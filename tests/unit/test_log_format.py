@@ -1,0 +1,246 @@
+"""How log lines look on a terminal, in a file, and for a program that reads them."""
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from graphile_worker.cli.log_format import JsonLines, Lines, configure
+from graphile_worker.logs import Logger, job_logger
+
+OURS = "graphile_worker"
+
+
+def record(**given: Any) -> logging.LogRecord:
+    """A line that was said."""
+    usual = {
+        "name": OURS,
+        "levelno": logging.INFO,
+        "levelname": "INFO",
+        "msg": "hello %s",
+        "args": ("there",),
+    }
+    return logging.makeLogRecord({**usual, **given})
+
+
+def failed(text: str = "boom") -> dict[str, Any]:
+    """What a record has of an exception."""
+    try:
+        raise LookupError(text)
+    except LookupError:
+        return {"exc_info": sys.exc_info()}
+
+
+def text(**given: Any) -> str:
+    return Lines(coloured=False).format(record(**given))
+
+
+def fields(**given: Any) -> dict[str, Any]:
+    line = JsonLines().format(record(**given))
+    assert "\n" not in line
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+# For people
+
+
+@pytest.mark.feature("F142")
+def test_a_line_of_a_job_says_label_worker_task_job_level_and_text():
+    line = text(label="job", worker_id="worker-1a", task_identifier="resize", job_id=7)
+
+    assert line == "[job(worker-1a: resize{7})] INFO: hello there"
+
+
+@pytest.mark.feature("F142")
+@pytest.mark.parametrize(
+    ("scope", "start"),
+    [
+        ({}, "core"),
+        ({"label": "worker", "worker_id": "w1"}, "worker(w1)"),
+        ({"label": "watch"}, "watch"),
+        ({"worker_id": "w1"}, "core(w1)"),
+        ({"label": "job", "job_id": 7}, "job({7})"),
+        ({"label": "job", "task_identifier": "resize"}, "job(resize)"),
+        ({"name": f"{OURS}.hooks"}, "core"),
+        ({"name": "shop.jobs"}, "shop.jobs"),
+        ({"name": "graphile_workers"}, "graphile_workers"),
+    ],
+)
+def test_parts_that_are_not_known_are_left_out(scope, start):
+    assert text(**scope) == f"[{start}] INFO: hello there"
+
+
+@pytest.mark.parametrize("scope", [{"worker_id": 3}, {"job_id": None}, {"label": 5}])
+def test_a_record_of_somebody_else_may_carry_anything_under_these_names(scope):
+    assert text(name="shop", **scope).endswith("INFO: hello there")
+
+
+@pytest.mark.parametrize(
+    ("name", "colour"),
+    [
+        ("DEBUG", 36),
+        ("INFO", 32),
+        ("WARNING", 33),
+        ("ERROR", 31),
+        ("CRITICAL", 31),
+        ("Level 25", 0),
+    ],
+)
+def test_each_level_has_its_name_and_in_colour_its_own(name, colour):
+    line = record(levelname=name)
+
+    assert Lines(coloured=False).format(line) == f"[core] {name}: hello there"
+    assert Lines(coloured=True).format(line) == f"[core] \x1b[{colour}m{name}\x1b[0m: hello there"
+
+
+def test_the_traceback_follows_its_line():
+    first, second, *_, last = text(**failed()).splitlines()
+
+    assert first == "[core] INFO: hello there"
+    assert second == "Traceback (most recent call last):"
+    assert last == "LookupError: boom"
+
+
+@pytest.mark.parametrize("formatter", [Lines(coloured=False), JsonLines()])
+def test_a_traceback_that_says_a_lot_is_cut_short(formatter):
+    line = formatter.format(record(**failed("x" * 1_000_000)))
+
+    assert "LookupError: xxx" in line
+    assert len(line) < 20_000
+
+
+# For programs
+
+
+@pytest.mark.feature("F132")
+def test_a_json_line_has_time_level_logger_and_message():
+    line = fields()
+
+    assert datetime.fromisoformat(line.pop("time")).utcoffset() is not None
+    assert line == {"level": "info", "logger": OURS, "message": "hello there"}
+
+
+@pytest.mark.feature("F132", "F136")
+def test_a_json_line_carries_the_ids_and_what_was_given_beside_the_message():
+    given = {"label": "job", "worker_id": "w1", "task_identifier": "resize", "job_id": 7}
+
+    line = fields(**given, duration_ms=1.5, tags=["a", "b"])
+
+    assert given.items() <= line.items()
+    assert (line["duration_ms"], line["tags"]) == (1.5, ["a", "b"])
+
+
+def test_a_json_line_holds_a_traceback_in_one_field():
+    assert fields(**failed())["exception"].endswith("LookupError: boom")
+
+
+def test_a_line_break_in_a_message_is_no_second_json_line():
+    assert fields(msg="one\ntwo\u2028three", args=None)["message"] == "one\ntwo\u2028three"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1, 2}, b"bytes", {("a", "b"): 1}, float("nan")],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_that_json_does_not_know_is_no_reason_to_lose_the_line(value):
+    # As strict as other languages are: they do not know NaN.
+    line = json.loads(JsonLines().format(record(value=value)), parse_constant=pytest.fail)
+
+    assert line["message"] == "hello there"
+    assert "value" in line
+
+
+@pytest.mark.parametrize("name", ["time", "level", "logger"])
+def test_what_is_given_beside_the_message_does_not_replace_what_every_line_has(name):
+    usual = fields()
+
+    line = fields(**{name: "mine"})
+
+    assert line[name] != "mine"
+    assert usual.keys() <= line.keys()
+
+
+# The whole program
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def _as_before(monkeypatch) -> Iterator[None]:
+    """The log of this program, which a test sets up, as it was."""
+    root, others = logging.getLogger(), logging.getLogger("asyncio")
+    handlers, levels = root.handlers[:], (root.level, others.level)
+    for name in ("NO_COLOR", "GRAPHILE_LOGGER_DEBUG", "GRAPHILE_WORKER_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    others.setLevel(levels[1])
+
+
+@pytest.fixture
+def shown(monkeypatch, _as_before):
+    """What is shown of lines of all levels, ours and another's."""
+
+    def show(output: io.StringIO, style: str = "text") -> list[str]:
+        monkeypatch.setattr(sys, "stderr", output)
+        configure(style)
+        logger = job_logger(Logger(logging.getLogger(OURS)), "w1", "resize", 7)
+        logger.debug("details")
+        logger.info("hello")
+        logging.getLogger("asyncio").info("chatter")
+        logging.getLogger("shop").warning("sold out")
+        return output.getvalue().splitlines()
+
+    return show
+
+
+@pytest.mark.feature("F132", "F142")
+def test_the_log_of_the_whole_program_goes_to_standard_error(shown):
+    assert shown(io.StringIO()) == [
+        "[job(w1: resize{7})] INFO: hello",
+        "[shop] WARNING: sold out",
+    ]
+
+
+@pytest.mark.feature("F132")
+def test_a_terminal_shows_levels_in_colour(shown):
+    assert shown(Terminal()) == [
+        "[job(w1: resize{7})] \x1b[32mINFO\x1b[0m: hello",
+        "[shop] \x1b[33mWARNING\x1b[0m: sold out",
+    ]
+
+
+def test_whoever_wants_no_colour_gets_none(shown, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    assert "\x1b" not in "".join(shown(Terminal()))
+
+
+@pytest.mark.feature("F132")
+def test_json_lines_are_never_in_colour(shown):
+    hello, sold_out = map(json.loads, shown(Terminal(), "json"))
+
+    assert (hello["message"], hello["level"], hello["job_id"]) == ("hello", "info", 7)
+    assert (sold_out["logger"], sold_out["level"]) == ("shop", "warning")
+
+
+@pytest.mark.feature("F133")
+@pytest.mark.parametrize("name", ["GRAPHILE_LOGGER_DEBUG", "GRAPHILE_WORKER_DEBUG"])
+def test_debug_lines_are_shown_on_request(shown, monkeypatch, name):
+    monkeypatch.setenv(name, "1")
+
+    lines = shown(io.StringIO())
+
+    assert lines[0] == "[job(w1: resize{7})] DEBUG: details"
+    assert len(lines) == 3

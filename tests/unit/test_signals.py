@@ -1,0 +1,162 @@
+"""Signals: who hears them, and who has them afterwards."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from graphile_worker.worker.signals import NAMES, heard_by
+
+SIGNALS = [signal.Signals[name] for name in NAMES]
+
+
+class Ear:
+    """Remembers the signals it heard, and lets a test wait for them."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[signal.Signals] = asyncio.Queue()
+
+    def __call__(self, number: signal.Signals) -> None:
+        # Only on the loop: a queue knows its own.
+        assert asyncio.get_running_loop()
+        self.heard.put_nowait(number)
+
+
+@pytest.fixture(autouse=True)
+def others() -> Iterator[list[int]]:
+    """The signals that the program itself hears, with handlers of its own."""
+    heard: list[int] = []
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        signal.signal(number, lambda number, frame: heard.append(number))
+    yield heard
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def handlers() -> list[Any]:
+    return [signal.getsignal(number) for number in SIGNALS]
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.feature("F212")
+@pytest.mark.parametrize("number", SIGNALS)
+async def test_the_signals_of_the_reference_are_heard_on_the_loop(number, others):
+    ear = Ear()
+
+    with heard_by(ear):
+        send(number)
+        assert await ear.heard.get() is number
+
+    assert others == []
+
+
+async def test_a_signal_may_come_again():
+    ear = Ear()
+
+    with heard_by(ear):
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+            send(number)
+            assert await ear.heard.get() is number
+
+
+async def test_a_closed_pipe_is_no_reason_to_stop():
+    before = signal.getsignal(signal.SIGPIPE)
+
+    with heard_by(Ear()):
+        assert signal.getsignal(signal.SIGPIPE) is before
+
+
+async def test_all_runners_of_a_program_hear_a_signal():
+    first, second = Ear(), Ear()
+
+    with heard_by(first), heard_by(second):
+        send(signal.SIGTERM)
+
+        assert await first.heard.get() is signal.SIGTERM
+        assert await second.heard.get() is signal.SIGTERM
+
+
+async def test_a_runner_that_has_gone_hears_nothing_more_and_the_others_do():
+    first, second = ExitStack(), ExitStack()
+    gone, ear = Ear(), Ear()
+    first.enter_context(heard_by(gone))
+    second.enter_context(heard_by(ear))
+
+    # In the order in which they came, not the other way round as blocks would have it.
+    with second:
+        first.close()
+        send(signal.SIGTERM)
+
+        assert await ear.heard.get() is signal.SIGTERM
+        assert gone.heard.empty()
+
+
+async def test_the_last_to_go_gives_the_signals_back(others):
+    before = handlers()
+
+    with heard_by(Ear()):
+        with heard_by(Ear()):
+            pass
+        assert handlers() != before
+
+    assert handlers() == before
+    send(signal.SIGTERM)
+    assert others == [signal.SIGTERM]
+
+
+async def test_signals_are_given_back_after_an_error():
+    before = handlers()
+
+    with pytest.raises(LookupError), heard_by(Ear()):
+        raise LookupError
+
+    assert handlers() == before
+
+
+async def test_signals_can_be_taken_over_again():
+    ear = Ear()
+    with heard_by(Ear()):
+        pass
+
+    with heard_by(ear):
+        send(signal.SIGHUP)
+        assert await ear.heard.get() is signal.SIGHUP
+
+
+async def test_what_the_program_told_the_loop_to_hear_is_heard_again():
+    ear = Ear()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, ear, signal.SIGTERM)
+
+    with heard_by(Ear()):
+        pass
+    send(signal.SIGTERM)
+
+    async with asyncio.timeout(5):
+        assert await ear.heard.get() is signal.SIGTERM
+    loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def test_outside_the_main_thread_signals_are_left_alone():
+    before = handlers()
+    during: list[Any] = []
+
+    async def elsewhere() -> None:
+        with heard_by(Ear()):
+            during.extend(handlers())
+
+    thread = threading.Thread(target=lambda: asyncio.run(elsewhere()))
+    thread.start()
+    await asyncio.to_thread(thread.join)
+
+    assert during == before
+    assert handlers() == before

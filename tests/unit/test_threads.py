@@ -1,0 +1,184 @@
+"""Threads for plain functions: kept for the next one, never waited for, gone in the end."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from graphile_worker.worker.threads import Threads
+
+
+@pytest.fixture
+async def threads() -> AsyncIterator[Threads]:
+    threads = Threads()
+    yield threads
+    threads.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Until something is so that happens in a thread."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.001)
+
+
+async def begun(threads: Threads, count: int) -> tuple[threading.Event, list[asyncio.Task[object]]]:
+    """So many functions that run at once, until the event is set."""
+    release = threading.Event()
+    together = threading.Barrier(count + 1)
+
+    def call() -> threading.Thread:
+        together.wait(20)
+        release.wait(20)
+        return threading.current_thread()
+
+    calls = [asyncio.create_task(threads.run(call)) for _ in range(count)]
+    await asyncio.to_thread(together.wait, 20)
+    return release, calls
+
+
+@pytest.mark.feature("F106")
+async def test_a_function_runs_in_a_thread_that_the_loop_does_not_wait_for(threads):
+    release, [call] = await begun(threads, 1)
+
+    # The loop turns meanwhile, or this would never be reached.
+    release.set()
+
+    thread = await call
+    assert thread is not threading.current_thread()
+    assert isinstance(thread, threading.Thread)
+    assert thread.daemon
+
+
+async def test_what_a_function_returns_is_returned(threads):
+    assert await threads.run(lambda: 7) == 7
+
+
+@pytest.mark.parametrize("error", [LookupError("boom"), SystemExit(3), asyncio.CancelledError()])
+async def test_what_a_function_raises_is_raised(threads, error):
+    def call() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        await threads.run(call)
+
+
+@pytest.mark.parametrize("error", [StopIteration, GeneratorExit])
+async def test_what_a_future_cannot_carry_is_an_error_that_names_it(threads, error):
+    def call() -> None:
+        raise error
+
+    with pytest.raises(RuntimeError, match=error.__name__):
+        await threads.run(call)
+
+
+async def test_as_many_threads_are_made_as_run_at_once(threads):
+    release, calls = await begun(threads, 5)
+
+    release.set()
+
+    assert len(set(await asyncio.gather(*calls))) == 5
+
+
+async def test_a_thread_is_kept_for_the_next_function(threads):
+    found = [await threads.run(threading.current_thread) for _ in range(5)]
+
+    assert len(set(found)) == 1
+
+
+async def test_a_thread_that_raised_is_kept_as_well(threads):
+    found = []
+
+    def call() -> None:
+        found.append(threading.current_thread())
+        raise SystemExit
+
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            await threads.run(call)
+
+    assert found[0] is found[1]
+
+
+async def test_a_function_whose_caller_is_cancelled_runs_on(threads):
+    started, release, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        started.set()
+        release.wait(20)
+        ended.set()
+
+    caller = asyncio.create_task(threads.run(call))
+    await asyncio.to_thread(started.wait, 20)
+    caller.cancel()
+    await asyncio.wait([caller])
+    release.set()
+
+    assert caller.cancelled()
+    assert await asyncio.to_thread(ended.wait, 20)
+
+
+async def test_close_ends_the_threads_that_are_idle():
+    threads = Threads()
+    thread = await threads.run(threading.current_thread)
+
+    threads.close()
+
+    await until(lambda: not thread.is_alive())
+
+
+async def test_close_does_not_wait_for_a_running_function_whose_thread_ends_with_it():
+    threads = Threads()
+    release, [call] = await begun(threads, 1)
+
+    threads.close()
+    assert not call.done()
+
+    release.set()
+    thread = await call
+    assert isinstance(thread, threading.Thread)
+    await until(lambda: not thread.is_alive())
+
+
+def test_a_function_may_outlive_the_loop_that_started_it():
+    threads, release, ended = Threads(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        release.wait(20)
+        ended.set()
+
+    async def start() -> None:
+        await asyncio.wait([asyncio.create_task(threads.run(call))], timeout=0)
+
+    asyncio.run(start())
+    threads.close()
+    release.set()
+
+    assert ended.wait(20)
+
+
+ENDLESS = """
+import asyncio, threading
+from graphile_worker.worker.threads import Threads
+
+async def main():
+    started = threading.Event()
+    asyncio.create_task(Threads().run(lambda: (started.set(), threading.Event().wait())))
+    await asyncio.to_thread(started.wait)
+    print("over")
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_ends_although_a_function_never_does():
+    program = subprocess.run(
+        [sys.executable, "-c", ENDLESS], capture_output=True, text=True, timeout=50, check=True
+    )
+
+    assert (program.stdout, program.stderr) == ("over\n", "")

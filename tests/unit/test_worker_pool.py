@@ -1,0 +1,707 @@
+"""WorkerPool: how it begins, the steps in which it stops, and what becomes of running jobs."""
+
+import asyncio
+import gc
+import threading
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from graphile_worker import Job, Tasks
+from graphile_worker.errors import JobsLeftLocked
+from graphile_worker.events import (
+    Event,
+    JobInterrupted,
+    JobSucceeded,
+    PoolCreated,
+    PoolForcefulShutdown,
+    PoolForcefulShutdownCompleted,
+    PoolGracefulShutdown,
+    PoolGracefulShutdownCompleted,
+    PoolGracefulShutdownWorkerError,
+    PoolReleased,
+    WorkerCreated,
+    WorkerFatalError,
+    WorkerReleased,
+    WorkerStopped,
+)
+from graphile_worker.hooks import Hooks
+from graphile_worker.loading import tasks_of
+from graphile_worker.logs import logger_of
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.worker import pool as pool_module
+from graphile_worker.worker.context import Cancellation, Surroundings
+from graphile_worker.worker.outcomes import Completed, Failed, Interrupted, Outcome
+from graphile_worker.worker.pool import WorkerPool
+from graphile_worker.worker.threads import Threads
+from graphile_worker.worker.worker import Worker
+from tests.support.jobs import make_job
+
+SOON = timedelta(milliseconds=1)
+MANY = timedelta(hours=1)
+
+
+class FakeSource:
+    """Has these jobs and no others, one for each task that is named."""
+
+    failing = False
+
+    def __init__(self, *identifiers: str) -> None:
+        self.pulses: list[int | None] = []
+        self.stopping = asyncio.Event()
+        self.drained = asyncio.Event()
+        self.error: BaseException | None = None
+        numbered = enumerate(identifiers, start=1)
+        self._jobs = deque(
+            HeldJob(make_job(id=n, task_identifier=each), None) for n, each in numbered
+        )
+
+    async def run(self) -> None:
+        ends = [asyncio.create_task(each.wait()) for each in (self.stopping, self.drained)]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for each in ends:
+            each.cancel()
+
+    async def next(self, worker_id: str) -> HeldJob | None:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        if self.stopping.is_set() or self.drained.is_set():
+            return None
+        if self._jobs:
+            return self._jobs.popleft()
+        await self.stopping.wait()
+        return None
+
+    def pulse(self, count: int | None = None) -> None:
+        self.pulses.append(count)
+
+    def done(self, held: HeldJob) -> None: ...
+
+    def stop(self) -> None:
+        self.stopping.set()
+
+
+class FakeSettler:
+    """Writes outcomes down, when it is told to answer."""
+
+    def __init__(self) -> None:
+        self.settled: list[Outcome] = []
+        self.asked = asyncio.Event()
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def settle(self, outcome: Outcome) -> bool:
+        self.asked.set()
+        await self.answering.wait()
+        self.settled.append(outcome)
+        return True
+
+
+class Scene:
+    """A pool that has started, with real workers, and all that happens in it."""
+
+    def __init__(
+        self,
+        source: FakeSource,
+        tasks: dict[str, Callable[..., Any]],
+        *,
+        workers: int = 1,
+        abort_after: timedelta | None = None,
+        stop_after: timedelta | None = None,
+    ) -> None:
+        self.source = source
+        self.settler = FakeSettler()
+        self.hooks = Hooks()
+        self.events: list[Event] = []
+        self.hooks.on(Event)(self.events.append)
+        self.cancellation = Cancellation()
+        self.threads = Threads()
+        self.workers = [self._worker(tasks) for _ in range(workers)]
+        self.pool = WorkerPool(
+            "p1",
+            source,
+            self.workers,
+            self.cancellation,
+            self.hooks,
+            tasks=tasks,
+            abort_after=abort_after,
+            stop_after=stop_after,
+        )
+        self.running = asyncio.create_task(self.pool.run())
+
+    def _worker(self, tasks: dict[str, Callable[..., Any]]) -> Worker:
+        nothing: Any = None
+        settler: Any = self.settler
+        surroundings = Surroundings(
+            pool_id="p1",
+            deps=None,
+            logger=logger_of(None),
+            cancellation=self.cancellation,
+            database=nothing,
+            client=nothing,
+            blocking_database=None,
+            blocking_client=None,
+        )
+        return Worker(
+            source=self.source,
+            settler=settler,
+            tasks=tasks_of(tasks),
+            surroundings=surroundings,
+            threads=self.threads,
+            hooks=self.hooks,
+        )
+
+    async def end(self) -> None:
+        await self.running
+        await self.pool.hand_back_the_rest()
+
+    @property
+    def outcomes(self) -> list[tuple[type[Outcome], str]]:
+        return [(type(each), each.held.job.task_identifier) for each in self.settler.settled]
+
+    @property
+    def kinds(self) -> list[type[Event]]:
+        return [type(event) for event in self.events]
+
+
+class Functions:
+    """Tasks that say that they have begun, and end when they are let go."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Semaphore(0)
+        self.release = asyncio.Event()
+        self.release_thread = threading.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def slow(self, payload: object) -> None:
+        self.begun.release()
+        await self.release.wait()
+
+    async def stubborn(self, payload: object) -> None:
+        """Does not want to be cancelled."""
+        self.begun.release()
+        while not self.release.is_set():
+            try:
+                await self.release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def polite(self, payload: object, ctx: Any) -> None:
+        """Ends when it is asked to."""
+        self.begun.release()
+        await ctx.wait_cancelled()
+
+    def plain(self, payload: object) -> None:
+        self._loop.call_soon_threadsafe(self.begun.release)
+        self.release_thread.wait(20)
+
+    def polite_plain(self, payload: object, ctx: Any) -> None:
+        self._loop.call_soon_threadsafe(self.begun.release)
+        assert ctx.wait_cancelled(20)
+
+
+@pytest.fixture
+async def tasks() -> Any:
+    tasks = Functions()
+    yield tasks
+    tasks.release.set()
+    tasks.release_thread.set()
+
+
+@pytest.fixture
+def scene(tasks: Functions) -> Callable[..., Any]:
+    """Start a pool, and see its jobs begin."""
+
+    async def start(*jobs: str, workers: int | None = None, **limits: Any) -> Scene:
+        known = ("slow", "stubborn", "polite", "plain", "polite_plain")
+        functions = {name: getattr(tasks, name) for name in known}
+        count = len(jobs) if workers is None else workers
+        it = Scene(FakeSource(*jobs), functions, workers=max(1, count), **limits)
+        for _ in range(min(count, len(jobs))):
+            await tasks.begun.acquire()
+        return it
+
+    return start
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """A slow machine is no reason to give up."""
+    monkeypatch.setattr(pool_module, "TIDY_UP_WITHIN", 20)
+    monkeypatch.setattr(pool_module, "WRITE_WITHIN", 5)
+
+
+@pytest.fixture
+def impatient(monkeypatch, _patient):
+    """For what does not end anyway."""
+    monkeypatch.setattr(pool_module, "TIDY_UP_WITHIN", 0.01)
+
+
+async def turns() -> None:
+    """Let everything happen that can happen by itself."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+# At work
+
+
+@pytest.mark.feature("F164", "F171")
+async def test_a_pool_and_its_workers_are_announced_with_the_tasks_they_know(scene):
+    it = await scene(workers=2)
+
+    await turns()
+
+    assert it.kinds == [PoolCreated, WorkerCreated, WorkerCreated]
+    created = [event for event in it.events if isinstance(event, WorkerCreated)]
+    assert [event.worker_id for event in created] == [worker.id for worker in it.workers]
+    assert {event.tasks for event in created} == {
+        ("slow", "stubborn", "polite", "plain", "polite_plain")
+    }
+
+
+async def test_each_worker_runs_a_job_and_they_are_counted(scene, tasks):
+    it = await scene("slow", "slow", "slow")
+    assert (it.pool.count, it.pool.holds_jobs) == (0, True)
+
+    tasks.release.set()
+    await turns()
+
+    assert (it.pool.count, it.pool.holds_jobs) == (3, False)
+    assert it.outcomes == [(Completed, "slow")] * 3
+
+
+async def test_a_nudge_reaches_the_source_until_the_pool_stops(scene):
+    it = await scene()
+
+    it.pool.nudge(3)
+    it.pool.nudge()
+    it.pool.stop_gracefully("bye")
+    it.pool.nudge(4)
+
+    assert it.source.pulses == [3, None]
+
+
+async def test_a_pool_is_ready_while_its_source_answers_and_it_does_not_stop(scene):
+    it = await scene()
+    assert it.pool.is_ready
+
+    it.source.failing = True
+    assert not it.pool.is_ready
+
+    it.source.failing = False
+    it.pool.stop_gracefully("bye")
+    assert not it.pool.is_ready
+    assert it.pool.is_stopping
+
+
+# A graceful stop
+
+
+@pytest.mark.feature("F159", "F213")
+async def test_a_graceful_stop_takes_no_more_jobs_and_waits_for_those_that_run(scene, tasks):
+    it = await scene("slow", "slow", workers=1)
+
+    it.pool.stop_gracefully("bye")
+    await turns()
+    assert not it.running.done()
+
+    tasks.release.set()
+    await it.end()
+    assert it.outcomes == [(Completed, "slow")]
+
+
+@pytest.mark.feature("F168", "F169", "F172", "F173")
+async def test_a_stop_is_announced_step_by_step(scene):
+    it = await scene(workers=1)
+    await turns()
+    it.events.clear()
+
+    it.pool.stop_gracefully("bye")
+    await it.end()
+
+    assert it.kinds == [
+        PoolGracefulShutdown,
+        WorkerReleased,
+        WorkerStopped,
+        PoolGracefulShutdownCompleted,
+        PoolReleased,
+    ]
+    assert it.events[0] == PoolGracefulShutdown(pool_id="p1", message="bye")
+    assert it.events[2] == WorkerStopped(pool_id="p1", worker_id=it.workers[0].id, error=None)
+
+
+async def test_to_stop_twice_is_to_stop_once(scene):
+    it = await scene()
+
+    it.pool.stop_gracefully("bye")
+    it.pool.stop_gracefully("bye again")
+    await it.end()
+
+    assert it.kinds.count(PoolGracefulShutdown) == 1
+
+
+@pytest.mark.parametrize("task", ["polite", "polite_plain"])
+async def test_after_abort_after_tasks_are_asked_to_give_up(scene, task):
+    it = await scene(task, abort_after=SOON, stop_after=MANY)
+    assert not it.cancellation.requested
+
+    it.pool.stop_gracefully("bye")
+    await it.end()
+
+    assert it.outcomes == [(Completed, task)]
+
+
+async def test_nobody_is_asked_to_give_up_before_abort_after(scene, tasks):
+    it = await scene("slow", abort_after=MANY, stop_after=None)
+
+    it.pool.stop_gracefully("bye")
+    await turns()
+    assert not it.cancellation.requested
+
+    tasks.release.set()
+    await it.end()
+
+
+@pytest.mark.feature("F187", "F214")
+@pytest.mark.parametrize("abort_after", [None, SOON, MANY])
+async def test_at_stop_after_tasks_are_cancelled_and_their_jobs_handed_back(scene, abort_after):
+    it = await scene("slow", "slow", abort_after=abort_after, stop_after=2 * SOON)
+
+    it.pool.stop_gracefully("bye")
+    await it.end()
+
+    assert it.outcomes == [(Interrupted, "slow")] * 2
+    assert it.kinds.count(JobInterrupted) == 2
+    assert it.cancellation.requested
+    assert it.pool.holds_jobs is False
+
+
+async def test_a_task_that_ends_well_when_it_is_cancelled_has_ended_well(scene, tasks):
+    it = await scene("stubborn", stop_after=SOON)
+    tasks.release.set()
+
+    it.pool.stop_gracefully("bye")
+    await it.end()
+
+    assert it.outcomes == [(Completed, "stubborn")]
+
+
+async def test_without_limits_a_stop_waits_for_ever(scene, tasks):
+    it = await scene("slow", abort_after=None, stop_after=None)
+
+    it.pool.stop_gracefully("bye")
+    await turns()
+    assert not it.running.done()
+
+    tasks.release.set()
+    await it.end()
+
+
+async def test_a_step_that_takes_too_long_leaves_nothing_to_complain_about(scene, caplog):
+    it = await scene("slow", abort_after=SOON, stop_after=2 * SOON)
+
+    it.pool.stop_gracefully("bye")
+    await it.end()
+    # asyncio says what nobody looked at when it is thrown away.
+    gc.collect()
+
+    assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
+
+
+async def test_no_more_jobs_are_no_reason_to_hurry_those_that_run(scene, tasks):
+    it = await scene("slow", abort_after=timedelta(0), stop_after=timedelta(0))
+
+    it.source.drained.set()
+    await turns()
+    assert not it.cancellation.requested
+    assert not it.running.done()
+
+    tasks.release.set()
+    await it.end()
+    assert it.outcomes == [(Completed, "slow")]
+    assert PoolGracefulShutdown not in it.kinds
+    assert it.kinds[-1] is PoolReleased
+
+
+# What cannot be cancelled
+
+
+@pytest.mark.parametrize("task", ["plain", "stubborn"])
+async def test_what_cannot_be_cancelled_is_handed_back_last(scene, task, impatient):
+    it = await scene(task, stop_after=SOON)
+
+    it.pool.stop_gracefully("bye")
+    await it.running
+    assert it.outcomes == []
+    assert it.pool.holds_jobs
+
+    await it.pool.hand_back_the_rest()
+    assert it.outcomes == [(Interrupted, task)]
+    assert not it.pool.holds_jobs
+    assert JobInterrupted in it.kinds
+
+
+@pytest.mark.parametrize("task", ["plain", "stubborn"])
+async def test_the_end_of_what_was_handed_back_is_not_written(scene, tasks, task, impatient):
+    it = await scene(task, stop_after=SOON)
+    it.pool.stop_gracefully("bye")
+    await it.end()
+
+    tasks.release.set()
+    tasks.release_thread.set()
+    await it.threads.run(lambda: None)
+    await turns()
+
+    assert it.outcomes == [(Interrupted, task)]
+    assert JobSucceeded not in it.kinds
+    assert WorkerStopped in it.kinds
+
+
+async def test_a_plain_function_that_ends_in_time_has_ended_well(scene, tasks):
+    it = await scene("plain", stop_after=SOON)
+
+    it.pool.stop_gracefully("bye")
+    tasks.release_thread.set()
+    await it.end()
+
+    assert it.outcomes == [(Completed, "plain")]
+
+
+@pytest.mark.parametrize("task", ["plain", "slow"])
+async def test_a_job_whose_end_cannot_be_written_is_named(scene, task, impatient, monkeypatch):
+    monkeypatch.setattr(pool_module, "WRITE_WITHIN", 0.01)
+    it = await scene(task, stop_after=SOON)
+    it.settler.answering.clear()
+
+    it.pool.stop_gracefully("bye")
+    with pytest.raises(JobsLeftLocked) as left:
+        await it.end()
+
+    assert left.value.job_ids == [1]
+    [event] = [each for each in it.events if isinstance(each, PoolGracefulShutdownWorkerError)]
+    assert event.job is not None
+    assert event.job.id == 1
+    assert it.kinds[-1] is PoolReleased
+
+
+@pytest.fixture
+def writing(scene, impatient):
+    """A pool that has stopped while the ends of jobs are still being written."""
+
+    async def start(*jobs: str) -> Scene:
+        it: Scene = await scene(*jobs, stop_after=SOON)
+        it.settler.answering.clear()
+        it.pool.stop_gracefully("bye")
+        await it.running
+        await it.settler.asked.wait()
+        return it
+
+    return start
+
+
+async def test_a_job_whose_end_is_written_late_is_not_left_locked(writing):
+    it = await writing("slow")
+
+    handing_back = asyncio.create_task(it.pool.hand_back_the_rest())
+    await turns()
+    it.settler.answering.set()
+    await handing_back
+
+    assert it.outcomes == [(Interrupted, "slow")]
+
+
+async def test_a_job_whose_end_is_written_at_that_moment_is_not_left_locked(writing):
+    it = await writing("slow")
+
+    # The answer is there, but its worker has not heard of it when the rest is looked for.
+    it.settler.answering.set()
+    await it.pool.hand_back_the_rest()
+
+    assert it.outcomes == [(Interrupted, "slow")]
+
+
+async def test_a_job_whose_end_is_written_does_not_wait_for_what_never_ends(writing):
+    it = await writing("slow", "stubborn")
+
+    handing_back = asyncio.create_task(it.pool.hand_back_the_rest())
+    await turns()
+    it.settler.answering.set()
+
+    # The task that goes on for ever keeps its worker, and must not make the other's job look lost.
+    await handing_back
+    assert sorted(it.outcomes, key=str) == [(Interrupted, "slow"), (Interrupted, "stubborn")]
+
+
+# A forceful stop
+
+
+@pytest.mark.feature("F212")
+async def test_a_forceful_stop_cancels_at_once(scene):
+    it = await scene("slow", abort_after=MANY, stop_after=None)
+
+    it.pool.stop_forcefully("bye")
+    await it.end()
+
+    assert it.outcomes == [(Interrupted, "slow")]
+    stops = [kind for kind in it.kinds if "Shutdown" in kind.__name__]
+    assert stops == [PoolGracefulShutdown, PoolForcefulShutdown, PoolForcefulShutdownCompleted]
+
+
+@pytest.mark.parametrize("abort_after", [None, SOON, MANY])
+async def test_a_graceful_stop_may_be_made_a_forceful_one(scene, abort_after):
+    it = await scene("slow", abort_after=abort_after, stop_after=None)
+    it.pool.stop_gracefully("bye")
+    await turns()
+
+    it.pool.stop_forcefully("now")
+    it.pool.stop_forcefully("really")
+    await it.end()
+
+    assert it.outcomes == [(Interrupted, "slow")]
+    assert it.kinds.count(PoolForcefulShutdown) == 1
+
+
+# What makes it impossible to go on
+
+
+@pytest.mark.feature("F161", "F177")
+async def test_a_worker_that_fails_ends_the_pool_and_is_raised_when_the_others_are_done(
+    scene, tasks
+):
+    it = await scene("slow", "plain")
+    it.source.error = error = LookupError("boom")
+
+    tasks.release.set()
+    await turns()
+    assert it.pool.is_stopping
+    assert not it.running.done()
+
+    tasks.release_thread.set()
+    with pytest.raises(LookupError) as raised:
+        await it.running
+    assert raised.value is error
+    assert it.outcomes == [(Completed, "slow"), (Completed, "plain")]
+
+
+@pytest.mark.feature("F173", "F177")
+async def test_a_worker_that_fails_is_announced_with_its_error(scene, tasks):
+    it = await scene("slow")
+    it.source.error = error = LookupError("boom")
+
+    tasks.release.set()
+    await asyncio.wait([it.running])
+
+    where = {"pool_id": "p1", "worker_id": it.workers[0].id}
+    assert WorkerFatalError(**where, error=error) in it.events
+    assert WorkerStopped(**where, error=error) in it.events
+    assert it.running.exception() is error
+
+
+async def test_a_retry_policy_that_fails_is_no_reason_to_end():
+    router = Tasks[None]()
+
+    def broken(error: BaseException, job: Job) -> timedelta:
+        raise ValueError("the policy itself")
+
+    @router.task(retry=broken)
+    async def failing() -> None:
+        raise LookupError("boom")
+
+    it = Scene(FakeSource("failing", "failing"), {"failing": failing})
+    await turns()
+
+    assert it.outcomes == [(Failed, "failing")] * 2
+    assert not it.pool.is_stopping
+
+
+async def test_a_source_that_fails_ends_the_pool_and_is_raised(scene, tasks, monkeypatch):
+    error = LookupError("boom")
+
+    async def broken(self: FakeSource) -> None:
+        await self.drained.wait()
+        raise error
+
+    monkeypatch.setattr(FakeSource, "run", broken)
+    it = await scene("slow", stop_after=SOON)
+    it.source.drained.set()
+
+    with pytest.raises(LookupError) as raised:
+        await it.running
+
+    assert raised.value is error
+    assert it.outcomes == [(Interrupted, "slow")]
+
+
+async def test_what_ends_a_pool_from_outside_is_raised_by_it(scene, tasks):
+    it = await scene("slow")
+    error = LookupError("boom")
+
+    it.pool.stop_because_of(error)
+    it.pool.stop_because_of(ValueError("later"))
+    tasks.release.set()
+    with pytest.raises(LookupError):
+        await it.running
+
+    assert PoolGracefulShutdown(pool_id="p1", message="boom") in it.events
+    assert it.outcomes == [(Completed, "slow")]
+
+
+# A program that ends around it
+
+
+async def test_a_pool_that_is_cancelled_hands_its_jobs_back(scene):
+    it = await scene("slow", "slow")
+
+    it.running.cancel()
+    await asyncio.wait([it.running])
+
+    assert it.running.cancelled()
+    assert it.outcomes == [(Interrupted, "slow")] * 2
+    await it.pool.hand_back_the_rest()
+    assert len(it.settler.settled) == 2
+
+
+async def test_a_pool_that_is_cancelled_while_it_stops_hands_its_jobs_back(scene):
+    it = await scene("slow")
+    it.pool.stop_gracefully("bye")
+    await turns()
+
+    it.running.cancel()
+    await asyncio.wait([it.running])
+
+    assert it.running.cancelled()
+    assert it.outcomes == [(Interrupted, "slow")]
+
+
+async def test_a_plain_function_of_a_cancelled_pool_is_handed_back_last(scene):
+    it = await scene("plain")
+
+    it.running.cancel()
+    await asyncio.wait([it.running])
+    assert it.outcomes == []
+
+    await it.pool.hand_back_the_rest()
+    assert it.outcomes == [(Interrupted, "plain")]
+
+
+async def test_a_pool_that_is_cancelled_at_its_very_end_says_so(scene, monkeypatch):
+    late = asyncio.Event()
+
+    async def fetching(self: FakeSource) -> None:
+        await late.wait()
+
+    monkeypatch.setattr(FakeSource, "run", fetching)
+    it = await scene()
+    it.pool.stop_gracefully("bye")
+    await turns()
+
+    # All workers have ended, only a last fetch has not answered yet.
+    it.running.cancel()
+    await asyncio.wait([it.running])
+
+    assert it.running.cancelled()
