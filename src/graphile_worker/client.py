@@ -211,10 +211,17 @@ class Client:
         return await perform_on(borrow(conn, self._schemas), plan)
 
 
-async def run_migrations(database: object = None, *, options: WorkerOptions | None = None) -> int:
+async def run_migrations(
+    database: object = None,
+    *,
+    options: WorkerOptions | None = None,
+    hooks: Hooks | None = None,
+) -> int:
     """Install or upgrade the schema and return its level."""
     chosen = options or WorkerOptions()
-    async with Client(database, schema=chosen.schema, ext_schema=chosen.ext_schema) as client:
+    async with Client(
+        database, schema=chosen.schema, ext_schema=chosen.ext_schema, hooks=hooks
+    ) as client:
         return await client.migrate()
 
 
@@ -225,6 +232,7 @@ async def make_worker_utils(
     ext_schema: str | None = None,
     use_local_time: bool = False,
     max_payload_bytes: int | None = None,
+    hooks: Hooks | None = None,
 ) -> Client:
     """A client on a schema that is installed or upgraded first; close it when done."""
     client = Client(
@@ -233,6 +241,7 @@ async def make_worker_utils(
         ext_schema=ext_schema,
         use_local_time=use_local_time,
         max_payload_bytes=max_payload_bytes,
+        hooks=hooks,
     )
     try:
         await client.migrate()

@@ -255,7 +255,7 @@ class PoolGracefulShutdown(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGracefulShutdownError(PoolEvent):
-    """Stopping gracefully went wrong; the pool goes on to stop forcefully."""
+    """Stopping gracefully went wrong: some jobs stay locked."""
 
     name = "pool:gracefulShutdown:error"
     error: BaseException
@@ -287,7 +287,7 @@ class PoolForcefulShutdown(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolForcefulShutdownError(PoolEvent):
-    """Stopping forcefully went wrong."""
+    """Stopping forcefully went wrong: some jobs stay locked."""
 
     name = "pool:forcefulShutdown:error"
     error: BaseException

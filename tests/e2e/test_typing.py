@@ -44,7 +44,7 @@ both_checkers = pytest.mark.parametrize("refused_lines", [mypy, basedpyright])
 
 @both_checkers
 @pytest.mark.timeout(300)
-@pytest.mark.feature("F44", "F45")
+@pytest.mark.feature("F11", "F44", "F45")
 def test_good_calls_pass(refused_lines: Checker, tmp_path, pytestconfig):
     file = copied("good.py", tmp_path)
 
@@ -53,7 +53,7 @@ def test_good_calls_pass(refused_lines: Checker, tmp_path, pytestconfig):
 
 @both_checkers
 @pytest.mark.timeout(300)
-@pytest.mark.feature("F44", "F45")
+@pytest.mark.feature("F11", "F44", "F45")
 def test_every_wrong_call_is_refused_and_nothing_else(
     refused_lines: Checker, tmp_path, pytestconfig
 ):

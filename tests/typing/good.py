@@ -16,6 +16,7 @@ from graphile_worker import (
     JobKeyMode,
     JobSpec,
     JobSpecError,
+    Runner,
     SchemaTooNew,
     Task,
     Tasks,
@@ -24,7 +25,10 @@ from graphile_worker import (
     make_worker_utils,
     migration_sql,
     quick_add_job,
+    run,
     run_migrations,
+    run_once,
+    run_task_list_once,
     sync,
 )
 
@@ -204,6 +208,38 @@ async def by_name() -> None:
     async with plain:
         await app.close()
     print_all(job, same, removed, level, tasks)
+
+
+@app.task
+async def in_context(ctx: JobContext[Deps], user: int) -> None:
+    await ctx.add_job("in_node", {"user": user}, priority=1)
+    await ctx.add_jobs([send_email.spec("ada")])
+    async with ctx.connection() as connection:
+        await connection.execute("select 1")
+    rows = await ctx.query("select %s as user", (user,))
+    ctx.logger.scope(user=user).info("%s rows", len(rows), more=1)
+    if ctx.cancelled or ctx.cron is not None:
+        await ctx.wait_cancelled()
+
+
+@app.task
+def in_thread(ctx: JobContext[Deps]) -> None:
+    ctx.add_job("in_node")
+    with ctx.transaction() as connection:
+        connection.execute("select 1")
+
+
+async def run_workers() -> None:
+    options = WorkerOptions(concurrency=5, poll_interval=timedelta(seconds=1), stop_after=None)
+    async with app.worker(options, tasks=["in_thread"], forbidden_flags={"slow"}) as worker:
+        job: Job = await worker.add_job("in_node")
+    count: int = await app.worker(concurrency=2).run_once()
+    runner: Runner = await run(None, app, options=options, forbidden_flags=lambda: None)
+    await runner.stop()
+    await runner
+    count += await run_once("my_database", {"hello": print_all}, hooks=app.hooks)
+    count += await run_task_list_once(app, object())
+    print_all(job, count)
 
 
 def errors(error: GraphileWorkerError) -> str:

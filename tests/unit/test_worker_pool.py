@@ -689,18 +689,37 @@ async def test_a_plain_function_of_a_cancelled_pool_is_handed_back_last(scene):
     assert it.outcomes == [(Interrupted, "plain")]
 
 
-async def test_a_pool_that_is_cancelled_at_its_very_end_says_so(scene, monkeypatch):
-    late = asyncio.Event()
+async def test_a_pool_that_is_cancelled_hands_back_what_its_last_fetch_brings(scene, monkeypatch):
+    handed_back: list[str] = []
 
     async def fetching(self: FakeSource) -> None:
-        await late.wait()
+        await self.stopping.wait()
+        await turns()
+        handed_back.append("what came too late")
 
     monkeypatch.setattr(FakeSource, "run", fetching)
+    it = await scene("slow")
+
+    it.running.cancel()
+    await asyncio.wait([it.running])
+
+    assert it.running.cancelled()
+    assert handed_back == ["what came too late"]
+
+
+async def test_a_pool_that_is_cancelled_does_not_wait_for_a_fetch_without_an_answer(
+    scene, monkeypatch
+):
+    async def fetching(self: FakeSource) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(FakeSource, "run", fetching)
+    monkeypatch.setattr(pool_module, "HAND_BACK_WITHIN", 0.01)
     it = await scene()
     it.pool.stop_gracefully("bye")
     await turns()
 
-    # All workers have ended, only a last fetch has not answered yet.
+    # All workers have ended, only a last fetch has not.
     it.running.cancel()
     await asyncio.wait([it.running])
 

@@ -10,8 +10,10 @@ from graphile_worker.events import (
     PoolCreated,
     PoolForcefulShutdown,
     PoolForcefulShutdownCompleted,
+    PoolForcefulShutdownError,
     PoolGracefulShutdown,
     PoolGracefulShutdownCompleted,
+    PoolGracefulShutdownError,
     PoolGracefulShutdownWorkerError,
     PoolReleased,
     WorkerCreated,
@@ -120,8 +122,11 @@ class WorkerPool:
             self._source.stop()
             await asyncio.wait([fetching])
         except asyncio.CancelledError:
-            fetching.cancel()
+            self._source.stop()
             await self._cancel_all()
+            # It hands back what it may still bring.
+            await asyncio.wait([fetching], timeout=HAND_BACK_WITHIN)
+            fetching.cancel()
             raise
         if self._fatal is not None:
             raise self._fatal
@@ -129,10 +134,11 @@ class WorkerPool:
     async def hand_back_the_rest(self) -> None:
         """Return the jobs of tasks that nobody can stop; raises if anything stays locked."""
         left = [worker for worker in self._workers if worker.holds]
-        locked = await asyncio.gather(*map(self._hand_back, left))
-        self._announce_end()
-        if any(locked):
-            raise JobsLeftLocked(held.job.id for held in locked if held)
+        locked = [held for held in await asyncio.gather(*map(self._hand_back, left)) if held]
+        error = JobsLeftLocked(held.job.id for held in locked) if locked else None
+        self._announce_end(error)
+        if error is not None:
+            raise error
 
     def _start(self, worker: Worker) -> asyncio.Task[None]:
         created = WorkerCreated(pool_id=self.id, worker_id=worker.id, tasks=self._tasks)
@@ -212,11 +218,14 @@ class WorkerPool:
             return held
         return None
 
-    def _announce_end(self) -> None:
-        if self._force.is_set():
-            self._hooks.emit(PoolForcefulShutdownCompleted(pool_id=self.id))
+    def _announce_end(self, error: Exception | None) -> None:
+        forced = self._force.is_set()
+        if error is not None:
+            failed = PoolForcefulShutdownError if forced else PoolGracefulShutdownError
+            self._hooks.emit(failed(pool_id=self.id, error=error))
         elif self._stop.is_set():
-            self._hooks.emit(PoolGracefulShutdownCompleted(pool_id=self.id))
+            done = PoolForcefulShutdownCompleted if forced else PoolGracefulShutdownCompleted
+            self._hooks.emit(done(pool_id=self.id))
         self._hooks.emit(PoolReleased(pool_id=self.id))
 
 
