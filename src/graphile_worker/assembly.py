@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from types import TracebackType
 from typing import Any
 
 from graphile_worker import sync
@@ -17,7 +18,7 @@ from graphile_worker.db.database import perform
 from graphile_worker.db.migrate import migrating
 from graphile_worker.db.psycopg import implementation
 from graphile_worker.db.reserved import WorkerDatabases
-from graphile_worker.errors import ConfigurationError, SchemaTooNew
+from graphile_worker.errors import ConfigurationError, JobsLeftLocked, SchemaTooNew
 from graphile_worker.events import Migrating, RunnerStopped
 from graphile_worker.hooks import NOTHING_MIGRATED, Hooks
 from graphile_worker.logs import Logger
@@ -103,7 +104,7 @@ async def assembled(
             await _migrate(plan, databases)
         parts = Parts(plan, databases)
         stack.callback(parts.threads.close)
-        stack.push_async_callback(_finish, plan, parts)
+        stack.push_async_exit(partial(_finish, plan, parts))
         deps = await stack.enter_async_context(_limited(plan.lifespan(), parts))
         parts.pool = _pool(pool_id, plan, parts, deps, once=once)
         yield parts
@@ -240,11 +241,23 @@ def _must_not_end(pool: WorkerPool, task: asyncio.Task[None]) -> None:
         pool.stop_because_of(error)
 
 
-async def _finish(plan: Blueprint, parts: Parts) -> None:
+async def _finish(
+    plan: Blueprint,
+    parts: Parts,
+    _kind: type[BaseException] | None,
+    before: BaseException | None,
+    _trace: TracebackType | None,
+) -> None:
     """The last writes, immediately before the end."""
     try:
         if parts.has_pool:
             await parts.pool.hand_back_the_rest()
+    except JobsLeftLocked as error:
+        if before is None:
+            raise
+        # What came first is what the caller must hear of.
+        before.add_note(str(error))
+        plan.logger.error(str(error))
     finally:
         if parts.has_pool:
             plan.hooks.emit(RunnerStopped(pool_id=parts.pool.id))

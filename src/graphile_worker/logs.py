@@ -35,10 +35,10 @@ def standard(logger: logging.Logger) -> LogFactory:
             number = LEVELS[level]
             if not logger.isEnabledFor(number):
                 return
-            extra = {
-                name: value for name, value in {**scope, **meta}.items() if name not in _RESERVED
-            }
-            logger.log(number, "%s", message, exc_info=meta.get("exc_info"), extra=extra)
+            given = {**scope, **meta}
+            shown = given.pop("exc_info", None)
+            extra = {f"{name}_" if name in _RESERVED else name: given[name] for name in given}
+            logger.log(number, "%s", message, exc_info=shown, extra=extra)
 
         return log
 

@@ -458,6 +458,21 @@ async def test_a_program_that_ends_hands_its_running_job_back(app, run, sql):
     assert sql.run("select 1 from :schema._private_job_queues where locked_by is not null") == []
 
 
+@pytest.mark.parametrize("signal", [Retry(timedelta.max), Snooze(timedelta.max)], ids=repr)
+async def test_a_time_beyond_the_calendar_backs_off_as_usual(app, run, sql, signal):
+    @app.task
+    async def speak() -> None:
+        raise signal
+
+    await speak.aenqueue()
+
+    assert await run() == 1
+    [(attempts, _, locked_by, _, error, seconds)] = sql.run(ROW)
+    assert (attempts, locked_by) == (1, None)
+    assert "out of range" in error
+    assert 1 < seconds < 3
+
+
 @pytest.mark.feature("F144")
 @pytest.mark.timeout(180)
 async def test_once_leaves_nothing_of_five_thousand_jobs_in_five_hundred_queues(app, run, sql):

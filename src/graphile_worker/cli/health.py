@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from graphile_worker.errors import ConfigurationError
+
 # The loop must have turned within this many seconds.
 ALIVE_WITHIN = 10.0
 TURN_EVERY = 1.0
@@ -36,8 +38,11 @@ async def health_server(port: int | None, is_ready: Callable[[], bool]) -> Async
         return
     pulse = Pulse()
     checks = {"/livez": lambda: pulse.alive, "/readyz": is_ready}
-    server = ThreadingHTTPServer(("", port), _handler(checks))
-    threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
+    server = _bound(port, _handler(checks))
+    serving = threading.Thread(
+        target=server.serve_forever, args=(0.05,), name="health", daemon=True
+    )
+    serving.start()
     turning = asyncio.create_task(pulse.run())
     try:
         yield server.server_address[1]
@@ -45,6 +50,13 @@ async def health_server(port: int | None, is_ready: Callable[[], bool]) -> Async
         turning.cancel()
         await asyncio.to_thread(server.shutdown)
         server.server_close()
+
+
+def _bound(port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    try:
+        return ThreadingHTTPServer(("", port), handler)
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(f"--health-port {port}: {error}") from error
 
 
 def _handler(checks: dict[str, Callable[[], bool]]) -> type[BaseHTTPRequestHandler]:

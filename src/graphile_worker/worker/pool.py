@@ -121,6 +121,7 @@ class WorkerPool:
             await self._let_finish()
             self._source.stop()
             await asyncio.wait([fetching])
+            self._look_at(fetching)
         except asyncio.CancelledError:
             self._source.stop()
             await self._cancel_all()
@@ -163,6 +164,9 @@ class WorkerPool:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stop.cancel()
+        self._look_at(fetching)
+
+    def _look_at(self, fetching: asyncio.Task[None]) -> None:
         if fetching.done() and not fetching.cancelled() and (error := fetching.exception()):
             self.stop_because_of(error)
 

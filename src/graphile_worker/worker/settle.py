@@ -9,6 +9,7 @@ from graphile_worker.db.retry import delay_after, is_passing
 from graphile_worker.error_text import error_text
 from graphile_worker.events import PoolFatalError
 from graphile_worker.hooks import Hooks
+from graphile_worker.sql.failures import sqlstate_of
 from graphile_worker.sql.holding import Failure, Return, fail_jobs, finish_jobs, return_jobs
 from graphile_worker.sql.query import Query
 from graphile_worker.worker.outcomes import (
@@ -22,6 +23,9 @@ from graphile_worker.worker.outcomes import (
 
 # The next job must run soon after a database is back.
 LONGEST_PAUSE = 0.6
+
+# Class of SQLSTATE.
+DATA_EXCEPTION = "22"
 
 
 class Settler:
@@ -56,6 +60,7 @@ class Settler:
                 if not self._again:
                     raise
                 self._complain(outcome, error)
+                query = self._after(error, outcome) or query
             else:
                 # Where an earlier try may have got through, its row looks like somebody else's.
                 return attempt > 0 or outcome.held.job.id in held
@@ -68,6 +73,16 @@ class Settler:
             return
         action = "completeJob" if isinstance(outcome, Completed) else "failJob"
         self._hooks.emit(PoolFatalError(pool_id=self._pool_id, error=error, action=action))
+
+    def _after(self, error: Exception, outcome: Outcome) -> Query[set[int]] | None:
+        """What to write instead where PostgreSQL refuses the values: a time beyond its calendar."""
+        if (sqlstate_of(error) or "")[:2] != DATA_EXCEPTION:
+            return None
+        job = outcome.held.job
+        queue = [] if outcome.held.queue_id is None else [outcome.held.queue_id]
+        if isinstance(outcome, Interrupted):
+            return return_jobs(self._pool_id, [Return(job)], queue)
+        return fail_jobs(self._pool_id, [Failure(job, error_text(error))], queue)
 
     def _query(self, outcome: Outcome) -> Query[set[int]] | None:
         job = outcome.held.job

@@ -43,14 +43,14 @@ def _take_over() -> None:
     loop = asyncio.get_running_loop()
     for name in NAMES:
         number = getattr(signal, name, None)
-        if number is not None:
+        # What Python has not set, such as faulthandler's, it could not give back.
+        if number is not None and signal.getsignal(number) is not None:
             _before[number] = signal.signal(number, partial(_tell, loop))
 
 
 def _give_back() -> None:
     for number, handler in _before.items():
-        if handler is not None:
-            signal.signal(number, handler)
+        signal.signal(number, handler)
     _before.clear()
 
 

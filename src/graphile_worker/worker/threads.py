@@ -35,8 +35,10 @@ class Threads:
 
     def close(self) -> None:
         self._closed = True
-        while self._idle:
-            self._idle.pop().work.put(None)
+        # Threads that end now come here too.
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().work.put(None)
 
     def _ended(self, thread: "_Thread") -> None:
         self._idle.append(thread)

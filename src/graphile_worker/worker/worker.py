@@ -92,7 +92,9 @@ class Worker:
         """Return once this worker holds no job: one whose task still runs is handed back."""
         context = self._running
         if context is None:
-            # How its task ended is being written all the time.
+            # How its task ended is being written, unless this worker has broken down.
+            if self._asyncio_task is None or self._asyncio_task.done():
+                raise TimeoutError
             await self._let_go.wait()
             return
         context.abandoned = True
