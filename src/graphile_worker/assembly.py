@@ -105,7 +105,7 @@ async def assembled(
         parts = Parts(plan, databases)
         stack.callback(parts.threads.close)
         stack.push_async_exit(partial(_finish, plan, parts))
-        deps = await stack.enter_async_context(_limited(plan.lifespan(), parts))
+        deps = await stack.enter_async_context(_limited(plan, parts))
         parts.pool = _pool(pool_id, plan, parts, deps, once=once)
         yield parts
 
@@ -265,11 +265,17 @@ async def _finish(
 
 
 @asynccontextmanager
-async def _limited(lifespan: AbstractAsyncContextManager[Any], parts: Parts) -> AsyncIterator[Any]:
-    """A lifespan whose end does not keep jobs locked for long."""
-    async with asyncio.timeout(None) as limit, lifespan as deps:
-        try:
-            yield deps
-        finally:
-            if parts.holds_jobs:
-                limit.reschedule(asyncio.get_running_loop().time() + LIFESPAN_WITHIN)
+async def _limited(plan: Blueprint, parts: Parts) -> AsyncIterator[Any]:
+    """The lifespan, whose end does not keep jobs locked for long."""
+    limit = asyncio.timeout(None)
+    try:
+        async with limit, plan.lifespan() as deps:
+            try:
+                yield deps
+            finally:
+                if parts.holds_jobs:
+                    limit.reschedule(asyncio.get_running_loop().time() + LIFESPAN_WITHIN)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        plan.logger.warning("the lifespan took too long to end and was cancelled")

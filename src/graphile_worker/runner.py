@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -276,19 +277,26 @@ class Runner:
     async def _assembled(
         self, databases: WorkerDatabases, *, once: bool = False
     ) -> AsyncIterator[Parts]:
-        async with assembled(self._plan, databases, once=once) as parts:
-            self._parts = parts
-            yield parts
+        # Until the very end: a signal in its last moments must not cost a job.
+        hear = heard_by(partial(self._on_signal, asyncio.current_task()))
+        with hear if self._handle_signals else nullcontext():
+            async with assembled(self._plan, databases, once=once) as parts:
+                self._parts = parts
+                yield parts
 
     async def _work(self, parts: Parts) -> None:
-        hear = heard_by(self._on_signal) if self._handle_signals else nullcontext()
-        with hear:
-            names = tuple(self._plan.tasks)
-            self.hooks.emit(RunnerStarted(pool_id=parts.pool.id, tasks=names))
-            await parts.pool.run()
+        names = tuple(self._plan.tasks)
+        self.hooks.emit(RunnerStarted(pool_id=parts.pool.id, tasks=names))
+        await parts.pool.run()
 
-    def _on_signal(self, number: signal.Signals) -> None:
-        pool = self._running().pool
+    def _on_signal(self, starting: asyncio.Task[Any] | None, number: signal.Signals) -> None:
+        if self._parts is None:
+            # There is nothing to stop yet.
+            self.forced_by = number
+            if starting is not None:
+                starting.cancel()
+            return
+        pool = self._parts.pool
         if not pool.is_stopping:
             self.hooks.emit(GracefulShutdown(signal=number.name))
             pool.stop_gracefully(f"heard {number.name}")

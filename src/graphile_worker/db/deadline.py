@@ -1,24 +1,27 @@
-"""Do not wait for ever for a server that may have vanished."""
+"""Do not wait for a server that may have vanished."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, waiting
+from psycopg.abc import RV, PQGen
+from psycopg.rows import Row
+
+# Seconds between two looks at whether the program was interrupted, as psycopg has it.
+INTERVAL = 0.1
 
 
-@asynccontextmanager
-async def cut_after(connection: AsyncConnection[Any], seconds: float) -> AsyncIterator[None]:
-    """Give up a connection that has not answered by then; raises TimeoutError.
+class ImpatientConnection(AsyncConnection[Row]):
+    """Whoever gives up a statement on it gives up the connection, at once.
 
-    Cut, not closed: psycopg would first ask the server to stop, and wait for its word.
+    psycopg would first ask the server to stop, and wait up to ten seconds for its word.
     """
-    async with asyncio.timeout(seconds) as limit:
-        moment = limit.when()
-        assert moment is not None
-        cut = asyncio.get_running_loop().call_at(moment, connection.pgconn.finish)
+
+    async def wait(self, gen: PQGen[RV], *args: Any, **more: Any) -> RV:
+        if not args:
+            more.setdefault("interval", INTERVAL)
         try:
-            yield
-        finally:
-            cut.cancel()
+            return await waiting.wait_async(gen, self.pgconn.socket, *args, **more)
+        except asyncio.CancelledError:
+            self.pgconn.finish()
+            raise

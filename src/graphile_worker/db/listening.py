@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol
 
 from psycopg import AsyncConnection, OperationalError, sql
 
-from graphile_worker.db.deadline import cut_after
 from graphile_worker.errors import ConfigurationError
 
 
@@ -84,7 +83,7 @@ class _PsycopgListening(_Heard):
     async def check(self, within: float) -> None:
         # psycopg wants the socket for itself while it asks.
         self._loop.remove_reader(self._connection.fileno())
-        async with cut_after(self._connection, within):
+        async with asyncio.timeout(within):
             await self._connection.execute("select 1")
         self._loop.add_reader(self._connection.fileno(), self._read)
 

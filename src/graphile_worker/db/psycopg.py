@@ -12,7 +12,7 @@ from psycopg.rows import TupleRow, tuple_row
 
 from graphile_worker.db.conninfo import resolve
 from graphile_worker.db.database import has_input, with_retries
-from graphile_worker.db.deadline import cut_after
+from graphile_worker.db.deadline import ImpatientConnection
 from graphile_worker.db.listening import Listening, listening
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.sql.identifiers import Schemas
@@ -95,13 +95,13 @@ class PsycopgDatabase:
             await closing.close()
 
     async def _run_once(self, query: Query[T]) -> T:
-        async with self._connections().take() as connection, self._limit(connection):
+        async with self._connections().take() as connection, self._limit():
             return await PsycopgConnection(connection, self.schemas).run(query)
 
-    def _limit(self, connection: AsyncConnection[TupleRow]) -> AbstractAsyncContextManager[object]:
+    def _limit(self) -> AbstractAsyncContextManager[object]:
         if self._answer_within is None:
             return nullcontext()
-        return cut_after(connection, self._answer_within.total_seconds())
+        return asyncio.timeout(self._answer_within.total_seconds())
 
     def _connections(self) -> "_OpenConnections":
         if self._open is None:
@@ -115,7 +115,8 @@ class PsycopgDatabase:
         return self._open
 
     async def _connect(self) -> AsyncConnection[TupleRow]:
-        return await AsyncConnection.connect(
+        kind = AsyncConnection if self._answer_within is None else ImpatientConnection
+        return await kind.connect(
             self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold
         )
 

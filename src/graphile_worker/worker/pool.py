@@ -119,9 +119,7 @@ class WorkerPool:
         try:
             await self._until_stopping(fetching)
             await self._let_finish()
-            self._source.stop()
-            await asyncio.wait([fetching])
-            self._look_at(fetching)
+            await self._end_fetching(fetching)
         except asyncio.CancelledError:
             self._source.stop()
             await self._cancel_all()
@@ -166,6 +164,14 @@ class WorkerPool:
             stop.cancel()
         self._look_at(fetching)
 
+    async def _end_fetching(self, fetching: asyncio.Task[None]) -> None:
+        self._source.stop()
+        # A server that says nothing any more is not waited for.
+        await asyncio.wait([fetching], timeout=TIDY_UP_WITHIN)
+        fetching.cancel()
+        await asyncio.wait([fetching])
+        self._look_at(fetching)
+
     def _look_at(self, fetching: asyncio.Task[None]) -> None:
         if fetching.done() and not fetching.cancelled() and (error := fetching.exception()):
             self.stop_because_of(error)
@@ -181,9 +187,9 @@ class WorkerPool:
             self._cancellation.request()
         await self._workers_end(stop_after, unless=self._force)
         self._cancellation.request()
-        for worker in self._running.values():
-            worker.interrupt()
-        await self._workers_end(TIDY_UP_WITHIN, unless=None)
+        interrupted = [task for task, worker in self._running.items() if worker.interrupt()]
+        if interrupted:
+            await asyncio.wait(interrupted, timeout=TIDY_UP_WITHIN)
 
     async def _cancel_all(self) -> None:
         """The program ends around us: what can be handed back is."""

@@ -82,11 +82,16 @@ class Worker:
         """Has its task ended, and is it being recorded how?"""
         return self.holds is not None and self._running is None
 
-    def interrupt(self) -> None:
-        """Cancel the running task if it can be: its job is then handed back."""
-        if self._running is not None and self._is_async(self._running.held):
-            self._running.interrupted = True
-            self._cancel()
+    def interrupt(self) -> bool:
+        """Cancel the running task, whose job is then handed back; False if that cannot be done."""
+        if self._running is None:
+            # Perhaps its end is being written, which takes a moment.
+            return self.is_writing
+        if not self._is_async(self._running.held):
+            return False
+        self._running.interrupted = True
+        self._cancel()
+        return True
 
     async def hand_back(self) -> None:
         """Return once this worker holds no job: one whose task still runs is handed back."""

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,17 @@ def _has_tasks(settings: WorkerSettings) -> bool:
 
 
 async def _worked(runner: Runner, settings: WorkerSettings) -> int:
-    async with health_server(settings.health_port, lambda: runner.is_ready):
-        if settings.once:
-            await runner.run_once()
-        else:
-            await runner.start()
-            await runner.wait()
+    try:
+        async with health_server(settings.health_port, lambda: runner.is_ready):
+            if settings.once:
+                await runner.run_once()
+            else:
+                await runner.start()
+                await runner.wait()
+    except asyncio.CancelledError:
+        # A signal came before there was anything to stop.
+        if runner.forced_by is None:
+            raise
     return 0 if runner.forced_by is None else 128 + runner.forced_by
 
 
@@ -112,8 +118,11 @@ def say(error: BaseException) -> None:
 
 
 def _leave(code: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # Nobody may be there to read it.
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
     os._exit(code)
 
 
