@@ -1,0 +1,193 @@
+"""The pages under docs/reference tell what there is: no more, no less, nothing otherwise."""
+
+import dataclasses
+import inspect
+import math
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import graphile_worker
+from graphile_worker import WorkerOptions, errors, events
+from graphile_worker.cli.main import command
+from graphile_worker.events import BY_NAME, Event, Moment
+from tests.docs.pages import ROOT
+
+SOURCES = Path(graphile_worker.__file__).parent
+CODE = re.compile(r"`([^`]+)`")
+VARIABLE = re.compile(r"(?:environ\.get\(|environ\[|envvar=)\"(\w+)\"")
+
+# They name events without announcing them.
+MENTIONING = {"__init__.py", "events.py", "reporting.py"}
+
+
+def section(page: str, heading: str) -> str:
+    """What stands under a heading of the second level."""
+    parts = re.split(
+        r"^## ", (ROOT / "docs" / page).read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    [found] = [part for part in parts if part.splitlines()[0] == heading]
+    return found
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of all tables in a text, without the heads of the tables."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    heads = [index - 1 for index, row in enumerate(cells) if set("".join(row)) == {"-"}]
+    return [row for index, row in enumerate(cells) if index not in heads and index - 1 not in heads]
+
+
+def codes(cell: str) -> list[str]:
+    return CODE.findall(cell)
+
+
+# The command
+
+
+def flags_of(function: click.Command) -> set[str]:
+    context = click.Context(function, help_option_names=["-h", "--help"])
+    return {flag for parameter in function.get_params(context) for flag in parameter.opts}
+
+
+@pytest.mark.parametrize(
+    ("heading", "function"),
+    [("Flags", command)]
+    + [(f"`graphile-worker {name}`", each) for name, each in command.commands.items()],
+)
+def test_the_page_of_the_command_names_its_flags(heading, function):
+    told = [
+        flag for row in rows(section("reference/command.md", heading)) for flag in codes(row[0])
+    ]
+
+    assert sorted(told) == sorted(flags_of(function))
+
+
+def test_the_page_of_the_command_tells_the_defaults():
+    told = {codes(row[0])[-1]: row[1] for row in rows(section("reference/command.md", "Flags"))}
+    options = WorkerOptions()
+
+    assert told["--jobs"] == str(options.concurrency)
+    assert told["--max-pool-size"] == str(options.max_pool_size)
+    assert told["--poll-interval"] == str(options.poll_interval // timedelta(milliseconds=1))
+    assert told["--log-format"] == "text"
+
+
+def test_the_page_of_the_command_names_the_variables_that_are_read():
+    told = {codes(row[0])[0] for row in rows(section("reference/command.md", "Environment"))}
+
+    read = {name for path in SOURCES.rglob("*.py") for name in VARIABLE.findall(path.read_text())}
+    assert told == read
+
+
+# Options
+
+
+def test_the_page_of_options_tells_each_with_its_default(monkeypatch):
+    monkeypatch.delenv("GRAPHILE_WORKER_SCHEMA", raising=False)
+    page = (ROOT / "docs/reference/options.md").read_text(encoding="utf-8")
+
+    told = {codes(row[0])[0]: value(row[1]) for row in rows(page) if len(row) == 3}
+
+    options = WorkerOptions()
+    assert told == {name: getattr(options, name) for name in names_of(options)}
+
+
+def value(cell: str) -> Any:
+    """What a cell says in Python's own words."""
+    return eval(codes(cell)[0], {"timedelta": timedelta})
+
+
+def names_of(it: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(it)]
+
+
+# Events
+
+
+def groups() -> dict[str, list[type[Any]]]:
+    """The classes of events.py under the comments that stand above them."""
+    found: dict[str, list[type[Any]]] = {}
+    for line in inspect.getsource(events).splitlines():
+        if line.startswith("# "):
+            group = found.setdefault(line.removeprefix("# "), [])
+        elif match := re.match(r"class (\w+)\(", line):
+            each = getattr(events, match[1])
+            if each in BY_NAME.values() or (issubclass(each, Moment) and each is not Moment):
+                group.append(each)
+    return found
+
+
+GROUPS = groups()
+
+
+def test_the_page_of_events_has_their_groups_in_order():
+    page = (ROOT / "docs/reference/events.md").read_text(encoding="utf-8")
+
+    assert re.findall(r"^## (.+)$", page, re.MULTILINE) == list(GROUPS)
+
+
+def test_every_event_is_in_a_group():
+    events = [each for group in GROUPS.values() for each in group if issubclass(each, Event)]
+
+    assert events == list(BY_NAME.values())
+
+
+@pytest.mark.parametrize("group", [name for name in GROUPS if "around" not in name])
+def test_the_page_of_events_names_class_name_base_and_fields(group):
+    told = [[*map(codes, row[:4])] for row in rows(section("reference/events.md", group))]
+
+    assert told == [event_row(each) for each in GROUPS[group]]
+
+
+def event_row(event: type[Event]) -> list[list[str]]:
+    base = event.__mro__[1]
+    fields = [name for name in names_of(event) if name not in names_of(base)]
+    return [[event.__name__], [event.name], [base.__name__], fields]
+
+
+def test_the_page_of_events_names_the_moments_and_their_fields():
+    [heading] = [name for name in GROUPS if "around" in name]
+
+    told = [[*map(codes, row[:2])] for row in rows(section("reference/events.md", heading))]
+
+    assert told == [[[each.__name__], names_of(each)] for each in GROUPS[heading]]
+
+
+def test_the_page_of_events_says_which_ones_nothing_announces_yet():
+    page = (ROOT / "docs/reference/events.md").read_text(encoding="utf-8")
+    files = [path for path in SOURCES.rglob("*.py") if path.name not in MENTIONING]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+
+    later = {codes(row[0])[0] for row in rows(page) if row[-1].startswith("*Later:*")}
+
+    known = {event.__name__ for event in BY_NAME.values()}
+    assert later == {name for name in known if not re.search(rf"\b{name}\b", text)}
+
+
+# Errors, and when a failed job is tried again
+
+
+def test_the_page_of_errors_draws_their_tree():
+    tree = re.search(r"GraphileWorkerError\n.*?\n\n", errors.__doc__ or "", re.DOTALL)
+
+    assert tree is not None
+    assert tree[0].strip() in (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.feature("F207")
+def test_the_delays_of_the_guide_are_those_of_the_database():
+    [waits] = rows(section("guides/tasks.md", "When it is tried again"))
+
+    told = [seconds(cell) for cell in waits[1:]]
+
+    assert told == [pytest.approx(math.exp(attempt), rel=0.01) for attempt in range(1, 11)]
+
+
+def seconds(text: str) -> float:
+    units = {"h": 3600, "min": 60, "s": 1}
+    return sum(float(number) * units[unit] for number, unit in re.findall(r"([\d.]+) (\w+)", text))
