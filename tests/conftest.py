@@ -141,7 +141,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if name == "figure":
             terminalreporter.write_line(f"measured: {text}")
     ran = [
-        report for report in terminalreporter.getreports("passed") if "tests/docs/" in report.nodeid
+        report
+        for report in terminalreporter.getreports("passed")
+        if "tests/docs/test_pages" in report.nodeid
     ]
     if ran:
         found = ", ".join(f"{count} {kind}" for kind, count in sorted(counts().items()))

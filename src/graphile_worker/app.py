@@ -43,6 +43,7 @@ class App(Tasks[D]):
         include: Iterable[Tasks[Any]] = (),
         use_local_time: bool = False,
         max_payload_bytes: int | None = None,
+        prepared_statements: bool = True,
     ) -> None: ...
     @overload
     def __init__(
@@ -54,6 +55,7 @@ class App(Tasks[D]):
         include: Iterable[Tasks[D]] = (),
         use_local_time: bool = False,
         max_payload_bytes: int | None = None,
+        prepared_statements: bool = True,
     ) -> None: ...
     def __init__(
         self,
@@ -64,6 +66,7 @@ class App(Tasks[D]):
         include: Iterable[Tasks[Any]] = (),
         use_local_time: bool = False,
         max_payload_bytes: int | None = None,
+        prepared_statements: bool = True,
     ) -> None:
         super().__init__()
         self.lifespan = lifespan
@@ -76,6 +79,7 @@ class App(Tasks[D]):
             "schema": schema,
             "use_local_time": use_local_time,
             "max_payload_bytes": max_payload_bytes,
+            "prepared_statements": prepared_statements,
         }
         self._blocking: sync.Client | None = None
         self._making = threading.Lock()
@@ -180,6 +184,7 @@ class App(Tasks[D]):
         concurrency: int | None = None,
         tasks: Collection[str] | None = None,
         database: object = None,
+        schema: str | None = None,
         forbidden_flags: ForbiddenFlags = None,
         logger: Logger | logging.Logger | None = None,
         handle_signals: bool = False,
@@ -190,10 +195,12 @@ class App(Tasks[D]):
         """
         chosen = options or WorkerOptions()
         given: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
-        if self._options["schema"] is not None:
-            given["schema"] = self._options["schema"]
+        if schema or self._options["schema"]:
+            given["schema"] = schema or self._options["schema"]
         if self._options["use_local_time"]:
             given["use_local_time"] = True
+        if not self._options["prepared_statements"]:
+            given["prepared_statements"] = False
         return Runner(
             self._dsn if database is None else database,
             self if tasks is None else self._some(tasks),

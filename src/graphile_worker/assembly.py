@@ -42,7 +42,7 @@ Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 DRAIN_WITHIN = timedelta(seconds=3)
 
 # A lifespan may take so long to end while there are jobs that wait to be handed back.
-LIFESPAN_WITHIN = 3.0
+LIFESPAN_WITHIN = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

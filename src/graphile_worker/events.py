@@ -76,6 +76,8 @@ class JobSucceeded(JobEvent):
 
     name = "job:success"
     duration: timedelta
+    # What a task raised after its own transaction had ended the job.
+    late_error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

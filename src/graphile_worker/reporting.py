@@ -73,6 +73,7 @@ class _Lines:
 
     def _always(self) -> dict[type[Event], Callable[[Any], None]]:
         return {
+            JobSucceeded: self.failed_late,
             JobErrored: self.errored,
             JobFailed: self.failed,
             JobLockLost: self.lock_lost,
@@ -96,7 +97,17 @@ class _Lines:
     def job_started(self, event: JobStarted) -> None:
         self._job(event).debug("began job %s (%s)", event.job.id, event.job.task_identifier)
 
+    def failed_late(self, event: JobSucceeded) -> None:
+        if event.late_error is not None:
+            self._job(event).warning(
+                "job %s was done with its own transaction, then its task raised %s",
+                event.job.id,
+                error_line(event.late_error),
+                exc_info=event.late_error,
+            )
+
     def succeeded(self, event: JobSucceeded) -> None:
+        self.failed_late(event)
         milliseconds = event.duration.total_seconds() * 1000
         job = event.job
         self._job(event).info(
@@ -139,9 +150,7 @@ class _Lines:
         if event.error is self._last_error:
             return
         self._last_error = event.error
-        self._worker(event).warning(
-            "could not ask for a job, will ask again: %s", error_line(event.error)
-        )
+        self._worker(event).warning("could not ask for a job: %s", error_line(event.error))
 
     def listening(self, event: ListenStarted) -> None:
         self._core.debug("listening for new jobs")

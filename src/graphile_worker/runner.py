@@ -254,7 +254,7 @@ class Runner:
         return self.wait().__await__()
 
     async def __aenter__(self) -> Self:
-        return await self.start()
+        return self if self._main is not None else await self.start()
 
     async def __aexit__(
         self,
@@ -285,6 +285,7 @@ class Runner:
                 yield parts
 
     async def _work(self, parts: Parts) -> None:
+        parts.pool.start()
         names = tuple(self._plan.tasks)
         self.hooks.emit(RunnerStarted(pool_id=parts.pool.id, tasks=names))
         await parts.pool.run()

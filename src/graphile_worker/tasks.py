@@ -112,8 +112,8 @@ class JobContext(Protocol[C]):
     @property
     def schema(self) -> str: ...
 
-    def wait_cancelled(self) -> Any:
-        """Return once the worker asks this task to give up."""
+    def wait_cancelled(self, within: timedelta | None = None) -> Any:
+        """Sleep until the worker asks this task to give up; False if that takes longer."""
         ...
 
     def add_job(

@@ -350,8 +350,8 @@ def test_an_error_of_one_fetch_is_said_once_however_many_waited_for_it(said, lin
     said(*(GetJobErrored(pool_id="p1", worker_id=worker, error=each) for each, worker in told))
 
     assert lines.said == [
-        ("warning", "could not ask for a job, will ask again: OSError: gone"),
-        ("warning", "could not ask for a job, will ask again: OSError: gone again"),
+        ("warning", "could not ask for a job: OSError: gone"),
+        ("warning", "could not ask for a job: OSError: gone again"),
     ]
     assert lines[0].scope == {"label": "worker", "worker_id": "w1"}
 

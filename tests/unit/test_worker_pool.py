@@ -201,7 +201,7 @@ class Functions:
 
     def polite_plain(self, payload: object, ctx: Any) -> None:
         self._loop.call_soon_threadsafe(self.begun.release)
-        assert ctx.wait_cancelled(20)
+        assert ctx.wait_cancelled(timedelta(seconds=20))
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["exception"] = capped(self.formatException(record.exc_info))
         beside = {name: value for name, value in vars(record).items() if name not in _USUAL}
-        return _json({**beside, **line})
+        return _json({**line, **beside, **line})
 
 
 def _json(line: dict[str, Any]) -> str:

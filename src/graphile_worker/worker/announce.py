@@ -34,8 +34,11 @@ def announce_end(
         case Interrupted():
             hooks.emit(JobInterrupted(**where))
             return
-        case Completed() | Written():
+        case Completed():
             hooks.emit(JobSucceeded(**where, duration=duration))
+            hooks.emit(JobFinished(**where, error=None))
+        case Written(_, late_error):
+            hooks.emit(JobSucceeded(**where, duration=duration, late_error=late_error))
             hooks.emit(JobFinished(**where, error=None))
         case Failed(_, error, _, give_up):
             hooks.emit(JobErrored(**where, error=error, duration=duration))

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from graphile_worker import sync
@@ -34,11 +35,15 @@ class Cancellation:
         self._in_threads.set()
         self._on_loop.set()
 
-    async def wait(self) -> None:
-        await self._on_loop.wait()
+    async def wait(self, within: timedelta | None) -> bool:
+        try:
+            async with asyncio.timeout(_seconds(within)):
+                return await self._on_loop.wait()
+        except TimeoutError:
+            return False
 
-    def wait_in_thread(self, timeout: float | None) -> bool:
-        return self._in_threads.wait(timeout)
+    def wait_in_thread(self, within: timedelta | None) -> bool:
+        return self._in_threads.wait(_seconds(within))
 
 
 class Surroundings(NamedTuple):
@@ -103,8 +108,8 @@ class Context:
         job = self.held.job
         return job_logger(self._around.logger, self.worker_id, job.task_identifier, job.id)
 
-    async def wait_cancelled(self) -> None:
-        await self._around.cancellation.wait()
+    async def wait_cancelled(self, within: timedelta | None = None) -> bool:
+        return await self._around.cancellation.wait(within)
 
     async def add_job(
         self,
@@ -168,9 +173,8 @@ class BlockingContext:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
-    def wait_cancelled(self, timeout: float | None = None) -> bool:
-        """Sleep until the worker asks to give up; False if that took longer than `timeout`."""
-        return self._around.cancellation.wait_in_thread(timeout)
+    def wait_cancelled(self, within: timedelta | None = None) -> bool:
+        return self._around.cancellation.wait_in_thread(within)
 
     def add_job(
         self,
@@ -228,6 +232,10 @@ class BlockingContext:
         if self._around.blocking_database is None:
             raise _nothing_blocking()
         return self._around.blocking_database
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
 
 
 def _nothing_blocking() -> ConfigurationError:

@@ -40,9 +40,10 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The task itself ended the job, in a transaction of its own."""
+    """The task itself ended the job, in a transaction of its own; what it raised after that."""
 
     held: HeldJob
+    late_error: BaseException | None = None
 
 
 Outcome = Completed | Failed | Snoozed | Interrupted | Written

@@ -63,6 +63,7 @@ class WorkerPool:
         self._stop_after = _seconds(stop_after)
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
+        self._fetching: asyncio.Task[None] | None = None
         self._running: dict[asyncio.Task[None], Worker] = {}
         self._fatal: BaseException | None = None
 
@@ -111,11 +112,18 @@ class WorkerPool:
             self._force.set()
             self._hooks.emit(PoolForcefulShutdown(pool_id=self.id, message=message))
 
+    def start(self) -> None:
+        """Let all workers begin."""
+        self._hooks.emit(PoolCreated(pool_id=self.id))
+        self._fetching = asyncio.create_task(self._source.run())
+        self._running = {self._start(worker): worker for worker in self._workers}
+
     async def run(self) -> None:
         """Work until told to stop, and stop; raises what made it impossible to go on."""
-        self._hooks.emit(PoolCreated(pool_id=self.id))
-        fetching = asyncio.create_task(self._source.run())
-        self._running = {self._start(worker): worker for worker in self._workers}
+        if self._fetching is None:
+            self.start()
+        assert self._fetching is not None
+        fetching = self._fetching
         try:
             await self._until_stopping(fetching)
             await self._let_finish()

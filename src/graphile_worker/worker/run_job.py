@@ -36,7 +36,7 @@ async def run_job(
     try:
         async with asyncio.timeout(_seconds(task)):
             if task.runs_on_loop:
-                await _run_on_loop(task, context, hooks, running)
+                await _run_on_loop(task, context if task.is_async else blocking, hooks, running)
             else:
                 await _run_in_thread(task, context, blocking, threads, hooks, running)
     except Snooze as signal:
@@ -62,7 +62,7 @@ async def run_job(
 
 
 async def _run_on_loop(
-    task: Task[..., Any], context: Context, hooks: Hooks, running: RunningJob
+    task: Task[..., Any], context: Context | BlockingContext, hooks: Hooks, running: RunningJob
 ) -> None:
     # Read here, so that a payload that cannot be read fails this job alone.
     args, kwargs = task.signature.call(context.job.payload, context)
@@ -93,7 +93,7 @@ async def _run_in_thread(
 def _failed(task: Task[..., Any], context: Context, error: BaseException) -> Outcome:
     if context.written:
         # The job ended with the task's own transaction; what came after changes nothing.
-        return Written(context.held)
+        return Written(context.held, error)
     if isinstance(error, JobNotHeld) or task.options.retry is None:
         return Failed(context.held, error)
     try:

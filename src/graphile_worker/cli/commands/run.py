@@ -55,7 +55,9 @@ def _runner(settings: WorkerSettings) -> Runner:
     tasks = _tasks(settings)
     options = WorkerOptions(**settings.given_options())
     if isinstance(tasks, App):
-        return tasks.worker(options, database=settings.connection, handle_signals=True)
+        return tasks.worker(
+            options, database=settings.connection, schema=settings.schema, handle_signals=True
+        )
     return Runner(settings.connection, tasks, options=options, handle_signals=True)
 
 
