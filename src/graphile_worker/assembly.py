@@ -15,7 +15,7 @@ from graphile_worker.client import Client
 from graphile_worker.clock import Clock, SystemClock
 from graphile_worker.db.borrowed import BorrowedDatabase
 from graphile_worker.db.database import perform
-from graphile_worker.db.migrate import migrating
+from graphile_worker.db.migrate import checking, migrating
 from graphile_worker.db.psycopg import implementation
 from graphile_worker.db.reserved import WorkerDatabases
 from graphile_worker.errors import ConfigurationError, JobsLeftLocked, SchemaTooNew
@@ -100,8 +100,7 @@ async def assembled(
         stack.push_async_callback(databases.close)
         stack.enter_context(log_events(plan.hooks, plan.logger, pool_id))
         _check(plan)
-        if plan.migrate:
-            await _migrate(plan, databases)
+        await _prepare_schema(plan, databases)
         parts = Parts(plan, databases)
         stack.callback(parts.threads.close)
         stack.push_async_exit(partial(_finish, plan, parts))
@@ -155,8 +154,11 @@ def _check(plan: Blueprint) -> None:
         plan.logger.warning("psycopg runs in pure Python, several times slower: install [binary]")
 
 
-async def _migrate(plan: Blueprint, databases: WorkerDatabases) -> None:
+async def _prepare_schema(plan: Blueprint, databases: WorkerDatabases) -> None:
     schemas = databases.tasks.schemas
+    if not plan.migrate:
+        await perform(databases.tasks, checking(schemas))
+        return
     async with plan.hooks.around_async(Migrating(schema=schemas.shared)):
         # Not on the worker's own connections, whose statements must be quick.
         await perform(databases.tasks, migrating(schemas))

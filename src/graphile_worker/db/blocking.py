@@ -182,7 +182,8 @@ class _KeptConnection:
 
     def is_idle(self) -> bool:
         # An exception out of a signal handler can leave a call in the middle of its statement.
-        return self._connection.info.transaction_status == TransactionStatus.IDLE
+        idle = self._connection.info.transaction_status == TransactionStatus.IDLE
+        return idle and self._connection.autocommit
 
     def close(self) -> None:
         if self._process == os.getpid():

@@ -52,7 +52,8 @@ def open_database(
     if is_a(source, "asyncpg.pool", "Pool"):
         return LentDatabase(source.acquire, _asyncpg_transaction(source), schemas)  # type: ignore[attr-defined]  # known by class
     if is_a(source, "sqlalchemy.ext.asyncio", "AsyncEngine"):
-        return LentDatabase(source.begin, _sqlalchemy_transaction(source), schemas)  # type: ignore[attr-defined]  # known by class
+        engine: Any = source
+        return LentDatabase(engine.begin, _sqlalchemy_transaction(engine), schemas, engine.connect)
     raise ConfigurationError(
         f"a {type(source).__qualname__} is not a database for async code: expected a connection "
         "string, a psycopg AsyncConnectionPool, an asyncpg Pool or a SQLAlchemy AsyncEngine. "
@@ -85,10 +86,18 @@ def open_blocking_database(
 class LentDatabase:
     """Borrows a connection for each query, which commits as the connection is given back."""
 
-    def __init__(self, connect: Borrowing, begin: Borrowing, schemas: Schemas) -> None:
+    def __init__(
+        self,
+        connect: Borrowing,
+        begin: Borrowing,
+        schemas: Schemas,
+        keep: Borrowing | None = None,
+    ) -> None:
         self.schemas = schemas
         self._connect = connect
         self._begin = begin
+        # For somebody who does nothing with it that could be committed.
+        self._keep = keep or connect
 
     def at_most(self, count: int) -> "LentDatabase":
         """The same pool, for somebody who may have so many of its connections at once."""
@@ -113,14 +122,16 @@ class LentDatabase:
     @asynccontextmanager
     async def listen(self, *channels: str) -> AsyncIterator[Listening]:
         """Listen on one connection of the pool, which is not there for others meanwhile."""
-        async with self._connect() as connection:
+        async with self._keep() as connection:
             raw = await _of_driver(connection)
             try:
                 async with listening(raw, *channels) as heard:
                     yield heard
             finally:
                 # It listens: let the pool make another one for others.
-                await raw.close()
+                await (
+                    connection.invalidate() if hasattr(connection, "invalidate") else raw.close()
+                )
 
     async def close(self) -> None:
         """Nothing: the pool is the caller's."""

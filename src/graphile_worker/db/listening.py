@@ -72,25 +72,28 @@ class _PsycopgListening(_Heard):
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         super().__init__()
         self._connection = connection
+        # Asked for now: a connection that was lost does not tell any more.
+        self._socket = connection.fileno()
         self._loop = asyncio.get_running_loop()
 
     async def start(self, *channels: str) -> None:
         self._connection.add_notify_handler(self._notified)
         for channel in channels:
             await self._connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
-        self._loop.add_reader(self._connection.fileno(), self._read)
+        self._loop.add_reader(self._socket, self._read)
 
     async def check(self, within: float) -> None:
         # psycopg wants the socket for itself while it asks.
-        self._loop.remove_reader(self._connection.fileno())
+        self._loop.remove_reader(self._socket)
         async with asyncio.timeout(within):
             await self._connection.execute("select 1")
-        self._loop.add_reader(self._connection.fileno(), self._read)
+        self._loop.add_reader(self._socket, self._read)
 
     def stop(self) -> None:
         self._connection.remove_notify_handler(self._notified)
+        # The number of a closed socket may be another's by now.
         if not self._connection.closed:
-            self._loop.remove_reader(self._connection.fileno())
+            self._loop.remove_reader(self._socket)
 
     def _read(self) -> None:
         connection = self._connection.pgconn
@@ -99,7 +102,7 @@ class _PsycopgListening(_Heard):
             while found := connection.notifies():
                 self.put(Notification(found.relname.decode(), found.extra.decode()))
         except Exception as error:
-            self._loop.remove_reader(self._connection.fileno())
+            self._loop.remove_reader(self._socket)
             self.put(error)
 
     def _notified(self, found: Any) -> None:

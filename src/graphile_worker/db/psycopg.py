@@ -159,8 +159,7 @@ class _OpenConnections:
         if connection.closed:
             # Where one was lost, the others most likely are too, and may not say so.
             await self._close_idle()
-        # A call that was cancelled may leave a statement behind.
-        elif self._closed or connection.info.transaction_status != TransactionStatus.IDLE:
+        elif self._closed or not _is_as_new(connection):
             await connection.close()
         else:
             self._idle.append(connection)
@@ -168,6 +167,12 @@ class _OpenConnections:
     async def _close_idle(self) -> None:
         while self._idle:
             await self._idle.pop().close()
+
+
+def _is_as_new(connection: AsyncConnection[TupleRow]) -> bool:
+    # A call that was cancelled may leave a statement behind, and a task may change the mode.
+    idle = connection.info.transaction_status == TransactionStatus.IDLE
+    return idle and connection.autocommit
 
 
 async def _answers(connection: AsyncConnection[TupleRow]) -> bool:

@@ -5,6 +5,7 @@ Fifty tasks that each hold a connection wait for one another, not the worker for
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import psycopg_pool
 
@@ -13,6 +14,7 @@ from graphile_worker.db.borrowed import BorrowedDatabase
 from graphile_worker.db.database import Database
 from graphile_worker.db.lent import LentDatabase, open_database
 from graphile_worker.db.psycopg import PsycopgDatabase
+from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import WorkerOptions
 from graphile_worker.sql.identifiers import Schemas
 
@@ -47,8 +49,14 @@ def reserved(source: object, options: WorkerOptions) -> WorkerDatabases:
         return _own(source, schemas, options)
     lent = open_database(source, schemas)
     assert isinstance(lent, LentDatabase)
-    tasks = lent.at_most(max(1, _size(source, options) - options.own_connections - 1))
-    return WorkerDatabases(lent, tasks)
+    size = _size(source, options)
+    # One listens, one takes and settles jobs, and at least one is for tasks.
+    least = 3 if options.listen else 2
+    if size < least:
+        raise ConfigurationError(
+            f"the pool has {size} connections at most, and a worker needs {least}"
+        )
+    return WorkerDatabases(lent, lent.at_most(max(1, (size + 1 - least) // 2)))
 
 
 def borrowed(connection: object, options: WorkerOptions) -> WorkerDatabases:
@@ -84,4 +92,9 @@ def _size(pool: object, options: WorkerOptions) -> int:
     if hasattr(pool, "get_max_size"):
         size: int = pool.get_max_size()
         return size
+    queue: Any = getattr(pool, "pool", None)
+    if hasattr(queue, "size"):
+        # Of SQLAlchemy; -1 is as many as anybody wants.
+        most: int = queue.size() + queue._max_overflow
+        return options.max_pool_size if queue._max_overflow < 0 else most
     return options.max_pool_size

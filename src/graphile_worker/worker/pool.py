@@ -158,7 +158,11 @@ class WorkerPool:
         worker = self._running.pop(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._hooks.emit(WorkerFatalError(pool_id=self.id, worker_id=worker.id, error=error))
+            self._hooks.emit(
+                WorkerFatalError(
+                    pool_id=self.id, worker_id=worker.id, error=error, job_error=worker.job_error
+                )
+            )
             self.stop_because_of(error)
         self._hooks.emit(WorkerStopped(pool_id=self.id, worker_id=worker.id, error=error))
 

@@ -41,6 +41,7 @@ class Worker:
     ) -> None:
         self.id = f"worker-{secrets.token_hex(9)}"
         self.holds: HeldJob | None = None
+        self.job_error: BaseException | None = None
         self.count = 0
         self._source = source
         self._settler = settler
@@ -70,6 +71,7 @@ class Worker:
         if context.abandoned:
             return
         duration = timedelta(seconds=time.monotonic() - began)
+        self.job_error = outcome.error if isinstance(outcome, Failed) else None
         still_ours = await self._settler.settle(outcome)
         self._release()
         self.count += 1

@@ -4,7 +4,10 @@ with returned as (
   update :schema._private_jobs as jobs
   set attempts = case
         -- Superseded by its key since it was locked: it must not be revived.
-        when jobs.attempts >= jobs.max_attempts and jobs.updated_at > jobs.locked_at
+        when jobs.attempts >= jobs.max_attempts
+          and jobs.key is null
+          and jobs.updated_at > jobs.created_at
+          and jobs.updated_at > jobs.locked_at
           then jobs.attempts
         else greatest(0, jobs.attempts - 1)
       end,
