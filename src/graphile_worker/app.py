@@ -73,7 +73,8 @@ class App(Tasks[D]):
         self.hooks = Hooks()
         self.on = self.hooks.on
         self.around = self.hooks.around
-        self._dsn = dsn
+        self.dsn = dsn
+        self.schema = schema
         self._options: dict[str, Any] = {
             "hooks": self.hooks,
             "schema": schema,
@@ -195,14 +196,14 @@ class App(Tasks[D]):
         """
         chosen = options or WorkerOptions()
         given: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
-        if schema or self._options["schema"]:
-            given["schema"] = schema or self._options["schema"]
+        if schema or self.schema:
+            given["schema"] = schema or self.schema
         if self._options["use_local_time"]:
             given["use_local_time"] = True
         if not self._options["prepared_statements"]:
             given["prepared_statements"] = False
         return Runner(
-            self._dsn if database is None else database,
+            self.dsn if database is None else database,
             self if tasks is None else self._some(tasks),
             options=replace(chosen, **given),
             lifespan=self.lifespan,
@@ -255,12 +256,12 @@ class App(Tasks[D]):
     def _client(self) -> Client:
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
-            self._clients[loop] = Client(self._dsn, **self._options)
+            self._clients[loop] = Client(self.dsn, **self._options)
         return self._clients[loop]
 
     def _blocking_client(self) -> sync.Client:
         # Two threads may come first at once, and share one client all the same.
         with self._making:
             if self._blocking is None:
-                self._blocking = sync.Client(self._dsn, **self._options)
+                self._blocking = sync.Client(self.dsn, **self._options)
             return self._blocking

@@ -91,19 +91,22 @@ def task_files(folder: Path, inside: tuple[str, ...] = ()) -> Iterator[tuple[str
                 yield from task_files(entry, (*inside, entry.name))
         elif not FILE_NAME.fullmatch(entry.name) or not entry.is_file():
             logger.info("ignored file %s", entry)
-        elif entry.suffix == ".py":
+        elif entry.suffix != ".py":
+            logger.info("ignored file %s, which is not Python", entry)
+        else:
             yield "/".join((*inside, entry.name.partition(".")[0])), entry.resolve()
 
 
 def _task_of(identifier: str, file: Path) -> Task[..., Any] | None:
     module = _imported(file, identifier)
-    function = getattr(module, "task", None)
-    if inspect.isfunction(function):
-        return positional_task(identifier, function)
+    for name in ("task", identifier.rpartition("/")[2]):
+        function = getattr(module, name, None)
+        if inspect.isfunction(function):
+            return positional_task(identifier, function)
     made = [value for value in vars(module).values() if isinstance(value, Task)]
     if len(made) == 1:
         return made[0].named(identifier)
-    logger.warning("%s holds neither a function named task nor one task object", file)
+    logger.warning("%s holds no function named task or like the file, nor one task object", file)
     return None
 
 

@@ -19,8 +19,8 @@ class WorkerOptions:
     """How a worker, and what migrates for it, is set up.
 
     `concurrency` jobs run at once. `max_pool_size` connections serve them: one listens, half of the
-    rest is kept for taking and settling jobs, the others are lent to async tasks, but one at least.
-    Plain functions that ask for a connection get one of as many again, and two to add jobs.
+    rest is kept for taking and settling jobs, the others are lent to tasks: at least one to async
+    ones and one to plain functions. One more is opened when a plain function adds jobs.
 
     After `abort_after` a graceful stop asks running tasks to give up, at `stop_after` it cancels
     them and hands their jobs back, to run again after `interrupted_job_retry_delay`. None waits for

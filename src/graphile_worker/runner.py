@@ -205,7 +205,7 @@ class Runner:
 
     async def run_once(self) -> int:
         """Run every job that is ready, and those that become so meanwhile; how many were run."""
-        async with self._assembled(reserved(self._database, self.options), once=True) as parts:
+        async with self._assembled(self._databases(), once=True) as parts:
             await self._work(parts)
             return parts.pool.count
 
@@ -267,7 +267,7 @@ class Runner:
     # How it goes
 
     async def _run(self, started: asyncio.Future[None]) -> None:
-        databases = reserved(self._database, self.options)
+        databases = self._databases()
         async with self._assembled(databases) as parts, beside(self._plan, parts):
             if not started.done():
                 started.set_result(None)
@@ -283,6 +283,9 @@ class Runner:
             async with assembled(self._plan, databases, once=once) as parts:
                 self._parts = parts
                 yield parts
+
+    def _databases(self) -> WorkerDatabases:
+        return reserved(self._database, self.options, self._plan.tasks.values())
 
     async def _work(self, parts: Parts) -> None:
         parts.pool.start()

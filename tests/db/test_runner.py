@@ -16,7 +16,7 @@ import psycopg_pool
 import pytest
 import sqlalchemy
 from psycopg.rows import dict_row
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from graphile_worker import (
@@ -905,11 +905,24 @@ def sqlalchemy_connection(driver: str) -> Any:
     return connect
 
 
+def sqlalchemy_session(driver: str) -> Any:
+    @asynccontextmanager
+    async def connect(database: Any) -> AsyncIterator[Any]:
+        engine = create_async_engine(database.sqlalchemy_url(driver), poolclass=NullPool)
+        async with AsyncSession(engine) as session:
+            yield session
+            await session.rollback()
+
+    return connect
+
+
 CONNECTIONS = {
     "psycopg": psycopg_connection,
     "asyncpg": asyncpg_connection,
     "SQLAlchemy, psycopg": sqlalchemy_connection("psycopg"),
     "SQLAlchemy, asyncpg": sqlalchemy_connection("asyncpg"),
+    "SQLAlchemy session, psycopg": sqlalchemy_session("psycopg"),
+    "SQLAlchemy session, asyncpg": sqlalchemy_session("asyncpg"),
 }
 every_connection = pytest.mark.parametrize("kind", CONNECTIONS)
 
@@ -1232,9 +1245,10 @@ async def test_statements_are_prepared_unless_told_otherwise(
     start, recorder, database, sql, prepared
 ):
     sql.run(f"alter database {database.name} set log_statement = 'all'")
-    runner = await start({"work": nothing}, prepared_statements=prepared)
+    # One connection takes and settles all jobs: statements are prepared when used repeatedly.
+    runner = await start({"work": nothing}, prepared_statements=prepared, max_pool_size=2)
 
-    for n in range(1, 9):
+    for n in range(1, 11):
         await runner.add_job("work")
         await recorder.wait_for(JobSucceeded, count=n)
     sessions = sql.run(f"select pid from ({OTHER_SESSIONS}) _")

@@ -63,8 +63,13 @@ class Program:
         return self._err.text
 
     @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._process.poll()
+
+    @property
     def is_running(self) -> bool:
-        return self._process.poll() is None
+        return self.code is None
 
     def hear(self, words: str, within: float = PATIENCE) -> str:
         """The first line on standard error with these words, once it is there."""
@@ -78,7 +83,9 @@ class Program:
             assert not ended, f"it ended without saying {words!r}:\n{self.err}"
             return None
 
-        return eventually(look, f"the program says {words!r}", within) or ""
+        found = eventually(look, f"the program says {words!r}", within)
+        assert found is not None
+        return found
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)

@@ -1,6 +1,7 @@
 """Workers in the test's own process: hear all that they say, wait for it, and end what is left."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -39,7 +40,12 @@ class Recorder:
         return [each for each in self.events if isinstance(each, kind) and _has(each, facts)]
 
     async def wait_for(
-        self, kind: type[E], *, count: int = 1, timeout: float = PATIENCE, **facts: Any
+        self,
+        kind: type[E],
+        *,
+        count: int = 1,
+        timeout: float = PATIENCE,  # noqa: ASYNC109  # it says what was heard instead
+        **facts: Any,
     ) -> list[E]:
         """All of a kind that were heard, once there are so many of them."""
         try:
@@ -84,11 +90,12 @@ async def runners_on(database: Any, hooks: Hooks) -> AsyncIterator[Start]:
         await asyncio.gather(*(runner.kill() for runner in started), return_exceptions=True)
 
 
-async def until(condition: Callable[[], object], *, timeout: float = PATIENCE) -> None:
+async def until(condition: Callable[[], object]) -> None:
     """Until something is so that nobody announces, such as a row in a table."""
-    async with asyncio.timeout(timeout):
-        while not condition():
-            await asyncio.sleep(0.01)
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        await asyncio.sleep(0.01)
 
 
 def _has(event: Event, facts: dict[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from graphile_worker.cli.settings import (
     database_options,
     worker_options,
 )
+from graphile_worker.cli.streams import flush_all, open_all
 from graphile_worker.errors import GraphileWorkerError
 
 
@@ -41,8 +42,11 @@ command.add_command(migrate)
 
 def main() -> None:
     """Run the command; what a person can act on is one line, not a traceback."""
+    open_all()
     try:
         command(prog_name="graphile-worker")
     except (GraphileWorkerError, psycopg.Error) as error:
         say(error)
         sys.exit(getattr(error, "exit_code", 1))
+    finally:
+        flush_all()

@@ -3,6 +3,7 @@
 Fifty tasks that each hold a connection wait for one another, not the worker for them.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,12 +18,13 @@ from graphile_worker.db.psycopg import PsycopgDatabase
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import WorkerOptions
 from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.tasks import Task
 
 # A statement of the worker takes milliseconds: what takes longer has lost its server.
 ANSWER_WITHIN = timedelta(seconds=10)
 
-# For jobs that plain functions add: short statements, so few will do.
-ADDING = 2
+# For jobs that plain functions add: short statements, so one will do.
+ADDING = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,13 @@ class WorkerDatabases:
                 blocking.close()
 
 
-def reserved(source: object, options: WorkerOptions) -> WorkerDatabases:
+def reserved(
+    source: object, options: WorkerOptions, tasks: Collection[Task[..., Any]]
+) -> WorkerDatabases:
     """The connections for a worker on a database: a connection string, or a pool or engine."""
     schemas = Schemas.named(options.schema, options.ext_schema)
     if source is None or isinstance(source, str):
-        return _own(source, schemas, options)
+        return _own(source, schemas, options, _shares(options, tasks))
     lent = open_database(source, schemas)
     assert isinstance(lent, LentDatabase)
     size = _size(source, options)
@@ -65,7 +69,17 @@ def borrowed(connection: object, options: WorkerOptions) -> WorkerDatabases:
     return WorkerDatabases(only, only)
 
 
-def _own(source: str | None, schemas: Schemas, options: WorkerOptions) -> WorkerDatabases:
+def _shares(options: WorkerOptions, tasks: Collection[Task[..., Any]]) -> tuple[int, int]:
+    """How many of the connections for tasks are lent to async ones, how many to plain functions."""
+    count = options.task_connections
+    if not all(task.is_async for task in tasks) and any(task.is_async for task in tasks):
+        return (count + 1) // 2, max(1, count // 2)
+    return count, count
+
+
+def _own(
+    source: str | None, schemas: Schemas, options: WorkerOptions, shares: tuple[int, int]
+) -> WorkerDatabases:
     prepared = options.prepared_statements
     return WorkerDatabases(
         PsycopgDatabase(
@@ -75,12 +89,8 @@ def _own(source: str | None, schemas: Schemas, options: WorkerOptions) -> Worker
             prepared_statements=prepared,
             answer_within=ANSWER_WITHIN,
         ),
-        PsycopgDatabase(
-            source, schemas, max_size=options.task_connections, prepared_statements=prepared
-        ),
-        BlockingConnections(
-            source, schemas, max_size=options.task_connections, prepared_statements=prepared
-        ),
+        PsycopgDatabase(source, schemas, max_size=shares[0], prepared_statements=prepared),
+        BlockingConnections(source, schemas, max_size=shares[1], prepared_statements=prepared),
         BlockingConnections(source, schemas, max_size=ADDING, prepared_statements=prepared),
     )
 

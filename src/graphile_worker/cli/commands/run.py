@@ -4,7 +4,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Coroutine
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from graphile_worker.app import App
 from graphile_worker.cli.health import health_server
 from graphile_worker.cli.log_format import configure
 from graphile_worker.cli.settings import WorkerSettings
+from graphile_worker.cli.streams import flush_all
 from graphile_worker.errors import ConfigurationError, GraphileWorkerError
 from graphile_worker.loading import load_app
 from graphile_worker.options import WorkerOptions, default_schema
@@ -39,7 +39,7 @@ def work(settings: WorkerSettings) -> int:
 def _migrate(settings: WorkerSettings) -> int:
     with _client(settings) as client:
         level = client.migrate()
-    click.echo(f"schema {settings.schema or default_schema()} is up to date, at level {level}")
+    click.echo(f"schema {_schema(settings) or default_schema()} is up to date, at level {level}")
     return 0
 
 
@@ -120,21 +120,26 @@ def say(error: BaseException) -> None:
 
 
 def _leave(code: int) -> None:
-    # Nobody may be there to read it.
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-    with suppress(OSError, ValueError):
-        sys.stderr.flush()
+    flush_all()
     os._exit(code)
 
 
 def _client(settings: WorkerSettings) -> Client:
-    given = settings.given_options()
-    return Client(
-        settings.connection,
-        schema=given.get("schema"),
-        prepared_statements=given.get("prepared_statements", True),
-    )
+    """For the database and the schema of the flags, else of the app."""
+    app = _app(settings)
+    connection = settings.connection or (app.dsn if app else None)
+    prepared = not settings.no_prepared_statements
+    return Client(connection, schema=_schema(settings), prepared_statements=prepared)
+
+
+def _schema(settings: WorkerSettings) -> str | None:
+    app = _app(settings)
+    return settings.schema or (app.schema if app else None)
+
+
+def _app(settings: WorkerSettings) -> App[Any] | None:
+    found = None if settings.app is None else load_app(settings.app)
+    return found if isinstance(found, App) else None
 
 
 def cleanup_tasks(names: tuple[str, ...]) -> tuple[CleanupTask, ...]:

@@ -1,0 +1,1008 @@
+"""The installed command without a subcommand: a worker, its flags, its words, how it ends."""
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from graphile_worker import sync
+from tests.conftest import TestDatabase
+from tests.support.cluster import Cluster
+from tests.support.processes import INSTALLED, READY, Program, Programs, eventually
+from tests.support.sql import Sql
+
+HELLO = """
+    async def task(payload, ctx):
+        ctx.logger.info(f"Hello, {payload['name']}")
+"""
+
+SHOP = """
+    from graphile_worker import App
+
+    app = App()
+
+    @app.task
+    async def ship(order: int):
+        print("shipped", order, flush=True)
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
+    """Programs in an empty folder; the environment names the test's database."""
+    with Programs.beside(database, tmp_path) as programs:
+        yield programs
+
+
+@pytest.fixture
+def own_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    """A server that the test may take away."""
+    server = Cluster(pytestconfig.getoption("--pg")).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def greeting(programs: Programs) -> Programs:
+    """Programs in a folder with one task, `hello`."""
+    programs.write("tasks/hello.py", HELLO)
+    return programs
+
+
+# What it is
+
+
+@pytest.mark.feature("F3")
+def test_the_command_runs_the_tasks_of_the_folder_until_a_signal(greeting, sql):
+    worker = greeting.worker()
+
+    add(sql, "hello", name="Ada")
+    worker.hear("Hello, Ada")
+    add(sql, "hello", name="Grace")
+    worker.hear("Hello, Grace")
+
+    assert worker.stop(signal.SIGTERM) == 0
+    assert jobs(sql) == []
+
+
+@pytest.mark.feature("F3")
+def test_the_module_is_the_same_command(greeting, sql):
+    add(sql, "hello", name="Ada")
+
+    done = greeting.start([sys.executable, "-m", "graphile_worker", "--once"], {})
+
+    assert done.end() == 0
+    assert "Hello, Ada" in done.err
+
+
+@pytest.mark.feature("F16")
+def test_a_worker_installs_the_schema_by_itself(tmp_path, empty_database):
+    with Programs.beside(empty_database, tmp_path) as programs:
+        programs.write("tasks/hello.py", HELLO)
+        done = programs.done("--once")
+    behind = Sql(empty_database.dsn, empty_database.schema)
+    level = behind.value("select max(id) from :schema.migrations")
+    behind.close()
+
+    assert done.code == 0
+    assert level == 20
+
+
+@pytest.mark.feature("F190")
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_names_every_flag(programs, flag):
+    done = programs.done(flag)
+
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("Usage: graphile-worker")
+    for name in (
+        "-c, --connection",
+        "-s, --schema",
+        "--schema-only",
+        "--once",
+        "--crontab",
+        "-j, --jobs",
+        "-m, --max-pool-size",
+        "--poll-interval",
+        "--no-prepared-statements",
+        "--no-listen",
+        "--cleanup",
+        "--app",
+        "--log-format",
+        "--health-port",
+        "--version",
+    ):
+        assert name in done.out
+
+
+@pytest.mark.feature("F191")
+def test_the_version_is_told(programs):
+    done = programs.done("--version")
+
+    assert (done.code, done.err) == (0, "")
+    assert re.fullmatch(r"graphile-worker, version \d+\.\d+\.\d+\S*\n", done.out)
+
+
+@pytest.mark.parametrize("flags", [["--nonsense"], ["-x"], ["-j", "many"], ["--log-format", "xml"]])
+def test_what_the_command_does_not_know_ends_with_2(greeting, flags):
+    done = greeting.done(*flags)
+
+    assert (done.code, done.out) == (2, "")
+    assert "Usage: graphile-worker" in done.err
+    assert flags[0] in done.err
+    assert "Traceback" not in done.err
+
+
+# Which database, which schema
+
+
+@pytest.mark.feature("F192")
+def test_a_connection_string_says_which_database(greeting, database, sql):
+    add(sql, "hello", name="Ada")
+
+    done = greeting.done("--once", "-c", database.url, DATABASE_URL=None)
+
+    assert done.code == 0
+    assert jobs(sql) == []
+
+
+@pytest.mark.feature("F192")
+def test_database_url_says_which_database_unless_another_is_given(greeting, database, sql):
+    add(sql, "hello", name="Ada")
+    nowhere = "postgres://nobody@127.0.0.1:1/nowhere"
+
+    refused = greeting.done("--once", DATABASE_URL=nowhere)
+    done = greeting.done("--once", "--connection", database.url, DATABASE_URL=nowhere)
+
+    assert_one_line(refused)
+    assert done.code == 0
+    assert jobs(sql) == []
+
+
+@pytest.mark.feature("F192")
+def test_libpqs_variables_say_which_database(greeting, database, sql):
+    add(sql, "hello", name="Ada")
+    server = server_of(database.cluster)
+
+    done = greeting.done("--once", DATABASE_URL=None, PGDATABASE=database.name, **server)
+
+    assert done.code == 0
+    assert jobs(sql) == []
+
+
+@pytest.mark.feature("F193")
+def test_a_bare_word_is_the_name_of_a_database(greeting, database, sql):
+    add(sql, "hello", name="Ada")
+    server = server_of(database.cluster)
+
+    done = greeting.done("--once", "-c", database.name, DATABASE_URL=None, **server)
+
+    assert done.code == 0
+    assert jobs(sql) == []
+
+
+@pytest.mark.feature("F193")
+def test_ssl_true_means_that_tls_is_required(greeting, database):
+    # The server of the tests speaks no TLS, which is how it shows.
+    done = greeting.done("--once", "-c", f"{database.url}?ssl=true")
+
+    assert_one_line(done)
+    assert "does not support SSL" in done.err
+
+
+def test_without_a_database_it_says_what_to_set(greeting):
+    done = greeting.done(DATABASE_URL=None)
+
+    assert_one_line(done)
+    assert "DATABASE_URL" in done.err
+    assert "PGDATABASE" in done.err
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "host.invalid"])
+def test_a_database_that_cannot_be_reached_is_one_line(greeting, host):
+    done = greeting.done("-c", f"postgres://me@{host}/db?connect_timeout=5")
+
+    assert_one_line(done)
+
+
+@pytest.mark.feature("F194")
+def test_the_schema_may_be_given_as_a_flag_or_in_the_environment(greeting, database):
+    for flags, variable in ((["-s", "one"], "two"), ([], "two"), ([], None)):
+        done = greeting.done("--schema-only", *flags, GRAPHILE_WORKER_SCHEMA=variable)
+        assert done.code == 0
+
+    assert schemas_of(database) >= {"one", "two", "graphile_worker"}
+
+
+@pytest.mark.feature("F194")
+def test_a_worker_serves_the_schema_that_was_given(greeting, database):
+    with sync.Client(database.dsn, schema="other") as client:
+        client.migrate()
+        client.add_job("hello", {"name": "Ada"})
+
+    done = greeting.done("--once", "--schema", "other")
+
+    assert done.code == 0
+    assert "Hello, Ada" in done.err
+
+
+# What it does instead of running for ever
+
+
+@pytest.mark.feature("F195")
+def test_schema_only_installs_and_needs_no_tasks(tmp_path, empty_database):
+    with Programs.beside(empty_database, tmp_path) as programs:
+        first = programs.done("--schema-only")
+        again = programs.done("--schema-only")
+
+    for done in (first, again):
+        assert (done.code, done.err) == (0, "")
+        assert done.out == f"schema {empty_database.schema} is up to date, at level 20\n"
+
+
+@pytest.mark.feature("F196")
+def test_once_runs_what_is_ready_and_ends(greeting, sql):
+    for name in ("Ada", "Grace"):
+        add(sql, "hello", name=name)
+    sql.run("select from :schema.add_job('hello', '{}', run_at := now() + interval '1 hour')")
+
+    done = greeting.done("--once")
+
+    assert done.code == 0
+    assert "Hello, Ada" in done.err
+    assert "Hello, Grace" in done.err
+    assert jobs(sql) == [("hello", 0, None)]
+
+
+@pytest.mark.feature("F196")
+def test_once_drains_named_queues(greeting, sql):
+    for name in ("Ada", "Grace", "Barbara"):
+        payload = json.dumps({"name": name})
+        sql.run("select from :schema.add_job('hello', $1::json, queue_name := 'one')", payload)
+
+    done = greeting.done("--once", "-j", "4")
+
+    assert done.code == 0
+    assert jobs(sql) == []
+
+
+@pytest.mark.feature("F196")
+def test_once_and_schema_only_exclude_each_other(greeting):
+    done = greeting.done("--once", "--schema-only")
+
+    assert_one_line(done)
+    assert "--once and --schema-only exclude each other" in done.err
+
+
+def test_a_crontab_is_refused_until_there_is_cron(greeting):
+    greeting.write("crontab", "* * * * * hello\n")
+
+    done = greeting.done("--crontab", "crontab")
+
+    assert_one_line(done)
+    assert "--crontab" in done.err
+    assert "no cron yet" in done.err
+
+
+def test_cleanup_keeps_the_names_of_the_tasks_that_are_here(greeting, sql):
+    for name in ("hello", "forgotten"):
+        sql.run("insert into :schema._private_tasks (identifier) values ($1)", name)
+    sql.run("insert into :schema._private_job_queues (queue_name) values ('unused')")
+
+    done = greeting.done("--cleanup", "GC_TASK_IDENTIFIERS", "--cleanup", "GC_JOB_QUEUES")
+
+    assert (done.code, done.err) == (0, "")
+    assert done.out == "cleaned up: GC_TASK_IDENTIFIERS, GC_JOB_QUEUES\n"
+    assert sql.run("select identifier from :schema._private_tasks") == [("hello",)]
+    assert sql.run("select queue_name from :schema._private_job_queues") == []
+
+
+def test_cleanup_takes_a_list_and_needs_no_tasks(programs, sql):
+    add(sql, "gone")
+    sql.run("update :schema._private_jobs set attempts = max_attempts")
+
+    done = programs.done("--cleanup", "DELETE_PERMAFAILED_JOBS,GC_TASK_IDENTIFIERS")
+
+    assert (done.code, done.err) == (0, "")
+    assert jobs(sql) == []
+    assert sql.run("select identifier from :schema._private_tasks") == []
+
+
+def test_an_unknown_step_of_cleanup_is_one_line_with_those_there_are(programs):
+    done = programs.done("--cleanup", "GC_NONSENSE")
+
+    assert_one_line(done)
+    assert "GC_NONSENSE" in done.err
+    assert "GC_TASK_IDENTIFIERS" in done.err
+
+
+def test_cleanup_of_an_app_is_about_the_database_and_the_schema_of_the_app(programs, database):
+    with sync.Client(database.dsn, schema="of_the_app") as client:
+        client.migrate()
+    behind = Sql(database.dsn, "of_the_app")
+    behind.run("insert into :schema._private_tasks (identifier) values ('forgotten')")
+    programs.write("shop.py", SHOP.replace("App()", f"App({database.url!r}, schema='of_the_app')"))
+    unset = {"DATABASE_URL": None, "GRAPHILE_WORKER_SCHEMA": None}
+
+    done = programs.done("--app", "shop", "--cleanup", "GC_TASK_IDENTIFIERS", **unset)
+    left = behind.run("select identifier from :schema._private_tasks")
+    behind.close()
+
+    assert done.code == 0, done.err
+    assert left == []
+
+
+def test_schema_only_with_an_app_is_about_the_database_and_the_schema_of_the_app(
+    programs, database
+):
+    programs.write("shop.py", SHOP.replace("App()", f"App({database.url!r}, schema='of_the_app')"))
+    unset = {"DATABASE_URL": None, "GRAPHILE_WORKER_SCHEMA": None}
+
+    done = programs.done("--app", "shop", "--schema-only", **unset)
+
+    assert done.code == 0, done.err
+    assert "of_the_app" in schemas_of(database)
+
+
+# How it works
+
+
+MEETING = """
+    import asyncio
+
+    waiting = 0
+    met = asyncio.Event()
+
+    async def task(payload, ctx):
+        global waiting
+        waiting += 1
+        if waiting == payload["of"]:
+            met.set()
+        await asyncio.wait_for(met.wait(), payload.get("within", 30))
+"""
+
+
+@pytest.mark.feature("F199")
+def test_so_many_jobs_run_at_once(programs, sql):
+    programs.write("tasks/meet.py", MEETING)
+    for _ in range(3):
+        add(sql, "meet", of=3)
+
+    done = programs.done("--once", "-j", "3")
+
+    assert done.code == 0
+    assert jobs(sql) == []
+
+
+@pytest.mark.feature("F199")
+def test_one_job_runs_at_a_time_unless_more_are_asked_for(programs, sql):
+    programs.write("tasks/meet.py", MEETING)
+    for _ in range(2):
+        add(sql, "meet", of=2, within=0.2)
+
+    programs.done("--once")
+
+    # The first waited in vain; the second came when it had gone.
+    assert sorted(attempts for _, attempts, _ in jobs(sql)) == [1]
+
+
+@pytest.mark.parametrize("jobs_flag", ["0", "-1"])
+def test_no_jobs_at_once_make_no_sense(greeting, jobs_flag):
+    done = greeting.done("--jobs", jobs_flag)
+
+    assert_one_line(done)
+    assert "concurrency" in done.err
+
+
+@pytest.mark.feature("F200")
+@pytest.mark.parametrize("tasks", [["hold"], ["hold", "hold_in_thread"]], ids=["async", "both"])
+def test_the_worker_opens_no_more_connections_than_it_may(programs, sql, tasks):
+    programs.write("tasks/hold.py", HOLD)
+    programs.write("tasks/hold_in_thread.py", HOLD_IN_THREAD)
+    for number in range(30):
+        add(sql, tasks[number % len(tasks)])
+    worker = programs.worker("-j", "20", "-m", "4")
+    counts = []
+
+    def all_done() -> bool:
+        counts.append(connections(sql))
+        return not jobs(sql)
+
+    eventually(all_done, "all jobs are done")
+    assert worker.stop() == 0
+    assert 2 <= max(counts) <= 4
+    assert "max_pool_size is 4 for 20 jobs at once" in worker.err
+
+
+HOLD = """
+    async def task(payload, ctx):
+        async with ctx.connection() as connection:
+            await connection.execute("select pg_sleep(0.2)")
+"""
+
+HOLD_IN_THREAD = """
+    def task(payload, ctx):
+        with ctx.connection() as connection:
+            connection.execute("select pg_sleep(0.2)")
+"""
+
+
+@pytest.mark.feature("F200")
+def test_a_worker_needs_two_connections(greeting):
+    done = greeting.done("--max-pool-size", "1")
+
+    assert_one_line(done)
+    assert "max_pool_size must be an integer from 2" in done.err
+
+
+@pytest.mark.feature("F201")
+def test_the_poll_interval_is_in_milliseconds(greeting, sql):
+    worker = greeting.worker("--poll-interval", "50", "--no-listen")
+
+    began = time.monotonic()
+    for number in range(10):
+        add(sql, "hello", name=f"number {number}")
+        worker.hear(f"Hello, number {number}")
+
+    # Nobody was told of them: by the default every one would wait for two seconds.
+    assert time.monotonic() - began < 10
+    assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("interval", ["0", "-5"])
+def test_a_poll_that_never_rests_makes_no_sense(greeting, interval):
+    done = greeting.done("--poll-interval", interval)
+
+    assert_one_line(done)
+    assert "poll_interval" in done.err
+
+
+@pytest.mark.feature("F202")
+@pytest.mark.parametrize("flags", [[], ["--no-prepared-statements"]])
+def test_statements_are_prepared_unless_that_is_switched_off(programs, sql, flags):
+    programs.write("tasks/look.py", PREPARED)
+    for _ in range(20):
+        add(sql, "look")
+
+    done = programs.done("--once", *flags)
+
+    found = [int(line) for line in done.out.splitlines()]
+    assert len(found) == 20
+    assert (max(found) > 0) is (not flags)
+
+
+PREPARED = """
+    async def task(payload, ctx):
+        rows = await ctx.query("select count(*)::int as found from pg_prepared_statements")
+        print(rows[0]["found"], flush=True)
+"""
+
+
+@pytest.mark.parametrize(("flags", "listens"), [([], True), (["--no-listen"], False)])
+def test_a_worker_listens_unless_that_is_switched_off(greeting, sql, flags, listens):
+    worker = greeting.worker("--poll-interval", "100", *flags)
+
+    add(sql, "hello", name="Ada")
+    worker.hear("Hello, Ada")
+    found = sql.value(
+        "select count(*) from pg_stat_activity"
+        " where datname = current_database() and query ilike 'listen %'"
+    )
+
+    assert worker.stop() == 0
+    assert (found == 1) is listens
+
+
+# Where its tasks come from
+
+
+def test_an_app_is_named_by_its_module(programs, sql):
+    programs.write("shop.py", SHOP)
+    add(sql, "ship", order=7)
+
+    done = programs.done("--once", "--app", "shop:app")
+
+    assert done.code == 0
+    assert done.out == "shipped 7\n"
+
+
+def test_an_app_in_a_package_may_have_any_name(programs, sql):
+    programs.write("firm/__init__.py", "")
+    programs.write("firm/shop.py", SHOP.replace("app", "queue"))
+    add(sql, "ship", order=7)
+
+    done = programs.done("--once", "--app", "firm.shop:queue")
+
+    assert done.code == 0
+    assert done.out == "shipped 7\n"
+
+
+def test_the_app_may_be_named_in_the_environment(programs, sql):
+    programs.write("shop.py", SHOP)
+    add(sql, "ship", order=7)
+
+    done = programs.done("--once", GRAPHILE_WORKER_APP="shop")
+
+    assert done.code == 0
+    assert done.out == "shipped 7\n"
+
+
+def test_an_app_wins_over_the_folder(greeting, sql):
+    greeting.write("shop.py", SHOP)
+    add(sql, "hello", name="Ada")
+    add(sql, "ship", order=7)
+
+    done = greeting.done("--once", "--app", "shop")
+
+    assert done.code == 0
+    assert done.out == "shipped 7\n"
+    assert [name for name, _, _ in jobs(sql)] == ["hello"]
+
+
+def test_the_database_of_the_app_is_used_unless_another_is_given(programs, database, sql):
+    programs.write("shop.py", SHOP.replace("App()", f"App({database.url!r})"))
+    add(sql, "ship", order=7)
+    nowhere = "postgres://nobody@127.0.0.1:1/nowhere"
+
+    done = programs.done("--once", "--app", "shop", DATABASE_URL=nowhere)
+    refused = programs.done("--once", "--app", "shop", "-c", nowhere)
+
+    assert done.out == "shipped 7\n"
+    assert_one_line(refused)
+
+
+def test_a_schema_that_is_given_wins_over_that_of_the_app(programs, database):
+    with sync.Client(database.dsn, schema="given") as client:
+        client.migrate()
+        client.add_job("ship", {"order": 7})
+    programs.write("shop.py", SHOP.replace("App()", "App(schema='of_the_app')"))
+
+    done = programs.done("--once", "--app", "shop", "-s", "given")
+
+    assert done.code == 0, done.err
+    assert done.out == "shipped 7\n"
+
+
+def test_without_tasks_and_app_both_ways_out_are_said(programs):
+    done = programs.done()
+
+    assert_one_line(done)
+    assert "./tasks" in done.err
+    assert "--app" in done.err
+    assert "GRAPHILE_WORKER_APP" in done.err
+
+
+@pytest.mark.parametrize(
+    ("app", "words"),
+    [
+        ("nowhere:app", "there is no module 'nowhere'"),
+        ("firm.nowhere:app", "there is no module 'firm.nowhere'"),
+        ("firm:shop", "there is no app 'shop' in firm: write firm:queue"),
+        ("plain", "nothing in it is an App"),
+        ("broken", "broken could not be imported: ZeroDivisionError"),
+        ("needy", "needy could not be imported: ModuleNotFoundError"),
+        ("leaving", "leaving ended the program while it was imported"),
+    ],
+)
+def test_an_app_that_is_not_there_is_one_line(programs, app, words):
+    programs.write("firm/__init__.py", SHOP.replace("app", "queue"))
+    programs.write("plain.py", "x = 1\n")
+    programs.write("broken.py", "1 / 0\n")
+    programs.write("needy.py", "import a_module_that_nobody_has\n")
+    programs.write("leaving.py", "raise SystemExit(3)\n")
+
+    done = programs.done("--app", app)
+
+    assert_one_line(done)
+    assert words in done.err
+
+
+def test_an_app_without_tasks_is_one_line(programs):
+    programs.write("shop.py", "from graphile_worker import App\n\napp = App()\n")
+
+    done = programs.done("--app", "shop")
+
+    assert_one_line(done)
+    assert "no tasks" in done.err
+
+
+@pytest.mark.feature("F111")
+def test_files_in_folders_are_named_by_where_they_lie(programs, sql):
+    programs.write("wording.py", "GREETING = 'Good morning'\n")
+    programs.write(
+        "tasks/mail/new-users/greet_1.py",
+        """
+        from wording import GREETING
+
+        def task(payload, ctx):
+            print(GREETING, payload["name"], ctx.job.task_identifier, flush=True)
+        """,
+    )
+    add(sql, "mail/new-users/greet_1", name="Ada")
+
+    done = programs.done("--once")
+
+    assert done.code == 0
+    assert done.out == "Good morning Ada mail/new-users/greet_1\n"
+
+
+@pytest.mark.feature("F113")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "async def task(payload, ctx):\n    print(payload, ctx.job.id > 0, flush=True)\n",
+        "def task(payload, ctx):\n    print(payload, ctx.job.id > 0, flush=True)\n",
+        "def task(payload):\n    print(payload, True, flush=True)\n",
+        "async def one(payload, ctx):\n    print(payload, ctx.job.id > 0, flush=True)\n",
+        "from graphile_worker import JobContext, Tasks\n\ntasks = Tasks()\n\n"
+        "@tasks.task\ndef any_name(ctx: JobContext, a: int):\n"
+        "    print({'a': a}, ctx.job.id > 0, flush=True)\n",
+    ],
+    ids=["async", "plain", "payload only", "named like the file", "task object"],
+)
+def test_a_file_holds_one_task(programs, sql, text):
+    programs.write("tasks/one.py", text)
+    add(sql, "one", a=1)
+
+    done = programs.done("--once")
+
+    assert (done.code, done.out) == (0, "{'a': 1} True\n"), done.err
+
+
+def test_a_file_that_holds_no_task_is_a_warning_with_its_name(greeting, sql):
+    greeting.write("tasks/helpers/dates.py", "def today(): ...\n")
+    add(sql, "hello", name="Ada")
+
+    done = greeting.done("--once")
+
+    assert done.code == 0
+    line = next(line for line in done.err.splitlines() if "dates.py" in line)
+    assert line.startswith("[core] WARNING: ")
+    assert "Hello, Ada" in done.err
+
+
+@pytest.mark.feature("F112")
+@pytest.mark.parametrize("name", ["notes.txt", "hello.js", "hello.ts", "README", "spaced name.py"])
+def test_a_file_that_is_no_task_is_named_in_an_info_line(greeting, name):
+    greeting.write(f"tasks/{name}", "not Python at all\n")
+
+    done = greeting.done("--once")
+
+    assert done.code == 0
+    assert any(name in line and " INFO: " in line for line in done.err.splitlines()), done.err
+
+
+def test_a_file_that_cannot_be_imported_is_one_line_with_its_name(greeting):
+    greeting.write("tasks/mail/broken.py", "1 / 0\n")
+
+    done = greeting.done("--once")
+
+    assert_one_line(done)
+    assert "tasks/mail/broken.py could not be imported: ZeroDivisionError" in done.err
+
+
+def test_an_empty_folder_is_one_line(programs):
+    (programs.folder / "tasks").mkdir()
+
+    done = programs.done()
+
+    assert_one_line(done)
+    assert "no tasks" in done.err
+
+
+# What it says
+
+
+@pytest.mark.feature("F132", "F140", "F141", "F142")
+def test_log_lines_have_the_form_of_the_reference(greeting, sql):
+    job = add(sql, "hello", name="Ada")
+
+    done = greeting.done("--once")
+
+    scope = rf"\[job\(worker-[0-9a-f]{{18}}: hello\{{{job}\}}\)\] INFO: "
+    lines = done.err.splitlines()
+    assert done.out == ""
+    assert lines[0] == f"[core] INFO: {READY} (task names: 'hello')"
+    assert re.fullmatch(scope + "Hello, Ada", lines[1])
+    assert re.fullmatch(
+        scope + rf"completed job {job} \(hello\) with success \(\d+\.\d\d ms\)", lines[2]
+    )
+
+
+@pytest.mark.feature("F132")
+def test_json_lines_carry_the_ids_as_fields(greeting, sql):
+    job = add(sql, "hello", name="Ada")
+
+    done = greeting.done("--once", "--log-format", "json")
+
+    lines = [json.loads(line) for line in done.err.splitlines()]
+    assert lines[0]["message"].startswith(READY)
+    completed = lines[2]
+    assert completed.keys() >= {"time", "level", "logger", "worker_id", "duration_ms"}
+    found = {name: completed[name] for name in ("level", "label", "task_identifier", "job_id")}
+    assert found == {"level": "info", "label": "job", "task_identifier": "hello", "job_id": job}
+
+
+def test_a_failure_is_told_with_its_traceback(programs, sql):
+    programs.write("tasks/fail.py", "def task(payload):\n    raise ValueError('no such user')\n")
+    job = add(sql, "fail")
+
+    done = programs.done("--once")
+    again = programs.done("--once", "--log-format", "json")
+
+    assert done.code == 0
+    assert f"failed job {job} (fail, attempt 1 of 25) with error ValueError: no such" in done.err
+    assert "Traceback" in done.err
+    assert all(json.loads(line) for line in again.err.splitlines())
+
+
+@pytest.mark.feature("F141")
+def test_success_can_be_kept_quiet(programs, sql):
+    programs.write("tasks/hello.py", "def task(payload): ...\n")
+    programs.write("tasks/fail.py", "def task(payload):\n    raise ValueError('told')\n")
+    add(sql, "hello")
+    add(sql, "fail")
+
+    done = programs.done("--once", NO_LOG_SUCCESS="1")
+
+    assert done.code == 0
+    assert "completed job" not in done.err
+    assert READY not in done.err
+    assert "ValueError: told" in done.err
+
+
+@pytest.mark.feature("F133")
+@pytest.mark.parametrize("variable", [None, "GRAPHILE_LOGGER_DEBUG", "GRAPHILE_WORKER_DEBUG"])
+def test_debug_lines_come_only_when_asked_for(programs, sql, variable):
+    programs.write(
+        "tasks/hello.py", "def task(payload, ctx):\n    ctx.logger.debug('quiet words')\n"
+    )
+    job = add(sql, "hello")
+
+    done = programs.done("--once", **({variable: "1"} if variable else {}))
+
+    asked = variable is not None
+    assert ("DEBUG: quiet words" in done.err) is asked
+    assert (f"DEBUG: began job {job} (hello)" in done.err) is asked
+
+
+@pytest.mark.feature("F132")
+@pytest.mark.parametrize(
+    ("variables", "level"), [({}, "\x1b[32mINFO\x1b[0m"), ({"NO_COLOR": "1"}, "INFO")]
+)
+def test_a_terminal_shows_levels_in_colour(greeting, variables, level):
+    ours, its = pty.openpty()
+
+    done = greeting.start([INSTALLED, "--once"], variables, stderr=its)
+    done.end()
+    os.close(its)
+    said = os.read(ours, 10_000).decode()
+    os.close(ours)
+
+    assert said.startswith(f"[core] {level}: {READY}")
+
+
+# When nobody reads what it says
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_pipe_that_nobody_reads_any_more_does_not_stop_the_worker(programs, sql, stream):
+    programs.write(
+        "tasks/hello.py",
+        """
+        import sys
+
+        def task(payload, ctx):
+            print("to nobody")
+            ctx.logger.info("to nobody")
+        """,
+    )
+    for _ in range(3):
+        add(sql, "hello")
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    worker = programs.start([INSTALLED], {}, **{stream: writing})
+    os.close(writing)
+    eventually(lambda: jobs(sql) == [], "all jobs are done")
+
+    assert worker.is_running
+    assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("redirection", ["1>&-", "2>&-", "1>&- 2>&-"])
+def test_a_worker_runs_without_its_streams(greeting, sql, redirection):
+    add(sql, "hello", name="Ada")
+
+    worker = greeting.start(["sh", "-c", f'exec "$0" {redirection}', INSTALLED], {})
+    eventually(lambda: jobs(sql) == [] or not worker.is_running, "the job is done")
+
+    assert worker.is_running, worker.err
+    assert worker.stop() == 0
+
+
+# Its health
+
+
+def test_a_worker_that_takes_jobs_is_alive_and_ready(greeting):
+    port = free_port()
+
+    worker = greeting.worker("--health-port", str(port))
+
+    assert [status(port, path) for path in ("/livez", "/readyz", "/other")] == [200, 200, 404]
+    assert worker.stop() == 0
+
+
+def test_a_worker_is_not_ready_while_its_database_is_away(tmp_path, own_cluster):
+    port = free_port()
+    with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
+        programs.write("tasks/hello.py", HELLO)
+        worker = programs.worker("--health-port", str(port), "--poll-interval", "100")
+
+        before = status(port, "/readyz")
+        own_cluster.stop()
+        eventually(lambda: status(port, "/readyz") == 503, "the worker is not ready")
+
+        assert before == 200
+        assert status(port, "/livez") == 200
+        assert worker.stop() == 0
+
+
+def test_a_server_that_goes_away_leaves_no_traceback_in_the_log(tmp_path, own_cluster):
+    with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
+        programs.write("tasks/hello.py", HELLO)
+        worker = programs.worker("--poll-interval", "100", GRAPHILE_LOGGER_DEBUG="1")
+        worker.hear("listening for new jobs")
+
+        own_cluster.stop()
+        worker.hear("could not ask for a job")
+        worker.hear("cannot listen for new jobs")
+
+        assert worker.stop() == 0
+        assert "Traceback" not in worker.err, worker.err
+
+
+BLOCKED = """
+    from graphile_worker.cli import health
+    from graphile_worker.cli.main import main
+
+    # Ten seconds and one: too long to wait for in a test.
+    health.ALIVE_WITHIN, health.TURN_EVERY = 1.0, 0.1
+
+    main()
+"""
+
+
+def test_a_worker_whose_loop_is_blocked_is_not_alive(programs, sql):
+    port = free_port()
+    programs.write("tasks/block.py", "import time\n\nasync def task(payload):\n    time.sleep(4)\n")
+    worker = programs.python(BLOCKED, "--health-port", str(port))
+    worker.hear(READY)
+
+    before = status(port, "/livez")
+    add(sql, "block")
+    eventually(lambda: status(port, "/livez") == 503, "the worker is not alive")
+    eventually(lambda: status(port, "/livez") == 200, "it is alive again")
+
+    assert before == 200
+    assert worker.stop() == 0
+
+
+def test_a_port_that_is_taken_is_one_line(greeting):
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = greeting.done("--health-port", str(port))
+
+    assert_one_line(done)
+    assert str(port) in done.err
+
+
+def test_a_port_that_does_not_exist_is_refused(greeting):
+    done = greeting.done("--health-port", "70000")
+
+    assert done.code in (1, 2)
+    assert "Traceback" not in done.err, done.err
+    assert "70000" in done.err
+
+
+# When somebody migrates
+
+
+def test_a_breaking_level_that_it_does_not_know_ends_a_running_worker_with_57(greeting, sql):
+    worker = greeting.worker(GRAPHILE_LOGGER_DEBUG="1")
+    worker.hear("listening for new jobs")
+
+    with sql.connection.transaction():
+        sql.run("insert into :schema.migrations (id, breaking) values (21, true)")
+        sql.run("select pg_notify('worker:migrate', '{\"migrationNumber\":21,\"breaking\":true}')")
+
+    assert worker.end() == 57
+    last = worker.err.splitlines()[-1]
+    assert last.startswith("graphile-worker: ")
+    assert "level 21" in last
+
+
+def test_a_level_that_breaks_nothing_is_no_reason_to_stop(greeting, sql):
+    worker = greeting.worker(GRAPHILE_LOGGER_DEBUG="1")
+    worker.hear("listening for new jobs")
+
+    with sql.connection.transaction():
+        sql.run("insert into :schema.migrations (id) values (21)")
+        sql.run("select pg_notify('worker:migrate', '{\"migrationNumber\":21,\"breaking\":false}')")
+    add(sql, "hello", name="Ada")
+    worker.hear("Hello, Ada")
+
+    assert worker.stop() == 0
+
+
+# Words of this file
+
+
+def add(sql: Sql, identifier: str, **payload: object) -> int:
+    """Add a job; its id."""
+    text = json.dumps(payload)
+    found: int = sql.value("select id from :schema.add_job($1, $2::json)", identifier, text)
+    return found
+
+
+def jobs(sql: Sql) -> list[tuple[str, int, str | None]]:
+    """Task, attempts and lock of all jobs that there are."""
+    found = sql.run("select task_identifier, attempts, locked_by from :schema.jobs order by id")
+    return [(row[0], row[1], row[2]) for row in found]
+
+
+def connections(sql: Sql) -> int:
+    """How many sessions a worker has in this database."""
+    found: int = sql.value(
+        "select count(*) from pg_stat_activity where datname = current_database()"
+        " and application_name = 'graphile-worker'"
+    )
+    return found
+
+
+def schemas_of(database: TestDatabase) -> set[str]:
+    behind = Sql(database.dsn, database.schema)
+    found = behind.run("select nspname from pg_namespace")
+    behind.close()
+    return {name for (name,) in found}
+
+
+def server_of(cluster: Cluster) -> dict[str, str]:
+    """libpq's variables for all but the database."""
+    return {"PGHOST": "127.0.0.1", "PGPORT": str(cluster.port), "PGUSER": "postgres"}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def status(port: int, path: str) -> int:
+    """The status with which the worker answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            found: int = answer.status
+            return found
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def assert_one_line(done: Program) -> None:
+    """It failed as a person wants it: one line that says why, exit code 1."""
+    assert "Traceback" not in done.err, done.err
+    assert len(done.err.splitlines()) == 1, done.err
+    assert done.err.startswith("graphile-worker: ")
+    assert (done.code, done.out) == (1, "")
