@@ -156,6 +156,9 @@ def _check(plan: Blueprint) -> None:
 
 async def _prepare_schema(plan: Blueprint, databases: WorkerDatabases) -> None:
     schemas = databases.tasks.schemas
+    if isinstance(databases.own, BorrowedDatabase):
+        # Whoever lends a connection in a transaction knows what is there.
+        return
     if not plan.migrate:
         await perform(databases.tasks, checking(schemas))
         return
