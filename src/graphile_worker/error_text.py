@@ -14,7 +14,7 @@ def error_text(error: BaseException) -> str:
 
 def error_line(error: BaseException) -> str:
     """What went wrong, in one line of a log."""
-    line = _summary(error)
+    line = _storable(_summary(error))
     return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
 
 
