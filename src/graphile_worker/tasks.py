@@ -138,7 +138,7 @@ class JobContext(Protocol[C]):
         ...
 
     def connection(self) -> JobTransaction:
-        """A connection in autocommit mode, for as long as the `with` lasts."""
+        """A connection in autocommit mode, or a pool's own, for as long as the `with` lasts."""
         ...
 
     def query(self, statement: str, args: Any = None) -> Any:

@@ -113,6 +113,9 @@ class DirectSource:
         self._claims.let_go(held)
         if held.queue_id is not None:
             self._freed.add(held.queue_id)
+        if self._once:
+            # Nobody announces here what its task has added.
+            self._eager = True
 
     def stop(self) -> None:
         self._stopping.set()
