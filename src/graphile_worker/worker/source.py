@@ -18,6 +18,9 @@ from graphile_worker.worker.settle import Settler
 # The first job must run soon after a database is back.
 LONGEST_PAUSE = 0.6
 
+# How often idle workers look while others still work and nobody listens.
+ONCE = timedelta(milliseconds=100)
+
 
 class JobSource(Protocol):
     """Gives jobs that this pool has locked, one at a time."""
@@ -77,7 +80,9 @@ class DirectSource:
         self._claims = claims
         self._settler = settler
         self._hooks = hooks
-        self._poll_seconds = poll_interval.total_seconds()
+        # Once, nobody announces what tasks add.
+        interval = min(poll_interval, ONCE) if once else poll_interval
+        self._poll_seconds = interval.total_seconds()
         self._once = once
         self._asking: deque[_Ask] = deque()
         self._idle: deque[_Ask] = deque()
@@ -113,9 +118,6 @@ class DirectSource:
         self._claims.let_go(held)
         if held.queue_id is not None:
             self._freed.add(held.queue_id)
-        if self._once:
-            # Nobody announces here what its task has added.
-            self._eager = True
 
     def stop(self) -> None:
         self._stopping.set()
