@@ -15,7 +15,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
 from graphile_worker.db.conninfo import resolve
-from graphile_worker.db.database import has_input, with_retries_blocking
+from graphile_worker.db.database import has_input, has_rows, with_retries_blocking
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import render_bytes
@@ -41,7 +41,7 @@ class BlockingPsycopgConnection:
         text = render_bytes(query.statement, self._schemas)
         with RawCursor(self.raw, row_factory=tuple_row) as cursor:
             cursor.execute(text, query.args or None)
-            return query.read(cursor.fetchall() if cursor.description else [])
+            return query.read(cursor.fetchall() if has_rows(cursor.pgresult) else [])
 
 
 class BlockingPsycopgDatabase:

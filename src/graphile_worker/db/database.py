@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, TypeVar, assert_never
 
+from psycopg.pq.abc import PGresult
+
 from graphile_worker.db.listening import Listening
 from graphile_worker.db.retry import delay_after, retrying
 from graphile_worker.sql.failures import TRANSIENT, sqlstate_of
@@ -162,6 +164,11 @@ def has_input(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
+
+
+def has_rows(result: PGresult | None) -> bool:
+    """Does an answer of psycopg have columns? Its cursors describe each of them to say so."""
+    return result is not None and result.nfields > 0
 
 
 async def carry_out(plan: Plan[T], act: Callable[[Step], Awaitable[Any]]) -> T:

@@ -11,7 +11,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
 from graphile_worker.db.conninfo import resolve
-from graphile_worker.db.database import has_input, with_retries
+from graphile_worker.db.database import has_input, has_rows, with_retries
 from graphile_worker.db.deadline import ImpatientConnection
 from graphile_worker.db.listening import Listening, listening
 from graphile_worker.errors import ConfigurationError
@@ -38,7 +38,7 @@ class PsycopgConnection:
         text = render_bytes(query.statement, self._schemas)
         async with AsyncRawCursor(self.raw, row_factory=tuple_row) as cursor:
             await cursor.execute(text, query.args or None)
-            return query.read(await cursor.fetchall() if cursor.description else [])
+            return query.read(await cursor.fetchall() if has_rows(cursor.pgresult) else [])
 
 
 class PsycopgDatabase:
