@@ -72,7 +72,8 @@ def sample(process: subprocess.Popen[str], connection: psycopg.Connection) -> fl
 
 
 @pytest.mark.feature("F103")
-@pytest.mark.timeout(300)
+@pytest.mark.once
+@pytest.mark.timeout(400)
 def test_a_job_starts_about_as_soon_as_with_the_reference(database, figure):
     if database.schema != "graphile_worker":
         pytest.skip("measured once is enough")

@@ -160,6 +160,7 @@ def check(sql: Sql, count: int) -> dict[str, int]:
 
 
 @pytest.mark.feature("F5", "F92", "F95")
+@pytest.mark.once
 @pytest.mark.timeout(300)
 def test_two_python_and_two_node_workers_run_every_job_once_and_every_queue_in_turn(
     either_database, watched, figure
