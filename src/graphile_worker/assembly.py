@@ -18,6 +18,7 @@ from graphile_worker.db.database import perform
 from graphile_worker.db.migrate import checking, migrating
 from graphile_worker.db.psycopg import implementation
 from graphile_worker.db.reserved import WorkerDatabases
+from graphile_worker.error_text import error_line
 from graphile_worker.errors import ConfigurationError, JobsLeftLocked, SchemaTooNew
 from graphile_worker.events import Migrating, RunnerStopped
 from graphile_worker.hooks import NOTHING_MIGRATED, Hooks
@@ -30,7 +31,7 @@ from graphile_worker.tasks import Task
 from graphile_worker.worker.claims import Claims, ForbiddenFlags
 from graphile_worker.worker.context import Cancellation, Surroundings
 from graphile_worker.worker.listener import Listener
-from graphile_worker.worker.pool import WorkerPool
+from graphile_worker.worker.pool import WRITE_WITHIN, WorkerPool
 from graphile_worker.worker.settle import Settler
 from graphile_worker.worker.source import DirectSource
 from graphile_worker.worker.threads import Threads
@@ -66,6 +67,7 @@ class Blueprint:
 class Parts:
     """What was built; the pool last."""
 
+    claims: Claims
     pool: WorkerPool
 
     def __init__(self, plan: Blueprint, databases: WorkerDatabases) -> None:
@@ -180,11 +182,11 @@ def _pool(pool_id: str, plan: Blueprint, parts: Parts, deps: Any, *, once: bool)
         # In a caller's transaction nothing can be tried again.
         again=not isinstance(own, BorrowedDatabase),
     )
-    claims = Claims(
+    parts.claims = Claims(
         own, pool_id, plan.tasks, forbidden_flags=plan.forbidden_flags, clock=plan.clock
     )
     source = DirectSource(
-        claims, settler, plan.hooks, poll_interval=options.poll_interval, once=once
+        parts.claims, settler, plan.hooks, poll_interval=options.poll_interval, once=once
     )
     cancellation = Cancellation()
     surroundings = Surroundings(
@@ -257,6 +259,7 @@ async def _finish(
     try:
         if parts.has_pool:
             await parts.pool.hand_back_the_rest()
+            await _settle_doubts(plan, parts)
     except JobsLeftLocked as error:
         if before is None:
             raise
@@ -269,18 +272,36 @@ async def _finish(
         await plan.hooks.drain(DRAIN_WITHIN)
 
 
+async def _settle_doubts(plan: Blueprint, parts: Parts) -> None:
+    """Hand back what a last fetch may have locked whose answer never came."""
+    try:
+        async with asyncio.timeout(WRITE_WITHIN):
+            await parts.claims.settle_doubts()
+    except Exception as error:
+        plan.logger.warning("jobs of the last fetch may stay locked: %s", error_line(error))
+
+
 @asynccontextmanager
 async def _limited(plan: Blueprint, parts: Parts) -> AsyncIterator[Any]:
-    """The lifespan, whose end does not keep jobs locked for long."""
+    """The lifespan, whose end holds up neither jobs nor who wants to leave at once."""
     limit = asyncio.timeout(None)
+    hurry: asyncio.Task[None] | None = None
     try:
         async with limit, plan.lifespan() as deps:
             try:
                 yield deps
             finally:
-                if parts.holds_jobs:
-                    limit.reschedule(asyncio.get_running_loop().time() + LIFESPAN_WITHIN)
+                hurry = asyncio.create_task(_hurry(limit, parts))
     except TimeoutError:
         if not limit.expired():
             raise
         plan.logger.warning("the lifespan took too long to end and was cancelled")
+    finally:
+        if hurry is not None:
+            hurry.cancel()
+
+
+async def _hurry(limit: asyncio.Timeout, parts: Parts) -> None:
+    if parts.has_pool and not parts.holds_jobs:
+        await parts.pool.forced.wait()
+    limit.reschedule(asyncio.get_running_loop().time() + LIFESPAN_WITHIN)

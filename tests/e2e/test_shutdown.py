@@ -520,6 +520,17 @@ def test_a_signal_during_the_last_steps_leaves_no_job_locked(programs, sql, numb
     assert jobs(sql) == {job: (0, None)}
 
 
+def test_a_second_signal_does_not_wait_for_a_lifespan_that_does_not_end(programs):
+    programs.write("slow.py", LIFESPAN.replace("ENDS_IN", "120"))
+    running = programs.worker("--app", "slow")
+    running.signal(signal.SIGTERM)
+    running.hear("the lifespan ends")
+
+    code = running.stop(signal.SIGTERM, within=20)
+
+    assert code == 128 + signal.SIGTERM
+
+
 # When something else goes wrong at the same time
 
 
@@ -779,6 +790,7 @@ BUSY = """
 
 
 @pytest.mark.feature("F212", "F213", "F214", "F215")
+@pytest.mark.once
 @pytest.mark.timeout(900)
 def test_no_stop_of_a_busy_worker_leaves_a_lock_or_runs_a_completed_job_again(
     programs: Programs, sql: Sql, figure: Callable[[str], None]

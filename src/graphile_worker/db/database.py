@@ -139,7 +139,7 @@ async def with_retries(step: Query[Any] | Atomic, run: Callable[[], Awaitable[T]
         if sqlstate_of(error) not in TRANSIENT:
             raise
     await asyncio.sleep(delay_after(0))
-    answer: T = await carry_out(retrying(step), act)
+    answer: T = await carry_out(retrying(step, 1), act)
     return answer
 
 
@@ -155,7 +155,7 @@ def with_retries_blocking(step: Query[Any] | Atomic, run: Callable[[], T]) -> T:
         if sqlstate_of(error) not in TRANSIENT:
             raise
     time.sleep(delay_after(0))
-    answer: T = carry_out_blocking(retrying(step), act)
+    answer: T = carry_out_blocking(retrying(step, 1), act)
     return answer
 
 

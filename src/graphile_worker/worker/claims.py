@@ -48,8 +48,7 @@ class Claims:
         """Up to so many jobs that are ready, locked for this pool."""
         if not self._identifiers:
             return []
-        if self._in_doubt:
-            await self._return_unknown()
+        await self.settle_doubts()
         await self._look_at_tasks()
         flags = await self._flags_to_skip()
         now = None if self._clock is None else self._clock.now()
@@ -66,7 +65,10 @@ class Claims:
         """That job is settled, or was handed back."""
         self.held.pop(held.job.id, None)
 
-    async def _return_unknown(self) -> None:
+    async def settle_doubts(self) -> None:
+        """Hand back what a fetch may have locked whose answer never came."""
+        if not self._in_doubt:
+            return
         queues = [each.queue_id for each in self.held.values() if each.queue_id is not None]
         await self._db.run(return_unheld_jobs(self.pool_id, list(self.held), queues))
         self._in_doubt = False

@@ -235,6 +235,8 @@ class BlockingContext:
 
 
 def _seconds(duration: timedelta | None) -> float | None:
+    if duration is not None and not isinstance(duration, timedelta):
+        raise TypeError(f"expected a timedelta, got {duration!r}")
     return None if duration is None else duration.total_seconds()
 
 

@@ -62,7 +62,7 @@ class WorkerPool:
         self._abort_after = _seconds(abort_after)
         self._stop_after = _seconds(stop_after)
         self._stop = asyncio.Event()
-        self._force = asyncio.Event()
+        self.forced = asyncio.Event()
         self._fetching: asyncio.Task[None] | None = None
         self._running: dict[asyncio.Task[None], Worker] = {}
         self._fatal: BaseException | None = None
@@ -108,8 +108,8 @@ class WorkerPool:
     def stop_forcefully(self, message: str) -> None:
         """Stop without waiting for running tasks; `run` returns when that is done."""
         self.stop_gracefully(message)
-        if not self._force.is_set():
-            self._force.set()
+        if not self.forced.is_set():
+            self.forced.set()
             self._hooks.emit(PoolForcefulShutdown(pool_id=self.id, message=message))
 
     def start(self) -> None:
@@ -194,10 +194,10 @@ class WorkerPool:
             # There are no more jobs: that is no reason to hurry those that run.
             await self._workers_end(None, unless=self._stop)
         if abort_after is not None and (stop_after is None or abort_after < stop_after):
-            await self._workers_end(abort_after, unless=self._force)
+            await self._workers_end(abort_after, unless=self.forced)
             stop_after = None if stop_after is None else stop_after - abort_after
             self._cancellation.request()
-        await self._workers_end(stop_after, unless=self._force)
+        await self._workers_end(stop_after, unless=self.forced)
         self._cancellation.request()
         interrupted = [task for task, worker in self._running.items() if worker.interrupt()]
         if interrupted:
@@ -241,7 +241,7 @@ class WorkerPool:
         return None
 
     def _announce_end(self, error: Exception | None) -> None:
-        forced = self._force.is_set()
+        forced = self.forced.is_set()
         if error is not None:
             failed = PoolForcefulShutdownError if forced else PoolGracefulShutdownError
             self._hooks.emit(failed(pool_id=self.id, error=error))
