@@ -259,7 +259,6 @@ async def _finish(
     try:
         if parts.has_pool:
             await parts.pool.hand_back_the_rest()
-            await _settle_doubts(plan, parts)
     except JobsLeftLocked as error:
         if before is None:
             raise
@@ -268,6 +267,7 @@ async def _finish(
         plan.logger.error(str(error))
     finally:
         if parts.has_pool:
+            await _settle_doubts(plan, parts)
             plan.hooks.emit(RunnerStopped(pool_id=parts.pool.id))
         await plan.hooks.drain(DRAIN_WITHIN)
 
@@ -276,7 +276,8 @@ async def _settle_doubts(plan: Blueprint, parts: Parts) -> None:
     """Hand back what a last fetch may have locked whose answer never came."""
     try:
         async with asyncio.timeout(WRITE_WITHIN):
-            await parts.claims.settle_doubts()
+            parts.claims.forget_all_but(parts.pool.held_ids)
+            await parts.claims.settle_doubts(at_once=True)
     except Exception as error:
         plan.logger.warning("jobs of the last fetch may stay locked: %s", error_line(error))
 

@@ -316,6 +316,8 @@ class Runner:
     def _running(self) -> Parts:
         if self._parts is None:
             raise PoolStopped("this runner was not started")
+        if self._main is not None and self._main.done():
+            raise PoolStopped("this runner has stopped")
         return self._parts
 
 

@@ -117,5 +117,30 @@ def test_finishing_a_job_superseded_by_its_key_leaves_the_new_one(pool, client, 
     assert (row(sql, held.job), row(sql, new)["key"]) == ({}, "k")
 
 
+@pytest.mark.feature("F92")
+@pytest.mark.parametrize("write", ["finish", "fail", "give_back"])
+def test_a_write_that_is_repeated_does_not_free_the_queue_of_the_next_job(pool, client, sql, write):
+    for n in range(3):
+        client.add_job("task", n, queue_name="queue", max_attempts=1)
+    first = pool.take_one()
+    getattr(pool, write)(first)
+    sql.run("delete from :schema._private_jobs where id = $1", first.job.id)
+    pool.take_one()
+
+    repeated = getattr(pool, write)(first, again=True)
+
+    assert repeated == set()
+    assert queue_lock(sql, "queue") == (pool.id, False)
+    assert pool.take() == []
+
+
+def test_a_write_that_is_repeated_because_it_never_arrived_frees_the_queue(pool, client, sql):
+    client.add_job("task", queue_name="queue")
+    held = pool.take_one()
+
+    assert pool.finish(held, again=True) == {held.job.id}
+    assert queue_lock(sql, "queue") == (None, True)
+
+
 def test_nothing_to_finish_is_fine(pool):
     assert pool.finish() == set()

@@ -473,6 +473,44 @@ async def test_a_time_beyond_the_calendar_backs_off_as_usual(app, run, sql, sign
     assert 1 < seconds < 3
 
 
+async def test_a_function_that_only_makes_a_coroutine_has_not_run(app, run, sql):
+    def decorated(function):
+        return lambda: function()
+
+    @decorated
+    async def hidden() -> None: ...
+
+    def unrun():
+        yield
+
+    app.task(name="hidden")(hidden)
+    app.task(unrun)
+    await app.aadd_job("hidden")
+    await app.aadd_job("unrun")
+
+    assert await run() == 2
+    errors = [error for *_, error, _ in sql.run(ROW)]
+    assert [error.split(" that nobody runs")[0] for error in errors] == [
+        "TypeError: the task returned a coroutine",
+        "TypeError: the task returned a generator",
+    ]
+
+
+async def test_what_a_task_says_after_its_own_transaction_comes_too_late(app, run, heard, sql):
+    @app.task
+    async def speak(ctx: JobContext) -> None:
+        async with ctx.transaction():
+            pass
+        raise Snooze(timedelta(hours=1))
+
+    await speak.aenqueue()
+
+    await run()
+    assert names(heard) == ["job:start", "job:success", "job:complete"]
+    assert isinstance(heard[1].late_error, Snooze)
+    assert sql.run(ROW) == []
+
+
 @pytest.mark.feature("F144")
 @pytest.mark.timeout(180)
 async def test_once_leaves_nothing_of_five_thousand_jobs_in_five_hundred_queues(app, run, sql):

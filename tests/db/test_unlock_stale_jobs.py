@@ -173,3 +173,15 @@ def test_what_is_not_locked_stays_as_it_is(pool, client, sql):
 
     assert row(sql, job) == before
     assert queue_lock(sql, "queue") == (None, True)
+
+
+def test_a_pool_that_lives_does_not_release_its_own(pool, client, sql):
+    client.add_job("task", queue_name="queue")
+    held = pool.take_one()
+    change(sql, held.job, "locked_at = now() - interval '5 hours'")
+    sql.run("update :schema._private_job_queues set locked_at = now() - interval '5 hours'")
+
+    assert pool.connection.run(unlock_stale_jobs(but_of=pool.id)) == 0
+
+    assert row(sql, held.job)["locked_by"] == pool.id
+    assert queue_lock(sql, "queue") == (pool.id, False)

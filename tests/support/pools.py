@@ -49,17 +49,19 @@ class Pool:
         (held,) = self.take()
         return held
 
-    def finish(self, *held: HeldJob) -> set[int]:
+    def finish(self, *held: HeldJob, again: bool = False) -> set[int]:
         job_ids = [each.job.id for each in held]
-        return self.connection.run(finish_jobs(self.id, job_ids, queue_ids(held)))
+        return self.connection.run(finish_jobs(self.id, job_ids, queue_ids(held), again=again))
 
-    def fail(self, *held: HeldJob, message: str = "boom", **more: Any) -> set[int]:
+    def fail(
+        self, *held: HeldJob, message: str = "boom", again: bool = False, **more: Any
+    ) -> set[int]:
         failures = [Failure(each.job, message, **more) for each in held]
-        return self.connection.run(fail_jobs(self.id, failures, queue_ids(held)))
+        return self.connection.run(fail_jobs(self.id, failures, queue_ids(held), again=again))
 
-    def give_back(self, *held: HeldJob, **more: Any) -> set[int]:
+    def give_back(self, *held: HeldJob, again: bool = False, **more: Any) -> set[int]:
         returns = [Return(each.job, **more) for each in held]
-        return self.connection.run(return_jobs(self.id, returns, queue_ids(held)))
+        return self.connection.run(return_jobs(self.id, returns, queue_ids(held), again=again))
 
 
 @contextmanager

@@ -32,6 +32,7 @@ SAMPLES: dict[Any, object] = {
     JobSpec: JobSpec("resize"),
     Schemas: PLAIN,
     When | None: None,
+    bool: False,
     int: 1,
     int | None: None,
     str: "x",

@@ -61,6 +61,9 @@ def _bound(port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPSer
 
 def _handler(checks: dict[str, Callable[[], bool]]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        # Seconds: whoever connects and says nothing does not keep a thread.
+        timeout = 5
+
         def do_GET(self) -> None:
             check = checks.get(self.path.partition("?")[0])
             if check is None:

@@ -20,7 +20,8 @@ LONGEST = 5.0
 def retrying(step: Query[Any] | Atomic, done: int = 0) -> Plan[Any]:
     """The step, again while the database only says that sessions got in each other's way.
 
-    So many attempts are done already. Never on a caller's connection: there the whole transaction is lost already.
+    So many attempts were made before. Never on a caller's connection: there the whole transaction
+    is lost already.
     """
     for attempt in range(done, ATTEMPTS):
         try:

@@ -46,7 +46,7 @@ class StaleLocks:
         self._hooks.emit(ResetLockedStarted(**where))
         now = None if self._clock is None else self._clock.now()
         try:
-            count = await self._db.run(unlock_stale_jobs(now))
+            count = await self._db.run(unlock_stale_jobs(now, but_of=self._pool_id))
         except Exception as error:
             self._hooks.emit(ResetLockedFailed(**where, error=error, delay=next_after))
             return 0

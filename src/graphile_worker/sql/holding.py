@@ -57,11 +57,15 @@ def get_jobs(
     return Query("get_jobs", (pool_id, list(tasks), skip_flags, limit, when_args(now)[0]), read)
 
 
-def finish_jobs(pool_id: str, job_ids: list[int], queue_ids: list[int]) -> Query[set[int]]:
-    return Query("finish_jobs", (job_ids, pool_id, queue_ids), _read_ids)
+def finish_jobs(
+    pool_id: str, job_ids: list[int], queue_ids: list[int], *, again: bool = False
+) -> Query[set[int]]:
+    return Query("finish_jobs", (job_ids, pool_id, queue_ids, again), _read_ids)
 
 
-def fail_jobs(pool_id: str, failures: Sequence[Failure], queue_ids: list[int]) -> Query[set[int]]:
+def fail_jobs(
+    pool_id: str, failures: Sequence[Failure], queue_ids: list[int], *, again: bool = False
+) -> Query[set[int]]:
     listing = [
         {
             "id": failure.job.id,
@@ -71,10 +75,12 @@ def fail_jobs(pool_id: str, failures: Sequence[Failure], queue_ids: list[int]) -
         }
         for failure in failures
     ]
-    return Query("fail_jobs", (json.dumps(listing), pool_id, queue_ids), _read_ids)
+    return Query("fail_jobs", (json.dumps(listing), pool_id, queue_ids, again), _read_ids)
 
 
-def return_jobs(pool_id: str, returns: Sequence[Return], queue_ids: list[int]) -> Query[set[int]]:
+def return_jobs(
+    pool_id: str, returns: Sequence[Return], queue_ids: list[int], *, again: bool = False
+) -> Query[set[int]]:
     listing = [
         {
             "id": each.job.id,
@@ -84,7 +90,7 @@ def return_jobs(pool_id: str, returns: Sequence[Return], queue_ids: list[int]) -
         }
         for each in returns
     ]
-    return Query("return_jobs", (json.dumps(listing), pool_id, queue_ids), _read_ids)
+    return Query("return_jobs", (json.dumps(listing), pool_id, queue_ids, again), _read_ids)
 
 
 def return_unheld_jobs(

@@ -5,5 +5,5 @@ from graphile_worker.sql.jobs import when_args
 from graphile_worker.sql.query import Query
 
 
-def unlock_stale_jobs(now: When | None = None) -> Query[int]:
-    return Query("unlock_stale_jobs", (when_args(now)[0],), lambda rows: rows[0][0])
+def unlock_stale_jobs(now: When | None = None, *, but_of: str | None = None) -> Query[int]:
+    return Query("unlock_stale_jobs", (when_args(now)[0], but_of), lambda rows: rows[0][0])

@@ -21,6 +21,9 @@ ForbiddenFlags = Flags | Callable[[], Flags | Awaitable[Flags]]
 # The row of a task may be deleted and made anew, under another id, while we run.
 LOOK_AT_TASKS_EVERY = 10.0
 
+# Seconds for which a fetch that we gave up may still be carried out by its server.
+DOUBT_LASTS = 60.0
+
 
 class Claims:
     """One fetch at a time: `take` must not be called again before it has answered."""
@@ -43,6 +46,8 @@ class Claims:
         self._task_ids: dict[int, str] = {}
         self._looked_at = 0.0
         self._in_doubt = False
+        self._doubt_until = 0.0
+        self._settled_at = 0.0
 
     async def take(self, limit: int) -> list[HeldJob]:
         """Up to so many jobs that are ready, locked for this pool."""
@@ -58,20 +63,35 @@ class Claims:
             get_jobs(self.pool_id, self._task_ids, skip_flags=flags, limit=limit, now=now)
         )
         self._in_doubt = False
-        self.held.update((each.job.id, each) for each in taken)
-        return taken
+        # One that somebody unlocked while it runs here: that run goes on, with a new lock.
+        new = [each for each in taken if each.job.id not in self.held]
+        self.held.update((each.job.id, each) for each in new)
+        return new
 
     def let_go(self, held: HeldJob) -> None:
         """That job is settled, or was handed back."""
         self.held.pop(held.job.id, None)
 
-    async def settle_doubts(self) -> None:
+    def forget_all_but(self, job_ids: Collection[int]) -> None:
+        """At the end: nobody runs the others, so they can be handed back."""
+        unknown = self.held.keys() - set(job_ids)
+        self._in_doubt = self._in_doubt or bool(unknown)
+        for job_id in unknown:
+            del self.held[job_id]
+
+    async def settle_doubts(self, *, at_once: bool = False) -> None:
         """Hand back what a fetch may have locked whose answer never came."""
-        if not self._in_doubt:
+        if self._in_doubt:
+            self._in_doubt = False
+            self._doubt_until = time.monotonic() + DOUBT_LASTS
+            self._settled_at = 0.0
+        now = time.monotonic()
+        recently = now - self._settled_at < LOOK_AT_TASKS_EVERY
+        if now > self._doubt_until or (recently and not at_once):
             return
+        self._settled_at = now
         queues = [each.queue_id for each in self.held.values() if each.queue_id is not None]
         await self._db.run(return_unheld_jobs(self.pool_id, list(self.held), queues))
-        self._in_doubt = False
 
     async def _look_at_tasks(self) -> None:
         now = time.monotonic()

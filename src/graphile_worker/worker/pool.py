@@ -85,6 +85,10 @@ class WorkerPool:
     def holds_jobs(self) -> bool:
         return any(worker.holds for worker in self._workers)
 
+    @property
+    def held_ids(self) -> list[int]:
+        return [worker.holds.job.id for worker in self._workers if worker.holds]
+
     def nudge(self, count: int | None = None) -> None:
         """So many jobs may be there to take; None: who knows."""
         if not self._stop.is_set():

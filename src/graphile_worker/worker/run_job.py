@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import inspect
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from graphile_worker.events import RunningJob
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import When, check_when
 from graphile_worker.retries import Backoff, Discard, Retry, Snooze
+from graphile_worker.sql.holding import HeldJob
 from graphile_worker.tasks import Task
 from graphile_worker.worker.context import BlockingContext, Context
 from graphile_worker.worker.outcomes import (
@@ -39,12 +41,8 @@ async def run_job(
                 await _run_on_loop(task, context if task.is_async else blocking, hooks, running)
             else:
                 await _run_in_thread(task, context, blocking, threads, hooks, running)
-    except Snooze as signal:
-        return Snoozed(held, signal.delay)
-    except Retry as signal:
-        return Failed(held, signal, when=signal.delay)
-    except Discard as signal:
-        return Failed(held, signal, give_up=True)
+    except (Snooze, Retry, Discard) as signal:
+        return Written(held, signal) if context.written else _asked(held, signal)
     except asyncio.CancelledError as error:
         if context.written:
             return Written(held)
@@ -70,6 +68,8 @@ async def _run_on_loop(
         result = task.fn(*args, **kwargs)
         if task.is_async:
             await result
+        else:
+            _refuse_unrun(result)
 
 
 async def _run_in_thread(
@@ -85,9 +85,31 @@ async def _run_in_thread(
 
         def call() -> None:
             with in_thread:
-                task.fn(*args, **kwargs)
+                _refuse_unrun(task.fn(*args, **kwargs))
 
         await threads.run(partial(contextvars.copy_context().run, call))
+
+
+def _refuse_unrun(result: object) -> None:
+    """A function that only made a coroutine or a generator has done nothing yet."""
+    if inspect.iscoroutine(result):
+        result.close()
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError(
+            f"the task returned a {type(result).__name__} that nobody runs: make it, and what "
+            "decorates it, async def"
+        )
+
+
+def _asked(held: HeldJob, signal: Snooze | Retry | Discard) -> Outcome:
+    """What a task said itself about how its job goes on."""
+    match signal:
+        case Snooze():
+            return Snoozed(held, signal.delay)
+        case Retry():
+            return Failed(held, signal, when=signal.delay)
+        case Discard():
+            return Failed(held, signal, give_up=True)
 
 
 def _failed(task: Task[..., Any], context: Context, error: BaseException) -> Outcome:

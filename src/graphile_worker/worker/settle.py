@@ -2,7 +2,6 @@
 
 import asyncio
 from datetime import timedelta
-from typing import assert_never
 
 from graphile_worker.db.database import Answering
 from graphile_worker.db.retry import delay_after, is_passing
@@ -49,18 +48,18 @@ class Settler:
 
     async def settle(self, outcome: Outcome) -> bool:
         """Write the outcome, however long that takes; False if the job was no longer ours."""
-        query = self._query(outcome)
-        if query is None:
+        if isinstance(outcome, Written):
             return True
         attempt = 0
+        refused: Exception | None = None
         while True:
             try:
-                held = await self._db.run(query)
+                held = await self._db.run(self._query(outcome, attempt > 0, refused))
             except Exception as error:
                 if not self._again:
                     raise
                 self._complain(outcome, error)
-                query = self._after(error, outcome) or query
+                refused = error if _is_refusal(error) else refused
             else:
                 # Where an earlier try may have got through, its row looks like somebody else's.
                 return attempt > 0 or outcome.held.job.id in held
@@ -74,31 +73,27 @@ class Settler:
         action = "completeJob" if isinstance(outcome, Completed) else "failJob"
         self._hooks.emit(PoolFatalError(pool_id=self._pool_id, error=error, action=action))
 
-    def _after(self, error: Exception, outcome: Outcome) -> Query[set[int]] | None:
-        """What to write instead where PostgreSQL refuses the values: a time beyond its calendar."""
-        if (sqlstate_of(error) or "")[:2] != DATA_EXCEPTION:
-            return None
-        job = outcome.held.job
-        queue = [] if outcome.held.queue_id is None else [outcome.held.queue_id]
-        if isinstance(outcome, Interrupted):
-            return return_jobs(self._pool_id, [Return(job)], queue)
-        return fail_jobs(self._pool_id, [Failure(job, error_text(error))], queue)
-
-    def _query(self, outcome: Outcome) -> Query[set[int]] | None:
+    def _query(self, outcome: Outcome, again: bool, refused: Exception | None) -> Query[set[int]]:
+        """The write, without what PostgreSQL refused, such as a time beyond its calendar."""
         job = outcome.held.job
         queue = [] if outcome.held.queue_id is None else [outcome.held.queue_id]
         match outcome:
             case Completed():
-                return finish_jobs(self._pool_id, [job.id], queue)
-            case Failed(_, error, when, give_up):
-                return fail_jobs(
-                    self._pool_id, [Failure(job, error_text(error), when, give_up)], queue
-                )
-            case Snoozed(_, when):
-                return return_jobs(self._pool_id, [Return(job, when)], queue)
+                return finish_jobs(self._pool_id, [job.id], queue, again=again)
             case Interrupted():
-                return return_jobs(self._pool_id, [Return(job, self._interrupted_delay)], queue)
-            case Written():
-                return None
+                delay = None if refused else self._interrupted_delay
+                return return_jobs(self._pool_id, [Return(job, delay)], queue, again=again)
+            case Failed() | Snoozed() if refused:
+                failure = Failure(job, error_text(refused))
+                return fail_jobs(self._pool_id, [failure], queue, again=again)
+            case Failed(_, error, when, give_up):
+                failure = Failure(job, error_text(error), when, give_up)
+                return fail_jobs(self._pool_id, [failure], queue, again=again)
+            case Snoozed(_, when):
+                return return_jobs(self._pool_id, [Return(job, when)], queue, again=again)
             case _:
-                assert_never(outcome)
+                raise AssertionError("what is written already needs no write")
+
+
+def _is_refusal(error: Exception) -> bool:
+    return (sqlstate_of(error) or "")[:2] == DATA_EXCEPTION

@@ -44,7 +44,10 @@ def _take_over() -> None:
     for name in NAMES:
         number = getattr(signal, name, None)
         # What Python has not set, such as faulthandler's, it could not give back.
-        if number is not None and signal.getsignal(number) is not None:
+        if number is None or signal.getsignal(number) is None:
+            continue
+        # Under nohup the end of a terminal is no reason to stop.
+        if name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN:
             _before[number] = signal.signal(number, partial(_tell, loop))
 
 

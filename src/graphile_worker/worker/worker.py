@@ -74,6 +74,7 @@ class Worker:
         self.job_error = outcome.error if isinstance(outcome, Failed) else None
         still_ours = await self._settler.settle(outcome)
         self._release()
+        self.job_error = None
         self.count += 1
         self._source.done(held)
         # Only now: whoever hears of it may rely on what the database says.

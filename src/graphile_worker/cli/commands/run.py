@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import psycopg
 
 from graphile_worker.app import App
 from graphile_worker.cli.health import health_server
@@ -109,14 +110,15 @@ def _until_done(work: Coroutine[Any, Any, int]) -> int:
 async def _coded(work: Coroutine[Any, Any, int]) -> int:
     try:
         return await work
-    except GraphileWorkerError as error:
+    except (GraphileWorkerError, psycopg.Error, OSError) as error:
         say(error)
         return getattr(error, "exit_code", 1)
 
 
 def say(error: BaseException) -> None:
     """What a person can act on is one line; libpq explains itself over several."""
-    click.echo(f"graphile-worker: {' '.join(str(error).split())}", err=True)
+    text = " ".join(str(error).split()) or type(error).__name__
+    click.echo(f"graphile-worker: {text}", err=True)
 
 
 def _leave(code: int) -> None:

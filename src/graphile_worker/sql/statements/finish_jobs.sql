@@ -10,5 +10,7 @@ with finished as (
       locked_at = null
   where job_queues.id = any ($3::int[])
     and job_queues.locked_by = $2::text
+    -- Asked again ($4), an earlier try may have freed it, and this pool have taken it for another job.
+    and (not $4::boolean or exists (select from finished))
 )
 select id from finished;
