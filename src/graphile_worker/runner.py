@@ -183,6 +183,8 @@ class Runner:
             self._main.cancel()
             await asyncio.wait({self._main})
             raise
+        if self._main.cancelled():
+            raise PoolStopped("it was stopped while it started")
         if self._main.done():
             await self._main
         return self
@@ -191,7 +193,9 @@ class Runner:
         """Until the worker has stopped; raises what made it stop, unless it was asked to."""
         if self._main is None:
             raise PoolStopped("this runner was not started")
-        await asyncio.shield(self._main)
+        await asyncio.wait({self._main})
+        if not self._main.cancelled():
+            self._main.result()
 
     async def stop(self, reason: str = "stop() was called") -> None:
         """Take no more jobs, and return once the running ones are done or handed back."""
@@ -310,8 +314,13 @@ class Runner:
         pool.stop_forcefully(f"heard {number.name}")
 
     def _begin_to_stop(self, how: Callable[[WorkerPool], None]) -> None:
-        if self._main is not None and not self._main.done():
-            how(self._running().pool)
+        if self._main is None or self._main.done():
+            return
+        if self._parts is None:
+            # There is nothing to stop yet.
+            self._main.cancel()
+        else:
+            how(self._parts.pool)
 
     def _running(self) -> Parts:
         if self._parts is None:

@@ -1303,3 +1303,31 @@ async def test_hooks_that_were_given_hear_the_earliest_event(database, options):
 
     assert recorder.names[0] == "pool:create"
     assert recorder.names[-1] == "stop"
+
+
+async def test_a_runner_that_is_stopped_while_it_starts_does_not_start(database, options):
+    entered, never = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        entered.set()
+        await never.wait()
+        yield
+
+    runner = Runner(database.dsn, {"work": nothing}, options=options, lifespan=lifespan)
+    starting = asyncio.create_task(runner.start())
+    await entered.wait()
+
+    await runner.stop()
+
+    with pytest.raises(PoolStopped, match="while it started"):
+        await starting
+    assert not runner.is_ready
+
+
+async def test_a_runner_that_has_stopped_adds_no_jobs(database, options):
+    runner = await run(database.dsn, {"work": nothing}, options=options, handle_signals=False)
+    await runner.stop()
+
+    with pytest.raises(PoolStopped, match="has stopped"):
+        await runner.add_job("work")

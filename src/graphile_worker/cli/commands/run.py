@@ -15,7 +15,7 @@ from graphile_worker.cli.health import health_server
 from graphile_worker.cli.log_format import configure
 from graphile_worker.cli.settings import WorkerSettings
 from graphile_worker.cli.streams import flush_all
-from graphile_worker.errors import ConfigurationError, GraphileWorkerError
+from graphile_worker.errors import ConfigurationError, GraphileWorkerError, PoolStopped
 from graphile_worker.loading import load_app
 from graphile_worker.options import WorkerOptions, default_schema
 from graphile_worker.runner import Runner, found_tasks
@@ -87,7 +87,7 @@ async def _worked(runner: Runner, settings: WorkerSettings) -> int:
             else:
                 await runner.start()
                 await runner.wait()
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, PoolStopped):
         # A signal came before there was anything to stop.
         if runner.forced_by is None:
             raise
