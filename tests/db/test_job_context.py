@@ -117,6 +117,7 @@ async def test_a_second_attempt_knows_of_the_first(start, recorder, sql, kind):
     assert seen[1][1].startswith("ValueError: no good")
 
 
+@pytest.mark.feature("F128")
 @both_kinds
 async def test_it_knows_where_it_runs(run, recorder, database, kind):
     seen: list[Any] = []
