@@ -26,6 +26,15 @@ DEEP = "[" * 5000 + "]" * 5000
 LONG = '{"n": 1' + "0" * 4999 + "}"
 
 
+def is_read_here(text: str) -> bool:
+    """Newer Pythons read deeper JSON; what can be read is no poison."""
+    try:
+        json.loads(text)
+    except (RecursionError, ValueError):
+        return False
+    return True
+
+
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -84,7 +93,7 @@ async def test_a_row_that_cannot_be_read_fails_alone(app, database, sql, all_at_
 
     @app.task
     async def take(payload: Any, /) -> None:
-        good.append(payload)
+        good.append("deep" if isinstance(payload, list) else payload)
 
     @app.task
     async def number(n: int) -> None:
@@ -100,11 +109,12 @@ async def test_a_row_that_cannot_be_read_fails_alone(app, database, sql, all_at_
     await run(app, database, 10)
 
     # A time is not what a task is about: those two run.
-    assert sorted(map(str, good)) == ["0", "1", "2", "3", "4", "early", "long ago"]
+    deep = ["deep"] if is_read_here(DEEP) else []
+    assert sorted(map(str, good)) == ["0", "1", "2", "3", "4", *deep, "early", "long ago"]
     assert max(all_at_once) == 10
     failed = sql.run(ROWS.replace("jobs.payload ->> 'name'", "null"))
     assert [(name, attempts, holder) for name, _, attempts, holder, _ in failed] == [
-        ("take", 1, None),
+        *([] if deep else [("take", 1, None)]),
         ("number", 1, None),
         ("number", 1, None),
     ]
