@@ -14,7 +14,7 @@ class Mode(Enum):
     STALL = auto()
     """Nothing moves, in either direction, until it passes again."""
     SWALLOW_REPLIES = auto()
-    """Requests arrive, and their answers get lost with the connection."""
+    """Requests with the words `about` arrive, and their answers get lost with the connection."""
 
 
 class Proxy:
@@ -22,6 +22,7 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self.mode = Mode.PASS
+        self.about = b""
         self.port = 0
         self._target = port
         self._loop = asyncio.new_event_loop()
@@ -84,6 +85,7 @@ class _Connection:
     def __init__(self, proxy: Proxy, *writers: asyncio.StreamWriter) -> None:
         self.forgotten = False
         self._proxy = proxy
+        self._asked = b""
         self._writers = writers
 
     async def pump(
@@ -92,7 +94,9 @@ class _Connection:
         with suppress(OSError):
             while data := await reader.read(65536):
                 await self._hold()
-                if replies and self._proxy.mode is Mode.SWALLOW_REPLIES:
+                if not replies:
+                    self._asked = data
+                elif self._is_swallowed():
                     self.cut()
                     return
                 writer.write(data)
@@ -103,6 +107,9 @@ class _Connection:
     def cut(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
+
+    def _is_swallowed(self) -> bool:
+        return self._proxy.mode is Mode.SWALLOW_REPLIES and self._proxy.about in self._asked
 
     async def _hold(self) -> None:
         # The test sets these from another thread.
