@@ -359,6 +359,24 @@ CREATE TABLE graphile_worker_ext.migrations (
     applied_by text DEFAULT CURRENT_USER NOT NULL
 );
 
+CREATE TABLE graphile_worker_ext.pools (
+    id text NOT NULL,
+    started_at timestamp with time zone DEFAULT now() NOT NULL,
+    seen_at timestamp with time zone DEFAULT now() NOT NULL,
+    lease interval NOT NULL,
+    started_jobs bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    details json NOT NULL
+)
+WITH (fillfactor='50');
+
+CREATE TABLE graphile_worker_ext.recoveries (
+    job_id bigint NOT NULL,
+    count integer NOT NULL,
+    recovered_at timestamp with time zone DEFAULT now() NOT NULL,
+    started_by text,
+    started_attempt integer
+);
+
 ALTER TABLE ONLY graphile_worker._private_job_queues
     ADD CONSTRAINT job_queues_pkey1 PRIMARY KEY (id);
 
@@ -385,6 +403,12 @@ ALTER TABLE ONLY graphile_worker._private_tasks
 
 ALTER TABLE ONLY graphile_worker_ext.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY graphile_worker_ext.pools
+    ADD CONSTRAINT pools_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY graphile_worker_ext.recoveries
+    ADD CONSTRAINT recoveries_pkey PRIMARY KEY (job_id);
 
 CREATE INDEX jobs_main_index ON graphile_worker._private_jobs USING btree (priority, run_at) INCLUDE (id, task_id, job_queue_id) WHERE (is_available = true);
 

@@ -16,6 +16,7 @@ from graphile_worker.errors import (
     JobNotHeld,
     JobsLeftLocked,
     JobSpecError,
+    LeaseLapsed,
     MigrationBlocked,
     PoolStopped,
     SchemaError,
@@ -32,6 +33,7 @@ from graphile_worker.events import (
     JobFinished,
     JobInterrupted,
     JobLockLost,
+    JobRecovered,
     JobStarted,
     JobSucceeded,
     Migrating,
@@ -42,7 +44,7 @@ from graphile_worker.events import (
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobKeyMode, JobSpec
 from graphile_worker.logs import Logger
-from graphile_worker.options import WorkerOptions
+from graphile_worker.options import RecoveryOptions, WorkerOptions
 from graphile_worker.retries import Backoff, Discard, Retry, Snooze
 from graphile_worker.runner import Runner, run, run_once, run_task_list, run_task_list_once
 from graphile_worker.sql.cleaning import CleanupTask
@@ -68,15 +70,18 @@ __all__ = [
     "JobKeyMode",
     "JobLockLost",
     "JobNotHeld",
+    "JobRecovered",
     "JobSpec",
     "JobSpecError",
     "JobStarted",
     "JobSucceeded",
     "JobsLeftLocked",
+    "LeaseLapsed",
     "Logger",
     "Migrating",
     "MigrationBlocked",
     "PoolStopped",
+    "RecoveryOptions",
     "Retry",
     "Runner",
     "RunnerStarted",

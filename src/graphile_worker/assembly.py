@@ -1,8 +1,7 @@
 """Build the parts of a worker and take them apart again: the only place that knows them all."""
 
 import asyncio
-import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +21,8 @@ from graphile_worker.error_text import error_line
 from graphile_worker.errors import ConfigurationError, JobsLeftLocked, SchemaTooNew
 from graphile_worker.events import Migrating, RunnerStopped
 from graphile_worker.hooks import NOTHING_MIGRATED, Hooks
+from graphile_worker.lease import Lease
+from graphile_worker.lifeline import Lifeline
 from graphile_worker.logs import Logger
 from graphile_worker.maintenance.unlock import StaleLocks
 from graphile_worker.options import WorkerOptions
@@ -78,6 +79,14 @@ class Parts:
             "hooks": plan.hooks,
         }
         self.databases = databases
+        recovery = plan.options.recovery
+        self.lease = Lease(None if recovery is None else recovery.threshold)
+        self.lifeline: Lifeline | None = None
+        if not isinstance(databases.own, BorrowedDatabase):
+            # What is locked in a caller's transaction is unlocked with it.
+            self.lifeline = Lifeline(
+                self.lease, databases, plan.hooks, plan.logger, plan.options, plan.tasks
+            )
         self.threads = Threads()
         self.client = Client(databases.own, **common)
         adding = databases.blocking_own
@@ -97,26 +106,27 @@ async def assembled(
     plan: Blueprint, databases: WorkerDatabases, *, once: bool
 ) -> AsyncIterator[Parts]:
     """A worker, ready to run; afterwards all that it held is let go, in the right order."""
-    pool_id = f"pypool-{secrets.token_hex(9)}"
     async with AsyncExitStack() as stack:
         stack.push_async_callback(databases.close)
-        stack.enter_context(log_events(plan.hooks, plan.logger, pool_id))
+        parts = Parts(plan, databases)
+        stack.enter_context(log_events(plan.hooks, plan.logger, parts.lease.ids))
         _check(plan)
         await _prepare_schema(plan, databases)
-        parts = Parts(plan, databases)
+        if parts.lifeline is not None:
+            await stack.enter_async_context(parts.lifeline)
         stack.callback(parts.threads.close)
         stack.push_async_exit(partial(_finish, plan, parts))
         deps = await stack.enter_async_context(_limited(plan, parts))
-        parts.pool = _pool(pool_id, plan, parts, deps, once=once)
+        parts.pool = _pool(plan, parts, deps, once=once)
+        if parts.lifeline is not None:
+            parts.lifeline.watch(parts.pool, parts.claims)
         yield parts
 
 
 @asynccontextmanager
-async def beside(plan: Blueprint, parts: Parts) -> AsyncIterator[None]:
+async def beside(plan: Blueprint, parts: Parts, *, once: bool = False) -> AsyncIterator[None]:
     """What runs beside the pool, for as long as this lasts."""
-    running = [asyncio.create_task(stale_locks(plan, parts).run())]
-    if plan.options.listen:
-        running.append(asyncio.create_task(_listener(plan, parts).run()))
+    running = [asyncio.create_task(each) for each in _beside(plan, parts, once=once)]
     for task in running:
         task.add_done_callback(partial(_must_not_end, parts.pool))
     try:
@@ -124,13 +134,32 @@ async def beside(plan: Blueprint, parts: Parts) -> AsyncIterator[None]:
     finally:
         for task in running:
             task.cancel()
-        await asyncio.wait(running)
+        if running:
+            await asyncio.wait(running)
+
+
+def _beside(plan: Blueprint, parts: Parts, *, once: bool) -> Iterator[Coroutine[Any, Any, None]]:
+    if parts.lifeline is not None:
+        yield parts.lifeline.fence().run()
+    if once:
+        return
+    if parts.lifeline is not None and (sweeper := parts.lifeline.sweeper()) is not None:
+        yield sweeper.run()
+    yield stale_locks(plan, parts).run()
+    if plan.options.listen:
+        yield _listener(plan, parts).run()
+
+
+async def recover_once(parts: Parts) -> None:
+    """Take the jobs of dead pools, if this worker shall."""
+    if parts.lifeline is not None and (sweeper := parts.lifeline.sweeper()) is not None:
+        await sweeper.sweep_once()
 
 
 def stale_locks(plan: Blueprint, parts: Parts) -> StaleLocks:
     return StaleLocks(
         parts.databases.own,
-        parts.pool.id,
+        parts.lease,
         plan.hooks,
         least=plan.options.min_reset_locked_interval,
         most=plan.options.max_reset_locked_interval,
@@ -171,26 +200,25 @@ async def _prepare_schema(plan: Blueprint, databases: WorkerDatabases) -> None:
     raise ConfigurationError(NOTHING_MIGRATED)
 
 
-def _pool(pool_id: str, plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool:
+def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool:
     options = plan.options
     own = parts.databases.own
     settler = Settler(
         own,
-        pool_id,
+        parts.lease,
         plan.hooks,
         interrupted_delay=options.interrupted_job_retry_delay,
         # In a caller's transaction nothing can be tried again.
         again=not isinstance(own, BorrowedDatabase),
     )
     parts.claims = Claims(
-        own, pool_id, plan.tasks, forbidden_flags=plan.forbidden_flags, clock=plan.clock
+        own, parts.lease, plan.tasks, forbidden_flags=plan.forbidden_flags, clock=plan.clock
     )
     source = DirectSource(
         parts.claims, settler, plan.hooks, poll_interval=options.poll_interval, once=once
     )
     cancellation = Cancellation()
     surroundings = Surroundings(
-        pool_id=pool_id,
         deps=deps,
         logger=plan.logger,
         cancellation=cancellation,
@@ -211,7 +239,7 @@ def _pool(pool_id: str, plan: Blueprint, parts: Parts, deps: Any, *, once: bool)
         for _ in range(options.concurrency)
     ]
     return WorkerPool(
-        pool_id,
+        parts.lease,
         source,
         workers,
         cancellation,
@@ -225,7 +253,7 @@ def _pool(pool_id: str, plan: Blueprint, parts: Parts, deps: Any, *, once: bool)
 def _listener(plan: Blueprint, parts: Parts) -> Listener:
     return Listener(
         parts.databases.own,
-        parts.pool.id,
+        parts.lease,
         plan.hooks,
         on_jobs=parts.pool.nudge,
         on_migration=partial(_look_at_ledger, plan, parts),

@@ -8,6 +8,7 @@ GraphileWorkerError
 ├── TaskNotFound           no function for this identifier
 ├── JobNotHeld             the job that a task wanted to end is held by somebody else now
 ├── JobsLeftLocked         a worker stopped and could not say how its jobs ended
+├── LeaseLapsed            a pool whose heartbeat is not heard takes no jobs
 ├── PoolStopped            asked to work after stopping
 └── SchemaError            the schema in the database is not one we can use
     ├── SchemaMissing      it is not installed yet
@@ -70,6 +71,10 @@ class TaskNotFound(GraphileWorkerError):
 
 class PoolStopped(GraphileWorkerError):
     """A worker that has stopped was asked to work."""
+
+
+class LeaseLapsed(GraphileWorkerError):
+    """No heartbeat was heard for a while, so the pool takes no jobs: others may think it dead."""
 
 
 class JobsLeftLocked(GraphileWorkerError):

@@ -117,7 +117,7 @@ class JobLockLost(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInterrupted(JobEvent):
-    """A shutdown stopped the job and handed it back, its attempt not counted."""
+    """A shutdown or a lapsed lease stopped the job; it was handed back, its attempt not counted."""
 
     name = "job:interrupted"
 
@@ -198,7 +198,7 @@ class PoolReleased(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFatalError(PoolEvent):
-    """An outcome could not be written; `action` is completeJob or failJob."""
+    """A write about a job failed; `action` is startJob, completeJob or failJob."""
 
     name = "pool:fatalError"
     error: BaseException
@@ -242,6 +242,57 @@ class ListenReleased(PoolEvent):
     """The connection for LISTEN was given up."""
 
     name = "pool:listen:release"
+
+
+# Leases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatFailed(PoolEvent):
+    """The pool could not say that it lives; after so many failures in a row it tries again."""
+
+    name = "pool:heartbeat:error"
+    error: BaseException
+    failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolFenced(PoolEvent):
+    """No heartbeat was heard for so long that the pool gave up these jobs: others may take them."""
+
+    name = "pool:fenced"
+    silence: timedelta
+    job_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSwept(PoolEvent):
+    """Others took the pool for dead: it lost these jobs and goes on under a new id."""
+
+    name = "pool:swept"
+    old_pool_id: str
+    job_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecovered(PoolEvent):
+    """The pool took a job from a dead one: it can run again, unless that was once too often."""
+
+    name = "job:recovered"
+    job: Job
+    dead_pool_id: str
+    # Whether it ran there, and how often that has been so.
+    was_started: bool
+    recoveries: int
+    is_parked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepFailed(PoolEvent):
+    """The pool could not look for dead ones; it will again."""
+
+    name = "pool:sweep:error"
+    error: BaseException
 
 
 # Stopping a pool

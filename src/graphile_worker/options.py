@@ -15,16 +15,57 @@ def default_schema() -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RecoveryOptions:
+    """How soon the jobs of a worker that dies run elsewhere.
+
+    A pool that was not heard of for `threshold` is dead: others take its jobs, and it gives them up
+    itself a little before. It says that it lives every `interval`, a sixth of that unless given,
+    and looks for dead ones every `sweep_interval`, a third.
+
+    What it takes from a dead pool may run after `recovery_delay`; a job that was running at
+    `max_recoveries` of them is parked.
+    """
+
+    threshold: timedelta = timedelta(seconds=30)
+    interval: timedelta | None = None
+    sweep_interval: timedelta | None = None
+    recovery_delay: timedelta = timedelta(0)
+    max_recoveries: int = 3
+
+    def __post_init__(self) -> None:
+        _check_counts(self, max_recoveries=1)
+        _check_durations(self)
+        if self.heartbeat_every > self.threshold / 3:
+            raise ConfigurationError(
+                f"interval must be at most a third of threshold, got {self.heartbeat_every} and "
+                f"{self.threshold}"
+            )
+
+    @property
+    def heartbeat_every(self) -> timedelta:
+        return self.threshold / 6 if self.interval is None else self.interval
+
+    @property
+    def sweep_every(self) -> timedelta:
+        return self.threshold / 3 if self.sweep_interval is None else self.sweep_interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerOptions:
     """How a worker, and what migrates for it, is set up.
 
     `concurrency` jobs run at once. `max_pool_size` connections serve them: one listens, half of the
     rest is kept for taking and settling jobs, the others are lent to tasks: at least one to async
-    ones and one to plain functions. One more is opened when a plain function adds jobs.
+    ones and one to plain functions. One more is for heartbeats, and one is opened when a plain
+    function adds jobs.
 
     After `abort_after` a graceful stop asks running tasks to give up, at `stop_after` it cancels
     them and hands their jobs back, to run again after `interrupted_job_retry_delay`. None waits for
     ever.
+
+    Without `recovery` nobody takes this worker's jobs before four hours if it dies, nor does it
+    take those of others. A task that stands still for `blocked_after` is named in the log with
+    where it stands.
     """
 
     schema: str = field(default_factory=default_schema)
@@ -40,32 +81,23 @@ class WorkerOptions:
     interrupted_job_retry_delay: timedelta | None = None
     min_reset_locked_interval: timedelta = timedelta(minutes=8)
     max_reset_locked_interval: timedelta = timedelta(minutes=10)
+    recovery: RecoveryOptions | None = field(default_factory=RecoveryOptions)
+    blocked_after: timedelta | None = timedelta(seconds=5)
 
     def __post_init__(self) -> None:
         if not self.schema:
             raise ConfigurationError("schema must not be empty")
-        self._check_counts()
-        self._check_durations()
+        _check_counts(self, concurrency=1, max_pool_size=2)
+        _check_durations(self)
+        if self.recovery is not None and not isinstance(self.recovery, RecoveryOptions):
+            raise ConfigurationError(
+                f"recovery must be RecoveryOptions or None, got {self.recovery!r}"
+            )
         if self.min_reset_locked_interval > self.max_reset_locked_interval:
             raise ConfigurationError(
                 f"max_reset_locked_interval must be at least min_reset_locked_interval, got "
                 f"{self.max_reset_locked_interval} and {self.min_reset_locked_interval}"
             )
-
-    def _check_counts(self) -> None:
-        for name, least in (("concurrency", 1), ("max_pool_size", 2)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigurationError(f"{name} must be an integer from {least}, got {value!r}")
-
-    def _check_durations(self) -> None:
-        for each in fields(self):
-            if "timedelta" not in str(each.type):
-                continue
-            value = getattr(self, each.name)
-            if value is None and "None" in str(each.type):
-                continue
-            _check_duration(each.name, value, least=LEAST.get(each.name, timedelta(0)))
 
     @property
     def own_connections(self) -> int:
@@ -78,11 +110,33 @@ class WorkerOptions:
         return max(1, self.max_pool_size - 1 - self.own_connections)
 
 
-# A poll of no time at all would be a loop that never rests.
+# A poll of no time at all would be a loop that never rests; a lease of less than a second would end
+# while its program only waits for its turn.
 LEAST = {
     "poll_interval": timedelta(milliseconds=1),
     "min_reset_locked_interval": timedelta(milliseconds=1),
+    "threshold": timedelta(seconds=1),
+    "interval": timedelta(milliseconds=1),
+    "sweep_interval": timedelta(milliseconds=1),
+    "blocked_after": timedelta(milliseconds=1),
 }
+
+
+def _check_counts(options: object, **least: int) -> None:
+    for name, smallest in least.items():
+        value = getattr(options, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+            raise ConfigurationError(f"{name} must be an integer from {smallest}, got {value!r}")
+
+
+def _check_durations(options: WorkerOptions | RecoveryOptions) -> None:
+    for each in fields(options):
+        if "timedelta" not in str(each.type):
+            continue
+        value = getattr(options, each.name)
+        if value is None and "None" in str(each.type):
+            continue
+        _check_duration(each.name, value, least=LEAST.get(each.name, timedelta(0)))
 
 
 def _check_duration(name: str, value: object, *, least: timedelta) -> None:

@@ -1,7 +1,7 @@
 """What a worker says about its work: one listener turns events into log lines."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,21 +11,27 @@ from graphile_worker.events import (
     ForcefulShutdown,
     GetJobErrored,
     GracefulShutdown,
+    HeartbeatFailed,
     JobErrored,
     JobEvent,
     JobFailed,
     JobInterrupted,
     JobLockLost,
+    JobRecovered,
     JobStarted,
     JobSucceeded,
     ListenFailed,
     ListenStarted,
+    PoolEvent,
     PoolFatalError,
+    PoolFenced,
     PoolForcefulShutdown,
     PoolGracefulShutdown,
+    PoolSwept,
     ResetLockedFailed,
     RunnerStarted,
     RunnerStopped,
+    SweepFailed,
     WorkerEvent,
 )
 from graphile_worker.hooks import Hooks
@@ -33,13 +39,16 @@ from graphile_worker.logs import Logger, job_logger
 
 
 @contextmanager
-def log_events(hooks: Hooks, logger: Logger, pool_id: str) -> Iterator[None]:
-    """While this lasts, say what happens in a pool: a line for what a person would want to know."""
+def log_events(hooks: Hooks, logger: Logger, pool_ids: Collection[str]) -> Iterator[None]:
+    """While this lasts, say what happens in a pool: a line for what a person would want to know.
+
+    A pool may get further ids while it runs.
+    """
 
     def register(event: type[Event], say: Callable[[Any], None]) -> None:
         def say_if_ours(event: Event) -> None:
             # Several pools may share their hooks.
-            if getattr(event, "pool_id", pool_id) == pool_id:
+            if not isinstance(event, PoolEvent) or event.pool_id in pool_ids:
                 say(event)
 
         hooks.on(event)(say_if_ours)
@@ -82,6 +91,11 @@ class _Lines:
             ListenStarted: self.listening,
             ListenFailed: self.listen_failed,
             ResetLockedFailed: self.reset_locked_failed,
+            HeartbeatFailed: self.heartbeat_failed,
+            PoolFenced: self.fenced,
+            PoolSwept: self.swept,
+            JobRecovered: self.recovered,
+            SweepFailed: self.sweep_failed,
             PoolFatalError: self.not_written,
             PoolGracefulShutdown: self.stopping,
             PoolForcefulShutdown: self.stopping_now,
@@ -163,6 +177,42 @@ class _Lines:
     def reset_locked_failed(self, event: ResetLockedFailed) -> None:
         self._core.warning("could not look for stale locks: %s", error_line(event.error))
 
+    def heartbeat_failed(self, event: HeartbeatFailed) -> None:
+        # Once for each time that the database is away.
+        if event.failures == 1:
+            self._core.warning(
+                "cannot say that this worker lives, will try again: %s", error_line(event.error)
+            )
+
+    def fenced(self, event: PoolFenced) -> None:
+        self._core.error(
+            "no heartbeat reached the database for %.1f s: gave up jobs %s, others may take them",
+            event.silence.total_seconds(),
+            _listed(event.job_ids),
+        )
+
+    def swept(self, event: PoolSwept) -> None:
+        self._core.error(
+            "others took this worker for dead and its jobs %s from it; it goes on as %s",
+            _listed(event.job_ids),
+            event.pool_id,
+        )
+
+    def recovered(self, event: JobRecovered) -> None:
+        say = self._core.error if event.is_parked else self._core.warning
+        say(
+            "%s job %s (%s), which dead pool %s had %s (recoveries while it ran: %s)",
+            "parked" if event.is_parked else "recovered",
+            event.job.id,
+            event.job.task_identifier,
+            event.dead_pool_id,
+            "started" if event.was_started else "fetched, not started",
+            event.recoveries,
+        )
+
+    def sweep_failed(self, event: SweepFailed) -> None:
+        self._core.warning("could not look for dead workers: %s", error_line(event.error))
+
     def not_written(self, event: PoolFatalError) -> None:
         self._core.error(
             "%s could not be written, will try again: %s", event.action, error_line(event.error)
@@ -185,3 +235,7 @@ class _Lines:
 
     def _job(self, event: JobEvent) -> Logger:
         return job_logger(self._core, event.worker_id, event.job.task_identifier, event.job.id)
+
+
+def _listed(job_ids: tuple[int, ...]) -> str:
+    return ", ".join(map(str, job_ids)) or "(none)"

@@ -17,6 +17,7 @@ from graphile_worker.assembly import (
     Parts,
     assembled,
     beside,
+    recover_once,
     stale_locks,
 )
 from graphile_worker.client import Client
@@ -209,7 +210,12 @@ class Runner:
 
     async def run_once(self) -> int:
         """Run every job that is ready, and those that become so meanwhile; how many were run."""
-        async with self._assembled(self._databases(), once=True) as parts:
+        databases = self._databases()
+        async with (
+            self._assembled(databases, once=True) as parts,
+            beside(self._plan, parts, once=True),
+        ):
+            await recover_once(parts)
             await self._work(parts)
             return parts.pool.count
 

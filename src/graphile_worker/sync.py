@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -21,6 +22,8 @@ from graphile_worker.sql.administering import (
     failing_jobs,
     getting_job,
     getting_job_by_key,
+    getting_jobs_of,
+    recovering_jobs_of,
     removing_job,
     rescheduling_jobs,
     unlocking_workers,
@@ -152,6 +155,21 @@ class Client:
             attempts=attempts,
             max_attempts=max_attempts,
         )
+        return self._perform(plan, conn)
+
+    def jobs_locked_by(self, pool_ids: Iterable[str], *, conn: object = None) -> list[Job]:
+        """The jobs that these workers hold."""
+        return self._perform(getting_jobs_of(pool_ids, self._schemas), conn)
+
+    def recover_workers(
+        self,
+        pool_ids: Iterable[str],
+        *,
+        recovery_delay: timedelta = timedelta(0),
+        conn: object = None,
+    ) -> list[Job]:
+        """Let the jobs of these workers run elsewhere, which must be dead; the jobs."""
+        plan = recovering_jobs_of(pool_ids, recovery_delay, self._schemas)
         return self._perform(plan, conn)
 
     def force_unlock_workers(self, pool_ids: Iterable[str], *, conn: object = None) -> None:

@@ -12,7 +12,7 @@ import click
 import pytest
 
 import graphile_worker
-from graphile_worker import WorkerOptions, errors, events
+from graphile_worker import RecoveryOptions, WorkerOptions, errors, events
 from graphile_worker.cli.main import command
 from graphile_worker.events import BY_NAME, Event, Moment
 from tests.docs.pages import ROOT
@@ -74,6 +74,9 @@ def test_the_page_of_the_command_tells_the_defaults():
     assert told["--jobs"] == str(options.concurrency)
     assert told["--max-pool-size"] == str(options.max_pool_size)
     assert told["--poll-interval"] == str(options.poll_interval // timedelta(milliseconds=1))
+    assert options.recovery is not None
+    threshold = options.recovery.threshold // timedelta(milliseconds=1)
+    assert told["--recovery-threshold"] == str(threshold)
     assert told["--log-format"] == "text"
 
 
@@ -97,9 +100,18 @@ def test_the_page_of_options_tells_each_with_its_default(monkeypatch):
     assert told == {name: getattr(options, name) for name in names_of(options)}
 
 
+def test_the_page_of_options_tells_those_of_recovery():
+    table = rows(section("reference/options.md", "RecoveryOptions"))
+
+    told = {codes(row[0])[0]: value(row[1]) for row in table}
+
+    options = RecoveryOptions()
+    assert told == {name: getattr(options, name) for name in names_of(options)}
+
+
 def value(cell: str) -> Any:
     """What a cell says in Python's own words."""
-    return eval(codes(cell)[0], {"timedelta": timedelta})
+    return eval(codes(cell)[0], {"timedelta": timedelta, "RecoveryOptions": RecoveryOptions})
 
 
 def names_of(it: Any) -> list[str]:

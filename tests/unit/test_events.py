@@ -59,7 +59,16 @@ REFERENCE = {
     "forcefulShutdown",
     "stop",
 }
-OURS = {"job:lockLost", "job:interrupted", "runner:started"}
+OURS = {
+    "job:lockLost",
+    "job:interrupted",
+    "job:recovered",
+    "pool:heartbeat:error",
+    "pool:fenced",
+    "pool:swept",
+    "pool:sweep:error",
+    "runner:started",
+}
 GROUPS = [Event, PoolEvent, WorkerEvent, JobEvent]
 CLASSES = [it for it in vars(events).values() if isinstance(it, type)]
 EVENTS = [it for it in CLASSES if issubclass(it, Event) and it not in GROUPS]
@@ -70,7 +79,7 @@ def job() -> Job:
     return make_job(id=7, attempts=1)
 
 
-def test_every_event_of_the_reference_has_a_class_and_we_add_three():
+def test_every_event_of_the_reference_has_a_class_and_we_add_a_few():
     assert set(BY_NAME) == REFERENCE | OURS
 
 

@@ -17,6 +17,7 @@ from graphile_worker.events import (
     PoolEvent,
 )
 from graphile_worker.hooks import Hooks
+from graphile_worker.lease import Lease
 from graphile_worker.worker import listener as listener_module
 from graphile_worker.worker.listener import SILENCE, Listener, job_count
 
@@ -86,7 +87,11 @@ class Scene:
         self.hooks.on(PoolEvent)(self.events.append)
         database: Any = self.database
         self.listener = Listener(
-            database, "p1", self.hooks, on_jobs=self.told.append, on_migration=self._migrated
+            database,
+            Lease(pool_id="p1"),
+            self.hooks,
+            on_jobs=self.told.append,
+            on_migration=self._migrated,
         )
 
     async def until_lost(self) -> None:

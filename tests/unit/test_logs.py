@@ -243,7 +243,7 @@ def said(monkeypatch, lines, logger):
 
     def say(*events: Event) -> list[tuple[str, str]]:
         hooks = Hooks()
-        with log_events(hooks, logger, "p1"):
+        with log_events(hooks, logger, {"p1"}):
             for event in events:
                 hooks.emit(event)
         said: list[tuple[str, str]] = lines.said
@@ -384,7 +384,7 @@ def test_pools_that_share_their_hooks_each_speak_for_themselves(said):
 def test_nothing_is_said_after_the_end(logger, lines):
     hooks = Hooks()
 
-    with log_events(hooks, logger, "p1"):
+    with log_events(hooks, logger, {"p1"}):
         assert hooks.hears(JobSucceeded)
 
     assert not hooks.hears(JobSucceeded)

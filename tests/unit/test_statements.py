@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from importlib.resources import files
 from types import ModuleType
 from typing import Any, get_origin, get_type_hints
@@ -41,6 +42,8 @@ SAMPLES: dict[Any, object] = {
     list[str]: ["x"],
     list[str] | None: None,
     Mapping[int, str]: {1: "x"},
+    Mapping[str, Any]: {"host": "x"},
+    timedelta: timedelta(0),
     Sequence[holding.Failure]: [],
     Sequence[holding.Return]: [],
 }

@@ -29,6 +29,7 @@ from graphile_worker.events import (
     WorkerStopped,
 )
 from graphile_worker.hooks import Hooks
+from graphile_worker.lease import Lease
 from graphile_worker.loading import tasks_of
 from graphile_worker.logs import logger_of
 from graphile_worker.sql.holding import HeldJob
@@ -56,7 +57,8 @@ class FakeSource:
         self.error: BaseException | None = None
         numbered = enumerate(identifiers, start=1)
         self._jobs = deque(
-            HeldJob(make_job(id=n, task_identifier=each), None) for n, each in numbered
+            HeldJob(make_job(id=n, task_identifier=each, locked_by="p1"), None)
+            for n, each in numbered
         )
 
     async def run(self) -> None:
@@ -94,6 +96,9 @@ class FakeSettler:
         self.answering = asyncio.Event()
         self.answering.set()
 
+    async def begin(self, held: HeldJob) -> bool:
+        return True
+
     async def settle(self, outcome: Outcome) -> bool:
         self.asked.set()
         await self.answering.wait()
@@ -122,7 +127,7 @@ class Scene:
         self.threads = Threads()
         self.workers = [self._worker(tasks) for _ in range(workers)]
         self.pool = WorkerPool(
-            "p1",
+            Lease(pool_id="p1"),
             source,
             self.workers,
             self.cancellation,
@@ -137,7 +142,6 @@ class Scene:
         nothing: Any = None
         settler: Any = self.settler
         surroundings = Surroundings(
-            pool_id="p1",
             deps=None,
             logger=logger_of(None),
             cancellation=self.cancellation,

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from graphile_worker.errors import ConfigurationError
-from graphile_worker.options import default_schema
+from graphile_worker.options import RecoveryOptions, default_schema
 from graphile_worker.sql.cleaning import CleanupTask
 
 Command = Callable[..., Any]
@@ -42,6 +42,8 @@ class WorkerSettings:
     poll_interval: int | None
     no_prepared_statements: bool
     no_listen: bool
+    recovery_threshold: int | None
+    no_recovery: bool
     log_format: str
     health_port: int | None
 
@@ -50,19 +52,29 @@ class WorkerSettings:
             raise ConfigurationError("--once and --schema-only exclude each other")
         if self.crontab is not None:
             raise ConfigurationError("--crontab: this release has no cron yet")
+        if self.no_recovery and self.recovery_threshold is not None:
+            raise ConfigurationError("--no-recovery and --recovery-threshold exclude each other")
 
     def given_options(self) -> dict[str, Any]:
         """What was given of WorkerOptions, by its names there."""
-        milliseconds = self.poll_interval
-        options = {
+        options: dict[str, Any] = {
             "schema": self.schema,
             "concurrency": self.jobs,
             "max_pool_size": self.max_pool_size,
-            "poll_interval": None if milliseconds is None else timedelta(milliseconds=milliseconds),
+            "poll_interval": _duration(self.poll_interval),
             "prepared_statements": False if self.no_prepared_statements else None,
             "listen": False if self.no_listen else None,
         }
-        return {name: value for name, value in options.items() if value is not None}
+        given = {name: value for name, value in options.items() if value is not None}
+        if (threshold := _duration(self.recovery_threshold)) is not None:
+            given["recovery"] = RecoveryOptions(threshold=threshold)
+        if self.no_recovery:
+            given["recovery"] = None
+        return given
+
+
+def _duration(milliseconds: int | None) -> timedelta | None:
+    return None if milliseconds is None else timedelta(milliseconds=milliseconds)
 
 
 def worker_options(function: Command) -> Command:
@@ -96,6 +108,15 @@ WORKER_FLAGS = (
         "--no-prepared-statements", is_flag=True, help="For PgBouncer before 1.21 and the like."
     ),
     click.option("--no-listen", is_flag=True, help="Poll only: no LISTEN, for PgBouncer."),
+    click.option(
+        "--recovery-threshold",
+        type=int,
+        metavar="MS",
+        help="Others take this worker's jobs when it was silent for so long (default: 30000).",
+    ),
+    click.option(
+        "--no-recovery", is_flag=True, help="Leave the jobs of dead workers locked for four hours."
+    ),
     click.option(
         "--cleanup",
         multiple=True,

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg_pool
+from psycopg.conninfo import make_conninfo
 
 from graphile_worker.db.blocking import BlockingConnections
 from graphile_worker.db.borrowed import BorrowedDatabase
@@ -23,6 +24,9 @@ from graphile_worker.tasks import Task
 # A statement of the worker takes milliseconds: what takes longer has lost its server.
 ANSWER_WITHIN = timedelta(seconds=10)
 
+# What psycopg's connect() takes beside the settings of libpq.
+NOT_OF_LIBPQ = {"autocommit", "prepare_threshold", "row_factory", "cursor_factory", "context"}
+
 # For jobs that plain functions add: short statements, so one will do.
 ADDING = 1
 
@@ -35,6 +39,8 @@ class WorkerDatabases:
     tasks: Database
     blocking_tasks: BlockingConnections | None = None
     blocking_own: BlockingConnections | None = None
+    heartbeat: Database | None = None
+    """To be used, and closed, in an event loop of its own."""
 
     async def close(self) -> None:
         await self.own.close()
@@ -60,7 +66,8 @@ def reserved(
         raise ConfigurationError(
             f"the pool has {size} connections at most, and a worker needs {least}"
         )
-    return WorkerDatabases(lent, lent.at_most(max(1, (size + 1 - least) // 2)))
+    tasks_share = lent.at_most(max(1, (size + 1 - least) // 2))
+    return WorkerDatabases(lent, tasks_share, heartbeat=_beside(source, schemas, options))
 
 
 def borrowed(connection: object, options: WorkerOptions) -> WorkerDatabases:
@@ -92,7 +99,33 @@ def _own(
         PsycopgDatabase(source, schemas, max_size=shares[0], prepared_statements=prepared),
         BlockingConnections(source, schemas, max_size=shares[1], prepared_statements=prepared),
         BlockingConnections(source, schemas, max_size=ADDING, prepared_statements=prepared),
+        _alone(source, schemas, options),
     )
+
+
+def _alone(source: str | None, schemas: Schemas, options: WorkerOptions) -> Database:
+    return PsycopgDatabase(
+        source,
+        schemas,
+        max_size=1,
+        prepared_statements=options.prepared_statements,
+        answer_within=ANSWER_WITHIN,
+    )
+
+
+def _beside(pool: object, schemas: Schemas, options: WorkerOptions) -> Database | None:
+    """A connection of our own to where a pool connects, if that can be known.
+
+    Otherwise heartbeats go through the pool, which lives in the loop that tasks may block.
+    """
+    if not isinstance(pool, psycopg_pool.AsyncConnectionPool):
+        return None
+    conninfo: Any = pool.conninfo
+    settings: Any = pool.kwargs or {}
+    if not isinstance(conninfo, str) or not isinstance(settings, dict):
+        return None
+    of_libpq = {name: value for name, value in settings.items() if name not in NOT_OF_LIBPQ}
+    return _alone(make_conninfo(conninfo, **of_libpq), schemas, options)
 
 
 def _size(pool: object, options: WorkerOptions) -> int:

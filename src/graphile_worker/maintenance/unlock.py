@@ -8,6 +8,7 @@ from graphile_worker.clock import Clock
 from graphile_worker.db.database import Answering
 from graphile_worker.events import ResetLockedFailed, ResetLockedStarted, ResetLockedSucceeded
 from graphile_worker.hooks import Hooks
+from graphile_worker.lease import Lease
 from graphile_worker.sql.workers import unlock_stale_jobs
 
 FIRST_WITHIN = timedelta(minutes=1)
@@ -19,7 +20,7 @@ class StaleLocks:
     def __init__(
         self,
         database: Answering,
-        pool_id: str,
+        lease: Lease,
         hooks: Hooks,
         *,
         least: timedelta,
@@ -27,7 +28,7 @@ class StaleLocks:
         clock: Clock | None = None,
     ) -> None:
         self._db = database
-        self._pool_id = pool_id
+        self._lease = lease
         self._hooks = hooks
         self._least = least
         self._most = most
@@ -42,11 +43,11 @@ class StaleLocks:
 
     async def unlock_once(self, next_after: timedelta | None = None) -> int:
         """Release what is stale; how many jobs. A failure is announced, and left to the next."""
-        where = {"pool_id": self._pool_id}
+        where = {"pool_id": self._lease.pool_id}
         self._hooks.emit(ResetLockedStarted(**where))
         now = None if self._clock is None else self._clock.now()
         try:
-            count = await self._db.run(unlock_stale_jobs(now, but_of=self._pool_id))
+            count = await self._db.run(unlock_stale_jobs(now, but_of=self._lease.pool_id))
         except Exception as error:
             self._hooks.emit(ResetLockedFailed(**where, error=error, delay=next_after))
             return 0

@@ -1,6 +1,7 @@
 """Plans for looking jobs up and after them: arguments checked, refusals explained."""
 
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import NoReturn, TypeVar
 
 from graphile_worker.errors import JobSpecError
@@ -12,10 +13,19 @@ from graphile_worker.jobs import (
     check_text,
     check_when,
 )
+from graphile_worker.options import RecoveryOptions
 from graphile_worker.sql import jobs as sql
 from graphile_worker.sql.adding import raise_absence, raise_refusal
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Plan, Query
+from graphile_worker.sql.workers import (
+    find_registry,
+    find_rust_registry,
+    get_jobs_locked_by,
+    recover_jobs,
+    rust_sign_off,
+    unlock_jobs_of,
+)
 
 T = TypeVar("T")
 
@@ -70,10 +80,38 @@ def rescheduling_jobs(
 
 
 def unlocking_workers(pool_ids: Iterable[str], schemas: Schemas) -> Plan[None]:
+    return _explained(sql.force_unlock_workers(_checked_pools(pool_ids)), schemas)
+
+
+def getting_jobs_of(pool_ids: Iterable[str], schemas: Schemas) -> Plan[list[Job]]:
+    return _explained(get_jobs_locked_by(_checked_pools(pool_ids)), schemas)
+
+
+def recovering_jobs_of(
+    pool_ids: Iterable[str], delay: timedelta, schemas: Schemas
+) -> Plan[list[Job]]:
+    """What a sweep does to pools that are silent, to pools that somebody knows are dead."""
+    checked = _checked_pools(pool_ids)
+    _check_delay(delay)
+    if not (yield find_registry(schemas)):
+        return (yield from _explained(unlock_jobs_of(checked, delay), schemas))
+    most = RecoveryOptions().max_recoveries
+    query = recover_jobs(checked, delay, most, surely_dead=True)
+    recovered = yield from _explained(query, schemas)
+    if (yield find_rust_registry(schemas)):
+        yield rust_sign_off(checked)
+    return [each.job for each in recovered]
+
+
+def _check_delay(delay: timedelta) -> None:
+    if not isinstance(delay, timedelta) or delay < timedelta(0):
+        raise JobSpecError("recovery_delay", delay, "expected a timedelta from 0", "22023")
+
+
+def _checked_pools(pool_ids: Iterable[str]) -> list[str]:
     if isinstance(pool_ids, str):
         raise JobSpecError("pool_ids", pool_ids, "expected a list of str", "22023")
-    checked = [check_text("pool_ids", pool_id) for pool_id in pool_ids]
-    return _explained(sql.force_unlock_workers(checked), schemas)
+    return [check_text("pool_ids", pool_id) for pool_id in pool_ids]
 
 
 def _checked_ids(job_ids: Iterable[int]) -> list[int]:

@@ -16,6 +16,11 @@ class HeldJob:
     job: Job
     queue_id: int | None
 
+    @property
+    def pool_id(self) -> str:
+        """Under which id: by now its pool may go on under another one."""
+        return self.job.locked_by or ""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:

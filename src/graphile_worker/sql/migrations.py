@@ -12,7 +12,7 @@ LEVEL = 20
 
 # Our companion's steps, in order; the first one makes the ledger in which all of them enter
 # themselves.
-EXT_STEPS = ("0001_ledger",)
+EXT_STEPS = ("0001_ledger", "0002_leases")
 
 
 @dataclass(frozen=True, slots=True)

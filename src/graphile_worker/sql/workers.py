@@ -1,9 +1,109 @@
-"""Queries about pools that are gone, and what they left locked."""
+"""Queries about pools: which live, which are gone, and what those left locked."""
 
-from graphile_worker.jobs import When
-from graphile_worker.sql.jobs import when_args
-from graphile_worker.sql.query import Query
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from graphile_worker.jobs import Job, When
+from graphile_worker.sql.admin import read_truth
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.jobs import JOB_COLUMNS, MICROSECOND, read_job, read_jobs, when_args
+from graphile_worker.sql.query import Query, Row, read_nothing
+
+# What Rust workers write to jobs that they take from a dead one; ours says more after it.
+RECOVERED = "Job recovered after worker interruption"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A job that was taken from a dead pool; nobody knows what a stranger's pool had started."""
+
+    job: Job
+    pool_id: str
+    was_started: bool | None
+    count: int
+    is_parked: bool
+
+
+def register_pool(pool_id: str, lease: timedelta, details: Mapping[str, Any]) -> Query[None]:
+    args = (pool_id, lease // MICROSECOND, json.dumps(details))
+    return Query("register_pool", args, read_nothing)
+
+
+def heartbeat(pool_ids: list[str], started_jobs: list[int]) -> Query[set[str]]:
+    return Query("heartbeat", (pool_ids, started_jobs), lambda rows: {row[0] for row in rows})
+
+
+def sign_off(pool_ids: list[str]) -> Query[None]:
+    return Query("sign_off", (pool_ids,), read_nothing)
+
+
+def find_pool(pool_id: str) -> Query[bool]:
+    return Query("find_pool", (pool_id,), read_truth)
+
+
+def find_registry(schemas: Schemas) -> Query[bool]:
+    return Query("find_registry", (schemas.companion,), read_truth)
+
+
+def find_rust_registry(schemas: Schemas) -> Query[bool]:
+    return Query("find_rust_registry", (schemas.shared,), read_truth)
+
+
+def rust_heartbeat(pool_ids: list[str], details: Mapping[str, Any]) -> Query[None]:
+    return Query("rust_heartbeat", (pool_ids, json.dumps(details)), read_nothing)
+
+
+def rust_sign_off(pool_ids: list[str]) -> Query[None]:
+    return Query("rust_sign_off", (pool_ids,), read_nothing)
+
+
+def renew_locks(pool_ids: list[str], job_ids: list[int], queue_ids: list[int]) -> Query[set[int]]:
+    args = (pool_ids, job_ids, queue_ids)
+    return Query("renew_locks", args, lambda rows: {row[0] for row in rows})
+
+
+def note_start(job_id: int, pool_id: str, attempt: int) -> Query[None]:
+    return Query("note_start", (job_id, pool_id, attempt), read_nothing)
+
+
+def get_silent_pools() -> Query[list[str]]:
+    return Query("get_silent_pools", (), lambda rows: [row[0] for row in rows])
+
+
+def take_sweep_turn() -> Query[bool]:
+    return Query("take_sweep_turn", (), read_truth)
+
+
+def recover_jobs(
+    pool_ids: list[str], delay: timedelta, max_recoveries: int, *, surely_dead: bool = False
+) -> Query[list[Recovery]]:
+    args = (pool_ids, delay // MICROSECOND, max_recoveries, surely_dead)
+    return Query("recover_jobs", args, _read_recoveries)
+
+
+def unlock_jobs_of(pool_ids: list[str], delay: timedelta) -> Query[list[Job]]:
+    return Query("unlock_jobs_of", (pool_ids, delay // MICROSECOND), read_jobs)
+
+
+def forget_recoveries() -> Query[None]:
+    return Query("forget_recoveries", (), read_nothing)
+
+
+def get_jobs_locked_by(pool_ids: list[str]) -> Query[list[Job]]:
+    return Query("get_jobs_locked_by", (pool_ids,), read_jobs)
 
 
 def unlock_stale_jobs(now: When | None = None, *, but_of: str | None = None) -> Query[int]:
     return Query("unlock_stale_jobs", (when_args(now)[0], but_of), lambda rows: rows[0][0])
+
+
+def has_been_recovered(job: Job) -> bool:
+    """Did a dead pool leave this job behind, and has nothing else become of it since?"""
+    return job.last_error is not None and job.last_error.startswith(RECOVERED)
+
+
+def _read_recoveries(rows: Sequence[Row]) -> list[Recovery]:
+    return [Recovery(read_job(row), *row[JOB_COLUMNS:]) for row in rows]

@@ -1,12 +1,14 @@
 """Take jobs for one pool, and know which ones it holds."""
 
 import inspect
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection
 
 from graphile_worker.clock import Clock
 from graphile_worker.db.database import Answering
-from graphile_worker.errors import ConfigurationError
+from graphile_worker.errors import ConfigurationError, LeaseLapsed
+from graphile_worker.lease import Lease
 from graphile_worker.sql.holding import (
     HeldJob,
     get_jobs,
@@ -31,67 +33,99 @@ class Claims:
     def __init__(
         self,
         database: Answering,
-        pool_id: str,
+        lease: Lease,
         identifiers: Collection[str],
         *,
         forbidden_flags: ForbiddenFlags = None,
         clock: Clock | None = None,
     ) -> None:
-        self.pool_id = pool_id
         self.held: dict[int, HeldJob] = {}
+        # Told of a job that is held when it is claimed again: somebody must have unlocked it.
+        self.on_reclaimed: Callable[[HeldJob], None] = ignore
+        self._lease = lease
         self._db = database
         self._identifiers = list(identifiers)
         self._forbidden_flags = forbidden_flags
         self._clock = clock
         self._task_ids: dict[int, str] = {}
         self._looked_at = 0.0
-        self._in_doubt = False
-        self._doubt_until = 0.0
+        # The id of a fetch whose answer has not come, and until when such ids are looked after.
+        self._in_doubt: str | None = None
+        self._doubts: dict[str, float] = {}
         self._settled_at = 0.0
+
+    @property
+    def pool_id(self) -> str:
+        return self._lease.pool_id
+
+    @property
+    def in_doubt(self) -> bool:
+        """May a fetch still lock jobs whose answer never came?"""
+        now = time.monotonic()
+        return self._in_doubt is not None or any(now <= until for until in self._doubts.values())
 
     async def take(self, limit: int) -> list[HeldJob]:
         """Up to so many jobs that are ready, locked for this pool."""
         if not self._identifiers:
             return []
+        self._check_lease()
         await self.settle_doubts()
         await self._look_at_tasks()
         flags = await self._flags_to_skip()
         now = None if self._clock is None else self._clock.now()
+        pool_id = self.pool_id
         # Whatever ends this but an answer may come after the database has committed.
-        self._in_doubt = True
+        self._in_doubt = pool_id
         taken = await self._db.run(
-            get_jobs(self.pool_id, self._task_ids, skip_flags=flags, limit=limit, now=now)
+            get_jobs(pool_id, self._task_ids, skip_flags=flags, limit=limit, now=now)
         )
-        self._in_doubt = False
-        # One that somebody unlocked while it runs here: that run goes on, with a new lock.
-        new = [each for each in taken if each.job.id not in self.held]
-        self.held.update((each.job.id, each) for each in new)
-        return new
+        if pool_id != self.pool_id:
+            # Swept meanwhile: nobody vouches for that id any more. They are handed back.
+            return []
+        self._in_doubt = None
+        self._hold(taken)
+        return taken
 
     def let_go(self, held: HeldJob) -> None:
         """That job is settled, or was handed back."""
-        self.held.pop(held.job.id, None)
+        if self.held.get(held.job.id) is held:
+            del self.held[held.job.id]
 
     def forget_all_but(self, job_ids: Collection[int]) -> None:
         """At the end: nobody runs the others, so they can be handed back."""
-        unknown = self.held.keys() - set(job_ids)
-        self._in_doubt = self._in_doubt or bool(unknown)
-        for job_id in unknown:
-            del self.held[job_id]
+        for job_id in self.held.keys() - set(job_ids):
+            self._doubt(self.held.pop(job_id).pool_id)
 
     async def settle_doubts(self, *, at_once: bool = False) -> None:
         """Hand back what a fetch may have locked whose answer never came."""
-        if self._in_doubt:
-            self._in_doubt = False
-            self._doubt_until = time.monotonic() + DOUBT_LASTS
-            self._settled_at = 0.0
+        if self._in_doubt is not None:
+            self._doubt(self._in_doubt)
+            self._in_doubt = None
         now = time.monotonic()
-        recently = now - self._settled_at < LOOK_AT_TASKS_EVERY
-        if now > self._doubt_until or (recently and not at_once):
+        if now - self._settled_at < LOOK_AT_TASKS_EVERY and not at_once:
+            return
+        self._doubts = {each: until for each, until in self._doubts.items() if now <= until}
+        if not self._doubts:
             return
         self._settled_at = now
         queues = [each.queue_id for each in self.held.values() if each.queue_id is not None]
-        await self._db.run(return_unheld_jobs(self.pool_id, list(self.held), queues))
+        for pool_id in list(self._doubts):
+            await self._db.run(return_unheld_jobs(pool_id, list(self.held), queues))
+
+    def _check_lease(self) -> None:
+        if not self._lease.lets_take:
+            raise LeaseLapsed(f"no heartbeat was heard for {self._lease.silence:.1f} s")
+
+    def _hold(self, taken: list[HeldJob]) -> None:
+        for each in taken:
+            older = self.held.get(each.job.id)
+            self.held[each.job.id] = each
+            if older is not None:
+                self.on_reclaimed(older)
+
+    def _doubt(self, pool_id: str) -> None:
+        self._doubts[pool_id] = time.monotonic() + DOUBT_LASTS
+        self._settled_at = -math.inf
 
     async def _look_at_tasks(self) -> None:
         now = time.monotonic()
@@ -110,6 +144,10 @@ class Claims:
             answer = flags()
             flags = await answer if inspect.isawaitable(answer) else answer
         return _checked(flags)
+
+
+def ignore(held: HeldJob) -> None:
+    """Nobody wants to know."""
 
 
 def _checked(flags: object) -> list[str] | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -21,35 +21,43 @@ from graphile_worker.tasks import CronRun, cron_run_of
 
 
 class Cancellation:
-    """The pool's request to its tasks to give up; for a loop and for threads."""
+    """The request to tasks to give up, all of them or one; for a loop and for threads."""
 
     def __init__(self) -> None:
-        self._on_loop = asyncio.Event()
-        self._in_threads = threading.Event()
-
-    @property
-    def requested(self) -> bool:
-        return self._in_threads.is_set()
+        self.requested = False
+        self._changed = asyncio.Event()
+        self._in_threads = threading.Condition()
 
     def request(self) -> None:
-        self._in_threads.set()
-        self._on_loop.set()
+        """Ask all."""
+        self.requested = True
+        self.look_again()
 
-    async def wait(self, within: timedelta | None) -> bool:
+    def look_again(self) -> None:
+        """Let all who wait see whether they are asked."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        with self._in_threads:
+            self._in_threads.notify_all()
+
+    async def wait(self, asked: Callable[[], bool], within: timedelta | None) -> bool:
         try:
             async with asyncio.timeout(_seconds(within)):
-                return await self._on_loop.wait()
+                while not asked():
+                    await self._changed.wait()
         except TimeoutError:
-            return False
+            return asked()
+        return True
 
-    def wait_in_thread(self, within: timedelta | None) -> bool:
-        return self._in_threads.wait(_seconds(within))
+    def wait_in_thread(self, asked: Callable[[], bool], within: timedelta | None) -> bool:
+        seconds = _seconds(within)
+        with self._in_threads:
+            return self._in_threads.wait_for(asked, seconds)
 
 
 class Surroundings(NamedTuple):
     """What all jobs of a pool share."""
 
-    pool_id: str
     deps: Any
     logger: Logger
     cancellation: Cancellation
@@ -66,12 +74,17 @@ class Context:
     def __init__(self, held: HeldJob, worker_id: str, around: Surroundings) -> None:
         self.held = held
         self.worker_id = worker_id
-        # Ended by the task's own transaction.
+        # Ended by the task's own transaction, which began to say so before.
+        self.ending = False
         self.written = False
         # Cancelled by the worker itself.
         self.interrupted = False
         # Handed back while it still ran: its end does not matter any more.
         self.abandoned = False
+        # Somebody else may have the job: a request to give up.
+        self.lost = False
+        # This pool took the job again: what comes of this run must not be written.
+        self.dropped = False
         self._around = around
 
     @property
@@ -84,7 +97,7 @@ class Context:
 
     @property
     def pool_id(self) -> str:
-        return self._around.pool_id
+        return self.held.pool_id
 
     @property
     def queue_name(self) -> str | None:
@@ -100,7 +113,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        return self._around.cancellation.requested
+        return self.lost or self._around.cancellation.requested
 
     @property
     def logger(self) -> Logger:
@@ -109,7 +122,7 @@ class Context:
         return job_logger(self._around.logger, self.worker_id, job.task_identifier, job.id)
 
     async def wait_cancelled(self, within: timedelta | None = None) -> bool:
-        return await self._around.cancellation.wait(within)
+        return await self._around.cancellation.wait(lambda: self.cancelled, within)
 
     async def add_job(
         self,
@@ -155,6 +168,7 @@ class Context:
         """A transaction that also ends the job: its effects happen exactly once, or not at all."""
         async with self._around.database.transaction() as connection:
             yield connection.raw
+            self.ending = True
             _check_held(await connection.run(self._finish()), self.held)
         self.written = True
 
@@ -174,7 +188,7 @@ class BlockingContext:
         return getattr(self._context, name)
 
     def wait_cancelled(self, within: timedelta | None = None) -> bool:
-        return self._around.cancellation.wait_in_thread(within)
+        return self._around.cancellation.wait_in_thread(lambda: self._context.cancelled, within)
 
     def add_job(
         self,
@@ -220,6 +234,7 @@ class BlockingContext:
         """A transaction that also ends the job: its effects happen exactly once, or not at all."""
         with self._database().transaction() as connection:
             yield connection.raw
+            self._context.ending = True
             _check_held(connection.run(self._context._finish()), self._context.held)
         self._context.written = True
 

@@ -15,6 +15,7 @@ from graphile_worker.events import (
     ListenStarted,
 )
 from graphile_worker.hooks import Hooks
+from graphile_worker.lease import Lease
 
 JOBS = "jobs:insert"
 MIGRATIONS = "worker:migrate"
@@ -31,14 +32,14 @@ class Listener:
     def __init__(
         self,
         database: Database,
-        pool_id: str,
+        lease: Lease,
         hooks: Hooks,
         *,
         on_jobs: Callable[[int | None], None],
         on_migration: Callable[[], Awaitable[None]],
     ) -> None:
         self._db = database
-        self._pool_id = pool_id
+        self._lease = lease
         self._hooks = hooks
         self._on_jobs = on_jobs
         self._on_migration = on_migration
@@ -49,22 +50,22 @@ class Listener:
             try:
                 await self.listen_once()
             except Exception as error:
-                self._hooks.emit(ListenFailed(pool_id=self._pool_id, error=error))
+                self._hooks.emit(ListenFailed(pool_id=self._lease.pool_id, error=error))
             await asyncio.sleep(delay_after(self._attempts, LONGEST_PAUSE))
             self._attempts += 1
 
     async def listen_once(self) -> None:
         """Connect and listen; raises when that is over."""
-        self._hooks.emit(ListenConnecting(pool_id=self._pool_id, attempts=self._attempts))
+        self._hooks.emit(ListenConnecting(pool_id=self._lease.pool_id, attempts=self._attempts))
         async with self._db.listen(JOBS, MIGRATIONS) as heard:
             self._attempts = 0
-            self._hooks.emit(ListenStarted(pool_id=self._pool_id))
+            self._hooks.emit(ListenStarted(pool_id=self._lease.pool_id))
             try:
                 await self._catch_up()
                 while True:
                     await self._hear(heard)
             finally:
-                self._hooks.emit(ListenReleased(pool_id=self._pool_id))
+                self._hooks.emit(ListenReleased(pool_id=self._lease.pool_id))
 
     async def _catch_up(self) -> None:
         """Nobody told us what happened before we listened."""
@@ -86,7 +87,7 @@ class Listener:
         if self._hooks.hears(ListenNotified):
             self._hooks.emit(
                 ListenNotified(
-                    pool_id=self._pool_id,
+                    pool_id=self._lease.pool_id,
                     channel=notification.channel,
                     payload=notification.payload,
                 )

@@ -1,7 +1,7 @@
 """WorkerPool: all workers of one process. They start together and stop in steps."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +22,7 @@ from graphile_worker.events import (
     WorkerStopped,
 )
 from graphile_worker.hooks import Hooks
+from graphile_worker.lease import Lease
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker.context import Cancellation
 from graphile_worker.worker.source import JobSource
@@ -43,7 +44,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        pool_id: str,
+        lease: Lease,
         source: JobSource,
         workers: list[Worker],
         cancellation: Cancellation,
@@ -53,7 +54,7 @@ class WorkerPool:
         abort_after: timedelta | None,
         stop_after: timedelta | None,
     ) -> None:
-        self.id = pool_id
+        self._lease = lease
         self._source = source
         self._workers = workers
         self._cancellation = cancellation
@@ -66,6 +67,10 @@ class WorkerPool:
         self._fetching: asyncio.Task[None] | None = None
         self._running: dict[asyncio.Task[None], Worker] = {}
         self._fatal: BaseException | None = None
+
+    @property
+    def id(self) -> str:
+        return self._lease.pool_id
 
     @property
     def count(self) -> int:
@@ -87,12 +92,30 @@ class WorkerPool:
 
     @property
     def held_ids(self) -> list[int]:
-        return [worker.holds.job.id for worker in self._workers if worker.holds]
+        # The heartbeat asks from another thread, where `holds` may change between two looks.
+        return [held.job.id for worker in self._workers if (held := worker.holds)]
 
     def nudge(self, count: int | None = None) -> None:
         """So many jobs may be there to take; None: who knows."""
         if not self._stop.is_set():
             self._source.pulse(count)
+
+    def give_up_jobs(self, which: Callable[[HeldJob], bool]) -> tuple[int, ...]:
+        """Cancel the runs of jobs that others have or may take; which those were."""
+        given_up = [
+            held.job.id
+            for worker in self._workers
+            if (held := worker.holds) and which(held) and worker.lose_job()
+        ]
+        self._cancellation.look_again()
+        return tuple(given_up)
+
+    def drop(self, held: HeldJob) -> None:
+        """This pool has taken that job again: end its older run, and write nothing about it."""
+        for worker in self._workers:
+            if worker.holds is held:
+                worker.lose_job(dropped=True)
+        self._cancellation.look_again()
 
     def stop_because_of(self, error: BaseException) -> None:
         """Begin to stop because this makes it impossible to go on; `run` will raise it."""

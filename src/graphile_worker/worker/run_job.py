@@ -3,13 +3,16 @@
 import asyncio
 import contextvars
 import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from graphile_worker.errors import JobNotHeld
 from graphile_worker.events import RunningJob
 from graphile_worker.hooks import Hooks
-from graphile_worker.jobs import When, check_when
+from graphile_worker.jobs import Job, When, check_when
 from graphile_worker.retries import Backoff, Discard, Retry, Snooze
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.tasks import Task
@@ -82,12 +85,24 @@ async def _run_in_thread(
 ) -> None:
     args, kwargs = task.signature.call(context.job.payload, blocking)
     async with hooks.around_thread(running) as in_thread:
+        call = partial(task.fn, *args, **kwargs)
+        run = contextvars.copy_context().run
+        await threads.run(partial(run, _run_here, call, in_thread, running))
 
-        def call() -> None:
-            with in_thread:
-                _refuse_unrun(task.fn(*args, **kwargs))
 
-        await threads.run(partial(contextvars.copy_context().run, call))
+def _run_here(
+    call: Callable[[], object], around: AbstractContextManager[object], running: RunningJob
+) -> None:
+    with around:
+        _refuse_unrun(call())
+
+
+def job_of(frame: FrameType) -> Job | None:
+    """The job whose task is called there, if any."""
+    if frame.f_code in (_run_on_loop.__code__, _run_here.__code__):
+        running: RunningJob = frame.f_locals["running"]
+        return running.job
+    return None
 
 
 def _refuse_unrun(result: object) -> None:

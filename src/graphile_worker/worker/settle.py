@@ -8,9 +8,18 @@ from graphile_worker.db.retry import delay_after, is_passing
 from graphile_worker.error_text import error_text
 from graphile_worker.events import PoolFatalError
 from graphile_worker.hooks import Hooks
+from graphile_worker.lease import Lease
 from graphile_worker.sql.failures import sqlstate_of
-from graphile_worker.sql.holding import Failure, Return, fail_jobs, finish_jobs, return_jobs
+from graphile_worker.sql.holding import (
+    Failure,
+    HeldJob,
+    Return,
+    fail_jobs,
+    finish_jobs,
+    return_jobs,
+)
 from graphile_worker.sql.query import Query
+from graphile_worker.sql.workers import find_pool, has_been_recovered, note_start
 from graphile_worker.worker.outcomes import (
     Completed,
     Failed,
@@ -28,23 +37,41 @@ DATA_EXCEPTION = "22"
 
 
 class Settler:
-    """Writes outcomes one by one."""
+    """Writes outcomes one by one, each under the id that its job was taken with."""
 
     def __init__(
         self,
         database: Answering,
-        pool_id: str,
+        lease: Lease,
         hooks: Hooks,
         *,
         interrupted_delay: timedelta | None = None,
         again: bool = True,
     ) -> None:
         self._db = database
-        self._pool_id = pool_id
+        self._lease = lease
         self._hooks = hooks
         self._interrupted_delay = interrupted_delay
         # In a caller's transaction nothing can be tried again.
         self._again = again
+
+    async def begin(self, held: HeldJob) -> bool:
+        """Before its task runs: False if it must not, and the job be handed back.
+
+        That a job starts which a dead pool left behind is written first: if it kills this process
+        too, whoever recovers it then knows that it was running.
+        """
+        if held.pool_id != self._lease.pool_id:
+            # Others took this pool for dead since it fetched the job.
+            return False
+        if not has_been_recovered(held.job) or not self._lease.is_registered:
+            return True
+        try:
+            await self._db.run(note_start(held.job.id, held.pool_id, held.job.attempts))
+        except Exception as error:
+            self._hooks.emit(PoolFatalError(pool_id=held.pool_id, error=error, action="startJob"))
+            return False
+        return True
 
     async def settle(self, outcome: Outcome) -> bool:
         """Write the outcome, however long that takes; False if the job was no longer ours."""
@@ -61,36 +88,45 @@ class Settler:
                 self._complain(outcome, error)
                 refused = error if _is_refusal(error) else refused
             else:
-                # Where an earlier try may have got through, its row looks like somebody else's.
-                return attempt > 0 or outcome.held.job.id in held
+                return outcome.held.job.id in held or await self._got_through(outcome, attempt)
             await asyncio.sleep(delay_after(attempt, LONGEST_PAUSE))
             attempt += 1
+
+    async def _got_through(self, outcome: Outcome, attempt: int) -> bool:
+        """Not ours: did an earlier try that seemed to fail get through, or is the job lost?"""
+        if attempt == 0 or not self._lease.is_registered:
+            return attempt > 0
+        try:
+            # Nobody takes a job from a pool without taking it off the registry.
+            return await self._db.run(find_pool(outcome.held.pool_id))
+        except Exception:
+            return True
 
     def _complain(self, outcome: Outcome, error: Exception) -> None:
         """Say what will not pass by itself: somebody may have to help, then the write lands."""
         if is_passing(error):
             return
         action = "completeJob" if isinstance(outcome, Completed) else "failJob"
-        self._hooks.emit(PoolFatalError(pool_id=self._pool_id, error=error, action=action))
+        self._hooks.emit(PoolFatalError(pool_id=outcome.held.pool_id, error=error, action=action))
 
     def _query(self, outcome: Outcome, again: bool, refused: Exception | None) -> Query[set[int]]:
         """The write, without what PostgreSQL refused, such as a time beyond its calendar."""
-        job = outcome.held.job
+        job, pool_id = outcome.held.job, outcome.held.pool_id
         queue = [] if outcome.held.queue_id is None else [outcome.held.queue_id]
         match outcome:
             case Completed():
-                return finish_jobs(self._pool_id, [job.id], queue, again=again)
+                return finish_jobs(pool_id, [job.id], queue, again=again)
             case Interrupted():
                 delay = None if refused else self._interrupted_delay
-                return return_jobs(self._pool_id, [Return(job, delay)], queue, again=again)
+                return return_jobs(pool_id, [Return(job, delay)], queue, again=again)
             case Failed() | Snoozed() if refused:
                 failure = Failure(job, error_text(refused))
-                return fail_jobs(self._pool_id, [failure], queue, again=again)
+                return fail_jobs(pool_id, [failure], queue, again=again)
             case Failed(_, error, when, give_up):
                 failure = Failure(job, error_text(error), when, give_up)
-                return fail_jobs(self._pool_id, [failure], queue, again=again)
+                return fail_jobs(pool_id, [failure], queue, again=again)
             case Snoozed(_, when):
-                return return_jobs(self._pool_id, [Return(job, when)], queue, again=again)
+                return return_jobs(pool_id, [Return(job, when)], queue, again=again)
             case _:
                 raise AssertionError("what is written already needs no write")
 

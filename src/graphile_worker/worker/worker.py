@@ -65,14 +65,13 @@ class Worker:
         self.holds = held
         self._let_go.clear()
         context = Context(held, self.id, self._surroundings)
-        announce_start(self._hooks, context)
         began = time.monotonic()
         outcome = await self._ended(context)
         if context.abandoned:
             return
         duration = timedelta(seconds=time.monotonic() - began)
         self.job_error = outcome.error if isinstance(outcome, Failed) else None
-        still_ours = await self._settler.settle(outcome)
+        still_ours = not context.dropped and await self._settler.settle(outcome)
         self._release()
         self.job_error = None
         self.count += 1
@@ -92,8 +91,22 @@ class Worker:
             return self.is_writing
         if not self._is_async(self._running.held):
             return False
-        self._running.interrupted = True
-        self._cancel()
+        if not self._running.interrupted:
+            self._running.interrupted = True
+            self._cancel()
+        return True
+
+    def lose_job(self, *, dropped: bool = False) -> bool:
+        """Ask its task to give up, and cancel it if that can be done; False if none runs.
+
+        Its job is, or soon may be, somebody else's. Dropped, not even that is written.
+        """
+        context = self._running
+        if context is None or context.ending:
+            return False
+        context.lost = True
+        context.dropped = context.dropped or dropped
+        self.interrupt()
         return True
 
     async def hand_back(self) -> None:
@@ -120,7 +133,11 @@ class Worker:
         held = context.held
         task = self._tasks.get(held.job.task_identifier)
         if task is None:
+            announce_start(self._hooks, context)
             return Failed(held, TaskNotFound(held.job.task_identifier, known=self._tasks))
+        if not await self._settler.begin(held):
+            return Interrupted(held)
+        announce_start(self._hooks, context)
         blocking = BlockingContext(context, self._surroundings)
         self._running = context
         try:

@@ -1,0 +1,73 @@
+"""Under which id a pool holds its jobs, and until when nobody may take them from it."""
+
+import math
+import secrets
+import time
+from datetime import timedelta
+
+# Parts of a lease that pass without a heartbeat before its pool takes no more jobs, and before it
+# gives up those that it has, so that they are given up when others may take them.
+TAKES_NO_MORE = 1 / 2
+GIVES_UP = 5 / 6
+
+
+class Lease:
+    """Renewed by the heartbeat, from a thread of its own; read by whoever takes jobs.
+
+    Until it is renewed for the first time it does not end: nobody else knows of this pool.
+    """
+
+    def __init__(self, length: timedelta | None = None, *, pool_id: str | None = None) -> None:
+        self.pool_id = pool_id or new_pool_id()
+        # All that it ever had.
+        self.ids = {self.pool_id}
+        self.length = math.inf if length is None else length.total_seconds()
+        self._renewed_at = math.inf
+        self._unbroken_since = -math.inf
+
+    @property
+    def is_registered(self) -> bool:
+        """Do others know this pool, and take its jobs if it falls silent?"""
+        return self._renewed_at != math.inf
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the heartbeat that was heard last."""
+        return time.monotonic() - self._renewed_at if self.is_registered else 0.0
+
+    @property
+    def lets_take(self) -> bool:
+        """May this pool take jobs?"""
+        return self.silence < self.length * TAKES_NO_MORE
+
+    @property
+    def seconds_left(self) -> float:
+        """After so long without a heartbeat the jobs must be given up; infinite if never."""
+        return self.length * GIVES_UP - self.silence
+
+    @property
+    def is_steady(self) -> bool:
+        """Did all heartbeats of a whole lease arrive, or is there none that did not?
+
+        Otherwise the database was out of reach, perhaps for others too, who only seem dead.
+        """
+        return self.lets_take and time.monotonic() - self._unbroken_since > self.length
+
+    def renew(self, sent_at: float) -> None:
+        """A heartbeat was heard that was sent at this time; the database's lease ends later."""
+        if self.is_registered and sent_at - self._renewed_at > self.length * TAKES_NO_MORE:
+            self._unbroken_since = sent_at
+        self._renewed_at = sent_at
+
+    def end(self) -> None:
+        """Nobody knows this pool any more."""
+        self._renewed_at = math.inf
+
+    def go_on_as(self, pool_id: str) -> None:
+        """Take further jobs under another id: what was locked under the old one may be lost."""
+        self.ids.add(pool_id)
+        self.pool_id = pool_id
+
+
+def new_pool_id() -> str:
+    return f"pypool-{secrets.token_hex(9)}"

@@ -1,0 +1,230 @@
+"""This pool is alive: said every few seconds, as others take the jobs of one that does not."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from graphile_worker.db.database import Answering
+from graphile_worker.db.retry import delay_after
+from graphile_worker.lease import Lease, new_pool_id
+from graphile_worker.sql.failures import MISSING, NOT_ALLOWED, sqlstate_of
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.query import Query
+from graphile_worker.sql.workers import (
+    find_registry,
+    find_rust_registry,
+    heartbeat,
+    register_pool,
+    renew_locks,
+    rust_heartbeat,
+    rust_sign_off,
+    sign_off,
+)
+
+T = TypeVar("T")
+
+# Without a lease there is nobody but the Rust worker to tell, which waits for minutes.
+WITHOUT_LEASE_EVERY = timedelta(seconds=10)
+
+# Seconds: Rust workers want to hear of us every half minute, and may install their registry later.
+TELL_RUST_EVERY = 9.0
+LOOK_EVERY = 30.0
+
+# Seconds after which a lock is renewed: four hours old, or five minutes where Rust workers sweep,
+# it would count as left behind.
+RENEW_EVERY = 60.0
+
+# Seconds that an answer may take: a third of the lease, but in these limits.
+SHORTEST_ANSWER = 1.0
+LONGEST_ANSWER = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What the heartbeat must know of its pool, and tell it, each safe in any thread."""
+
+    started_ids: Callable[[], list[int]]
+    held: Callable[[], Collection[HeldJob]]
+    on_swept: Callable[[str], None]
+    """Others took all jobs of this id."""
+    on_lost: Callable[[set[int]], None]
+    """Somebody unlocked these jobs."""
+    on_error: Callable[[Exception, int], None]
+    """It was not heard, so many times in a row."""
+
+
+class Heartbeat:
+    """Renews a lease, and with it the locks on jobs that take long.
+
+    Everything of it runs in one event loop, which should not be the one that tasks can block.
+    """
+
+    def __init__(
+        self,
+        database: Answering,
+        schemas: Schemas,
+        lease: Lease,
+        pool: Pool,
+        *,
+        threshold: timedelta | None,
+        every: timedelta = WITHOUT_LEASE_EVERY,
+        details: Mapping[str, Any],
+    ) -> None:
+        self.has_registry = False
+        self._db = database
+        self._schemas = schemas
+        self._lease = lease
+        self._pool = pool
+        self._threshold = threshold
+        self._every = every.total_seconds()
+        self._details = details
+        self._answer_within = LONGEST_ANSWER
+        if threshold is not None:
+            third = threshold.total_seconds() / 3
+            self._answer_within = max(SHORTEST_ANSWER, min(LONGEST_ANSWER, third))
+        self._has_rust = False
+        self._looked_at = 0.0
+        self._told_rust_at = 0.0
+        self._renewed_at = time.monotonic()
+        self._seen: dict[int, HeldJob] = {}
+        # Ids that this pool went on without, while jobs are held under them.
+        self._older: set[str] = set()
+        self._failures = 0
+        self._must_change_id = False
+
+    async def register(self) -> None:
+        """Before the first job is taken; raises if the database is out of reach."""
+        await self._look()
+        await self._tell_rust()
+
+    async def run(self) -> None:
+        while True:
+            next_after = await self._beat_or_fail()
+            await asyncio.sleep(next_after)
+
+    async def beat_once(self) -> None:
+        """One sign of life."""
+        await self._beat()
+        now = time.monotonic()
+        if now - self._looked_at > LOOK_EVERY:
+            await self._look()
+        if now - self._told_rust_at > TELL_RUST_EVERY:
+            await self._tell_rust()
+        if now - self._renewed_at > RENEW_EVERY:
+            self._renewed_at = now
+            await self.renew_once()
+
+    async def renew_once(self) -> None:
+        """Renew the locks that this pool held at the last look already."""
+        held = {each.job.id: each for each in self._pool.held()}
+        old = [each for each in held.values() if self._seen.get(each.job.id) is each]
+        self._seen = held
+        if not old:
+            return
+        queues = [each.queue_id for each in old if each.queue_id is not None]
+        pool_ids = {each.pool_id for each in old}
+        still = await self._ask(
+            renew_locks(sorted(pool_ids), [each.job.id for each in old], queues)
+        )
+        lost = {each.job.id for each in old} - still
+        if lost:
+            self._pool.on_lost(lost)
+
+    def change_id(self) -> None:
+        """With the next heartbeat: somebody unlocked jobs of this pool."""
+        self._must_change_id = True
+
+    async def sign_off(self) -> None:
+        """At the very end, when nothing is locked any more."""
+        ids = sorted(self._ids())
+        if self.has_registry:
+            self._lease.end()
+            await self._ask(sign_off(ids))
+        if self._has_rust:
+            await self._ask(rust_sign_off(ids))
+
+    async def _beat_or_fail(self) -> float:
+        """Beat; after how many seconds the next is due."""
+        began = time.monotonic()
+        try:
+            await self.beat_once()
+        except Exception as error:
+            self._failures += 1
+            self._forget_what_is_gone(error)
+            self._pool.on_error(error, self._failures)
+            return min(self._every, delay_after(self._failures))
+        self._failures = 0
+        return max(0.0, began + self._every - time.monotonic())
+
+    async def _beat(self) -> None:
+        if not self.has_registry:
+            return
+        ids = self._ids()
+        sent = time.monotonic()
+        known = await self._ask(heartbeat(sorted(ids), self._pool.started_ids()))
+        if self._lease.pool_id in known:
+            self._lease.renew(sent)
+        await self._part_with(ids - known)
+        if self._must_change_id:
+            self._older.add(self._lease.pool_id)
+            await self._go_on_as_new()
+        await self._sign_off_older()
+
+    async def _part_with(self, swept: set[str]) -> None:
+        """Ids that others took for dead: whatever was locked under them is not ours any more."""
+        self._older -= swept
+        if self._lease.pool_id in swept:
+            await self._go_on_as_new()
+        for pool_id in swept:
+            self._pool.on_swept(pool_id)
+
+    async def _go_on_as_new(self) -> None:
+        pool_id = new_pool_id()
+        await self._enter(pool_id)
+        self._lease.go_on_as(pool_id)
+        self._must_change_id = False
+        if self._has_rust:
+            await self._tell_rust()
+
+    async def _enter(self, pool_id: str) -> None:
+        assert self._threshold is not None
+        sent = time.monotonic()
+        await self._ask(register_pool(pool_id, self._threshold, self._details))
+        self._lease.renew(sent)
+
+    async def _sign_off_older(self) -> None:
+        unused = self._older - {each.pool_id for each in self._pool.held()}
+        if unused:
+            await self._ask(sign_off(sorted(unused)))
+            self._older -= unused
+
+    async def _look(self) -> None:
+        """What registries are there? One may come later, by another's migration."""
+        if self._threshold is not None and not self.has_registry:
+            self.has_registry = await self._ask(find_registry(self._schemas))
+            if self.has_registry:
+                await self._enter(self._lease.pool_id)
+        self._has_rust = await self._ask(find_rust_registry(self._schemas))
+        self._looked_at = time.monotonic()
+
+    async def _tell_rust(self) -> None:
+        self._told_rust_at = time.monotonic()
+        if self._has_rust:
+            await self._ask(rust_heartbeat(sorted(self._ids()), self._details))
+
+    def _forget_what_is_gone(self, error: Exception) -> None:
+        """Somebody dropped a registry, or took our rights to it: nobody can miss us there."""
+        if sqlstate_of(error) in MISSING | {NOT_ALLOWED}:
+            self.has_registry = self._has_rust = False
+            self._lease.end()
+
+    def _ids(self) -> set[str]:
+        return {self._lease.pool_id} | self._older
+
+    async def _ask(self, query: Query[T]) -> T:
+        async with asyncio.timeout(self._answer_within):
+            return await self._db.run(query)

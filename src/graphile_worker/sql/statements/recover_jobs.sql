@@ -1,0 +1,119 @@
+-- Take all that pools $1 have locked from those of them that are silent, or from all of them if $4
+-- says that they are dead; the jobs, with whose they were and what became of each. Each waits for
+-- another $2 microseconds; one that was running at $3 recoveries is parked.
+with gone as (
+  delete from :ext_schema.pools as pools
+  where pools.id = any ($1::text[])
+    and ($4::boolean or pools.seen_at < now() - pools.lease)
+  returning pools.id, pools.started_jobs
+), owners as (
+  select gone.id, gone.started_jobs
+  from gone
+  union all
+  -- Somebody who is not ours: nobody knows what was started.
+  select stranger.id, null
+  from unnest($1::text[]) as stranger (id)
+  where $4::boolean
+    and not exists (select from gone where gone.id = stranger.id)
+), taken as (
+  select
+    jobs.id,
+    jobs.locked_by,
+    case
+      when owners.started_jobs is not null then
+        jobs.id = any (owners.started_jobs)
+        or (
+          recoveries.started_by is not distinct from jobs.locked_by
+          and recoveries.started_attempt is not distinct from jobs.attempts
+        )
+    end as was_started,
+    coalesce(recoveries.count, 0) as count_before
+  from :schema._private_jobs as jobs
+  join owners on owners.id = jobs.locked_by
+  left join :ext_schema.recoveries as recoveries on recoveries.job_id = jobs.id
+  for update of jobs
+), judged as (
+  select
+    taken.id,
+    taken.locked_by,
+    taken.was_started,
+    taken.count_before + coalesce(taken.was_started, false)::int as count,
+    taken.was_started is true and taken.count_before + 1 >= $3::int as is_parked
+  from taken
+), noted as (
+  insert into :ext_schema.recoveries (job_id, count)
+  -- Whoever lets a parked job run again begins to count anew.
+  select judged.id, case when judged.is_parked then 0 else judged.count end
+  from judged
+  on conflict (job_id) do update
+  set count = excluded.count,
+      recovered_at = excluded.recovered_at,
+      started_by = null,
+      started_attempt = null
+), jobs as (
+  update :schema._private_jobs as jobs
+  set attempts = case
+        -- Superseded by its key while it was held: it must not be revived.
+        when jobs.attempts >= jobs.max_attempts
+          and jobs.key is null
+          and jobs.updated_at > jobs.created_at
+          and jobs.updated_at > jobs.locked_at
+          then jobs.attempts
+        when judged.is_parked then jobs.max_attempts
+        when judged.was_started is false then greatest(0, jobs.attempts - 1)
+        else greatest(0, least(jobs.attempts, jobs.max_attempts - 1))
+      end,
+      run_at = case
+        when $2::bigint > 0 then greatest(jobs.run_at, now() + $2::bigint * interval '1 microsecond')
+        else jobs.run_at
+      end,
+      -- Begins like what Rust workers write; see sql/workers.py.
+      last_error = 'Job recovered after worker interruption: ' || case
+        when judged.is_parked then
+          'parked, as it was running at ' || judged.count || ' recoveries, last in pool '
+        when judged.was_started is false then 'it was fetched, not started, by pool '
+        else 'it was held by pool '
+      end || judged.locked_by,
+      locked_by = null,
+      locked_at = null
+  from judged
+  where jobs.id = judged.id
+    -- An array beside the join, for the plan's sake: see get_jobs.
+    and jobs.id = any (array(select id from judged))
+  returning
+    jobs.id,
+    jobs.task_id,
+    jobs.job_queue_id,
+    jobs.payload,
+    jobs.priority,
+    jobs.run_at,
+    jobs.attempts,
+    jobs.max_attempts,
+    jobs.last_error,
+    jobs.created_at,
+    jobs.updated_at,
+    jobs.key,
+    jobs.locked_at,
+    jobs.locked_by,
+    jobs.revision,
+    jobs.flags
+), freed as (
+  update :schema._private_job_queues as job_queues
+  set locked_by = null,
+      locked_at = null
+  where job_queues.locked_by = any (array(select id from owners))
+)
+select
+  jobs.id,
+  tasks.identifier,
+  job_queues.queue_name,
+  :job_columns,
+  judged.locked_by,
+  judged.was_started,
+  judged.count,
+  judged.is_parked
+from jobs
+join judged on judged.id = jobs.id
+left join :schema._private_tasks as tasks on tasks.id = jobs.task_id
+left join :schema._private_job_queues as job_queues on job_queues.id = jobs.job_queue_id
+order by jobs.id;
