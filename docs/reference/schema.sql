@@ -365,6 +365,7 @@ CREATE TABLE graphile_worker_ext.pools (
     seen_at timestamp with time zone DEFAULT now() NOT NULL,
     lease interval NOT NULL,
     started_jobs bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    swept_at timestamp with time zone,
     details json NOT NULL
 )
 WITH (fillfactor='50');

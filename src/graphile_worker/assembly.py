@@ -203,16 +203,17 @@ async def _prepare_schema(plan: Blueprint, databases: WorkerDatabases) -> None:
 def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool:
     options = plan.options
     own = parts.databases.own
+    parts.claims = Claims(
+        own, parts.lease, plan.tasks, forbidden_flags=plan.forbidden_flags, clock=plan.clock
+    )
     settler = Settler(
         own,
         parts.lease,
         plan.hooks,
+        held=parts.claims.held,
         interrupted_delay=options.interrupted_job_retry_delay,
         # In a caller's transaction nothing can be tried again.
         again=not isinstance(own, BorrowedDatabase),
-    )
-    parts.claims = Claims(
-        own, parts.lease, plan.tasks, forbidden_flags=plan.forbidden_flags, clock=plan.clock
     )
     source = DirectSource(
         parts.claims, settler, plan.hooks, poll_interval=options.poll_interval, once=once
@@ -226,6 +227,7 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
         client=parts.client,
         blocking_database=parts.databases.blocking_tasks,
         blocking_client=parts.blocking_client,
+        held=parts.claims.held,
     )
     workers = [
         Worker(

@@ -23,6 +23,7 @@ class Lease:
         self.ids = {self.pool_id}
         self.length = math.inf if length is None else length.total_seconds()
         self._renewed_at = math.inf
+        self._server_time: float | None = None
         self._unbroken_since = -math.inf
 
     @property
@@ -53,15 +54,24 @@ class Lease:
         """
         return self.lets_take and time.monotonic() - self._unbroken_since > self.length
 
-    def renew(self, sent_at: float) -> None:
+    def renew(self, sent_at: float, server_time: float | None = None) -> None:
         """A heartbeat was heard that was sent at this time; the database's lease ends later."""
-        if self.is_registered and sent_at - self._renewed_at > self.length * TAKES_NO_MORE:
+        if self.is_registered and self._is_break(sent_at, server_time):
             self._unbroken_since = sent_at
         self._renewed_at = sent_at
+        self._server_time = server_time
 
     def end(self) -> None:
         """Nobody knows this pool any more."""
         self._renewed_at = math.inf
+
+    def _is_break(self, sent_at: float, server_time: float | None) -> bool:
+        """Was nothing heard for long, or has somebody moved the server's clock?"""
+        passed = sent_at - self._renewed_at
+        if server_time is None or self._server_time is None:
+            return passed > self.length * TAKES_NO_MORE
+        drift = abs(server_time - self._server_time - passed)
+        return max(passed, drift) > self.length * TAKES_NO_MORE
 
     def go_on_as(self, pool_id: str) -> None:
         """Take further jobs under another id: what was locked under the old one may be lost."""

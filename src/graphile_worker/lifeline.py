@@ -10,7 +10,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
-from importlib.metadata import version
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -62,6 +63,9 @@ class Lifeline:
         self._side = SideLoop()
         self._heartbeat = self._make_heartbeat(tasks)
         self._beating: asyncio.Task[None] | Future[None] | None = None
+        self._watchdog: Watchdog | None = None
+        if options.blocked_after is not None:
+            self._watchdog = Watchdog(logger, options.blocked_after, partial(job_of, lease.ids))
 
     def watch(self, pool: WorkerPool, claims: Claims) -> None:
         """That pool is the one; its claims know what it holds."""
@@ -86,15 +90,14 @@ class Lifeline:
 
     async def __aenter__(self) -> Self:
         self._side.start()
+        if self._watchdog is not None:
+            self._watchdog.start()
         try:
-            if self._options.blocked_after is not None:
-                watchdog = Watchdog(self._logger, self._options.blocked_after, job_of)
-                self._side.begin(watchdog.run())
             await self._call(self._heartbeat.register())
         except BaseException:
             await self._end()
             raise
-        self._warn_if_alone()
+        self._say_what_is_missing()
         if self._databases.heartbeat is None:
             self._beating = asyncio.create_task(self._heartbeat.run())
         else:
@@ -107,9 +110,9 @@ class Lifeline:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Or it would find its row gone, and think that it was swept.
-        await self._stop_beating()
         try:
+            # Or it would find its row gone, and think that it was swept.
+            await self._stop_beating()
             if self._holds_nothing:
                 async with asyncio.timeout(SIGN_OFF_WITHIN):
                     await self._call(self._heartbeat.sign_off())
@@ -132,27 +135,36 @@ class Lifeline:
             await asyncio.wait([self._beating])
 
     async def _end(self) -> None:
-        if self._databases.heartbeat is not None:
-            with suppress(Exception):
-                async with asyncio.timeout(SIGN_OFF_WITHIN):
-                    await self._side.call(self._databases.heartbeat.close())
-        await self._side.stop()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        try:
+            if self._databases.heartbeat is not None:
+                with suppress(Exception):
+                    async with asyncio.timeout(SIGN_OFF_WITHIN):
+                        await self._side.call(self._databases.heartbeat.close())
+        finally:
+            await self._side.stop()
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
         """Where the heartbeat's connection is: a pool that was lent lives in the worker's loop."""
         return await (work if self._databases.heartbeat is None else self._side.call(work))
 
-    def _warn_if_alone(self) -> None:
-        if self._options.recovery is not None and not self._heartbeat.has_registry:
+    def _say_what_is_missing(self) -> None:
+        if self._options.recovery is None:
+            return
+        if not self._heartbeat.has_registry:
             self._logger.warning(
                 "the companion schema cannot be used: if this worker dies, its jobs wait four hours"
+            )
+        elif self._databases.heartbeat is None:
+            self._logger.info(
+                "heartbeats go through the pool that was lent: a task that blocks the event loop "
+                "for %s makes this worker look dead",
+                self._options.recovery.threshold,
             )
 
     def _make_heartbeat(self, tasks: Mapping[str, object]) -> Heartbeat:
         recovery = self._options.recovery
-        timing: dict[str, timedelta | None] = {"threshold": None}
-        if recovery is not None:
-            timing = {"threshold": recovery.threshold, "every": recovery.heartbeat_every}
         return Heartbeat(
             self._databases.heartbeat or self._databases.own,
             self._databases.own.schemas,
@@ -160,12 +172,14 @@ class Lifeline:
             Pool(
                 started_ids=lambda: [] if self._pool is None else self._pool.held_ids,
                 held=lambda: [] if self._claims is None else list(self._claims.held.values()),
+                ids_in_use=lambda: set() if self._claims is None else self._claims.ids_in_use,
                 on_swept=self._on_loop(self._swept),
                 on_lost=self._on_loop(self._lost),
                 on_error=self._on_loop(self._failed),
             ),
             details=_details(self._options, tasks),
-            **timing,  # type: ignore[arg-type]  # two names of one type
+            threshold=None if recovery is None else recovery.threshold,
+            every=None if recovery is None else recovery.heartbeat_every,
         )
 
     def _on_loop(self, tell: Callable[..., None]) -> Callable[..., None]:
@@ -179,11 +193,13 @@ class Lifeline:
 
     # What the heartbeat has to say, on the worker's loop
 
-    def _swept(self, pool_id: str) -> None:
+    def _swept(self, pool_id: str, new_id: str) -> None:
         lost: tuple[int, ...] = ()
         if self._pool is not None:
             lost = self._pool.give_up_jobs(lambda held: held.pool_id == pool_id)
-        self._hooks.emit(PoolSwept(pool_id=self._lease.pool_id, old_pool_id=pool_id, job_ids=lost))
+        # Whoever logs this must know that the new one is ours too.
+        self._lease.ids.add(new_id)
+        self._hooks.emit(PoolSwept(pool_id=new_id, old_pool_id=pool_id, job_ids=lost))
 
     def _lost(self, job_ids: set[int]) -> None:
         # One that ended since is no loss.
@@ -201,10 +217,18 @@ class Lifeline:
         self._hooks.emit(PoolFenced(pool_id=self._lease.pool_id, silence=silence, job_ids=given_up))
 
 
+def _version() -> str:
+    try:
+        return version("graphile-worker")
+    except PackageNotFoundError:
+        # Frozen, or copied into another program.
+        return "unknown"
+
+
 def _details(options: WorkerOptions, tasks: Mapping[str, object]) -> dict[str, Any]:
     return {
         "runtime": "python",
-        "version": version("graphile-worker"),
+        "version": _version(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "concurrency": options.concurrency,

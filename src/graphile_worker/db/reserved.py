@@ -4,10 +4,11 @@ Fifty tasks that each hold a connection wait for one another, not the worker for
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import psycopg_pool
 from psycopg.conninfo import make_conninfo
 
@@ -120,12 +121,19 @@ def _beside(pool: object, schemas: Schemas, options: WorkerOptions) -> Database 
     """
     if not isinstance(pool, psycopg_pool.AsyncConnectionPool):
         return None
+    if pool.connection_class is not psycopg.AsyncConnection:
+        return None
     conninfo: Any = pool.conninfo
     settings: Any = pool.kwargs or {}
     if not isinstance(conninfo, str) or not isinstance(settings, dict):
         return None
     of_libpq = {name: value for name, value in settings.items() if name not in NOT_OF_LIBPQ}
-    return _alone(make_conninfo(conninfo, **of_libpq), schemas, options)
+    target = make_conninfo(conninfo, **of_libpq)
+    if not target:
+        return None
+    if settings.get("prepare_threshold", 5) is None:
+        options = replace(options, prepared_statements=False)
+    return _alone(target, schemas, options)
 
 
 def _size(pool: object, options: WorkerOptions) -> int:

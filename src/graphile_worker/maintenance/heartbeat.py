@@ -27,8 +27,8 @@ from graphile_worker.sql.workers import (
 
 T = TypeVar("T")
 
-# Without a lease there is nobody but the Rust worker to tell, which waits for minutes.
-WITHOUT_LEASE_EVERY = timedelta(seconds=10)
+# Rust workers are told too, whatever our own lease is, and they take a pool for dead after minutes.
+LONGEST_EVERY = timedelta(seconds=10)
 
 # Seconds: Rust workers want to hear of us every half minute, and may install their registry later.
 TELL_RUST_EVERY = 9.0
@@ -49,8 +49,10 @@ class Pool:
 
     started_ids: Callable[[], list[int]]
     held: Callable[[], Collection[HeldJob]]
-    on_swept: Callable[[str], None]
-    """Others took all jobs of this id."""
+    ids_in_use: Callable[[], set[str]]
+    """Those under which it holds jobs, or may without knowing."""
+    on_swept: Callable[[str, str], None]
+    """Others took all jobs of the first id; it goes on under the second."""
     on_lost: Callable[[set[int]], None]
     """Somebody unlocked these jobs."""
     on_error: Callable[[Exception, int], None]
@@ -71,7 +73,7 @@ class Heartbeat:
         pool: Pool,
         *,
         threshold: timedelta | None,
-        every: timedelta = WITHOUT_LEASE_EVERY,
+        every: timedelta | None,
         details: Mapping[str, Any],
     ) -> None:
         self.has_registry = False
@@ -80,7 +82,7 @@ class Heartbeat:
         self._lease = lease
         self._pool = pool
         self._threshold = threshold
-        self._every = every.total_seconds()
+        self._every = min(every or LONGEST_EVERY, LONGEST_EVERY).total_seconds()
         self._details = details
         self._answer_within = LONGEST_ANSWER
         if threshold is not None:
@@ -95,6 +97,8 @@ class Heartbeat:
         self._older: set[str] = set()
         self._failures = 0
         self._must_change_id = False
+        self._next_id: str | None = None
+        self._swept: set[str] = set()
 
     async def register(self) -> None:
         """Before the first job is taken; raises if the database is out of reach."""
@@ -154,41 +158,52 @@ class Heartbeat:
             await self.beat_once()
         except Exception as error:
             self._failures += 1
-            self._forget_what_is_gone(error)
             self._pool.on_error(error, self._failures)
             return min(self._every, delay_after(self._failures))
         self._failures = 0
         return max(0.0, began + self._every - time.monotonic())
 
     async def _beat(self) -> None:
-        if not self.has_registry:
-            return
-        ids = self._ids()
-        sent = time.monotonic()
-        known = await self._ask(heartbeat(sorted(ids), self._pool.started_ids()))
-        if self._lease.pool_id in known:
-            self._lease.renew(sent)
-        await self._part_with(ids - known)
+        if self.has_registry:
+            try:
+                await self._say_so()
+            except Exception as error:
+                self._forget_what_is_gone(error)
+                raise
         if self._must_change_id:
             self._older.add(self._lease.pool_id)
             await self._go_on_as_new()
         await self._sign_off_older()
 
+    async def _say_so(self) -> None:
+        ids = self._ids()
+        sent = time.monotonic()
+        heard = await self._ask(heartbeat(sorted(ids), self._pool.started_ids()))
+        if self._lease.pool_id in heard:
+            self._lease.renew(sent, heard[self._lease.pool_id])
+        await self._part_with(ids - heard.keys())
+
     async def _part_with(self, swept: set[str]) -> None:
         """Ids that others took for dead: whatever was locked under them is not ours any more."""
+        is_current = self._lease.pool_id in swept
+        if is_current:
+            self._next_id = self._next_id or new_pool_id()
+        # First of all, as what follows may fail.
+        for pool_id in swept - self._swept:
+            self._pool.on_swept(pool_id, self._next_id or self._lease.pool_id)
+        self._swept = swept
         self._older -= swept
-        if self._lease.pool_id in swept:
+        if is_current:
             await self._go_on_as_new()
-        for pool_id in swept:
-            self._pool.on_swept(pool_id)
 
     async def _go_on_as_new(self) -> None:
-        pool_id = new_pool_id()
-        await self._enter(pool_id)
+        pool_id = self._next_id or new_pool_id()
+        if self.has_registry:
+            await self._enter(pool_id)
         self._lease.go_on_as(pool_id)
         self._must_change_id = False
-        if self._has_rust:
-            await self._tell_rust()
+        self._next_id = None
+        self._told_rust_at = 0.0
 
     async def _enter(self, pool_id: str) -> None:
         assert self._threshold is not None
@@ -197,30 +212,44 @@ class Heartbeat:
         self._lease.renew(sent)
 
     async def _sign_off_older(self) -> None:
-        unused = self._older - {each.pool_id for each in self._pool.held()}
-        if unused:
+        unused = self._older - self._pool.ids_in_use()
+        if unused and self.has_registry:
             await self._ask(sign_off(sorted(unused)))
-            self._older -= unused
+        self._older -= unused
 
     async def _look(self) -> None:
         """What registries are there? One may come later, by another's migration."""
-        if self._threshold is not None and not self.has_registry:
-            self.has_registry = await self._ask(find_registry(self._schemas))
-            if self.has_registry:
-                await self._enter(self._lease.pool_id)
+        is_wanted = self._threshold is not None and not self.has_registry
+        if is_wanted and await self._ask(find_registry(self._schemas)):
+            await self._enter(self._lease.pool_id)
+            self.has_registry = True
         self._has_rust = await self._ask(find_rust_registry(self._schemas))
         self._looked_at = time.monotonic()
 
     async def _tell_rust(self) -> None:
         self._told_rust_at = time.monotonic()
-        if self._has_rust:
+        if not self._has_rust:
+            return
+        try:
             await self._ask(rust_heartbeat(sorted(self._ids()), self._details))
+        except Exception as error:
+            if sqlstate_of(error) not in MISSING | {NOT_ALLOWED}:
+                raise
+            # Looked for again, in a while.
+            self._has_rust = False
 
     def _forget_what_is_gone(self, error: Exception) -> None:
-        """Somebody dropped a registry, or took our rights to it: nobody can miss us there."""
-        if sqlstate_of(error) in MISSING | {NOT_ALLOWED}:
-            self.has_registry = self._has_rust = False
-            self._lease.end()
+        """Our registry was dropped, or our right to it: from here on nobody hears of us."""
+        state = sqlstate_of(error)
+        if state not in MISSING | {NOT_ALLOWED}:
+            return
+        self.has_registry = False
+        if state == NOT_ALLOWED:
+            # Others still find us there, silent, and take what is locked under this id.
+            old, new = self._lease.pool_id, new_pool_id()
+            self._lease.go_on_as(new)
+            self._pool.on_swept(old, new)
+        self._lease.end()
 
     def _ids(self) -> set[str]:
         return {self._lease.pool_id} | self._older

@@ -9,14 +9,12 @@ from graphile_worker.events import JobRecovered, SweepFailed
 from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
 from graphile_worker.options import RecoveryOptions
-from graphile_worker.sql.admin import wait_briefly_for_locks
 from graphile_worker.sql.workers import (
     Recovery,
-    find_rust_registry,
+    forget_pools,
     forget_recoveries,
     get_silent_pools,
     recover_jobs,
-    rust_sign_off,
     take_sweep_turn,
 )
 
@@ -41,6 +39,8 @@ class Sweeper:
         self._hooks = hooks
         self._options = options
         self._on_recovered = on_recovered
+        # Swept pools of which something could not be taken: somebody had locked it.
+        self._left_over: list[str] = []
 
     async def run(self) -> None:
         every = self._options.sweep_every.total_seconds()
@@ -66,20 +66,19 @@ class Sweeper:
         return len(recovered)
 
     async def _sweep(self) -> list[Recovery]:
-        silent = await self._db.run(get_silent_pools())
+        silent = await self._db.run(get_silent_pools(self._lease.pool_id))
+        silent += self._left_over
         if not silent:
             return []
         async with asyncio.timeout(SWEEP_WITHIN), self._db.transaction() as connection:
             if not await connection.run(take_sweep_turn()):
                 return []
-            # Whoever holds a job's row for long must not hold up this worker with it.
-            await connection.run(wait_briefly_for_locks())
             recovered = await connection.run(
                 recover_jobs(silent, self._options.recovery_delay, self._options.max_recoveries)
             )
             await connection.run(forget_recoveries())
-            if await connection.run(find_rust_registry(self._db.schemas)):
-                await connection.run(rust_sign_off(silent))
+            left_over = await connection.run(forget_pools())
+        self._left_over = left_over
         return recovered
 
     def _announce(self, recovery: Recovery) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -37,12 +38,12 @@ class SideLoop:
 
     async def stop(self) -> None:
         try:
-            async with asyncio.timeout(END_WITHIN):
-                await self.call(_cancel_others())
-        except TimeoutError:
             # A task there that cannot be cancelled is no reason to stay.
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_WITHIN):
+                    await self.call(_cancel_others())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(END_WITHIN)
 
     def _run(self) -> None:

@@ -16,6 +16,7 @@ from graphile_worker.logs import Logger
 
 JobOf = Callable[[FrameType], Job | None]
 
+# How often in the time after which something counts as blocked.
 LOOKS = 5
 
 
@@ -44,31 +45,44 @@ class Watchdog:
         self._asked_at: float | None = None
         self._reported = False
         self._stands: dict[int, _Stand] = {}
+        self._ended = threading.Event()
+        # Not a loop beside others: a log that is itself stuck must hold up nobody else.
+        self._thread = threading.Thread(
+            target=self._run, name="graphile-worker watchdog", daemon=True
+        )
 
-    async def run(self) -> None:
-        while True:
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """It ends by itself, soon."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._after / LOOKS):
             self.look_once()
-            await asyncio.sleep(self._after / LOOKS)
 
     def look_once(self) -> None:
         frames = sys._current_frames()
-        self._look_at_loop(frames[self._loop_thread])
+        if self._loop_thread in frames:
+            self._look_at_loop(frames[self._loop_thread])
         self._look_at_threads(frames)
 
     def _look_at_loop(self, frame: FrameType) -> None:
         now = time.monotonic()
-        if self._asked_at is None:
+        asked_at = self._asked_at
+        if asked_at is None:
             self._asked_at = now
             # It is closed when its program ends without a word to us.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._turned)
-        elif now - self._asked_at >= self._after and not self._reported:
+        elif now - asked_at >= self._after and not self._reported:
             self._reported = True
             who, stack = self._described(frame)
             self._logger.warning(
                 "%s blocks the event loop for %.1f s now: nothing else of this worker goes on\n%s",
                 who,
-                now - self._asked_at,
+                now - asked_at,
                 stack,
             )
 

@@ -20,10 +20,8 @@ from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Plan, Query
 from graphile_worker.sql.workers import (
     find_registry,
-    find_rust_registry,
     get_jobs_locked_by,
     recover_jobs,
-    rust_sign_off,
     unlock_jobs_of,
 )
 
@@ -98,8 +96,6 @@ def recovering_jobs_of(
     most = RecoveryOptions().max_recoveries
     query = recover_jobs(checked, delay, most, surely_dead=True)
     recovered = yield from _explained(query, schemas)
-    if (yield find_rust_registry(schemas)):
-        yield rust_sign_off(checked)
     return [each.job for each in recovered]
 
 

@@ -104,6 +104,16 @@ def return_unheld_jobs(
     return Query("return_unheld_jobs", (pool_id, held_ids, held_queue_ids), _read_ids)
 
 
+def queues_to_free(held: HeldJob, all_held: Mapping[int, HeldJob]) -> list[int]:
+    """The named queue of a job that ends, unless its pool has locked it for another one by now."""
+    if held.queue_id is None:
+        return []
+    for other in all_held.values():
+        if other.queue_id == held.queue_id and other is not held and other.pool_id == held.pool_id:
+            return []
+    return [held.queue_id]
+
+
 def _when(when: When | None) -> dict[str, object]:
     moment, delay = when_args(when)
     return {"run_at": moment, "delay": delay}

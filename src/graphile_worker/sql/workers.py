@@ -32,8 +32,8 @@ def register_pool(pool_id: str, lease: timedelta, details: Mapping[str, Any]) ->
     return Query("register_pool", args, read_nothing)
 
 
-def heartbeat(pool_ids: list[str], started_jobs: list[int]) -> Query[set[str]]:
-    return Query("heartbeat", (pool_ids, started_jobs), lambda rows: {row[0] for row in rows})
+def heartbeat(pool_ids: list[str], started_jobs: list[int]) -> Query[dict[str, float]]:
+    return Query("heartbeat", (pool_ids, started_jobs), lambda rows: dict(map(tuple, rows)))
 
 
 def sign_off(pool_ids: list[str]) -> Query[None]:
@@ -65,12 +65,12 @@ def renew_locks(pool_ids: list[str], job_ids: list[int], queue_ids: list[int]) -
     return Query("renew_locks", args, lambda rows: {row[0] for row in rows})
 
 
-def note_start(job_id: int, pool_id: str, attempt: int) -> Query[None]:
-    return Query("note_start", (job_id, pool_id, attempt), read_nothing)
+def note_start(job_id: int, pool_id: str, attempt: int) -> Query[bool]:
+    return Query("note_start", (job_id, pool_id, attempt), lambda rows: bool(rows))
 
 
-def get_silent_pools() -> Query[list[str]]:
-    return Query("get_silent_pools", (), lambda rows: [row[0] for row in rows])
+def get_silent_pools(own_id: str) -> Query[list[str]]:
+    return Query("get_silent_pools", (own_id,), lambda rows: [row[0] for row in rows])
 
 
 def take_sweep_turn() -> Query[bool]:
@@ -86,6 +86,10 @@ def recover_jobs(
 
 def unlock_jobs_of(pool_ids: list[str], delay: timedelta) -> Query[list[Job]]:
     return Query("unlock_jobs_of", (pool_ids, delay // MICROSECOND), read_jobs)
+
+
+def forget_pools() -> Query[list[str]]:
+    return Query("forget_pools", (), lambda rows: [row[0] for row in rows])
 
 
 def forget_recoveries() -> Query[None]:

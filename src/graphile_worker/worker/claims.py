@@ -23,8 +23,10 @@ ForbiddenFlags = Flags | Callable[[], Flags | Awaitable[Flags]]
 # The row of a task may be deleted and made anew, under another id, while we run.
 LOOK_AT_TASKS_EVERY = 10.0
 
-# Seconds for which a fetch that we gave up may still be carried out by its server.
+# Seconds for which a fetch that we gave up may still be carried out by its server, and between two
+# looks at what it has locked, each of which reads the whole table.
 DOUBT_LASTS = 60.0
+SETTLE_EVERY = 10.0
 
 
 class Claims:
@@ -61,8 +63,13 @@ class Claims:
     @property
     def in_doubt(self) -> bool:
         """May a fetch still lock jobs whose answer never came?"""
-        now = time.monotonic()
-        return self._in_doubt is not None or any(now <= until for until in self._doubts.values())
+        return self._in_doubt is not None or bool(self._doubts)
+
+    @property
+    def ids_in_use(self) -> set[str]:
+        """The ids under which jobs are held, or may be."""
+        in_doubt = set() if self._in_doubt is None else {self._in_doubt}
+        return {each.pool_id for each in list(self.held.values())} | set(self._doubts) | in_doubt
 
     async def take(self, limit: int) -> list[HeldJob]:
         """Up to so many jobs that are ready, locked for this pool."""
@@ -72,6 +79,8 @@ class Claims:
         await self.settle_doubts()
         await self._look_at_tasks()
         flags = await self._flags_to_skip()
+        # Again: all that may have taken its time.
+        self._check_lease()
         now = None if self._clock is None else self._clock.now()
         pool_id = self.pool_id
         # Whatever ends this but an answer may come after the database has committed.
@@ -102,15 +111,15 @@ class Claims:
             self._doubt(self._in_doubt)
             self._in_doubt = None
         now = time.monotonic()
-        if now - self._settled_at < LOOK_AT_TASKS_EVERY and not at_once:
-            return
-        self._doubts = {each: until for each, until in self._doubts.items() if now <= until}
-        if not self._doubts:
+        if not self._doubts or (now - self._settled_at < SETTLE_EVERY and not at_once):
             return
         self._settled_at = now
         queues = [each.queue_id for each in self.held.values() if each.queue_id is not None]
-        for pool_id in list(self._doubts):
+        for pool_id, until in list(self._doubts.items()):
             await self._db.run(return_unheld_jobs(pool_id, list(self.held), queues))
+            # Only now, that the database has answered after all that time.
+            if now > until:
+                del self._doubts[pool_id]
 
     def _check_lease(self) -> None:
         if not self._lease.lets_take:

@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from graphile_worker import sync
@@ -15,7 +16,7 @@ from graphile_worker.db.querying import fetch_rows, fetch_rows_blocking
 from graphile_worker.errors import ConfigurationError, JobNotHeld
 from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
 from graphile_worker.logs import Logger, job_logger
-from graphile_worker.sql.holding import HeldJob, finish_jobs
+from graphile_worker.sql.holding import HeldJob, finish_jobs, queues_to_free
 from graphile_worker.sql.query import Query
 from graphile_worker.tasks import CronRun, cron_run_of
 
@@ -66,6 +67,8 @@ class Surroundings(NamedTuple):
     client: Client
     blocking_database: BlockingConnections | None
     blocking_client: sync.Client | None
+    held: Mapping[int, HeldJob] = MappingProxyType({})
+    """All that the pool has locked."""
 
 
 class Context:
@@ -173,8 +176,8 @@ class Context:
         self.written = True
 
     def _finish(self) -> Query[set[int]]:
-        queue = [] if self.held.queue_id is None else [self.held.queue_id]
-        return finish_jobs(self.pool_id, [self.job.id], queue)
+        queues = queues_to_free(self.held, self._around.held)
+        return finish_jobs(self.pool_id, [self.job.id], queues)
 
 
 class BlockingContext:

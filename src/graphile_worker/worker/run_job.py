@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from functools import partial
 from types import FrameType
@@ -97,12 +97,12 @@ def _run_here(
         _refuse_unrun(call())
 
 
-def job_of(frame: FrameType) -> Job | None:
-    """The job whose task is called there, if any."""
-    if frame.f_code in (_run_on_loop.__code__, _run_here.__code__):
-        running: RunningJob = frame.f_locals["running"]
-        return running.job
-    return None
+def job_of(pool_ids: Collection[str], frame: FrameType) -> Job | None:
+    """The job of these whose task is called there, if any."""
+    if frame.f_code not in (_run_on_loop.__code__, _run_here.__code__):
+        return None
+    running: RunningJob = frame.f_locals["running"]
+    return running.job if running.pool_id in pool_ids else None
 
 
 def _refuse_unrun(result: object) -> None:

@@ -1,7 +1,9 @@
 """Settler: record how jobs ended. Awaited, fenced by the pool's id, and never given up."""
 
 import asyncio
+from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
 
 from graphile_worker.db.database import Answering
 from graphile_worker.db.retry import delay_after, is_passing
@@ -16,6 +18,7 @@ from graphile_worker.sql.holding import (
     Return,
     fail_jobs,
     finish_jobs,
+    queues_to_free,
     return_jobs,
 )
 from graphile_worker.sql.query import Query
@@ -45,12 +48,14 @@ class Settler:
         lease: Lease,
         hooks: Hooks,
         *,
+        held: Mapping[int, HeldJob] = MappingProxyType({}),
         interrupted_delay: timedelta | None = None,
         again: bool = True,
     ) -> None:
         self._db = database
         self._lease = lease
         self._hooks = hooks
+        self._held = held
         self._interrupted_delay = interrupted_delay
         # In a caller's transaction nothing can be tried again.
         self._again = again
@@ -61,17 +66,11 @@ class Settler:
         That a job starts which a dead pool left behind is written first: if it kills this process
         too, whoever recovers it then knows that it was running.
         """
-        if held.pool_id != self._lease.pool_id:
-            # Others took this pool for dead since it fetched the job.
+        is_noted = has_been_recovered(held.job) and self._lease.is_registered
+        if is_noted and not await self._note_start(held):
             return False
-        if not has_been_recovered(held.job) or not self._lease.is_registered:
-            return True
-        try:
-            await self._db.run(note_start(held.job.id, held.pool_id, held.job.attempts))
-        except Exception as error:
-            self._hooks.emit(PoolFatalError(pool_id=held.pool_id, error=error, action="startJob"))
-            return False
-        return True
+        # Perhaps others took this pool for dead since it asked for the job.
+        return held.pool_id == self._lease.pool_id and self._lease.seconds_left > 0
 
     async def settle(self, outcome: Outcome) -> bool:
         """Write the outcome, however long that takes; False if the job was no longer ours."""
@@ -92,12 +91,21 @@ class Settler:
             await asyncio.sleep(delay_after(attempt, LONGEST_PAUSE))
             attempt += 1
 
+    async def _note_start(self, held: HeldJob) -> bool:
+        try:
+            query = note_start(held.job.id, held.pool_id, held.job.attempts)
+            return await self._db.run(query)
+        except Exception as error:
+            self._hooks.emit(PoolFatalError(pool_id=held.pool_id, error=error, action="startJob"))
+            # What does not pass by itself must not keep the job from ever running.
+            return not is_passing(error)
+
     async def _got_through(self, outcome: Outcome, attempt: int) -> bool:
         """Not ours: did an earlier try that seemed to fail get through, or is the job lost?"""
         if attempt == 0 or not self._lease.is_registered:
             return attempt > 0
         try:
-            # Nobody takes a job from a pool without taking it off the registry.
+            # Whoever sweeps a pool says so there.
             return await self._db.run(find_pool(outcome.held.pool_id))
         except Exception:
             return True
@@ -112,7 +120,7 @@ class Settler:
     def _query(self, outcome: Outcome, again: bool, refused: Exception | None) -> Query[set[int]]:
         """The write, without what PostgreSQL refused, such as a time beyond its calendar."""
         job, pool_id = outcome.held.job, outcome.held.pool_id
-        queue = [] if outcome.held.queue_id is None else [outcome.held.queue_id]
+        queue = queues_to_free(outcome.held, self._held)
         match outcome:
             case Completed():
                 return finish_jobs(pool_id, [job.id], queue, again=again)

@@ -50,6 +50,7 @@ class Worker:
         self._threads = threads
         self._hooks = hooks
         self._asyncio_task: asyncio.Task[Any] | None = None
+        self._context: Context | None = None
         # While its task runs, and not while its end is being written.
         self._running: Context | None = None
         self._let_go = asyncio.Event()
@@ -64,7 +65,7 @@ class Worker:
         """Run one job that this pool holds, and record how it ended."""
         self.holds = held
         self._let_go.clear()
-        context = Context(held, self.id, self._surroundings)
+        context = self._context = Context(held, self.id, self._surroundings)
         began = time.monotonic()
         outcome = await self._ended(context)
         if context.abandoned:
@@ -101,11 +102,12 @@ class Worker:
 
         Its job is, or soon may be, somebody else's. Dropped, not even that is written.
         """
+        if self._context is not None:
+            self._context.dropped = self._context.dropped or dropped
         context = self._running
-        if context is None or context.ending:
+        if context is None or context.ending or context.lost:
             return False
         context.lost = True
-        context.dropped = context.dropped or dropped
         self.interrupt()
         return True
 
@@ -123,6 +125,7 @@ class Worker:
         still_ours = await self._settler.settle(outcome)
         announce_end(self._hooks, context, outcome, still_ours=still_ours, duration=NO_TIME)
         self._release()
+        self._source.done(context.held)
         self._cancel()
 
     def give_up(self) -> None:
@@ -135,7 +138,7 @@ class Worker:
         if task is None:
             announce_start(self._hooks, context)
             return Failed(held, TaskNotFound(held.job.task_identifier, known=self._tasks))
-        if not await self._settler.begin(held):
+        if not await self._settler.begin(held) or context.dropped:
             return Interrupted(held)
         announce_start(self._hooks, context)
         blocking = BlockingContext(context, self._surroundings)
@@ -157,7 +160,7 @@ class Worker:
 
     def _release(self) -> None:
         self.holds = None
-        self._running = None
+        self._running = self._context = None
         self._let_go.set()
 
     async def _hand_back(self, held: HeldJob) -> None:

@@ -6,6 +6,9 @@ create table if not exists :ext_schema.pools (
   -- Not seen for so long, it may lose its jobs; it promises to have given them up by then.
   lease interval not null,
   started_jobs bigint[] not null default '{}',
+  -- Taken for dead: its heartbeats are not heard any more. The row stays for another lease, for what
+  -- it may still lock.
+  swept_at timestamptz,
   details json not null
 ) with (fillfactor = 50);
 

@@ -1,6 +1,8 @@
--- Pools $1 live and have started jobs $2; which of them are still entered, as one that was swept is not.
+-- Pools $1 live and have started jobs $2; which of them are heard, as one that was swept is not, and
+-- the time.
 update :ext_schema.pools as pools
 set seen_at = now(),
     started_jobs = $2::bigint[]
 where pools.id = any ($1::text[])
-returning pools.id;
+  and pools.swept_at is null
+returning pools.id, extract(epoch from now())::float8;

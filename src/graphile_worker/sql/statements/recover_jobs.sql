@@ -2,7 +2,8 @@
 -- says that they are dead; the jobs, with whose they were and what became of each. Each waits for
 -- another $2 microseconds; one that was running at $3 recoveries is parked.
 with gone as (
-  delete from :ext_schema.pools as pools
+  update :ext_schema.pools as pools
+  set swept_at = now()
   where pools.id = any ($1::text[])
     and ($4::boolean or pools.seen_at < now() - pools.lease)
   returning pools.id, pools.started_jobs
@@ -31,7 +32,8 @@ with gone as (
   from :schema._private_jobs as jobs
   join owners on owners.id = jobs.locked_by
   left join :ext_schema.recoveries as recoveries on recoveries.job_id = jobs.id
-  for update of jobs
+  -- One that somebody else has locked is for the next time: others must not wait for it.
+  for update of jobs skip locked
 ), judged as (
   select
     taken.id,

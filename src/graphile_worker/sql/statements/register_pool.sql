@@ -1,5 +1,6 @@
 -- Enter pool $1 among those that live: a lease of $2 microseconds, and details $3 for people.
-insert into :ext_schema.pools (id, lease, details)
+insert into :ext_schema.pools as pools (id, lease, details)
 values ($1::text, $2::bigint * interval '1 microsecond', $3::text::json)
 on conflict (id) do update
-set seen_at = now();
+set seen_at = now()
+where pools.swept_at is null;
