@@ -25,7 +25,7 @@ from graphile_worker.lease import Lease
 from graphile_worker.lifeline import Lifeline
 from graphile_worker.logs import Logger
 from graphile_worker.maintenance.unlock import StaleLocks
-from graphile_worker.options import WorkerOptions
+from graphile_worker.options import RecoveryOptions, WorkerOptions
 from graphile_worker.reporting import log_events
 from graphile_worker.sql.migrations import LEVEL, get_ledger
 from graphile_worker.tasks import Task
@@ -35,6 +35,7 @@ from graphile_worker.worker.listener import Listener
 from graphile_worker.worker.pool import WRITE_WITHIN, WorkerPool
 from graphile_worker.worker.settle import Settler
 from graphile_worker.worker.source import DirectSource
+from graphile_worker.worker.starts import Starts
 from graphile_worker.worker.threads import Threads
 from graphile_worker.worker.worker import Worker
 
@@ -215,6 +216,8 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
         # In a caller's transaction nothing can be tried again.
         again=not isinstance(own, BorrowedDatabase),
     )
+    recovery = options.recovery or RecoveryOptions()
+    starts = Starts(own, parts.lease, plan.hooks, max_recoveries=recovery.max_recoveries)
     source = DirectSource(
         parts.claims, settler, plan.hooks, poll_interval=options.poll_interval, once=once
     )
@@ -232,6 +235,7 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
     workers = [
         Worker(
             source=source,
+            starts=starts,
             settler=settler,
             tasks=plan.tasks,
             surroundings=surroundings,

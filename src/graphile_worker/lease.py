@@ -25,6 +25,7 @@ class Lease:
         self._renewed_at = math.inf
         self._server_time: float | None = None
         self._unbroken_since = -math.inf
+        self._is_lost = False
 
     @property
     def is_registered(self) -> bool:
@@ -39,7 +40,12 @@ class Lease:
     @property
     def lets_take(self) -> bool:
         """May this pool take jobs?"""
-        return self.silence < self.length * TAKES_NO_MORE
+        return not self._is_lost and self.silence < self.length * TAKES_NO_MORE
+
+    @property
+    def lets_start(self) -> bool:
+        """May it start those that it has?"""
+        return not self._is_lost and self.seconds_left > 0
 
     @property
     def seconds_left(self) -> float:
@@ -61,6 +67,10 @@ class Lease:
         self._renewed_at = sent_at
         self._server_time = server_time
 
+    def lose(self) -> None:
+        """Others took this pool for dead: nothing goes on until it has another id."""
+        self._is_lost = True
+
     def end(self) -> None:
         """Nobody knows this pool any more."""
         self._renewed_at = math.inf
@@ -77,6 +87,7 @@ class Lease:
         """Take further jobs under another id: what was locked under the old one may be lost."""
         self.ids.add(pool_id)
         self.pool_id = pool_id
+        self._is_lost = False
 
 
 def new_pool_id() -> str:

@@ -170,7 +170,7 @@ class Lifeline:
             self._databases.own.schemas,
             self._lease,
             Pool(
-                started_ids=lambda: [] if self._pool is None else self._pool.held_ids,
+                started_ids=lambda: [] if self._pool is None else self._pool.started_ids,
                 held=lambda: [] if self._claims is None else list(self._claims.held.values()),
                 ids_in_use=lambda: set() if self._claims is None else self._claims.ids_in_use,
                 on_swept=self._on_loop(self._swept),

@@ -12,20 +12,25 @@ from graphile_worker.events import (
     ForcefulShutdown,
     GetJobErrored,
     GracefulShutdown,
+    HeartbeatFailed,
     JobErrored,
     JobFailed,
     JobInterrupted,
     JobLockLost,
+    JobRecovered,
     JobStarted,
     JobSucceeded,
     ListenFailed,
     ListenStarted,
     PoolFatalError,
+    PoolFenced,
     PoolForcefulShutdown,
     PoolGracefulShutdown,
+    PoolSwept,
     ResetLockedFailed,
     RunnerStarted,
     RunnerStopped,
+    SweepFailed,
 )
 from graphile_worker.hooks import Hooks
 from graphile_worker.logs import Logger, job_logger, logger_of
@@ -328,6 +333,37 @@ def test_an_error_that_says_a_lot_is_cut_short(said):
             ("warning", "could not look for stale locks: OSError: gone"),
         ),
         (
+            HeartbeatFailed(pool_id="p1", error=OSError("gone"), failures=1),
+            ("warning", "cannot say that this worker lives, will try again: OSError: gone"),
+        ),
+        (
+            PoolFenced(pool_id="p1", silence=timedelta(seconds=25.04), job_ids=(7, 8)),
+            (
+                "error",
+                "no heartbeat reached the database for 25.0 s: gave up jobs 7, 8, others may take "
+                "them",
+            ),
+        ),
+        (
+            PoolFenced(pool_id="p1", silence=timedelta(seconds=25), job_ids=()),
+            (
+                "error",
+                "no heartbeat reached the database for 25.0 s: gave up jobs (none), others may "
+                "take them",
+            ),
+        ),
+        (
+            PoolSwept(pool_id="p1", old_pool_id="p0", job_ids=(7, 8)),
+            (
+                "error",
+                "others took this worker for dead and its jobs 7, 8 from it; it goes on as p1",
+            ),
+        ),
+        (
+            SweepFailed(pool_id="p1", error=OSError("gone")),
+            ("warning", "could not look for dead workers: OSError: gone"),
+        ),
+        (
             PoolFatalError(pool_id="p1", error=OSError("gone"), action="completeJob"),
             ("error", "completeJob could not be written, will try again: OSError: gone"),
         ),
@@ -356,6 +392,48 @@ def test_an_error_of_one_fetch_is_said_once_however_many_waited_for_it(said, lin
     assert lines[0].scope == {"label": "worker", "worker_id": "w1"}
 
 
+@pytest.mark.feature("F188")
+@pytest.mark.parametrize(
+    ("was_started", "recoveries", "is_parked", "line"),
+    [
+        (True, 2, False, ("warning", "recovered job 7 (resize), which dead pool p0 had started")),
+        (
+            False,
+            0,
+            False,
+            ("warning", "recovered job 7 (resize), which dead pool p0 had fetched, not started"),
+        ),
+        (True, 3, True, ("error", "parked job 7 (resize), which dead pool p0 had started")),
+    ],
+)
+def test_a_job_of_a_dead_worker_is_one_line_with_what_became_of_it(
+    said, was_started, recoveries, is_parked, line
+):
+    recovered = JobRecovered(
+        pool_id="p1",
+        job=JOB,
+        dead_pool_id="p0",
+        was_started=was_started,
+        recoveries=recoveries,
+        is_parked=is_parked,
+    )
+
+    level, message = line
+    assert said(recovered) == [(level, f"{message} (recoveries while it ran: {recoveries})")]
+
+
+def test_a_heart_that_goes_on_failing_is_mentioned_once_until_it_beats_again(said):
+    counts = [1, 2, 3, 1, 2]
+
+    lines = said(
+        *(HeartbeatFailed(pool_id="p1", error=OSError(str(n)), failures=n) for n in counts)
+    )
+
+    assert (
+        lines == [("warning", "cannot say that this worker lives, will try again: OSError: 1")] * 2
+    )
+
+
 def test_success_is_not_said_where_nobody_wants_it(said, monkeypatch):
     monkeypatch.setenv("NO_LOG_SUCCESS", "1")
 
@@ -379,6 +457,18 @@ def test_pools_that_share_their_hooks_each_speak_for_themselves(said):
     elsewhere: dict[str, Any] = {**WHERE, "pool_id": "p2"}
 
     assert said(JobInterrupted(**elsewhere)) == []
+
+
+def test_a_pool_speaks_for_itself_under_the_ids_that_it_gets_later(logger, lines):
+    hooks, ids = Hooks(), {"p1"}
+
+    with log_events(hooks, logger, ids):
+        hooks.emit(PoolSwept(pool_id="p2", old_pool_id="p1", job_ids=()))
+        assert lines == []
+
+        ids.add("p2")
+        hooks.emit(PoolSwept(pool_id="p2", old_pool_id="p1", job_ids=()))
+    assert len(lines) == 1
 
 
 def test_nothing_is_said_after_the_end(logger, lines):

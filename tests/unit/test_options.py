@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphile_worker import ConfigurationError
-from graphile_worker.options import WorkerOptions
+from graphile_worker.options import RecoveryOptions, WorkerOptions
 
 SECOND = timedelta(seconds=1)
 DURATIONS = [
@@ -17,12 +17,20 @@ DURATIONS = [
     "interrupted_job_retry_delay",
     "min_reset_locked_interval",
     "max_reset_locked_interval",
+    "blocked_after",
 ]
+RECOVERY_DURATIONS = ["threshold", "interval", "sweep_interval", "recovery_delay"]
 
 
 def refusal(**given: Any) -> str:
     with pytest.raises(ConfigurationError) as refused:
         WorkerOptions(**given)
+    return str(refused.value)
+
+
+def recovery_refusal(**given: Any) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        RecoveryOptions(**given)
     return str(refused.value)
 
 
@@ -83,7 +91,7 @@ def test_a_duration_does_not_lie_in_the_past(name):
     assert f"{name} must be at least" in refusal(**{name: -SECOND})
 
 
-@pytest.mark.parametrize("name", ["poll_interval", "min_reset_locked_interval"])
+@pytest.mark.parametrize("name", ["poll_interval", "min_reset_locked_interval", "blocked_after"])
 def test_a_loop_rests_between_its_rounds(name):
     assert f"{name} must be at least" in refusal(**{name: timedelta(0)})
 
@@ -151,3 +159,97 @@ def test_options_do_not_change():
 
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.concurrency = 2  # type: ignore[misc]
+
+
+# Recovery
+
+
+@pytest.mark.feature("F219", "F225")
+def test_unless_said_otherwise_dead_workers_are_recovered_within_45_seconds():
+    recovery = WorkerOptions().recovery
+
+    assert recovery is not None
+    assert recovery.threshold == 30 * SECOND
+    assert recovery.recovery_delay == timedelta(0)
+    assert recovery.max_recoveries == 3
+    assert recovery.threshold + recovery.sweep_every < 45 * SECOND
+
+
+@pytest.mark.parametrize("seconds", [1, 2, 30, 3600])
+def test_one_option_says_how_soon_and_the_others_follow_from_it(seconds):
+    recovery = RecoveryOptions(threshold=seconds * SECOND)
+
+    assert recovery.heartbeat_every == seconds * SECOND / 6
+    assert recovery.sweep_every == seconds * SECOND / 3
+
+
+def test_what_would_follow_can_be_said_instead():
+    recovery = RecoveryOptions(interval=2 * SECOND, sweep_interval=90 * SECOND)
+
+    assert recovery.heartbeat_every == 2 * SECOND
+    assert recovery.sweep_every == 90 * SECOND
+
+
+@pytest.mark.feature("F219")
+def test_recovery_can_be_turned_off():
+    assert WorkerOptions(recovery=None).recovery is None
+
+
+@pytest.mark.parametrize("value", [True, 30, "30s", 30 * SECOND, {"threshold": 30 * SECOND}])
+def test_recovery_is_not_turned_on_by_anything_else(value):
+    assert refusal(recovery=value) == f"recovery must be RecoveryOptions or None, got {value!r}"
+
+
+@pytest.mark.parametrize("name", RECOVERY_DURATIONS)
+def test_a_bare_number_is_no_duration_of_a_recovery(name):
+    assert recovery_refusal(**{name: 2000}) == (
+        f"{name} must be a timedelta, got 2000: write timedelta(milliseconds=2000)"
+    )
+
+
+@pytest.mark.parametrize("name", ["threshold", "recovery_delay"])
+def test_a_recovery_needs_its_durations(name):
+    assert recovery_refusal(**{name: None}) == f"{name} must be a timedelta, got None"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "least"),
+    [
+        ("threshold", timedelta(milliseconds=999), "0:00:01"),
+        ("threshold", timedelta(0), "0:00:01"),
+        ("threshold", -SECOND, "0:00:01"),
+        ("interval", timedelta(0), "0:00:00.001000"),
+        ("sweep_interval", timedelta(0), "0:00:00.001000"),
+        ("recovery_delay", -SECOND, "0:00:00"),
+    ],
+)
+def test_a_duration_of_a_recovery_that_is_too_short_is_refused(name, value, least):
+    assert recovery_refusal(**{name: value}) == f"{name} must be at least {least}, got {value}"
+
+
+@pytest.mark.parametrize("value", [0, -1, "3", 3.0, True, None])
+def test_a_job_is_recovered_at_least_once(value):
+    assert recovery_refusal(max_recoveries=value) == (
+        f"max_recoveries must be an integer from 1, got {value!r}"
+    )
+
+
+def test_heartbeats_come_often_enough_that_two_may_get_lost():
+    assert RecoveryOptions(threshold=30 * SECOND, interval=10 * SECOND)
+
+    message = recovery_refusal(threshold=30 * SECOND, interval=11 * SECOND)
+
+    assert message == ("interval must be at most a third of threshold, got 0:00:11 and 0:00:30")
+
+
+def test_options_of_a_recovery_do_not_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RecoveryOptions().threshold = SECOND  # type: ignore[misc]
+
+
+# Code that stands still
+
+
+def test_a_task_that_stands_still_for_five_seconds_is_named_unless_nobody_wants_to_know():
+    assert WorkerOptions().blocked_after == 5 * SECOND
+    assert WorkerOptions(blocked_after=None).blocked_after is None

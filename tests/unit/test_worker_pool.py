@@ -15,6 +15,8 @@ from graphile_worker.errors import JobsLeftLocked
 from graphile_worker.events import (
     Event,
     JobInterrupted,
+    JobLockLost,
+    JobStarted,
     JobSucceeded,
     PoolCreated,
     PoolForcefulShutdown,
@@ -40,9 +42,20 @@ from graphile_worker.worker.pool import WorkerPool
 from graphile_worker.worker.threads import Threads
 from graphile_worker.worker.worker import Worker
 from tests.support.jobs import make_job
+from tests.support.recorder import until
 
 SOON = timedelta(milliseconds=1)
 MANY = timedelta(hours=1)
+KNOWN = (
+    "slow",
+    "stubborn",
+    "polite",
+    "tidy",
+    "ending",
+    "watching",
+    "plain",
+    "polite_plain",
+)
 
 
 class FakeSource:
@@ -52,6 +65,7 @@ class FakeSource:
 
     def __init__(self, *identifiers: str) -> None:
         self.pulses: list[int | None] = []
+        self.settled: list[HeldJob] = []
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
         self.error: BaseException | None = None
@@ -81,7 +95,8 @@ class FakeSource:
     def pulse(self, count: int | None = None) -> None:
         self.pulses.append(count)
 
-    def done(self, held: HeldJob) -> None: ...
+    def done(self, held: HeldJob) -> None:
+        self.settled.append(held)
 
     def stop(self) -> None:
         self.stopping.set()
@@ -91,19 +106,36 @@ class FakeSettler:
     """Writes outcomes down, when it is told to answer."""
 
     def __init__(self) -> None:
+        self.still_ours = True
         self.settled: list[Outcome] = []
         self.asked = asyncio.Event()
         self.answering = asyncio.Event()
         self.answering.set()
 
-    async def begin(self, held: HeldJob) -> bool:
-        return True
-
     async def settle(self, outcome: Outcome) -> bool:
         self.asked.set()
         await self.answering.wait()
         self.settled.append(outcome)
-        return True
+        return self.still_ours
+
+
+class FakeStarts:
+    """Lets jobs begin, when it is told to answer."""
+
+    def __init__(self) -> None:
+        self.not_now: timedelta | None = None
+        self.ended: list[int] = []
+        self.asked = asyncio.Event()
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def begin(self, held: HeldJob) -> Interrupted | None:
+        self.asked.set()
+        await self.answering.wait()
+        return None if self.not_now is None else Interrupted(held, self.not_now)
+
+    def end(self, held: HeldJob) -> None:
+        self.ended.append(held.job.id)
 
 
 class Scene:
@@ -120,6 +152,7 @@ class Scene:
     ) -> None:
         self.source = source
         self.settler = FakeSettler()
+        self.starts = FakeStarts()
         self.hooks = Hooks()
         self.events: list[Event] = []
         self.hooks.on(Event)(self.events.append)
@@ -141,6 +174,7 @@ class Scene:
     def _worker(self, tasks: dict[str, Callable[..., Any]]) -> Worker:
         nothing: Any = None
         settler: Any = self.settler
+        starts: Any = self.starts
         surroundings = Surroundings(
             deps=None,
             logger=logger_of(None),
@@ -153,6 +187,7 @@ class Scene:
         return Worker(
             source=self.source,
             settler=settler,
+            starts=starts,
             tasks=tasks_of(tasks),
             surroundings=surroundings,
             threads=self.threads,
@@ -179,6 +214,8 @@ class Functions:
         self.begun = asyncio.Semaphore(0)
         self.release = asyncio.Event()
         self.release_thread = threading.Event()
+        # What a task saw of the request to give up.
+        self.seen: list[bool] = []
         self._loop = asyncio.get_running_loop()
 
     async def slow(self, payload: object) -> None:
@@ -199,13 +236,39 @@ class Functions:
         self.begun.release()
         await ctx.wait_cancelled()
 
-    def plain(self, payload: object) -> None:
+    async def tidy(self, payload: object, ctx: Any) -> None:
+        """Takes its time when it is cancelled, and counts how often that is."""
+        self.begun.release()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.seen.append(ctx.cancelled)
+            await self.release.wait()
+            raise
+
+    async def ending(self, payload: object, ctx: Any) -> None:
+        """Has begun to end its job in a transaction of its own."""
+        ctx.ending = True
+        await self.slow(payload)
+
+    async def watching(self, payload: object, ctx: Any) -> None:
+        """Waits in a task of its own for the request to give up."""
+        waiting = asyncio.create_task(ctx.wait_cancelled(timedelta(seconds=20)))
+        self.begun.release()
+        try:
+            await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            self.seen.append(await waiting)
+            raise
+
+    def plain(self, payload: object, ctx: Any) -> None:
         self._loop.call_soon_threadsafe(self.begun.release)
         self.release_thread.wait(20)
+        self.seen.append(ctx.cancelled)
 
     def polite_plain(self, payload: object, ctx: Any) -> None:
         self._loop.call_soon_threadsafe(self.begun.release)
-        assert ctx.wait_cancelled(timedelta(seconds=20))
+        assert ctx.wait_cancelled(timedelta(minutes=1))
 
 
 @pytest.fixture
@@ -221,8 +284,7 @@ def scene(tasks: Functions) -> Callable[..., Any]:
     """Start a pool, and see its jobs begin."""
 
     async def start(*jobs: str, workers: int | None = None, **limits: Any) -> Scene:
-        known = ("slow", "stubborn", "polite", "plain", "polite_plain")
-        functions = {name: getattr(tasks, name) for name in known}
+        functions = {name: getattr(tasks, name) for name in KNOWN}
         count = len(jobs) if workers is None else workers
         it = Scene(FakeSource(*jobs), functions, workers=max(1, count), **limits)
         for _ in range(min(count, len(jobs))):
@@ -263,9 +325,7 @@ async def test_a_pool_and_its_workers_are_announced_with_the_tasks_they_know(sce
     assert it.kinds == [PoolCreated, WorkerCreated, WorkerCreated]
     created = [event for event in it.events if isinstance(event, WorkerCreated)]
     assert [event.worker_id for event in created] == [worker.id for worker in it.workers]
-    assert {event.tasks for event in created} == {
-        ("slow", "stubborn", "polite", "plain", "polite_plain")
-    }
+    assert {event.tasks for event in created} == {KNOWN}
 
 
 async def test_each_worker_runs_a_job_and_they_are_counted(scene, tasks):
@@ -728,3 +788,297 @@ async def test_a_pool_that_is_cancelled_does_not_wait_for_a_fetch_without_an_ans
     await asyncio.wait([it.running])
 
     assert it.running.cancelled()
+
+
+# Jobs that others have or may take
+
+
+def anything(held: HeldJob) -> bool:
+    return True
+
+
+async def test_a_job_that_is_given_up_is_cancelled_and_handed_back(scene, tasks):
+    it = await scene("slow", "slow", workers=1)
+
+    assert it.pool.give_up_jobs(anything) == (1,)
+    await tasks.begun.acquire()
+
+    assert it.outcomes == [(Interrupted, "slow")]
+    assert JobInterrupted in it.kinds
+    # The worker goes on with the next one, as if nothing had happened.
+    assert it.pool.held_ids == [2]
+    tasks.release.set()
+    await turns()
+    assert it.outcomes[1:] == [(Completed, "slow")]
+    assert not it.pool.is_stopping
+
+
+async def test_only_those_jobs_are_given_up_that_are_meant(scene, tasks):
+    it = await scene("slow", "slow", "slow")
+
+    assert it.pool.give_up_jobs(lambda held: held.job.id == 2) == (2,)
+    await turns()
+
+    assert [outcome.held.job.id for outcome in it.settler.settled] == [2]
+    assert it.pool.held_ids == [1, 3]
+
+
+async def test_a_pool_without_jobs_has_none_to_give_up(scene):
+    it = await scene(workers=2)
+
+    assert it.pool.give_up_jobs(anything) == ()
+    assert it.pool.held_ids == []
+
+
+async def test_a_task_that_is_cancelled_sees_why(scene, tasks):
+    it = await scene("tidy", "slow")
+
+    it.pool.give_up_jobs(lambda held: held.job.id == 1)
+    await turns()
+
+    assert tasks.seen == [True]
+    assert not it.cancellation.requested
+
+
+async def test_who_waits_for_the_request_to_give_up_is_woken_by_it(scene, tasks):
+    it = await scene("watching")
+
+    it.pool.give_up_jobs(anything)
+    await turns()
+
+    assert tasks.seen == [True]
+    assert it.outcomes == [(Interrupted, "watching")]
+
+
+async def test_nobody_else_is_woken_by_it(scene, tasks):
+    it = await scene("polite", "slow")
+
+    it.pool.give_up_jobs(lambda held: held.job.id == 2)
+    await turns()
+
+    assert it.pool.held_ids == [1]
+    assert it.outcomes == [(Interrupted, "slow")]
+
+
+async def test_a_plain_function_is_asked_to_give_up_and_not_cancelled(scene, tasks):
+    it = await scene("plain")
+
+    assert it.pool.give_up_jobs(anything) == (1,)
+    await turns()
+    assert it.pool.held_ids == [1]
+    assert it.outcomes == []
+
+    tasks.release_thread.set()
+    await it.settler.asked.wait()
+    assert tasks.seen == [True]
+    assert it.outcomes == [(Completed, "plain")]
+
+
+async def test_a_plain_function_that_waits_to_be_asked_is_woken(scene):
+    it = await scene("polite_plain")
+
+    it.pool.give_up_jobs(anything)
+    await it.settler.asked.wait()
+
+    assert it.outcomes == [(Completed, "polite_plain")]
+
+
+async def test_a_task_that_does_not_want_to_be_cancelled_ends_as_it_ends(scene, tasks):
+    it = await scene("stubborn")
+
+    it.pool.give_up_jobs(anything)
+    await turns()
+    assert it.pool.held_ids == [1]
+
+    tasks.release.set()
+    await turns()
+    assert it.outcomes == [(Completed, "stubborn")]
+
+
+async def test_a_job_that_others_had_taken_already_is_announced_as_lost(scene):
+    it = await scene("slow")
+    it.settler.still_ours = False
+
+    it.pool.give_up_jobs(anything)
+    await turns()
+
+    assert it.kinds[-1] is JobLockLost
+    assert JobInterrupted not in it.kinds
+
+
+@pytest.mark.parametrize("again", ["give up", "drop", "stop"])
+async def test_a_task_that_gives_up_is_not_cancelled_a_second_time(scene, tasks, again):
+    it = await scene("tidy")
+    it.pool.give_up_jobs(anything)
+    await turns()
+
+    match again:
+        case "give up":
+            # That it gives up this job is no news any more.
+            assert it.pool.give_up_jobs(anything) == ()
+        case "drop":
+            it.pool.drop(it.workers[0].holds)
+        case _:
+            it.pool.stop_forcefully("now")
+    await turns()
+    assert it.outcomes == []
+
+    tasks.release.set()
+    it.pool.stop_gracefully("bye")
+    await it.end()
+    assert tasks.seen == [True]
+    assert it.outcomes == ([] if again == "drop" else [(Interrupted, "tidy")])
+
+
+async def test_a_worker_whose_job_was_given_up_can_still_be_stopped(scene, tasks):
+    it = await scene("slow", "slow", workers=1)
+    it.pool.give_up_jobs(anything)
+    await tasks.begun.acquire()
+
+    it.pool.stop_forcefully("now")
+    await it.end()
+
+    assert it.outcomes == [(Interrupted, "slow")] * 2
+
+
+async def test_a_job_that_ends_in_a_transaction_of_its_own_is_left_alone(scene, tasks):
+    it = await scene("ending")
+
+    assert it.pool.give_up_jobs(anything) == ()
+    await turns()
+    assert it.pool.held_ids == [1]
+
+    # Whether it was still ours is said by that transaction.
+    tasks.release.set()
+    await turns()
+    assert it.outcomes == [(Completed, "ending")]
+
+
+async def test_a_job_whose_end_is_being_written_is_left_alone(scene, tasks):
+    it = await scene("slow")
+    it.settler.answering.clear()
+    tasks.release.set()
+    await it.settler.asked.wait()
+
+    assert it.pool.give_up_jobs(anything) == ()
+    it.settler.answering.set()
+    await turns()
+
+    assert it.outcomes == [(Completed, "slow")]
+    assert JobSucceeded in it.kinds
+
+
+# A job that this pool has taken again
+
+
+async def test_of_a_run_that_is_dropped_nothing_is_written(scene, tasks):
+    it = await scene("slow")
+    held = it.workers[0].holds
+
+    it.pool.drop(held)
+    await turns()
+
+    # What is written would end the run that has the job now.
+    assert it.outcomes == []
+    assert it.kinds[-1] is JobLockLost
+    assert it.source.settled == [held]
+    assert it.pool.held_ids == []
+
+
+async def test_a_plain_function_whose_run_is_dropped_is_asked_to_give_up(scene, tasks):
+    it = await scene("polite_plain")
+
+    it.pool.drop(it.workers[0].holds)
+    await until(lambda: JobLockLost in it.kinds)
+
+    assert it.outcomes == []
+
+
+async def test_a_run_that_was_given_up_before_it_is_dropped_writes_nothing_either(scene, tasks):
+    it = await scene("plain")
+    it.pool.give_up_jobs(anything)
+
+    it.pool.drop(it.workers[0].holds)
+    tasks.release_thread.set()
+    await until(lambda: JobLockLost in it.kinds)
+
+    assert it.outcomes == []
+
+
+async def test_a_run_that_is_given_up_after_it_was_dropped_writes_nothing_either(scene, tasks):
+    it = await scene("plain")
+    it.pool.drop(it.workers[0].holds)
+
+    it.pool.give_up_jobs(anything)
+    tasks.release_thread.set()
+    await until(lambda: JobLockLost in it.kinds)
+
+    assert it.outcomes == []
+
+
+async def test_only_the_older_run_of_a_job_is_dropped(scene, tasks):
+    it = await scene("slow", "slow")
+    same_job = HeldJob(make_job(id=1, locked_by="p1"), None)
+
+    it.pool.drop(same_job)
+    await turns()
+
+    assert it.pool.held_ids == [1, 2]
+    assert it.outcomes == []
+
+
+# Before a job starts
+
+
+async def test_a_job_that_must_not_begin_is_handed_back_and_never_starts(tasks):
+    it = Scene(FakeSource("slow"), {"slow": tasks.slow})
+    it.starts.not_now = MANY
+
+    await turns()
+
+    [outcome] = it.settler.settled
+    assert isinstance(outcome, Interrupted)
+    assert outcome.when == MANY
+    assert JobStarted not in it.kinds
+    assert tasks.begun.locked()
+    assert not it.pool.is_stopping
+
+
+async def test_a_job_has_started_from_when_it_may_begin_until_its_end_is_written(tasks):
+    it = Scene(FakeSource("slow", "slow"), {"slow": tasks.slow})
+    it.starts.answering.clear()
+    await it.starts.asked.wait()
+    assert (it.pool.held_ids, it.pool.started_ids) == ([1], [])
+
+    it.starts.answering.set()
+    await tasks.begun.acquire()
+    assert (it.pool.held_ids, it.pool.started_ids) == ([1], [1])
+
+    it.settler.answering.clear()
+    tasks.release.set()
+    await it.settler.asked.wait()
+    assert (it.pool.held_ids, it.pool.started_ids) == ([1], [1])
+    assert it.starts.ended == []
+
+    # Of the next one nobody knows yet whether it may.
+    it.starts.answering.clear()
+    it.settler.answering.set()
+    await turns()
+    assert (it.pool.held_ids, it.pool.started_ids) == ([2], [])
+    assert it.starts.ended == [1]
+
+
+async def test_a_run_that_is_dropped_before_it_begins_never_starts(tasks):
+    it = Scene(FakeSource("slow"), {"slow": tasks.slow})
+    it.starts.answering.clear()
+    await it.starts.asked.wait()
+
+    held = it.workers[0].holds
+    assert held is not None
+    it.pool.drop(held)
+    it.starts.answering.set()
+    await turns()
+
+    assert it.outcomes == []
+    assert it.kinds[-1] is JobLockLost
+    assert tasks.begun.locked()

@@ -95,6 +95,8 @@ class Heartbeat:
         self._seen: dict[int, HeldJob] = {}
         # Ids that this pool went on without, while jobs are held under them.
         self._older: set[str] = set()
+        # Ids that mean nothing any more; Rust workers have not been told.
+        self._left: set[str] = set()
         self._failures = 0
         self._must_change_id = False
         self._next_id: str | None = None
@@ -149,7 +151,7 @@ class Heartbeat:
             self._lease.end()
             await self._ask(sign_off(ids))
         if self._has_rust:
-            await self._ask(rust_sign_off(ids))
+            await self._ask(rust_sign_off(sorted(self._left.union(ids))))
 
     async def _beat_or_fail(self) -> float:
         """Beat; after how many seconds the next is due."""
@@ -187,12 +189,14 @@ class Heartbeat:
         """Ids that others took for dead: whatever was locked under them is not ours any more."""
         is_current = self._lease.pool_id in swept
         if is_current:
+            self._lease.lose()
             self._next_id = self._next_id or new_pool_id()
         # First of all, as what follows may fail.
         for pool_id in swept - self._swept:
             self._pool.on_swept(pool_id, self._next_id or self._lease.pool_id)
         self._swept = swept
         self._older -= swept
+        self._left |= swept
         if is_current:
             await self._go_on_as_new()
 
@@ -216,6 +220,7 @@ class Heartbeat:
         if unused and self.has_registry:
             await self._ask(sign_off(sorted(unused)))
         self._older -= unused
+        self._left |= unused
 
     async def _look(self) -> None:
         """What registries are there? One may come later, by another's migration."""
@@ -232,6 +237,9 @@ class Heartbeat:
             return
         try:
             await self._ask(rust_heartbeat(sorted(self._ids()), self._details))
+            if self._left:
+                await self._ask(rust_sign_off(sorted(self._left)))
+                self._left.clear()
         except Exception as error:
             if sqlstate_of(error) not in MISSING | {NOT_ALLOWED}:
                 raise

@@ -107,7 +107,8 @@ def _check_delay(delay: timedelta) -> None:
 def _checked_pools(pool_ids: Iterable[str]) -> list[str]:
     if isinstance(pool_ids, str):
         raise JobSpecError("pool_ids", pool_ids, "expected a list of str", "22023")
-    return [check_text("pool_ids", pool_id) for pool_id in pool_ids]
+    checked = [check_text("pool_ids", pool_id) for pool_id in pool_ids]
+    return list(dict.fromkeys(checked))
 
 
 def _checked_ids(job_ids: Iterable[int]) -> list[int]:

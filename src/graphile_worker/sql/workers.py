@@ -65,8 +65,11 @@ def renew_locks(pool_ids: list[str], job_ids: list[int], queue_ids: list[int]) -
     return Query("renew_locks", args, lambda rows: {row[0] for row in rows})
 
 
-def note_start(job_id: int, pool_id: str, attempt: int) -> Query[bool]:
-    return Query("note_start", (job_id, pool_id, attempt), lambda rows: bool(rows))
+def note_start(
+    job_id: int, pool_id: str, attempt: int, *, fewer_than: int | None = None
+) -> Query[int | None]:
+    args = (job_id, pool_id, attempt, fewer_than)
+    return Query("note_start", args, lambda rows: rows[0][0] if rows else None)
 
 
 def get_silent_pools(own_id: str) -> Query[list[str]]:

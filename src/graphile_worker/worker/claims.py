@@ -123,7 +123,10 @@ class Claims:
 
     def _check_lease(self) -> None:
         if not self._lease.lets_take:
-            raise LeaseLapsed(f"no heartbeat was heard for {self._lease.silence:.1f} s")
+            raise LeaseLapsed(
+                f"no heartbeat was heard for {self._lease.silence:.1f} s, or others took this "
+                "pool for dead"
+            )
 
     def _hold(self, taken: list[HeldJob]) -> None:
         for each in taken:

@@ -33,9 +33,10 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The worker stopped it: the job is handed back with its attempt."""
+    """The worker stopped it, or did not begin: the job is handed back with its attempt."""
 
     held: HeldJob
+    when: When | None = None
 
 
 @dataclass(frozen=True, slots=True)

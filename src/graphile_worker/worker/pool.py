@@ -95,6 +95,12 @@ class WorkerPool:
         # The heartbeat asks from another thread, where `holds` may change between two looks.
         return [held.job.id for worker in self._workers if (held := worker.holds)]
 
+    @property
+    def started_ids(self) -> list[int]:
+        """Those whose task runs, or has run and its end is not written yet."""
+        started = [worker for worker in self._workers if worker.has_started]
+        return [held.job.id for worker in started if (held := worker.holds)]
+
     def nudge(self, count: int | None = None) -> None:
         """So many jobs may be there to take; None: who knows."""
         if not self._stop.is_set():

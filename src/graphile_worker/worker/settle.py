@@ -22,7 +22,7 @@ from graphile_worker.sql.holding import (
     return_jobs,
 )
 from graphile_worker.sql.query import Query
-from graphile_worker.sql.workers import find_pool, has_been_recovered, note_start
+from graphile_worker.sql.workers import find_pool
 from graphile_worker.worker.outcomes import (
     Completed,
     Failed,
@@ -60,18 +60,6 @@ class Settler:
         # In a caller's transaction nothing can be tried again.
         self._again = again
 
-    async def begin(self, held: HeldJob) -> bool:
-        """Before its task runs: False if it must not, and the job be handed back.
-
-        That a job starts which a dead pool left behind is written first: if it kills this process
-        too, whoever recovers it then knows that it was running.
-        """
-        is_noted = has_been_recovered(held.job) and self._lease.is_registered
-        if is_noted and not await self._note_start(held):
-            return False
-        # Perhaps others took this pool for dead since it asked for the job.
-        return held.pool_id == self._lease.pool_id and self._lease.seconds_left > 0
-
     async def settle(self, outcome: Outcome) -> bool:
         """Write the outcome, however long that takes; False if the job was no longer ours."""
         if isinstance(outcome, Written):
@@ -90,15 +78,6 @@ class Settler:
                 return outcome.held.job.id in held or await self._got_through(outcome, attempt)
             await asyncio.sleep(delay_after(attempt, LONGEST_PAUSE))
             attempt += 1
-
-    async def _note_start(self, held: HeldJob) -> bool:
-        try:
-            query = note_start(held.job.id, held.pool_id, held.job.attempts)
-            return await self._db.run(query)
-        except Exception as error:
-            self._hooks.emit(PoolFatalError(pool_id=held.pool_id, error=error, action="startJob"))
-            # What does not pass by itself must not keep the job from ever running.
-            return not is_passing(error)
 
     async def _got_through(self, outcome: Outcome, attempt: int) -> bool:
         """Not ours: did an earlier try that seemed to fail get through, or is the job lost?"""
@@ -124,8 +103,8 @@ class Settler:
         match outcome:
             case Completed():
                 return finish_jobs(pool_id, [job.id], queue, again=again)
-            case Interrupted():
-                delay = None if refused else self._interrupted_delay
+            case Interrupted(_, when):
+                delay = None if refused else when or self._interrupted_delay
                 return return_jobs(pool_id, [Return(job, delay)], queue, again=again)
             case Failed() | Snoozed() if refused:
                 failure = Failure(job, error_text(refused))

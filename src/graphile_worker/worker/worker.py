@@ -18,6 +18,7 @@ from graphile_worker.worker.outcomes import Failed, Interrupted, Outcome
 from graphile_worker.worker.run_job import run_job
 from graphile_worker.worker.settle import Settler
 from graphile_worker.worker.source import JobSource
+from graphile_worker.worker.starts import Starts
 from graphile_worker.worker.threads import Threads
 
 # Seconds in which a program that ends may still give a job back.
@@ -33,6 +34,7 @@ class Worker:
         self,
         *,
         source: JobSource,
+        starts: Starts,
         settler: Settler,
         tasks: Mapping[str, Task[..., Any]],
         surroundings: Surroundings,
@@ -41,9 +43,11 @@ class Worker:
     ) -> None:
         self.id = f"worker-{secrets.token_hex(9)}"
         self.holds: HeldJob | None = None
+        self.has_started = False
         self.job_error: BaseException | None = None
         self.count = 0
         self._source = source
+        self._starts = starts
         self._settler = settler
         self._tasks = tasks
         self._surroundings = surroundings
@@ -138,8 +142,10 @@ class Worker:
         if task is None:
             announce_start(self._hooks, context)
             return Failed(held, TaskNotFound(held.job.task_identifier, known=self._tasks))
-        if not await self._settler.begin(held) or context.dropped:
-            return Interrupted(held)
+        not_now = await self._starts.begin(held)
+        if not_now or context.dropped:
+            return not_now or Interrupted(held)
+        self.has_started = True
         announce_start(self._hooks, context)
         blocking = BlockingContext(context, self._surroundings)
         self._running = context
@@ -159,6 +165,9 @@ class Worker:
         return outcome
 
     def _release(self) -> None:
+        if self.holds is not None:
+            self._starts.end(self.holds)
+        self.has_started = False
         self.holds = None
         self._running = self._context = None
         self._let_go.set()

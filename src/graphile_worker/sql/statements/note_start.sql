@@ -1,6 +1,6 @@
--- Pool $2 is about to run job $1, which a dead pool left behind, at attempt $3; nothing if it no longer
--- holds it.
-insert into :ext_schema.recoveries (job_id, count, started_by, started_attempt)
+-- Pool $2 is about to run job $1, which a dead pool left behind, at attempt $3; at how many recoveries
+-- it was running. Nothing if the pool no longer holds it, or if those are as many as $4.
+insert into :ext_schema.recoveries as recoveries (job_id, count, started_by, started_attempt)
 select jobs.id, 0, jobs.locked_by, jobs.attempts
 from :schema._private_jobs as jobs
 where jobs.id = $1::bigint
@@ -9,4 +9,6 @@ where jobs.id = $1::bigint
 on conflict (job_id) do update
 set started_by = excluded.started_by,
     started_attempt = excluded.started_attempt
-returning job_id;
+where $4::int is null
+  or recoveries.count < $4::int
+returning recoveries.count;

@@ -3,7 +3,7 @@
 -- another $2 microseconds; one that was running at $3 recoveries is parked.
 with gone as (
   update :ext_schema.pools as pools
-  set swept_at = now()
+  set swept_at = coalesce(pools.swept_at, now())
   where pools.id = any ($1::text[])
     and ($4::boolean or pools.seen_at < now() - pools.lease)
   returning pools.id, pools.started_jobs

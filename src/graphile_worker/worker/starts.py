@@ -1,0 +1,67 @@
+"""Before the task of a job runs: may it, and would others know that it ran?"""
+
+from datetime import timedelta
+
+from graphile_worker.db.database import Answering
+from graphile_worker.db.retry import is_passing
+from graphile_worker.events import PoolFatalError
+from graphile_worker.hooks import Hooks
+from graphile_worker.lease import Lease
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.sql.workers import has_been_recovered, note_start
+from graphile_worker.worker.outcomes import Interrupted
+
+# A job that must not run beside another is offered again after so long, to other pools too.
+NOT_YET = timedelta(seconds=1)
+
+
+class Starts:
+    """Lets jobs begin.
+
+    That a job begins which a dead pool left behind is written first: if it kills this process too,
+    whoever recovers it knows that it was running. And of those that the next recovery would park
+    only one runs at a time: whichever of two had killed the process, both would be parked.
+    """
+
+    def __init__(
+        self, database: Answering, lease: Lease, hooks: Hooks, *, max_recoveries: int
+    ) -> None:
+        self._db = database
+        self._lease = lease
+        self._hooks = hooks
+        self._last_chance = max_recoveries - 1
+        self._suspect: HeldJob | None = None
+
+    async def begin(self, held: HeldJob) -> Interrupted | None:
+        """How to hand the job back if its task must not run now."""
+        is_noted = has_been_recovered(held.job) and self._lease.is_registered
+        if is_noted and not await self._note(held):
+            return Interrupted(held, NOT_YET)
+        # Perhaps others took this pool for dead since it asked for the job.
+        if held.pool_id != self._lease.pool_id or not self._lease.lets_start:
+            return Interrupted(held)
+        return None
+
+    def end(self, held: HeldJob) -> None:
+        """Whatever became of it, it cannot kill this process any more."""
+        if self._suspect is held:
+            self._suspect = None
+
+    async def _note(self, held: HeldJob) -> bool:
+        is_alone = self._suspect is None
+        if is_alone:
+            # Until the answer says that it need not be.
+            self._suspect = held
+        fewer_than = None if is_alone else self._last_chance
+        try:
+            count = await self._db.run(
+                note_start(held.job.id, held.pool_id, held.job.attempts, fewer_than=fewer_than)
+            )
+        except Exception as error:
+            self.end(held)
+            self._hooks.emit(PoolFatalError(pool_id=held.pool_id, error=error, action="startJob"))
+            # What does not pass by itself must not keep the job from ever running.
+            return not is_passing(error)
+        if count is None or count < self._last_chance:
+            self.end(held)
+        return count is not None

@@ -1,0 +1,92 @@
+"""Tasks of workers that are killed, and a worker that only looks for dead ones.
+
+With AHEAD in its environment a worker fetches so many jobs at once, and holds each until it is its
+turn.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from graphile_worker import App, JobContext, assembly
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.sql.identifiers import companion_schema, quote_identifier
+from graphile_worker.worker.claims import Claims
+
+AHEAD = int(os.environ.get("AHEAD", "0"))
+
+app = App()
+idle = App()
+
+
+class ClaimsAhead(Claims):
+    """Takes many jobs at once, and gives out as many of them as are asked for."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._ahead: list[HeldJob] = []
+
+    async def take(self, limit: int) -> list[HeldJob]:
+        if not self._ahead:
+            self._ahead = await super().take(AHEAD)
+        given, self._ahead = self._ahead[:limit], self._ahead[limit:]
+        return given
+
+
+if AHEAD:
+    assembly.Claims = ClaimsAhead  # type: ignore[attr-defined]  # workers are made with it
+
+
+def say(word: str, n: int) -> None:
+    # Not through a buffer, which dies with its process.
+    os.write(1, f"{word} {n}\n".encode())
+
+
+@app.task
+async def linger(n: int, resists: bool = False) -> None:
+    """Runs until there is a file called "go"; one that resists outlives its cancellation."""
+    say("began", n)
+    while not Path("go").exists():
+        try:
+            await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
+            if not resists:
+                raise
+            # So long its worker may go on to stop.
+            await asyncio.sleep(0.1)
+            block(n)
+    say("ran", n)
+
+
+def block(n: int) -> None:
+    say("blocks", n)
+    time.sleep(600)
+
+
+@app.task
+async def work(n: int, seconds: float = 0.01) -> None:
+    await asyncio.sleep(seconds)
+    say("ran", n)
+
+
+@app.task
+async def kill(ctx: JobContext, heartbeats: int) -> None:
+    """Kills its worker when so many heartbeats have said that it runs."""
+    heard: set[Any] = set()
+    while len(heard) < heartbeats:
+        heard |= {row["seen_at"] for row in await ctx.query(heartbeats_of(ctx), [ctx.job.id])}
+        await asyncio.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def heartbeats_of(ctx: JobContext) -> str:
+    pools = f"{quote_identifier(companion_schema(ctx.schema))}.pools"
+    return f"select seen_at from {pools} where %s = any (started_jobs)"
+
+
+@idle.task
+async def nothing() -> None:
+    pass

@@ -1,0 +1,419 @@
+"""Claims: when a pool may take jobs, which ones it holds, and what becomes of fetches in doubt."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from graphile_worker import lease as lease_module
+from graphile_worker.errors import LeaseLapsed
+from graphile_worker.lease import Lease
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.sql.query import Query
+from graphile_worker.worker import claims as claims_module
+from graphile_worker.worker.claims import DOUBT_LASTS, SETTLE_EVERY, Claims
+from tests.support.jobs import make_job
+
+HAND_BACK = "return_unheld_jobs"
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class FakeDatabase:
+    """Brings the jobs that it is told to, locked for whoever asks."""
+
+    def __init__(self) -> None:
+        self.asked: list[Query[Any]] = []
+        self.ready: list[tuple[int, int | None]] = []
+        self.errors: list[BaseException] = []
+        # What happens between a fetch and its answer.
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    async def run(self, query: Query[Any]) -> Any:
+        self.asked.append(query)
+        match query.statement:
+            case "get_task_ids":
+                return {1: "resize"}
+            case "get_jobs":
+                return self._taken(str(query.args[0]))
+            case _:
+                assert query.statement == HAND_BACK
+                return set()
+
+    def _taken(self, pool_id: str) -> list[HeldJob]:
+        self.meanwhile()
+        if self.errors:
+            raise self.errors.pop(0)
+        taken, self.ready = self.ready, []
+        return [HeldJob(make_job(id=each, locked_by=pool_id), queue) for each, queue in taken]
+
+    @property
+    def statements(self) -> list[str]:
+        return [each.statement for each in self.asked]
+
+    @property
+    def handed_back(self) -> list[tuple[object, ...]]:
+        """For each time: under which id, but which jobs, and but which queues."""
+        return [each.args for each in self.asked if each.statement == HAND_BACK]
+
+
+class Scene:
+    """The claims of a pool that is known, and what it was told."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.database = FakeDatabase()
+        self.lease = Lease(timedelta(seconds=30), pool_id="p1")
+        self.lease.renew(clock.now)
+        database: Any = self.database
+        self.claims = Claims(database, self.lease, ["resize"])
+
+    def ready(self, *job_ids: int, queue: int | None = None) -> None:
+        self.database.ready += [(each, queue) for each in job_ids]
+
+    async def take(self, limit: int = 10) -> list[int]:
+        return [each.job.id for each in await self.claims.take(limit)]
+
+    async def take_one(self, job_id: int, queue: int | None = None) -> HeldJob:
+        self.ready(job_id, queue=queue)
+        [held] = await self.claims.take(1)
+        return held
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(lease_module, "time", clock)
+    monkeypatch.setattr(claims_module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def it(clock) -> Scene:
+    return Scene(clock)
+
+
+# Whether
+
+
+async def test_what_is_taken_is_held(it):
+    it.ready(1, 2)
+
+    assert await it.take() == [1, 2]
+
+    assert sorted(it.claims.held) == [1, 2]
+    assert {each.pool_id for each in it.claims.held.values()} == {"p1"}
+
+
+async def test_a_pool_whose_heartbeat_is_not_heard_takes_nothing_and_asks_nothing(it, clock):
+    it.ready(1)
+    clock.now += 16.3
+
+    with pytest.raises(LeaseLapsed, match=r"no heartbeat was heard for 16\.3 s"):
+        await it.take()
+
+    assert it.database.asked == []
+
+
+async def test_a_pool_that_was_swept_takes_nothing_until_it_has_another_id(it):
+    it.ready(1)
+    it.lease.lose()
+    with pytest.raises(LeaseLapsed, match="others took this pool for dead"):
+        await it.take()
+    assert it.database.asked == []
+
+    it.lease.go_on_as("p2")
+
+    assert await it.take() == [1]
+    assert it.claims.held[1].pool_id == "p2"
+
+
+async def test_a_pool_that_is_heard_again_takes_jobs_again(it, clock):
+    it.ready(1)
+    clock.now += 1000
+    with pytest.raises(LeaseLapsed):
+        await it.take()
+
+    it.lease.renew(clock.now)
+
+    assert await it.take() == [1]
+
+
+async def test_a_pool_that_nobody_knows_takes_jobs_for_ever(it, clock):
+    it.lease.end()
+    it.ready(1)
+
+    clock.now += 1_000_000
+
+    assert await it.take() == [1]
+
+
+async def test_a_pool_without_tasks_asks_nothing(it):
+    database: Any = it.database
+    claims = Claims(database, it.lease, [])
+
+    assert await claims.take(1) == []
+
+    assert it.database.asked == []
+
+
+async def test_a_heartbeat_that_is_missed_while_a_fetch_is_prepared_is_noticed(it, clock):
+    def think() -> list[str]:
+        clock.now += 16
+        return ["slow"]
+
+    database: Any = it.database
+    claims = Claims(database, it.lease, ["resize"], forbidden_flags=think)
+
+    with pytest.raises(LeaseLapsed):
+        await claims.take(1)
+
+    assert "get_jobs" not in it.database.statements
+    assert not claims.in_doubt
+
+
+# Another id
+
+
+async def test_what_was_fetched_under_an_id_that_was_swept_meanwhile_is_not_handed_out(it):
+    it.database.meanwhile = lambda: it.lease.go_on_as("p2")
+    it.ready(1, 2)
+
+    assert await it.take() == []
+
+    assert it.claims.held == {}
+
+
+async def test_what_was_fetched_under_the_old_id_is_handed_back_under_the_old_id(it):
+    it.database.meanwhile = lambda: it.lease.go_on_as("p2")
+    it.ready(1)
+    await it.take()
+    it.database.meanwhile = lambda: None
+
+    it.ready(2)
+    assert await it.take() == [2]
+
+    assert it.database.handed_back == [("p1", [], [])]
+    assert it.claims.held[2].pool_id == "p2"
+
+
+async def test_jobs_that_are_held_under_the_old_id_are_not_handed_back_with_the_others(it):
+    await it.take_one(1, queue=5)
+    it.database.meanwhile = lambda: it.lease.go_on_as("p2")
+    it.ready(2)
+    await it.take()
+
+    await it.claims.settle_doubts()
+
+    assert it.database.handed_back == [("p1", [1], [5])]
+
+
+async def test_a_pool_that_is_swept_again_and_again_hands_back_under_each_id(it):
+    for each in ("p2", "p3", "p4"):
+        it.database.meanwhile = lambda each=each: it.lease.go_on_as(each)
+        await it.take()
+
+    await it.claims.settle_doubts()
+
+    assert [args[0] for args in it.database.handed_back[-3:]] == ["p1", "p2", "p3"]
+
+
+# An answer that never came
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), TimeoutError(), asyncio.CancelledError()])
+async def test_what_a_fetch_without_an_answer_locked_is_handed_back_before_the_next(it, error):
+    it.database.errors = [error]
+    with pytest.raises(type(error)):
+        await it.take()
+
+    await it.take()
+
+    assert it.database.handed_back == [("p1", [], [])]
+    assert it.database.statements[-2:] == [HAND_BACK, "get_jobs"]
+
+
+async def test_such_a_fetch_is_in_doubt_for_a_while_as_its_server_may_be_slow(it, clock):
+    it.database.errors = [OSError("gone")]
+    with pytest.raises(OSError, match="gone"):
+        await it.take()
+
+    times: list[float] = []
+    began = clock.now
+    while clock.now - began < 2 * DOUBT_LASTS:
+        it.lease.renew(clock.now)
+        before = len(it.database.handed_back)
+        await it.take()
+        times += [clock.now - began] * (len(it.database.handed_back) - before)
+        clock.now += 1
+
+    # At once, now and then, and once more when its time is over.
+    assert times[0] == 0
+    assert {later - sooner for sooner, later in zip(times, times[1:], strict=False)} == {
+        SETTLE_EVERY
+    }
+    assert DOUBT_LASTS < times[-1] <= DOUBT_LASTS + SETTLE_EVERY
+
+
+async def test_a_fetch_with_an_answer_is_in_no_doubt(it):
+    for _ in range(3):
+        await it.take()
+
+    await it.claims.settle_doubts(at_once=True)
+
+    assert it.database.handed_back == []
+
+
+async def test_a_doubt_ends_when_the_database_has_answered_after_all_that_time(it, clock):
+    assert not it.claims.in_doubt
+
+    it.database.errors = [OSError("gone")]
+    with pytest.raises(OSError, match="gone"):
+        await it.take()
+    assert it.claims.in_doubt
+
+    await it.claims.settle_doubts()
+    clock.now += DOUBT_LASTS + 1
+    assert it.claims.in_doubt
+
+    await it.claims.settle_doubts()
+    assert not it.claims.in_doubt
+
+
+async def test_an_id_is_in_use_while_jobs_are_held_under_it_or_may_be(it, clock):
+    first = await it.take_one(1)
+    assert it.claims.ids_in_use == {"p1"}
+
+    it.lease.go_on_as("p2")
+    it.database.meanwhile = lambda: it.lease.go_on_as("p3")
+    await it.take()
+    assert it.claims.ids_in_use == {"p1", "p2"}
+
+    it.claims.let_go(first)
+    await it.claims.settle_doubts()
+    assert it.claims.ids_in_use == {"p2"}
+
+    clock.now += DOUBT_LASTS + 1
+    await it.claims.settle_doubts()
+    assert it.claims.ids_in_use == set()
+
+
+async def test_a_fetch_is_in_doubt_until_its_answer_is_there(it):
+    seen: list[bool] = []
+    it.database.meanwhile = lambda: seen.append(it.claims.in_doubt)
+
+    await it.take()
+
+    assert seen == [True]
+    assert not it.claims.in_doubt
+
+
+# A job that is taken again
+
+
+async def test_whoever_runs_a_job_that_is_taken_again_is_told(it):
+    told: list[HeldJob] = []
+    it.claims.on_reclaimed = told.append
+    older = await it.take_one(1)
+
+    newer = await it.take_one(1)
+
+    assert len(told) == 1
+    assert told[0] is older
+    assert it.claims.held[1] is newer
+
+
+async def test_when_that_is_told_the_newer_one_is_held_already(it):
+    held: list[HeldJob] = []
+    it.claims.on_reclaimed = lambda older: held.append(it.claims.held[1])
+    older = await it.take_one(1)
+
+    newer = await it.take_one(1)
+
+    assert held[0] is newer
+    assert held[0] is not older
+
+
+async def test_letting_go_of_the_older_run_leaves_the_newer_one_held(it):
+    older = await it.take_one(1)
+    newer = await it.take_one(1)
+
+    it.claims.let_go(older)
+    assert it.claims.held == {1: newer}
+
+    it.claims.let_go(newer)
+    assert it.claims.held == {}
+
+
+async def test_to_let_go_twice_does_no_harm(it):
+    held = await it.take_one(1)
+
+    it.claims.let_go(held)
+    it.claims.let_go(held)
+
+    assert it.claims.held == {}
+
+
+async def test_a_job_that_ended_before_it_was_taken_again_is_no_news(it):
+    told: list[HeldJob] = []
+    it.claims.on_reclaimed = told.append
+    it.claims.let_go(await it.take_one(1))
+
+    await it.take_one(1)
+
+    assert told == []
+
+
+# At the end
+
+
+async def test_what_nobody_runs_is_forgotten_and_handed_back_at_the_end(it):
+    await it.take_one(1, queue=5)
+    await it.take_one(2, queue=6)
+
+    it.claims.forget_all_but([1])
+    await it.claims.settle_doubts(at_once=True)
+
+    assert list(it.claims.held) == [1]
+    assert it.database.handed_back == [("p1", [1], [5])]
+
+
+async def test_what_is_forgotten_is_handed_back_under_the_id_that_it_was_taken_with(it):
+    await it.take_one(1)
+    it.lease.go_on_as("p2")
+    await it.take_one(2)
+
+    it.claims.forget_all_but([])
+    await it.claims.settle_doubts(at_once=True)
+
+    assert sorted(args[0] for args in it.database.handed_back) == ["p1", "p2"]
+
+
+async def test_where_nothing_is_forgotten_nothing_is_handed_back(it):
+    await it.take_one(1)
+
+    it.claims.forget_all_but([1, 2])
+    await it.claims.settle_doubts(at_once=True)
+
+    assert it.database.handed_back == []
+
+
+async def test_at_the_end_doubts_are_settled_once_more_however_lately_they_were(it):
+    it.database.errors = [OSError("gone")]
+    with pytest.raises(OSError, match="gone"):
+        await it.take()
+    await it.claims.settle_doubts()
+    await it.claims.settle_doubts()
+    assert len(it.database.handed_back) == 1
+
+    await it.claims.settle_doubts(at_once=True)
+    assert len(it.database.handed_back) == 2

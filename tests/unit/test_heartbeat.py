@@ -1,0 +1,899 @@
+"""Heartbeat: what a pool says of itself, what it learns by it, and what follows from silence."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from graphile_worker import lease as lease_module
+from graphile_worker.lease import Lease
+from graphile_worker.maintenance import heartbeat as heartbeat_module
+from graphile_worker.maintenance.heartbeat import (
+    LOOK_EVERY,
+    RENEW_EVERY,
+    TELL_RUST_EVERY,
+    Heartbeat,
+    Pool,
+)
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.query import Query
+from tests.support.jobs import make_job
+from tests.support.recorder import until
+
+SCHEMAS = Schemas("shared", "companion")
+THRESHOLD = timedelta(seconds=30)
+AT_ONCE = timedelta(milliseconds=1)
+DETAILS = {"host": "here"}
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class RefusedError(Exception):
+    """The database says no, and why."""
+
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__(sqlstate)
+        self.sqlstate = sqlstate
+
+
+class FakeDatabase:
+    """Two registries and the locks of jobs, as far as a heartbeat sees them."""
+
+    def __init__(self) -> None:
+        self.asked: list[Query[Any]] = []
+        # Seconds, by the server's clock.
+        self.time = 50_000.0
+        self.has_registry = True
+        self.has_rust = False
+        self.pools: dict[str, list[int]] = {}
+        self.rust: dict[str, str] = {}
+        self.locks: dict[int, str] = {}
+        # What becomes of a statement, so many times.
+        self.errors: dict[str, list[Exception]] = {}
+        self.meanwhile: Callable[[str], None] = lambda statement: None
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def run(self, query: Query[Any]) -> Any:
+        self.asked.append(query)
+        await self.answering.wait()
+        self.meanwhile(query.statement)
+        if errors := self.errors.get(query.statement):
+            raise errors.pop(0)
+        answer = getattr(self, f"_{query.statement}")
+        return query.read(answer(*query.args))
+
+    @property
+    def statements(self) -> list[str]:
+        return [each.statement for each in self.asked]
+
+    def forget(self) -> None:
+        """Count from here."""
+        self.asked.clear()
+
+    def _find_registry(self, schema: str) -> list[Any]:
+        assert schema == SCHEMAS.companion
+        return [(self.has_registry,)]
+
+    def _find_rust_registry(self, schema: str) -> list[Any]:
+        assert schema == SCHEMAS.shared
+        return [(self.has_rust,)]
+
+    def _register_pool(self, pool_id: str, lease: int, details: str) -> list[Any]:
+        self.pools[pool_id] = []
+        return []
+
+    def _heartbeat(self, pool_ids: list[str], started: list[int]) -> list[Any]:
+        known = [each for each in pool_ids if each in self.pools]
+        self.pools |= dict.fromkeys(known, started)
+        return [(each, self.time) for each in known]
+
+    def _sign_off(self, pool_ids: list[str]) -> list[Any]:
+        for each in pool_ids:
+            self.pools.pop(each, None)
+        return []
+
+    def _rust_heartbeat(self, pool_ids: list[str], details: str) -> list[Any]:
+        self.rust |= dict.fromkeys(pool_ids, details)
+        return []
+
+    def _rust_sign_off(self, pool_ids: list[str]) -> list[Any]:
+        for each in pool_ids:
+            self.rust.pop(each, None)
+        return []
+
+    def _renew_locks(self, pool_ids: list[str], jobs: list[int], queues: list[int]) -> list[Any]:
+        return [(each,) for each in jobs if self.locks.get(each) in pool_ids]
+
+
+class Scene:
+    """A heartbeat, the pool that it speaks for, and what that was told."""
+
+    def __init__(
+        self, *, threshold: timedelta | None = THRESHOLD, every: timedelta | None = AT_ONCE
+    ) -> None:
+        self.database = FakeDatabase()
+        self.lease = Lease(threshold, pool_id="p1")
+        self.started: list[int] = []
+        self.held: list[HeldJob] = []
+        self.told: list[object] = []
+        self.errors: list[tuple[str, int]] = []
+        database: Any = self.database
+        self.heartbeat = Heartbeat(
+            database,
+            SCHEMAS,
+            self.lease,
+            Pool(
+                started_ids=lambda: self.started,
+                held=lambda: list(self.held),
+                ids_in_use=lambda: {each.pool_id for each in self.held},
+                on_swept=lambda old, new: self.told.append(("swept", old, new)),
+                on_lost=lambda job_ids: self.told.append(("lost", job_ids)),
+                on_error=lambda error, count: self.errors.append((str(error), count)),
+            ),
+            threshold=threshold,
+            every=every,
+            details=DETAILS,
+        )
+
+    def hold(self, job_id: int, queue_id: int | None = None) -> HeldJob:
+        """Take a job under the id that the pool has now."""
+        pool_id = self.lease.pool_id
+        self.database.locks[job_id] = pool_id
+        held = HeldJob(make_job(id=job_id, locked_by=pool_id), queue_id)
+        self.held.append(held)
+        return held
+
+    async def beat(self, times: int = 1) -> None:
+        for _ in range(times):
+            await self.heartbeat.beat_once()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Let it beat by itself; an error that ends it is raised."""
+        running = asyncio.create_task(self.heartbeat.run())
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+        assert running.cancelled(), running.exception()
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(lease_module, "time", clock)
+    monkeypatch.setattr(heartbeat_module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+async def it(clock) -> Scene:
+    """A pool that is registered."""
+    it = Scene()
+    await it.heartbeat.register()
+    it.database.forget()
+    return it
+
+
+@pytest.fixture
+async def rusty(clock) -> Scene:
+    """A pool that is registered with Rust workers too."""
+    it = Scene()
+    it.database.has_rust = True
+    await it.heartbeat.register()
+    it.database.forget()
+    return it
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch) -> list[int]:
+    """No time after a failure; which ones they were."""
+    failures: list[int] = []
+
+    def delay_after(failure: int) -> float:
+        failures.append(failure)
+        return 0
+
+    monkeypatch.setattr(heartbeat_module, "delay_after", delay_after)
+    return failures
+
+
+# The beginning
+
+
+@pytest.mark.feature("F220")
+async def test_a_pool_is_entered_with_its_lease_and_what_people_want_to_know(clock):
+    it = Scene()
+
+    await it.heartbeat.register()
+
+    entered = next(each for each in it.database.asked if each.statement == "register_pool")
+    assert entered.args == ("p1", 30_000_000, '{"host": "here"}')
+    assert it.lease.is_registered
+    assert it.heartbeat.has_registry
+
+
+async def test_a_pool_whose_registry_is_not_there_has_no_lease_to_lose(clock):
+    it = Scene()
+    it.database.has_registry = False
+
+    await it.heartbeat.register()
+    await it.beat()
+
+    assert not it.heartbeat.has_registry
+    assert not it.lease.is_registered
+    assert it.database.statements == ["find_registry", "find_rust_registry"]
+
+
+@pytest.mark.feature("F219")
+async def test_without_recovery_nothing_is_said_but_to_rust_workers(clock):
+    it = Scene(threshold=None)
+    it.database.has_rust = True
+
+    await it.heartbeat.register()
+    await it.beat()
+
+    assert it.database.statements == ["find_rust_registry", "rust_heartbeat"]
+    assert list(it.database.rust) == ["p1"]
+    assert not it.lease.is_registered
+
+
+@pytest.mark.parametrize("statement", ["find_registry", "register_pool", "find_rust_registry"])
+async def test_a_pool_that_cannot_be_entered_does_not_begin(clock, statement):
+    it = Scene()
+    it.database.errors[statement] = [OSError("gone")]
+
+    with pytest.raises(OSError, match="gone"):
+        await it.heartbeat.register()
+
+
+async def test_a_registry_that_comes_later_is_found_now_and_then(clock):
+    it = Scene()
+    it.database.has_registry = False
+    await it.heartbeat.register()
+    it.database.has_registry = True
+
+    clock.now += LOOK_EVERY
+    await it.beat()
+    assert it.database.pools == {}
+
+    clock.now += 1
+    await it.beat()
+    assert list(it.database.pools) == ["p1"]
+    assert it.lease.is_registered
+
+
+async def test_a_pool_that_could_not_be_entered_in_a_late_registry_was_not_swept(clock):
+    it = Scene()
+    it.database.has_registry = False
+    await it.heartbeat.register()
+    it.database.has_registry = True
+    it.database.errors["register_pool"] = [OSError("gone")]
+    clock.now += LOOK_EVERY + 1
+    with pytest.raises(OSError, match="gone"):
+        await it.beat()
+
+    await it.beat()
+
+    assert it.told == []
+    assert it.lease.pool_id == "p1"
+
+
+# A heartbeat
+
+
+@pytest.mark.feature("F220")
+async def test_a_heartbeat_says_which_jobs_have_started(it):
+    it.started = [7, 8]
+
+    await it.beat()
+
+    assert it.database.statements == ["heartbeat"]
+    assert it.database.pools == {"p1": [7, 8]}
+
+
+async def test_a_heartbeat_renews_the_lease_from_when_it_was_sent(it, clock):
+    def answer_late(statement: str) -> None:
+        clock.now += 3
+
+    clock.now += 5
+    it.database.meanwhile = answer_late
+    await it.beat()
+
+    assert it.lease.silence == pytest.approx(3)
+
+
+async def test_a_heartbeat_brings_the_servers_time_which_others_are_judged_by(it, clock):
+    await it.beat()
+    assert it.lease.is_steady
+
+    clock.now += 5
+    it.database.time += 3605
+    await it.beat()
+
+    assert not it.lease.is_steady
+
+
+@pytest.mark.parametrize(("every", "seconds"), [(2, 2), (10, 10), (60, 10), (None, 10)])
+async def test_heartbeats_come_as_often_as_wanted_and_often_enough_for_rust_workers(
+    clock, monkeypatch, every, seconds
+):
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        raise asyncio.CancelledError
+
+    it = Scene(every=None if every is None else timedelta(seconds=every))
+    await it.heartbeat.register()
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await it.heartbeat.run()
+
+    assert pauses == [seconds]
+
+
+async def test_a_heartbeat_that_failed_renews_nothing(it, clock):
+    it.database.errors["heartbeat"] = [OSError("gone")]
+    clock.now += 5
+
+    with pytest.raises(OSError, match="gone"):
+        await it.beat()
+
+    assert it.lease.silence == pytest.approx(5)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "seconds"), [(1, 1), (3, 1), (6, 2), (30, 10), (300, 10), (None, 10)]
+)
+async def test_an_answer_may_take_a_third_of_the_lease_but_neither_too_short_nor_too_long(
+    clock, monkeypatch, threshold, seconds
+):
+    limits: list[float] = []
+
+    def timeout(limit: float) -> asyncio.Timeout:
+        limits.append(limit)
+        return asyncio.timeout(limit)
+
+    stand_in = type("asyncio", (), {"timeout": staticmethod(timeout)})
+    monkeypatch.setattr(heartbeat_module, "asyncio", stand_in)
+    it = Scene(threshold=None if threshold is None else timedelta(seconds=threshold))
+    await it.heartbeat.register()
+    await it.beat()
+
+    assert limits == [seconds] * len(limits)
+    assert limits
+
+
+async def test_a_database_without_an_answer_is_given_up(monkeypatch):
+    monkeypatch.setattr(heartbeat_module, "SHORTEST_ANSWER", 0)
+    it = Scene(threshold=timedelta(milliseconds=30))
+    it.database.answering.clear()
+
+    with pytest.raises(TimeoutError):
+        await it.heartbeat.register()
+
+
+# Others took it for dead
+
+
+@pytest.mark.feature("F220")
+async def test_a_pool_that_was_swept_goes_on_under_an_id_that_was_entered_before(it):
+    under: list[str] = []
+
+    def note_id(statement: str) -> None:
+        if statement == "register_pool":
+            under.append(it.lease.pool_id)
+            # It knows of its loss by now.
+            assert len(it.told) == 1
+
+    it.database.meanwhile = note_id
+    it.database.pools.clear()
+    await it.beat()
+
+    # Nobody would sweep jobs that are taken under an id which is not entered.
+    assert under == ["p1"]
+    assert it.lease.pool_id != "p1"
+    assert list(it.database.pools) == [it.lease.pool_id]
+
+
+async def test_a_pool_is_told_once_which_id_was_swept_and_under_which_it_goes_on(it):
+    it.database.pools.clear()
+
+    await it.beat(5)
+
+    assert it.told == [("swept", "p1", it.lease.pool_id)]
+    assert it.lease.ids == {"p1", it.lease.pool_id}
+
+
+async def test_a_lease_begins_anew_under_the_new_id(it, clock):
+    it.database.pools.clear()
+    clock.now += 1000
+
+    await it.beat()
+
+    assert it.lease.silence == 0
+
+
+async def test_a_pool_that_is_swept_again_gets_another_id_each_time(it):
+    for _ in range(5):
+        it.database.pools.clear()
+        await it.beat()
+
+    assert len(it.told) == 5
+    assert len(it.lease.ids) == 6
+
+
+async def test_while_the_new_id_cannot_be_entered_nothing_goes_on_under_it(it):
+    it.database.pools.clear()
+    it.database.errors["register_pool"] = [OSError("gone")] * 3
+
+    for _ in range(3):
+        with pytest.raises(OSError, match="gone"):
+            await it.beat()
+        assert it.lease.pool_id == "p1"
+        assert not it.lease.lets_take
+
+    # Its jobs are lost all the same, so that was told at once.
+    await it.beat()
+    assert it.lease.lets_take
+    assert it.told == [("swept", "p1", it.lease.pool_id)]
+
+
+async def test_rust_workers_hear_of_the_new_id_at_once_and_that_the_old_one_is_gone(rusty):
+    rusty.database.pools.clear()
+
+    await rusty.beat()
+
+    assert list(rusty.database.rust) == [rusty.lease.pool_id]
+
+
+async def test_a_pool_is_told_that_it_was_swept_even_if_rust_workers_cannot_be(rusty):
+    rusty.database.pools.clear()
+    rusty.database.errors["rust_heartbeat"] = [OSError("gone")]
+
+    with suppress(OSError):
+        await rusty.beat()
+    await rusty.beat()
+
+    assert rusty.told == [("swept", "p1", rusty.lease.pool_id)]
+
+
+# Failures
+
+
+@pytest.mark.feature("F220")
+async def test_a_failure_is_told_with_how_many_there_were_and_tried_again_for_ever(it, pauses):
+    it.database.errors["heartbeat"] = [OSError(f"no {each}") for each in range(50)]
+
+    async with it.running():
+        await until(lambda: it.database.statements.count("heartbeat") > 50)
+
+    assert it.errors == [(f"no {each}", each + 1) for each in range(50)]
+    assert pauses == list(range(1, 51))
+
+
+async def test_failures_are_counted_from_the_last_success(it):
+    fails = [True, True, False, True]
+
+    def fail(statement: str) -> None:
+        if fails and fails.pop(0):
+            raise OSError("gone")
+
+    it.database.meanwhile = fail
+    async with it.running():
+        await until(lambda: len(it.errors) == 3)
+
+    assert [count for _, count in it.errors] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), RefusedError("57P01"), RefusedError("53300")])
+async def test_a_database_that_is_away_is_no_end_of_the_lease(it, clock, error):
+    it.database.errors["heartbeat"] = [error]
+
+    async with it.running():
+        await until(lambda: len(it.errors) == 1)
+        await until(lambda: it.database.statements.count("heartbeat") > 1)
+
+    assert it.lease.is_registered
+    assert it.heartbeat.has_registry
+
+
+@pytest.mark.parametrize("state", ["3F000", "42P01"])
+async def test_a_registry_that_vanishes_ends_the_lease(it, clock, state):
+    it.database.errors["heartbeat"] = [RefusedError(state)]
+    clock.now += 20
+
+    async with it.running():
+        await until(lambda: len(it.errors) == 1)
+
+    # Nobody can miss this pool, so it keeps its jobs, and its id.
+    assert not it.lease.is_registered
+    assert it.lease.lets_take
+    assert not it.heartbeat.has_registry
+    assert it.told == []
+    assert it.lease.pool_id == "p1"
+
+
+async def test_a_registry_that_may_not_be_written_to_any_more_costs_the_id_and_its_jobs(it, clock):
+    it.database.errors["heartbeat"] = [RefusedError("42501")]
+
+    async with it.running():
+        await until(lambda: len(it.errors) == 1)
+
+    # Others still see this pool there, and that it is silent.
+    assert it.lease.pool_id != "p1"
+    assert it.told == [("swept", "p1", it.lease.pool_id)]
+    assert not it.lease.is_registered
+    assert not it.heartbeat.has_registry
+
+
+async def test_a_registry_that_vanished_is_looked_for_now_and_then(it, clock):
+    it.database.errors["heartbeat"] = [RefusedError("42P01")]
+    async with it.running():
+        await until(lambda: len(it.errors) == 1)
+    it.database.pools.clear()
+    it.database.forget()
+
+    clock.now += LOOK_EVERY
+    await it.beat()
+    assert it.database.statements == []
+
+    clock.now += 1
+    await it.beat(2)
+    assert it.database.statements[:2] == ["find_registry", "register_pool"]
+    assert it.lease.is_registered
+    assert it.told == []
+
+
+# Rust workers
+
+
+@pytest.mark.feature("F220")
+async def test_rust_workers_are_told_at_once_and_then_now_and_then(rusty, clock):
+    assert rusty.database.rust == {"p1": '{"host": "here"}'}
+
+    times: list[float] = []
+    for _ in range(60):
+        clock.now += 1
+        rusty.database.forget()
+        await rusty.beat()
+        times += [clock.now] * rusty.database.statements.count("rust_heartbeat")
+
+    gaps = {later - sooner for sooner, later in zip(times, times[1:], strict=False)}
+    assert gaps == {TELL_RUST_EVERY + 1}
+
+
+@pytest.mark.feature("F220")
+async def test_a_registry_of_rust_workers_that_comes_later_is_found(it, clock):
+    it.database.has_rust = True
+
+    clock.now += LOOK_EVERY
+    await it.beat()
+    assert it.database.rust == {}
+
+    clock.now += 1
+    await it.beat()
+    clock.now += TELL_RUST_EVERY
+    await it.beat()
+    assert list(it.database.rust) == ["p1"]
+
+
+async def test_a_registry_of_rust_workers_that_went_is_not_written_to(rusty, clock):
+    rusty.database.has_rust = False
+
+    clock.now += LOOK_EVERY + 1
+    await rusty.beat(3)
+
+    assert "rust_heartbeat" not in rusty.database.statements
+
+
+@pytest.mark.parametrize("state", ["42883", "42P01", "42501"])
+async def test_what_rust_workers_do_not_allow_is_no_end_of_our_own_lease(rusty, clock, state):
+    rusty.database.errors["rust_heartbeat"] = [RefusedError(state)]
+    clock.now += TELL_RUST_EVERY + 1
+
+    async with rusty.running():
+        await until(lambda: rusty.errors or rusty.database.statements.count("heartbeat") > 1)
+
+    assert rusty.lease.is_registered
+    assert rusty.heartbeat.has_registry
+
+
+async def test_a_pool_begins_although_rust_workers_do_not_allow_it_to_speak(clock):
+    it = Scene()
+    it.database.has_rust = True
+    it.database.errors["rust_heartbeat"] = [RefusedError("42501")]
+
+    await it.heartbeat.register()
+
+    assert it.lease.is_registered
+
+
+# Locks on jobs that take long
+
+
+def renewals(it: Scene) -> list[tuple[object, ...]]:
+    return [each.args for each in it.database.asked if each.statement == "renew_locks"]
+
+
+async def test_only_locks_that_were_held_at_the_last_look_too_are_renewed(it):
+    it.hold(1, queue_id=11)
+    it.hold(2)
+    await it.heartbeat.renew_once()
+    assert renewals(it) == []
+
+    it.hold(3, queue_id=13)
+    await it.heartbeat.renew_once()
+    assert renewals(it) == [(["p1"], [1, 2], [11])]
+
+    await it.heartbeat.renew_once()
+    assert renewals(it)[1:] == [(["p1"], [1, 2, 3], [11, 13])]
+
+
+async def test_a_lock_that_was_let_go_is_not_renewed(it):
+    short = it.hold(1)
+    it.hold(2)
+    await it.heartbeat.renew_once()
+
+    it.held.remove(short)
+    await it.heartbeat.renew_once()
+
+    assert renewals(it) == [(["p1"], [2], [])]
+
+
+async def test_a_job_that_was_taken_again_is_not_one_that_takes_long(it):
+    first = it.hold(1)
+    await it.heartbeat.renew_once()
+
+    it.held.remove(first)
+    it.hold(1)
+    await it.heartbeat.renew_once()
+
+    assert renewals(it) == []
+
+
+async def test_a_pool_without_jobs_renews_nothing(it):
+    for _ in range(3):
+        await it.heartbeat.renew_once()
+
+    assert it.database.asked == []
+
+
+async def test_what_somebody_unlocked_is_told(it):
+    for job_id in (1, 2, 3):
+        it.hold(job_id)
+    await it.heartbeat.renew_once()
+    del it.database.locks[1]
+    it.database.locks[3] = "somebody else"
+
+    await it.heartbeat.renew_once()
+
+    assert it.told == [("lost", {1, 3})]
+
+
+async def test_what_is_still_locked_is_not_told(it):
+    it.hold(1)
+
+    for _ in range(3):
+        await it.heartbeat.renew_once()
+
+    assert it.told == []
+
+
+async def test_locks_are_renewed_every_minute_whether_or_not_there_is_a_registry(clock):
+    it = Scene()
+    it.database.has_registry = False
+    await it.heartbeat.register()
+    it.hold(1)
+
+    for _ in range(200):
+        clock.now += RENEW_EVERY / 20
+        await it.beat()
+
+    # Once in 21 heartbeats, of which the first only looked.
+    assert len(renewals(it)) == 8
+
+
+async def test_a_heartbeat_comes_before_the_renewal_that_may_take_long(it, clock):
+    it.hold(1)
+    clock.now += RENEW_EVERY + 1
+    await it.beat()
+    it.database.forget()
+
+    clock.now += RENEW_EVERY + 1
+    await it.beat()
+
+    assert it.database.statements[0] == "heartbeat"
+    assert it.database.statements[-1] == "renew_locks"
+
+
+# Another id, because somebody unlocked jobs
+
+
+async def test_the_id_is_changed_with_the_next_heartbeat(it):
+    it.heartbeat.change_id()
+    assert it.lease.pool_id == "p1"
+
+    await it.beat()
+    assert it.lease.pool_id != "p1"
+    assert it.lease.pool_id in it.database.pools
+
+    await it.beat(3)
+    assert len(it.lease.ids) == 2
+
+
+async def test_the_id_is_changed_where_there_is_no_registry_too(clock):
+    it = Scene()
+    it.database.has_registry = False
+    await it.heartbeat.register()
+    it.hold(1)
+
+    it.heartbeat.change_id()
+    await it.beat(3)
+
+    assert it.lease.pool_id != "p1"
+    assert len(it.lease.ids) == 2
+    assert it.database.pools == {}
+    assert it.told == []
+
+
+async def test_an_id_that_was_changed_is_vouched_for_while_jobs_are_held_under_it(it):
+    it.started = [1]
+    it.hold(1)
+    it.heartbeat.change_id()
+
+    await it.beat(3)
+
+    assert set(it.database.pools) == {"p1", it.lease.pool_id}
+    assert it.database.pools["p1"] == [1]
+    assert it.told == []
+
+
+async def test_an_id_that_was_changed_is_signed_off_with_its_last_job(it):
+    held = it.hold(1)
+    it.heartbeat.change_id()
+    await it.beat()
+    it.hold(2)
+
+    it.held.remove(held)
+    await it.beat(2)
+
+    assert list(it.database.pools) == [it.lease.pool_id]
+    heartbeats = [each for each in it.database.asked if each.statement == "heartbeat"]
+    assert heartbeats[-1].args[0] == [it.lease.pool_id]
+    assert it.told == []
+
+
+async def test_locks_under_both_ids_are_renewed(it):
+    it.hold(1)
+    it.heartbeat.change_id()
+    await it.beat()
+    it.hold(2)
+
+    await it.heartbeat.renew_once()
+    await it.heartbeat.renew_once()
+
+    assert renewals(it) == [(sorted(it.lease.ids), [1, 2], [])]
+    assert it.told == []
+
+
+async def test_rust_workers_hear_of_both_ids(rusty):
+    rusty.hold(1)
+    rusty.heartbeat.change_id()
+
+    await rusty.beat()
+
+    assert set(rusty.database.rust) == rusty.lease.ids
+
+
+async def test_rust_workers_hear_of_it_when_an_id_is_not_used_any_more(rusty, clock):
+    held = rusty.hold(1)
+    rusty.heartbeat.change_id()
+    await rusty.beat()
+
+    rusty.held.remove(held)
+    await rusty.beat()
+    clock.now += TELL_RUST_EVERY + 1
+    await rusty.beat()
+
+    assert list(rusty.database.rust) == [rusty.lease.pool_id]
+
+
+async def test_an_older_id_that_was_swept_costs_its_jobs_and_not_the_present_id(it):
+    it.hold(1)
+    it.heartbeat.change_id()
+    await it.beat()
+    present = it.lease.pool_id
+
+    del it.database.pools["p1"]
+    await it.beat(3)
+
+    assert it.told == [("swept", "p1", present)]
+    assert it.lease.pool_id == present
+
+
+async def test_an_id_that_could_not_be_changed_is_changed_later(it):
+    it.hold(1)
+    it.heartbeat.change_id()
+    it.database.errors["register_pool"] = [OSError("gone")]
+
+    with pytest.raises(OSError, match="gone"):
+        await it.beat()
+    assert it.lease.pool_id == "p1"
+
+    await it.beat(2)
+    assert set(it.database.pools) == it.lease.ids
+    assert len(it.lease.ids) == 2
+
+
+async def test_all_ids_that_were_swept_are_told_even_if_a_new_one_is_entered_late(it):
+    it.hold(1)
+    it.heartbeat.change_id()
+    await it.beat()
+    present = it.lease.pool_id
+    it.database.pools.clear()
+    it.database.errors["register_pool"] = [OSError("gone")]
+
+    with pytest.raises(OSError, match="gone"):
+        await it.beat()
+    await it.beat()
+
+    new = it.lease.pool_id
+    assert sorted(it.told, key=str) == sorted(
+        [("swept", "p1", new), ("swept", present, new)], key=str
+    )
+
+
+# The end
+
+
+@pytest.mark.feature("F146")
+async def test_a_pool_signs_off_under_all_its_ids_and_everywhere(rusty):
+    rusty.hold(1)
+    rusty.heartbeat.change_id()
+    await rusty.beat()
+
+    await rusty.heartbeat.sign_off()
+
+    assert rusty.database.pools == {}
+    assert rusty.database.rust == {}
+    assert not rusty.lease.is_registered
+
+
+async def test_a_pool_signs_off_the_ids_too_that_it_has_not_used_for_a_while(rusty):
+    held = rusty.hold(1)
+    rusty.heartbeat.change_id()
+    await rusty.beat()
+    rusty.held.remove(held)
+    await rusty.beat()
+    assert "p1" in rusty.database.rust
+
+    await rusty.heartbeat.sign_off()
+
+    assert rusty.database.rust == {}
+
+
+async def test_a_pool_that_nobody_knows_has_nothing_to_sign_off(clock):
+    it = Scene()
+    it.database.has_registry = False
+    await it.heartbeat.register()
+    it.database.forget()
+
+    await it.heartbeat.sign_off()
+
+    assert it.database.asked == []

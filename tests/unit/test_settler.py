@@ -1,0 +1,312 @@
+"""Settler: what is written when a job ends, under which id, and until it is written."""
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from graphile_worker.events import PoolEvent, PoolFatalError
+from graphile_worker.hooks import Hooks
+from graphile_worker.lease import Lease
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.sql.query import Query
+from graphile_worker.worker import settle as settle_module
+from graphile_worker.worker.outcomes import (
+    Completed,
+    Failed,
+    Interrupted,
+    Outcome,
+    Snoozed,
+    Written,
+)
+from graphile_worker.worker.settle import Settler
+from tests.support.jobs import make_job
+
+HELD = HeldJob(make_job(id=7, attempts=3, locked_by="p1"), 5)
+COMPLETED = Completed(HELD)
+FAILED = Failed(HELD, LookupError("boom"))
+SNOOZED = Snoozed(HELD, timedelta(minutes=1))
+INTERRUPTED = Interrupted(HELD)
+NOT_COMPLETED = [FAILED, SNOOZED, INTERRUPTED]
+ENDS = [COMPLETED, *NOT_COMPLETED]
+# What the database knows of a job: whether this pool held it when its end was written.
+OURS, NOT_OURS = {7}, set[int]()
+
+
+class RefusedError(Exception):
+    """The database says no, and why."""
+
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__(sqlstate)
+        self.sqlstate = sqlstate
+
+
+class FakeDatabase:
+    """Gives these answers, one after the other; an error is raised."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.asked: list[Query[Any]] = []
+        self._answers = list(answers)
+
+    async def run(self, query: Query[Any]) -> Any:
+        self.asked.append(query)
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @property
+    def statements(self) -> list[str]:
+        return [each.statement for each in self.asked]
+
+
+class Scene:
+    """A settler of a pool that is known, and what it said."""
+
+    def __init__(self, *answers: Any, **options: Any) -> None:
+        self.database = FakeDatabase(*answers)
+        self.lease = Lease(timedelta(seconds=30), pool_id="p1")
+        self.lease.renew(time.monotonic())
+        self.events: list[PoolEvent] = []
+        hooks = Hooks()
+        hooks.on(PoolEvent)(self.events.append)
+        database: Any = self.database
+        self.settler = Settler(database, self.lease, hooks, **options)
+
+    async def settle(self, outcome: Outcome) -> bool:
+        return await self.settler.settle(outcome)
+
+
+def named(value: object) -> str | None:
+    """An outcome by its kind, in the name of a test."""
+    return None if isinstance(value, str) else type(value).__name__
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch) -> list[int]:
+    """No time between attempts; which ones they followed."""
+    attempts: list[int] = []
+
+    def delay_after(attempt: int, *longest: float) -> float:
+        attempts.append(attempt)
+        return 0
+
+    monkeypatch.setattr(settle_module, "delay_after", delay_after)
+    return attempts
+
+
+# What is written at its end
+
+
+@pytest.mark.parametrize(
+    ("outcome", "statement"),
+    [
+        (COMPLETED, "finish_jobs"),
+        (FAILED, "fail_jobs"),
+        (SNOOZED, "return_jobs"),
+        (INTERRUPTED, "return_jobs"),
+    ],
+    ids=named,
+)
+async def test_each_end_is_written_with_the_queue_that_it_frees(outcome, statement):
+    it = Scene(OURS)
+
+    assert await it.settle(outcome)
+
+    [written] = it.database.asked
+    assert written.statement == statement
+    assert written.args[1:] == ("p1", [5], False)
+
+
+@pytest.mark.parametrize("late_error", [None, LookupError("boom")])
+async def test_what_a_task_wrote_itself_is_not_written_again(late_error):
+    it = Scene()
+
+    assert await it.settle(Written(HELD, late_error))
+
+    assert it.database.asked == []
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_an_end_is_written_under_the_id_that_its_job_was_taken_with(outcome):
+    it = Scene(OURS)
+    it.lease.go_on_as("p2")
+
+    assert await it.settle(outcome)
+
+    assert it.database.asked[0].args[1] == "p1"
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_a_job_that_somebody_else_holds_is_not_ours_any_more(outcome):
+    it = Scene(NOT_OURS)
+
+    assert not await it.settle(outcome)
+
+    assert len(it.database.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "freed"),
+    [
+        (HeldJob(make_job(id=8, locked_by="p1"), 5), []),
+        (HeldJob(make_job(id=7, locked_by="p1"), 5), []),
+        (HeldJob(make_job(id=8, locked_by="p2"), 5), [5]),
+        (HeldJob(make_job(id=8, locked_by="p1"), 6), [5]),
+        (HeldJob(make_job(id=8, locked_by="p1"), None), [5]),
+    ],
+)
+async def test_a_queue_that_is_locked_for_another_job_by_now_is_not_freed(other, freed):
+    it = Scene(OURS, held={7: HELD, other.job.id: other})
+
+    await it.settle(COMPLETED)
+
+    assert it.database.asked[0].args[2] == freed
+
+
+async def test_a_job_without_a_named_queue_frees_none():
+    it = Scene(OURS)
+
+    await it.settle(Completed(HeldJob(make_job(id=7, locked_by="p1"), None)))
+
+    assert it.database.asked[0].args[2] == []
+
+
+@pytest.mark.feature("F216")
+async def test_what_is_handed_back_may_have_to_wait():
+    it = Scene(OURS, interrupted_delay=timedelta(seconds=2))
+
+    await it.settle(INTERRUPTED)
+
+    assert '"delay": 2000000' in str(it.database.asked[0].args[0])
+
+
+async def test_what_must_not_run_yet_waits_for_as_long_as_it_must():
+    it = Scene(OURS, interrupted_delay=timedelta(seconds=2))
+
+    await it.settle(Interrupted(HELD, timedelta(seconds=1)))
+
+    assert '"delay": 1000000' in str(it.database.asked[0].args[0])
+
+
+# Until it is written
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_a_write_that_fails_is_tried_again_however_often_that_takes(outcome, pauses):
+    it = Scene(*[OSError("gone")] * 50, OURS)
+
+    assert await it.settle(outcome)
+
+    assert pauses == list(range(50))
+    # From the second time on it says so: the first one may have got through.
+    assert [each.args[3] for each in it.database.asked] == [False] + [True] * 50
+
+
+async def test_what_passes_by_itself_is_not_complained_about():
+    it = Scene(OSError("gone"), TimeoutError(), RefusedError("57P01"), RefusedError("40001"), OURS)
+
+    await it.settle(COMPLETED)
+
+    assert it.events == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "action"),
+    [
+        (COMPLETED, "completeJob"),
+        (FAILED, "failJob"),
+        (SNOOZED, "failJob"),
+        (INTERRUPTED, "failJob"),
+    ],
+    ids=named,
+)
+async def test_what_somebody_must_help_with_is_said_each_time(outcome, action):
+    error = RefusedError("42501")
+    it = Scene(error, error, OURS)
+
+    await it.settle(outcome)
+
+    assert it.events == [PoolFatalError(pool_id="p1", error=error, action=action)] * 2
+
+
+async def test_in_a_callers_transaction_nothing_is_tried_again():
+    error = RefusedError("40001")
+    it = Scene(error, again=False)
+
+    with pytest.raises(RefusedError) as raised:
+        await it.settle(COMPLETED)
+
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    ("outcome", "statement"),
+    [(FAILED, "fail_jobs"), (SNOOZED, "fail_jobs"), (INTERRUPTED, "return_jobs")],
+    ids=named,
+)
+async def test_what_postgresql_does_not_take_is_left_out_of_the_next_try(outcome, statement):
+    it = Scene(RefusedError("22008"), OURS, interrupted_delay=timedelta(seconds=2))
+
+    assert await it.settle(outcome)
+
+    again = it.database.asked[1]
+    assert again.statement == statement
+    assert '"run_at": null, "delay": null' in str(again.args[0])
+    if statement == "fail_jobs":
+        assert "22008" in str(again.args[0])
+
+
+# Whether an earlier try got through
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_what_a_second_try_does_not_find_was_written_by_the_first_of_a_pool_that_lives(
+    outcome,
+):
+    it = Scene(OSError("gone"), NOT_OURS, True)
+
+    assert await it.settle(outcome) is True
+
+    # Whoever takes jobs from a pool takes it off the registry with them.
+    asked = it.database.asked[-1]
+    assert (asked.statement, asked.args) == ("find_pool", ("p1",))
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_what_a_second_try_does_not_find_is_lost_by_a_pool_that_was_swept(outcome):
+    it = Scene(OSError("gone"), NOT_OURS, False)
+    it.lease.go_on_as("p2")
+
+    assert await it.settle(outcome) is False
+
+    assert it.database.asked[-1].args == ("p1",)
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_where_nobody_can_look_the_first_try_is_believed(outcome):
+    it = Scene(OSError("gone"), NOT_OURS, OSError("gone"))
+
+    assert await it.settle(outcome) is True
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_where_there_is_no_registry_the_first_try_is_believed(outcome):
+    it = Scene(OSError("gone"), NOT_OURS)
+    it.lease.end()
+
+    assert await it.settle(outcome) is True
+
+    assert len(it.database.asked) == 2
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_what_the_first_try_does_not_find_is_lost_whoever_is_known(is_known):
+    it = Scene(NOT_OURS)
+    if not is_known:
+        it.lease.end()
+
+    assert await it.settle(COMPLETED) is False
+
+    assert len(it.database.asked) == 1

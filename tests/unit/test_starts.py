@@ -1,0 +1,266 @@
+"""Starts: whether a job may begin, and what is written before it does."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from graphile_worker.events import PoolEvent, PoolFatalError
+from graphile_worker.hooks import Hooks
+from graphile_worker.lease import Lease
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.sql.query import Query
+from graphile_worker.sql.workers import RECOVERED
+from graphile_worker.worker.outcomes import Interrupted
+from graphile_worker.worker.starts import NOT_YET, Starts
+from tests.support.jobs import make_job
+
+# Of three recoveries: one that was running at so many is parked by the next.
+LAST_CHANCE = 2
+
+
+class RefusedError(Exception):
+    """The database says no, and why."""
+
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__(sqlstate)
+        self.sqlstate = sqlstate
+
+
+class FakeDatabase:
+    """Knows at how many recoveries each job was running; None if somebody else holds it now."""
+
+    def __init__(self) -> None:
+        self.asked: list[Query[Any]] = []
+        self.counts: dict[int, int | None] = {}
+        self.error: Exception | None = None
+        # What happens before it answers.
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def run(self, query: Query[Any]) -> Any:
+        assert query.statement == "note_start"
+        self.asked.append(query)
+        await self.answering.wait()
+        self.meanwhile()
+        if self.error is not None:
+            raise self.error
+        args: Any = query.args
+        job_id, _, _, fewer_than = args
+        count = self.counts.get(job_id, 0)
+        is_refused = count is None or (fewer_than is not None and count >= fewer_than)
+        return query.read([] if is_refused else [(count,)])
+
+
+class Scene:
+    """A pool that is known, and what it said."""
+
+    def __init__(self) -> None:
+        self.database = FakeDatabase()
+        self.lease = Lease(timedelta(seconds=30), pool_id="p1")
+        self.lease.renew(time.monotonic())
+        self.events: list[PoolEvent] = []
+        hooks = Hooks()
+        hooks.on(PoolEvent)(self.events.append)
+        database: Any = self.database
+        self.starts = Starts(database, self.lease, hooks, max_recoveries=LAST_CHANCE + 1)
+
+    async def begin(self, held: HeldJob) -> Interrupted | None:
+        return await self.starts.begin(held)
+
+
+def left_behind(job_id: int = 7) -> HeldJob:
+    """A job that a dead pool left."""
+    last_error = f"{RECOVERED}: it was held by pool p0"
+    return held(id=job_id, last_error=last_error)
+
+
+def held(**given: Any) -> HeldJob:
+    return HeldJob(make_job(**{"attempts": 3, "locked_by": "p1", **given}), None)
+
+
+@pytest.fixture
+async def it() -> Scene:
+    return Scene()
+
+
+# What is written
+
+
+@pytest.mark.feature("F223")
+async def test_that_a_job_starts_which_a_dead_pool_left_is_written_first(it):
+    assert await it.begin(left_behind()) is None
+
+    [written] = it.database.asked
+    assert written.args[:3] == (7, "p1", 3)
+
+
+@pytest.mark.parametrize("last_error", [None, "boom", f"LookupError: {RECOVERED}"])
+async def test_nothing_is_written_before_other_jobs_start(it, last_error):
+    assert await it.begin(held(last_error=last_error)) is None
+
+    assert it.database.asked == []
+
+
+async def test_nothing_is_written_where_nobody_would_recover_it(it):
+    it.lease.end()
+
+    assert await it.begin(left_behind()) is None
+
+    assert it.database.asked == []
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), TimeoutError(), RefusedError("57P01")])
+async def test_a_job_does_not_start_while_that_cannot_be_written(it, error):
+    job = left_behind()
+    it.database.error = error
+
+    assert await it.begin(job) == Interrupted(job, NOT_YET)
+
+    assert it.events == [PoolFatalError(pool_id="p1", error=error, action="startJob")]
+
+
+async def test_a_job_starts_if_that_can_never_be_written(it):
+    # Otherwise it would be fetched and handed back for ever.
+    it.database.error = error = RefusedError("42501")
+
+    assert await it.begin(left_behind()) is None
+
+    assert it.events == [PoolFatalError(pool_id="p1", error=error, action="startJob")]
+
+
+# Whose it is
+
+
+async def test_a_job_that_turns_out_to_be_somebody_elses_does_not_start(it):
+    job = left_behind()
+    it.database.counts[7] = None
+
+    assert await it.begin(job) == Interrupted(job, NOT_YET)
+
+    assert it.events == []
+
+
+@pytest.mark.parametrize("job", [held(), left_behind()])
+async def test_a_job_that_was_fetched_before_its_pool_was_swept_does_not_start(it, job):
+    it.lease.go_on_as("p2")
+
+    assert await it.begin(job) == Interrupted(job)
+
+
+@pytest.mark.parametrize("job", [held(), left_behind()])
+async def test_a_job_does_not_start_when_others_may_take_it_any_moment(it, job):
+    it.lease.renew(time.monotonic() - 26)
+
+    assert await it.begin(job) == Interrupted(job)
+
+
+async def test_a_job_does_not_start_when_others_took_its_pool_for_dead(it):
+    job = held()
+    it.lease.lose()
+
+    assert await it.begin(job) == Interrupted(job)
+
+
+async def test_a_job_starts_while_there_is_time_though_no_more_are_taken(it):
+    it.lease.renew(time.monotonic() - 16)
+    assert not it.lease.lets_take
+
+    assert await it.begin(held()) is None
+
+
+@pytest.mark.parametrize("happens", ["swept", "silent"])
+async def test_what_happens_while_its_start_is_written_keeps_it_from_starting(it, happens):
+    def happen() -> None:
+        if happens == "swept":
+            it.lease.go_on_as("p2")
+        else:
+            it.lease.renew(time.monotonic() - 26)
+
+    it.database.meanwhile = happen
+    job = left_behind()
+
+    assert await it.begin(job) == Interrupted(job)
+
+
+# One that may be parked
+
+
+@pytest.fixture
+def suspects(it) -> list[HeldJob]:
+    """Jobs that the next recovery would park."""
+    it.database.counts = dict.fromkeys(range(1, 4), LAST_CHANCE)
+    return [left_behind(each) for each in range(1, 4)]
+
+
+async def test_of_jobs_that_would_be_parked_one_runs_at_a_time(it, suspects):
+    first, second, third = suspects
+    assert await it.begin(first) is None
+
+    assert await it.begin(second) == Interrupted(second, NOT_YET)
+    assert await it.begin(third) == Interrupted(third, NOT_YET)
+
+    it.starts.end(first)
+    assert await it.begin(second) is None
+    assert await it.begin(third) == Interrupted(third, NOT_YET)
+
+
+async def test_the_end_of_another_job_lets_none_of_them_run(it, suspects):
+    first, second, _ = suspects
+    await it.begin(first)
+
+    it.starts.end(held(id=100))
+    it.starts.end(second)
+
+    assert await it.begin(second) == Interrupted(second, NOT_YET)
+
+
+async def test_others_run_beside_one_that_would_be_parked(it, suspects):
+    await it.begin(suspects[0])
+
+    assert await it.begin(held(id=100)) is None
+    for count in range(LAST_CHANCE):
+        it.database.counts[100] = count
+        assert await it.begin(left_behind(100)) is None
+
+
+async def test_one_that_would_be_parked_runs_beside_others(it, suspects):
+    await it.begin(left_behind(100))
+
+    assert await it.begin(suspects[0]) is None
+
+
+async def test_those_that_would_not_be_parked_run_beside_each_other(it):
+    it.database.counts = dict.fromkeys(range(10), LAST_CHANCE - 1)
+
+    assert [await it.begin(left_behind(each)) for each in range(10)] == [None] * 10
+
+
+async def test_of_two_that_begin_together_one_waits_for_what_the_database_says(it, suspects):
+    it.database.answering.clear()
+    beginning = [asyncio.create_task(it.begin(each)) for each in suspects[:2]]
+    await asyncio.sleep(0)
+
+    it.database.answering.set()
+
+    assert [await each for each in beginning] == [None, Interrupted(suspects[1], NOT_YET)]
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), RefusedError("42501")])
+async def test_one_whose_start_could_not_be_written_keeps_nobody_from_running(it, suspects, error):
+    it.database.error = error
+    await it.begin(suspects[0])
+
+    it.database.error = None
+    assert await it.begin(suspects[1]) is None
+
+
+async def test_one_that_somebody_else_holds_keeps_nobody_from_running(it, suspects):
+    it.database.counts[1] = None
+    await it.begin(suspects[0])
+
+    assert await it.begin(suspects[1]) is None

@@ -1,0 +1,324 @@
+"""Sweeper: when a pool looks for dead ones, what it takes from them, and what it says about it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from graphile_worker import lease as lease_module
+from graphile_worker.events import JobRecovered, PoolEvent, SweepFailed
+from graphile_worker.hooks import Hooks
+from graphile_worker.lease import Lease
+from graphile_worker.maintenance import recovery as recovery_module
+from graphile_worker.maintenance.recovery import Sweeper
+from graphile_worker.options import RecoveryOptions
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.query import Query
+from graphile_worker.sql.workers import Recovery
+from tests.support.jobs import make_job
+from tests.support.recorder import until
+
+LOOK = "get_silent_pools"
+TAKE = "recover_jobs"
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class FakeDatabase:
+    """Answers each statement with what is said here; an error is raised."""
+
+    schemas = Schemas("shared", "companion")
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.args: dict[str, tuple[object, ...]] = {}
+        self.answers: dict[str, Any] = {
+            "get_silent_pools": [],
+            "take_sweep_turn": True,
+            "recover_jobs": [],
+            "forget_pools": [],
+        }
+
+    async def run(self, query: Query[Any]) -> Any:
+        self.args[query.statement] = query.args
+        return self._answer(query.statement)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["FakeDatabase"]:
+        self._answer("begin")
+        yield self
+        self._answer("commit")
+
+    def order(self, *statements: str) -> bool:
+        """Were these asked, one after the other?"""
+        return [each for each in self.asked if each in statements] == list(statements)
+
+    def _answer(self, statement: str) -> Any:
+        self.asked.append(statement)
+        answer = self.answers.get(statement)
+        if isinstance(answer, Exception):
+            raise answer
+        return list(answer) if isinstance(answer, list) else answer
+
+
+class Scene:
+    """A pool that is known and has been heard all the time, and what it did."""
+
+    def __init__(self, clock: Clock, **options: Any) -> None:
+        self.database = FakeDatabase()
+        self.lease = Lease(timedelta(seconds=30), pool_id="p1")
+        self.lease.renew(clock.now)
+        self.events: list[PoolEvent] = []
+        self.nudged: list[int] = []
+        hooks = Hooks()
+        hooks.on(PoolEvent)(self.events.append)
+        database: Any = self.database
+        self.sweeper = Sweeper(
+            database,
+            self.lease,
+            hooks,
+            RecoveryOptions(**options),
+            on_recovered=self.nudged.append,
+        )
+
+    def dead(self, *recoveries: Recovery) -> None:
+        """Pools that are silent now, and what they left."""
+        self.database.answers["get_silent_pools"] = ["dead1", "dead2"]
+        self.database.answers["recover_jobs"] = list(recoveries)
+
+
+def recovery(job_id: int, **given: Any) -> Recovery:
+    usual: dict[str, Any] = {
+        "pool_id": "dead1",
+        "was_started": True,
+        "count": 1,
+        "is_parked": False,
+    }
+    return Recovery(make_job(id=job_id), **{**usual, **given})
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(lease_module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def it(clock) -> Scene:
+    return Scene(clock)
+
+
+# Whether
+
+
+async def test_a_pool_that_nobody_knows_does_not_look_for_dead_ones(it):
+    it.lease.end()
+    it.dead(recovery(1))
+
+    assert await it.sweeper.sweep_once() == 0
+
+    assert it.database.asked == []
+
+
+async def test_a_pool_that_is_not_heard_itself_does_not_look_for_dead_ones(it, clock):
+    it.dead(recovery(1))
+    clock.now += 15
+
+    assert await it.sweeper.sweep_once() == 0
+
+    assert it.database.asked == []
+
+
+async def test_after_a_gap_in_its_own_heartbeats_a_pool_waits_for_those_of_others(it, clock):
+    it.dead(recovery(1))
+    clock.now += 20
+    for _ in range(6):
+        it.lease.renew(clock.now)
+        assert await it.sweeper.sweep_once() == 0
+        clock.now += 5
+
+    it.lease.renew(clock.now + 1)
+    clock.now += 1
+
+    assert await it.sweeper.sweep_once() == 1
+
+
+@pytest.mark.feature("F221")
+async def test_while_nobody_is_silent_one_small_question_is_all(it):
+    assert await it.sweeper.sweep_once() == 0
+
+    assert it.database.asked == [LOOK]
+    assert it.events == []
+    assert it.nudged == []
+
+
+@pytest.mark.feature("F221")
+async def test_one_pool_sweeps_at_a_time(it):
+    it.dead(recovery(1))
+    it.database.answers["take_sweep_turn"] = False
+
+    assert await it.sweeper.sweep_once() == 0
+
+    assert TAKE not in it.database.asked
+    assert it.events == []
+
+
+# What
+
+
+@pytest.mark.feature("F221", "F225")
+async def test_silent_pools_lose_their_jobs_in_one_transaction(clock):
+    it = Scene(clock, recovery_delay=timedelta(seconds=2), max_recoveries=5)
+    it.dead(recovery(1), recovery(2))
+
+    assert await it.sweeper.sweep_once() == 2
+
+    assert it.database.order(LOOK, "begin", "take_sweep_turn", TAKE, "forget_pools", "commit")
+    # Whether they are silent is asked again there, as nobody has said that they are dead.
+    assert it.database.args["recover_jobs"] == (["dead1", "dead2"], 2_000_000, 5, False)
+
+
+async def test_those_who_wait_are_told_how_many_jobs_there_are(it):
+    it.dead(recovery(1), recovery(2), recovery(3))
+
+    await it.sweeper.sweep_once()
+
+    assert it.nudged == [3]
+
+
+async def test_pools_that_held_nothing_wake_nobody(it):
+    it.dead()
+
+    assert await it.sweeper.sweep_once() == 0
+
+    assert it.nudged == []
+    assert it.database.asked[-1] == "commit"
+
+
+async def test_a_pool_of_which_something_is_left_is_swept_again(it):
+    it.dead(recovery(1))
+    it.database.answers["forget_pools"] = ["dead2"]
+    await it.sweeper.sweep_once()
+
+    it.database.answers |= {LOOK: [], "forget_pools": []}
+    await it.sweeper.sweep_once()
+    assert it.database.args[TAKE][0] == ["dead2"]
+
+    it.database.asked.clear()
+    await it.sweeper.sweep_once()
+    assert it.database.asked == [LOOK]
+
+
+async def test_whether_others_are_silent_is_asked_by_one_who_is_heard(it):
+    it.lease.go_on_as("p2")
+
+    await it.sweeper.sweep_once()
+
+    assert it.database.args[LOOK] == ("p2",)
+
+
+# What is said
+
+
+@pytest.mark.feature("F188")
+async def test_each_recovered_job_is_announced_with_what_became_of_it(it):
+    found = [
+        recovery(1, was_started=True, count=2),
+        recovery(2, was_started=False, count=0, pool_id="dead2"),
+        recovery(3, was_started=True, count=3, is_parked=True),
+    ]
+    it.dead(*found)
+
+    await it.sweeper.sweep_once()
+
+    assert it.events == [
+        JobRecovered(
+            pool_id="p1",
+            job=each.job,
+            dead_pool_id=each.pool_id,
+            was_started=bool(each.was_started),
+            recoveries=each.count,
+            is_parked=each.is_parked,
+        )
+        for each in found
+    ]
+
+
+@pytest.mark.parametrize("statement", [LOOK, "begin", "take_sweep_turn", TAKE, "commit"])
+async def test_a_sweep_that_fails_is_announced_and_nothing_else_is(it, statement):
+    error = OSError("gone")
+    it.dead(recovery(1))
+    it.database.answers[statement] = error
+
+    assert await it.sweeper.sweep_once() == 0
+
+    # Not even what was taken, for all of that is undone.
+    assert it.events == [SweepFailed(pool_id="p1", error=error)]
+    assert it.nudged == []
+
+
+async def test_a_sweep_that_takes_too_long_is_given_up(it, monkeypatch):
+    monkeypatch.setattr(recovery_module, "SWEEP_WITHIN", 0.01)
+
+    async def never(query: Query[Any]) -> Any:
+        if query.statement == TAKE:
+            await asyncio.Event().wait()
+        return await FakeDatabase.run(it.database, query)
+
+    it.dead(recovery(1))
+    monkeypatch.setattr(it.database, "run", never)
+    assert await it.sweeper.sweep_once() == 0
+
+    [failed] = it.events
+    assert isinstance(failed, SweepFailed)
+    assert isinstance(failed.error, TimeoutError)
+
+
+# Again and again
+
+
+async def test_a_pool_looks_for_dead_ones_again_and_again_whatever_comes_of_it(clock):
+    it = Scene(clock, sweep_interval=timedelta(milliseconds=1))
+    it.database.answers["get_silent_pools"] = OSError("gone")
+
+    running = asyncio.create_task(it.sweeper.run())
+    await until(lambda: len(it.events) > 2)
+    it.dead(recovery(1))
+    await until(lambda: len(it.nudged) > 2)
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert running.cancelled()
+    assert {type(each) for each in it.events} == {SweepFailed, JobRecovered}
+
+
+async def test_pools_that_start_together_sweep_at_different_times(clock, monkeypatch):
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) % 3 == 0:
+            raise asyncio.CancelledError
+
+    it = Scene(clock)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    for _ in range(10):
+        with pytest.raises(asyncio.CancelledError):
+            await it.sweeper.run()
+
+    first, every = waited[::3], waited[1::3] + waited[2::3]
+    assert all(0 <= each <= 10 for each in first)
+    assert len(set(first)) == 10
+    assert set(every) == {10}

@@ -1,0 +1,419 @@
+"""Watchdog: a task that stands still is named, once, with where it stands."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any, NamedTuple
+
+import pytest
+
+from graphile_worker import Tasks
+from graphile_worker.hooks import Hooks
+from graphile_worker.jobs import Job
+from graphile_worker.logs import Logger
+from graphile_worker.maintenance import watchdog as watchdog_module
+from graphile_worker.maintenance.watchdog import Watchdog
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.tasks import Task
+from graphile_worker.worker.context import BlockingContext, Cancellation, Context, Surroundings
+from graphile_worker.worker.outcomes import Completed
+from graphile_worker.worker.run_job import job_of, run_job
+from graphile_worker.worker.threads import Threads
+from tests.support.jobs import make_job
+from tests.support.recorder import until
+
+AFTER = timedelta(seconds=5)
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Line(NamedTuple):
+    level: str
+    message: str
+
+
+class Log:
+    """What was said, from any thread."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.said = threading.Event()
+
+    def __call__(self, scope: Mapping[str, Any]) -> Any:
+        def log(level: str, message: str, meta: Mapping[str, Any]) -> None:
+            self.lines.append(Line(level, message))
+            self.said.set()
+
+        return log
+
+    @property
+    def first_lines(self) -> list[tuple[str, str]]:
+        """Without the calls that follow."""
+        return [(each.level, each.message.splitlines()[0]) for each in self.lines]
+
+
+class Scene:
+    """A watchdog of the test's own loop, the jobs that it sees there, and what it says."""
+
+    def __init__(self, clock: Clock, after: timedelta) -> None:
+        self.clock = clock
+        self.log = Log()
+        self.watchdog = Watchdog(Logger(self.log), after, partial(job_of, {"p1"}))
+        self.threads = Threads()
+
+    def look_after(self, *seconds: float) -> None:
+        """Look from another thread, while this one waits; the time between the looks is given."""
+
+        def look() -> None:
+            for each in seconds:
+                self.clock.now += each
+                self.watchdog.look_once()
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        looking.join(20)
+
+    async def run(
+        self, function: Callable[..., Any], *, pool_id: str = "p1", **options: Any
+    ) -> None:
+        """Run a job of that task, as a worker of that pool would."""
+        task: Task[..., Any] = Tasks[None]().task(name="resize", **options)(function)
+        held = HeldJob(make_job(id=7, locked_by=pool_id), None)
+        context = Context(held, "w1", surroundings())
+        blocking = BlockingContext(context, surroundings())
+        outcome = await run_job(task, context, blocking, self.threads, Hooks())
+        assert isinstance(outcome, Completed), outcome
+
+
+def surroundings() -> Surroundings:
+    nothing: Any = None
+    return Surroundings(
+        deps=None,
+        logger=nothing,
+        cancellation=Cancellation(),
+        database=nothing,
+        client=nothing,
+        blocking_database=None,
+        blocking_client=None,
+    )
+
+
+@pytest.fixture
+async def it(monkeypatch) -> AsyncIterator[Scene]:
+    clock = Clock()
+    monkeypatch.setattr(watchdog_module, "time", clock)
+    it = Scene(clock, AFTER)
+    yield it
+    it.threads.close()
+
+
+async def turns() -> None:
+    """Let the loop turn."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def looks(it: Scene, *seconds: float) -> None:
+    """Look while the loop turns; the time between the looks is given."""
+    for each in seconds:
+        it.look_after(each)
+        await turns()
+
+
+# The loop
+
+
+async def test_a_loop_that_turns_is_not_mentioned(it):
+    await looks(it, *[5] * 10)
+
+    assert it.log.lines == []
+
+
+async def test_a_task_that_blocks_the_loop_is_named_while_it_does(it):
+    said: list[list[tuple[str, str]]] = []
+
+    async def resize() -> None:
+        it.look_after(0, 4.9)
+        said.append(it.log.first_lines)
+        it.look_after(0.1)
+        said.append(it.log.first_lines)
+
+    await it.run(resize)
+
+    line = (
+        "warning",
+        "task 'resize' (job 7) blocks the event loop for 5.0 s now: "
+        "nothing else of this worker goes on",
+    )
+    assert said == [[], [line]]
+
+
+async def test_a_plain_function_that_runs_on_the_loop_is_named_too(it):
+    def resize() -> None:
+        it.look_after(0, 5)
+
+    await it.run(resize, run_in="loop")
+
+    assert it.log.first_lines[0][1].startswith("task 'resize' (job 7) blocks the event loop")
+
+
+async def test_the_calls_from_the_task_on_are_shown_and_not_those_that_led_to_it(it):
+    def look_for_long() -> None:
+        it.look_after(0, 5)
+
+    async def resize() -> None:
+        look_for_long()
+
+    await it.run(resize)
+
+    stack = it.log.lines[0].message
+    assert stack.index("in resize") < stack.index("in look_for_long")
+    assert "look_for_long()" in stack
+    assert "run_job" not in stack
+
+
+async def test_a_block_is_reported_once_however_long_it_lasts(it):
+    async def resize() -> None:
+        it.look_after(0, *[5] * 20)
+
+    await it.run(resize)
+
+    assert len(it.log.lines) == 1
+
+
+async def test_it_is_said_how_long_the_loop_stood_still_when_it_turns_again(it):
+    async def resize() -> None:
+        it.look_after(0, 5, 60)
+
+    await it.run(resize)
+    await turns()
+
+    assert it.log.first_lines[1:] == [("warning", "the event loop stood still for 65.0 s")]
+
+
+async def test_the_next_block_is_reported_again(it):
+    async def resize() -> None:
+        it.look_after(0, 5)
+
+    for _ in range(3):
+        await it.run(resize)
+        await turns()
+
+    assert [level for level, _ in it.log.first_lines] == ["warning"] * 6
+
+
+async def test_a_block_that_ends_in_time_is_not_mentioned_when_it_ends(it):
+    async def resize() -> None:
+        it.look_after(0, 4.9)
+
+    await it.run(resize)
+    it.clock.now += 10
+    await turns()
+
+    assert it.log.lines == []
+
+
+async def test_what_blocks_the_loop_without_a_job_is_shown_all_the_same(it):
+    def somebody() -> None:
+        it.look_after(0, 5)
+
+    asyncio.get_running_loop().call_soon(somebody)
+    await turns()
+
+    line = it.log.lines[0].message
+    assert line.startswith("something blocks the event loop for 5.0 s now")
+    assert "in somebody" in line
+
+
+async def test_a_loop_that_is_really_blocked_is_seen_from_a_thread_beside_it():
+    it = Scene(Clock(), timedelta(milliseconds=20))
+    it.watchdog.start()
+
+    async def resize() -> None:
+        # Nothing is awaited: only another thread can end this.
+        assert it.log.said.wait(20)
+
+    await it.run(resize)
+    await until(lambda: len(it.log.lines) > 1)
+    it.watchdog.stop()
+
+    assert "task 'resize' (job 7) blocks the event loop" in it.log.lines[0].message
+    assert "the event loop stood still for" in it.log.lines[1].message
+
+
+async def test_it_ends_when_it_is_told_to(it):
+    before = set(threading.enumerate())
+    it.watchdog.start()
+    [looking] = set(threading.enumerate()) - before
+
+    it.watchdog.stop()
+    await asyncio.to_thread(looking.join, 20)
+
+    assert not looking.is_alive()
+    assert looking.daemon
+
+
+async def test_a_loop_that_turns_while_it_is_described_does_no_harm():
+    log = Log()
+    began, looked_at, turned = threading.Event(), threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def stand_still() -> None:
+        began.set()
+        assert looked_at.wait(20)
+
+    def go_on_meanwhile(frame: FrameType) -> Job | None:
+        if frame.f_code is stand_still.__code__:
+            looked_at.set()
+            assert turned.wait(20)
+        return None
+
+    def look() -> None:
+        assert began.wait(20)
+        try:
+            while not looked_at.is_set():
+                watchdog.look_once()
+        except BaseException as error:
+            errors.append(error)
+
+    watchdog = Watchdog(Logger(log), timedelta(milliseconds=1), go_on_meanwhile)
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    stand_still()
+    await turns()
+    turned.set()
+    await asyncio.to_thread(looking.join, 20)
+
+    assert errors == []
+    assert any("something blocks the event loop" in line.message for line in log.lines)
+
+
+def test_a_loop_that_is_closed_is_no_reason_to_fail():
+    async def make() -> Watchdog:
+        return Watchdog(Logger(log), AFTER, partial(job_of, {"p1"}))
+
+    log = Log()
+    watchdog = asyncio.run(make())
+    watchdog.look_once()
+
+    assert log.lines == []
+
+
+# Threads
+
+
+class Plain:
+    """A plain function that stands still in two places, and goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self._arrived: Any = SimpleQueue()
+        self._first, self._second = threading.Lock(), threading.Lock()
+        self._first.acquire()
+        self._second.acquire()
+
+    def resize(self) -> None:
+        # Both on one line: having said so, it stands where it will stand.
+        _ = (self._arrived.put(None), self._first.acquire(True, 20))
+        _ = (self._arrived.put(None), self._second.acquire(True, 20))
+
+    async def arrives(self) -> None:
+        await asyncio.to_thread(self._arrived.get, timeout=20)
+
+    def go_on(self) -> None:
+        """From the first place to the second."""
+        self._first.release()
+
+    def end(self) -> None:
+        for lock in (self._first, self._second):
+            if lock.locked():
+                lock.release()
+
+
+@pytest.fixture
+async def plain(it) -> AsyncIterator[Plain]:
+    """One that stands still in its thread, for a job."""
+    plain = Plain()
+    running = asyncio.create_task(it.run(plain.resize))
+    await plain.arrives()
+    yield plain
+    plain.end()
+    await running
+
+
+async def test_a_plain_function_that_stands_still_in_its_thread_is_named(it, plain):
+    await looks(it, 0, 4.9)
+    assert it.log.lines == []
+
+    await looks(it, 0.1)
+
+    [line] = it.log.lines
+    assert line.level == "info"
+    first, *stack = line.message.splitlines()
+    assert first == "task 'resize' (job 7) stands still in its thread for 5.0 s"
+    assert "in resize" in stack[0]
+    assert "_first.acquire" in stack[1]
+
+
+async def test_a_thread_that_stands_still_is_named_once(it, plain):
+    await looks(it, *[5] * 20)
+
+    assert len(it.log.lines) == 1
+
+
+async def test_a_thread_that_went_on_is_named_when_it_stands_still_elsewhere(it, plain):
+    await looks(it, 0, 5)
+
+    plain.go_on()
+    await plain.arrives()
+    await looks(it, 5)
+    assert len(it.log.lines) == 1
+
+    await looks(it, 5)
+    assert [line.level for line in it.log.lines] == ["info"] * 2
+    assert "_second.acquire" in it.log.lines[1].message
+
+
+async def test_a_thread_that_moves_is_not_mentioned(it, plain):
+    await looks(it, 0, 4)
+
+    plain.go_on()
+    await plain.arrives()
+    await looks(it, 4, 4)
+
+    assert it.log.lines == []
+
+
+async def test_the_jobs_of_another_pool_in_this_program_are_left_to_its_own_watchdog(it):
+    plain = Plain()
+    running = asyncio.create_task(it.run(plain.resize, pool_id="p2"))
+    await plain.arrives()
+
+    await looks(it, 0, 5, 5)
+    plain.end()
+    await running
+
+    assert it.log.lines == []
+
+
+async def test_threads_that_run_no_task_are_not_mentioned(it):
+    release = threading.Event()
+    standing = threading.Thread(target=release.wait, args=(20,))
+    standing.start()
+
+    await looks(it, 0, 5, 5)
+    release.set()
+    standing.join(20)
+
+    assert it.log.lines == []
