@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from graphile_worker.error_text import error_line
+from graphile_worker.errors import LeaseLapsed
 from graphile_worker.events import (
     Event,
     ForcefulShutdown,
@@ -161,9 +162,12 @@ class _Lines:
 
     def get_job_errored(self, event: GetJobErrored) -> None:
         # Each worker that waited is told of the same error.
-        if event.error is self._last_error:
+        last, self._last_error = self._last_error, event.error
+        if event.error is last:
             return
-        self._last_error = event.error
+        # Said once for each time that the database is away.
+        if isinstance(event.error, LeaseLapsed) and isinstance(last, LeaseLapsed):
+            return
         self._worker(event).warning("could not ask for a job: %s", error_line(event.error))
 
     def listening(self, event: ListenStarted) -> None:

@@ -1,6 +1,7 @@
 """Tasks that stand still, on the loop or in a thread: their worker lives, and says who it is."""
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -351,3 +352,27 @@ def test_a_plain_function_that_stands_still_is_named_once_and_those_that_go_on_a
     # That one thread waits holds nobody up.
     assert "event loop" not in worker.err
     assert worker.stop() == 0
+
+
+@pytest.mark.feature("F221")
+@pytest.mark.timeout(120)
+def test_a_worker_that_stands_still_in_the_midst_of_a_sweep_does_not_keep_others_from_it(
+    field, sql
+):
+    threshold, seconds = 3.0, 12.0
+    blocked = field.start("blocked", threshold)
+    job, _ = field.run("sleep_on_loop", blocked, seconds=seconds)
+    in_the_way = sql.another()
+    in_the_way.run("begin")
+    in_the_way.run("lock table :ext_schema.recoveries in access exclusive mode")
+
+    field.enter_dead_pool()
+    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+    eventually(lambda: sql.value(waiting), "its sweep waits")
+    field.block()
+    time.sleep(0.1)
+    in_the_way.close()
+    field.start("other", threshold)
+    field.wait_for_sweep(within=seconds)
+
+    assert job not in jobs(blocked, "ended")

@@ -219,8 +219,8 @@ async def test_a_block_that_ends_in_time_is_not_mentioned_when_it_ends(it):
         it.look_after(0, 4.9)
 
     await it.run(resize)
-    it.clock.now += 10
     await turns()
+    it.clock.now += 10
 
     assert it.log.lines == []
 

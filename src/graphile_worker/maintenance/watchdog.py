@@ -88,11 +88,10 @@ class Watchdog:
 
     def _turned(self) -> None:
         asked_at, self._asked_at = self._asked_at, None
-        if self._reported and asked_at is not None:
-            self._reported = False
-            self._logger.warning(
-                "the event loop stood still for %.1f s", time.monotonic() - asked_at
-            )
+        seconds = 0.0 if asked_at is None else time.monotonic() - asked_at
+        self._reported = False
+        if seconds >= self._after:
+            self._logger.warning("the event loop stood still for %.1f s", seconds)
 
     def _look_at_threads(self, frames: dict[int, FrameType]) -> None:
         before, self._stands = self._stands, {}
