@@ -220,9 +220,20 @@ async def test_a_block_that_ends_in_time_is_not_mentioned_when_it_ends(it):
 
     await it.run(resize)
     await turns()
-    it.clock.now += 10
 
     assert it.log.lines == []
+
+
+async def test_a_block_that_nobody_could_see_is_mentioned_when_it_ends(it):
+    async def resize() -> None:
+        # A call that lets no other thread run holds up the one that looks, too.
+        it.look_after(0)
+        it.clock.now += 60
+
+    await it.run(resize)
+    await turns()
+
+    assert it.log.first_lines == [("warning", "the event loop stood still for 60.0 s")]
 
 
 async def test_what_blocks_the_loop_without_a_job_is_shown_all_the_same(it):
