@@ -44,6 +44,10 @@ test-all *args:
 test-long *args:
     .venv/bin/pytest --long -m long {{ args }}
 
+# Measure: just bench throughput --pg 15; beside PgQueuer and Procrastinate after benchmarks/setup
+bench *args:
+    .venv/bin/python -m benchmarks {{ args }}
+
 # Which features have a test, and which have none
 features *args:
     .venv/bin/python -m tools.features {{ args }}

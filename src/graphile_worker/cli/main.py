@@ -6,6 +6,7 @@ from typing import Any
 import click
 import psycopg
 
+from graphile_worker.cli.commands.bench import bench
 from graphile_worker.cli.commands.migrate import migrate
 from graphile_worker.cli.commands.run import cleanup_tasks, say, work
 from graphile_worker.cli.settings import (
@@ -38,6 +39,7 @@ def command(context: click.Context, /, cleanup: tuple[str, ...], **flags: Any) -
 
 
 command.add_command(migrate)
+command.add_command(bench)
 
 
 def main() -> None:

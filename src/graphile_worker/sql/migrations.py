@@ -55,6 +55,10 @@ def get_ledger_level() -> Query[Ledger]:
     return Query("get_ledger_level", (), lambda rows: Ledger(rows[0][0] or 0, 0, None))
 
 
+def drop_schemas() -> Query[None]:
+    return Query("drop_schemas", (), read_nothing)
+
+
 def script(path: str) -> tuple[Query[Any], ...]:
     """Every statement of a script of schema/ or ext/, in order."""
     return tuple(Query(name, (), read_nothing) for name in script_statements(path))

@@ -1,0 +1,160 @@
+"""`python -m benchmarks <name> [--pg 15|18] [--rounds 5] [--out FILE.json]`."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from benchmarks.adding import adding
+from benchmarks.contenders import DIRECT, DRAINERS, WORKERS, Contender
+from benchmarks.latency import latency
+from benchmarks.matrix import matrix
+from benchmarks.report import write_report
+from benchmarks.server import Server, served
+from benchmarks.short import short
+from benchmarks.startup import startup
+from benchmarks.surroundings import surroundings
+from benchmarks.throughput import throughput
+from tests.support.tools import server_bin
+
+C = TypeVar("C", bound=Contender)
+
+pg_option = click.option("--pg", default=18, show_default=True, help="Which PostgreSQL.")
+rounds_option = click.option(
+    "--rounds", default=5, show_default=True, help="How often each is measured, in turn."
+)
+out_option = click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON to this file."
+)
+only_option = click.option(
+    "--only", metavar="NAME,NAME", help="Only these; the first is what others are compared with."
+)
+
+
+@click.group()
+def main() -> None:
+    """How fast we are, beside others in the same run."""
+
+
+@main.command("throughput")
+@click.option("--jobs", default=100_000, show_default=True, help="How many jobs lie in the queue.")
+@only_option
+@rounds_option
+@pg_option
+@out_option
+def throughput_command(jobs: int, only: str | None, rounds: int, pg: int, out: Path | None) -> None:
+    """Trivial jobs in one process: rate and CPU time."""
+    who = _chosen(DRAINERS, only)
+    _measured("throughput", pg, out, lambda on: throughput(on, who, jobs=jobs, rounds=rounds))
+
+
+@main.command("direct")
+@click.option("--jobs", default=20_000, show_default=True, help="How many jobs lie in the queue.")
+@only_option
+@rounds_option
+@pg_option
+@out_option
+def direct_command(jobs: int, only: str | None, rounds: int, pg: int, out: Path | None) -> None:
+    """The same without local queues: one fetch for each job."""
+    who = _chosen(DIRECT, only)
+    _measured("direct", pg, out, lambda on: throughput(on, who, jobs=jobs, rounds=rounds))
+
+
+@main.command("latency")
+@click.option("--samples", default=500, show_default=True, help="How many jobs in each round.")
+@only_option
+@rounds_option
+@pg_option
+@out_option
+def latency_command(samples: int, only: str | None, rounds: int, pg: int, out: Path | None) -> None:
+    """From adding a job to its start, in an idle worker."""
+    who = _chosen(WORKERS, only)
+    _measured("latency", pg, out, lambda on: latency(on, who, samples=samples, rounds=rounds))
+
+
+@main.command("add")
+@click.option("--jobs", default=20_000, show_default=True, help="How many jobs in each round.")
+@only_option
+@rounds_option
+@pg_option
+@out_option
+def add_command(jobs: int, only: str | None, rounds: int, pg: int, out: Path | None) -> None:
+    """Adding jobs, one by one and many in a call."""
+    who = _chosen(WORKERS, only)
+    _measured("add", pg, out, lambda on: adding(on, who, jobs=jobs, rounds=rounds))
+
+
+@main.command("startup")
+@rounds_option
+@pg_option
+@out_option
+def startup_command(rounds: int, pg: int, out: Path | None) -> None:
+    """Start and stop with nothing to do."""
+    _measured("startup", pg, out, lambda on: startup(on, rounds=rounds))
+
+
+@main.command("matrix")
+@click.option("--table", "tables", multiple=True, help="Only this table; may be given again.")
+@click.option("--fetches", default=7, show_default=True, help="Fetches in each cell, at least 5.")
+@click.option("--scale", default=1.0, show_default=True, help="What lies beside: so many times.")
+@pg_option
+@out_option
+def matrix_command(
+    tables: tuple[str, ...], fetches: int, scale: float, pg: int, out: Path | None
+) -> None:
+    """One fetch on tables that hold much else."""
+    _measured("matrix", pg, out, lambda on: matrix(on, names=tables, fetches=fetches, scale=scale))
+
+
+@main.command("short")
+@pg_option
+@out_option
+def short_command(pg: int, out: Path | None) -> None:
+    """A short version of throughput, latency and matrix, as every check runs it."""
+    _measured("short", pg, out, short)
+
+
+@main.command("report")
+def report_command() -> None:
+    """Write docs/performance.md and its charts from benchmarks/results."""
+    for path in write_report():
+        click.echo(f"wrote {path.name}")
+
+
+def _chosen(contenders: Sequence[C], only: str | None) -> list[C]:
+    by_name = {each.name: each for each in contenders}
+    names = only.split(",") if only else list(by_name)
+    for name in names:
+        if name not in by_name:
+            raise click.BadParameter(f"{name}: expected any of {', '.join(by_name)}")
+        if (what := by_name[name].missing()) is not None:
+            raise click.ClickException(
+                f"{name} is not installed: {what}, or leave it out by --only"
+            )
+    return [by_name[name] for name in names]
+
+
+def _measured(
+    name: str, pg: int, out: Path | None, measure: Callable[[Server], dict[str, Any]]
+) -> None:
+    server_bin(pg)
+    with served(pg) as server:
+        found = {"benchmark": name, "surroundings": surroundings(server), **measure(server)}
+    text = _json(found)
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        out.write_text(text, encoding="utf-8")
+
+
+def _json(found: dict[str, Any]) -> str:
+    """Readable, with the rounds of a figure on one line."""
+    text = json.dumps(found, indent=2, ensure_ascii=False)
+    return re.sub(r"\[[\s\d.,e+-]+\]", lambda match: " ".join(match[0].split()), text) + "\n"
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m benchmarks")

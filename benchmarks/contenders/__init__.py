@@ -1,0 +1,22 @@
+"""Who is measured: ours, and the others beside it."""
+
+from benchmarks.contenders.contender import Contender, WorkerContender
+from benchmarks.contenders.engine import Engine
+from benchmarks.contenders.node import Node
+from benchmarks.contenders.ours import Ours, OursDirect, OursOnce
+from benchmarks.contenders.pgqueuer import PgQueuer
+from benchmarks.contenders.procrastinate import Procrastinate
+
+WORKERS: tuple[WorkerContender, ...] = (Ours(), Node(), PgQueuer(), Procrastinate())
+DRAINERS: tuple[Contender, ...] = (
+    Ours(),
+    OursOnce(),
+    Node(),
+    Engine(1),
+    Engine(2),
+    PgQueuer(),
+    Procrastinate(),
+)
+DIRECT: tuple[Contender, ...] = (OursDirect(), Node("direct"))
+
+__all__ = ["DIRECT", "DRAINERS", "WORKERS", "Contender", "WorkerContender"]

@@ -1,0 +1,132 @@
+"""The engine bare: our own statements in a loop inside the server, with nobody to run the jobs."""
+
+import re
+import threading
+import time
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from benchmarks.contenders.contender import BATCH, Contender, Drained
+from benchmarks.contenders.ours import SCHEMA, Ours
+from benchmarks.server import Database
+from graphile_worker.sql.holding import finish_jobs, get_jobs, get_task_ids
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.query import Query
+from graphile_worker.sql.statements import Style, render
+
+# Stands for the ids that the fetch before has taken.
+TAKEN = [0]
+
+PROCEDURE = """
+create procedure drain() language plpgsql as $drain$
+#variable_conflict use_column
+declare
+  each_row record;
+  taken_ids bigint[];
+  {declarations}
+begin
+  loop
+    taken_ids := '{{}}';
+    for each_row in {fetch} loop
+      taken_ids := taken_ids || each_row.id;
+    end loop;
+    commit;
+    exit when cardinality(taken_ids) = 0;
+    for each_row in {finish} loop
+      null;
+    end loop;
+    commit;
+  end loop;
+end
+$drain$
+"""
+
+
+class Engine(Contender):
+    """How fast the database could be if Python took no time at all."""
+
+    kind = "ours"
+
+    def __init__(self, sessions: int) -> None:
+        self._sessions = sessions
+        self.name = f"engine_{sessions}"
+        self.label = f"the engine bare, {['one session', 'two sessions'][sessions - 1]}"
+        self.settings = f"our statements in server-side loops, {BATCH} jobs at a time"
+
+    def install(self, database: Database) -> None:
+        Ours().install(database)
+
+    def drain(self, database: Database, jobs: int) -> Drained:
+        Ours().fill(database, jobs)
+        _create_procedure(database)
+        sessions = [threading.Thread(target=_call, args=(database,)) for _ in range(self._sessions)]
+        began = time.monotonic()
+        for session in sessions:
+            session.start()
+        for session in sessions:
+            session.join()
+        taken = time.monotonic() - began
+        with database.connected() as connection:
+            assert connection.execute(Ours.left.encode()).fetchone() == (False,)
+        return Drained(jobs, taken)
+
+
+def _call(database: Database) -> None:
+    with database.connected() as connection:
+        connection.execute("call drain()")
+
+
+def _create_procedure(database: Database) -> None:
+    with database.connected() as connection:
+        fetch = get_jobs("engine", _task_ids(connection), limit=BATCH)
+        finish = finish_jobs("engine", TAKEN, [])
+        text = PROCEDURE.format(
+            declarations="\n  ".join(
+                [*_declared(fetch, connection), *_declared(finish, connection)]
+            ),
+            fetch=_embedded(fetch),
+            finish=_embedded(finish),
+        )
+        connection.execute(text.encode())
+
+
+def _task_ids(connection: psycopg.Connection) -> dict[int, str]:
+    query = get_task_ids(["noop"])
+    text = render(query.statement, Schemas.named(SCHEMA), Style.NATIVE)
+    cursor = psycopg.RawCursor(connection)
+    return query.read(cursor.execute(text.encode(), query.args).fetchall())
+
+
+def _embedded(query: Query[Any]) -> str:
+    """The statement with variables in place of its parameters, planned once as a worker's is."""
+    text = render(query.statement, Schemas.named(SCHEMA), Style.NATIVE)
+    return re.sub(r"\$(\d+)", lambda match: _variable(query, int(match[1])), text)
+
+
+def _variable(query: Query[Any], position: int) -> str:
+    if query.args[position - 1] is TAKEN:
+        return "taken_ids"
+    return f"{query.statement}_{position}"
+
+
+def _declared(query: Query[Any], connection: psycopg.Connection) -> list[str]:
+    def declared(position: int, value: object) -> str:
+        literal = sql.Literal(value).as_string(connection)
+        return f"{_variable(query, position)} {_type(value)} := {literal};"
+
+    given = [each for each in enumerate(query.args, start=1) if each[1] is not TAKEN]
+    return [declared(position, value) for position, value in given]
+
+
+def _type(value: object) -> str:
+    match value:
+        case bool():
+            return "boolean"
+        case int():
+            return "int"
+        case list():
+            return "int[]"
+        case _:
+            return "text"

@@ -1,0 +1,65 @@
+"""From adding a job to the start of its task, in a worker that has nothing else to do.
+
+The time is taken before the statement that adds the job, and by the task itself; both programs read
+the same monotonic clock. Every queue adds by its own function or table, through one connection.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psycopg
+
+from benchmarks.contenders import WorkerContender
+from benchmarks.contenders.contender import BATCH, CONCURRENCY
+from benchmarks.processes import Program, environment, running
+from benchmarks.rounds import Figures, alternated, ratios, summary
+from benchmarks.server import Database, Server
+from graphile_worker.bench.figures import spread
+
+# What is prepared on first use is not what a job waits for.
+WARM_UP = 50
+
+# Until the job before is settled and the worker idle again, in seconds.
+REST = 0.003
+
+
+def latency(
+    server: Server, contenders: Sequence[WorkerContender], *, samples: int, rounds: int
+) -> dict[str, Any]:
+    measures = {each.name: _measure(server, each, samples) for each in contenders}
+    found = alternated(measures, rounds)
+    return {
+        "settings": {"samples": samples, "rounds": rounds},
+        "contenders": {
+            each.name: {"label": each.label, **summary(found[each.name])} for each in contenders
+        },
+        "ratio_of": "p50_ms",
+        "ratios": ratios(found, contenders[0].name, "p50_ms"),
+    }
+
+
+def _measure(server: Server, contender: WorkerContender, samples: int) -> Callable[[], Figures]:
+    def measure() -> Figures:
+        with server.database(contender.kind, contender.install) as database:
+            found = spread(_samples(contender, database, samples))
+        return {"min_ms": found.minimum, "p50_ms": found.p50, "p99_ms": found.p99}
+
+    return measure
+
+
+def _samples(contender: WorkerContender, database: Database, samples: int) -> list[float]:
+    told = environment(database, jobs=samples, concurrency=CONCURRENCY, batch=BATCH)
+    with running(contender.pinged(), told) as program, database.connected() as connection:
+        for _ in range(WARM_UP):
+            _sample(contender, connection, program)
+        return [_sample(contender, connection, program) for _ in range(samples)]
+
+
+def _sample(contender: WorkerContender, connection: psycopg.Connection, program: Program) -> float:
+    payload = json.dumps({"sent": time.monotonic_ns()})
+    connection.execute(contender.pinging.encode(), (payload,))
+    late: int = program.hear("late")["late"]
+    time.sleep(REST)
+    return late / 1e6

@@ -1,0 +1,170 @@
+"""The tables on which fetches are measured: a clean one of each kind, and what may lie beside."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+
+READY = 20_000
+IDENTIFIERS = 200
+
+TASKS = """
+    insert into graphile_worker._private_tasks (identifier)
+    select 'task_' || number from generate_series(0, %s) as number
+"""
+QUEUES = """
+    insert into graphile_worker._private_job_queues (queue_name, locked_at, locked_by)
+    select 'queue_' || number,
+           case when %(locked)s then now() end,
+           case when %(locked)s then 'another worker' end
+    from generate_series(%(first)s, %(first)s + %(count)s - 1) as number
+"""
+# Task, queue, priority, age and attempts are what the tables differ in; the number of a row is its
+# payload, and spreads rows over tasks and queues.
+JOBS = """
+    insert into graphile_worker._private_jobs
+      (task_id, job_queue_id, payload, priority, run_at, attempts)
+    select (
+             select id from graphile_worker._private_tasks
+             where identifier = 'task_' || %(task)s
+           ) + number %% %(tasks)s,
+           case when %(queues)s > 0 then (
+             select id from graphile_worker._private_job_queues
+             where queue_name = 'queue_' || %(queue)s
+           ) + number %% greatest(%(queues)s, 1) end,
+           json_build_object('id', number),
+           %(priority)s,
+           now() + %(due)s::interval,
+           %(attempts)s
+    from generate_series(0, %(count)s - 1) as number
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """Fills a table; `scale` makes what lies beside the ready jobs smaller or larger."""
+
+    connection: psycopg.Connection
+    scale: float
+
+    def queues(self, count: int, *, first: int = 0, locked: bool = False) -> None:
+        self.connection.execute(QUEUES, {"count": count, "first": first, "locked": locked})
+
+    def jobs(
+        self,
+        count: int,
+        *,
+        task: int = 0,
+        tasks: int = 1,
+        queue: int = 0,
+        queues: int = 0,
+        priority: int = 0,
+        due: str = "0",
+        attempts: int = 0,
+    ) -> None:
+        given = {"count": count, "task": task, "tasks": tasks, "queue": queue, "queues": queues}
+        more = {"priority": priority, "due": due, "attempts": attempts}
+        self.connection.execute(JOBS, {**given, **more})
+
+    def many(self, count: int) -> int:
+        return max(1, round(count * self.scale))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What is in the table, and which clean one it is compared with."""
+
+    name: str
+    label: str
+    kind: str
+    fill: Callable[[Filler], None]
+    tasks: int = 1
+    """How many tasks the worker has."""
+
+
+def ready(fill: Filler) -> None:
+    fill.jobs(READY)
+
+
+def foreign_task(fill: Filler) -> None:
+    fill.jobs(fill.many(1_000_000), task=1, due="-1 hour")
+    fill.jobs(READY)
+
+
+def two_stuck_queues(fill: Filler) -> None:
+    fill.queues(2, locked=True)
+    fill.jobs(fill.many(100_000), queues=2, due="-1 hour")
+    fill.jobs(READY)
+
+
+def own_queues(fill: Filler) -> None:
+    count = fill.many(100_000)
+    fill.queues(count)
+    fill.jobs(count, queues=count)
+
+
+def clean_queues(fill: Filler) -> None:
+    fill.queues(READY)
+    fill.jobs(READY, queues=READY)
+
+
+def future(fill: Filler) -> None:
+    fill.jobs(fill.many(1_000_000), priority=-1, due="1 day")
+    fill.jobs(READY)
+
+
+def failed(fill: Filler) -> None:
+    fill.jobs(fill.many(1_000_000), attempts=25, due="-1 hour")
+    fill.jobs(READY)
+
+
+def own_task(fill: Filler) -> None:
+    fill.jobs(fill.many(1_000_000))
+
+
+def idle_queues(fill: Filler) -> None:
+    fill.queues(fill.many(100_000))
+    fill.jobs(READY)
+
+
+def stuck_queues(fill: Filler) -> None:
+    stuck, free = fill.many(5_000), 1_000
+    fill.queues(stuck, locked=True)
+    fill.queues(free, first=stuck)
+    fill.jobs(stuck, queues=stuck, priority=-1)
+    fill.jobs(free, queue=stuck, queues=free)
+
+
+def identifiers(fill: Filler) -> None:
+    fill.jobs(fill.many(IDENTIFIERS * 1_000), tasks=IDENTIFIERS)
+
+
+CLEAN = {
+    "free": Table("ready", "20,000 ready", "free", ready),
+    "queued": Table("queued", "20,000 ready, each in its own queue", "queued", clean_queues),
+}
+
+TABLES = (
+    Table("foreign", "1,000,000 of a task this worker has not + 20,000", "free", foreign_task),
+    Table("stuck", "100,000 stuck in 2 locked queues + 20,000", "free", two_stuck_queues),
+    Table("own_queues", "100,000, each in its own queue", "queued", own_queues),
+    Table("future", "1,000,000 of better priority in the future + 20,000", "free", future),
+    Table("failed", "1,000,000 permanently failed + 20,000", "free", failed),
+    Table("own", "1,000,000 ready of its own task", "free", own_task),
+    Table("idle_queues", "100,000 idle queues + 20,000", "free", idle_queues),
+    Table(
+        "stuck_queues",
+        "5,000 queues stuck at better priority + 1,000 queued",
+        "queued",
+        stuck_queues,
+    ),
+    Table("identifiers", "200 tasks with 1,000 each", "free", identifiers, tasks=IDENTIFIERS),
+)
+
+
+def build(connection: psycopg.Connection, table: Table, scale: float) -> None:
+    """Fill a database with it, and let the server know what is there."""
+    connection.execute(TASKS, (IDENTIFIERS - 1,))
+    table.fill(Filler(connection, scale))
+    connection.execute("vacuum analyze")
+    connection.execute("checkpoint")

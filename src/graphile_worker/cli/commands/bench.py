@@ -1,0 +1,170 @@
+"""`graphile-worker bench`: how fast is it here? In a schema of its own that is dropped again.
+
+What measures is imported when it is asked for: every worker that starts would pay for it.
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from graphile_worker.cli.settings import DatabaseSettings, current_settings
+from graphile_worker.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from graphile_worker.bench.figures import Spread
+    from graphile_worker.bench.place import Place
+
+AT_LEAST_1 = click.IntRange(min=1)
+
+
+def _remember(context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.ensure_object(DatabaseSettings).connection = value
+
+
+connection_option = click.option(
+    "-c",
+    "--connection",
+    expose_value=False,
+    callback=_remember,
+    help="Database: URL, name=value pairs or a bare name (default: DATABASE_URL).",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group()
+@connection_option
+def bench() -> None:
+    """How fast is it here? Measured in a schema of its own, which is dropped again."""
+
+
+@bench.command()
+@click.option("--rounds", type=AT_LEAST_1, default=5, show_default=True, help="How often.")
+@connection_option
+@json_option
+def startup(rounds: int, as_json: bool) -> None:
+    """Start and stop a worker that finds nothing to do."""
+    from graphile_worker.bench.startup import measure_startup
+
+    def told(found: Any) -> str:
+        return (
+            f"start and stop, {found.rounds} times\n"
+            f"  {'the command':<18} {_range(found.process)}\n"
+            f"  {'inside a program':<18} {_range(found.runner)}"
+        )
+
+    _measured(lambda place: measure_startup(place, rounds=rounds), told, as_json)
+
+
+@bench.command()
+@click.option("--jobs", type=AT_LEAST_1, default=20_000, show_default=True, help="How many jobs.")
+@click.option("--processes", type=AT_LEAST_1, default=4, show_default=True, help="Workers.")
+@click.option(
+    "--concurrency", type=AT_LEAST_1, default=10, show_default=True, help="Jobs at once in each."
+)
+@connection_option
+@json_option
+def throughput(jobs: int, processes: int, concurrency: int, as_json: bool) -> None:
+    """Run trivial jobs in several worker processes."""
+    from graphile_worker.bench.throughput import measure_throughput
+
+    def measure(place: "Place") -> Any:
+        return measure_throughput(place, jobs=jobs, processes=processes, concurrency=concurrency)
+
+    def told(found: Any) -> str:
+        return (
+            f"{found.jobs:,} jobs, {found.processes} processes, {found.concurrency} at once in each"
+            f"\n  {found.jobs_per_second:,.0f} jobs/s: {found.seconds:.2f} s, "
+            f"{found.cpu_microseconds_per_job:.0f} µs of CPU time per job"
+        )
+
+    _measured(measure, told, as_json)
+
+
+@bench.command()
+@click.option("--jobs", type=AT_LEAST_1, default=1000, show_default=True, help="How many jobs.")
+@connection_option
+@json_option
+def latency(jobs: int, as_json: bool) -> None:
+    """From adding a job to its beginning, in an idle worker."""
+    from graphile_worker.bench.latency import measure_latency
+
+    def told(found: Any) -> str:
+        return f"from add to start, {found.samples:,} jobs\n  {_milliseconds(found.late)}"
+
+    _measured(lambda place: measure_latency(place, samples=jobs), told, as_json)
+
+
+@bench.command()
+@click.option("--jobs", type=AT_LEAST_1, default=20_000, show_default=True, help="How many jobs.")
+@click.option("--batch", type=AT_LEAST_1, default=1000, show_default=True, help="Jobs in a call.")
+@connection_option
+@json_option
+def add(jobs: int, batch: int, as_json: bool) -> None:
+    """Add jobs: one call each, and many in one call."""
+    from graphile_worker.bench.adding import measure_adding
+
+    def told(found: Any) -> str:
+        many = f"{found.batch:,} in a call"
+        return (
+            f"adding {found.jobs:,} jobs\n"
+            f"  {'one by one':<18} {found.one_by_one_per_second:>9,.0f} jobs/s\n"
+            f"  {many:<18} {found.in_batches_per_second:>9,.0f} jobs/s"
+        )
+
+    _measured(lambda place: measure_adding(place, jobs=jobs, batch=batch), told, as_json)
+
+
+def _measured(measure: Callable[["Place"], Any], told: Callable[[Any], str], as_json: bool) -> None:
+    """Measure in a schema that is gone afterwards, then say what was found."""
+    from graphile_worker.bench.place import own_place
+    from graphile_worker.bench.report import as_json as json_of
+
+    settings = current_settings()
+    if settings.given_schema is not None:
+        raise ConfigurationError("bench works in a schema of its own: leave --schema away")
+    with _interruptible(), own_place(settings.connection) as place:
+        found = measure(place)
+    name = click.get_current_context().info_name or ""
+    click.echo(json_of(name, found, place) if as_json else told(found))
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Leave by way of every `finally`, whatever the signal; then with its exit code."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise _Interrupted(number)
+
+    before = {each: signal.signal(each, leave) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except _Interrupted as interrupted:
+        click.echo("graphile-worker: interrupted", err=True)
+        click.get_current_context().exit(128 + interrupted.number)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+class _Interrupted(KeyboardInterrupt):
+    """A signal asked us to end; under this base psycopg also cancels the statement that runs."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _range(found: "Spread") -> str:
+    return f"min {found.minimum:.0f} ms, median {found.p50:.0f}, max {found.maximum:.0f}"
+
+
+def _milliseconds(found: "Spread") -> str:
+    return (
+        f"min {found.minimum:.2f} ms, average {found.average:.2f}, p50 {found.p50:.2f}, "
+        f"p95 {found.p95:.2f}, p99 {found.p99:.2f}, max {found.maximum:.2f}"
+    )

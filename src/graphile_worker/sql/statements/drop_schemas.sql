@@ -1,0 +1,2 @@
+-- Drop both schemas with all that is in them.
+drop schema if exists :schema, :ext_schema cascade;

@@ -1,0 +1,268 @@
+"""`graphile-worker bench`: what it measures, and that nothing of it is left behind."""
+
+import json
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from graphile_worker.cli.commands.bench import bench
+from tests.conftest import TestDatabase
+from tests.docs.pages import ROOT
+from tests.support.processes import Program, Programs, eventually
+from tests.support.sql import Sql
+
+SPREAD = ["minimum", "average", "p50", "p95", "p99", "maximum"]
+
+
+@pytest.fixture
+def behind(empty_database: TestDatabase) -> Iterator[Sql]:
+    connection = Sql(empty_database.dsn, empty_database.schema)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def programs(tmp_path: Path, empty_database: TestDatabase, behind: Sql) -> Iterator[Programs]:
+    """Programs whose environment names a database in which nothing is."""
+    with Programs(tmp_path, DATABASE_URL=empty_database.url) as programs:
+        yield programs
+
+
+@pytest.fixture
+def measured(programs: Programs) -> Callable[..., dict[str, Any]]:
+    """What a benchmark says as JSON."""
+
+    def measured(*arguments: str) -> dict[str, Any]:
+        done = programs.done("bench", *arguments, "--json")
+        assert done.code == 0, done.err
+        found: dict[str, Any] = json.loads(done.out)
+        return found
+
+    return measured
+
+
+# What it measures
+
+
+@pytest.mark.feature("F297")
+def test_the_parts_are_startup_throughput_latency_and_add(programs):
+    done = programs.done("bench", "--help")
+
+    assert done.code == 0
+    listed = re.findall(r"^  (\w+)", done.out.partition("Commands:")[2], re.MULTILINE)
+    assert listed == ["add", "latency", "startup", "throughput"]
+
+
+@pytest.mark.feature("F297")
+def test_the_page_of_the_command_tells_each_part_with_its_defaults():
+    page = (ROOT / "docs/reference/command.md").read_text(encoding="utf-8")
+
+    told = re.findall(r"^- `graphile-worker bench (.+)`:", page, re.MULTILINE)
+
+    assert told == [f"{name}{_defaults(each)}" for name, each in bench.commands.items()]
+
+
+def _defaults(command: click.Command) -> str:
+    numbers = [each for each in command.params if isinstance(each.type, click.IntRange)]
+    return "".join(f" {each.opts[0]} {each.default}" for each in numbers)
+
+
+@pytest.mark.feature("F298")
+def test_startup_is_a_worker_that_starts_and_stops_with_nothing_to_do(measured):
+    found = measured("startup", "--rounds", "2")
+
+    assert found["rounds"] == 2
+    assert list(found["process"]) == list(found["runner"]) == SPREAD
+    # Python itself starts too.
+    assert found["process"]["minimum"] > found["runner"]["minimum"] > 0
+
+
+@pytest.mark.feature("F299")
+def test_throughput_runs_so_many_jobs_in_so_many_processes(measured):
+    found = measured("throughput", "--jobs", "300", "--processes", "2", "--concurrency", "3")
+
+    assert (found["jobs"], found["processes"], found["concurrency"]) == (300, 2, 3)
+    assert found["jobs_per_second"] == pytest.approx(300 / found["seconds"])
+    assert found["cpu_microseconds_per_job"] > 0
+
+
+@pytest.mark.feature("F299")
+def test_throughput_is_20000_jobs_in_4_processes_10_at_once_unless_told_otherwise():
+    defaults = {each.name: each.default for each in bench.commands["throughput"].params}
+
+    assert (defaults["jobs"], defaults["processes"], defaults["concurrency"]) == (20_000, 4, 10)
+
+
+@pytest.mark.feature("F300")
+def test_latency_is_told_as_minimum_average_percentiles_and_maximum(measured):
+    found = measured("latency", "--jobs", "20")
+
+    late = found["late"]
+    assert found["samples"] == 20
+    assert list(late) == SPREAD
+    assert 0 < late["minimum"] <= late["average"] <= late["maximum"]
+    assert late["minimum"] <= late["p50"] <= late["p95"] <= late["p99"] <= late["maximum"]
+
+
+def test_adding_is_measured_one_by_one_and_many_in_a_call(measured):
+    found = measured("add", "--jobs", "250", "--batch", "100")
+
+    assert (found["jobs"], found["batch"]) == (250, 100)
+    assert found["one_by_one_per_second"] > 0
+    assert found["in_batches_per_second"] > 0
+
+
+@pytest.mark.feature("F301")
+def test_figures_come_with_the_versions_that_they_depend_on(measured, empty_database):
+    found = measured("add", "--jobs", "10")
+
+    assert found["benchmark"] == "add"
+    assert found["postgresql"].startswith(f"{empty_database.cluster.major}.")
+    assert {"graphile_worker", "python", "psycopg"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["startup", "--rounds", "1"], r"the command +min \d+ ms, median \d+, max \d+\n"),
+        (["throughput", "--jobs", "50", "--processes", "1"], r"\d+ jobs/s: \d+\.\d\d s"),
+        (["latency", "--jobs", "5"], r"min \d+\.\d\d ms, average \d.+ p99 \d.+ max \d"),
+        (["add", "--jobs", "50"], r"1,000 in a call +[\d,]+ jobs/s"),
+    ],
+)
+def test_without_json_it_is_said_in_words(programs, arguments, words):
+    done = programs.done("bench", *arguments)
+
+    assert (done.code, done.err) == (0, "")
+    assert re.search(words, done.out)
+
+
+# Where it works
+
+
+def test_the_database_may_be_given_before_and_after(tmp_path, empty_database):
+    with Programs(tmp_path) as programs:
+        first = programs.done("-c", empty_database.url, "bench", "add", "--jobs", "1")
+        second = programs.done("bench", "-c", empty_database.url, "add", "--jobs", "1")
+        third = programs.done("bench", "add", "--jobs", "1", "-c", empty_database.dsn)
+
+    assert [first.code, second.code, third.code] == [0, 0, 0]
+
+
+def test_its_schema_is_its_own_and_gone_afterwards(programs, behind):
+    before = schemas(behind)
+
+    done = programs.done("bench", "add", "--jobs", "10", GRAPHILE_WORKER_SCHEMA="jobs")
+
+    assert done.code == 0
+    assert schemas(behind) == before
+
+
+def test_a_schema_cannot_be_given(programs, behind):
+    before = schemas(behind)
+
+    done = programs.done("-s", "jobs", "bench", "add")
+
+    assert done.code == 1
+    assert done.err == (
+        "graphile-worker: bench works in a schema of its own: leave --schema away\n"
+    )
+    assert schemas(behind) == before
+
+
+@pytest.mark.parametrize("arguments", [["--jobs", "0"], ["--jobs", "many"], ["--nonsense"]])
+def test_what_makes_no_sense_ends_with_2(programs, arguments):
+    done = programs.done("bench", "throughput", *arguments)
+
+    assert done.code == 2
+    assert arguments[0] in done.err
+
+
+# How it ends
+
+
+def test_after_an_error_nothing_is_left(programs, behind, empty_database):
+    # Enough for the benchmark itself, not for its workers.
+    behind.run("create role few login connection limit 2")
+    behind.run(f'grant create on database "{empty_database.name}" to few')
+    before = schemas(behind)
+    url = make_conninfo(empty_database.dsn, user="few")
+
+    done = programs.done("bench", "throughput", "--jobs", "10", "-c", url)
+    behind.run(f'revoke create on database "{empty_database.name}" from few')
+    behind.run("drop role few")
+
+    assert done.code == 1
+    assert done.err.startswith("graphile-worker: a worker of the benchmark ended: ")
+    assert "too many connections" in done.err
+    assert schemas(behind) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_after_a_signal_nothing_is_left(programs, behind, number):
+    before = schemas(behind)
+    program = programs.command("bench", "latency", "--jobs", "100000")
+    wait_until_it_measures(program, behind)
+
+    code = program.stop(number)
+
+    assert (code, program.out, program.err) == (128 + number, "", "graphile-worker: interrupted\n")
+    assert schemas(behind) == before
+    assert sessions(behind) == 0
+
+
+def test_two_signals_leave_nothing_either(programs, behind):
+    before = schemas(behind)
+    program = programs.command("bench", "latency", "--jobs", "100000")
+    wait_until_it_measures(program, behind)
+
+    program.signal(signal.SIGINT)
+    code = program.stop(signal.SIGINT)
+
+    assert code in (128 + signal.SIGINT, -signal.SIGINT)
+    assert schemas(behind) == before
+
+
+def test_its_workers_do_not_outlive_a_benchmark_that_is_killed(programs, behind):
+    program = programs.command("bench", "latency", "--jobs", "100000")
+    wait_until_it_measures(program, behind)
+
+    program.stop(signal.SIGKILL)
+
+    eventually(lambda: sessions(behind) == 0, "its workers have ended")
+
+
+def wait_until_it_measures(program: Program, behind: Sql) -> None:
+    """Until a worker has begun to run jobs."""
+
+    def began() -> bool:
+        assert program.is_running, program.err
+        names = schemas(behind)
+        tables = [f'"{name}".pools' for name in names if name.endswith("_ext")]
+        return any(
+            behind.value(f"select to_regclass('{table}') is not null")
+            and behind.value(f"select count(*) from {table}") > 0
+            for table in tables
+        )
+
+    eventually(began, "a worker of the benchmark is there")
+
+
+def schemas(behind: Sql) -> set[str]:
+    found = behind.run("select nspname from pg_namespace where nspname !~ '^pg_(toast_)?temp_'")
+    return {row[0] for row in found}
+
+
+def sessions(behind: Sql) -> int:
+    """How many others are connected to the database of the test."""
+    count: int = behind.value(
+        "select count(*) from pg_stat_activity where datname = current_database() "
+        "and pid <> pg_backend_pid() and backend_type = 'client backend'"
+    )
+    return count
