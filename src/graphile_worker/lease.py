@@ -49,7 +49,7 @@ class Lease:
 
     @property
     def seconds_left(self) -> float:
-        """After so long without a heartbeat the jobs must be given up; infinite if never."""
+        """After so long, if no heartbeat is heard, the jobs must be given up."""
         return self.length * GIVES_UP - self.silence
 
     @property

@@ -116,6 +116,8 @@ def test_help_names_every_flag(programs, flag):
         "--poll-interval",
         "--no-prepared-statements",
         "--no-listen",
+        "--recovery-threshold",
+        "--no-recovery",
         "--cleanup",
         "--app",
         "--log-format",

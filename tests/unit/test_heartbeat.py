@@ -602,6 +602,18 @@ async def test_a_registry_of_rust_workers_that_went_is_not_written_to(rusty, clo
     assert "rust_heartbeat" not in rusty.database.statements
 
 
+async def test_a_swept_pool_takes_jobs_again_though_its_registry_is_dropped_meanwhile(it):
+    await it.heartbeat.register()
+    it.database.pools.clear()
+    it.database.errors["register_pool"] = [RefusedError("42P01")]
+
+    with pytest.raises(RefusedError):
+        await it.beat()
+
+    assert it.lease.pool_id != "p1"
+    assert it.lease.lets_take
+
+
 @pytest.mark.parametrize("state", ["42883", "42P01", "42501"])
 async def test_what_rust_workers_do_not_allow_is_no_end_of_our_own_lease(rusty, clock, state):
     rusty.database.errors["rust_heartbeat"] = [RefusedError(state)]

@@ -252,11 +252,15 @@ class Heartbeat:
         if state not in MISSING | {NOT_ALLOWED}:
             return
         self.has_registry = False
-        if state == NOT_ALLOWED:
-            # Others still find us there, silent, and take what is locked under this id.
-            old, new = self._lease.pool_id, new_pool_id()
+        # Where only the right is gone, others still find us, silent, and take what we have locked.
+        doomed = self._ids() - self._swept if state == NOT_ALLOWED else set()
+        if doomed or self._next_id:
+            new = self._next_id or new_pool_id()
+            self._next_id = None
+            self._older.clear()
             self._lease.go_on_as(new)
-            self._pool.on_swept(old, new)
+            for pool_id in sorted(doomed):
+                self._pool.on_swept(pool_id, new)
         self._lease.end()
 
     def _ids(self) -> set[str]:
