@@ -44,7 +44,12 @@ from graphile_worker.events import (
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobKeyMode, JobSpec
 from graphile_worker.logs import Logger
-from graphile_worker.options import RecoveryOptions, WorkerOptions
+from graphile_worker.options import (
+    LocalQueueOptions,
+    RecoveryOptions,
+    RefetchDelayOptions,
+    WorkerOptions,
+)
 from graphile_worker.retries import Backoff, Discard, Retry, Snooze
 from graphile_worker.runner import Runner, run, run_once, run_task_list, run_task_list_once
 from graphile_worker.sql.cleaning import CleanupTask
@@ -77,11 +82,13 @@ __all__ = [
     "JobSucceeded",
     "JobsLeftLocked",
     "LeaseLapsed",
+    "LocalQueueOptions",
     "Logger",
     "Migrating",
     "MigrationBlocked",
     "PoolStopped",
     "RecoveryOptions",
+    "RefetchDelayOptions",
     "Retry",
     "Runner",
     "RunnerStarted",

@@ -32,9 +32,10 @@ from graphile_worker.tasks import Task
 from graphile_worker.worker.claims import Claims, ForbiddenFlags
 from graphile_worker.worker.context import Cancellation, Surroundings
 from graphile_worker.worker.listener import Listener
+from graphile_worker.worker.local_queue import LocalQueue
 from graphile_worker.worker.pool import WRITE_WITHIN, WorkerPool
 from graphile_worker.worker.settle import Settler
-from graphile_worker.worker.source import DirectSource
+from graphile_worker.worker.source import DirectSource, JobSource
 from graphile_worker.worker.starts import Starts
 from graphile_worker.worker.threads import Threads
 from graphile_worker.worker.worker import Worker
@@ -182,6 +183,11 @@ def _check(plan: Blueprint) -> None:
             plan.options.max_pool_size,
             plan.options.concurrency,
         )
+    queue = plan.options.local_queue
+    if queue is not None and queue.size < plan.options.concurrency:
+        plan.logger.warning(
+            "local_queue.size is %s for %s jobs at once", queue.size, plan.options.concurrency
+        )
     if implementation() == "python":
         plan.logger.warning("psycopg runs in pure Python, several times slower: install [binary]")
 
@@ -218,9 +224,7 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
     )
     recovery = options.recovery or RecoveryOptions()
     starts = Starts(own, parts.lease, plan.hooks, max_recoveries=recovery.max_recoveries)
-    source = DirectSource(
-        parts.claims, settler, plan.hooks, poll_interval=options.poll_interval, once=once
-    )
+    source = _source(plan, parts, settler, once=once)
     cancellation = Cancellation()
     surroundings = Surroundings(
         deps=deps,
@@ -253,6 +257,20 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
         tasks=plan.tasks,
         abort_after=options.abort_after,
         stop_after=options.stop_after,
+    )
+
+
+def _source(plan: Blueprint, parts: Parts, settler: Settler, *, once: bool) -> JobSource:
+    interval = plan.options.poll_interval
+    if plan.options.local_queue is None or isinstance(parts.databases.own, BorrowedDatabase):
+        return DirectSource(parts.claims, settler, plan.hooks, poll_interval=interval, once=once)
+    return LocalQueue(
+        parts.claims,
+        settler,
+        plan.hooks,
+        plan.options.local_queue,
+        poll_interval=interval,
+        once=once,
     )
 
 

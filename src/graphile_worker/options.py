@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from typing import Any
 
 from graphile_worker.errors import ConfigurationError
 
@@ -51,6 +52,50 @@ class RecoveryOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RefetchDelayOptions:
+    """How long to wait after a fetch that brought at most `threshold` jobs, to gather more.
+
+    About `duration`; less if so many jobs are announced meanwhile: a random number up to
+    `max_abort_threshold`, five times the size of the local queue unless given.
+    """
+
+    duration: timedelta = timedelta(milliseconds=100)
+    threshold: int = 0
+    max_abort_threshold: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_counts(self, threshold=0)
+        if self.max_abort_threshold is not None:
+            _check_counts(self, max_abort_threshold=1)
+        _check_durations(self)
+
+    def most(self, size: int) -> int:
+        return 5 * size if self.max_abort_threshold is None else self.max_abort_threshold
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalQueueOptions:
+    """Fetch `size` jobs at once and hold them until a worker is free.
+
+    What was held for `ttl` is handed back. No more is fetched than fits in `max_bytes`, by the size
+    of the payloads that came before.
+    """
+
+    size: int
+    ttl: timedelta = timedelta(minutes=5)
+    refetch_delay: RefetchDelayOptions | None = None
+    max_bytes: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        _check_counts(self, size=1, max_bytes=1)
+        _check_durations(self)
+        if not isinstance(self.refetch_delay, RefetchDelayOptions | None):
+            raise ConfigurationError(
+                f"refetch_delay must be RefetchDelayOptions or None, got {self.refetch_delay!r}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerOptions:
     """How a worker, and what migrates for it, is set up.
 
@@ -62,6 +107,8 @@ class WorkerOptions:
     After `abort_after` a graceful stop asks running tasks to give up, at `stop_after` it cancels
     them and hands their jobs back, to run again after `interrupted_job_retry_delay`. None waits for
     ever.
+
+    With a `local_queue` jobs are fetched ahead, many at once.
 
     Without `recovery` nobody takes this worker's jobs before four hours if it dies, nor does it
     take those of others. A task that stands still for `blocked_after` is named in the log with
@@ -81,6 +128,7 @@ class WorkerOptions:
     interrupted_job_retry_delay: timedelta | None = None
     min_reset_locked_interval: timedelta = timedelta(minutes=8)
     max_reset_locked_interval: timedelta = timedelta(minutes=10)
+    local_queue: LocalQueueOptions | None = None
     recovery: RecoveryOptions | None = field(default_factory=RecoveryOptions)
     blocked_after: timedelta | None = timedelta(seconds=5)
 
@@ -89,14 +137,24 @@ class WorkerOptions:
             raise ConfigurationError("schema must not be empty")
         _check_counts(self, concurrency=1, max_pool_size=2)
         _check_durations(self)
-        if self.recovery is not None and not isinstance(self.recovery, RecoveryOptions):
-            raise ConfigurationError(
-                f"recovery must be RecoveryOptions or None, got {self.recovery!r}"
-            )
+        for name, kind in (("recovery", RecoveryOptions), ("local_queue", LocalQueueOptions)):
+            if not isinstance(getattr(self, name), kind | None):
+                raise ConfigurationError(
+                    f"{name} must be {kind.__name__} or None, got {getattr(self, name)!r}"
+                )
+        self._check_refetch_delay()
         if self.min_reset_locked_interval > self.max_reset_locked_interval:
             raise ConfigurationError(
                 f"max_reset_locked_interval must be at least min_reset_locked_interval, got "
                 f"{self.max_reset_locked_interval} and {self.min_reset_locked_interval}"
+            )
+
+    def _check_refetch_delay(self) -> None:
+        delay = None if self.local_queue is None else self.local_queue.refetch_delay
+        if delay is not None and delay.duration > self.poll_interval:
+            raise ConfigurationError(
+                f"refetch_delay.duration must be at most poll_interval, got {delay.duration} and "
+                f"{self.poll_interval}"
             )
 
     @property
@@ -129,7 +187,7 @@ def _check_counts(options: object, **least: int) -> None:
             raise ConfigurationError(f"{name} must be an integer from {smallest}, got {value!r}")
 
 
-def _check_durations(options: WorkerOptions | RecoveryOptions) -> None:
+def _check_durations(options: Any) -> None:
     for each in fields(options):
         if "timedelta" not in str(each.type):
             continue

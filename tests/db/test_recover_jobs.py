@@ -448,6 +448,19 @@ def test_a_job_at_its_last_attempt_is_not_taken_for_a_superseded_one(pool, clien
     assert (row(sql, job)["attempts"], row(sql, job)["is_available"]) == (1, True)
 
 
+def test_a_job_that_was_changed_before_it_was_taken_is_not_taken_for_a_superseded_one(
+    pool, client, sql
+):
+    job = client.add_job("task", max_attempts=1)
+    client.reschedule_jobs([job.id], priority=3)
+    found = row(sql, job)
+    assert found["updated_at"] > found["created_at"]
+
+    lose(pool, sql)
+
+    assert (row(sql, job)["attempts"], row(sql, job)["is_available"]) == (0, True)
+
+
 def test_a_deduplicated_add_does_not_end_the_job(pool, client, sql):
     job = client.add_job("task", job_key="k", max_attempts=1)
     held = pool.take_one()

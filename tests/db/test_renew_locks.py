@@ -210,6 +210,18 @@ def test_a_job_at_its_last_attempt_is_renewed(pool, client, sql, key):
     assert fresh(sql, held)
 
 
+def test_a_job_that_a_deduplicated_add_has_touched_is_renewed(pool, client, sql):
+    client.add_job("task", job_key="k", max_attempts=1)
+    held = pool.take_one()
+    grow_old(sql)
+    client.add_job("task", job_key="k", job_key_mode="unsafe_dedupe")
+    assert row(sql, held.job)["updated_at"] > row(sql, held.job)["locked_at"]
+
+    renew(pool, held)
+
+    assert fresh(sql, held)
+
+
 # A worker
 
 

@@ -12,7 +12,14 @@ import click
 import pytest
 
 import graphile_worker
-from graphile_worker import RecoveryOptions, WorkerOptions, errors, events
+from graphile_worker import (
+    LocalQueueOptions,
+    RecoveryOptions,
+    RefetchDelayOptions,
+    WorkerOptions,
+    errors,
+    events,
+)
 from graphile_worker.cli.main import command
 from graphile_worker.events import BY_NAME, Event, Moment
 from tests.docs.pages import ROOT
@@ -93,8 +100,9 @@ def test_the_page_of_the_command_names_the_variables_that_are_read():
 def test_the_page_of_options_tells_each_with_its_default(monkeypatch):
     monkeypatch.delenv("GRAPHILE_WORKER_SCHEMA", raising=False)
     page = (ROOT / "docs/reference/options.md").read_text(encoding="utf-8")
+    first, _, _ = page.partition("\n## ")
 
-    told = {codes(row[0])[0]: value(row[1]) for row in rows(page) if len(row) == 3}
+    told = {codes(row[0])[0]: value(row[1]) for row in rows(first) if len(row) == 3}
 
     options = WorkerOptions()
     assert told == {name: getattr(options, name) for name in names_of(options)}
@@ -107,6 +115,16 @@ def test_the_page_of_options_tells_those_of_recovery():
 
     options = RecoveryOptions()
     assert told == {name: getattr(options, name) for name in names_of(options)}
+
+
+def test_the_page_of_options_tells_those_of_a_local_queue():
+    table = rows(section("reference/options.md", "LocalQueueOptions"))
+
+    told = {codes(row[0])[0]: value(row[1]) for row in table if codes(row[1])}
+
+    queue, delay = LocalQueueOptions(size=1), RefetchDelayOptions()
+    defaults = {name: getattr(queue, name) for name in names_of(queue) if name != "size"}
+    assert told == defaults | {name: getattr(delay, name) for name in names_of(delay)}
 
 
 def value(cell: str) -> Any:

@@ -61,6 +61,11 @@ class Claims:
         return self._lease.pool_id
 
     @property
+    def flags_may_change(self) -> bool:
+        """Is there a function to ask, which may answer otherwise the next time?"""
+        return callable(self._forbidden_flags)
+
+    @property
     def in_doubt(self) -> bool:
         """May a fetch still lock jobs whose answer never came?"""
         return self._in_doubt is not None or bool(self._doubts)
@@ -78,7 +83,7 @@ class Claims:
         self._check_lease()
         await self.settle_doubts()
         await self._look_at_tasks()
-        flags = await self._flags_to_skip()
+        flags = await self.flags_to_skip()
         # Again: all that may have taken its time.
         self._check_lease()
         now = None if self._clock is None else self._clock.now()
@@ -150,7 +155,8 @@ class Claims:
         self._task_ids = found
         self._looked_at = now
 
-    async def _flags_to_skip(self) -> list[str] | None:
+    async def flags_to_skip(self) -> list[str] | None:
+        """Jobs that have one of these are left alone."""
         flags = self._forbidden_flags
         if callable(flags):
             answer = flags()

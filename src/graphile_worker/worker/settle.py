@@ -1,7 +1,7 @@
 """Settler: record how jobs ended. Awaited, fenced by the pool's id, and never given up."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 
@@ -78,6 +78,23 @@ class Settler:
                 return outcome.held.job.id in held or await self._got_through(outcome, attempt)
             await asyncio.sleep(delay_after(attempt, LONGEST_PAUSE))
             attempt += 1
+
+    async def hand_back(self, unstarted: Sequence[HeldJob]) -> None:
+        """Return jobs that were fetched and not started, however long that takes."""
+        for pool_id in {held.pool_id for held in unstarted}:
+            jobs = [held for held in unstarted if held.pool_id == pool_id]
+            queues = [queue for held in jobs for queue in queues_to_free(held, self._held)]
+            returns = [Return(held.job) for held in jobs]
+            attempt = 0
+            while True:
+                try:
+                    await self._db.run(return_jobs(pool_id, returns, queues, again=attempt > 0))
+                    break
+                except Exception:
+                    if not self._again:
+                        raise
+                await asyncio.sleep(delay_after(attempt, LONGEST_PAUSE))
+                attempt += 1
 
     async def _got_through(self, outcome: Outcome, attempt: int) -> bool:
         """Not ours: did an earlier try that seemed to fail get through, or is the job lost?"""

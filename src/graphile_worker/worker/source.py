@@ -8,9 +8,10 @@ from datetime import timedelta
 from typing import Protocol
 
 from graphile_worker.db.retry import delay_after
-from graphile_worker.events import GetJobEmpty, GetJobErrored, GetJobStarted
+from graphile_worker.events import GetJobEmpty, GetJobStarted
 from graphile_worker.hooks import Hooks
 from graphile_worker.sql.holding import HeldJob
+from graphile_worker.worker.asks import Ask, announce, announce_failure, is_being_cancelled
 from graphile_worker.worker.claims import Claims
 from graphile_worker.worker.outcomes import Interrupted
 from graphile_worker.worker.settle import Settler
@@ -49,16 +50,6 @@ class JobSource(Protocol):
         ...
 
 
-class _Ask:
-    """A worker that waits for a job."""
-
-    __slots__ = ("answer", "worker_id")
-
-    def __init__(self, worker_id: str) -> None:
-        self.worker_id = worker_id
-        self.answer: asyncio.Future[HeldJob | None] = asyncio.get_running_loop().create_future()
-
-
 class DirectSource:
     """Fetches for the workers that ask, one fetch in flight, never more jobs than workers.
 
@@ -84,8 +75,8 @@ class DirectSource:
         interval = min(poll_interval, ONCE) if once else poll_interval
         self._poll_seconds = interval.total_seconds()
         self._once = once
-        self._asking: deque[_Ask] = deque()
-        self._idle: deque[_Ask] = deque()
+        self._asking: deque[Ask] = deque()
+        self._idle: deque[Ask] = deque()
         self._freed: set[int] = set()
         self._failures = 0
         self._error: BaseException | None = None
@@ -102,10 +93,10 @@ class DirectSource:
             raise self._error
         if self._stopped:
             return None
-        ask = _Ask(worker_id)
+        ask = Ask(worker_id)
         self._asking.append(ask)
         self._wake.set()
-        return await ask.answer
+        return await ask.wait()
 
     def pulse(self, count: int | None = None) -> None:
         if count is None:
@@ -123,7 +114,7 @@ class DirectSource:
         self._stopping.set()
         self._wake.set()
         for ask in self._idle:
-            _answer(ask, None)
+            ask.answer(None)
         self._idle.clear()
 
     @property
@@ -140,12 +131,12 @@ class DirectSource:
         finally:
             self.stop()
             for ask in self._asking:
-                _answer(ask, None)
+                ask.answer(None)
             self._asking.clear()
 
     async def fetch_once(self) -> None:
         """One fetch for all that ask."""
-        asking = [ask for ask in self._asking if not ask.answer.done()]
+        asking = [ask for ask in self._asking if ask.is_open]
         self._asking.clear()
         if not asking:
             return
@@ -154,7 +145,7 @@ class DirectSource:
         freed, self._freed = self._freed, set()
         eager, self._eager = self._eager, False
         alone = not self._claims.held
-        self._announce(GetJobStarted, asking)
+        announce(self._hooks, GetJobStarted, self._claims.pool_id, asking)
         taken = await self._take(asking)
         if taken is None:
             return
@@ -166,14 +157,14 @@ class DirectSource:
         if self._once and alone and not taken:
             self.stop()
 
-    async def _take(self, asking: list[_Ask]) -> list[HeldJob] | None:
+    async def _take(self, asking: list[Ask]) -> list[HeldJob] | None:
         """What a fetch brings, None if it failed."""
         try:
             taken = await self._claims.take(len(asking))
         except (Exception, asyncio.CancelledError) as error:
-            if _is_being_cancelled():
+            if is_being_cancelled():
                 for ask in asking:
-                    _answer(ask, None)
+                    ask.answer(None)
                 raise
             await self._failed(asking, error)
             return None
@@ -181,16 +172,16 @@ class DirectSource:
         self._failures = 0
         return taken
 
-    async def _hand_out(self, asking: list[_Ask], taken: list[HeldJob]) -> None:
-        waiting = deque(ask for ask in asking if not ask.answer.done())
+    async def _hand_out(self, asking: list[Ask], taken: list[HeldJob]) -> None:
+        waiting = deque(ask for ask in asking if ask.is_open)
         left = deque(taken)
         while left and waiting and not self._stopped:
-            _answer(waiting.popleft(), left.popleft())
+            waiting.popleft().answer(left.popleft())
         if left:
             await self._hand_back(list(left))
         self._rest(waiting, found=bool(taken))
 
-    def _rest(self, unserved: deque[_Ask], *, found: bool) -> None:
+    def _rest(self, unserved: deque[Ask], *, found: bool) -> None:
         """Those who got nothing ask again while others got something, or fall idle."""
         if not unserved:
             return
@@ -198,7 +189,7 @@ class DirectSource:
             self._asking.extend(unserved)
             self._wake.set()
             return
-        self._announce(GetJobEmpty, unserved)
+        announce(self._hooks, GetJobEmpty, self._claims.pool_id, unserved)
         missed, self._missed = self._missed, 0
         self._idle.extend(unserved)
         self._send_idle(missed)
@@ -227,18 +218,13 @@ class DirectSource:
             self._poll_at = time.monotonic() + self._poll_seconds
             self.pulse()
 
-    async def _failed(self, asking: list[_Ask], error: BaseException) -> None:
+    async def _failed(self, asking: list[Ask], error: BaseException) -> None:
         self.failing = True
-        for ask in asking:
-            event = GetJobErrored(
-                pool_id=self._claims.pool_id, worker_id=ask.worker_id, error=error
-            )
-            self._hooks.emit(event)
+        announce_failure(self._hooks, self._claims.pool_id, asking, error)
         if self._once:
             self._error = error
             for ask in asking:
-                if not ask.answer.done():
-                    ask.answer.set_exception(error)
+                ask.refuse(error)
             self.stop()
             return
         self._asking.extendleft(reversed(asking))
@@ -258,22 +244,3 @@ class DirectSource:
         for held in unwanted:
             await self._settler.settle(Interrupted(held))
             self._claims.let_go(held)
-
-    def _announce(
-        self, event: type[GetJobStarted] | type[GetJobEmpty], asks: "list[_Ask] | deque[_Ask]"
-    ) -> None:
-        if not self._hooks.hears(event):
-            return
-        for ask in asks:
-            self._hooks.emit(event(pool_id=self._claims.pool_id, worker_id=ask.worker_id))
-
-
-def _answer(ask: _Ask, held: HeldJob | None) -> None:
-    if not ask.answer.done():
-        ask.answer.set_result(held)
-
-
-def _is_being_cancelled() -> bool:
-    # Otherwise the error is of what was asked: a function for flags, say.
-    current = asyncio.current_task()
-    return current is not None and current.cancelling() > 0
