@@ -422,7 +422,8 @@ def test_the_worker_opens_no_more_connections_than_it_may(programs, sql, tasks):
 
     eventually(all_done, "all jobs are done")
     assert worker.stop() == 0
-    assert 2 <= max(counts) <= 4
+    # One more is for heartbeats.
+    assert 2 <= max(counts) <= 4 + 1
     assert "max_pool_size is 4 for 20 jobs at once" in worker.err
 
 
