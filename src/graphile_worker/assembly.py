@@ -29,6 +29,7 @@ from graphile_worker.options import RecoveryOptions, WorkerOptions
 from graphile_worker.reporting import log_events
 from graphile_worker.sql.migrations import LEVEL, get_ledger
 from graphile_worker.tasks import Task
+from graphile_worker.worker.batches import Batches
 from graphile_worker.worker.claims import Claims, ForbiddenFlags
 from graphile_worker.worker.context import Cancellation, Surroundings
 from graphile_worker.worker.listener import Listener
@@ -222,6 +223,11 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
         # In a caller's transaction nothing can be tried again.
         again=not isinstance(own, BorrowedDatabase),
     )
+    batches = Batches(
+        settler,
+        complete_delay=options.complete_batch_delay,
+        fail_delay=options.fail_batch_delay,
+    )
     recovery = options.recovery or RecoveryOptions()
     starts = Starts(own, parts.lease, plan.hooks, max_recoveries=recovery.max_recoveries)
     source = _source(plan, parts, settler, once=once)
@@ -241,6 +247,7 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
             source=source,
             starts=starts,
             settler=settler,
+            batches=batches,
             tasks=plan.tasks,
             surroundings=surroundings,
             threads=parts.threads,
@@ -252,6 +259,7 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
         parts.lease,
         source,
         workers,
+        batches,
         cancellation,
         plan.hooks,
         tasks=plan.tasks,

@@ -108,7 +108,8 @@ class WorkerOptions:
     them and hands their jobs back, to run again after `interrupted_job_retry_delay`. None waits for
     ever.
 
-    With a `local_queue` jobs are fetched ahead, many at once.
+    With a `local_queue` jobs are fetched ahead, many at once. With `complete_batch_delay` or
+    `fail_batch_delay` the ends of jobs are gathered for so long and written together.
 
     Without `recovery` nobody takes this worker's jobs before four hours if it dies, nor does it
     take those of others. A task that stands still for `blocked_after` is named in the log with
@@ -129,6 +130,8 @@ class WorkerOptions:
     min_reset_locked_interval: timedelta = timedelta(minutes=8)
     max_reset_locked_interval: timedelta = timedelta(minutes=10)
     local_queue: LocalQueueOptions | None = None
+    complete_batch_delay: timedelta | None = None
+    fail_batch_delay: timedelta | None = None
     recovery: RecoveryOptions | None = field(default_factory=RecoveryOptions)
     blocked_after: timedelta | None = timedelta(seconds=5)
 

@@ -310,3 +310,48 @@ async def test_what_the_first_try_does_not_find_is_lost_whoever_is_known(is_know
     assert await it.settle(COMPLETED) is False
 
     assert len(it.database.asked) == 1
+
+
+# Many at once
+
+
+def of(*job_ids: int, pool_id: str = "p1") -> list[HeldJob]:
+    return [HeldJob(make_job(id=each, locked_by=pool_id), None) for each in job_ids]
+
+
+async def test_endings_of_one_kind_are_written_with_one_statement():
+    it = Scene({1, 2})
+
+    were_ours = await it.settler.settle_all([Completed(held) for held in of(1, 2, 3)])
+
+    assert were_ours == [True, True, False]
+    assert it.database.statements == ["finish_jobs"]
+
+
+async def test_failures_of_one_batch_keep_their_own_errors():
+    it = Scene({1, 2})
+
+    await it.settler.settle_all([Failed(held, LookupError(held.job.id)) for held in of(1, 2)])
+
+    assert it.database.statements == ["fail_jobs"]
+    assert "LookupError: 1" in str(it.database.asked[0].args[0])
+    assert "LookupError: 2" in str(it.database.asked[0].args[0])
+
+
+async def test_a_batch_that_fails_is_written_one_by_one_as_tried_before():
+    it = Scene(ConnectionError(), {1}, {2})
+
+    were_ours = await it.settler.settle_all([Completed(held) for held in of(1, 2)])
+
+    assert were_ours == [True, True]
+    assert it.database.statements == ["finish_jobs"] * 3
+    # It may have been written: a named queue is freed only with its job.
+    assert [each.args[3] for each in it.database.asked] == [False, True, True]
+
+
+async def test_endings_of_several_ids_are_not_mixed():
+    it = Scene({1}, {2})
+
+    await it.settler.settle_all([Completed(held) for held in of(1) + of(2, pool_id="old")])
+
+    assert [each.args[1] for each in it.database.asked] == ["p1", "old"]

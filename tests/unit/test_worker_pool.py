@@ -36,6 +36,7 @@ from graphile_worker.loading import tasks_of
 from graphile_worker.logs import logger_of
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker import pool as pool_module
+from graphile_worker.worker.batches import Batches
 from graphile_worker.worker.context import Cancellation, Surroundings
 from graphile_worker.worker.outcomes import Completed, Failed, Interrupted, Outcome
 from graphile_worker.worker.pool import WorkerPool
@@ -149,10 +150,13 @@ class Scene:
         workers: int = 1,
         abort_after: timedelta | None = None,
         stop_after: timedelta | None = None,
+        complete_batch_delay: timedelta | None = None,
     ) -> None:
         self.source = source
         self.settler = FakeSettler()
         self.starts = FakeStarts()
+        settler: Any = self.settler
+        self.batches = Batches(settler, complete_delay=complete_batch_delay)
         self.hooks = Hooks()
         self.events: list[Event] = []
         self.hooks.on(Event)(self.events.append)
@@ -163,6 +167,7 @@ class Scene:
             Lease(pool_id="p1"),
             source,
             self.workers,
+            self.batches,
             self.cancellation,
             self.hooks,
             tasks=tasks,
@@ -187,6 +192,7 @@ class Scene:
         return Worker(
             source=self.source,
             settler=settler,
+            batches=self.batches,
             starts=starts,
             tasks=tasks_of(tasks),
             surroundings=surroundings,

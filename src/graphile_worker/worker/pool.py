@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +25,7 @@ from graphile_worker.events import (
 from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
 from graphile_worker.sql.holding import HeldJob
+from graphile_worker.worker.batches import Batches
 from graphile_worker.worker.context import Cancellation
 from graphile_worker.worker.source import JobSource
 from graphile_worker.worker.worker import HAND_BACK_WITHIN, Worker
@@ -47,6 +49,7 @@ class WorkerPool:
         lease: Lease,
         source: JobSource,
         workers: list[Worker],
+        batches: Batches,
         cancellation: Cancellation,
         hooks: Hooks,
         *,
@@ -57,6 +60,8 @@ class WorkerPool:
         self._lease = lease
         self._source = source
         self._workers = workers
+        self._batches = batches
+        self._writing: list[asyncio.Task[None]] = []
         self._cancellation = cancellation
         self._hooks = hooks
         self._tasks = tuple(tasks)
@@ -88,18 +93,20 @@ class WorkerPool:
 
     @property
     def holds_jobs(self) -> bool:
-        return any(worker.holds for worker in self._workers)
+        return any(worker.holds for worker in self._workers) or bool(self._batches.pending)
 
     @property
     def held_ids(self) -> list[int]:
         # The heartbeat asks from another thread, where `holds` may change between two looks.
-        return [held.job.id for worker in self._workers if (held := worker.holds)]
+        by_workers = [held for worker in self._workers if (held := worker.holds)]
+        return [held.job.id for held in by_workers + self._batches.pending]
 
     @property
     def started_ids(self) -> list[int]:
         """Those whose task runs, or has run and its end is not written yet."""
         started = [worker for worker in self._workers if worker.has_started]
-        return [held.job.id for worker in started if (held := worker.holds)]
+        by_workers = [held for worker in started if (held := worker.holds)]
+        return [held.job.id for held in by_workers + self._batches.pending]
 
     def nudge(self, count: int | None = None) -> None:
         """So many jobs may be there to take; None: who knows."""
@@ -149,6 +156,9 @@ class WorkerPool:
         """Let all workers begin."""
         self._hooks.emit(PoolCreated(pool_id=self.id))
         self._fetching = asyncio.create_task(self._source.run())
+        self._writing = [asyncio.create_task(batch.run()) for batch in self._batches.all]
+        for task in self._writing:
+            task.add_done_callback(self._must_not_end)
         self._running = {self._start(worker): worker for worker in self._workers}
 
     async def run(self) -> None:
@@ -175,6 +185,7 @@ class WorkerPool:
         """Return the jobs of tasks that nobody can stop; raises if anything stays locked."""
         left = [worker for worker in self._workers if worker.holds]
         locked = [held for held in await asyncio.gather(*map(self._hand_back, left)) if held]
+        locked += await self._flush()
         error = JobsLeftLocked(held.job.id for held in locked) if locked else None
         self._announce_end(error)
         if error is not None:
@@ -272,6 +283,20 @@ class WorkerPool:
             worker.give_up()
             return held
         return None
+
+    async def _flush(self) -> list[HeldJob]:
+        """Write what is gathered; the jobs of which that cannot be done."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WRITE_WITHIN):
+                for batch in self._batches.all:
+                    await batch.close()
+        for task in self._writing:
+            task.cancel()
+        return self._batches.pending
+
+    def _must_not_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()):
+            self.stop_because_of(error)
 
     def _announce_end(self, error: Exception | None) -> None:
         forced = self.forced.is_set()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from types import MappingProxyType
 
@@ -60,11 +61,13 @@ class Settler:
         # In a caller's transaction nothing can be tried again.
         self._again = again
 
-    async def settle(self, outcome: Outcome) -> bool:
-        """Write the outcome, however long that takes; False if the job was no longer ours."""
+    async def settle(self, outcome: Outcome, *, attempt: int = 0) -> bool:
+        """Write the outcome, however long that takes; False if the job was no longer ours.
+
+        So many tries were made before.
+        """
         if isinstance(outcome, Written):
             return True
-        attempt = 0
         refused: Exception | None = None
         while True:
             try:
@@ -78,6 +81,18 @@ class Settler:
                 return outcome.held.job.id in held or await self._got_through(outcome, attempt)
             await asyncio.sleep(delay_after(attempt, LONGEST_PAUSE))
             attempt += 1
+
+    async def settle_all(self, outcomes: Sequence[Outcome]) -> list[bool]:
+        """Write outcomes of one kind together; which jobs were still ours.
+
+        If that fails they are written one by one: what is wrong with one of them, or was freed and
+        taken again since, must not touch the others.
+        """
+        if len({outcome.held.pool_id for outcome in outcomes}) == 1:
+            with suppress(Exception):
+                held = await self._db.run(self._query_all(outcomes))
+                return [outcome.held.job.id in held for outcome in outcomes]
+        return [await self.settle(outcome, attempt=1) for outcome in outcomes]
 
     async def hand_back(self, unstarted: Sequence[HeldJob]) -> None:
         """Return jobs that were fetched and not started, however long that takes."""
@@ -113,6 +128,14 @@ class Settler:
         action = "completeJob" if isinstance(outcome, Completed) else "failJob"
         self._hooks.emit(PoolFatalError(pool_id=outcome.held.pool_id, error=error, action=action))
 
+    def _query_all(self, outcomes: Sequence[Outcome]) -> Query[set[int]]:
+        pool_id = outcomes[0].held.pool_id
+        queues = [q for each in outcomes for q in queues_to_free(each.held, self._held)]
+        if isinstance(outcomes[0], Completed):
+            return finish_jobs(pool_id, [each.held.job.id for each in outcomes], queues)
+        failures = [_failure(each) for each in outcomes if isinstance(each, Failed)]
+        return fail_jobs(pool_id, failures, queues)
+
     def _query(self, outcome: Outcome, again: bool, refused: Exception | None) -> Query[set[int]]:
         """The write, without what PostgreSQL refused, such as a time beyond its calendar."""
         job, pool_id = outcome.held.job, outcome.held.pool_id
@@ -126,13 +149,16 @@ class Settler:
             case Failed() | Snoozed() if refused:
                 failure = Failure(job, error_text(refused))
                 return fail_jobs(pool_id, [failure], queue, again=again)
-            case Failed(_, error, when, give_up):
-                failure = Failure(job, error_text(error), when, give_up)
-                return fail_jobs(pool_id, [failure], queue, again=again)
+            case Failed():
+                return fail_jobs(pool_id, [_failure(outcome)], queue, again=again)
             case Snoozed(_, when):
                 return return_jobs(pool_id, [Return(job, when)], queue, again=again)
             case _:
                 raise AssertionError("what is written already needs no write")
+
+
+def _failure(failed: Failed) -> Failure:
+    return Failure(failed.held.job, error_text(failed.error), failed.when, failed.give_up)
 
 
 def _is_refusal(error: Exception) -> bool:

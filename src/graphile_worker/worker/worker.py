@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from graphile_worker.errors import TaskNotFound
@@ -13,6 +14,7 @@ from graphile_worker.hooks import Hooks
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.tasks import Task
 from graphile_worker.worker.announce import announce_end, announce_start
+from graphile_worker.worker.batches import Batches, Ending
 from graphile_worker.worker.context import BlockingContext, Context, Surroundings
 from graphile_worker.worker.outcomes import Failed, Interrupted, Outcome
 from graphile_worker.worker.run_job import run_job
@@ -36,6 +38,7 @@ class Worker:
         source: JobSource,
         starts: Starts,
         settler: Settler,
+        batches: Batches,
         tasks: Mapping[str, Task[..., Any]],
         surroundings: Surroundings,
         threads: Threads,
@@ -49,6 +52,7 @@ class Worker:
         self._source = source
         self._starts = starts
         self._settler = settler
+        self._batches = batches
         self._tasks = tasks
         self._surroundings = surroundings
         self._threads = threads
@@ -75,12 +79,23 @@ class Worker:
         if context.abandoned:
             return
         duration = timedelta(seconds=time.monotonic() - began)
+        batch = None if context.dropped else self._batches.of(outcome)
+        if batch is not None:
+            await batch.put(Ending(outcome, partial(self._written, context, outcome, duration)))
+            self._release()
+            self.count += 1
+            return
         self.job_error = outcome.error if isinstance(outcome, Failed) else None
         still_ours = not context.dropped and await self._settler.settle(outcome)
         self._release()
         self.job_error = None
         self.count += 1
-        self._source.done(held)
+        self._written(context, outcome, duration, still_ours)
+
+    def _written(
+        self, context: Context, outcome: Outcome, duration: timedelta, still_ours: bool
+    ) -> None:
+        self._source.done(context.held)
         # Only now: whoever hears of it may rely on what the database says.
         announce_end(self._hooks, context, outcome, still_ours=still_ours, duration=duration)
 
