@@ -315,6 +315,8 @@ def test_low_time_limits_of_the_server_only_delay_jobs(field, database, sql, fig
             admin.execute(f"alter database {database.name} set {setting} = '150ms'".encode())
     worker = field.start("-j", "10")
     field.add(100, queues=10)
+    # A worker that writes how a job ended says nothing of limits, and asks for no other.
+    field.wait_for_all(worker)
 
     blocker = sql.another()
     blocker.run("set statement_timeout = 0")

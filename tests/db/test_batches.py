@@ -98,15 +98,16 @@ async def test_a_named_queue_goes_on_without_waiting_for_the_delay(start, record
     assert sql.value(LEFT) == 0
 
 
-async def test_batches_outlive_a_connection(start, recorder, sql):
-    runner = await start({"task": nothing}, concurrency=5, complete_batch_delay=AT_ONCE)
+async def test_batches_outlive_a_connection(start, database, recorder, sql):
+    await start({"task": nothing}, concurrency=5, complete_batch_delay=AT_ONCE)
     kill = (
         "select count(pg_terminate_backend(pid)) from pg_stat_activity "
         "where application_name = 'graphile-worker' and pid <> pg_backend_pid()"
     )
 
     for _ in range(5):
-        await runner.add_jobs([JobSpec("task")] * 100)
+        with sync.Client(database.dsn, schema=database.schema) as client:
+            client.add_jobs([JobSpec("task")] * 100)
         sql.run(kill)
     await recorder.wait_for(JobSucceeded, count=500)
 

@@ -331,10 +331,12 @@ async def test_an_id_that_a_pool_went_on_without_is_signed_off_there_too(
     monkeypatch.setattr(beating, "RENEW_EVERY", 0.1)
     runner = await start({"endless": endless}, recovery=OFTEN)
     job = await runner.add_job("endless")
-    await recorder.wait_for(JobStarted)
+    (event,) = await recorder.wait_for(JobStarted)
 
     rust.run("update :schema._private_jobs set locked_by = 'somebody else'")
     await recorder.wait_for(JobLockLost, job_id=job.id)
+    # Perhaps both are there for a moment.
+    await until(lambda: rust.run(RUST_WORKERS) != [(event.pool_id,)])
     await runner.stop()
 
     assert rust.run(RUST_WORKERS) == []

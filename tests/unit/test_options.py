@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from graphile_worker import ConfigurationError
-from graphile_worker.options import RecoveryOptions, WorkerOptions
+from graphile_worker.options import (
+    LocalQueueOptions,
+    RecoveryOptions,
+    RefetchDelayOptions,
+    WorkerOptions,
+)
 
 SECOND = timedelta(seconds=1)
 DURATIONS = [
@@ -31,6 +36,18 @@ def refusal(**given: Any) -> str:
 def recovery_refusal(**given: Any) -> str:
     with pytest.raises(ConfigurationError) as refused:
         RecoveryOptions(**given)
+    return str(refused.value)
+
+
+def queue_refusal(**given: Any) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        LocalQueueOptions(**{"size": 10, **given})
+    return str(refused.value)
+
+
+def delay_refusal(**given: Any) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        RefetchDelayOptions(**given)
     return str(refused.value)
 
 
@@ -253,3 +270,118 @@ def test_options_of_a_recovery_do_not_change():
 def test_a_task_that_stands_still_for_five_seconds_is_named_unless_nobody_wants_to_know():
     assert WorkerOptions().blocked_after == 5 * SECOND
     assert WorkerOptions(blocked_after=None).blocked_after is None
+
+
+# The local queue
+
+
+@pytest.mark.feature("F98")
+def test_unless_said_otherwise_jobs_are_held_as_long_as_in_the_reference():
+    queue = LocalQueueOptions(size=10)
+
+    assert queue.ttl == timedelta(minutes=5)
+    assert queue.refetch_delay is None
+    assert queue.max_bytes == 64 * 1024 * 1024
+
+
+def test_a_local_queue_needs_a_size():
+    with pytest.raises(TypeError, match="size"):
+        LocalQueueOptions()  # type: ignore[call-arg]
+
+
+@pytest.mark.feature("F98")
+@pytest.mark.parametrize("value", [0, -1, "10", 10.0, True, None])
+@pytest.mark.parametrize("name", ["size", "max_bytes"])
+def test_a_local_queue_holds_a_job_at_least(name, value):
+    assert queue_refusal(**{name: value}) == f"{name} must be an integer from 1, got {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (300, "ttl must be a timedelta, got 300: write timedelta(milliseconds=300)"),
+        ("5m", "ttl must be a timedelta, got '5m'"),
+        (None, "ttl must be a timedelta, got None"),
+        (-SECOND, f"ttl must be at least 0:00:00, got {-SECOND}"),
+    ],
+)
+def test_jobs_are_held_for_a_duration(value, message):
+    assert queue_refusal(ttl=value) == message
+
+
+@pytest.mark.parametrize("value", [True, 100, "100ms", SECOND, {"duration": SECOND}])
+def test_a_refetch_delay_is_not_turned_on_by_anything_else(value):
+    assert queue_refusal(refetch_delay=value) == (
+        f"refetch_delay must be RefetchDelayOptions or None, got {value!r}"
+    )
+
+
+@pytest.mark.feature("F98")
+def test_unless_said_otherwise_jobs_gather_for_a_tenth_of_a_second_after_an_empty_fetch():
+    delay = RefetchDelayOptions()
+
+    assert delay.duration == SECOND / 10
+    assert delay.threshold == 0
+    assert delay.most(100) == 500
+    assert RefetchDelayOptions(max_abort_threshold=7).most(100) == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "least"),
+    [
+        *(("threshold", value, 0) for value in (-1, "1", 1.0, True, None)),
+        *(("max_abort_threshold", value, 1) for value in (0, -1, "1", 1.0, True)),
+    ],
+)
+def test_a_threshold_is_an_integer_that_is_large_enough(name, value, least):
+    assert delay_refusal(**{name: value}) == (
+        f"{name} must be an integer from {least}, got {value!r}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (100, "duration must be a timedelta, got 100: write timedelta(milliseconds=100)"),
+        (None, "duration must be a timedelta, got None"),
+        (-SECOND, f"duration must be at least 0:00:00, got {-SECOND}"),
+    ],
+)
+def test_jobs_gather_for_a_duration(value, message):
+    assert delay_refusal(duration=value) == message
+
+
+@pytest.mark.feature("F98")
+def test_there_is_no_local_queue_unless_it_is_asked_for():
+    assert WorkerOptions().local_queue is None
+
+    queue = LocalQueueOptions(size=10)
+    assert WorkerOptions(local_queue=queue).local_queue is queue
+
+
+@pytest.mark.parametrize("value", [True, 500, "500", {"size": 500}, RefetchDelayOptions()])
+def test_a_local_queue_is_not_turned_on_by_anything_else(value):
+    assert refusal(local_queue=value) == (
+        f"local_queue must be LocalQueueOptions or None, got {value!r}"
+    )
+
+
+@pytest.mark.feature("F98")
+def test_jobs_do_not_gather_for_longer_than_until_the_next_poll():
+    delay = RefetchDelayOptions(duration=2 * SECOND)
+    queue = LocalQueueOptions(size=10, refetch_delay=delay)
+    assert WorkerOptions(local_queue=queue, poll_interval=2 * SECOND)
+
+    message = refusal(local_queue=queue, poll_interval=SECOND)
+
+    assert message == (
+        "refetch_delay.duration must be at most poll_interval, got 0:00:02 and 0:00:01"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "name"), [(LocalQueueOptions(size=1), "size"), (RefetchDelayOptions(), "threshold")]
+)
+def test_options_of_a_local_queue_do_not_change(options, name):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(options, name, 2)

@@ -98,18 +98,22 @@ class Settler:
         """Return jobs that were fetched and not started, however long that takes."""
         for pool_id in {held.pool_id for held in unstarted}:
             jobs = [held for held in unstarted if held.pool_id == pool_id]
-            queues = [queue for held in jobs for queue in queues_to_free(held, self._held)]
-            returns = [Return(held.job) for held in jobs]
             attempt = 0
-            while True:
+            while jobs:
                 try:
-                    await self._db.run(return_jobs(pool_id, returns, queues, again=attempt > 0))
+                    await self._db.run(self._return(pool_id, jobs, again=attempt > 0))
                     break
                 except Exception:
                     if not self._again:
                         raise
                 await asyncio.sleep(delay_after(attempt, LONGEST_PAUSE))
                 attempt += 1
+                # That try may have been heard, and this pool have taken some of them anew.
+                jobs = [held for held in jobs if self._held.get(held.job.id, held) is held]
+
+    def _return(self, pool_id: str, jobs: list[HeldJob], *, again: bool) -> Query[set[int]]:
+        queues = [queue for held in jobs for queue in queues_to_free(held, self._held)]
+        return return_jobs(pool_id, [Return(held.job) for held in jobs], queues, again=again)
 
     async def _got_through(self, outcome: Outcome, attempt: int) -> bool:
         """Not ours: did an earlier try that seemed to fail get through, or is the job lost?"""
