@@ -330,7 +330,7 @@ async def test_what_is_no_list_of_ids_is_refused(client, ids):
             await call(ids)
 
 
-@pytest.mark.parametrize("delay", [-MINUTE, 30, 1.5, None, "1 hour"])
+@pytest.mark.parametrize("delay", [-MINUTE, timedelta.max, 30, 1.5, None, "1 hour"])
 async def test_what_is_no_delay_is_refused(client, pool, sql, delay):
     job = await held_by(client, pool, NODE)
 

@@ -102,6 +102,7 @@ def recovering_jobs_of(
 def _check_delay(delay: timedelta) -> None:
     if not isinstance(delay, timedelta) or delay < timedelta(0):
         raise JobSpecError("recovery_delay", delay, "expected a timedelta from 0", "22023")
+    check_when("recovery_delay", delay)
 
 
 def _checked_pools(pool_ids: Iterable[str]) -> list[str]:
