@@ -1,6 +1,7 @@
 """What keeps a pool alive in the eyes of others: its heartbeat, and what follows if that is missed.
 
-All of it but the fence runs beside the worker's own loop, which a task may block.
+Heartbeat and watchdog run beside the worker's own loop, which a task may block; fence and sweeper
+run in it.
 """
 
 import asyncio

@@ -355,3 +355,15 @@ async def test_endings_of_several_ids_are_not_mixed():
     await it.settler.settle_all([Completed(held) for held in of(1) + of(2, pool_id="old")])
 
     assert [each.args[1] for each in it.database.asked] == ["p1", "old"]
+
+
+async def test_a_job_of_several_ids_that_is_not_ours_at_the_first_try_is_lost():
+    it = Scene(set(), set())
+
+    were_ours = await it.settler.settle_all(
+        [Completed(held) for held in of(1) + of(2, pool_id="old")]
+    )
+
+    # Nothing was tried before, so nothing can have got through.
+    assert were_ours == [False, False]
+    assert it.database.statements == ["finish_jobs"] * 2

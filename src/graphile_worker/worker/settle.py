@@ -88,11 +88,13 @@ class Settler:
         If that fails they are written one by one: what is wrong with one of them, or was freed and
         taken again since, must not touch the others.
         """
+        tried = 0
         if len({outcome.held.pool_id for outcome in outcomes}) == 1:
+            tried = 1
             with suppress(Exception):
                 held = await self._db.run(self._query_all(outcomes))
                 return [outcome.held.job.id in held for outcome in outcomes]
-        return [await self.settle(outcome, attempt=1) for outcome in outcomes]
+        return [await self.settle(outcome, attempt=tried) for outcome in outcomes]
 
     async def hand_back(self, unstarted: Sequence[HeldJob]) -> None:
         """Return jobs that were fetched and not started, however long that takes."""
