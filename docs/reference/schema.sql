@@ -411,6 +411,12 @@ ALTER TABLE ONLY graphile_worker_ext.pools
 ALTER TABLE ONLY graphile_worker_ext.recoveries
     ADD CONSTRAINT recoveries_pkey PRIMARY KEY (job_id);
 
+CREATE INDEX gwpy_free_jobs ON graphile_worker._private_jobs USING btree (task_id, priority, run_at, id) WHERE ((is_available = true) AND (job_queue_id IS NULL));
+
+CREATE INDEX gwpy_jobs_of_queues ON graphile_worker._private_jobs USING btree (job_queue_id, priority, run_at, id) INCLUDE (task_id) WHERE ((is_available = true) AND (job_queue_id IS NOT NULL));
+
+CREATE INDEX gwpy_queued_jobs ON graphile_worker._private_jobs USING btree (task_id, priority, run_at, id) INCLUDE (job_queue_id) WHERE ((is_available = true) AND (job_queue_id IS NOT NULL));
+
 CREATE INDEX jobs_main_index ON graphile_worker._private_jobs USING btree (priority, run_at) INCLUDE (id, task_id, job_queue_id) WHERE (is_available = true);
 
 CREATE INDEX jobs_no_queue_index ON graphile_worker._private_jobs USING btree (priority, run_at) INCLUDE (id, task_id) WHERE ((is_available = true) AND (job_queue_id IS NULL));

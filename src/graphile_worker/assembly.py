@@ -35,6 +35,7 @@ from graphile_worker.worker.context import Cancellation, Surroundings
 from graphile_worker.worker.listener import Listener
 from graphile_worker.worker.local_queue import LocalQueue
 from graphile_worker.worker.pool import WRITE_WITHIN, WorkerPool
+from graphile_worker.worker.prefetch import Prefetch
 from graphile_worker.worker.settle import Settler
 from graphile_worker.worker.source import DirectSource, JobSource
 from graphile_worker.worker.starts import Starts
@@ -184,10 +185,10 @@ def _check(plan: Blueprint) -> None:
             plan.options.max_pool_size,
             plan.options.concurrency,
         )
-    queue = plan.options.local_queue
-    if queue is not None and queue.size < plan.options.concurrency:
+    size = None if plan.options.local_queue is None else plan.options.local_queue.size
+    if size is not None and size < plan.options.concurrency:
         plan.logger.warning(
-            "local_queue.size is %s for %s jobs at once", queue.size, plan.options.concurrency
+            "local_queue.size is %s for %s jobs at once", size, plan.options.concurrency
         )
     if implementation() == "python":
         plan.logger.warning("psycopg runs in pure Python, several times slower: install [binary]")
@@ -223,11 +224,7 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
         # In a caller's transaction nothing can be tried again.
         again=not isinstance(own, BorrowedDatabase),
     )
-    batches = Batches(
-        settler,
-        complete_delay=options.complete_batch_delay,
-        fail_delay=options.fail_batch_delay,
-    )
+    batches = _batches(plan, parts, settler)
     recovery = options.recovery or RecoveryOptions()
     starts = Starts(own, parts.lease, plan.hooks, max_recoveries=recovery.max_recoveries)
     source = _source(plan, parts, settler, once=once)
@@ -268,18 +265,25 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
     )
 
 
-def _source(plan: Blueprint, parts: Parts, settler: Settler, *, once: bool) -> JobSource:
-    interval = plan.options.poll_interval
-    if plan.options.local_queue is None or isinstance(parts.databases.own, BorrowedDatabase):
-        return DirectSource(parts.claims, settler, plan.hooks, poll_interval=interval, once=once)
-    return LocalQueue(
-        parts.claims,
+def _batches(plan: Blueprint, parts: Parts, settler: Settler) -> Batches:
+    if isinstance(parts.databases.own, BorrowedDatabase):
+        # On a caller's one connection nothing happens beside anything else.
+        return Batches(settler)
+    return Batches(
         settler,
-        plan.hooks,
-        plan.options.local_queue,
-        poll_interval=interval,
-        once=once,
+        complete_delay=plan.options.complete_batch_delay,
+        fail_delay=plan.options.fail_batch_delay,
     )
+
+
+def _source(plan: Blueprint, parts: Parts, settler: Settler, *, once: bool) -> JobSource:
+    queue = plan.options.local_queue
+    common: dict[str, Any] = {"poll_interval": plan.options.poll_interval, "once": once}
+    if queue is None or isinstance(parts.databases.own, BorrowedDatabase):
+        return DirectSource(parts.claims, settler, plan.hooks, **common)
+    if queue.size is None:
+        return Prefetch(parts.claims, settler, plan.hooks, max_bytes=queue.max_bytes, **common)
+    return LocalQueue(parts.claims, settler, plan.hooks, queue, size=queue.size, **common)
 
 
 def _listener(plan: Blueprint, parts: Parts) -> Listener:

@@ -31,6 +31,7 @@ from graphile_worker.sql.administering import (
 from graphile_worker.sql.cleaning import CleanupTask, cleaning
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Plan
+from graphile_worker.sql.tuning import Tuning, applying_tuning, getting_tuning
 
 T = TypeVar("T")
 
@@ -188,6 +189,14 @@ class Client:
         """
         plan = cleaning(tasks, task_identifiers_to_keep, self._schemas)
         return await perform(self._db, plan)
+
+    async def tuning(self, *, conn: object = None) -> Tuning:
+        """Which settings of tables and server suit a queue, beside those that are set."""
+        return await self._perform(getting_tuning(self._schemas), conn)
+
+    async def apply_tuning(self) -> list[str]:
+        """Set what `tuning` says of the tables that this role owns; those that were changed."""
+        return await perform(self._db, applying_tuning(self._schemas))
 
     async def migrate(self) -> int:
         """Install or upgrade the schema; the level at which it then stands."""

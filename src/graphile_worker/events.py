@@ -81,6 +81,13 @@ class JobSucceeded(JobEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobSucceededLate(JobSucceeded):
+    """A JobSucceeded whose task raised after its own transaction had ended the job."""
+
+    name = "job:success:late"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobErrored(JobEvent):
     """An attempt failed, and that is written; every failed attempt, the last one too."""
 

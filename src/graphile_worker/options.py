@@ -75,19 +75,25 @@ class RefetchDelayOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalQueueOptions:
-    """Fetch `size` jobs at once and hold them until a worker is free.
+    """Fetch jobs before a worker is free for them.
 
-    What was held for `ttl` is handed back. No more is fetched than fits in `max_bytes`, by the size
-    of the payloads that came before.
+    As many as end here within a tenth of a second, none when jobs are slow. With `size` it is that
+    many at once instead, as in the reference: they are held for up to `ttl`, and after a fetch that
+    brought little the next one may wait for `refetch_delay`. No more is fetched than fits in
+    `max_bytes`, by the size of the payloads that came before.
     """
 
-    size: int
+    size: int | None = None
     ttl: timedelta = timedelta(minutes=5)
     refetch_delay: RefetchDelayOptions | None = None
     max_bytes: int = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        _check_counts(self, size=1, max_bytes=1)
+        _check_counts(self, max_bytes=1)
+        if self.size is not None:
+            _check_counts(self, size=1)
+        elif self.refetch_delay is not None:
+            raise ConfigurationError("refetch_delay is for a local queue with a size: give one")
         _check_durations(self)
         if not isinstance(self.refetch_delay, RefetchDelayOptions | None):
             raise ConfigurationError(
@@ -108,8 +114,9 @@ class WorkerOptions:
     them and hands their jobs back, to run again after `interrupted_job_retry_delay`. None waits for
     ever.
 
-    With a `local_queue` jobs are fetched ahead, many at once. With `complete_batch_delay` or
-    `fail_batch_delay` the ends of jobs are gathered for so long and written together.
+    Jobs are fetched ahead as `local_queue` says; None: only when a worker is free. The ends of jobs
+    are gathered for `complete_batch_delay` or `fail_batch_delay` and written together; zero: while
+    those before are written; None: each by itself.
 
     Without `recovery` nobody takes this worker's jobs before four hours if it dies, nor does it
     take those of others. A task that stands still for `blocked_after` is named in the log with
@@ -129,9 +136,9 @@ class WorkerOptions:
     interrupted_job_retry_delay: timedelta | None = None
     min_reset_locked_interval: timedelta = timedelta(minutes=8)
     max_reset_locked_interval: timedelta = timedelta(minutes=10)
-    local_queue: LocalQueueOptions | None = None
-    complete_batch_delay: timedelta | None = None
-    fail_batch_delay: timedelta | None = None
+    local_queue: LocalQueueOptions | None = field(default_factory=LocalQueueOptions)
+    complete_batch_delay: timedelta | None = timedelta(0)
+    fail_batch_delay: timedelta | None = timedelta(0)
     recovery: RecoveryOptions | None = field(default_factory=RecoveryOptions)
     blocked_after: timedelta | None = timedelta(seconds=5)
 

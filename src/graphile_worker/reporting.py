@@ -21,6 +21,7 @@ from graphile_worker.events import (
     JobRecovered,
     JobStarted,
     JobSucceeded,
+    JobSucceededLate,
     ListenFailed,
     ListenStarted,
     PoolEvent,
@@ -83,7 +84,7 @@ class _Lines:
 
     def _always(self) -> dict[type[Event], Callable[[Any], None]]:
         return {
-            JobSucceeded: self.failed_late,
+            JobSucceededLate: self.failed_late,
             JobErrored: self.errored,
             JobFailed: self.failed,
             JobLockLost: self.lock_lost,
@@ -112,17 +113,16 @@ class _Lines:
     def job_started(self, event: JobStarted) -> None:
         self._job(event).debug("began job %s (%s)", event.job.id, event.job.task_identifier)
 
-    def failed_late(self, event: JobSucceeded) -> None:
-        if event.late_error is not None:
-            self._job(event).warning(
-                "job %s was done with its own transaction, then its task raised %s",
-                event.job.id,
-                error_line(event.late_error),
-                exc_info=event.late_error,
-            )
+    def failed_late(self, event: JobSucceededLate) -> None:
+        assert event.late_error is not None
+        self._job(event).warning(
+            "job %s was done with its own transaction, then its task raised %s",
+            event.job.id,
+            error_line(event.late_error),
+            exc_info=event.late_error,
+        )
 
     def succeeded(self, event: JobSucceeded) -> None:
-        self.failed_late(event)
         milliseconds = event.duration.total_seconds() * 1000
         job = event.job
         self._job(event).info(

@@ -6,7 +6,6 @@ import signal
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -158,6 +157,7 @@ class Runner:
         )
         self._handle_signals = handle_signals
         self._main: asyncio.Task[None] | None = None
+        self._working: asyncio.Task[Any] | None = None
         self._parts: Parts | None = None
 
     # For programs
@@ -207,6 +207,28 @@ class Runner:
         """Hand back at once what runs."""
         self._begin_to_stop(lambda pool: pool.stop_forcefully(reason))
         await self.wait()
+
+    def let_finish(self) -> None:
+        """Take no more jobs, and end once those that run have, however long they take."""
+        if self._parts is not None:
+            self._parts.pool.finish()
+
+    def stop_by(self, number: signal.Signals) -> None:
+        """Begin to stop, as after a first signal; fine when it stops already."""
+        if self._parts is None:
+            self._leave_by(number)
+        elif not self._parts.pool.is_stopping:
+            self.hooks.emit(GracefulShutdown(signal=number.name))
+            self._parts.pool.stop_gracefully(f"heard {number.name}")
+
+    def kill_by(self, number: signal.Signals) -> None:
+        """Hand back at once what runs, as after a second signal."""
+        if self._parts is None:
+            self._leave_by(number)
+            return
+        self.forced_by = number
+        self.hooks.emit(ForcefulShutdown(signal=number.name))
+        self._parts.pool.stop_forcefully(f"heard {number.name}")
 
     async def run_once(self) -> int:
         """Run every job that is ready, and those that become so meanwhile; how many were run."""
@@ -287,9 +309,9 @@ class Runner:
     async def _assembled(
         self, databases: WorkerDatabases, *, once: bool = False
     ) -> AsyncIterator[Parts]:
+        self._working = asyncio.current_task()
         # Until the very end: a signal in its last moments must not cost a job.
-        hear = heard_by(partial(self._on_signal, asyncio.current_task()))
-        with hear if self._handle_signals else nullcontext():
+        with heard_by(self._on_signal) if self._handle_signals else nullcontext():
             async with assembled(self._plan, databases, once=once) as parts:
                 self._parts = parts
                 yield parts
@@ -303,21 +325,17 @@ class Runner:
         self.hooks.emit(RunnerStarted(pool_id=parts.pool.id, tasks=names))
         await parts.pool.run()
 
-    def _on_signal(self, starting: asyncio.Task[Any] | None, number: signal.Signals) -> None:
-        if self._parts is None:
-            # There is nothing to stop yet.
-            self.forced_by = number
-            if starting is not None:
-                starting.cancel()
-            return
-        pool = self._parts.pool
-        if not pool.is_stopping:
-            self.hooks.emit(GracefulShutdown(signal=number.name))
-            pool.stop_gracefully(f"heard {number.name}")
-            return
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._parts is not None and self._parts.pool.is_stopping:
+            self.kill_by(number)
+        else:
+            self.stop_by(number)
+
+    def _leave_by(self, number: signal.Signals) -> None:
+        """There is nothing to stop yet."""
         self.forced_by = number
-        self.hooks.emit(ForcefulShutdown(signal=number.name))
-        pool.stop_forcefully(f"heard {number.name}")
+        if (starting := self._working or self._main) is not None:
+            starting.cancel()
 
     def _begin_to_stop(self, how: Callable[[WorkerPool], None]) -> None:
         if self._main is None or self._main.done():

@@ -388,13 +388,17 @@ class Signature:
         self.takes_context = bool(parameters) and _is_context(fn, parameters[0])
         self._parameters = parameters[1:] if self.takes_context else parameters
         _check_parameters(fn, self._parameters)
+        self.takes_whole_payload = any(each.kind is _WHOLE for each in self._parameters)
+        # By name, and whether it must be given; and that of `**rest`.
+        self._names = [
+            (each.name, each.default is inspect.Parameter.empty)
+            for each in self._parameters
+            if each.kind is not _REST
+        ]
+        self._rest = next((each.name for each in self._parameters if each.kind is _REST), None)
         self._call = inspect.Signature(self._parameters)
         self._readers: dict[str, Reader] | None = None
         self._read_early()
-
-    @property
-    def takes_whole_payload(self) -> bool:
-        return bool(self._parameters) and self._parameters[0].kind is _WHOLE
 
     def payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The payload of a call with these arguments, checked as the worker will check it."""
@@ -434,16 +438,15 @@ class Signature:
 
     def _named(self, payload: dict[str, Any], readers: dict[str, Reader]) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for parameter in self._parameters:
-            name = parameter.name
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                rest = payload.keys() - found.keys()
-                given = [key for key in payload if key in rest and not key.startswith("_")]
-                found |= {key: _read(readers[name], payload[key], key) for key in given}
-            elif name in payload:
+        for name, is_required in self._names:
+            if name in payload:
                 found[name] = _read(readers[name], payload[name], name)
-            elif parameter.default is inspect.Parameter.empty:
+            elif is_required:
                 raise Mismatch(name, "missing")
+        if self._rest is not None:
+            rest = payload.keys() - found.keys()
+            given = [key for key in payload if key in rest and not key.startswith("_")]
+            found |= {key: _read(readers[self._rest], payload[key], key) for key in given}
         return found
 
     def _read_early(self) -> None:
@@ -496,6 +499,7 @@ class PositionalSignature:
 
 
 _WHOLE = inspect.Parameter.POSITIONAL_ONLY
+_REST = inspect.Parameter.VAR_KEYWORD
 _POSITIONAL = (_WHOLE, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 

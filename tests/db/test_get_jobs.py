@@ -538,11 +538,12 @@ def test_a_fetch_from_twenty_thousand_jobs_reads_an_index(pool, sql, schema, lim
     nodes = list(scans_of_jobs(explain_get_jobs(sql, pool, schema, limit)))
 
     assert {node["Node Type"] for node in nodes}.isdisjoint({"Seq Scan", "Bitmap Heap Scan"})
-    assert max(node["Actual Rows"] * node["Actual Loops"] for node in nodes) <= 100
+    assert max(node["Actual Rows"] * node["Actual Loops"] for node in nodes) <= 2 * limit + 50
 
 
 def explain_get_jobs(sql: Sql, pool: Pool, schema: str, limit: int) -> dict[str, Any]:
-    text = render_bytes("get_jobs", Schemas.named(schema))
+    name = "get_jobs" if pool.has_indexes else "get_jobs_unindexed"
+    text = render_bytes(name, Schemas.named(schema))
     args = (pool.id, list(pool.tasks), ["flag"], limit, None)
     explained = sql.connection.execute(b"explain (analyze, format json) " + text, args).fetchone()
     assert explained is not None
@@ -551,7 +552,9 @@ def explain_get_jobs(sql: Sql, pool: Pool, schema: str, limit: int) -> dict[str,
 
 
 def scans_of_jobs(node: dict[str, Any]) -> Any:
-    if node.get("Relation Name") == "_private_jobs" and "Scan" in node["Node Type"]:
+    is_scan = node.get("Relation Name") == "_private_jobs" and "Scan" in node["Node Type"]
+    # Some are for tables that look otherwise.
+    if is_scan and node["Actual Loops"]:
         yield node
     for below in node.get("Plans", ()):
         yield from scans_of_jobs(below)

@@ -161,7 +161,7 @@ async def test_idle_workers_that_nobody_needs_stay_idle(start, recorder, sql):
     async def work(payload: object) -> None:
         await may_end.wait()
 
-    await start({"work": work}, concurrency=8, poll_interval=HOUR)
+    await start({"work": work}, concurrency=8, poll_interval=HOUR, local_queue=None)
     await fall_asleep(recorder, sql, workers=8)
 
     sql.run("select :schema.add_job('work')")
@@ -252,7 +252,7 @@ class LateAnswers:
     ],
 )
 async def test_a_notification_that_says_nothing_wakes_one_worker(start, recorder, sql, payload):
-    await start({"work": nothing}, concurrency=2, poll_interval=HOUR)
+    await start({"work": nothing}, concurrency=2, poll_interval=HOUR, local_queue=None)
     await fall_asleep(recorder, sql, workers=2)
 
     sql.run("select pg_notify('jobs:insert', $1)", payload)

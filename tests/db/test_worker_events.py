@@ -120,7 +120,7 @@ async def run_one(start: Start, recorder: Recorder, task: Any, **job: Any) -> li
 async def test_a_job_that_succeeds_starts_succeeds_and_is_complete(start, recorder, sql):
     sql.run("select :schema.add_job('work')")
 
-    await start({"work": nothing}, poll_interval=HOUR)
+    await start({"work": nothing}, poll_interval=HOUR, complete_batch_delay=None)
     await recorder.wait_for(JobFinished)
 
     names = named(recorder, "worker:getJob", "job:")

@@ -151,7 +151,8 @@ def check(sql: Sql, count: int) -> dict[str, int]:
     assert sql.value("select count(distinct job) from ran") == count
     attempts = dict(sql.run("select attempts, count(*) from gone group by attempts"))
     assert attempts == {1: count * 9 // 10, 2: count // 10}
-    assert sql.value("select count(*) from held") == count + count // 10
+    # What was fetched ahead and waited for too long was handed back, and held again.
+    assert sql.value("select count(*) from held") >= count + count // 10
     assert sql.value("select count(*) from held where ended is null") == 0
     assert sql.value(OVERLAPS) == 0
     locked = "select count(*) from :schema._private_job_queues where locked_by is not null"

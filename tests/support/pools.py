@@ -15,8 +15,10 @@ from graphile_worker.sql.holding import (
     HeldJob,
     Return,
     fail_jobs,
+    find_indexes,
     finish_jobs,
     get_jobs,
+    get_jobs_unindexed,
     get_task_ids,
     register_tasks,
     return_jobs,
@@ -32,18 +34,21 @@ class Pool:
     connection: BlockingConnection
     tasks: dict[int, str] = field(default_factory=dict)
     id: str = "pool"
+    has_indexes: bool = True
 
     def knows(self, *identifiers: str) -> "Pool":
         self.connection.run(register_tasks(list(identifiers)))
         self.tasks = self.connection.run(get_task_ids(list(identifiers)))
+        self.has_indexes = self.connection.run(find_indexes())
         return self
 
     def named(self, id: str, connection: BlockingConnection | None = None) -> "Pool":
         """Another pool of the same tasks, perhaps with a session of its own."""
-        return Pool(connection or self.connection, self.tasks, id)
+        return Pool(connection or self.connection, self.tasks, id, self.has_indexes)
 
     def take(self, limit: int = 1, **more: Any) -> list[HeldJob]:
-        return self.connection.run(get_jobs(self.id, self.tasks, limit=limit, **more))
+        fetch = get_jobs if self.has_indexes else get_jobs_unindexed
+        return self.connection.run(fetch(self.id, self.tasks, limit=limit, **more))
 
     def take_one(self) -> HeldJob:
         (held,) = self.take()

@@ -13,7 +13,12 @@ from graphile_worker.lease import Lease
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.sql.query import Query
 from graphile_worker.worker import claims as claims_module
-from graphile_worker.worker.claims import DOUBT_LASTS, SETTLE_EVERY, Claims
+from graphile_worker.worker.claims import (
+    DOUBT_LASTS,
+    LOOK_AT_TASKS_EVERY,
+    SETTLE_EVERY,
+    Claims,
+)
 from tests.support.jobs import make_job
 
 HAND_BACK = "return_unheld_jobs"
@@ -36,6 +41,7 @@ class FakeDatabase:
         self.asked: list[Query[Any]] = []
         self.ready: list[tuple[int, int | None]] = []
         self.errors: list[BaseException] = []
+        self.has_indexes = True
         # What happens between a fetch and its answer.
         self.meanwhile: Callable[[], None] = lambda: None
 
@@ -44,7 +50,9 @@ class FakeDatabase:
         match query.statement:
             case "get_task_ids":
                 return {1: "resize"}
-            case "get_jobs":
+            case "find_indexes":
+                return self.has_indexes
+            case "get_jobs" | "get_jobs_unindexed":
                 return self._taken(str(query.args[0]))
             case _:
                 assert query.statement == HAND_BACK
@@ -179,6 +187,29 @@ async def test_a_heartbeat_that_is_missed_while_a_fetch_is_prepared_is_noticed(i
 
     assert "get_jobs" not in it.database.statements
     assert not claims.in_doubt
+
+
+@pytest.mark.parametrize(
+    ("has_indexes", "statement"), [(True, "get_jobs"), (False, "get_jobs_unindexed")]
+)
+async def test_a_schema_without_our_indexes_is_asked_in_another_way(it, has_indexes, statement):
+    it.database.has_indexes = has_indexes
+    it.ready(1)
+
+    assert await it.take() == [1]
+
+    assert it.database.statements == ["get_task_ids", "find_indexes", statement]
+
+
+async def test_indexes_that_were_made_meanwhile_are_used(it, clock):
+    it.database.has_indexes = False
+    await it.take()
+    it.database.has_indexes = True
+
+    clock.now += LOOK_AT_TASKS_EVERY + 1
+    await it.take()
+
+    assert it.database.statements[-1] == "get_jobs"
 
 
 # Another id

@@ -60,6 +60,7 @@ REFERENCE = {
     "stop",
 }
 OURS = {
+    "job:success:late",
     "job:lockLost",
     "job:interrupted",
     "job:recovered",

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphile_worker import jobs
 from graphile_worker.errors import JobSpecError, SchemaMissing, SchemaTooNew, SchemaTooOld
 from graphile_worker.jobs import EARLIEST, EPOCH, LATEST, JobKeyMode, JobSpec, moment
 from tests.support.jobs import make_job
@@ -273,8 +274,8 @@ def test_flags_are_the_keys_of_the_stored_object(stored, flags):
 
 
 def test_a_payload_is_decoded_once_and_only_when_asked(monkeypatch):
-    loads = Mock(wraps=json.loads)
-    monkeypatch.setattr(json, "loads", loads)
+    loads = Mock(wraps=jobs._decoded)
+    monkeypatch.setattr(jobs, "_decoded", loads)
     job = make_job(payload_text='{"a": [1]}')
 
     assert loads.call_count == 0

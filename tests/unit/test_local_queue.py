@@ -32,8 +32,9 @@ from graphile_worker.sql.query import Query
 from graphile_worker.worker import local_queue as local_queue_module
 from graphile_worker.worker import settle as settle_module
 from graphile_worker.worker.claims import Claims
-from graphile_worker.worker.local_queue import STEPS, LocalQueue, Mode, next_limit
+from graphile_worker.worker.local_queue import STEPS, LocalQueue, Mode
 from graphile_worker.worker.settle import Settler
+from graphile_worker.worker.shelf import next_limit
 from tests.support.jobs import make_job
 from tests.support.recorder import until
 
@@ -83,12 +84,16 @@ class FakeSettler:
 
     def __init__(self) -> None:
         self.writes: list[list[int]] = []
+        self.offered: list[int] = []
         self.answering = asyncio.Event()
         self.answering.set()
 
     async def hand_back(self, unstarted: list[HeldJob]) -> None:
         self.writes.append([held.job.id for held in unstarted])
         await self.answering.wait()
+
+    async def offer(self, count: int) -> None:
+        self.offered.append(count)
 
 
 class Scene:
@@ -111,7 +116,9 @@ class Scene:
         claims: Any = self.claims
         settler: Any = self.settler
         options = LocalQueueOptions(size=size, ttl=ttl, refetch_delay=delay)
-        self.queue = LocalQueue(claims, settler, self.hooks, options, poll_interval=poll, once=once)
+        self.queue = LocalQueue(
+            claims, settler, self.hooks, options, size=size, poll_interval=poll, once=once
+        )
         self.hooks.on(PoolEvent)(self.events.append)
         self.modes: list[str] = []
         self.hooks.on(LocalQueueModeChanged)(lambda event: self.modes.append(event.new_mode))
@@ -1120,9 +1127,7 @@ def taken(count: int, letters: int) -> list[HeldJob]:
     ],
 )
 def test_the_next_fetch_asks_for_what_fits_by_those_that_came(limit, size, max_bytes, came, then):
-    options = LocalQueueOptions(size=size, max_bytes=max_bytes)
-
-    assert next_limit(limit, options, came) == then
+    assert next_limit(limit, size, max_bytes, came) == then
 
 
 @pytest.mark.parametrize(("size", "first"), [(10, 10), (100, 100), (500, 100)])

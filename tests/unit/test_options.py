@@ -284,13 +284,25 @@ def test_unless_said_otherwise_jobs_are_held_as_long_as_in_the_reference():
     assert queue.max_bytes == 64 * 1024 * 1024
 
 
-def test_a_local_queue_needs_a_size():
-    with pytest.raises(TypeError, match="size"):
-        LocalQueueOptions()  # type: ignore[call-arg]
+@pytest.mark.feature("F98")
+def test_a_local_queue_without_a_size_goes_by_time():
+    assert WorkerOptions().local_queue == LocalQueueOptions(size=None)
+    assert WorkerOptions(local_queue=None).local_queue is None
+
+
+def test_a_refetch_delay_is_for_a_local_queue_with_a_size():
+    refused = queue_refusal(size=None, refetch_delay=RefetchDelayOptions())
+    assert refused == "refetch_delay is for a local queue with a size: give one"
+
+
+@pytest.mark.feature("F292", "F293")
+def test_the_ends_of_jobs_are_written_together_without_waiting_for_more():
+    assert WorkerOptions().complete_batch_delay == timedelta(0)
+    assert WorkerOptions().fail_batch_delay == timedelta(0)
 
 
 @pytest.mark.feature("F98")
-@pytest.mark.parametrize("value", [0, -1, "10", 10.0, True, None])
+@pytest.mark.parametrize("value", [0, -1, "10", 10.0, True])
 @pytest.mark.parametrize("name", ["size", "max_bytes"])
 def test_a_local_queue_holds_a_job_at_least(name, value):
     assert queue_refusal(**{name: value}) == f"{name} must be an integer from 1, got {value!r}"
@@ -349,14 +361,6 @@ def test_a_threshold_is_an_integer_that_is_large_enough(name, value, least):
 )
 def test_jobs_gather_for_a_duration(value, message):
     assert delay_refusal(duration=value) == message
-
-
-@pytest.mark.feature("F98")
-def test_there_is_no_local_queue_unless_it_is_asked_for():
-    assert WorkerOptions().local_queue is None
-
-    queue = LocalQueueOptions(size=10)
-    assert WorkerOptions(local_queue=queue).local_queue is queue
 
 
 @pytest.mark.parametrize("value", [True, 500, "500", {"size": 500}, RefetchDelayOptions()])

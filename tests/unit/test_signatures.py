@@ -108,7 +108,7 @@ def test_a_spec_has_the_identifier_the_payload_and_the_seven_options():
 
 @pytest.mark.feature("F39")
 def test_whatever_may_join_a_transaction_takes_it_by_the_same_name():
-    on_our_own = {"cleanup", "migrate", "check_schema", "close", "release"}
+    on_our_own = {"cleanup", "apply_tuning", "migrate", "check_schema", "close", "release"}
 
     for name in METHODS:
         takes_it = "conn" in inspect.signature(getattr(client.Client, name)).parameters

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy
 
 from graphile_worker.jobs import JobSpec, When
-from graphile_worker.sql import admin, holding, jobs, migrations, workers
+from graphile_worker.sql import admin, holding, jobs, migrations, storage, workers
 from graphile_worker.sql.identifiers import Schemas, quote_identifier
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import (
@@ -62,7 +62,7 @@ def _asks(function: object, module: ModuleType) -> bool:
 def _questions() -> list[Callable[..., Query[Any]]]:
     return [
         function
-        for module in (jobs, holding, workers, admin, migrations)
+        for module in (jobs, holding, workers, admin, storage, migrations)
         for function in vars(module).values()
         if _asks(function, module)
     ]

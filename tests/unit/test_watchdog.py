@@ -19,7 +19,7 @@ from graphile_worker.maintenance import watchdog as watchdog_module
 from graphile_worker.maintenance.watchdog import Watchdog
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.tasks import Task
-from graphile_worker.worker.context import BlockingContext, Cancellation, Context, Surroundings
+from graphile_worker.worker.context import Cancellation, Context, Surroundings
 from graphile_worker.worker.outcomes import Completed
 from graphile_worker.worker.run_job import job_of, run_job
 from graphile_worker.worker.threads import Threads
@@ -92,8 +92,7 @@ class Scene:
         task: Task[..., Any] = Tasks[None]().task(name="resize", **options)(function)
         held = HeldJob(make_job(id=7, locked_by=pool_id), None)
         context = Context(held, "w1", surroundings())
-        blocking = BlockingContext(context, surroundings())
-        outcome = await run_job(task, context, blocking, self.threads, Hooks())
+        outcome = await run_job(task, context, self.threads, Hooks())
         assert isinstance(outcome, Completed), outcome
 
 

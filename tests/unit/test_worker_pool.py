@@ -82,6 +82,12 @@ class FakeSource:
         for each in ends:
             each.cancel()
 
+    def take(self) -> HeldJob | None:
+        return None
+
+    def ran(self, seconds: float) -> None:
+        pass
+
     async def next(self, worker_id: str) -> HeldJob | None:
         if self.error is not None:
             error, self.error = self.error, None
@@ -129,6 +135,9 @@ class FakeStarts:
         self.asked = asyncio.Event()
         self.answering = asyncio.Event()
         self.answering.set()
+
+    def must_ask(self, held: HeldJob) -> bool:
+        return True
 
     async def begin(self, held: HeldJob) -> Interrupted | None:
         self.asked.set()

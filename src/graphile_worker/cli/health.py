@@ -30,14 +30,20 @@ class Pulse:
             await asyncio.sleep(TURN_EVERY)
 
 
+def always() -> bool:
+    return True
+
+
 @asynccontextmanager
-async def health_server(port: int | None, is_ready: Callable[[], bool]) -> AsyncIterator[int]:
+async def health_server(
+    port: int | None, is_ready: Callable[[], bool], is_alive: Callable[[], bool] = always
+) -> AsyncIterator[int]:
     """Answer on this port while it lasts; which port, as 0 means any. Without a port, nothing."""
     if port is None:
         yield 0
         return
     pulse = Pulse()
-    checks = {"/livez": lambda: pulse.alive, "/readyz": is_ready}
+    checks = {"/livez": lambda: pulse.alive and is_alive(), "/readyz": is_ready}
     server = _bound(port, _handler(checks))
     serving = threading.Thread(
         target=server.serve_forever, args=(0.05,), name="health", daemon=True

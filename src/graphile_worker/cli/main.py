@@ -9,6 +9,7 @@ import psycopg
 from graphile_worker.cli.commands.bench import bench
 from graphile_worker.cli.commands.migrate import migrate
 from graphile_worker.cli.commands.run import cleanup_tasks, say, work
+from graphile_worker.cli.commands.tune import tune
 from graphile_worker.cli.settings import (
     WorkerSettings,
     current_settings,
@@ -40,6 +41,7 @@ def command(context: click.Context, /, cleanup: tuple[str, ...], **flags: Any) -
 
 command.add_command(migrate)
 command.add_command(bench)
+command.add_command(tune)
 
 
 def main() -> None:

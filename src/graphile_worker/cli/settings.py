@@ -1,5 +1,6 @@
 """Flags over environment: what was given, and nothing about what holds otherwise."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +13,8 @@ from graphile_worker.options import RecoveryOptions, default_schema
 from graphile_worker.sql.cleaning import CleanupTask
 
 Command = Callable[..., Any]
+
+AT_LEAST_1 = click.IntRange(min=1)
 
 
 @dataclass(slots=True)
@@ -38,14 +41,19 @@ class WorkerSettings:
     cleanup: tuple[CleanupTask, ...]
     crontab: str | None
     jobs: int | None
+    processes: int | None
+    max_jobs: int | None
+    max_memory: int | None
     max_pool_size: int | None
     poll_interval: int | None
     no_prepared_statements: bool
     no_listen: bool
     recovery_threshold: int | None
     no_recovery: bool
+    loop: str | None
     log_format: str
     health_port: int | None
+    parent: int | None
 
     def check(self) -> None:
         if self.once and self.schema_only:
@@ -54,6 +62,10 @@ class WorkerSettings:
             raise ConfigurationError("--crontab: this release has no cron yet")
         if self.no_recovery and self.recovery_threshold is not None:
             raise ConfigurationError("--no-recovery and --recovery-threshold exclude each other")
+        if self.max_memory is not None and self.processes is None:
+            raise ConfigurationError("--max-memory needs a parent that looks: add --processes 1")
+        if self.processes is not None and sys.platform == "win32":
+            raise ConfigurationError("--processes: not on Windows")
 
     def given_options(self) -> dict[str, Any]:
         """What was given of WorkerOptions, by its names there."""
@@ -96,6 +108,23 @@ WORKER_FLAGS = (
     click.option("--crontab", metavar="PATH", help="The crontab (default: ./crontab)."),
     click.option("-j", "--jobs", type=int, help="Jobs to run at once (default: 1)."),
     click.option(
+        "-p",
+        "--processes",
+        type=AT_LEAST_1,
+        help="Run so many worker processes under a parent that restarts them.",
+    ),
+    click.option(
+        "--max-jobs",
+        type=AT_LEAST_1,
+        help="End after so many jobs; with --processes, be replaced.",
+    ),
+    click.option(
+        "--max-memory",
+        type=AT_LEAST_1,
+        metavar="MB",
+        help="Replace a process that holds more memory, in megabytes.",
+    ),
+    click.option(
         "-m", "--max-pool-size", type=int, help="Connections to the database (default: 10)."
     ),
     click.option(
@@ -126,6 +155,11 @@ WORKER_FLAGS = (
         + ".",
     ),
     click.option(
+        "--loop",
+        type=click.Choice(["asyncio", "uvloop"]),
+        help="The event loop (default: uvloop where it is installed).",
+    ),
+    click.option(
         "--log-format",
         type=click.Choice(["text", "json"]),
         default="text",
@@ -134,6 +168,8 @@ WORKER_FLAGS = (
     click.option(
         "--health-port", type=int, metavar="PORT", help="Serve /livez and /readyz on this port."
     ),
+    # What a parent tells the processes that it starts: the number of their line to it.
+    click.option("--parent", type=int, hidden=True),
 )
 
 

@@ -16,17 +16,29 @@ from graphile_worker.errors import (
     SchemaTooNew,
     SchemaTooOld,
 )
-from graphile_worker.sql.failures import CLASHES, NOT_ALLOWED, sqlstate_of
+from graphile_worker.sql.failures import (
+    CANCELLED,
+    CLASHES,
+    IN_TRANSACTION,
+    LOCK_NOT_AVAILABLE,
+    NOT_ALLOWED,
+    TRANSIENT,
+    sqlstate_of,
+)
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.migrations import (
     EXT_STEPS,
+    INDEXES,
     LEVEL,
     Catalogue,
+    Indexes,
     Ledger,
+    find_jobs,
     get_ext_ledger,
     get_ledger,
     get_ledger_level,
     inspect_database,
+    inspect_indexes,
     script,
 )
 from graphile_worker.sql.query import Atomic, Pause, Plan, Query
@@ -40,6 +52,13 @@ OLDEST_LEVEL = 18
 # Another installer may be on its way up: only what has not moved for this long stands still.
 STILL_SECONDS = 10.0
 LOOK_EVERY = 0.25
+
+# The step that a role may leave out, and that is taken whenever what it makes is missing.
+INDEX_STEP = "0003_indexes"
+
+# Why building an index beside others may fail, which is no reason not to start: they do the same,
+# or hold a lock for too long, or it takes too long, or a lent connection is in a transaction.
+IN_THE_WAY = CLASHES | TRANSIENT | {LOCK_NOT_AVAILABLE, CANCELLED, IN_TRANSACTION}
 
 FUNCTIONS = frozenset(
     {
@@ -78,7 +97,8 @@ class Move(Enum):
 def migrating(schemas: Schemas) -> Plan[int]:
     """Install or upgrade both schemas; the level at which the shared one then stands."""
     level = yield from _bring_up_shared(schemas)
-    yield from _bring_up_companion(schemas)
+    has_companion = yield from _bring_up_companion(schemas)
+    yield from _bring_up_indexes(schemas, has_companion)
     return level
 
 
@@ -194,13 +214,16 @@ def _scripts(move: Move, catalogue: Catalogue) -> tuple[str, ...]:
     return _WORK[move]
 
 
-def _bring_up_companion(schemas: Schemas) -> Plan[None]:
+def _bring_up_companion(schemas: Schemas) -> Plan[bool]:
+    """Is it there?"""
     catalogue: Catalogue = yield inspect_database(schemas)
     try:
         if not catalogue.has_ext_schema:
             yield from _unless_blocked("ext/schema")
         known: int = (yield get_ext_ledger()) if catalogue.has_ext_ledger else 0
         for step in EXT_STEPS[known:]:
+            if step == INDEX_STEP:
+                continue
             yield from _unless_blocked(f"ext/{step}")
     except Exception as error:
         if sqlstate_of(error) != NOT_ALLOWED:
@@ -210,6 +233,72 @@ def _bring_up_companion(schemas: Schemas) -> Plan[None]:
             "hours. Let the owner run `graphile-worker migrate`",
             schemas.companion,
         )
+        return False
+    return True
+
+
+def _bring_up_indexes(schemas: Schemas, has_companion: bool) -> Plan[None]:
+    """Make what is missing of our indexes. Without them all works, only slower."""
+    indexes: Indexes = yield inspect_indexes(schemas)
+    if not indexes.missing:
+        return
+    if not indexes.may_be_made:
+        logger.warning(
+            "this role does not own the tables of schema %r and makes no indexes there: fetching "
+            "gets slower with what else lies in the queue. Let the owner run "
+            "`graphile-worker migrate`",
+            schemas.shared,
+        )
+        return
+    *making, entering = script(f"ext/{INDEX_STEP}")
+    if indexes.unready or (yield find_jobs()):
+        is_done = yield from _build_concurrently(schemas)
+    else:
+        is_done = yield from _build_at_once(tuple(making))
+    if is_done and has_companion:
+        yield entering
+
+
+def _build_at_once(making: tuple[Query[Any], ...]) -> Plan[bool]:
+    try:
+        yield Atomic(making)
+    except Exception as error:
+        if sqlstate_of(error) not in CLASHES:
+            raise
+        # Somebody else makes them.
+        return False
+    return True
+
+
+def _build_concurrently(schemas: Schemas) -> Plan[bool]:
+    """Make our indexes while others use the table, or wait a while for whoever makes them."""
+    creating, dropping = script("ext/indexes_concurrently"), script("ext/indexes_drop")
+    for _ in range(int(STILL_SECONDS / LOOK_EVERY)):
+        indexes: Indexes = yield inspect_indexes(schemas)
+        if not indexes.missing:
+            return True
+        if indexes.are_being_built:
+            yield Pause(LOOK_EVERY)
+            continue
+        at = indexes.missing[0]
+        try:
+            # What nobody builds any more was left half built.
+            if INDEXES[at] in indexes.unready:
+                yield dropping[at]
+            yield creating[at]
+        except Exception as error:
+            if sqlstate_of(error) not in IN_THE_WAY:
+                raise
+            if sqlstate_of(error) not in CLASHES | TRANSIENT:
+                break
+        yield Pause(LOOK_EVERY)
+    logger.warning(
+        "the indexes of schema %r are not complete: either somebody else builds them at this "
+        "moment, or something is in their way. They are used as soon as they are complete; see "
+        "`graphile-worker migrate`",
+        schemas.shared,
+    )
+    return False
 
 
 def _unless_blocked(path: str) -> Plan[None]:

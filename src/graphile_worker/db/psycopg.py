@@ -1,10 +1,12 @@
 """Our own database for async code: autocommit psycopg connections, as many as are needed."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
 from typing import TypeVar
+from weakref import WeakSet
 
 from psycopg import AsyncConnection, AsyncRawCursor, OperationalError, pq
 from psycopg.pq import TransactionStatus
@@ -20,6 +22,10 @@ from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import render_bytes
 
 T = TypeVar("T")
+
+# Seconds. A statement that takes longer may follow a plan that was made for another table: one made
+# while there were no jobs reads all of them, until the next analyze, however many have come since.
+SLOW = 0.1
 
 
 def implementation() -> str:
@@ -96,7 +102,11 @@ class PsycopgDatabase:
 
     async def _run_once(self, query: Query[T]) -> T:
         async with self._connections().take() as connection, self._limit():
-            return await PsycopgConnection(connection, self.schemas).run(query)
+            began = time.monotonic()
+            answer = await PsycopgConnection(connection, self.schemas).run(query)
+            if time.monotonic() - began > SLOW:
+                self._connections().distrust(connection)
+            return answer
 
     def _limit(self) -> AbstractAsyncContextManager[object]:
         if self._answer_within is None:
@@ -132,6 +142,7 @@ class _OpenConnections:
         self._turns = asyncio.Semaphore(max_size)
         # The one used last is used next: the others can fall asleep.
         self._idle: list[AsyncConnection[TupleRow]] = []
+        self._distrusted: WeakSet[AsyncConnection[TupleRow]] = WeakSet()
         self._closed = False
 
     @asynccontextmanager
@@ -143,6 +154,10 @@ class _OpenConnections:
             finally:
                 await self._give_back(connection)
 
+    def distrust(self, connection: AsyncConnection[TupleRow]) -> None:
+        """Let its server plan anew before it is used again."""
+        self._distrusted.add(connection)
+
     async def close(self) -> None:
         self._closed = True
         await self._close_idle()
@@ -151,9 +166,15 @@ class _OpenConnections:
         while self._idle:
             connection = self._idle.pop()
             if await _answers(connection):
+                await self._forget_plans(connection)
                 return connection
             await connection.close()
         return None
+
+    async def _forget_plans(self, connection: AsyncConnection[TupleRow]) -> None:
+        if connection in self._distrusted:
+            self._distrusted.discard(connection)
+            await connection.execute("discard plans")
 
     async def _give_back(self, connection: AsyncConnection[TupleRow]) -> None:
         if connection.closed:

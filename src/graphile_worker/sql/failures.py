@@ -15,6 +15,8 @@ MISSING = frozenset({"3F000", "42P01", "42883", "42704"})
 
 NOT_ALLOWED = "42501"
 LOCK_NOT_AVAILABLE = "55P03"
+IN_TRANSACTION = "25001"
+CANCELLED = "57014"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,24 @@
 """Queries by which a pool takes jobs and lets go of them; the latter are fenced by its id."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from graphile_worker.jobs import Job, When
 from graphile_worker.sql.jobs import JOB_COLUMNS, read_job, when_args
 from graphile_worker.sql.query import Query, Row, read_nothing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HeldJob:
-    """A job that this pool has locked, and the row of its named queue."""
+    """A job that this pool has locked, the row of its named queue, and when we got it.
+
+    One is made for every job: not frozen, which would take three times as long.
+    """
 
     job: Job
     queue_id: int | None
+    taken_at: float = field(default=0.0, compare=False)
 
     @property
     def pool_id(self) -> str:
@@ -48,6 +52,11 @@ def get_task_ids(identifiers: list[str]) -> Query[dict[int, str]]:
     return Query("get_task_ids", (identifiers,), lambda rows: {row[0]: row[1] for row in rows})
 
 
+def find_indexes() -> Query[bool]:
+    """Can `get_jobs` be used, or does it lack its indexes? Asked by those who have a task."""
+    return Query("find_indexes", (), lambda rows: bool(rows[0][0]))
+
+
 def get_jobs(
     pool_id: str,
     tasks: Mapping[int, str],
@@ -56,16 +65,28 @@ def get_jobs(
     limit: int = 1,
     now: When | None = None,
 ) -> Query[list[HeldJob]]:
-    def read(rows: Sequence[Row]) -> list[HeldJob]:
-        return [_read_held(row, tasks) for row in rows]
+    """Take jobs. Only an empty answer means that there is nothing to take, a short one does not."""
+    args = (pool_id, list(tasks), skip_flags, limit, when_args(now)[0])
+    return Query("get_jobs", args, lambda rows: _read_all_held(rows, tasks))
 
-    return Query("get_jobs", (pool_id, list(tasks), skip_flags, limit, when_args(now)[0]), read)
+
+def get_jobs_unindexed(
+    pool_id: str,
+    tasks: Mapping[int, str],
+    *,
+    skip_flags: list[str] | None = None,
+    limit: int = 1,
+    now: When | None = None,
+) -> Query[list[HeldJob]]:
+    """`get_jobs` for a schema that has not the indexes which make it fast."""
+    args = (pool_id, list(tasks), skip_flags, limit, when_args(now)[0])
+    return Query("get_jobs_unindexed", args, lambda rows: _read_all_held(rows, tasks))
 
 
 def finish_jobs(
     pool_id: str, job_ids: list[int], queue_ids: list[int], *, again: bool = False
 ) -> Query[set[int]]:
-    return Query("finish_jobs", (job_ids, pool_id, queue_ids, again), _read_ids)
+    return Query("finish_jobs", (ids_text(job_ids), pool_id, queue_ids, again), _read_ids)
 
 
 def fail_jobs(
@@ -104,19 +125,38 @@ def return_unheld_jobs(
     return Query("return_unheld_jobs", (pool_id, held_ids, held_queue_ids), _read_ids)
 
 
-def queues_to_free(held: HeldJob, all_held: Mapping[int, HeldJob]) -> list[int]:
-    """The named queue of a job that ends, unless its pool has locked it for another one by now."""
-    if held.queue_id is None:
+def announce_jobs(count: int) -> Query[None]:
+    return Query("announce_jobs", (count,), read_nothing)
+
+
+def queues_to_free(ending: Sequence[HeldJob], all_held: Mapping[int, HeldJob]) -> list[int]:
+    """The named queues of jobs that end, unless their pool has locked them for others by now."""
+    queued = [held for held in ending if held.queue_id is not None]
+    if not queued:
         return []
-    for other in all_held.values():
-        if other.queue_id == held.queue_id and other is not held and other.pool_id == held.pool_id:
-            return []
-    return [held.queue_id]
+    known = {id(held) for held in queued}
+    in_use = {
+        (other.queue_id, other.pool_id) for other in all_held.values() if id(other) not in known
+    }
+    return [
+        held.queue_id
+        for held in queued
+        if held.queue_id is not None and (held.queue_id, held.pool_id) not in in_use
+    ]
+
+
+def ids_text(ids: Iterable[int]) -> str:
+    """An array as PostgreSQL writes it: drivers take three times as long to make it of a list."""
+    return f"{{{','.join(map(str, ids))}}}"
 
 
 def _when(when: When | None) -> dict[str, object]:
     moment, delay = when_args(when)
     return {"run_at": moment, "delay": delay}
+
+
+def _read_all_held(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[HeldJob]:
+    return [_read_held(row, tasks) for row in rows]
 
 
 def _read_held(row: Row, tasks: Mapping[int, str]) -> HeldJob:

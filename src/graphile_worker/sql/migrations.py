@@ -12,7 +12,11 @@ LEVEL = 20
 
 # Our companion's steps, in order; the first one makes the ledger in which all of them enter
 # themselves.
-EXT_STEPS = ("0001_ledger", "0002_leases")
+EXT_STEPS = ("0001_ledger", "0002_leases", "0003_indexes")
+
+# In the order of their scripts. Whether they are there says the catalogue, not the ledger: they can
+# be missing though their step was taken, and be made by another role than the one that took it.
+INDEXES = ("gwpy_free_jobs", "gwpy_queued_jobs", "gwpy_jobs_of_queues")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,21 @@ class Catalogue:
 
 
 @dataclass(frozen=True, slots=True)
+class Indexes:
+    """Which of our indexes there are; those not ready are being built, or were left half built."""
+
+    may_be_made: bool
+    are_being_built: bool
+    ready: frozenset[str]
+    unready: frozenset[str]
+
+    @property
+    def missing(self) -> list[int]:
+        """Which of `INDEXES` have to be made, by position."""
+        return [at for at, name in enumerate(INDEXES) if name not in self.ready]
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """How far the shared schema is; levels are 0 while it is empty."""
 
@@ -41,6 +60,14 @@ class Ledger:
 
 def inspect_database(schemas: Schemas) -> Query[Catalogue]:
     return Query("inspect_database", (schemas.shared, schemas.companion), _read_catalogue)
+
+
+def inspect_indexes(schemas: Schemas) -> Query[Indexes]:
+    return Query("inspect_indexes", (schemas.shared,), _read_indexes)
+
+
+def find_jobs() -> Query[bool]:
+    return Query("find_jobs", (), lambda rows: bool(rows[0][0]))
 
 
 def get_ledger() -> Query[Ledger]:
@@ -75,6 +102,11 @@ def _read_catalogue(rows: Sequence[Row]) -> Catalogue:
         frozenset(relations),
         *ext,
     )
+
+
+def _read_indexes(rows: Sequence[Row]) -> Indexes:
+    may_be_made, are_being_built, ready, unready = rows[0]
+    return Indexes(may_be_made, are_being_built, frozenset(ready), frozenset(unready))
 
 
 def _read_ledger(rows: Sequence[Row]) -> Ledger:

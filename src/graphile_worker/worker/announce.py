@@ -1,16 +1,19 @@
 """What the world hears of a job: its start, and its end once that is written."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 from graphile_worker.events import (
     JobErrored,
+    JobEvent,
     JobFailed,
     JobFinished,
     JobInterrupted,
     JobLockLost,
     JobStarted,
     JobSucceeded,
+    JobSucceededLate,
 )
 from graphile_worker.hooks import Hooks
 from graphile_worker.worker.context import Context
@@ -23,31 +26,42 @@ def announce_start(hooks: Hooks, context: Context) -> None:
 
 
 def announce_end(
-    hooks: Hooks, context: Context, outcome: Outcome, *, still_ours: bool, duration: timedelta
+    hooks: Hooks, context: Context, outcome: Outcome, *, still_ours: bool, seconds: float
 ) -> None:
     """Say how the job ended; if its lock was lost, that and nothing else."""
+    if still_ours and isinstance(outcome, Completed) and not _hears_of_success(hooks):
+        return
     where = _where(context)
+    for event in _events(context, outcome, still_ours, timedelta(seconds=seconds), where):
+        hooks.emit(event)
+
+
+def _hears_of_success(hooks: Hooks) -> bool:
+    return hooks.hears(JobSucceeded) or hooks.hears(JobFinished)
+
+
+def _events(
+    context: Context, outcome: Outcome, still_ours: bool, duration: timedelta, where: dict[str, Any]
+) -> Iterator[JobEvent]:
     if not still_ours:
-        hooks.emit(JobLockLost(**where))
+        yield JobLockLost(**where)
         return
     match outcome:
         case Interrupted():
-            hooks.emit(JobInterrupted(**where))
+            yield JobInterrupted(**where)
             return
-        case Completed():
-            hooks.emit(JobSucceeded(**where, duration=duration))
-            hooks.emit(JobFinished(**where, error=None))
+        case Completed() | Written(_, None):
+            yield JobSucceeded(**where, duration=duration)
         case Written(_, late_error):
-            hooks.emit(JobSucceeded(**where, duration=duration, late_error=late_error))
-            hooks.emit(JobFinished(**where, error=None))
+            yield JobSucceededLate(**where, duration=duration, late_error=late_error)
         case Failed(_, error, _, give_up):
-            hooks.emit(JobErrored(**where, error=error, duration=duration))
+            yield JobErrored(**where, error=error, duration=duration)
             if give_up or context.job.attempts >= context.job.max_attempts:
-                hooks.emit(JobFailed(**where, error=error, duration=duration))
-            hooks.emit(JobFinished(**where, error=error))
+                yield JobFailed(**where, error=error, duration=duration)
         case _:
             # Snoozed: neither a success nor an error.
-            hooks.emit(JobFinished(**where, error=None))
+            pass
+    yield JobFinished(**where, error=outcome.error if isinstance(outcome, Failed) else None)
 
 
 def _where(context: Context) -> dict[str, Any]:

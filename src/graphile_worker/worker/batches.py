@@ -35,8 +35,10 @@ class Batch:
         self._gathered: list[Ending] = []
         self._writing: list[Ending] = []
         self._first_at = 0.0
-        self._changed = asyncio.Event()
-        self._is_urgent = False
+        # There is something to write; it must not wait; some of it is being written, or was.
+        self._some = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._moved = asyncio.Event()
         self._is_closed = False
 
     @property
@@ -49,39 +51,44 @@ class Batch:
         if self._is_closed:
             ending.then(await self._settler.settle(ending.outcome))
             return
-        await self._until(lambda: len(self._gathered) < MOST)
+        while len(self._gathered) >= MOST:
+            await self._until_moved()
         if not self._gathered:
             self._first_at = time.monotonic()
+            self._some.set()
         self._gathered.append(ending)
-        self._is_urgent = self._is_urgent or ending.outcome.held.queue_id is not None
-        self._tell()
+        if ending.outcome.held.queue_id is not None or len(self._gathered) >= MOST:
+            self._urgent.set()
 
     async def run(self) -> None:
         while True:
-            await self._until(lambda: bool(self._gathered))
+            await self._some.wait()
             await self._gather()
             await self.write_once()
 
     async def write_once(self) -> None:
         """Write all that was gathered."""
         self._writing, self._gathered = self._gathered, []
-        self._is_urgent = self._is_closed
-        self._tell()
+        self._some.clear()
+        if not self._is_closed:
+            self._urgent.clear()
+        self._moved.set()
         outcomes = [ending.outcome for ending in self._writing]
         were_ours = await self._settler.settle_all(outcomes)
         written, self._writing = self._writing, []
         for ending, was_ours in zip(written, were_ours, strict=True):
             ending.then(was_ours)
-        self._tell()
+        self._moved.set()
 
     async def flush(self) -> None:
         """Return once nothing is left to write."""
-        await self._until(lambda: not self._gathered and not self._writing)
+        while self._gathered or self._writing:
+            await self._until_moved()
 
     async def close(self) -> None:
         """Write what is left without delay; return once that is done."""
-        self._is_closed = self._is_urgent = True
-        self._tell()
+        self._is_closed = True
+        self._urgent.set()
         await self.flush()
 
     async def _gather(self) -> None:
@@ -89,16 +96,11 @@ class Batch:
         if left > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await self._until(lambda: self._is_urgent or len(self._gathered) >= MOST)
+                    await self._urgent.wait()
 
-    async def _until(self, is_so: Callable[[], bool]) -> None:
-        while not is_so():
-            await self._changed.wait()
-
-    def _tell(self) -> None:
-        """Let all who wait look again."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+    async def _until_moved(self) -> None:
+        self._moved.clear()
+        await self._moved.wait()
 
 
 class Batches:

@@ -11,7 +11,9 @@ from graphile_worker.errors import ConfigurationError, LeaseLapsed
 from graphile_worker.lease import Lease
 from graphile_worker.sql.holding import (
     HeldJob,
+    find_indexes,
     get_jobs,
+    get_jobs_unindexed,
     get_task_ids,
     register_tasks,
     return_unheld_jobs,
@@ -50,6 +52,7 @@ class Claims:
         self._forbidden_flags = forbidden_flags
         self._clock = clock
         self._task_ids: dict[int, str] = {}
+        self._has_indexes = False
         self._looked_at = 0.0
         # The id of a fetch whose answer has not come, and until when such ids are looked after.
         self._in_doubt: str | None = None
@@ -90,8 +93,9 @@ class Claims:
         pool_id = self.pool_id
         # Whatever ends this but an answer may come after the database has committed.
         self._in_doubt = pool_id
+        fetch = get_jobs if self._has_indexes else get_jobs_unindexed
         taken = await self._db.run(
-            get_jobs(pool_id, self._task_ids, skip_flags=flags, limit=limit, now=now)
+            fetch(pool_id, self._task_ids, skip_flags=flags, limit=limit, now=now)
         )
         if pool_id != self.pool_id:
             # Swept meanwhile: nobody vouches for that id any more. They are handed back.
@@ -134,7 +138,9 @@ class Claims:
             )
 
     def _hold(self, taken: list[HeldJob]) -> None:
+        now = time.monotonic()
         for each in taken:
+            each.taken_at = now
             older = self.held.get(each.job.id)
             self.held[each.job.id] = each
             if older is not None:
@@ -153,6 +159,7 @@ class Claims:
             await self._db.run(register_tasks(self._identifiers))
             found = await self._db.run(get_task_ids(self._identifiers))
         self._task_ids = found
+        self._has_indexes = await self._db.run(find_indexes())
         self._looked_at = now
 
     async def flags_to_skip(self) -> list[str] | None:

@@ -74,25 +74,33 @@ class Surroundings(NamedTuple):
 class Context:
     """For async tasks."""
 
+    # Of the class until they change, as one is made for every job.
+    ending = False
+    """Is its end being written by the task's own transaction?"""
+    written = False
+    """Was it?"""
+    interrupted = False
+    """Did the worker itself cancel the task?"""
+    abandoned = False
+    """Was the job handed back while it still ran? Then its end does not matter any more."""
+    lost = False
+    """Does somebody else have the job, perhaps? A request to give up."""
+    dropped = False
+    """Did this pool take the job again? Then what comes of this run must not be written."""
+
     def __init__(self, held: HeldJob, worker_id: str, around: Surroundings) -> None:
         self.held = held
         self.worker_id = worker_id
-        # Ended by the task's own transaction, which began to say so before.
-        self.ending = False
-        self.written = False
-        # Cancelled by the worker itself.
-        self.interrupted = False
-        # Handed back while it still ran: its end does not matter any more.
-        self.abandoned = False
-        # Somebody else may have the job: a request to give up.
-        self.lost = False
-        # This pool took the job again: what comes of this run must not be written.
-        self.dropped = False
         self._around = around
 
     @property
     def job(self) -> Job:
         return self.held.job
+
+    @property
+    def blocking(self) -> "BlockingContext":
+        """The same for a plain function."""
+        return BlockingContext(self, self._around)
 
     @property
     def deps(self) -> Any:
@@ -176,7 +184,7 @@ class Context:
         self.written = True
 
     def _finish(self) -> Query[set[int]]:
-        queues = queues_to_free(self.held, self._around.held)
+        queues = queues_to_free([self.held], self._around.held)
         return finish_jobs(self.pool_id, [self.job.id], queues)
 
 

@@ -23,6 +23,7 @@ from graphile_worker.events import (
     WorkerStopped,
 )
 from graphile_worker.hooks import Hooks
+from graphile_worker.jobs import Job
 from graphile_worker.lease import Lease
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker.batches import Batches
@@ -68,6 +69,7 @@ class WorkerPool:
         self._abort_after = _seconds(abort_after)
         self._stop_after = _seconds(stop_after)
         self._stop = asyncio.Event()
+        self._finishing = False
         self.forced = asyncio.Event()
         self._fetching: asyncio.Task[None] | None = None
         self._running: dict[asyncio.Task[None], Worker] = {}
@@ -85,7 +87,7 @@ class WorkerPool:
     @property
     def is_ready(self) -> bool:
         """Does it take jobs, and does the database answer?"""
-        return not self._stop.is_set() and not self._source.failing
+        return not self._stop.is_set() and not self._finishing and not self._source.failing
 
     @property
     def is_stopping(self) -> bool:
@@ -110,7 +112,7 @@ class WorkerPool:
 
     def nudge(self, count: int | None = None) -> None:
         """So many jobs may be there to take; None: who knows."""
-        if not self._stop.is_set():
+        if not self._stop.is_set() and not self._finishing:
             self._source.pulse(count)
 
     def give_up_jobs(self, which: Callable[[HeldJob], bool]) -> tuple[int, ...]:
@@ -134,6 +136,11 @@ class WorkerPool:
         """Begin to stop because this makes it impossible to go on; `run` will raise it."""
         self._fatal = self._fatal or error
         self.stop_gracefully(str(error))
+
+    def finish(self) -> None:
+        """Take no more jobs; `run` returns once those that run have ended, in their own time."""
+        self._finishing = True
+        self._source.stop()
 
     def stop_gracefully(self, message: str) -> None:
         """Begin to stop; `run` returns when that is done."""
@@ -278,8 +285,7 @@ class WorkerPool:
             async with asyncio.timeout(WRITE_WITHIN):
                 await worker.hand_back()
         except TimeoutError as error:
-            job = None if held is None else held.job
-            self._hooks.emit(PoolGracefulShutdownWorkerError(pool_id=self.id, error=error, job=job))
+            self._announce_left(None if held is None else held.job, error)
             worker.give_up()
             return held
         return None
@@ -292,7 +298,13 @@ class WorkerPool:
                     await batch.close()
         for task in self._writing:
             task.cancel()
-        return self._batches.pending
+        left = self._batches.pending
+        for held in left:
+            self._announce_left(held.job, TimeoutError())
+        return left
+
+    def _announce_left(self, job: Job | None, error: BaseException) -> None:
+        self._hooks.emit(PoolGracefulShutdownWorkerError(pool_id=self.id, error=error, job=job))
 
     def _must_not_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):

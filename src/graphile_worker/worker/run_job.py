@@ -16,7 +16,7 @@ from graphile_worker.jobs import Job, When, check_when
 from graphile_worker.retries import Backoff, Discard, Retry, Snooze
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.tasks import Task
-from graphile_worker.worker.context import BlockingContext, Context
+from graphile_worker.worker.context import Context
 from graphile_worker.worker.outcomes import (
     Completed,
     Failed,
@@ -29,21 +29,17 @@ from graphile_worker.worker.threads import Threads
 
 
 async def run_job(
-    task: Task[..., Any],
-    context: Context,
-    blocking: BlockingContext,
-    threads: Threads,
-    hooks: Hooks,
+    task: Task[..., Any], context: Context, threads: Threads, hooks: Hooks
 ) -> Outcome:
     """Run the task of a held job and say how it ended."""
     held = context.held
-    running = RunningJob(pool_id=context.pool_id, worker_id=context.worker_id, job=held.job)
+    run = _run_on_loop if task.runs_on_loop else _run_in_thread
     try:
-        async with asyncio.timeout(_seconds(task)):
-            if task.runs_on_loop:
-                await _run_on_loop(task, context if task.is_async else blocking, hooks, running)
-            else:
-                await _run_in_thread(task, context, blocking, threads, hooks, running)
+        if task.options.timeout is None:
+            await run(task, context, threads, hooks)
+        else:
+            async with asyncio.timeout(task.options.timeout.total_seconds()):
+                await run(task, context, threads, hooks)
     except (Snooze, Retry, Discard) as signal:
         return Written(held, signal) if context.written else _asked(held, signal)
     except asyncio.CancelledError as error:
@@ -63,35 +59,44 @@ async def run_job(
 
 
 async def _run_on_loop(
-    task: Task[..., Any], context: Context | BlockingContext, hooks: Hooks, running: RunningJob
+    task: Task[..., Any], context: Context, _threads: Threads, hooks: Hooks
 ) -> None:
     # Read here, so that a payload that cannot be read fails this job alone.
-    args, kwargs = task.signature.call(context.job.payload, context)
-    async with hooks.around_async(running):
-        result = task.fn(*args, **kwargs)
-        if task.is_async:
-            await result
-        else:
-            _refuse_unrun(result)
+    given = context if task.is_async else context.blocking
+    args, kwargs = task.signature.call(context.held.job.payload, given)
+    if hooks.wraps(RunningJob):
+        async with hooks.around_async(_running(context)):
+            await _call(task, context, args, kwargs)
+    else:
+        await _call(task, context, args, kwargs)
+
+
+async def _call(
+    task: Task[..., Any], context: Context, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    result = task.fn(*args, **kwargs)
+    if task.is_async:
+        await result
+    else:
+        _refuse_unrun(result)
 
 
 async def _run_in_thread(
-    task: Task[..., Any],
-    context: Context,
-    blocking: BlockingContext,
-    threads: Threads,
-    hooks: Hooks,
-    running: RunningJob,
+    task: Task[..., Any], context: Context, threads: Threads, hooks: Hooks
 ) -> None:
-    args, kwargs = task.signature.call(context.job.payload, blocking)
-    async with hooks.around_thread(running) as in_thread:
+    args, kwargs = task.signature.call(context.job.payload, context.blocking)
+    async with hooks.around_thread(_running(context)) as in_thread:
         call = partial(task.fn, *args, **kwargs)
         run = contextvars.copy_context().run
-        await threads.run(partial(run, _run_here, call, in_thread, running))
+        await threads.run(partial(run, _run_here, call, in_thread, context))
+
+
+def _running(context: Context) -> RunningJob:
+    return RunningJob(pool_id=context.pool_id, worker_id=context.worker_id, job=context.held.job)
 
 
 def _run_here(
-    call: Callable[[], object], around: AbstractContextManager[object], running: RunningJob
+    call: Callable[[], object], around: AbstractContextManager[object], context: Context
 ) -> None:
     with around:
         _refuse_unrun(call())
@@ -99,10 +104,10 @@ def _run_here(
 
 def job_of(pool_ids: Collection[str], frame: FrameType) -> Job | None:
     """The job of these whose task is called there, if any."""
-    if frame.f_code not in (_run_on_loop.__code__, _run_here.__code__):
+    if frame.f_code not in (_call.__code__, _run_here.__code__):
         return None
-    running: RunningJob = frame.f_locals["running"]
-    return running.job if running.pool_id in pool_ids else None
+    context: Context = frame.f_locals["context"]
+    return context.job if context.pool_id in pool_ids else None
 
 
 def _refuse_unrun(result: object) -> None:
@@ -150,11 +155,6 @@ def _next_attempt(task: Task[..., Any], context: Context, error: BaseException) 
     if when is not None:
         check_when("retry", when)
     return when
-
-
-def _seconds(task: Task[..., Any]) -> float | None:
-    timeout = task.options.timeout
-    return None if timeout is None else timeout.total_seconds()
 
 
 def _is_being_cancelled() -> bool:

@@ -17,6 +17,7 @@ from graphile_worker.sql.holding import (
     Failure,
     HeldJob,
     Return,
+    announce_jobs,
     fail_jobs,
     finish_jobs,
     queues_to_free,
@@ -113,8 +114,13 @@ class Settler:
                 # That try may have been heard, and this pool have taken some of them anew.
                 jobs = [held for held in jobs if self._held.get(held.job.id, held) is held]
 
+    async def offer(self, count: int) -> None:
+        """Tell others that so many jobs can be taken; whoever does not hear it finds them too."""
+        with suppress(Exception):
+            await self._db.run(announce_jobs(count))
+
     def _return(self, pool_id: str, jobs: list[HeldJob], *, again: bool) -> Query[set[int]]:
-        queues = [queue for held in jobs for queue in queues_to_free(held, self._held)]
+        queues = queues_to_free(jobs, self._held)
         return return_jobs(pool_id, [Return(held.job) for held in jobs], queues, again=again)
 
     async def _got_through(self, outcome: Outcome, attempt: int) -> bool:
@@ -136,7 +142,7 @@ class Settler:
 
     def _query_all(self, outcomes: Sequence[Outcome]) -> Query[set[int]]:
         pool_id = outcomes[0].held.pool_id
-        queues = [q for each in outcomes for q in queues_to_free(each.held, self._held)]
+        queues = queues_to_free([each.held for each in outcomes], self._held)
         if isinstance(outcomes[0], Completed):
             return finish_jobs(pool_id, [each.held.job.id for each in outcomes], queues)
         failures = [_failure(each) for each in outcomes if isinstance(each, Failed)]
@@ -145,7 +151,7 @@ class Settler:
     def _query(self, outcome: Outcome, again: bool, refused: Exception | None) -> Query[set[int]]:
         """The write, without what PostgreSQL refused, such as a time beyond its calendar."""
         job, pool_id = outcome.held.job, outcome.held.pool_id
-        queue = queues_to_free(outcome.held, self._held)
+        queue = queues_to_free([outcome.held], self._held)
         match outcome:
             case Completed():
                 return finish_jobs(pool_id, [job.id], queue, again=again)

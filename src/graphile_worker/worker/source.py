@@ -33,8 +33,16 @@ class JobSource(Protocol):
         """Get jobs for those who ask, until stopped."""
         ...
 
+    def take(self) -> HeldJob | None:
+        """A job to run, if one is here; None: ask `next`."""
+        ...
+
     async def next(self, worker_id: str) -> HeldJob | None:
         """A job to run; None when there will be no more."""
+        ...
+
+    def ran(self, seconds: float) -> None:
+        """A job took so long."""
         ...
 
     def pulse(self, count: int | None = None) -> None:
@@ -87,6 +95,12 @@ class DirectSource:
         self._eager = False
         self._wake = asyncio.Event()
         self._poll_at = 0.0
+
+    def take(self) -> HeldJob | None:
+        """There is never a job here that nobody asked for."""
+
+    def ran(self, seconds: float) -> None:
+        """How long jobs take makes no difference."""
 
     async def next(self, worker_id: str) -> HeldJob | None:
         if self._error is not None:

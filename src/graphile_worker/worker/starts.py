@@ -32,6 +32,13 @@ class Starts:
         self._last_chance = max_recoveries - 1
         self._suspect: HeldJob | None = None
 
+    def must_ask(self, held: HeldJob) -> bool:
+        """Must `begin` be asked? Nearly always the job is of the usual kind and the lease holds."""
+        lease = self._lease
+        return (
+            held.job.last_error is not None or held.pool_id != lease.pool_id or not lease.lets_start
+        )
+
     async def begin(self, held: HeldJob) -> Interrupted | None:
         """How to hand the job back if its task must not run now."""
         is_noted = has_been_recovered(held.job) and self._lease.is_registered

@@ -5,7 +5,6 @@ import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from graphile_worker.sql.holding import HeldJob
 from graphile_worker.tasks import Task
 from graphile_worker.worker.announce import announce_end, announce_start
 from graphile_worker.worker.batches import Batches, Ending
-from graphile_worker.worker.context import BlockingContext, Context, Surroundings
+from graphile_worker.worker.context import Context, Surroundings
 from graphile_worker.worker.outcomes import Failed, Interrupted, Outcome
 from graphile_worker.worker.run_job import run_job
 from graphile_worker.worker.settle import Settler
@@ -25,8 +24,6 @@ from graphile_worker.worker.threads import Threads
 
 # Seconds in which a program that ends may still give a job back.
 HAND_BACK_WITHIN = 5.0
-
-NO_TIME = timedelta(0)
 
 
 class Worker:
@@ -61,27 +58,29 @@ class Worker:
         self._context: Context | None = None
         # While its task runs, and not while its end is being written.
         self._running: Context | None = None
-        self._let_go = asyncio.Event()
+        # For whoever waits until it holds none.
+        self._let_go: asyncio.Event | None = None
 
     async def run(self) -> None:
         """Work until there will be no more jobs."""
         self._asyncio_task = asyncio.current_task()
-        while held := await self._source.next(self.id):
+        take, wait = self._source.take, self._source.next
+        while held := take() or await wait(self.id):
             await self.work_once(held)
 
     async def work_once(self, held: HeldJob) -> None:
         """Run one job that this pool holds, and record how it ended."""
         self.holds = held
-        self._let_go.clear()
         context = self._context = Context(held, self.id, self._surroundings)
         began = time.monotonic()
         outcome = await self._ended(context)
         if context.abandoned:
             return
-        duration = timedelta(seconds=time.monotonic() - began)
+        seconds = time.monotonic() - began
+        self._source.ran(seconds)
         batch = None if context.dropped else self._batches.of(outcome)
         if batch is not None:
-            await batch.put(Ending(outcome, partial(self._written, context, outcome, duration)))
+            await batch.put(Ending(outcome, partial(self._written, context, outcome, seconds)))
             self._release()
             self.count += 1
             return
@@ -90,14 +89,14 @@ class Worker:
         self._release()
         self.job_error = None
         self.count += 1
-        self._written(context, outcome, duration, still_ours)
+        self._written(context, outcome, seconds, still_ours)
 
     def _written(
-        self, context: Context, outcome: Outcome, duration: timedelta, still_ours: bool
+        self, context: Context, outcome: Outcome, seconds: float, still_ours: bool
     ) -> None:
         self._source.done(context.held)
         # Only now: whoever hears of it may rely on what the database says.
-        announce_end(self._hooks, context, outcome, still_ours=still_ours, duration=duration)
+        announce_end(self._hooks, context, outcome, still_ours=still_ours, seconds=seconds)
 
     @property
     def is_writing(self) -> bool:
@@ -137,12 +136,12 @@ class Worker:
             # How its task ended is being written, unless this worker has broken down.
             if self._asyncio_task is None or self._asyncio_task.done():
                 raise TimeoutError
-            await self._let_go.wait()
+            await self._holds_none()
             return
         context.abandoned = True
         outcome = Interrupted(context.held)
         still_ours = await self._settler.settle(outcome)
-        announce_end(self._hooks, context, outcome, still_ours=still_ours, duration=NO_TIME)
+        announce_end(self._hooks, context, outcome, still_ours=still_ours, seconds=0.0)
         self._release()
         self._source.done(context.held)
         self._cancel()
@@ -157,15 +156,15 @@ class Worker:
         if task is None:
             announce_start(self._hooks, context)
             return Failed(held, TaskNotFound(held.job.task_identifier, known=self._tasks))
-        not_now = await self._starts.begin(held)
-        if not_now or context.dropped:
-            return not_now or Interrupted(held)
+        if self._starts.must_ask(held):
+            not_now = await self._starts.begin(held)
+            if not_now or context.dropped:
+                return not_now or Interrupted(held)
         self.has_started = True
         announce_start(self._hooks, context)
-        blocking = BlockingContext(context, self._surroundings)
         self._running = context
         try:
-            outcome = await run_job(task, context, blocking, self._threads, self._hooks)
+            outcome = await run_job(task, context, self._threads, self._hooks)
         except asyncio.CancelledError:
             # A plain function goes on in its thread: `hand_back` is for that, at the very end.
             if not context.abandoned and task.is_async:
@@ -185,7 +184,13 @@ class Worker:
         self.has_started = False
         self.holds = None
         self._running = self._context = None
-        self._let_go.set()
+        if self._let_go is not None:
+            self._let_go.set()
+
+    async def _holds_none(self) -> None:
+        while self.holds is not None:
+            self._let_go = asyncio.Event()
+            await self._let_go.wait()
 
     async def _hand_back(self, held: HeldJob) -> None:
         """The program is ending: return the job, or it would stay locked for hours."""

@@ -1,9 +1,12 @@
 """`graphile-worker` without a subcommand: run a worker until a signal, or once."""
 
 import asyncio
+import itertools
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +15,21 @@ import psycopg
 
 from graphile_worker.app import App
 from graphile_worker.cli.health import health_server
+from graphile_worker.cli.line import DUE, LineToParent
 from graphile_worker.cli.log_format import configure
+from graphile_worker.cli.loops import LoopFactory, loop_factory
+from graphile_worker.cli.processes import Plan, Processes
 from graphile_worker.cli.settings import WorkerSettings
 from graphile_worker.cli.streams import flush_all
 from graphile_worker.errors import ConfigurationError, GraphileWorkerError, PoolStopped
+from graphile_worker.events import JobStarted
 from graphile_worker.loading import load_app
 from graphile_worker.options import WorkerOptions, default_schema
 from graphile_worker.runner import Runner, found_tasks
 from graphile_worker.sql.cleaning import CleanupTask
 from graphile_worker.sync import Client
 from graphile_worker.tasks import Tasks
+from graphile_worker.worker.signals import heard_by
 
 FOLDER = Path("tasks")
 
@@ -34,7 +42,29 @@ def work(settings: WorkerSettings) -> int:
     if settings.cleanup:
         return _clean_up(settings)
     configure(settings.log_format)
-    return _until_done(_worked(_runner(settings), settings))
+    if settings.processes is not None and settings.parent is None:
+        return _oversee(settings)
+    make_loop = loop_factory(settings.loop)
+    line = None if settings.parent is None else LineToParent(settings.parent)
+    return _until_done(_worked(_runner(settings), settings, line), make_loop)
+
+
+def _oversee(settings: WorkerSettings) -> int:
+    # What makes no sense is said once, not by each process.
+    WorkerOptions(**settings.given_options())
+    loop_factory(settings.loop)
+    assert settings.processes is not None
+    plan = Plan(
+        count=settings.processes,
+        once=settings.once,
+        max_memory=settings.max_memory,
+        health_port=settings.health_port,
+    )
+    return _until_done(_overseen(plan))
+
+
+async def _overseen(plan: Plan) -> int:
+    return await Processes(plan).run()
 
 
 def _migrate(settings: WorkerSettings) -> int:
@@ -55,11 +85,13 @@ def _clean_up(settings: WorkerSettings) -> int:
 def _runner(settings: WorkerSettings) -> Runner:
     tasks = _tasks(settings)
     options = WorkerOptions(**settings.given_options())
+    # A child never counts signals: its parent says whether one is the second.
+    alone = settings.parent is None
     if isinstance(tasks, App):
         return tasks.worker(
-            options, database=settings.connection, schema=settings.schema, handle_signals=True
+            options, database=settings.connection, schema=settings.schema, handle_signals=alone
         )
-    return Runner(settings.connection, tasks, options=options, handle_signals=True)
+    return Runner(settings.connection, tasks, options=options, handle_signals=alone)
 
 
 def _tasks(settings: WorkerSettings) -> Tasks[Any] | Path:
@@ -79,9 +111,9 @@ def _has_tasks(settings: WorkerSettings) -> bool:
     return settings.app is not None or FOLDER.is_dir()
 
 
-async def _worked(runner: Runner, settings: WorkerSettings) -> int:
+async def _worked(runner: Runner, settings: WorkerSettings, line: LineToParent | None) -> int:
     try:
-        async with health_server(settings.health_port, lambda: runner.is_ready):
+        async with _surrounded(runner, settings, line):
             if settings.once:
                 await runner.run_once()
             else:
@@ -94,9 +126,37 @@ async def _worked(runner: Runner, settings: WorkerSettings) -> int:
     return 0 if runner.forced_by is None else 128 + runner.forced_by
 
 
-def _until_done(work: Coroutine[Any, Any, int]) -> int:
+@asynccontextmanager
+async def _surrounded(
+    runner: Runner, settings: WorkerSettings, line: LineToParent | None
+) -> AsyncIterator[None]:
+    """What is there beside a worker: a parent, or else signals of its own and its health."""
+    if settings.max_jobs is not None:
+        # Once, what is left of the jobs is for those that still run.
+        end = runner.let_finish if line is None or settings.once else partial(line.say, DUE)
+        _count_jobs(runner, settings.max_jobs, end)
+    if line is None:
+        async with health_server(settings.health_port, lambda: runner.is_ready):
+            yield
+    else:
+        with heard_by(runner.stop_by):
+            async with line.heard_by(runner):
+                yield
+
+
+def _count_jobs(runner: Runner, most: int, end: Callable[[], object]) -> None:
+    """Call the function when the last of so many jobs has started."""
+    numbers = itertools.count(1)
+
+    @runner.hooks.on(JobStarted)
+    def count(event: JobStarted) -> None:
+        if next(numbers) == most:
+            end()
+
+
+def _until_done(work: Coroutine[Any, Any, int], make_loop: LoopFactory | None = None) -> int:
     """Run to the end, and leave behind what does not want to end."""
-    with asyncio.Runner() as loop:
+    with asyncio.Runner(loop_factory=make_loop) as loop:
         try:
             code = loop.run(_coded(work))
         except KeyboardInterrupt:

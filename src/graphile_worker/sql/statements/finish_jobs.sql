@@ -1,7 +1,7 @@
 -- Delete finished jobs $1 that pool $2 still holds and free its named queues $3; says which it held.
 with finished as (
   delete from :schema._private_jobs as jobs
-  where jobs.id = any ($1::bigint[])
+  where jobs.id = any ($1::text::bigint[])
     and jobs.locked_by = $2::text
   returning jobs.id
 ), freed as (

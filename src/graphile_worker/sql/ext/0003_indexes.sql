@@ -1,0 +1,17 @@
+-- What a fetch finds its jobs by, whatever else lies in the table. Names that start with gwpy_ are
+-- ours; nobody else looks at them. For a table that is in use, see indexes_concurrently.
+create index if not exists gwpy_free_jobs
+on :schema._private_jobs (task_id, priority, run_at, id)
+where is_available = true and job_queue_id is null;
+
+create index if not exists gwpy_queued_jobs
+on :schema._private_jobs (task_id, priority, run_at, id) include (job_queue_id)
+where is_available = true and job_queue_id is not null;
+
+create index if not exists gwpy_jobs_of_queues
+on :schema._private_jobs (job_queue_id, priority, run_at, id) include (task_id)
+where is_available = true and job_queue_id is not null;
+
+insert into :ext_schema.migrations (id, name)
+values (3, '0003_indexes')
+on conflict do nothing;

@@ -1,0 +1,13 @@
+-- The indexes of 0003 for a table that is in use: nobody waits for them. Each on its own, outside of
+-- a transaction.
+create index concurrently if not exists gwpy_free_jobs
+on :schema._private_jobs (task_id, priority, run_at, id)
+where is_available = true and job_queue_id is null;
+
+create index concurrently if not exists gwpy_queued_jobs
+on :schema._private_jobs (task_id, priority, run_at, id) include (job_queue_id)
+where is_available = true and job_queue_id is not null;
+
+create index concurrently if not exists gwpy_jobs_of_queues
+on :schema._private_jobs (job_queue_id, priority, run_at, id) include (task_id)
+where is_available = true and job_queue_id is not null;

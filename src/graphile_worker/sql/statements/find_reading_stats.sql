@@ -1,0 +1,2 @@
+-- May this role see what the sessions of others do?
+select pg_has_role('pg_read_all_stats', 'usage');

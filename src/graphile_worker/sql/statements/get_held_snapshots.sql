@@ -1,0 +1,36 @@
+-- What keeps dead rows of this database from being removed, for $1 seconds or longer; oldest first.
+select kind, name, state, seconds, transactions
+from (
+  select
+    case backend_type when 'walsender' then 'standby' else 'session' end as kind,
+    concat_ws(', ', pid::text, usename, nullif(application_name, '')) as name,
+    state,
+    extract(epoch from clock_timestamp() - xact_start)::bigint as seconds,
+    greatest(age(backend_xmin), age(backend_xid)) as transactions
+  from pg_stat_activity
+  where pid <> pg_backend_pid()
+    -- A vacuum does not stand in the way of another; nor do sessions of other databases.
+    and backend_type <> 'autovacuum worker'
+    and (datname = current_database() or backend_type = 'walsender')
+  union all
+  select
+    'prepared transaction',
+    gid,
+    null,
+    extract(epoch from clock_timestamp() - prepared)::bigint,
+    age(transaction)
+  from pg_prepared_xacts
+  where database = current_database()
+  union all
+  select
+    'replication slot',
+    slot_name::text,
+    case when active then 'active' else 'inactive' end,
+    null,
+    age(xmin)
+  from pg_replication_slots
+) as held
+-- Slots and standbys do not say since when: ten thousand transactions behind is long.
+where transactions is not null
+  and (seconds >= $1::int or seconds is null and transactions > 10000)
+order by transactions desc;

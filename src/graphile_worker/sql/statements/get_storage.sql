@@ -1,0 +1,10 @@
+-- What is set for the tables $2 of schema $1, and who may change that.
+select
+  tables.relname::text,
+  coalesce(tables.reloptions, '{}'),
+  pg_has_role(tables.relowner, 'usage'),
+  pg_get_userbyid(tables.relowner)::text
+from pg_class as tables
+join pg_namespace as schemas on schemas.oid = tables.relnamespace
+where schemas.nspname = $1::text
+  and tables.relname = any ($2::text[]);

@@ -1,0 +1,36 @@
+-- Which of our indexes schema $1 has, and whether this role may make them.
+select
+  exists (
+    select
+    from pg_class as jobs
+    join pg_namespace as schema on schema.oid = jobs.relnamespace
+    where schema.nspname = $1::text
+      and jobs.relname = '_private_jobs'
+      and pg_has_role(jobs.relowner, 'usage')
+      and has_schema_privilege(schema.oid, 'create')
+  ),
+  exists (
+    select
+    from pg_stat_progress_create_index as building
+    where building.datname = current_database()
+      and building.pid <> pg_backend_pid()
+  ),
+  array(
+    select index.relname::text
+    from pg_class as index
+    join pg_namespace as schema on schema.oid = index.relnamespace
+    join pg_index as definition on definition.indexrelid = index.oid
+    where schema.nspname = $1::text
+      and starts_with(index.relname::text, 'gwpy_')
+      and definition.indisvalid
+      and definition.indisready
+  ),
+  array(
+    select index.relname::text
+    from pg_class as index
+    join pg_namespace as schema on schema.oid = index.relnamespace
+    join pg_index as definition on definition.indexrelid = index.oid
+    where schema.nspname = $1::text
+      and starts_with(index.relname::text, 'gwpy_')
+      and not (definition.indisvalid and definition.indisready)
+  );

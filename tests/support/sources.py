@@ -1,0 +1,109 @@
+"""What is around a source of jobs that has no database: what it takes from, and gives back to."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from graphile_worker.sql.holding import HeldJob
+
+Asks = list[asyncio.Task[HeldJob | None]]
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class FakeClaims:
+    """A table of ready jobs: a fetch sees what was there when it began."""
+
+    def __init__(self, clock: Clock, flags: Callable[[], Any] | None = None) -> None:
+        self.pool_id = "p1"
+        self.ready: list[HeldJob] = []
+        self.held: dict[int, HeldJob] = {}
+        self.errors: list[BaseException] = []
+        self.asked: list[int] = []
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.flags_may_change = flags is not None
+        self._flags = flags
+        self._clock = clock
+
+    async def take(self, limit: int) -> list[HeldJob]:
+        self.asked.append(limit)
+        taken = self.ready[:limit]
+        await self.answering.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+        del self.ready[: len(taken)]
+        self.hold(taken)
+        return taken
+
+    def hold(self, taken: list[HeldJob]) -> None:
+        for each in taken:
+            each.taken_at = self._clock.now
+            self.held[each.job.id] = each
+
+    async def flags_to_skip(self) -> list[str] | None:
+        assert self._flags is not None
+        answer: list[str] | None = await self._flags()
+        return answer
+
+    def let_go(self, held: HeldJob) -> None:
+        # Twice would be a bug.
+        del self.held[held.job.id]
+
+
+class FakeSettler:
+    """Each write, by the ids of its jobs, and how many were offered to others after it."""
+
+    def __init__(self) -> None:
+        self.writes: list[list[int]] = []
+        self.offered: list[int] = []
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def hand_back(self, unstarted: list[HeldJob]) -> None:
+        self.writes.append([held.job.id for held in unstarted])
+        await self.answering.wait()
+
+    async def offer(self, count: int) -> None:
+        self.offered.append(count)
+
+
+async def settled() -> None:
+    """Until nothing more happens by itself, for nothing here takes time."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+def got(asks: Asks) -> list[int | str | None]:
+    """Which job each one got; None if it was sent away."""
+    return [_got(each) for each in asks]
+
+
+def _got(ask: asyncio.Task[HeldJob | None]) -> int | str | None:
+    if not ask.done():
+        return "waits"
+    if ask.cancelled():
+        return "cancelled"
+    held = ask.result()
+    return None if held is None else held.job.id
+
+
+def answers(*each: Any) -> Callable[[], Any]:
+    """A function for flags that gives these answers, the last one for ever; an error is raised."""
+    left = list(each)
+
+    async def answer() -> Any:
+        now = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(now, BaseException):
+            raise now
+        return now
+
+    return answer

@@ -1,0 +1,1109 @@
+"""Prefetch: how far ahead it fetches, when it fetches at all, and what it hands back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from graphile_worker.events import (
+    GetJobEmpty,
+    GetJobErrored,
+    GetJobStarted,
+    LocalQueueFetched,
+    LocalQueueReturned,
+    PoolEvent,
+)
+from graphile_worker.hooks import Hooks
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.worker import prefetch as prefetch_module
+from graphile_worker.worker.prefetch import LARGEST, LATE, MOMENT, Pace, Prefetch
+from graphile_worker.worker.shelf import FIRST
+from tests.support.jobs import make_job
+from tests.support.sources import Asks, Clock, FakeClaims, FakeSettler, answers, got, settled
+
+HOUR = timedelta(hours=1)
+# Only a bug takes so long.
+PATIENCE = 20
+# Longer than a job may wait; a number that adds up without rounding.
+TOO_LONG = 0.125
+NOT_YET = LATE / 2
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch) -> Clock:
+    """Time stands, and a look at it takes none."""
+    clock = Clock()
+    monkeypatch.setattr(prefetch_module, "time", clock)
+    monkeypatch.setattr(prefetch_module, "LOOK_EVERY", 0.0)
+    return clock
+
+
+@pytest.fixture
+def no_pause(monkeypatch):
+    monkeypatch.setattr(prefetch_module, "delay_after", lambda *_: 0)
+
+
+# Pace
+
+
+class Runs:
+    """A pace, and the jobs that it is told of."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.pace = Pace()
+        self._clock = clock
+        self.look()
+
+    def look(self) -> int:
+        return self.pace.within_a_moment()
+
+    def end(self, count: int, *, took: float = 0.001, over: float = TOO_LONG) -> int:
+        """So many jobs end in that time; what is expected after it."""
+        self._clock.now += over
+        for _ in range(count):
+            self.pace.ran(took)
+        return self.look()
+
+
+@pytest.fixture
+def runs(clock) -> Runs:
+    return Runs(clock)
+
+
+@pytest.mark.feature("F98")
+def test_nothing_is_expected_before_any_job_has_run():
+    assert Pace().within_a_moment() == 0
+
+
+@pytest.mark.feature("F98")
+@pytest.mark.parametrize("count", [0, 1, 5, 500, 5000])
+def test_as_many_jobs_are_expected_in_a_moment_as_ended_in_one(runs, count):
+    assert runs.end(count) == int(count * MOMENT / TOO_LONG)
+
+
+@pytest.mark.feature("F98")
+def test_the_pace_is_that_of_the_last_moments(runs):
+    for _ in range(10):
+        runs.end(500, over=0.0625)
+    for _ in range(10):
+        slower = runs.end(5, over=0.0625)
+
+    assert slower == int(5 * MOMENT / 0.0625)
+
+
+@pytest.mark.feature("F98")
+@pytest.mark.parametrize("took", [MOMENT, 0.15, 1, 60])
+def test_nothing_is_expected_when_one_job_takes_longer_than_a_moment(runs, took):
+    assert [runs.end(100, took=took) for _ in range(20)] == [0] * 20
+
+
+@pytest.mark.feature("F98")
+@pytest.mark.parametrize("took", [0.15, 1])
+def test_the_first_slow_jobs_are_known_to_be_slow(runs, took):
+    # They end one shortly after the other, which looks like many in a moment.
+    assert [runs.end(1, took=took, over=0.004) for _ in range(20)] == [0] * 20
+
+
+@pytest.mark.feature("F98")
+def test_jobs_are_short_when_most_of_them_are(runs):
+    for number in range(100):
+        expected = runs.end(10, took=0.3 if number % 10 == 0 else 0.001, over=0.004)
+
+    assert expected > 0
+
+
+@pytest.mark.feature("F98")
+def test_one_slow_job_in_the_beginning_does_not_count_for_ever(runs):
+    runs.end(1, took=60)
+
+    for _ in range(100):
+        runs.end(10, over=0.004)
+
+    assert runs.look() > 0
+
+
+@pytest.mark.feature("F98")
+def test_jobs_that_become_slow_are_noticed_and_jobs_that_become_short_too(runs):
+    runs.end(1000)
+    assert runs.end(100, took=1) == 0
+
+    assert runs.end(100) == int(100 * MOMENT / TOO_LONG)
+
+
+def test_what_ended_long_ago_is_not_expected_again(runs, clock):
+    assert runs.end(500) > 0
+
+    clock.now += 1
+
+    assert runs.look() == 0
+
+
+def test_what_ended_before_a_rest_says_nothing_about_the_time_after(runs, clock):
+    runs.end(500)
+    clock.now += 1
+    runs.look()
+
+    assert runs.end(5) == int(5 * MOMENT / TOO_LONG)
+
+
+def test_who_forgets_expects_nothing_until_more_jobs_end(runs):
+    runs.end(500)
+
+    runs.pace.forget()
+
+    assert runs.look() == 0
+    assert runs.end(500) == int(500 * MOMENT / TOO_LONG)
+
+
+def test_two_looks_at_one_time_say_the_same(runs):
+    expected = runs.end(500)
+
+    assert [runs.look(), runs.look()] == [expected, expected]
+
+
+# Prefetch
+
+
+class FakePace:
+    """So many jobs will end within a moment."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+        self.forgot = 0
+
+    def within_a_moment(self) -> int:
+        return self.jobs
+
+    def forget(self) -> None:
+        self.forgot += 1
+        self.jobs = 0
+
+
+class Scene:
+    """A source, and all that is around it."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        pace: int = 0,
+        max_bytes: int = 1_000_000,
+        poll: timedelta = HOUR,
+        once: bool = False,
+        flags: Callable[[], Any] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.claims = FakeClaims(clock, flags)
+        self.settler = FakeSettler()
+        self.hooks = Hooks()
+        self.pace = FakePace()
+        self.pace.jobs = pace
+        self.events: list[PoolEvent] = []
+        self.hooks.on(PoolEvent)(self.events.append)
+        claims: Any = self.claims
+        settler: Any = self.settler
+        pace_of_it: Any = self.pace
+        self.source = Prefetch(
+            claims, settler, self.hooks, max_bytes=max_bytes, poll_interval=poll, once=once
+        )
+        self.source._pace = pace_of_it
+
+    def run(self) -> None:
+        self.running = asyncio.create_task(self.source.run())
+
+    def ready(self, *job_ids: int, queue: int | None = None, **more: Any) -> None:
+        jobs = [make_job(**{"id": each, "locked_by": "p1", **more}) for each in job_ids]
+        self.claims.ready.extend(HeldJob(job, queue) for job in jobs)
+
+    async def ask(self, *workers: str) -> Asks:
+        """Let workers ask, and see what comes of it."""
+        asks = [asyncio.create_task(self.source.next(each)) for each in workers]
+        await settled()
+        return asks
+
+    async def pulse(self) -> None:
+        self.source.pulse()
+        await settled()
+
+    async def answer(self) -> None:
+        """Let the database answer the fetch that is under way."""
+        self.claims.answering.set()
+        await settled()
+
+    async def let_pass(self, seconds: float) -> None:
+        self.clock.now += seconds
+        await settled()
+
+    async def stop(self) -> None:
+        self.source.stop()
+        await asyncio.wait([self.running], timeout=PATIENCE)
+        assert self.running.done()
+
+    @property
+    def waiting(self) -> list[int]:
+        """The jobs that wait for a worker."""
+        return [held.job.id for held in self.source._shelf.jobs]
+
+    def heard(self, *kinds: type[PoolEvent]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kinds)]
+
+
+@pytest.fixture
+def scene(clock) -> Callable[..., Any]:
+    @asynccontextmanager
+    async def scene(*ready: int, **options: Any) -> AsyncIterator[Scene]:
+        """A source that runs, and these jobs."""
+        it = Scene(clock, **options)
+        it.ready(*ready)
+        it.run()
+        await settled()
+        yield it
+        it.claims.answering.set()
+        it.settler.answering.set()
+        await it.stop()
+
+    return scene
+
+
+def ids(jobs: Any) -> list[int]:
+    return [job.id for job in jobs]
+
+
+# How much it fetches
+
+
+@pytest.mark.feature("F98")
+async def test_before_it_runs_it_fetches_nothing(clock):
+    it = Scene(clock)
+    it.ready(1)
+
+    asks = await it.ask("a")
+
+    assert (got(asks), it.claims.asked) == (["waits"], [])
+    it.source.stop()
+    assert got(asks + await it.ask("b")) == [None, None]
+
+
+@pytest.mark.feature("F98")
+async def test_it_fetches_for_those_who_ask(scene):
+    async with scene(1, 2, 3, 4) as it:
+        assert it.claims.asked == []
+
+        asks = await it.ask("a", "b", "c")
+
+        assert got(asks) == [1, 2, 3]
+        assert it.claims.asked == [3]
+
+
+@pytest.mark.feature("F98")
+async def test_when_jobs_are_slow_it_never_fetches_more_than_are_asked_for(scene):
+    async with scene(*range(100)) as it:
+        for workers in ("abc", "a", "bc"):
+            await it.ask(*workers)
+
+        assert it.claims.asked == [3, 1, 2]
+        assert it.waiting == []
+
+
+@pytest.mark.feature("F98")
+async def test_when_jobs_are_short_it_fetches_before_anybody_asks(scene):
+    async with scene(*range(100), pace=30) as it:
+        assert it.claims.asked == [10, 10]
+        assert len(it.waiting) == 20
+        assert got(await it.ask("a", "b")) == [0, 1]
+
+
+@pytest.mark.feature("F98")
+async def test_it_fetches_again_when_fewer_than_two_batches_wait_and_not_before(scene):
+    async with scene(*range(100), pace=30) as it:
+        await it.ask("a")
+        # Nineteen, and ten more.
+        assert it.claims.asked == [10, 10, 10]
+        assert len(it.waiting) == 29
+
+        await it.ask(*"abcdefghi")
+        assert len(it.waiting) == 20
+        assert it.claims.asked == [10, 10, 10]
+
+        await it.ask("a")
+        assert it.claims.asked == [10, 10, 10, 10]
+
+
+@pytest.mark.feature("F98")
+async def test_a_worker_that_takes_without_asking_makes_it_fetch_too(scene):
+    async with scene(*range(100), pace=30) as it:
+        held = it.source.take()
+        await settled()
+
+        assert held is not None
+        assert held.job.id == 0
+        assert it.claims.asked == [10, 10, 10]
+
+
+@pytest.mark.feature("F98")
+async def test_one_fetch_is_in_flight_at_a_time(scene):
+    async with scene(*range(100), pace=30) as it:
+        it.claims.answering.clear()
+
+        await it.ask("a", "b", "c")
+        await it.pulse()
+
+        assert it.claims.asked == [10, 10, 10]
+        assert len(it.waiting) == 17
+
+
+@pytest.mark.feature("F98")
+async def test_those_who_ask_get_theirs_beside_the_batch(scene):
+    async with scene() as it:
+        asks = await it.ask("a", "b", "c")
+        it.ready(*range(100))
+        it.pace.jobs = 30
+
+        await it.pulse()
+
+        assert got(asks) == [0, 1, 2]
+        assert it.claims.asked == [3, 13, 10]
+
+
+@pytest.mark.feature("F98")
+async def test_when_the_pace_drops_it_waits_until_somebody_asks(scene):
+    async with scene(*range(100), pace=30) as it:
+        it.pace.jobs = 0
+
+        await it.ask(*(["a"] * 20))
+        assert it.claims.asked == [10, 10]
+
+        assert got(await it.ask("b")) == [20]
+        assert it.claims.asked == [10, 10, 1]
+
+
+@pytest.mark.feature("F98")
+async def test_batches_grow_to_the_largest_and_two_of_them_wait(scene):
+    async with scene(*range(10_000), pace=1_000_000) as it:
+        assert it.claims.asked == [FIRST, 4 * FIRST, LARGEST]
+        assert len(it.waiting) == 2 * LARGEST
+
+        it.source.take()
+        await settled()
+
+        assert len(it.waiting) == 3 * LARGEST - 1
+
+
+@pytest.mark.feature("F98")
+async def test_no_more_waits_than_fits_by_the_size_of_the_payloads(scene):
+    async with scene(pace=1_000_000, max_bytes=30_000) as it:
+        it.ready(*range(1000), payload_text="x" * 1000)
+        await it.pulse()
+        assert it.claims.asked == [FIRST, FIRST]
+
+        for _ in range(300):
+            it.source.take()
+            await settled()
+
+        # Three such batches are as much as may be here.
+        assert set(it.claims.asked[2:]) == {10}
+        assert len(it.waiting) <= 30
+
+
+async def test_one_payload_that_is_larger_than_all_that_may_be_here_comes_alone(scene):
+    async with scene() as it:
+        asks = await it.ask("a")
+        it.ready(*range(10), payload_text="x" * 2_000_000)
+        await it.pulse()
+        it.pace.jobs = 300
+
+        asks += await it.ask("b")
+
+        assert got(asks) == [0, 1]
+        assert it.claims.asked == [1, 1, 1, 1, 1]
+        assert it.waiting == [2, 3]
+
+
+async def test_those_who_ask_are_served_however_large_payloads_are(scene):
+    async with scene(max_bytes=1) as it:
+        it.ready(*range(20))
+
+        assert got(await it.ask("a") + await it.ask(*"bcdef")) == [0, 1, 2, 3, 4, 5]
+        assert it.claims.asked == [1, 5]
+
+
+# When there is nothing more
+
+
+@pytest.mark.feature("F98")
+async def test_after_an_empty_answer_nobody_is_sent_however_many_ask(scene):
+    async with scene() as it:
+        asks = await it.ask("a") + await it.ask("b") + await it.ask("c", "d")
+
+        assert got(asks) == ["waits"] * 4
+        assert it.claims.asked == [1]
+
+
+async def test_after_an_empty_answer_nothing_is_fetched_ahead(scene):
+    async with scene(1, 2, pace=30) as it:
+        assert it.claims.asked == [10, 10]
+
+        await it.ask("a")
+
+        assert it.claims.asked == [10, 10]
+
+
+async def test_a_short_answer_is_not_an_empty_one(scene):
+    async with scene(1) as it:
+        asks = await it.ask("a", "b", "c")
+
+        assert got(asks) == [1, "waits", "waits"]
+        assert it.claims.asked == [3, 2]
+
+
+@pytest.mark.feature("F98")
+async def test_who_is_told_of_jobs_fetches_for_all_who_wait(scene):
+    async with scene() as it:
+        asks = await it.ask("a", "b")
+        it.ready(1, 2)
+
+        await it.pulse()
+
+        assert got(asks) == [1, 2]
+        assert it.claims.asked == [2, 2]
+
+
+async def test_who_is_told_of_jobs_while_all_are_busy_with_slow_ones_fetches_nothing(scene):
+    async with scene(1) as it:
+        await it.pulse()
+
+        assert it.claims.asked == []
+
+
+@pytest.mark.feature("F98")
+async def test_a_job_that_is_announced_during_a_fetch_is_fetched_by_the_next(scene):
+    async with scene() as it:
+        it.claims.answering.clear()
+        asks = await it.ask("a")
+
+        it.ready(1)
+        await it.pulse()
+        await it.answer()
+
+        assert it.claims.asked == [1, 1]
+        assert got(asks) == [1]
+
+
+async def test_what_was_announced_before_a_fetch_is_not_looked_for_after_it(scene):
+    async with scene() as it:
+        await it.pulse()
+        await it.pulse()
+
+        await it.ask("a")
+
+        assert it.claims.asked == [1]
+
+
+@pytest.mark.feature("F98")
+async def test_a_job_that_nobody_announced_is_found_by_polling(scene):
+    async with scene() as it:
+        asks = await it.ask("a")
+        it.ready(1, 2)
+        asks += await it.ask("b")
+        assert it.claims.asked == [1]
+
+        it.clock.now += HOUR.total_seconds()
+        asks += await it.ask("c")
+
+        assert got(asks) == [1, 2, "waits"]
+        assert it.claims.asked == [1, 3, 1]
+
+
+async def test_each_poll_comes_after_the_same_time(clock):
+    # Here time passes by itself.
+    it = Scene(clock, poll=timedelta(milliseconds=1))
+    it.run()
+    asks = await it.ask("a")
+    it.ready(1)
+
+    async def pass_by() -> None:
+        while not asks[0].done():
+            clock.now += 0.001
+            await asyncio.sleep(0.001)
+
+    await asyncio.wait_for(pass_by(), PATIENCE)
+
+    assert got(asks) == [1]
+    await it.stop()
+
+
+@pytest.mark.feature("F98")
+async def test_a_named_queue_that_is_freed_is_looked_at(scene):
+    async with scene() as it:
+        it.ready(1, queue=5)
+        asks = await it.ask("a", "b")
+        assert it.claims.asked == [2, 1]
+        it.ready(2, queue=5)
+
+        it.source.done(it.claims.held[1])
+        await settled()
+
+        assert got(asks) == [1, 2]
+
+
+async def test_a_named_queue_that_is_freed_during_a_fetch_is_looked_at_after_it(scene):
+    async with scene() as it:
+        it.ready(1, queue=5)
+        asks = await it.ask("a", "b")
+        it.claims.answering.clear()
+        await it.pulse()
+
+        # The fetch that is under way cannot see that the queue is free.
+        it.source.done(it.claims.held[1])
+        it.ready(2, queue=5)
+        await it.answer()
+
+        assert got(asks) == [1, 2]
+
+
+async def test_a_job_without_a_queue_that_ends_sends_nobody(scene):
+    async with scene(1) as it:
+        await it.ask("a", "b")
+
+        it.source.done(it.claims.held[1])
+        await settled()
+
+        assert it.claims.held == {}
+        assert it.claims.asked == [2, 1]
+
+
+# What waits for too long
+
+
+@pytest.mark.feature("F98")
+async def test_what_waited_for_too_long_is_handed_back_in_one_write_and_offered_to_others(scene):
+    async with scene(*range(5), pace=30) as it:
+        await it.let_pass(TOO_LONG)
+
+        assert it.settler.writes == [[0, 1, 2, 3, 4]]
+        assert it.settler.offered == [5]
+        assert it.claims.held == {}
+        [returned] = it.heard(LocalQueueReturned)
+        assert ids(returned.jobs) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.feature("F98")
+async def test_what_did_not_wait_for_too_long_is_kept(scene):
+    async with scene(*range(5), pace=30) as it:
+        await it.let_pass(NOT_YET)
+
+        assert it.settler.writes == []
+        assert it.waiting == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.feature("F98")
+async def test_younger_ones_are_kept_when_older_ones_are_handed_back(scene):
+    async with scene(1, 2, pace=30) as it:
+        await it.let_pass(TOO_LONG - NOT_YET)
+        it.ready(3, 4)
+        await it.pulse()
+
+        await it.let_pass(NOT_YET)
+
+        assert it.settler.writes == [[1, 2]]
+        assert it.waiting == [3, 4]
+
+
+async def test_a_job_that_runs_is_not_handed_back_however_long_it_takes(scene):
+    async with scene(1, 2, pace=30) as it:
+        await it.ask("a")
+
+        await it.let_pass(TOO_LONG)
+
+        assert it.settler.writes == [[2]]
+        assert list(it.claims.held) == [1]
+
+
+@pytest.mark.feature("F98")
+async def test_after_that_nothing_is_fetched_ahead_until_jobs_are_known_to_be_short_again(scene):
+    async with scene(*range(100), pace=30) as it:
+        await it.let_pass(TOO_LONG)
+        assert it.pace.forgot == 1
+        assert it.claims.asked == [10, 10]
+
+        await it.pulse()
+        assert it.claims.asked == [10, 10]
+
+        it.pace.jobs = 30
+        await it.pulse()
+        assert it.claims.asked == [10, 10, 10, 10]
+
+
+@pytest.mark.feature("F98")
+async def test_who_asks_after_that_is_served_though_nobody_announces_what_was_handed_back(scene):
+    async with scene(1, 2, pace=30) as it:
+        assert it.claims.asked == [10, 10]
+        await it.let_pass(TOO_LONG)
+        # As others find them.
+        it.ready(1, 2)
+
+        asks = await it.ask("a")
+
+        assert got(asks) == [1]
+
+
+async def test_until_it_is_written_they_are_held(scene):
+    async with scene(1, 2, pace=30) as it:
+        it.settler.answering.clear()
+
+        await it.let_pass(TOO_LONG)
+
+        assert (it.settler.writes, it.settler.offered) == ([[1, 2]], [])
+        assert sorted(it.claims.held) == [1, 2]
+        assert got(await it.ask("a")) == ["waits"]
+
+
+# Order
+
+
+@pytest.mark.feature("F98")
+async def test_more_urgent_jobs_of_a_later_fetch_leave_first(scene):
+    async with scene(pace=30) as it:
+        it.ready(1, 2, 3, priority=5)
+        await it.pulse()
+        it.ready(4, 5, priority=0)
+        it.ready(6, priority=5)
+        it.ready(7, priority=9)
+
+        await it.pulse()
+
+        assert got(await it.ask(*"abcdefg")) == [4, 5, 1, 2, 3, 6, 7]
+
+
+async def test_whoever_asks_first_gets_the_first_job(scene):
+    async with scene() as it:
+        asks = await it.ask("a") + await it.ask("b")
+        it.ready(7, 3)
+
+        await it.pulse()
+
+        assert got(asks) == [7, 3]
+
+
+# Flags
+
+
+@pytest.mark.feature("F237")
+async def test_a_function_is_asked_again_before_a_job_starts_that_has_flags(scene):
+    async with scene(pace=30, flags=answers(["slow"])) as it:
+        it.ready(1, flags='{"slow": true}')
+        it.ready(2, flags='{"fast": true}')
+        it.ready(3)
+        await it.pulse()
+
+        assert it.source.take() is None
+        asks = await it.ask("a", "b")
+
+        assert sorted(map(str, got(asks))) == ["2", "3"]
+        assert it.settler.writes == [[1]]
+        assert it.settler.offered == [1]
+        assert sorted(it.claims.held) == [2, 3]
+
+
+@pytest.mark.feature("F237")
+async def test_nobody_is_asked_about_a_job_without_flags(scene):
+    async with scene(1, pace=30, flags=answers(AssertionError("asked"))) as it:
+        assert got(await it.ask("a")) == [1]
+        assert it.heard(GetJobErrored) == []
+
+
+@pytest.mark.feature("F237")
+async def test_a_list_of_flags_is_not_looked_at_again(scene):
+    # The fetch left out what it forbids, and it does not change.
+    async with scene(pace=30) as it:
+        it.ready(1, flags='{"slow": true}')
+        await it.pulse()
+
+        held = it.source.take()
+
+        assert held is not None
+        assert held.job.id == 1
+
+
+@pytest.mark.feature("F237")
+@pytest.mark.parametrize("error", [OSError("no answer"), asyncio.CancelledError()], ids=repr)
+async def test_a_function_that_fails_keeps_its_job_from_starting_and_ends_no_worker(scene, error):
+    async with scene(pace=30, flags=answers(error, None)) as it:
+        it.ready(1, 2, flags='{"slow": true}')
+        await it.pulse()
+
+        asks = await it.ask("a")
+
+        assert got(asks) == [2]
+        assert it.settler.writes == [[1]]
+        [failed] = it.heard(GetJobErrored)
+        assert (failed.worker_id, failed.error) == ("a", error)
+
+
+# Another id
+
+
+@pytest.mark.feature("F98")
+async def test_jobs_that_wait_when_the_pool_gets_another_id_do_not_start(scene):
+    async with scene(1, 2, pace=30) as it:
+        it.claims.pool_id = "p2"
+        assert it.source.take() is None
+        it.ready(3, locked_by="p2")
+        await it.pulse()
+
+        asks = await it.ask("a")
+
+        assert got(asks) == [3]
+        assert it.settler.writes == [[1], [2]]
+        assert list(it.claims.held) == [3]
+
+
+# Once
+
+
+@pytest.mark.feature("F98")
+async def test_once_sends_all_away_when_nothing_is_ready_and_nothing_runs(scene):
+    async with scene(once=True) as it:
+        asks = await it.ask("a", "b")
+
+        assert got(asks) == [None, None]
+        assert it.running.done()
+
+
+@pytest.mark.feature("F98")
+async def test_once_waits_for_what_the_last_job_adds(scene):
+    async with scene(1, once=True) as it:
+        busy, idle = await it.ask("a", "b")
+        assert got([busy, idle]) == [1, "waits"]
+
+        # Nobody announces it.
+        it.ready(2)
+        it.source.done(it.claims.held[1])
+        await settled()
+        assert got([idle]) == [2]
+
+        it.source.done(it.claims.held[2])
+        assert got(await it.ask("a")) == [None]
+        assert it.running.done()
+
+
+async def test_once_what_any_other_job_adds_is_found_by_polling(scene):
+    async with scene(1, 2, once=True) as it:
+        asks = await it.ask("a", "b", "c")
+        it.ready(3)
+        it.source.done(it.claims.held[1])
+        await settled()
+        assert got(asks) == [1, 2, "waits"]
+
+        it.clock.now += 1
+        asks += await it.ask("a")
+
+        assert got(asks) == [1, 2, 3, "waits"]
+        assert not it.running.done()
+
+
+@pytest.mark.feature("F98")
+async def test_once_does_not_end_while_jobs_wait(scene):
+    async with scene(1, pace=30, once=True) as it:
+        await it.pulse()
+
+        assert not it.running.done()
+        assert got(await it.ask("a")) == [1]
+
+
+async def test_once_does_not_end_while_it_hands_back_what_waited_for_too_long(scene):
+    async with scene(1, 2, pace=30, once=True) as it:
+        busy = await it.ask("a")
+        await it.let_pass(TOO_LONG)
+        assert it.settler.writes == [[2]]
+        it.ready(2)
+
+        it.source.done(it.claims.held[1])
+
+        assert got(busy + await it.ask("a")) == [1, 2]
+
+
+@pytest.mark.feature("F175")
+async def test_once_a_failed_fetch_is_raised_by_whoever_asks(scene):
+    async with scene(once=True) as it:
+        error = OSError("gone")
+        it.claims.errors = [error]
+
+        asks = await it.ask("a", "b") + await it.ask("c")
+
+        assert [each.exception() for each in asks] == [error, error, error]
+        assert it.running.done()
+
+
+async def test_once_what_waits_when_a_fetch_fails_is_handed_back(scene):
+    async with scene(1, 2, pace=30, once=True) as it:
+        it.claims.errors = [OSError("gone")]
+
+        await it.pulse()
+
+        assert it.settler.writes == [[1, 2]]
+        assert it.running.done()
+
+
+# Errors
+
+
+@pytest.mark.feature("F175")
+async def test_a_failed_fetch_is_tried_again_until_all_who_ask_are_served(scene, no_pause):
+    async with scene(1, 2) as it:
+        it.claims.errors = [OSError(str(each)) for each in range(5)]
+
+        asks = await it.ask("a", "b")
+
+        assert got(asks) == [1, 2]
+        assert it.claims.asked == [2] * 6
+        assert [(each.worker_id, str(each.error)) for each in it.heard(GetJobErrored)] == [
+            (worker, str(error)) for error in range(5) for worker in "ab"
+        ]
+
+
+async def test_a_fetch_that_says_it_was_cancelled_is_tried_again_too(scene, no_pause):
+    # Nobody cancelled it: a function for forbidden flags may await what somebody else gave up.
+    async with scene(1) as it:
+        it.claims.errors = [asyncio.CancelledError()]
+
+        assert got(await it.ask("a")) == [1]
+        assert not it.running.done()
+
+
+async def test_each_pause_is_longer_until_a_fetch_succeeds(scene, monkeypatch):
+    failures: list[int] = []
+
+    def delay_after(failed: int, longest: float) -> float:
+        failures.append(failed)
+        return 0
+
+    monkeypatch.setattr(prefetch_module, "delay_after", delay_after)
+    async with scene() as it:
+        await it.ask("a")
+        it.claims.errors = [OSError(), OSError(), OSError()]
+        await it.pulse()
+        it.claims.errors = [OSError()]
+        await it.pulse()
+
+        assert failures == [0, 1, 2, 0]
+
+
+async def test_announcements_do_not_cut_the_pause_after_an_error_short(scene, monkeypatch):
+    monkeypatch.setattr(prefetch_module, "delay_after", lambda *_: 3600)
+    async with scene() as it:
+        it.claims.errors = [OSError()]
+        await it.ask("a")
+
+        await it.pulse()
+
+        assert it.claims.asked == [1]
+        assert it.source.failing
+
+
+async def test_a_stop_does_not_wait_for_the_pause_after_an_error(scene, monkeypatch):
+    monkeypatch.setattr(prefetch_module, "delay_after", lambda *_: 3600)
+    async with scene() as it:
+        it.claims.errors = [OSError()]
+        asks = await it.ask("a")
+
+        await it.stop()
+
+        assert got(asks) == [None]
+
+
+async def test_it_is_failing_from_an_error_to_the_next_answer(scene, no_pause):
+    async with scene() as it:
+        seen: list[bool] = []
+        it.hooks.on(GetJobErrored)(lambda event: seen.append(it.source.failing))
+        it.claims.errors = [OSError()]
+        assert not it.source.failing
+
+        await it.ask("a")
+
+        assert seen == [True]
+        assert not it.source.failing
+
+
+async def test_who_knows_what_was_added_while_fetches_failed(scene, no_pause):
+    async with scene() as it:
+        asks = await it.ask("a")
+        it.claims.answering.clear()
+        await it.pulse()
+        it.claims.errors = [OSError()]
+
+        # Announced to nobody, as the connection that listens is gone too.
+        it.ready(1)
+        await it.answer()
+
+        assert got(asks) == [1]
+
+
+# Stopping
+
+
+async def test_a_stop_before_it_runs_leaves_nothing_to_do(clock):
+    it = Scene(clock, pace=30)
+    it.ready(1)
+    it.source.stop()
+
+    await it.source.run()
+
+    assert it.claims.asked == []
+
+
+async def test_a_stop_sends_those_away_who_wait_and_those_who_come_later(scene):
+    async with scene() as it:
+        asks = await it.ask("a", "b")
+
+        await it.stop()
+
+        assert got(asks + await it.ask("c")) == [None, None, None]
+        assert it.settler.writes == []
+
+
+@pytest.mark.feature("F98")
+async def test_a_stop_hands_back_what_waits_in_one_write(scene):
+    async with scene(1, 2, 3, pace=30) as it:
+        asks = await it.ask("a")
+
+        await it.stop()
+
+        assert got(asks + await it.ask("b")) == [1, None]
+        assert it.source.take() is None
+        assert it.settler.writes == [[2, 3]]
+        assert it.settler.offered == [2]
+        assert list(it.claims.held) == [1]
+
+
+@pytest.mark.feature("F98")
+async def test_what_a_fetch_brings_after_the_stop_is_handed_back(scene):
+    async with scene() as it:
+        it.claims.answering.clear()
+        it.ready(1)
+        asks = await it.ask("a", "b")
+
+        it.source.stop()
+        await settled()
+        assert got(asks) == [None, None]
+        assert not it.running.done()
+        await it.answer()
+
+        assert it.running.done()
+        assert it.settler.writes == [[1]]
+        assert it.claims.held == {}
+
+
+async def test_a_fetch_that_fails_after_the_stop_ends_it(scene):
+    async with scene() as it:
+        it.claims.answering.clear()
+        it.claims.errors = [OSError("gone")]
+        await it.ask("a")
+
+        it.source.stop()
+        await it.answer()
+
+        assert it.running.done()
+        assert it.running.exception() is None
+
+
+async def test_one_that_is_cancelled_hands_back_what_waits(scene):
+    async with scene(1, 2, pace=30) as it:
+        it.running.cancel()
+        await settled()
+
+        assert it.running.cancelled()
+        assert it.settler.writes == [[1, 2]]
+        assert got(await it.ask("a")) == [None]
+
+
+async def test_one_that_is_cancelled_while_it_fetches_sends_all_away(scene):
+    async with scene() as it:
+        it.claims.answering.clear()
+        asks = await it.ask("a")
+
+        it.running.cancel()
+        await settled()
+
+        assert it.running.cancelled()
+        assert got(asks) == [None]
+
+
+# Those who no longer wait
+
+
+@pytest.mark.feature("F98")
+async def test_the_job_of_one_who_no_longer_waits_goes_to_another(scene):
+    async with scene(1) as it:
+        it.claims.answering.clear()
+        asks = await it.ask("a", "b")
+
+        asks[0].cancel()
+        await it.answer()
+
+        assert got(asks) == ["cancelled", 1]
+        assert it.settler.writes == []
+
+
+@pytest.mark.feature("F98")
+async def test_the_job_of_one_who_no_longer_waits_is_kept_or_handed_back(scene):
+    async with scene(1, 2) as it:
+        it.claims.answering.clear()
+        asks = await it.ask("a", "b")
+        for ask in asks:
+            ask.cancel()
+        await it.answer()
+        assert it.waiting == [1, 2]
+
+        assert got(await it.ask("c")) == [1]
+        await it.let_pass(TOO_LONG)
+
+        assert it.settler.writes == [[2]]
+        assert list(it.claims.held) == [1]
+
+
+async def test_nothing_is_fetched_for_one_who_no_longer_waits(scene):
+    async with scene() as it:
+        asks = await it.ask("a", "b")
+        asks[0].cancel()
+        await settled()
+
+        await it.pulse()
+
+        assert it.claims.asked == [2, 1]
+
+
+# What is said
+
+
+@pytest.mark.feature("F98", "F174", "F176")
+async def test_all_is_announced_in_the_order_in_which_it_happens(scene):
+    async with scene(pace=30) as it:
+        await it.ask("a")
+        it.ready(1, 2)
+        await it.pulse()
+
+        await it.let_pass(TOO_LONG)
+
+        assert [type(event) for event in it.events] == [
+            GetJobStarted,
+            LocalQueueFetched,
+            LocalQueueReturned,
+        ]
+        assert {event.pool_id for event in it.events} == {"p1"}
+
+
+@pytest.mark.feature("F176")
+async def test_whoever_asks_in_vain_is_announced(scene):
+    async with scene() as it:
+        await it.ask("a", "b")
+
+        assert [(type(event), event.worker_id) for event in it.events] == [
+            (GetJobStarted, "a"),
+            (GetJobStarted, "b"),
+            (GetJobEmpty, "a"),
+            (GetJobEmpty, "b"),
+        ]
