@@ -10,14 +10,17 @@ import click
 
 from benchmarks.adding import adding
 from benchmarks.contenders import DIRECT, DRAINERS, WORKERS, Contender
+from benchmarks.endurance import endurance
 from benchmarks.latency import latency
 from benchmarks.matrix import matrix
 from benchmarks.report import write_report
-from benchmarks.server import Server, served
+from benchmarks.server import LASTING, SETTINGS, Server, served
 from benchmarks.short import short
+from benchmarks.snapshot import snapshot
 from benchmarks.startup import startup
 from benchmarks.surroundings import surroundings
 from benchmarks.throughput import throughput
+from benchmarks.waiting import waiting
 from tests.support.tools import server_bin
 
 C = TypeVar("C", bound=Contender)
@@ -109,6 +112,41 @@ def matrix_command(
     _measured("matrix", pg, out, lambda on: matrix(on, names=tables, fetches=fetches, scale=scale))
 
 
+@main.command("snapshot")
+@click.option("--jobs", default=40_000, show_default=True, help="How many came and went before.")
+@pg_option
+@out_option
+def snapshot_command(jobs: int, pg: int, out: Path | None) -> None:
+    """What statements touch while a snapshot is held."""
+    _measured("snapshot", pg, out, lambda on: snapshot(on, jobs=jobs))
+
+
+@main.command("endurance")
+@click.option("--minutes", default=20.0, show_default=True, help="How long it lasts.")
+@click.option("--rate", default=2000, show_default=True, help="Jobs that are added in a second.")
+@click.option("--held", default=4.0, show_default=True, help="Minutes with a held snapshot.")
+@pg_option
+@out_option
+def endurance_command(minutes: float, rate: int, held: float, pg: int, out: Path | None) -> None:
+    """A steady rate for long, with a snapshot held in the middle."""
+    _measured(
+        "endurance",
+        pg,
+        out,
+        lambda on: endurance(on, minutes=minutes, rate=rate, held=held),
+        settings=LASTING,
+    )
+
+
+@main.command("waiting")
+@click.option("--local-queue", type=int, help="Fetch so many ahead (default: as by default).")
+@pg_option
+@out_option
+def waiting_command(local_queue: int | None, pg: int, out: Path | None) -> None:
+    """How long a fetched job waits before it starts, in a fast and in a slow pool."""
+    _measured("waiting", pg, out, lambda on: waiting(on, local_queue=local_queue))
+
+
 @main.command("short")
 @pg_option
 @out_option
@@ -138,10 +176,15 @@ def _chosen(contenders: Sequence[C], only: str | None) -> list[C]:
 
 
 def _measured(
-    name: str, pg: int, out: Path | None, measure: Callable[[Server], dict[str, Any]]
+    name: str,
+    pg: int,
+    out: Path | None,
+    measure: Callable[[Server], dict[str, Any]],
+    *,
+    settings: Sequence[str] = SETTINGS,
 ) -> None:
     server_bin(pg)
-    with served(pg) as server:
+    with served(pg, settings) as server:
         found = {"benchmark": name, "surroundings": surroundings(server), **measure(server)}
     text = _json(found)
     if out is None:

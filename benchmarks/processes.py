@@ -35,12 +35,22 @@ class Program:
 
     def hear(self, word: str) -> dict[str, Any]:
         """The next of its lines with this word."""
+        for said in self.lines():
+            if word in said:
+                return said
+        raise RuntimeError(f"it ended without saying {word!r}:\n{self._last_words()}")
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """All that it says, until it ends."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            said = json.loads(line) if line.startswith(b"{") else {}
-            if word in said:
-                return dict(said)
-        raise RuntimeError(f"it ended without saying {word!r}:\n{self._last_words()}")
+            if line.startswith(b"{"):
+                yield json.loads(line)
+
+    def check(self) -> None:
+        """That it still runs."""
+        if self._process.poll() is not None:
+            raise RuntimeError(f"it ended too early:\n{self._last_words()}")
 
     def end(self) -> None:
         """Until it has ended by itself."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chart import Bar, chart
+from benchmarks.chart import Bar, Line, chart, lines
 from benchmarks.processes import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -140,6 +140,61 @@ def _without_indexes(cell: dict[str, float]) -> str:
     return f"{ours:.1f} ms, {cell['reference_ms']:.1f} ms"
 
 
+def _snapshot_table(result: Result) -> list[str]:
+    claims = result["claims"]
+    told = [
+        f"| pages touched | {' | '.join(map(_jobs, claims))} |",
+        "|---" * (1 + len(claims)) + "|",
+    ]
+    for label, key in (
+        ("the reference's claim, its better plan", "reference_best"),
+        ("the reference's claim, its worse plan", "reference_worst"),
+        ("our claim, its worse plan", "ours_worst"),
+    ):
+        told.append(f"| {label} | {' | '.join(f'{each[key]:,}' for each in claims.values())} |")
+    for statement in ("our finish", "our fail", "our return"):
+        worst = [_worst(result, statement, int(size)) for size in claims]
+        told.append(f"| {statement}, its worse plan | {' | '.join(worst)} |")
+    return told
+
+
+def _worst(result: Result, statement: str, size: int) -> str:
+    found = [
+        cell["buffers"]
+        for cell in result["cells"]
+        if cell["statement"] == statement and cell["jobs"] == size
+    ]
+    return f"{max(found):,}"
+
+
+def _endurance_table(result: Result) -> list[str]:
+    swept = result["seconds_to_a_fifth"]
+    rows = {
+        "jobs per second, added": f"{result['settings']['rate']:,}",
+        "begun": f"{result['rate_done']:,.0f}",
+        "begun, in the slowest ten seconds": f"{result['slowest_10_seconds']:,.0f}",
+        "p99 from add to start, at the beginning": f"{result['p99_ms_first']:,.1f} ms",
+        "while the snapshot was held": f"{result['p99_ms_held']:,.1f} ms",
+        "at the end": f"{result['p99_ms_last']:,.1f} ms, {result['p99_ratio']:.2g} ×",
+        "most jobs that waited": f"{result['largest_backlog']:,}",
+        "most dead rows": f"{result['dead_rows_peak']:,}",
+        "a fifth of them, after the release": "never" if swept is None else f"{swept} s",
+    }
+    return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
+
+
+def _waiting_table(result: Result) -> list[str]:
+    told = [
+        "| jobs of | p50 | p99 | max | held too long while the other pool was idle |",
+        "|---|---|---|---|---|",
+    ]
+    for name, each in result["kinds"].items():
+        times = [f"{each[key]:,.0f} ms" for key in ("p50_ms", "p99_ms", "max_ms")]
+        wrong = f"{each['violations']:,} of {each['samples']:,} looks"
+        told.append(f"| {name} | {' | '.join(times)} | {wrong} |")
+    return told
+
+
 def _jobs(size: str) -> str:
     return "1 job" if size == "1" else f"{size} jobs"
 
@@ -172,6 +227,19 @@ def _matrix_chart(result: Result, major: int) -> str:
     return chart(title, bars, logarithmic=True)
 
 
+def _endurance_chart(result: Result, major: int) -> str:
+    panels = [
+        Line("jobs begun per second", result["done"]),
+        Line("p99 from add to start, ms", result["p99_ms"]),
+        Line("jobs that wait", result["backlog"]),
+        Line("dead rows", result["dead_rows"]),
+        Line("pages touched per job", result["pages_per_job"]),
+    ]
+    title = f"{result['settings']['minutes']:g} minutes, a snapshot held in between"
+    held = range(result["held_from_second"], result["held_until_second"])
+    return lines(f"{title}, PostgreSQL {major}", panels, held)
+
+
 def _is_ours(name: str) -> bool:
     return name.startswith("ours")
 
@@ -187,8 +255,12 @@ TABLE_OF: dict[str, Callable[[Result], list[str]]] = {
     "add": _adding_table,
     "startup": _startup_table,
     "matrix": _matrix_table,
+    "snapshot": _snapshot_table,
+    "endurance": _endurance_table,
+    "waiting": _waiting_table,
 }
 CHART_OF: dict[str, Callable[[Result, int], str]] = {
     "throughput": _throughput_chart,
     "matrix": _matrix_chart,
+    "endurance": _endurance_chart,
 }

@@ -1,7 +1,7 @@
 """A PostgreSQL cluster for one run, and in it a fresh database for each measurement."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,6 +12,9 @@ from tests.support.cluster import FAST, Cluster
 # Nothing that comes and goes by itself. With no flush of the write-ahead log, the work of the
 # queues is what counts, not the disk.
 SETTINGS = ("autovacuum=off", "shared_buffers=512MB", "max_wal_size=2GB", "checkpoint_timeout=1h")
+
+# As a server is that serves for long, and as `graphile-worker tune` has it.
+LASTING = ("autovacuum_naptime=10s", "shared_buffers=512MB", "max_wal_size=4GB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,10 @@ class Database:
 class Server:
     """A cluster; what a queue installs is installed once and then copied."""
 
-    def __init__(self, major: int) -> None:
-        self._cluster = Cluster(major, SETTINGS).start()
+    def __init__(self, major: int, settings: Sequence[str] = SETTINGS) -> None:
+        self.settings = [*FAST, *settings]
+        """What it is set to beside PostgreSQL's defaults."""
+        self._cluster = Cluster(major, settings).start()
         self._templates: dict[str, str] = {}
         self._numbers = itertools.count(1)
 
@@ -64,14 +69,9 @@ class Server:
 
 
 @contextmanager
-def served(major: int) -> Iterator[Server]:
-    server = Server(major)
+def served(major: int, settings: Sequence[str] = SETTINGS) -> Iterator[Server]:
+    server = Server(major, settings)
     try:
         yield server
     finally:
         server.stop()
-
-
-def described_settings() -> list[str]:
-    """What the clusters are set to beside PostgreSQL's defaults."""
-    return [*FAST, *SETTINGS]

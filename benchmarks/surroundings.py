@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
-from benchmarks.server import Server, described_settings
+from benchmarks.server import Server
 from graphile_worker.db.psycopg import implementation
 
 
@@ -17,5 +17,5 @@ def surroundings(server: Server) -> dict[str, Any]:
         "python": platform.python_version(),
         "psycopg": f"{version('psycopg')} ({implementation()})",
         "postgresql": server.version,
-        "server_settings": described_settings(),
+        "server_settings": server.settings,
     }

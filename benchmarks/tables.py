@@ -166,5 +166,7 @@ def build(connection: psycopg.Connection, table: Table, scale: float) -> None:
     """Fill a database with it, and let the server know what is there."""
     connection.execute(TASKS, (IDENTIFIERS - 1,))
     table.fill(Filler(connection, scale))
+    # What lies there for long is known to be visible to all; without a flush before it, nothing is.
+    connection.execute("checkpoint")
     connection.execute("vacuum analyze")
     connection.execute("checkpoint")

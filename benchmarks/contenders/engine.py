@@ -11,13 +11,14 @@ from psycopg import sql
 from benchmarks.contenders.contender import BATCH, Contender, Drained
 from benchmarks.contenders.ours import SCHEMA, Ours
 from benchmarks.server import Database
-from graphile_worker.sql.holding import finish_jobs, get_jobs, get_task_ids
+from graphile_worker.sql.holding import finish_jobs, get_jobs, get_task_ids, ids_text
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import Style, render
 
-# Stands for the ids that the fetch before has taken.
+# Stands for the ids that the fetch before has taken, also as text.
 TAKEN = [0]
+TAKEN_TEXT = ids_text(TAKEN)
 
 PROCEDURE = """
 create procedure drain() language plpgsql as $drain$
@@ -106,7 +107,7 @@ def _embedded(query: Query[Any]) -> str:
 
 
 def _variable(query: Query[Any], position: int) -> str:
-    if query.args[position - 1] is TAKEN:
+    if query.args[position - 1] == TAKEN_TEXT:
         return "taken_ids"
     return f"{query.statement}_{position}"
 
@@ -116,7 +117,7 @@ def _declared(query: Query[Any], connection: psycopg.Connection) -> list[str]:
         literal = sql.Literal(value).as_string(connection)
         return f"{_variable(query, position)} {_type(value)} := {literal};"
 
-    given = [each for each in enumerate(query.args, start=1) if each[1] is not TAKEN]
+    given = [each for each in enumerate(query.args, start=1) if each[1] != TAKEN_TEXT]
     return [declared(position, value) for position, value in given]
 
 
