@@ -303,7 +303,8 @@ async def test_a_keyed_job_that_is_replaced_while_it_waits_is_not_revived(
     await behind.fetched(1)
 
     await client.add_job("waits", {"n": 2}, priority=2, job_key="k")
-    await until(lambda: behind.returned() == {1})
+    # The other one too, if it was fetched ahead.
+    await until(lambda: 1 in behind.returned())
     gate.open()
 
     await until(lambda: behind.ran)

@@ -506,7 +506,7 @@ async def test_what_a_task_says_after_its_own_transaction_comes_too_late(app, ru
     await speak.aenqueue()
 
     await run()
-    assert names(heard) == ["job:start", "job:success", "job:complete"]
+    assert names(heard) == ["job:start", "job:success:late", "job:complete"]
     assert isinstance(heard[1].late_error, Snooze)
     assert sql.run(ROW) == []
 

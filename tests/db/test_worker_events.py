@@ -388,6 +388,8 @@ async def test_it_listens_from_the_start_to_the_end(start, recorder, sql):
     await recorder.wait_for(ListenStarted)
     sql.run("select :schema.add_job('work')")
     await recorder.wait_for(ListenNotified)
+    # A job that is handed back is announced too.
+    await recorder.wait_for(JobFinished)
     await runner.stop()
 
     assert named(recorder, "pool:listen") == [

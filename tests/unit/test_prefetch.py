@@ -158,6 +158,27 @@ def test_who_forgets_expects_nothing_until_more_jobs_end(runs):
     assert runs.end(500) == int(500 * MOMENT / TOO_LONG)
 
 
+@pytest.mark.feature("F98")
+@pytest.mark.parametrize(
+    ("took", "most"), [(0.001, 400), (0.01, 40), (0.05, 8), (MOMENT, 4), (0.2, 2), (60, 0)]
+)
+def test_no_more_jobs_can_end_in_a_moment_than_so_many_workers_run_in_it(runs, took, most):
+    runs.end(100, took=took)
+
+    # Floats are not exact.
+    assert runs.pace.at_most(4) in (most - 1, most)
+
+
+def test_before_any_job_has_run_nobody_knows_how_many_could():
+    assert Pace().at_most(24) == 0
+
+
+def test_jobs_that_take_no_time_at_all_are_many(runs):
+    runs.end(10, took=0.0)
+
+    assert runs.pace.at_most(1) > LARGEST
+
+
 def test_two_looks_at_one_time_say_the_same(runs):
     expected = runs.end(500)
 
@@ -172,10 +193,14 @@ class FakePace:
 
     def __init__(self) -> None:
         self.jobs = 0
+        self.most = 0
         self.forgot = 0
 
     def within_a_moment(self) -> int:
         return self.jobs
+
+    def at_most(self, slots: int) -> int:
+        return self.most
 
     def forget(self) -> None:
         self.forgot += 1
@@ -366,6 +391,43 @@ async def test_those_who_ask_get_theirs_beside_the_batch(scene):
 
         assert got(asks) == [0, 1, 2]
         assert it.claims.asked == [3, 13, 10]
+
+
+@pytest.mark.feature("F98")
+async def test_who_had_to_ask_again_after_a_full_fetch_gets_twice_as_many(scene):
+    async with scene(*range(100)) as it:
+        it.pace.most = 1000
+
+        for _ in range(7):
+            await it.ask("a", "b")
+
+        # Each one is used up before the next.
+        assert it.claims.asked == [2, 4, 8]
+        assert it.waiting == []
+
+
+@pytest.mark.feature("F98")
+async def test_but_no_more_than_can_end_in_a_moment(scene):
+    async with scene(*range(100)) as it:
+        it.pace.most = 3
+
+        for _ in range(3):
+            await it.ask("a", "b")
+
+        assert it.claims.asked == [2, 3, 3]
+
+
+async def test_nor_after_a_fetch_that_was_not_full(scene):
+    async with scene(1, 2, 3) as it:
+        it.pace.most = 1000
+        await it.ask("a", "b")
+        await it.ask("a", "b")
+        assert it.claims.asked == [2, 4, 1]
+
+        it.ready(*range(10, 50))
+        await it.pulse()
+
+        assert it.claims.asked == [2, 4, 1, 1]
 
 
 @pytest.mark.feature("F98")
@@ -838,9 +900,9 @@ async def test_once_a_failed_fetch_is_raised_by_whoever_asks(scene):
         assert it.running.done()
 
 
-async def test_once_what_waits_when_a_fetch_fails_is_handed_back(scene):
+async def test_once_what_waits_when_a_fetch_fails_for_good_is_handed_back(scene):
     async with scene(1, 2, pace=30, once=True) as it:
-        it.claims.errors = [OSError("gone")]
+        it.claims.errors = [LookupError("gone")]
 
         await it.pulse()
 

@@ -61,6 +61,7 @@ class PsycopgDatabase:
         *,
         max_size: int = 10,
         prepared_statements: bool = True,
+        prepare_after: int = 5,
         answer_within: timedelta | None = None,
     ) -> None:
         self.schemas = schemas
@@ -68,7 +69,7 @@ class PsycopgDatabase:
         self._max_size = max_size
         self._answer_within = answer_within
         # PgBouncer before 1.21 mixes up prepared statements in transaction mode.
-        self._prepare_threshold = 5 if prepared_statements else None
+        self._prepare_threshold = prepare_after if prepared_statements else None
         self._open: _OpenConnections | None = None
 
     async def run(self, query: Query[T]) -> T:

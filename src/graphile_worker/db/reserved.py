@@ -95,6 +95,8 @@ def _own(
             schemas,
             max_size=options.own_connections,
             prepared_statements=prepared,
+            # The same few statements over and over.
+            prepare_after=0,
             answer_within=ANSWER_WITHIN,
         ),
         PsycopgDatabase(source, schemas, max_size=shares[0], prepared_statements=prepared),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from graphile_worker.jobs import Job, When
 from graphile_worker.sql.jobs import JOB_COLUMNS, read_job, when_args
+from graphile_worker.sql.migrations import INDEXES
 from graphile_worker.sql.query import Query, Row, read_nothing
 
 
@@ -54,7 +55,7 @@ def get_task_ids(identifiers: list[str]) -> Query[dict[int, str]]:
 
 def find_indexes() -> Query[bool]:
     """Can `get_jobs` be used, or does it lack its indexes? Asked by those who have a task."""
-    return Query("find_indexes", (), lambda rows: bool(rows[0][0]))
+    return Query("find_indexes", (list(INDEXES),), lambda rows: bool(rows[0][0]))
 
 
 def get_jobs(
@@ -156,7 +157,12 @@ def _when(when: When | None) -> dict[str, object]:
 
 
 def _read_all_held(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[HeldJob]:
-    return [_read_held(row, tasks) for row in rows]
+    return [_read_held(row, tasks) for row in sorted(rows, key=_place)]
+
+
+def _place(row: Row) -> tuple[int, float, int]:
+    """The order in which jobs run: by priority, then run_at, then id."""
+    return row[4], float(row[5]), row[0]
 
 
 def _read_held(row: Row, tasks: Mapping[int, str]) -> HeldJob:

@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import suppress
 from datetime import timedelta
 
-from graphile_worker.db.retry import delay_after
+from graphile_worker.db.retry import delay_after, is_passing
 from graphile_worker.events import GetJobEmpty, GetJobStarted
 from graphile_worker.hooks import Hooks
 from graphile_worker.sql.holding import HeldJob
@@ -61,6 +61,10 @@ class Pace:
         self._look(time.monotonic())
         return int(self._rate * MOMENT) if self._mean_seconds < MOMENT else 0
 
+    def at_most(self, slots: int) -> int:
+        """So many can end within a moment where so many run at once."""
+        return int(slots * MOMENT / max(self._mean_seconds, 1e-6)) if self._ended else 0
+
     def _look(self, now: float) -> None:
         marks = self._marks
         while marks and marks[0][0] < now - self.SPAN:
@@ -105,6 +109,8 @@ class Prefetch:
         self._poll_at = 0.0
         self._look_at = 0.0
         self._failures = 0
+        # How much the last fetch brought, if that was all it asked for.
+        self._last_full = 0
         # There may be jobs to fetch; and how often that was said.
         self._more = True
         self._pulses = 0
@@ -157,7 +163,9 @@ class Prefetch:
         asking = len(self._shelf.open_asks())
         self._shelf.low = max(1, 2 * batch)
         if asking:
-            return max(1, min(max(asking, self._fits), asking + batch))
+            # They had to wait although the last fetch was full: try twice that.
+            more = min(2 * self._last_full, self._pace.at_most(asking))
+            return max(1, min(max(asking, self._fits), max(asking + batch, more)))
         return batch if len(self._shelf.jobs) < self._shelf.low else 0
 
     async def _fetch(self, limit: int) -> None:
@@ -166,6 +174,7 @@ class Prefetch:
         taken = await self._take(limit)
         if taken is None:
             return
+        self._last_full = limit if len(taken) == limit else 0
         if taken:
             # Three such fetches must fit.
             known = max(limit, self._fits)
@@ -193,7 +202,8 @@ class Prefetch:
     async def _failed(self, error: BaseException) -> None:
         self.failing = True
         announce_failure(self._hooks, self._claims.pool_id, self._shelf.asking, error)
-        if self._once:
+        # While jobs of ours run there is time for another try.
+        if self._once and not (is_passing(error) and self._claims.held):
             self._shelf.close(error)
             return
         # Who knows what was added meanwhile.

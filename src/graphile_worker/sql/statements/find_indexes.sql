@@ -1,8 +1,8 @@
--- Are the indexes there that get_jobs needs? They count only once their building has come to its end.
-select count(*) = 3
+-- Are the indexes $1 there that get_jobs needs? They count only once their building has come to its end.
+select count(*) = cardinality($1::text[])
 from pg_index as definition
 join pg_class as relation on relation.oid = definition.indexrelid
-where relation.relname in ('gwpy_free_jobs', 'gwpy_queued_jobs', 'gwpy_jobs_of_queues')
+where relation.relname = any ($1::text[])
   and definition.indisvalid
   and definition.indisready
   and relation.relnamespace = (
