@@ -213,16 +213,21 @@ with recursive given as materialized (
   select (select yes from many_queues) and not exists (select from far_heads) as yes
 ), free_lanes as (
   -- Jobs of one task and one priority stand in a lane of their own, in the order in which they go.
+  -- The next lane is asked for by both, and may be another task's: an index by priority alone would
+  -- seem as good, and be full of other tasks.
   select
     tasks.task_id,
     (
-      select jobs.priority
-      from :schema._private_jobs as jobs
-      where jobs.is_available = true
-        and jobs.job_queue_id is null
-        and jobs.task_id = tasks.task_id
-      order by jobs.priority
-      limit 1
+      select case when job.task_id = tasks.task_id then job.priority end
+      from (
+        select jobs.task_id, jobs.priority
+        from :schema._private_jobs as jobs
+        where jobs.is_available = true
+          and jobs.job_queue_id is null
+          and row(jobs.task_id, jobs.priority) >= row(tasks.task_id, (-32768)::smallint)
+        order by jobs.task_id, jobs.priority
+        limit 1
+      ) as job
     ) as priority
   from unnest((select tasks from given)) as tasks (task_id)
   where (select few_queues.yes or far_fails.yes from few_queues, far_fails)
@@ -230,14 +235,16 @@ with recursive given as materialized (
   select
     before.task_id,
     (
-      select jobs.priority
-      from :schema._private_jobs as jobs
-      where jobs.is_available = true
-        and jobs.job_queue_id is null
-        and jobs.task_id = before.task_id
-        and jobs.priority > before.priority
-      order by jobs.priority
-      limit 1
+      select case when job.task_id = before.task_id then job.priority end
+      from (
+        select jobs.task_id, jobs.priority
+        from :schema._private_jobs as jobs
+        where jobs.is_available = true
+          and jobs.job_queue_id is null
+          and row(jobs.task_id, jobs.priority) > row(before.task_id, before.priority)
+        order by jobs.task_id, jobs.priority
+        limit 1
+      ) as job
     )
   from free_lanes as before
   where before.priority is not null
@@ -273,13 +280,16 @@ with recursive given as materialized (
   select
     tasks.task_id,
     (
-      select jobs.priority
-      from :schema._private_jobs as jobs
-      where jobs.is_available = true
-        and jobs.job_queue_id is not null
-        and jobs.task_id = tasks.task_id
-      order by jobs.priority
-      limit 1
+      select case when job.task_id = tasks.task_id then job.priority end
+      from (
+        select jobs.task_id, jobs.priority
+        from :schema._private_jobs as jobs
+        where jobs.is_available = true
+          and jobs.job_queue_id is not null
+          and row(jobs.task_id, jobs.priority) >= row(tasks.task_id, (-32768)::smallint)
+        order by jobs.task_id, jobs.priority
+        limit 1
+      ) as job
     ) as priority
   from unnest((select tasks from given)) as tasks (task_id)
   where (select yes from far_fails)
@@ -287,14 +297,16 @@ with recursive given as materialized (
   select
     before.task_id,
     (
-      select jobs.priority
-      from :schema._private_jobs as jobs
-      where jobs.is_available = true
-        and jobs.job_queue_id is not null
-        and jobs.task_id = before.task_id
-        and jobs.priority > before.priority
-      order by jobs.priority
-      limit 1
+      select case when job.task_id = before.task_id then job.priority end
+      from (
+        select jobs.task_id, jobs.priority
+        from :schema._private_jobs as jobs
+        where jobs.is_available = true
+          and jobs.job_queue_id is not null
+          and row(jobs.task_id, jobs.priority) > row(before.task_id, before.priority)
+        order by jobs.task_id, jobs.priority
+        limit 1
+      ) as job
     )
   from queued_lanes as before
   where before.priority is not null
