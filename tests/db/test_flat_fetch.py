@@ -424,7 +424,8 @@ async def test_a_plan_that_was_made_for_an_empty_table_is_not_kept(
     first, *others = [await seconds() for _ in range(6)]
     await db.close()
 
-    assert min(others) < first / 4
+    # If it was slow at all, it is not any more.
+    assert min(others) < max(first / 4, psycopg_module.SLOW)
 
 
 @pytest.mark.once
