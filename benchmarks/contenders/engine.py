@@ -11,7 +11,13 @@ from psycopg import sql
 from benchmarks.contenders.contender import BATCH, Contender, Drained
 from benchmarks.contenders.ours import SCHEMA, Ours
 from benchmarks.server import Database
-from graphile_worker.sql.holding import finish_jobs, get_jobs, get_task_ids, ids_text
+from graphile_worker.sql.holding import (
+    finish_jobs,
+    get_jobs,
+    get_plain_jobs,
+    get_task_ids,
+    ids_text,
+)
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import Style, render
@@ -33,6 +39,11 @@ begin
     for each_row in {fetch} loop
       taken_ids := taken_ids || each_row.id;
     end loop;
+    if cardinality(taken_ids) = 0 then
+      for each_row in {fetch_others} loop
+        taken_ids := taken_ids || each_row.id;
+      end loop;
+    end if;
     commit;
     exit when cardinality(taken_ids) = 0;
     for each_row in {finish} loop
@@ -81,13 +92,20 @@ def _call(database: Database) -> None:
 
 def _create_procedure(database: Database) -> None:
     with database.connected() as connection:
-        fetch = get_jobs("engine", _task_ids(connection), limit=BATCH)
+        tasks = _task_ids(connection)
+        fetch = get_plain_jobs("engine", tasks, limit=BATCH)
+        fetch_others = get_jobs("engine", tasks, limit=BATCH)
         finish = finish_jobs("engine", TAKEN, [])
         text = PROCEDURE.format(
             declarations="\n  ".join(
-                [*_declared(fetch, connection), *_declared(finish, connection)]
+                [
+                    declared
+                    for query in (fetch, fetch_others, finish)
+                    for declared in _declared(query, connection)
+                ]
             ),
             fetch=_embedded(fetch),
+            fetch_others=_embedded(fetch_others),
             finish=_embedded(finish),
         )
         connection.execute(text.encode())

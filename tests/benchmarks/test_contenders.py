@@ -86,9 +86,9 @@ def test_the_engine_runs_our_own_statements(server):
                 "select prosrc from pg_proc where proname = 'drain'"
             ).fetchone() or [""]
 
-    for name in ("get_jobs", "finish_jobs"):
+    for name in ("get_plain_jobs", "get_jobs", "finish_jobs"):
         assert _without_parameters(_text(name), r"\$\d+") in _without_parameters(
-            source, r"(?:get_jobs|finish_jobs)_\d+|\btaken_ids(?=::)"
+            source, r"(?:get_plain_jobs|get_jobs|finish_jobs)_\d+|\btaken_ids(?=::)"
         )
 
 

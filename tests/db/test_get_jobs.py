@@ -4,6 +4,7 @@ import asyncio
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +12,13 @@ from typing import Any
 import pytest
 
 from graphile_worker import Job, JobSpec, sync
-from graphile_worker.sql.holding import HeldJob, get_task_ids, register_tasks
+from graphile_worker.sql.holding import (
+    HeldJob,
+    get_jobs,
+    get_plain_jobs,
+    get_task_ids,
+    register_tasks,
+)
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.statements import render_bytes
 from tests.support.fetching import wait_for_lock
@@ -456,6 +463,13 @@ MEANWHILE = {
     "its queue deleted": "delete from :schema._private_job_queues",
 }
 
+OF_NO_QUEUE = ("taken", "taken and failed", "at its limit", "deleted", "flagged", "of another task")
+PLAINLY = {name: MEANWHILE[name] for name in OF_NO_QUEUE} | {
+    "in a queue": "update :schema._private_jobs set job_queue_id = (\n"
+    "  select id from :schema._private_job_queues\n"
+    ")"
+}
+
 
 @pytest.mark.feature("F92", "F95")
 @pytest.mark.parametrize("event", MEANWHILE.values(), ids=MEANWHILE)
@@ -467,6 +481,17 @@ async def test_what_has_changed_since_it_was_found_is_left_alone(
     assert await take_while(either_database, sql, event) == []
 
 
+@pytest.mark.feature("F95")
+@pytest.mark.parametrize("event", PLAINLY.values(), ids=PLAINLY)
+async def test_what_is_no_longer_plain_is_left_to_the_other_fetch(
+    client, sql, either_database, event
+):
+    client.add_job("task")
+    client.add_job("other", queue_name="queue", run_at=HOUR)
+
+    assert await take_while(either_database, sql, event, way=get_plain_jobs) == []
+
+
 async def test_a_queue_that_was_taken_and_freed_meanwhile_is_free(client, sql, either_database):
     client.add_job("task", "still there", queue_name="queue")
     freed = "update :schema._private_job_queues set locked_at = null"
@@ -474,12 +499,15 @@ async def test_a_queue_that_was_taken_and_freed_meanwhile_is_free(client, sql, e
     assert payloads(await take_while(either_database, sql, freed)) == ["still there"]
 
 
-async def take_while(database: Any, sql: Sql, event: str) -> list[HeldJob]:
+async def take_while(
+    database: Any, sql: Sql, event: str, way: Callable[..., Any] = get_jobs
+) -> list[HeldJob]:
     """What a fetch takes if that happens after it has found what there is."""
     sql.connection.execute(PAUSE.encode())
     sql.run("select pg_advisory_lock(1)")
     with pool_on(database, search_path="public,pg_catalog") as pool:
-        fetch = asyncio.create_task(asyncio.to_thread(pool.take, 10, skip_flags=["x"]))
+        taking = asyncio.to_thread(pool.take_by, way, 10, skip_flags=["x"])
+        fetch: asyncio.Task[list[HeldJob]] = asyncio.create_task(taking)
         await wait_for_lock(sql)
         sql.run(event)
         sql.run("select pg_advisory_unlock(1)")

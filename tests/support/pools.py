@@ -1,6 +1,6 @@
 """Pools without a worker around them: they take jobs and let go of them, one query at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,11 +19,13 @@ from graphile_worker.sql.holding import (
     finish_jobs,
     get_jobs,
     get_jobs_unindexed,
+    get_plain_jobs,
     get_task_ids,
     register_tasks,
     return_jobs,
 )
 from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.query import Query
 from tests.support.sql import Sql
 
 
@@ -47,8 +49,16 @@ class Pool:
         return Pool(connection or self.connection, self.tasks, id, self.has_indexes)
 
     def take(self, limit: int = 1, **more: Any) -> list[HeldJob]:
-        fetch = get_jobs if self.has_indexes else get_jobs_unindexed
-        return self.connection.run(fetch(self.id, self.tasks, limit=limit, **more))
+        """As a worker does: the cheapest way first."""
+        return self.take_by(get_plain_jobs, limit, **more) or self.take_by(
+            get_jobs if self.has_indexes else get_jobs_unindexed, limit, **more
+        )
+
+    def take_by(
+        self, way: Callable[..., Query[list[HeldJob]]], limit: int = 1, **more: Any
+    ) -> list[HeldJob]:
+        """With one statement alone."""
+        return self.connection.run(way(self.id, self.tasks, limit=limit, **more))
 
     def take_one(self) -> HeldJob:
         (held,) = self.take()

@@ -16,6 +16,7 @@ from graphile_worker.worker import claims as claims_module
 from graphile_worker.worker.claims import (
     DOUBT_LASTS,
     LOOK_AT_TASKS_EVERY,
+    PLAIN_AGAIN_AFTER,
     SETTLE_EVERY,
     Claims,
 )
@@ -42,6 +43,7 @@ class FakeDatabase:
         self.ready: list[tuple[int, int | None]] = []
         self.errors: list[BaseException] = []
         self.has_indexes = True
+        self.has_plain_jobs = False
         # What happens between a fetch and its answer.
         self.meanwhile: Callable[[], None] = lambda: None
 
@@ -52,7 +54,9 @@ class FakeDatabase:
                 return {1: "resize"}
             case "find_indexes":
                 return self.has_indexes
-            case "get_jobs" | "get_jobs_unindexed":
+            case "get_plain_jobs" if not self.has_plain_jobs:
+                return []
+            case "get_plain_jobs" | "get_jobs" | "get_jobs_unindexed":
                 return self._taken(str(query.args[0]))
             case _:
                 assert query.statement == HAND_BACK
@@ -198,7 +202,33 @@ async def test_a_schema_without_our_indexes_is_asked_in_another_way(it, has_inde
 
     assert await it.take() == [1]
 
-    assert it.database.statements == ["get_task_ids", "find_indexes", statement]
+    assert it.database.statements == ["get_task_ids", "find_indexes", "get_plain_jobs", statement]
+
+
+async def test_the_cheapest_way_to_fetch_is_all_it_takes_when_it_finds_jobs(it):
+    it.database.has_plain_jobs = True
+    it.ready(1)
+    await it.take()
+    it.ready(2)
+
+    assert await it.take() == [2]
+
+    assert it.database.statements[2:] == ["get_plain_jobs", "get_plain_jobs"]
+
+
+async def test_the_cheapest_way_to_fetch_is_left_alone_for_a_while_when_others_find_more(it, clock):
+    it.ready(1)
+    await it.take()
+    it.ready(2)
+    await it.take()
+
+    clock.now += PLAIN_AGAIN_AFTER + 1
+    await it.take()
+
+    fetches = [
+        each for each in it.database.statements if each.startswith("get_") and "jobs" in each
+    ]
+    assert fetches == ["get_plain_jobs", "get_jobs", "get_jobs", "get_plain_jobs", "get_jobs"]
 
 
 async def test_indexes_that_were_made_meanwhile_are_used(it, clock):
@@ -270,7 +300,7 @@ async def test_what_a_fetch_without_an_answer_locked_is_handed_back_before_the_n
     await it.take()
 
     assert it.database.handed_back == [("p1", [], [])]
-    assert it.database.statements[-2:] == [HAND_BACK, "get_jobs"]
+    assert it.database.statements[-3:] == [HAND_BACK, "get_plain_jobs", "get_jobs"]
 
 
 async def test_such_a_fetch_is_in_doubt_for_a_while_as_its_server_may_be_slow(it, clock):

@@ -4,6 +4,7 @@ import inspect
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection
+from typing import Any
 
 from graphile_worker.clock import Clock
 from graphile_worker.db.database import Answering
@@ -14,6 +15,7 @@ from graphile_worker.sql.holding import (
     find_indexes,
     get_jobs,
     get_jobs_unindexed,
+    get_plain_jobs,
     get_task_ids,
     register_tasks,
     return_unheld_jobs,
@@ -24,6 +26,9 @@ ForbiddenFlags = Flags | Callable[[], Flags | Awaitable[Flags]]
 
 # The row of a task may be deleted and made anew, under another id, while we run.
 LOOK_AT_TASKS_EVERY = 10.0
+
+# Seconds for which the cheapest way to fetch is not tried again, after only another one found jobs.
+PLAIN_AGAIN_AFTER = 1.0
 
 # Seconds for which a fetch that we gave up may still be carried out by its server, and between two
 # looks at what it has locked, each of which reads the whole table.
@@ -54,6 +59,7 @@ class Claims:
         self._task_ids: dict[int, str] = {}
         self._has_indexes = False
         self._looked_at = 0.0
+        self._plain_again_at = 0.0
         # The id of a fetch whose answer has not come, and until when such ids are looked after.
         self._in_doubt: str | None = None
         self._doubts: dict[str, float] = {}
@@ -93,15 +99,25 @@ class Claims:
         pool_id = self.pool_id
         # Whatever ends this but an answer may come after the database has committed.
         self._in_doubt = pool_id
-        fetch = get_jobs if self._has_indexes else get_jobs_unindexed
-        taken = await self._db.run(
-            fetch(pool_id, self._task_ids, skip_flags=flags, limit=limit, now=now)
-        )
+        taken = await self._fetch(pool_id, skip_flags=flags, limit=limit, now=now)
         if pool_id != self.pool_id:
             # Swept meanwhile: nobody vouches for that id any more. They are handed back.
             return []
         self._in_doubt = None
         self._hold(taken)
+        return taken
+
+    async def _fetch(self, pool_id: str, **given: Any) -> list[HeldJob]:
+        """The cheapest way first, unless it has just failed."""
+        is_tried = time.monotonic() >= self._plain_again_at
+        if is_tried and (
+            plain := await self._db.run(get_plain_jobs(pool_id, self._task_ids, **given))
+        ):
+            return plain
+        fetch = get_jobs if self._has_indexes else get_jobs_unindexed
+        taken = await self._db.run(fetch(pool_id, self._task_ids, **given))
+        if taken and is_tried:
+            self._plain_again_at = time.monotonic() + PLAIN_AGAIN_AFTER
         return taken
 
     def let_go(self, held: HeldJob) -> None:

@@ -3,8 +3,7 @@
 -- Only an empty answer means that there is nothing to take; a short one does not. The best job that
 -- is ready is always in it, unless somebody else holds a lock on its row at this moment.
 --
--- Plain jobs, nearly always all there are, are locked as they are read. Otherwise candidates are
--- found first, without a lock, then the best of them are locked together. Where a
+-- First candidates are found, without a lock, then the best of them are locked together. Where a
 -- look at the soonest jobs is not enough, other ways to find candidates follow, each only where the
 -- one before it has failed: a condition that depends on no row switches the whole step off. Costs
 -- follow what is taken, not what else lies in the tables. The indexes gwpy_… are needed for that; see
@@ -38,50 +37,6 @@ with recursive given as materialized (
     limit 2550
   ) as job
   limit (select enough from given)
-), all_are_plain as (
-  -- Ready, ours, and in no queue: nearly always.
-  select coalesce(
-      bool_and(
-        job_queue_id is null
-        and is_allowed
-        and run_at <= (select moment from given)
-        and task_id = any ((select tasks from given)::int[])
-      ),
-      false
-    ) as yes
-  from soonest
-), bounds as (
-  select first.priority as least, first.run_at as since, last.priority as most, last.run_at as until
-  from
-    (select priority, run_at from soonest limit 1) as first,
-    (select priority, run_at from soonest order by priority desc, run_at desc limit 1) as last
-), plain as (
-  -- Then they can be locked as they are found, which is the cheapest of all ways. From the first on,
-  -- as before it the index may hold thousands that are gone, and none that was not looked at.
-  select job.id
-  from (
-    select jobs.id, jobs.task_id, jobs.run_at, jobs.flags
-    from :schema._private_jobs as jobs
-    where (select yes from all_are_plain)
-      and jobs.is_available = true
-      and jobs.job_queue_id is null
-      and row(jobs.priority, jobs.run_at) >= row(
-        (select least from bounds),
-        (select since from bounds)
-      )
-      and row(jobs.priority, jobs.run_at) <= row(
-        (select most from bounds),
-        (select until from bounds)
-      )
-    order by jobs.priority, jobs.run_at
-    limit 2550
-    for update skip locked
-  ) as job
-  where job.run_at <= (select moment from given)
-    and job.task_id = any ((select tasks from given)::int[])
-    and (job.flags ?| (select flags from given)) is not true
-  -- No more of them are locked than this.
-  limit (select wanted from given)
 ), near as (
   -- In their order, so that no more queues are looked at than are needed.
   select job.id, job.job_queue_id, job.priority, job.run_at
@@ -114,7 +69,6 @@ with recursive given as materialized (
   end
 ), near_fails as (
   select case
-      when (select yes from all_are_plain) then false
       when (select count(*) from soonest) < enough then false
       else (
         select count(*) from (select from near limit (select wanted from given)) as found
@@ -398,7 +352,7 @@ with recursive given as materialized (
   -- All but one of these are empty. Read only as far as they are needed.
   select id, job_queue_id, priority, run_at
   from near
-  where (select not near_fails.yes and not all_are_plain.yes from near_fails, all_are_plain)
+  where (select not yes from near_fails)
   union all
   (
     select id, job_queue_id, priority, run_at
@@ -500,12 +454,9 @@ with recursive given as materialized (
       select jobs.id, jobs.job_queue_id, jobs.priority, jobs.run_at
       from :schema._private_jobs as jobs
       where (
-          select case
-              when (select yes from all_are_plain) then not exists (select from plain)
-              else not exists (select from together)
-                and exists (select from candidates)
-                and not exists (select from one_by_one)
-            end
+          select not exists (select from together)
+            and exists (select from candidates)
+            and not exists (select from one_by_one)
         )
         and jobs.is_available = true
         and jobs.run_at <= (select moment from given)
@@ -538,9 +489,6 @@ with recursive given as materialized (
   ) as job
   limit (select wanted from given)
 ), taken as (
-  select id, null::int as job_queue_id
-  from plain
-  union all
   select id, job_queue_id
   from together
   union all
