@@ -83,7 +83,7 @@ async def test_idle_workers_do_not_ask_for_each_job_of_a_queue(app, database):
     hooks.on(GetJobStarted)(asked.append)
     await app.aadd_jobs([JobSpec("noop", queue_name="one")] * 200)
 
-    alone = {"local_queue": None, "complete_batch_delay": None}
+    alone: dict[str, Any] = {"local_queue": None, "complete_batch_delay": None}
     options = WorkerOptions(schema=database.schema, concurrency=10, **alone)
     await run_once(database.dsn, app, options=options, hooks=hooks)
 
