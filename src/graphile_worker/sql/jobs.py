@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from graphile_worker.jobs import Job, JobSpec, When
 from graphile_worker.sql.query import Query, Row, read_nothing
 
-# How many columns of a row make a Job: id, two names, and those of job_columns.sql.
+# How many columns of a row make a Job: id, two names, and those of fragments/job_columns.sql.
 JOB_COLUMNS = 16
 
 MICROSECOND = timedelta(microseconds=1)

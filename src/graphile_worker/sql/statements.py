@@ -14,6 +14,10 @@ _OTHER_COLONS = re.compile(r"::|:(?!(?:schema|ext_schema)\b)")
 _PLACEHOLDER = re.compile(r"\$(\d+)")
 _BODY = "$gw$"
 
+# What several statements share; one may stand in those before it. Every statement that says jobs
+# names the same columns in the same order: see sql/jobs.py.
+_FRAGMENTS = ("soonest_jobs", "near_jobs", "take_jobs", "job_columns")
+
 
 class Style(Enum):
     """How a driver writes parameters."""
@@ -76,7 +80,7 @@ def _source(name: str) -> str:
     script, _, position = name.partition(":")
     if position:
         return split_script(_read(script))[int(position)]
-    return _with_columns(_without_comments(_read(f"statements/{name}")))
+    return _with_fragments(_without_comments(_read(f"statements/{name}")))
 
 
 @cache
@@ -91,9 +95,10 @@ def _without_comments(text: str) -> str:
     return "\n".join(lines).strip().removesuffix(";")
 
 
-def _with_columns(text: str) -> str:
-    # Every statement that says jobs names the same columns in the same order: see sql/jobs.py.
-    return text.replace(":job_columns", _without_comments(_read("job_columns")))
+def _with_fragments(text: str) -> str:
+    for name in _FRAGMENTS:
+        text = text.replace(f":{name}", _without_comments(_read(f"fragments/{name}")))
+    return text
 
 
 def _fill_in(text: str, schemas: Schemas, style: Style) -> str:

@@ -9,24 +9,9 @@ with given as materialized (
     $2::int[] as tasks,
     $3::text[] as flags,
     coalesce($5::text::timestamptz, now()) as moment
-), soonest as (
-  -- Whoever's they are, and even if their time has not come.
-  select id, task_id, job_queue_id, priority, run_at, is_allowed
-  from (
-    select
-      jobs.id,
-      jobs.task_id,
-      jobs.job_queue_id,
-      jobs.priority,
-      jobs.run_at,
-      (jobs.flags ?| (select flags from given)) is not true as is_allowed
-    from :schema._private_jobs as jobs
-    where jobs.is_available = true
-    order by jobs.priority, jobs.run_at
-    limit 2550
-  ) as job
-  limit (select enough from given)
-), ready as (
+),
+:soonest_jobs,
+ready as (
   select job_queue_id is null
       and is_allowed
       and task_id = any ((select tasks from given)::int[]) as is_plain,
