@@ -86,6 +86,7 @@ class _Connection:
         self.forgotten = False
         self._proxy = proxy
         self._asked = b""
+        self._is_answered = True
         self._writers = writers
 
     async def pump(
@@ -95,10 +96,12 @@ class _Connection:
             while data := await reader.read(65536):
                 await self._hold()
                 if not replies:
-                    self._asked = data
+                    # A long question comes in pieces.
+                    self._asked = data if self._is_answered else self._asked + data
                 elif self._is_swallowed():
                     self.cut()
                     return
+                self._is_answered = replies
                 writer.write(data)
                 await writer.drain()
         await self._hold()
