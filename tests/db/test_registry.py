@@ -560,7 +560,7 @@ async def test_a_worker_starts_and_stops_in_this_order(start, recorder, monkeypa
         "register_pool",
         "lifespan begins",
         "runner:started",
-        "get_jobs",
+        "get_plain_jobs",
         "job:start",
         "finish_jobs",
         "job:success",

@@ -20,6 +20,7 @@ from graphile_worker.sql.holding import (
     get_jobs,
     get_jobs_unindexed,
     get_plain_jobs,
+    get_soonest_jobs,
     get_task_ids,
     register_tasks,
     return_jobs,
@@ -50,9 +51,13 @@ class Pool:
 
     def take(self, limit: int = 1, **more: Any) -> list[HeldJob]:
         """As a worker does: the cheapest way first."""
-        return self.take_by(get_plain_jobs, limit, **more) or self.take_by(
-            get_jobs if self.has_indexes else get_jobs_unindexed, limit, **more
-        )
+        ways = (get_plain_jobs, get_soonest_jobs, self._last_way)
+        answers = (self.take_by(way, limit, **more) for way in ways)
+        return next((taken for taken in answers if taken), [])
+
+    @property
+    def _last_way(self) -> Callable[..., Query[list[HeldJob]]]:
+        return get_jobs if self.has_indexes else get_jobs_unindexed
 
     def take_by(
         self, way: Callable[..., Query[list[HeldJob]]], limit: int = 1, **more: Any

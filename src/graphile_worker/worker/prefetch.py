@@ -26,6 +26,11 @@ MOMENT = 0.1
 LATE = 0.11
 LOOK_EVERY = 0.02
 
+# A fetch that brings so many times fewer than it asked for has brought nearly all there is. Seconds
+# until the next one, if nothing is announced before.
+FEW = 8
+SOON = 0.02
+
 # Jobs of one fetch. At most three fetches wait: one is under way while fewer than two do.
 LARGEST = 500
 
@@ -180,11 +185,18 @@ class Prefetch:
             known = max(limit, self._fits)
             self._fits = next_limit(known, LARGEST, self._max_bytes // 3, taken)
             self._shelf.put(taken)
+            if len(taken) * FEW <= limit:
+                self._look_soon(pulses)
             return
         announce(self._hooks, GetJobEmpty, self._claims.pool_id, self._shelf.asking)
         self._more = self._pulses > pulses
         if self._once and alone:
             self.stop()
+
+    def _look_soon(self, pulses: int) -> None:
+        """There is hardly more than that, though it is not certain: no need to ask at once."""
+        self._more = self._pulses > pulses
+        self._poll_at = min(self._poll_at, time.monotonic() + SOON)
 
     async def _take(self, limit: int) -> list[HeldJob] | None:
         """What a fetch brings, None if it failed."""

@@ -335,4 +335,92 @@ near_fails as (
     order by priority, run_at, id
   )
 ),
+:lock_jobs,
+one_by_one as (
+  -- Others were faster with all of those: go on with the other candidates, until there are enough.
+  select id, job_queue_id
+  from (
+    select job.id, job.job_queue_id
+    from candidates as job
+    where (select not exists (select from together))
+      and case
+        when job.job_queue_id is null or exists (
+          select
+          from :schema._private_job_queues as job_queues
+          where job_queues.id = job.job_queue_id
+            and job_queues.is_available = true
+          for update skip locked
+        ) then exists (
+          select
+          from :schema._private_jobs as jobs
+          where jobs.id = job.id
+            and jobs.is_available is not false
+            and jobs.run_at <= (select moment from given)
+            and jobs.task_id = any ((select tasks from given)::int[])
+            and (jobs.flags ?| (select flags from given)) is not true
+            and jobs.job_queue_id is not distinct from job.job_queue_id
+          for update skip locked
+        )
+        else false
+      end
+    limit 200
+  ) as job
+  limit (select wanted from given)
+), at_last as (
+  -- Others were faster with every candidate: go through all there is, also what stands behind the
+  -- first job of a queue.
+  select id, job_queue_id, priority, run_at
+  from (
+    select job.id, job.job_queue_id, job.priority, job.run_at
+    from (
+      select jobs.id, jobs.job_queue_id, jobs.priority, jobs.run_at
+      from :schema._private_jobs as jobs
+      where (
+          select not exists (select from together)
+            and exists (select from candidates)
+            and not exists (select from one_by_one)
+        )
+        and jobs.is_available = true
+        and jobs.run_at <= (select moment from given)
+        and jobs.task_id = any ((select tasks from given)::int[])
+        and (jobs.flags ?| (select flags from given)) is not true
+      order by jobs.priority, jobs.run_at
+      offset 0
+    ) as job
+    where case
+      when job.job_queue_id is null or exists (
+        select
+        from :schema._private_job_queues as job_queues
+        where job_queues.id = job.job_queue_id
+          and job_queues.is_available = true
+        for update skip locked
+      ) then exists (
+        select
+        from :schema._private_jobs as jobs
+        where jobs.id = job.id
+          and jobs.is_available is not false
+          and jobs.run_at <= (select moment from given)
+          and jobs.task_id = any ((select tasks from given)::int[])
+          and (jobs.flags ?| (select flags from given)) is not true
+          and jobs.job_queue_id is not distinct from job.job_queue_id
+        for update skip locked
+      )
+      else false
+    end
+    limit 200
+  ) as job
+  limit (select wanted from given)
+), taken as (
+  select id, job_queue_id
+  from together
+  union all
+  select id, job_queue_id
+  from one_by_one
+  union all
+  (
+    select distinct on (coalesce(-job_queue_id, id)) id, job_queue_id
+    from at_last
+    order by coalesce(-job_queue_id, id), priority, run_at, id
+  )
+),
 :take_jobs;

@@ -1,0 +1,38 @@
+-- Lock the best candidates together, with everything looked at again that may have changed.
+best as (
+  select id, job_queue_id
+  from candidates
+  limit (select wanted from given)
+), locked_queues as (
+  select job_queues.id
+  from :schema._private_job_queues as job_queues
+  where job_queues.id = any (array(select job_queue_id from best where job_queue_id is not null))
+    and job_queues.is_available = true
+  for update skip locked
+), locked_jobs as (
+  select jobs.id, jobs.job_queue_id
+  from :schema._private_jobs as jobs
+  -- An array, not a join: with the statistics of an empty table a join reads the whole primary key.
+  -- And not false rather than true: with the same statistics an index of what is available would seem
+  -- better than the primary key.
+  where jobs.id = any (array(
+      select id
+      from best
+      where job_queue_id is null
+      union all
+      select best.id
+      from best
+      join locked_queues on locked_queues.id = best.job_queue_id
+    ))
+    and jobs.is_available is not false
+    and jobs.run_at <= (select moment from given)
+    and jobs.task_id = any ((select tasks from given)::int[])
+    and (jobs.flags ?| (select flags from given)) is not true
+  for update skip locked
+), together as (
+  -- What is in another queue since it was found is left alone.
+  select locked_jobs.id, locked_jobs.job_queue_id
+  from locked_jobs
+  join best on best.id = locked_jobs.id
+  where best.job_queue_id is not distinct from locked_jobs.job_queue_id
+)
