@@ -28,10 +28,10 @@ ForbiddenFlags = Flags | Callable[[], Flags | Awaitable[Flags]]
 # The row of a task may be deleted and made anew, under another id, while we run.
 LOOK_AT_TASKS_EVERY = 10.0
 
-# Ways to fetch whose empty answers say nothing; and the seconds for which they are not tried again,
-# after only a dearer one found jobs.
+# Ways to fetch whose empty answers say nothing; and the seconds for which the first is not tried
+# again, after it found no jobs where there were some.
 CHEAP_WAYS = (get_plain_jobs, get_soonest_jobs)
-CHEAPER_AGAIN_AFTER = 1.0
+PLAIN_AGAIN_AFTER = 1.0
 
 # Seconds for which a fetch that we gave up may still be carried out by its server, and between two
 # looks at what it has locked, each of which reads the whole table.
@@ -62,8 +62,8 @@ class Claims:
         self._task_ids: dict[int, str] = {}
         self._has_indexes = False
         self._looked_at = 0.0
-        self._first_way = 0
-        self._cheaper_again_at = 0.0
+        self._cheap_way = get_plain_jobs
+        self._plain_again_at = 0.0
         # The id of a fetch whose answer has not come, and until when such ids are looked after.
         self._in_doubt: str | None = None
         self._doubts: dict[str, float] = {}
@@ -112,18 +112,18 @@ class Claims:
         return taken
 
     async def _fetch(self, pool_id: str, **given: Any) -> list[HeldJob]:
-        """The cheapest way first, but for a while not before the one that found jobs last."""
-        if time.monotonic() >= self._cheaper_again_at:
-            self._first_way = 0
-        ways = [*CHEAP_WAYS, get_jobs if self._has_indexes else get_jobs_unindexed]
-        for number in range(self._first_way, len(ways)):
-            taken = await self._db.run(ways[number](pool_id, self._task_ids, **given))
-            if taken and number > self._first_way:
-                self._first_way = number
-                self._cheaper_again_at = time.monotonic() + CHEAPER_AGAIN_AFTER
-            if taken:
-                return taken
-        return []
+        """A cheap way first, which depends on what was found of late."""
+        if time.monotonic() >= self._plain_again_at:
+            self._cheap_way = get_plain_jobs
+        cheap = await self._db.run(self._cheap_way(pool_id, self._task_ids, **given))
+        if cheap:
+            return cheap
+        fetch = get_jobs if self._has_indexes else get_jobs_unindexed
+        taken = await self._db.run(fetch(pool_id, self._task_ids, **given))
+        if taken:
+            self._cheap_way = get_soonest_jobs
+            self._plain_again_at = time.monotonic() + PLAIN_AGAIN_AFTER
+        return taken
 
     def let_go(self, held: HeldJob) -> None:
         """That job is settled, or was handed back."""
