@@ -27,11 +27,15 @@ from benchmarks.processes import ROOT
 from benchmarks.rounds import rounded
 from benchmarks.server import Database, Server
 from benchmarks.tables import CLEAN, TABLES, Table, build
-from graphile_worker.sql.holding import get_jobs, get_jobs_unindexed, get_plain_jobs
+from graphile_worker.sql.holding import (
+    get_jobs,
+    get_jobs_unindexed,
+    get_plain_jobs,
+    get_soonest_jobs,
+)
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import render_bytes
-from graphile_worker.worker.claims import CHEAP_WAYS
 from tests.support.tools import NODE
 
 SIZES = (1, 100, 500)
@@ -139,7 +143,7 @@ def plain(tasks: list[int], size: int) -> Statement:
 
 def cheap(tasks: list[int], size: int) -> list[Statement]:
     known = dict.fromkeys(tasks, "task")
-    return [_rendered(way("pool", known, limit=size)) for way in CHEAP_WAYS]
+    return [_rendered(way("pool", known, limit=size)) for way in (get_plain_jobs, get_soonest_jobs)]
 
 
 def ours(tasks: list[int], size: int) -> Statement:

@@ -28,6 +28,7 @@ class FakeClaims:
         self.held: dict[int, HeldJob] = {}
         self.errors: list[BaseException] = []
         self.asked: list[int] = []
+        self.again_at: float | None = None
         self.answering = asyncio.Event()
         self.answering.set()
         self.flags_may_change = flags is not None

@@ -16,7 +16,6 @@ from graphile_worker.worker import claims as claims_module
 from graphile_worker.worker.claims import (
     DOUBT_LASTS,
     LOOK_AT_TASKS_EVERY,
-    PLAIN_AGAIN_AFTER,
     SETTLE_EVERY,
     Claims,
 )
@@ -43,7 +42,6 @@ class FakeDatabase:
         self.ready: list[tuple[int, int | None]] = []
         self.errors: list[BaseException] = []
         self.has_indexes = True
-        self.has_plain_jobs = False
         # What happens between a fetch and its answer.
         self.meanwhile: Callable[[], None] = lambda: None
 
@@ -54,9 +52,9 @@ class FakeDatabase:
                 return {1: "resize"}
             case "find_indexes":
                 return self.has_indexes
-            case "get_plain_jobs" | "get_soonest_jobs" if not self.has_plain_jobs:
+            case "get_plain_jobs" | "get_soonest_jobs":
                 return []
-            case "get_plain_jobs" | "get_jobs" | "get_jobs_unindexed":
+            case "get_jobs" | "get_jobs_unindexed":
                 return self._taken(str(query.args[0]))
             case _:
                 assert query.statement == HAND_BACK
@@ -208,33 +206,6 @@ async def test_a_schema_without_our_indexes_is_asked_in_another_way(it, has_inde
         "get_plain_jobs",
         statement,
     ]
-
-
-async def test_the_cheapest_way_to_fetch_is_all_it_takes_when_it_finds_jobs(it):
-    it.database.has_plain_jobs = True
-    it.ready(1)
-    await it.take()
-    it.ready(2)
-
-    assert await it.take() == [2]
-
-    assert it.database.statements[2:] == ["get_plain_jobs", "get_plain_jobs"]
-
-
-async def test_the_cheapest_way_to_fetch_is_left_alone_for_a_while_when_others_find_more(it, clock):
-    it.ready(1)
-    await it.take()
-    it.ready(2)
-    await it.take()
-
-    clock.now += PLAIN_AGAIN_AFTER + 1
-    await it.take()
-
-    fetches = [
-        each for each in it.database.statements if each.startswith("get_") and "jobs" in each
-    ]
-    assert fetches[::2] == ["get_plain_jobs", "get_soonest_jobs", "get_plain_jobs"]
-    assert fetches[1::2] == ["get_jobs"] * 3
 
 
 async def test_indexes_that_were_made_meanwhile_are_used(it, clock):

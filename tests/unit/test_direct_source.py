@@ -1,6 +1,8 @@
 """DirectSource: who gets a job, who waits for one, and when the database is asked again."""
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -15,36 +17,12 @@ from graphile_worker.worker import source as source_module
 from graphile_worker.worker.outcomes import Interrupted, Outcome
 from graphile_worker.worker.source import DirectSource
 from tests.support.jobs import make_job
+from tests.support.sources import Clock, FakeClaims, got, settled
 
 NEVER = timedelta(hours=1)
 AT_ONCE = timedelta(milliseconds=1)
-
-
-class FakeClaims:
-    """A table of ready jobs: a fetch sees what was there when it began."""
-
-    pool_id = "p1"
-
-    def __init__(self) -> None:
-        self.ready: list[HeldJob] = []
-        self.held: dict[int, HeldJob] = {}
-        self.errors: list[BaseException] = []
-        self.asked: list[int] = []
-        self.answering = asyncio.Event()
-        self.answering.set()
-
-    async def take(self, limit: int) -> list[HeldJob]:
-        self.asked.append(limit)
-        taken = self.ready[:limit]
-        await self.answering.wait()
-        if self.errors:
-            raise self.errors.pop(0)
-        del self.ready[: len(taken)]
-        self.held.update((each.job.id, each) for each in taken)
-        return taken
-
-    def let_go(self, held: HeldJob) -> None:
-        del self.held[held.job.id]
+# Only a bug takes so long.
+PATIENCE = 20
 
 
 class FakeSettler:
@@ -60,7 +38,7 @@ class Scene:
     """A source, and all that is around it."""
 
     def __init__(self, *, poll: timedelta = NEVER, once: bool = False) -> None:
-        self.claims = FakeClaims()
+        self.claims = FakeClaims(Clock())
         self.settler = FakeSettler()
         self.hooks = Hooks()
         self.events: list[WorkerEvent] = []
@@ -79,7 +57,7 @@ class Scene:
         await settled()
         return asks
 
-    async def pulse(self, count: int | None) -> None:
+    async def pulse(self, count: int | None = None) -> None:
         self.source.pulse(count)
         await settled()
 
@@ -95,26 +73,6 @@ async def scene(*, poll: timedelta = NEVER, once: bool = False) -> AsyncIterator
     yield scene
     scene.source.stop()
     await asyncio.wait([scene.running])
-
-
-async def settled() -> None:
-    """Until nothing more happens by itself, for nothing here takes time."""
-    for _ in range(100):
-        await asyncio.sleep(0)
-
-
-def got(asks: list[asyncio.Task[HeldJob | None]]) -> list[int | str | None]:
-    """Which job each one got; None if it was sent away."""
-    return [_got(each) for each in asks]
-
-
-def _got(ask: asyncio.Task[HeldJob | None]) -> int | str | None:
-    if not ask.done():
-        return "waits"
-    if ask.cancelled():
-        return "cancelled"
-    held = ask.result()
-    return None if held is None else held.job.id
 
 
 @pytest.fixture
@@ -370,6 +328,69 @@ async def test_a_queue_that_is_freed_during_a_fetch_is_looked_at_after_it():
         await it.answer()
 
         assert got([*asks, idle]) == [3, 2]
+
+
+async def test_a_queue_that_is_freed_after_its_worker_asked_sends_one():
+    async with scene() as it:
+        # As where endings are written together: its worker does not wait for that.
+        first, idle = await _one_runs_and_one_is_idle(it)
+        asks = await it.ask("a")
+        it.ready(2, queue=5)
+
+        it.source.done(first)
+        await settled()
+
+        assert got([idle, *asks]) == [2, "waits"]
+
+
+# Fetches that did not look everywhere
+
+
+async def test_those_who_got_nothing_from_a_part_of_the_table_wait_for_the_next_look():
+    async with scene() as it:
+        it.ready(1)
+        it.claims.again_at = math.inf
+
+        assert got(await it.ask("a", "b")) == [1, "waits"]
+
+        assert it.claims.asked == [2]
+        assert not any(isinstance(event, GetJobEmpty) for event in it.events)
+
+
+async def test_they_ask_again_when_it_is_time_to():
+    async with scene() as it:
+        it.claims.again_at = time.monotonic() + 0.02
+        asks = await it.ask("a")
+        it.claims.again_at = None
+        it.ready(1)
+
+        await asyncio.wait(asks, timeout=PATIENCE)
+
+        assert got(asks) == [1]
+
+
+async def test_once_nobody_is_sent_away_before_all_was_looked_at():
+    async with scene(once=True) as it:
+        it.claims.again_at = math.inf
+        asks = await it.ask("a")
+        assert got(asks) == ["waits"]
+
+        it.claims.again_at = None
+        await it.pulse()
+
+        assert got(asks) == [None]
+
+
+async def test_the_next_job_of_a_queue_that_was_ours_does_not_send_for_more():
+    async with scene() as it:
+        _, idle = await _one_runs_and_one_is_idle(it)
+        asks = await it.ask("c")
+        it.ready(2, queue=5)
+
+        await it.pulse()
+
+        assert sorted(map(str, got([idle, *asks]))) == ["2", "waits"]
+        assert it.claims.asked == [2, 1, 1, 1]
 
 
 async def _one_runs_and_one_is_idle(it: Scene) -> tuple[HeldJob, asyncio.Task[HeldJob | None]]:

@@ -60,6 +60,16 @@ def test_a_job_that_was_taken_anew_keeps_its_queue():
     assert queues_to_free([older, hold(2, 6)], table(newer)) == [6]
 
 
+@pytest.mark.feature("F292")
+def test_a_job_that_ended_before_and_is_still_in_the_table_keeps_no_queue():
+    # It is written, and so its queue was taken again; that we have not heard yet.
+    earlier, later = hold(1, 5), hold(2, 5)
+    earlier.taken_at, later.taken_at = 1.0, 2.0
+
+    assert queues_to_free([later], table(earlier, later)) == [5]
+    assert queues_to_free([earlier], table(earlier, later)) == []
+
+
 def test_jobs_that_are_not_in_the_table_any_more_free_theirs_too():
     assert queues_to_free([hold(1, 5), hold(2, 6)], {}) == [5, 6]
 

@@ -37,63 +37,12 @@ from graphile_worker.worker.settle import Settler
 from graphile_worker.worker.shelf import next_limit
 from tests.support.jobs import make_job
 from tests.support.recorder import until
+from tests.support.sources import Asks, Clock, FakeClaims, FakeSettler, answers, got, settled
 
 HOUR = timedelta(hours=1)
 AT_ONCE = timedelta(milliseconds=1)
 # Only a bug takes so long.
 PATIENCE = 20
-
-Asks = list[asyncio.Task[HeldJob | None]]
-
-
-class FakeClaims:
-    """A table of ready jobs: a fetch sees what was there when it began."""
-
-    def __init__(self, flags: Callable[[], Any] | None = None) -> None:
-        self.pool_id = "p1"
-        self.ready: list[HeldJob] = []
-        self.held: dict[int, HeldJob] = {}
-        self.errors: list[BaseException] = []
-        self.asked: list[int] = []
-        self.answering = asyncio.Event()
-        self.answering.set()
-        self.flags_may_change = flags is not None
-        self._flags = flags
-
-    async def take(self, limit: int) -> list[HeldJob]:
-        self.asked.append(limit)
-        taken = self.ready[:limit]
-        await self.answering.wait()
-        if self.errors:
-            raise self.errors.pop(0)
-        del self.ready[: len(taken)]
-        self.held.update((each.job.id, each) for each in taken)
-        return taken
-
-    async def flags_to_skip(self) -> list[str] | None:
-        assert self._flags is not None
-        answer: list[str] | None = await self._flags()
-        return answer
-
-    def let_go(self, held: HeldJob) -> None:
-        del self.held[held.job.id]
-
-
-class FakeSettler:
-    """Each write, by the ids of its jobs."""
-
-    def __init__(self) -> None:
-        self.writes: list[list[int]] = []
-        self.offered: list[int] = []
-        self.answering = asyncio.Event()
-        self.answering.set()
-
-    async def hand_back(self, unstarted: list[HeldJob]) -> None:
-        self.writes.append([held.job.id for held in unstarted])
-        await self.answering.wait()
-
-    async def offer(self, count: int) -> None:
-        self.offered.append(count)
 
 
 class Scene:
@@ -109,7 +58,7 @@ class Scene:
         once: bool = False,
         flags: Callable[[], Any] | None = None,
     ) -> None:
-        self.claims = FakeClaims(flags)
+        self.claims = FakeClaims(Clock(), flags)
         self.settler = FakeSettler()
         self.hooks = Hooks()
         self.events: list[PoolEvent] = []
@@ -169,26 +118,6 @@ async def scene(*ready: int, **options: Any) -> AsyncIterator[Scene]:
     scene.claims.answering.set()
     scene.settler.answering.set()
     await scene.stop()
-
-
-async def settled() -> None:
-    """Until nothing more happens by itself, for nothing here takes time."""
-    for _ in range(100):
-        await asyncio.sleep(0)
-
-
-def got(asks: Asks) -> list[int | str | None]:
-    """Which job each one got; None if it was sent away."""
-    return [_got(each) for each in asks]
-
-
-def _got(ask: asyncio.Task[HeldJob | None]) -> int | str | None:
-    if not ask.done():
-        return "waits"
-    if ask.cancelled():
-        return "cancelled"
-    held = ask.result()
-    return None if held is None else held.job.id
 
 
 def ids(jobs: Any) -> list[int]:
@@ -910,19 +839,6 @@ async def test_once_a_failed_fetch_is_raised_by_whoever_asks():
 # Flags
 
 
-def answers(*each: Any) -> Callable[[], Any]:
-    """A function for flags that gives these answers, the last one for ever; an error is raised."""
-    left = list(each)
-
-    async def answer() -> Any:
-        now = left.pop(0) if len(left) > 1 else left[0]
-        if isinstance(now, BaseException):
-            raise now
-        return now
-
-    return answer
-
-
 @pytest.mark.feature("F237")
 async def test_a_function_is_asked_again_before_a_job_starts_that_has_flags():
     async with scene(flags=answers(["slow"])) as it:
@@ -1257,3 +1173,19 @@ async def test_only_what_a_function_forbids_may_change(given, may_change, skippe
 
     assert claims.flags_may_change is may_change
     assert await claims.flags_to_skip() == skipped
+
+
+# Fetches that did not look everywhere
+
+
+async def test_it_asks_again_when_a_fetch_says_so():
+    async with scene() as it:
+        asks = await it.ask("a")
+        it.claims.again_at = time.monotonic() + 0.02
+        await it.pulse()
+        it.claims.again_at = None
+        it.ready(1)
+
+        await asyncio.wait(asks, timeout=PATIENCE)
+
+        assert got(asks) == [1]

@@ -1169,3 +1169,31 @@ async def test_whoever_asks_in_vain_is_announced(scene):
             (GetJobEmpty, "a"),
             (GetJobEmpty, "b"),
         ]
+
+
+# Fetches that did not look everywhere
+
+
+async def test_it_asks_again_when_a_fetch_says_so(scene, clock):
+    async with scene() as it:
+        it.claims.again_at = clock.now + 0.02
+        asks = await it.ask("a")
+        it.claims.again_at = None
+        it.ready(1)
+        clock.now += 0.03
+
+        await asyncio.wait(asks, timeout=PATIENCE)
+
+        assert got(asks) == [1]
+
+
+async def test_once_it_does_not_end_before_all_was_looked_at(scene, clock):
+    async with scene(once=True) as it:
+        it.claims.again_at = clock.now + 3600
+        asks = await it.ask("a")
+        assert got(asks) == ["waits"]
+
+        it.claims.again_at = None
+        await it.pulse()
+
+        assert got(asks) == [None]

@@ -1,6 +1,7 @@
 """Queries by which a pool takes jobs and lets go of them; the latter are fenced by its id."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -157,18 +158,24 @@ def announce_jobs(count: int) -> Query[None]:
 
 
 def queues_to_free(ending: Sequence[HeldJob], all_held: Mapping[int, HeldJob]) -> list[int]:
-    """The named queues of jobs that end, unless their pool has locked them for others by now."""
+    """The named queues of jobs that end, unless their pool has locked them for later ones by now.
+
+    An earlier one may still be among the held: it is written, and we have not heard of that yet.
+    """
     queued = [held for held in ending if held.queue_id is not None]
     if not queued:
         return []
     known = {id(held) for held in queued}
-    in_use = {
-        (other.queue_id, other.pool_id) for other in all_held.values() if id(other) not in known
-    }
+    last: dict[tuple[int | None, str], float] = {}
+    for other in all_held.values():
+        if id(other) not in known:
+            queue = (other.queue_id, other.pool_id)
+            last[queue] = max(other.taken_at, last.get(queue, other.taken_at))
     return [
         held.queue_id
         for held in queued
-        if held.queue_id is not None and (held.queue_id, held.pool_id) not in in_use
+        if held.queue_id is not None
+        and last.get((held.queue_id, held.pool_id), -math.inf) < held.taken_at
     ]
 
 

@@ -4,7 +4,6 @@ import inspect
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
 
 from graphile_worker.clock import Clock
 from graphile_worker.db.database import Answering
@@ -13,25 +12,17 @@ from graphile_worker.lease import Lease
 from graphile_worker.sql.holding import (
     HeldJob,
     find_indexes,
-    get_jobs,
-    get_jobs_unindexed,
-    get_plain_jobs,
-    get_soonest_jobs,
     get_task_ids,
     register_tasks,
     return_unheld_jobs,
 )
+from graphile_worker.worker.fetch import Fetch
 
 Flags = Collection[str] | None
 ForbiddenFlags = Flags | Callable[[], Flags | Awaitable[Flags]]
 
 # The row of a task may be deleted and made anew, under another id, while we run.
 LOOK_AT_TASKS_EVERY = 10.0
-
-# Ways to fetch whose empty answers say nothing; and the seconds for which the first is not tried
-# again, after it found no jobs where there were some.
-CHEAP_WAYS = (get_plain_jobs, get_soonest_jobs)
-PLAIN_AGAIN_AFTER = 1.0
 
 # Seconds for which a fetch that we gave up may still be carried out by its server, and between two
 # looks at what it has locked, each of which reads the whole table.
@@ -60,10 +51,8 @@ class Claims:
         self._forbidden_flags = forbidden_flags
         self._clock = clock
         self._task_ids: dict[int, str] = {}
-        self._has_indexes = False
+        self._fetch = Fetch(database, self.held)
         self._looked_at = 0.0
-        self._cheap_way = get_plain_jobs
-        self._plain_again_at = 0.0
         # The id of a fetch whose answer has not come, and until when such ids are looked after.
         self._in_doubt: str | None = None
         self._doubts: dict[str, float] = {}
@@ -77,6 +66,11 @@ class Claims:
     def flags_may_change(self) -> bool:
         """Is there a function to ask, which may answer otherwise the next time?"""
         return callable(self._forbidden_flags)
+
+    @property
+    def again_at(self) -> float | None:
+        """When to ask again, where the last fetch took too few and did not look everywhere."""
+        return self._fetch.again_at
 
     @property
     def in_doubt(self) -> bool:
@@ -103,26 +97,14 @@ class Claims:
         pool_id = self.pool_id
         # Whatever ends this but an answer may come after the database has committed.
         self._in_doubt = pool_id
-        taken = await self._fetch(pool_id, skip_flags=flags, limit=limit, now=now)
+        taken = await self._fetch.take(
+            pool_id, self._task_ids, skip_flags=flags, limit=limit, now=now
+        )
         if pool_id != self.pool_id:
             # Swept meanwhile: nobody vouches for that id any more. They are handed back.
             return []
         self._in_doubt = None
         self._hold(taken)
-        return taken
-
-    async def _fetch(self, pool_id: str, **given: Any) -> list[HeldJob]:
-        """A cheap way first, which depends on what was found of late."""
-        if time.monotonic() >= self._plain_again_at:
-            self._cheap_way = get_plain_jobs
-        cheap = await self._db.run(self._cheap_way(pool_id, self._task_ids, **given))
-        if cheap:
-            return cheap
-        fetch = get_jobs if self._has_indexes else get_jobs_unindexed
-        taken = await self._db.run(fetch(pool_id, self._task_ids, **given))
-        if taken:
-            self._cheap_way = get_soonest_jobs
-            self._plain_again_at = time.monotonic() + PLAIN_AGAIN_AFTER
         return taken
 
     def let_go(self, held: HeldJob) -> None:
@@ -180,7 +162,7 @@ class Claims:
             await self._db.run(register_tasks(self._identifiers))
             found = await self._db.run(get_task_ids(self._identifiers))
         self._task_ids = found
-        self._has_indexes = await self._db.run(find_indexes())
+        self._fetch.has_indexes = await self._db.run(find_indexes())
         self._looked_at = now
 
     async def flags_to_skip(self) -> list[str] | None:

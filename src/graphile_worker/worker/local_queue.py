@@ -157,6 +157,8 @@ class LocalQueue:
         announce(self._hooks, GetJobEmpty, self._claims.pool_id, self._shelf.asking)
         delay = self._options.refetch_delay
         poll_at = time.monotonic() + self._poll_seconds
+        if self._claims.again_at is not None:
+            poll_at = min(poll_at, self._claims.again_at)
         if delay is not None and fetched <= delay.threshold:
             await self._gather(fetched, delay)
         await self._until(lambda: self._pulses > 0, within=poll_at - time.monotonic())

@@ -187,10 +187,15 @@ class Prefetch:
             self._shelf.put(taken)
             if len(taken) * FEW <= limit:
                 self._look_soon(pulses)
+            if not self._shelf.jobs:
+                # They begin before the next fetch is sent.
+                await asyncio.sleep(0)
             return
         announce(self._hooks, GetJobEmpty, self._claims.pool_id, self._shelf.asking)
         self._more = self._pulses > pulses
-        if self._once and alone:
+        if (again_at := self._claims.again_at) is not None:
+            self._poll_at = min(self._poll_at, again_at)
+        elif self._once and alone:
             self.stop()
 
     def _look_soon(self, pulses: int) -> None:

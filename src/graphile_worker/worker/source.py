@@ -13,6 +13,7 @@ from graphile_worker.hooks import Hooks
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker.asks import Ask, announce, announce_failure, is_being_cancelled
 from graphile_worker.worker.claims import Claims
+from graphile_worker.worker.fetch import busy_queues
 from graphile_worker.worker.outcomes import Interrupted
 from graphile_worker.worker.settle import Settler
 
@@ -123,6 +124,7 @@ class DirectSource:
         self._claims.let_go(held)
         if held.queue_id is not None:
             self._freed.add(held.queue_id)
+            self._wake.set()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -140,6 +142,7 @@ class DirectSource:
         try:
             while not self._stopped:
                 await self._wait()
+                await self._send_for_unasked()
                 if self._asking and not self._stopped:
                     await self.fetch_once()
         finally:
@@ -159,16 +162,20 @@ class DirectSource:
         freed, self._freed = self._freed, set()
         eager, self._eager = self._eager, False
         alone = not self._claims.held
+        busy = busy_queues(self._claims.held) if eager else set()
         announce(self._hooks, GetJobStarted, self._claims.pool_id, asking)
         taken = await self._take(asking)
         if taken is None:
             return
         await self._hand_out(asking, taken)
         self._send_for_freed(freed, taken)
-        if eager and len(taken) == len(asking):
+        # The next job of a queue that was ours is one that its worker would have taken.
+        if eager and len(taken) == len(asking) and any(each.queue_id not in busy for each in taken):
             self._eager = True
             self._send_idle(2 * len(taken))
-        if self._once and alone and not taken:
+        if (again_at := self._claims.again_at) is not None:
+            self._poll_at = min(self._poll_at, again_at)
+        elif self._once and alone and not taken:
             self.stop()
 
     async def _take(self, asking: list[Ask]) -> list[HeldJob] | None:
@@ -196,17 +203,26 @@ class DirectSource:
         self._rest(waiting, found=bool(taken))
 
     def _rest(self, unserved: deque[Ask], *, found: bool) -> None:
-        """Those who got nothing ask again while others got something, or fall idle."""
+        """Those who got nothing ask again, at once or soon, if others got some; or fall idle."""
         if not unserved:
             return
-        if found:
+        if found and self._claims.again_at is None:
             self._asking.extend(unserved)
             self._wake.set()
             return
-        announce(self._hooks, GetJobEmpty, self._claims.pool_id, unserved)
+        if not found:
+            announce(self._hooks, GetJobEmpty, self._claims.pool_id, unserved)
         missed, self._missed = self._missed, 0
         self._idle.extend(unserved)
         self._send_idle(missed)
+
+    async def _send_for_unasked(self) -> None:
+        """Queues became free: if those who ran their jobs asked before that, others must."""
+        if self._freed and not self._asking:
+            # Or they are about to.
+            await asyncio.sleep(0)
+            if not self._asking:
+                self._send_idle(len(self._freed))
 
     def _send_for_freed(self, freed: set[int], taken: list[HeldJob]) -> None:
         # Most often the worker that freed a queue takes its next job itself.

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from graphile_worker import App, WorkerOptions, run
+from graphile_worker import App, run
 
 
 async def main(dsn: str) -> None:
@@ -16,9 +16,7 @@ async def main(dsn: str) -> None:
         late = time.monotonic_ns() - int(sent)
         os.write(1, b"late %d\n" % late)
 
-    # As it was when this was first measured: with nothing fetched ahead.
-    options = WorkerOptions(local_queue=None, complete_batch_delay=None)
-    runner = await run(dsn, app, options=options)
+    runner = await run(dsn, app)
     os.write(1, b"ready\n")
     await runner.wait()
 

@@ -1,0 +1,192 @@
+"""Fetch: which statement is tried, and when all of the table is looked at."""
+
+from typing import Any
+
+import pytest
+
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.sql.query import Query
+from graphile_worker.worker import fetch as fetch_module
+from graphile_worker.worker.fetch import CHEAPER_AGAIN_AFTER, MISSES, WIDER_AFTER, Fetch
+from tests.support.jobs import make_job
+from tests.support.sources import Clock
+
+PLAIN, SOONEST, EVERYWHERE = "get_plain_jobs", "get_soonest_jobs", "get_jobs"
+
+
+class Scene:
+    """A fetch, and for each statement the queues of the jobs that it finds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.held: dict[int, HeldJob] = {}
+        self.finds: dict[str, list[int | None]] = {}
+        self.asked: list[str] = []
+        database: Any = self
+        self.fetch = Fetch(database, self.held)
+        self.fetch.has_indexes = True
+        self._clock = clock
+
+    async def run(self, query: Query[Any]) -> list[HeldJob]:
+        self.asked.append(query.statement)
+        found = self.finds.get(query.statement, [])[: int(str(query.args[3]))]
+        return [HeldJob(make_job(id=n), queue) for n, queue in enumerate(found)]
+
+    async def take(self, limit: int = 1, *, times: int = 1, after: float = 0.0) -> list[str]:
+        """With which statements."""
+        before = len(self.asked)
+        for _ in range(times):
+            self._clock.now += after
+            self.taken = await self.fetch.take("p1", {1: "task"}, limit=limit)
+        return self.asked[before:]
+
+    def hold(self, queue: int) -> None:
+        self.held[queue] = HeldJob(make_job(id=queue), queue)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(fetch_module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def it(clock) -> Scene:
+    return Scene(clock)
+
+
+@pytest.fixture
+async def by_queue(it: Scene) -> Scene:
+    """Where the soonest jobs were found to be of named queues."""
+    it.finds = {SOONEST: [5], EVERYWHERE: [5]}
+    await it.take(times=MISSES)
+    assert await it.take() == [SOONEST]
+    return it
+
+
+# Which one
+
+
+async def test_plain_jobs_are_looked_for_first_and_alone_if_there_are_some(it):
+    it.finds = {PLAIN: [None] * 10}
+
+    assert await it.take(times=3) == [PLAIN] * 3
+
+
+async def test_only_an_answer_from_everywhere_says_that_there_is_nothing(it):
+    assert await it.take() == [PLAIN, EVERYWHERE]
+    assert it.taken == []
+    assert it.fetch.again_at is None
+
+
+async def test_without_our_indexes_everywhere_is_another_statement(it):
+    it.fetch.has_indexes = False
+
+    assert await it.take() == [PLAIN, "get_jobs_unindexed"]
+
+
+async def test_a_way_that_misses_again_and_again_is_left_for_the_next_dearer_one(it):
+    it.finds = {EVERYWHERE: [None]}
+
+    assert await it.take(times=MISSES) == [PLAIN, EVERYWHERE] * MISSES
+    assert await it.take(times=MISSES) == [SOONEST, EVERYWHERE] * MISSES
+    assert await it.take(times=MISSES) == [EVERYWHERE] * MISSES
+
+
+async def test_a_way_that_misses_now_and_then_stays_the_usual_one(it):
+    for _ in range(10):
+        it.finds = {EVERYWHERE: [None]}
+        assert await it.take(times=MISSES - 1) == [PLAIN, EVERYWHERE] * (MISSES - 1)
+        it.finds = {PLAIN: [None]}
+        assert await it.take() == [PLAIN]
+
+
+async def test_an_empty_table_is_no_miss(it):
+    assert await it.take(times=3 * MISSES) == [PLAIN, EVERYWHERE] * (3 * MISSES)
+
+
+async def test_the_next_cheaper_way_is_tried_once_in_a_while(it):
+    it.finds = {EVERYWHERE: [None]}
+    await it.take(times=2 * MISSES)
+
+    assert await it.take(after=CHEAPER_AGAIN_AFTER) == [SOONEST, EVERYWHERE]
+    assert await it.take() == [EVERYWHERE]
+
+
+async def test_the_cheaper_way_is_the_usual_one_again_as_soon_as_it_finds_jobs(it):
+    it.finds = {EVERYWHERE: [None]}
+    await it.take(times=2 * MISSES)
+    it.finds = {PLAIN: [None], SOONEST: [None], EVERYWHERE: [None]}
+
+    assert await it.take(after=CHEAPER_AGAIN_AFTER) == [SOONEST]
+    assert await it.take() == [SOONEST]
+    assert await it.take(after=CHEAPER_AGAIN_AFTER) == [PLAIN]
+    assert await it.take() == [PLAIN]
+
+
+# When to look everywhere
+
+
+async def test_a_short_answer_of_the_soonest_lets_all_be_looked_at_a_little_later(by_queue, clock):
+    it = by_queue
+
+    assert await it.take(limit=10) == [SOONEST]
+    assert it.fetch.again_at == pytest.approx(clock.now + WIDER_AFTER[0], abs=WIDER_AFTER[1])
+    assert await it.take(limit=10) == [SOONEST]
+    assert await it.take(limit=10, after=WIDER_AFTER[1]) == [EVERYWHERE]
+    assert it.fetch.again_at is None
+    assert await it.take(limit=10) == [SOONEST]
+
+
+async def test_where_everywhere_finds_more_it_becomes_the_usual_way(by_queue):
+    it = by_queue
+    it.finds[EVERYWHERE] = [5, None, None]
+
+    await it.take(limit=10)
+    assert await it.take(limit=10, after=WIDER_AFTER[1]) == [EVERYWHERE]
+    assert await it.take(limit=10) == [EVERYWHERE]
+
+
+async def test_the_longer_nothing_else_is_found_the_rarer_all_is_looked_at(by_queue):
+    it = by_queue
+    it.finds = {}
+    it.hold(5)
+    first, longest = WIDER_AFTER
+
+    assert await it.take(after=first) == [SOONEST, EVERYWHERE]
+    assert await it.take(after=first) == [SOONEST]
+    for _ in range(3):
+        assert await it.take(after=longest) == [SOONEST, EVERYWHERE]
+    assert await it.take(after=longest * 0.9) == [SOONEST]
+    assert await it.take(after=longest * 0.2) == [SOONEST, EVERYWHERE]
+
+
+async def test_while_a_queue_of_ours_is_busy_an_empty_answer_only_says_when_to_ask_again(by_queue):
+    it = by_queue
+    it.hold(5)
+    it.finds = {}
+    assert await it.take() == [SOONEST]
+
+    assert it.taken == []
+    assert it.fetch.again_at is not None
+    assert await it.take(after=WIDER_AFTER[1]) == [SOONEST, EVERYWHERE]
+    assert it.fetch.again_at is None
+
+
+async def test_the_next_job_of_a_queue_that_was_ours_is_no_miss(by_queue):
+    it = by_queue
+    it.hold(5)
+    it.finds = {EVERYWHERE: [5]}
+
+    for _ in range(2 * MISSES):
+        assert await it.take(after=WIDER_AFTER[1]) == [SOONEST, EVERYWHERE]
+
+
+async def test_jobs_behind_a_busy_queue_are_found_by_each_fetch_in_the_end(by_queue):
+    it = by_queue
+    it.hold(5)
+    it.finds = {EVERYWHERE: [None]}
+    while await it.take(after=WIDER_AFTER[0]) != [EVERYWHERE]:
+        pass
+
+    assert await it.take(times=3) == [EVERYWHERE] * 3
