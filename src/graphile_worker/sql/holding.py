@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from graphile_worker.jobs import Job, When
 from graphile_worker.sql.jobs import JOB_COLUMNS, read_job, when_args
@@ -59,7 +60,8 @@ def find_indexes() -> Query[bool]:
     return Query("find_indexes", (list(INDEXES),), lambda rows: bool(rows[0][0]))
 
 
-def get_jobs(
+def _take_jobs(
+    statement: str,
     pool_id: str,
     tasks: Mapping[int, str],
     *,
@@ -67,48 +69,18 @@ def get_jobs(
     limit: int = 1,
     now: When | None = None,
 ) -> Query[list[HeldJob]]:
-    """Take jobs. Only an empty answer means that there is nothing to take, a short one does not."""
     args = (pool_id, list(tasks), skip_flags, limit, when_args(now)[0])
-    return Query("get_jobs", args, lambda rows: _read_all_held(rows, tasks))
+    return Query(statement, args, lambda rows: _read_all_held(rows, tasks))
 
 
-def get_plain_jobs(
-    pool_id: str,
-    tasks: Mapping[int, str],
-    *,
-    skip_flags: list[str] | None = None,
-    limit: int = 1,
-    now: When | None = None,
-) -> Query[list[HeldJob]]:
-    """`get_jobs` for a third of its price, if it succeeds: an empty answer says nothing."""
-    args = (pool_id, list(tasks), skip_flags, limit, when_args(now)[0])
-    return Query("get_plain_jobs", args, lambda rows: _read_all_held(rows, tasks))
+# Only an empty answer means that there is nothing to take, a short one does not. The second one is
+# for a schema without our indexes.
+get_jobs = partial(_take_jobs, "get_jobs")
+get_jobs_unindexed = partial(_take_jobs, "get_jobs_unindexed")
 
-
-def get_soonest_jobs(
-    pool_id: str,
-    tasks: Mapping[int, str],
-    *,
-    skip_flags: list[str] | None = None,
-    limit: int = 1,
-    now: When | None = None,
-) -> Query[list[HeldJob]]:
-    """`get_jobs` for half of its price, if it succeeds: an empty answer says nothing."""
-    args = (pool_id, list(tasks), skip_flags, limit, when_args(now)[0])
-    return Query("get_soonest_jobs", args, lambda rows: _read_all_held(rows, tasks))
-
-
-def get_jobs_unindexed(
-    pool_id: str,
-    tasks: Mapping[int, str],
-    *,
-    skip_flags: list[str] | None = None,
-    limit: int = 1,
-    now: When | None = None,
-) -> Query[list[HeldJob]]:
-    """`get_jobs` for a schema that has not the indexes which make it fast."""
-    args = (pool_id, list(tasks), skip_flags, limit, when_args(now)[0])
-    return Query("get_jobs_unindexed", args, lambda rows: _read_all_held(rows, tasks))
+# The same for a third of the price, if they succeed: an empty answer says nothing.
+get_plain_jobs = partial(_take_jobs, "get_plain_jobs")
+get_soonest_jobs = partial(_take_jobs, "get_soonest_jobs")
 
 
 def finish_jobs(

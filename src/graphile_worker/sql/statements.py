@@ -16,7 +16,15 @@ _BODY = "$gw$"
 
 # What several statements share; one may stand in those before it. Every statement that says jobs
 # names the same columns in the same order: see sql/jobs.py.
-_FRAGMENTS = ("soonest_jobs", "near_jobs", "lock_jobs", "take_jobs", "job_columns")
+_FRAGMENTS = (
+    "soonest_jobs",
+    "near_jobs",
+    "lock_jobs",
+    "other_jobs",
+    "lock_job",
+    "take_jobs",
+    "job_columns",
+)
 
 
 class Style(Enum):
