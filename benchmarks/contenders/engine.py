@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from benchmarks.contenders.contender import BATCH, Contender, Drained
+from benchmarks.contenders.contender import Contender, Drained
 from benchmarks.contenders.ours import SCHEMA, Ours
 from benchmarks.server import Database
 from graphile_worker.sql.holding import (
@@ -21,6 +21,7 @@ from graphile_worker.sql.holding import (
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import Style, render
+from graphile_worker.worker.prefetch import LARGEST
 
 # Stands for the ids that the fetch before has taken, also as text.
 TAKEN = [0]
@@ -65,7 +66,7 @@ class Engine(Contender):
         self._sessions = sessions
         self.name = f"engine_{sessions}"
         self.label = f"the engine bare, {['one session', 'two sessions'][sessions - 1]}"
-        self.settings = f"our statements in server-side loops, {BATCH} jobs at a time"
+        self.settings = f"our statements in server-side loops, {LARGEST:,} jobs at a time"
 
     def install(self, database: Database) -> None:
         Ours().install(database)
@@ -93,8 +94,8 @@ def _call(database: Database) -> None:
 def _create_procedure(database: Database) -> None:
     with database.connected() as connection:
         tasks = _task_ids(connection)
-        fetch = get_plain_jobs("engine", tasks, limit=BATCH)
-        fetch_others = get_jobs("engine", tasks, limit=BATCH)
+        fetch = get_plain_jobs("engine", tasks, limit=LARGEST)
+        fetch_others = get_jobs("engine", tasks, limit=LARGEST)
         finish = finish_jobs("engine", TAKEN, [])
         text = PROCEDURE.format(
             declarations="\n  ".join(

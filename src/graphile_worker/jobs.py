@@ -102,12 +102,12 @@ class Job:
         queue_name: str | None,
         payload_text: str,
         priority: int,
-        run_at: str,
+        run_at: str | None,
         attempts: int,
         max_attempts: int,
         last_error: str | None,
         created_at: str,
-        updated_at: str,
+        updated_at: str | None,
         key: str | None,
         locked_at: str | None,
         locked_by: str | None,
@@ -119,12 +119,13 @@ class Job:
         self.queue_name = queue_name
         self.payload_text = payload_text
         self.priority = priority
-        self._run_at = run_at
+        # Without one, as it was created.
+        self._run_at = run_at or created_at
         self.attempts = attempts
         self.max_attempts = max_attempts
         self.last_error = last_error
         self._created_at = created_at
-        self._updated_at = updated_at
+        self._updated_at = updated_at or created_at
         self.key = key
         self._locked_at = locked_at
         self.locked_by = locked_by

@@ -15,7 +15,9 @@ from graphile_worker import Job, JobSpec, sync
 from graphile_worker.sql.holding import (
     HeldJob,
     get_jobs,
+    get_jobs_unindexed,
     get_plain_jobs,
+    get_soonest_jobs,
     get_task_ids,
     register_tasks,
 )
@@ -607,3 +609,31 @@ def test_only_the_ids_of_the_named_tasks_are_told(pool):
 
     assert list(pool.connection.run(get_task_ids(["b", "unknown"])).values()) == ["b"]
     assert pool.connection.run(get_task_ids([])) == {}
+
+
+# What is said of a job
+
+
+WAYS = [get_plain_jobs, get_soonest_jobs, get_jobs, get_jobs_unindexed]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.args[0])
+async def test_a_taken_job_is_as_its_row_is(client, pool, sql, way):
+    client.add_job("task")
+    client.add_job("task", run_at=LONG_AGO, priority=3, job_key="key", flags=["flag"])
+    [later] = client.reschedule_jobs([client.add_job("task").id], run_at=LONG_AGO, attempts=2)
+    assert later.updated_at > later.created_at
+    pool.knows("task")
+    if not pool.has_indexes and way is get_jobs:
+        pytest.skip("is not asked there")
+
+    taken = pool.take_by(way, 10)
+
+    assert len(taken) == 3
+    for held in taken:
+        row = client.get_job(held.job.id)
+        assert row is not None
+        for name in Job.__slots__:
+            if name not in ("_payload", "_flags"):
+                assert getattr(held.job, name) == getattr(row, name), name
+        assert (held.job.payload, held.job.flags) == (row.payload, row.flags)

@@ -167,7 +167,7 @@ def _read_all_held(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[HeldJo
 
 def _place(row: Row) -> tuple[int, float, int]:
     """The order in which jobs run: by priority, then run_at, then id."""
-    return row[4], float(row[5]), row[0]
+    return row[4], float(row[5] or row[9]), row[0]
 
 
 def _read_held(row: Row, tasks: Mapping[int, str]) -> HeldJob:

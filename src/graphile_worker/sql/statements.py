@@ -23,6 +23,7 @@ _FRAGMENTS = (
     "other_jobs",
     "lock_job",
     "take_jobs",
+    "taken_columns",
     "job_columns",
 )
 

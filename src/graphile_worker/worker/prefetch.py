@@ -32,7 +32,7 @@ FEW = 8
 SOON = 0.02
 
 # Jobs of one fetch. At most three fetches wait: one is under way while fewer than two do.
-LARGEST = 500
+LARGEST = 2000
 
 
 class Pace:

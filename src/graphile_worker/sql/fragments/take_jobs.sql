@@ -19,5 +19,5 @@ returning
     from :schema._private_job_queues as job_queues
     where job_queues.id = jobs.job_queue_id
   ),
-  :job_columns,
+  :taken_columns,
   jobs.job_queue_id

@@ -11,22 +11,20 @@ with given as materialized (
     coalesce($5::text::timestamptz, now()) as moment
 ),
 :soonest_jobs,
-ready as (
-  select job_queue_id is null
+seen as (
+  -- In one go, and in their order: to keep them and sort them again would take as long as to lock
+  -- them.
+  select
+    bool_and(
+      job_queue_id is null
       and is_allowed
-      and task_id = any ((select tasks from given)::int[]) as is_plain,
-    priority,
-    run_at
+      and task_id = any ((select tasks from given)::int[])
+    ) as all_are_plain,
+    array_agg(priority) as priorities,
+    array_agg(run_at) as times,
+    count(*)::int as count
   from soonest
   where run_at <= (select moment from given)
-), all_are_plain as (
-  select coalesce(bool_and(is_plain), false) as yes
-  from ready
-), bounds as (
-  select first.priority as least, first.run_at as since, last.priority as most, last.run_at as until
-  from
-    (select priority, run_at from ready order by priority, run_at limit 1) as first,
-    (select priority, run_at from ready order by priority desc, run_at desc limit 1) as last
 ), plain as (
   -- They are locked as they are read, which is the cheapest of all ways. From the first on, as before
   -- it the index may hold thousands that are gone, and none that was not looked at.
@@ -34,16 +32,16 @@ ready as (
   from (
     select jobs.id, jobs.task_id, jobs.flags
     from :schema._private_jobs as jobs
-    where (select yes from all_are_plain)
+    where (select all_are_plain from seen)
       and jobs.is_available = true
       and jobs.job_queue_id is null
       and row(jobs.priority, jobs.run_at) >= row(
-        (select least from bounds),
-        (select since from bounds)
+        (select priorities[1] from seen),
+        (select times[1] from seen)
       )
       and row(jobs.priority, jobs.run_at) <= row(
-        (select most from bounds),
-        (select until from bounds)
+        (select priorities[count] from seen),
+        (select times[count] from seen)
       )
       and jobs.run_at <= (select moment from given)
     order by jobs.priority, jobs.run_at
@@ -65,5 +63,5 @@ returning
   jobs.id,
   jobs.task_id,
   null::text,
-  :job_columns,
+  :taken_columns,
   jobs.job_queue_id;
