@@ -15,7 +15,7 @@
 with recursive given as materialized (
   select
     least($4::int, 2000) as wanted,
-    least($4::int, 2000) * 5 / 4 + 50 as enough,
+    least($4::int, 2000) * 5 / 4 + 20 as enough,
     least($4::int, 2000) / 2 + 30 as few,
     $2::int[] as tasks,
     $3::text[] as flags,

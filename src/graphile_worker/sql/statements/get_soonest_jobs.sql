@@ -6,7 +6,7 @@
 with given as materialized (
   select
     least($4::int, 2000) as wanted,
-    least($4::int, 2000) * 5 / 4 + 50 as enough,
+    least($4::int, 2000) * 5 / 4 + 20 as enough,
     $2::int[] as tasks,
     $3::text[] as flags,
     coalesce($5::text::timestamptz, now()) as moment
