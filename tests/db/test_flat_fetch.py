@@ -357,34 +357,45 @@ def beside(fill: Filler) -> dict[str, Callable[[], None]]:
 
 TABLES = list(beside(Filler.__new__(Filler)))
 
+each_statement = pytest.mark.parametrize(
+    "statement", ["get_plain_jobs", "get_soonest_jobs", "get_jobs"]
+)
 
+
+@each_statement
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
 @pytest.mark.parametrize("statistics_of", ["full", "empty"])
 @pytest.mark.parametrize("table", TABLES)
 def test_a_fetch_reads_no_more_pages_for_what_lies_beside(
-    indexed_pool, sql, fill, table, mode, statistics_of
+    indexed_pool, sql, fill, table, mode, statistics_of, statement
 ):
+    def pages(limit: int) -> int:
+        return pages_of(explained(sql, indexed_pool, limit, statement))
+
     sql.run("select set_config('plan_cache_mode', $1, false)", mode)
     sql.run("analyze")
     fill.jobs(2_000, due="-1 minute")
-    clean = {limit: pages_of(explained(sql, indexed_pool, limit)) for limit in (1, 100)}
+    clean = {limit: pages(limit) for limit in (1, 100)}
 
     beside(fill)[table]()
     if statistics_of == "full":
         fill.vacuum()
-    found = {limit: pages_of(explained(sql, indexed_pool, limit)) for limit in (1, 100)}
+    found = {limit: pages(limit) for limit in (1, 100)}
 
     # Of a table of thousands of pages: a few more for each way that is tried.
     assert found[1] <= clean[1] + 600
     assert found[100] <= 3 * clean[100] + 600
 
 
+@each_statement
 @pytest.mark.parametrize("table", TABLES)
-def test_the_server_keeps_one_plan_and_takes_it_for_a_cheap_one(sql, fill, indexed_pool, table):
+def test_the_server_keeps_one_plan_and_takes_it_for_a_cheap_one(
+    sql, fill, indexed_pool, table, statement
+):
     fill.jobs(2_000, due="-1 minute")
     beside(fill)[table]()
     fill.vacuum()
-    text = render_bytes("get_jobs", Schemas.named(sql.schema))
+    text = render_bytes(statement, Schemas.named(sql.schema))
     sql.connection.execute(b"prepare taking (text, int[], text[], int, text) as " + text)
 
     costs = set()
@@ -446,9 +457,9 @@ def test_taking_one_of_ten_thousand_queues_writes_less_than_a_kilobyte(
     assert statistics.median(written) <= 1000
 
 
-def explained(sql: Sql, pool: Pool, limit: int) -> dict[str, Any]:
+def explained(sql: Sql, pool: Pool, limit: int, statement: str = "get_jobs") -> dict[str, Any]:
     """What a fetch does, without its doing it."""
-    text = render_bytes("get_jobs", Schemas.named(sql.schema))
+    text = render_bytes(statement, Schemas.named(sql.schema))
     with sql.connection.transaction(force_rollback=True):
         found = sql.connection.execute(
             b"explain (analyze, buffers, format json) " + text,

@@ -17,6 +17,7 @@ _BODY = "$gw$"
 # What several statements share; one may stand in those before it. Every statement that says jobs
 # names the same columns in the same order: see sql/jobs.py.
 _FRAGMENTS = (
+    "given",
     "soonest_jobs",
     "near_jobs",
     "lock_jobs",

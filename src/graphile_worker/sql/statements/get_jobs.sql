@@ -12,15 +12,7 @@
 -- What is given is read from a step of its own, and limits stand beside plain numbers, for the
 -- planner's sake: it takes this for one and the same cheap statement whatever is given, so it makes
 -- one plan and keeps it, and does not compile it.
-with recursive given as materialized (
-  select
-    least($4::int, 2000) as wanted,
-    least($4::int, 2000) * 5 / 4 + 20 as enough,
-    least($4::int, 2000) / 2 + 30 as few,
-    $2::int[] as tasks,
-    $3::text[] as flags,
-    coalesce($5::text::timestamptz, now()) as moment
-),
+with recursive :given,
 :soonest_jobs,
 :near_jobs,
 near_fails as (

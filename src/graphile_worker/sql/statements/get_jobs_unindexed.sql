@@ -1,14 +1,7 @@
 -- Take jobs as get_jobs does, from a schema that lacks its indexes: right, and as fast as can be.
 --
 -- The steps are those of get_jobs. What is not found among the soonest jobs is searched for in all.
-with given as materialized (
-  select
-    least($4::int, 2000) as wanted,
-    least($4::int, 2000) * 5 / 4 + 20 as enough,
-    $2::int[] as tasks,
-    $3::text[] as flags,
-    coalesce($5::text::timestamptz, now()) as moment
-),
+with :given,
 :soonest_jobs,
 :near_jobs,
 near_fails as (

@@ -2,14 +2,7 @@
 --
 -- That is so nearly always, and then this takes a third of the time. An empty answer says nothing:
 -- ask get_jobs. The steps are written as they are for the same reasons as there.
-with given as materialized (
-  select
-    least($4::int, 2000) as wanted,
-    least($4::int, 2000) * 5 / 4 + 20 as enough,
-    $2::int[] as tasks,
-    $3::text[] as flags,
-    coalesce($5::text::timestamptz, now()) as moment
-),
+with :given,
 :soonest_jobs,
 seen as (
   -- In one go, and in their order: to keep them and sort them again would take as long as to lock

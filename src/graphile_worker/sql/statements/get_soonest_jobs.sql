@@ -1,16 +1,9 @@
 -- Take jobs as get_jobs does, of the soonest ones alone.
 --
--- Enough for jobs of named queues that wait for nothing, and half of the work. What is taken is the
--- best there is, but there may be more; an empty answer says nothing: ask get_jobs. The steps are
--- written as they are for the same reasons as there.
-with given as materialized (
-  select
-    least($4::int, 2000) as wanted,
-    least($4::int, 2000) * 5 / 4 + 20 as enough,
-    $2::int[] as tasks,
-    $3::text[] as flags,
-    coalesce($5::text::timestamptz, now()) as moment
-),
+-- Enough for jobs of named queues that wait for nothing, and a third of the work. What is taken is
+-- the best there is, but there may be more; an empty answer says nothing: ask get_jobs. The steps
+-- are written as they are for the same reasons as there.
+with :given,
 :soonest_jobs,
 :near_jobs,
 candidates as (
