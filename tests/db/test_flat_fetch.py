@@ -15,7 +15,14 @@ import pytest
 
 from graphile_worker.db import psycopg as psycopg_module
 from graphile_worker.db.psycopg import PsycopgDatabase
-from graphile_worker.sql.holding import get_jobs, get_task_ids, register_tasks
+from graphile_worker.sql.holding import (
+    Place,
+    get_jobs,
+    get_plain_jobs,
+    get_soonest_jobs,
+    get_task_ids,
+    register_tasks,
+)
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.statements import render_bytes
 from tests.support.pools import Pool, payloads, pool_on, session
@@ -396,15 +403,14 @@ def test_the_server_keeps_one_plan_and_takes_it_for_a_cheap_one(
     beside(fill)[table]()
     fill.vacuum()
     text = render_bytes(statement, Schemas.named(sql.schema))
-    sql.connection.execute(b"prepare taking (text, int[], text[], int, text) as " + text)
+    sql.connection.execute(b"prepare taking (text, int[], text[], int, text, int, text) as " + text)
 
     costs = set()
     for limit in (1, 500, 1, 100, 1, 500, 1, 500):
         with sql.connection.transaction(force_rollback=True):
-            sql.run(f"execute taking ('pool', '{{1}}', null, {limit}, null)")
-            plan = sql.value(
-                f"explain (format json) execute taking ('pool', '{{1}}', null, {limit}, null)"
-            )
+            taking = f"execute taking ('pool', '{{1}}', null, {limit}, null, null, null)"
+            sql.run(taking)
+            plan = sql.value(f"explain (format json) {taking}")
             costs.add(plan[0]["Plan"]["Total Cost"])
 
     # From 100,000 on, a server that can would compile it, each time.
@@ -457,13 +463,56 @@ def test_taking_one_of_ten_thousand_queues_writes_less_than_a_kilobyte(
     assert statistics.median(written) <= 1000
 
 
-def explained(sql: Sql, pool: Pool, limit: int, statement: str = "get_jobs") -> dict[str, Any]:
+# From a place on
+
+
+each_way_from_a_place = pytest.mark.parametrize("way", [get_plain_jobs, get_soonest_jobs])
+
+
+@each_way_from_a_place
+def test_from_a_place_on_none_is_taken_that_would_go_before_it(indexed_pool, sql, fill, way):
+    fill.jobs(3, priority=-1, due="-1 hour")
+    fill.jobs(3, due="-2 hours")
+    fill.jobs(3, due="-1 hour")
+    fill.jobs(3, priority=1, due="-3 hours")
+    hour_ago = sql.value("select max(run_at) from :schema._private_jobs where priority = 0")
+
+    taken = indexed_pool.take_by(way, 20, since=(0, hour_ago))
+
+    places = [(each.job.priority, each.job.run_at == hour_ago) for each in taken]
+    assert places == [(0, True)] * 3 + [(1, False)] * 3
+
+
+@each_way_from_a_place
+def test_what_is_gone_but_cannot_be_forgotten_is_not_read_from_a_place_on(
+    indexed_pool, sql, fill, way
+):
+    fill.jobs(20_000, due="-1 hour")
+    fill.jobs(100, due="-1 minute")
+    place = (0, sql.value("select max(run_at) from :schema._private_jobs"))
+    somebody = sql.another()
+    somebody.run("begin isolation level repeatable read")
+    somebody.run("select 1")
+    sql.run("delete from :schema._private_jobs where run_at < $1", place[1])
+
+    read = {
+        since: pages_of(explained(sql, indexed_pool, 1, way.args[0], since=since))
+        for since in (None, place)
+    }
+    somebody.close()
+
+    assert read[place] < read[None] / 10
+
+
+def explained(
+    sql: Sql, pool: Pool, limit: int, statement: str = "get_jobs", *, since: Place | None = None
+) -> dict[str, Any]:
     """What a fetch does, without its doing it."""
     text = render_bytes(statement, Schemas.named(sql.schema))
     with sql.connection.transaction(force_rollback=True):
         found = sql.connection.execute(
             b"explain (analyze, buffers, format json) " + text,
-            (pool.id, list(pool.tasks), [FLAG], limit, None),
+            (pool.id, list(pool.tasks), [FLAG], limit, None, *(since or (None, None))),
         ).fetchone()
     assert found is not None
     plan: dict[str, Any] = found[0][0]["Plan"]

@@ -6,7 +6,9 @@ import pytest
 
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.sql.query import Query
+from graphile_worker.worker import beginning as beginning_module
 from graphile_worker.worker import fetch as fetch_module
+from graphile_worker.worker.beginning import DEAR_IN_A_ROW, LONGEST_REST
 from graphile_worker.worker.fetch import CHEAPER_AGAIN_AFTER, MISSES, WIDER_AFTER, Fetch
 from tests.support.jobs import make_job
 from tests.support.sources import Clock
@@ -21,6 +23,9 @@ class Scene:
         self.held: dict[int, HeldJob] = {}
         self.finds: dict[str, list[int | None]] = {}
         self.asked: list[str] = []
+        self.since: list[object] = []
+        # That each statement takes.
+        self.seconds = 0.0
         database: Any = self
         self.fetch = Fetch(database, self.held)
         self.fetch.has_indexes = True
@@ -28,6 +33,8 @@ class Scene:
 
     async def run(self, query: Query[Any]) -> list[HeldJob]:
         self.asked.append(query.statement)
+        self.since.append(query.args[5])
+        self._clock.now += self.seconds
         found = self.finds.get(query.statement, [])[: int(str(query.args[3]))]
         return [HeldJob(make_job(id=n), queue) for n, queue in enumerate(found)]
 
@@ -47,6 +54,7 @@ class Scene:
 def clock(monkeypatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(fetch_module, "time", clock)
+    monkeypatch.setattr(beginning_module, "time", clock)
     return clock
 
 
@@ -190,3 +198,48 @@ async def test_jobs_behind_a_busy_queue_are_found_by_each_fetch_in_the_end(by_qu
         pass
 
     assert await it.take(times=3) == [EVERYWHERE] * 3
+
+
+# Where it takes long to look from the first job on
+
+
+@pytest.fixture
+async def dear(it: Scene) -> Scene:
+    """Where looks at plain jobs were dear."""
+    it.finds = {PLAIN: [None] * 10}
+    it.seconds = 0.1
+    await it.take(10, times=DEAR_IN_A_ROW)
+    it.seconds = 0.0
+    it.since.clear()
+    return it
+
+
+async def test_after_a_dear_look_the_next_ones_begin_where_it_found_jobs(dear):
+    assert await dear.take(10, times=3) == [PLAIN] * 3
+
+    assert dear.since == [0, 0, 0]
+
+
+async def test_after_a_while_all_is_looked_at_again(dear):
+    await dear.take(10, after=LONGEST_REST)
+    await dear.take(10)
+
+    assert dear.since == [None, None]
+
+
+async def test_jobs_of_queues_are_found_from_there_on_too(dear):
+    dear.finds = {SOONEST: [5]}
+
+    assert await dear.take(10) == [PLAIN, SOONEST]
+    assert dear.since == [0, 0]
+    assert len(dear.taken) == 1
+
+
+async def test_nothing_from_there_on_says_when_all_is_looked_at_again(dear, clock):
+    dear.finds = {}
+
+    assert await dear.take(10) == [PLAIN, SOONEST]
+    assert dear.taken == []
+    assert dear.fetch.again_at == pytest.approx(clock.now + 1.0)
+    assert await dear.take(10, after=LONGEST_REST) == [PLAIN, EVERYWHERE]
+    assert dear.fetch.again_at is None

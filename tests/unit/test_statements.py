@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.resources import files
 from types import ModuleType
@@ -34,6 +34,7 @@ SAMPLES: dict[Any, object] = {
     JobSpec: JobSpec("resize"),
     Schemas: PLAIN,
     When | None: None,
+    holding.Place | None: (1, datetime.now(UTC)),
     bool: False,
     int: 1,
     int | None: None,

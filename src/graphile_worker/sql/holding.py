@@ -4,12 +4,16 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 
 from graphile_worker.jobs import Job, When
 from graphile_worker.sql.jobs import JOB_COLUMNS, read_job, when_args
 from graphile_worker.sql.migrations import INDEXES
 from graphile_worker.sql.query import Query, Row, read_nothing
+
+# Where a job stands among the others: its priority and run_at.
+Place = tuple[int, datetime]
 
 
 @dataclass(slots=True)
@@ -68,8 +72,12 @@ def _take_jobs(
     skip_flags: list[str] | None = None,
     limit: int = 1,
     now: When | None = None,
+    since: Place | None = None,
 ) -> Query[list[HeldJob]]:
-    args = (pool_id, list(tasks), skip_flags, limit, when_args(now)[0])
+    """Take jobs; with `since` none that would go before that place."""
+    priority, run_at = since or (None, None)
+    moment, first = when_args(now)[0], when_args(run_at)[0]
+    args = (pool_id, list(tasks), skip_flags, limit, moment, priority, first)
     return Query(statement, args, lambda rows: _read_all_held(rows, tasks))
 
 

@@ -9,12 +9,14 @@ from typing import Any
 from graphile_worker.db.database import Answering
 from graphile_worker.sql.holding import (
     HeldJob,
+    Place,
     get_jobs,
     get_jobs_unindexed,
     get_plain_jobs,
     get_soonest_jobs,
 )
 from graphile_worker.sql.query import Query
+from graphile_worker.worker.beginning import Beginning
 
 # A way that so often in a row found nothing where there was something is the usual one no more:
 # once or twice may be because a job came just then. After these seconds the next cheaper way is
@@ -50,6 +52,7 @@ class Fetch:
         self._usual = Way.PLAIN
         self._misses = 0
         self._cheaper_at = 0.0
+        self._beginning = Beginning()
         # How many the soonest were when they were too few, and when to look behind them.
         self._few = 0
         self._wider_at = math.inf
@@ -62,12 +65,17 @@ class Fetch:
         """Up to so many jobs; none, and no time to ask again, means that there are no more."""
         self.again_at = None
         tried = self._chosen()
+        if tried is Way.PLAIN and (place := self._beginning.place) is not None:
+            return await self._take_since(place, pool_id, tasks, limit=limit, **given)
         # What ends while we ask may have ended too late for the answer.
         busy = busy_queues(self._held) if tried is Way.SOONEST else set()
+        began = time.monotonic()
         if tried < Way.EVERYWHERE:
             taken = await self._db.run(self._query(tried, pool_id, tasks, limit=limit, **given))
             if taken:
                 self._found(tried, len(taken), limit)
+                if tried is Way.PLAIN:
+                    self._beginning.found(taken, seconds=time.monotonic() - began)
                 return taken
             if busy and time.monotonic() < self._looked_at + self._wider_after:
                 self.again_at = self._looked_at + self._wider_after
@@ -76,6 +84,17 @@ class Fetch:
         taken = await self._db.run(everywhere)
         self._looked_everywhere(tried, taken, busy)
         return taken
+
+    async def _take_since(self, place: Place, *args: Any, **given: Any) -> list[HeldJob]:
+        """From there on: that there is nothing is no reason to look at all before it is time."""
+        for way in (Way.PLAIN, Way.SOONEST):
+            taken = await self._db.run(self._query(way, *args, since=place, **given))
+            if taken:
+                if way is Way.PLAIN:
+                    self._beginning.move(taken)
+                return taken
+        self.again_at = self._beginning.believed_until
+        return []
 
     def _chosen(self) -> Way:
         now = time.monotonic()

@@ -1,0 +1,113 @@
+"""Beginning: from where on a dear look is spared, and for how long."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.worker import beginning as beginning_module
+from graphile_worker.worker.beginning import (
+    DEAR,
+    DEAR_FOR_EACH,
+    DEAR_IN_A_ROW,
+    LONGEST_REST,
+    REST,
+    Beginning,
+)
+from tests.support.jobs import make_job
+from tests.support.sources import Clock
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(beginning_module, "time", clock)
+    return clock
+
+
+def jobs(*minutes: int, priority: int = 0) -> list[HeldJob]:
+    """Due so many minutes after noon."""
+    times = [(NOON + timedelta(minutes=each)).timestamp() for each in minutes]
+    return [HeldJob(make_job(run_at=f"{each:.6f}", priority=priority), None) for each in times]
+
+
+def dear(it: Beginning, taken: list[HeldJob], *, seconds: float = 0.05) -> None:
+    """Looks were dear for as long as it takes to believe it."""
+    for _ in range(DEAR_IN_A_ROW):
+        it.found(taken, seconds=seconds)
+
+
+def test_at_first_it_is_the_first_job_of_all(clock):
+    assert Beginning().place is None
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_a_look_that_was_cheap_for_what_it_found_is_made_anew_each_time(clock, count):
+    it = Beginning()
+
+    dear(it, jobs(*[1] * count), seconds=DEAR + DEAR_FOR_EACH * count)
+
+    assert it.place is None
+
+
+def test_a_dear_look_is_not_made_again_for_a_while(clock):
+    it = Beginning()
+
+    dear(it, jobs(1, 2, priority=-3))
+
+    assert it.place == (-3, NOON + timedelta(minutes=1))
+    assert it.believed_until == clock.now + REST * 0.05
+    clock.now += REST * 0.05
+    assert it.place is None
+
+
+def test_a_few_looks_that_took_long_are_no_reason(clock):
+    it = Beginning()
+
+    for _ in range(DEAR_IN_A_ROW):
+        it.found(jobs(1), seconds=0.0)
+        for _ in range(DEAR_IN_A_ROW - 1):
+            it.found(jobs(1), seconds=0.05)
+        assert it.place is None
+
+
+def test_the_next_dear_look_is_reason_enough(clock):
+    it = Beginning()
+    dear(it, jobs(1))
+    clock.now += 10
+
+    it.found(jobs(9), seconds=0.05)
+
+    assert it.place == (0, NOON + timedelta(minutes=9))
+
+
+def test_that_while_is_not_long(clock):
+    it = Beginning()
+
+    dear(it, jobs(1), seconds=60.0)
+
+    assert it.believed_until == clock.now + LONGEST_REST
+
+
+def test_it_moves_on_with_what_is_taken(clock):
+    it = Beginning()
+    dear(it, jobs(1))
+    until = it.believed_until
+
+    clock.now += 0.01
+    it.move(jobs(7, 8))
+
+    assert it.place == (0, NOON + timedelta(minutes=7))
+    assert it.believed_until == until
+
+
+def test_a_cheap_look_ends_it(clock):
+    it = Beginning()
+    dear(it, jobs(1))
+    clock.now += 10
+
+    it.found(jobs(9), seconds=0.0)
+
+    assert it.place is None
