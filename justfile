@@ -4,7 +4,7 @@ default:
 
 # Install everything, once
 setup:
-    tools/setup && tools/pgbouncer
+    tools/setup && tools/pgbouncer && tools/faketime
     python=$(tools/python newest) && uv venv --allow-existing --python "$python"
     uv pip install --require-hashes -r requirements-dev.txt
     uv pip install --no-deps -e .

@@ -3,23 +3,24 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 from weakref import WeakKeyDictionary
 
 from graphile_worker import sync
 from graphile_worker.client import Client
-from graphile_worker.errors import TaskNotFound
+from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
 from graphile_worker.logs import Logger
 from graphile_worker.options import WorkerOptions
 from graphile_worker.runner import Runner
-from graphile_worker.tasks import D, Task, Tasks
+from graphile_worker.tasks import D, Tasks
 from graphile_worker.worker.claims import ForbiddenFlags
 
 
@@ -186,6 +187,9 @@ class App(Tasks[D]):
         tasks: Collection[str] | None = None,
         database: object = None,
         schema: str | None = None,
+        crontab: str | None = None,
+        crontab_file: Path | str | None = None,
+        cron_items: Sequence[ParsedCronItem] | None = None,
         forbidden_flags: ForbiddenFlags = None,
         logger: Logger | logging.Logger | None = None,
         handle_signals: bool = False,
@@ -204,7 +208,10 @@ class App(Tasks[D]):
             given["prepared_statements"] = False
         return Runner(
             self.dsn if database is None else database,
-            self if tasks is None else self._some(tasks),
+            self if tasks is None else self.only(tasks),
+            crontab=crontab,
+            crontab_file=crontab_file,
+            cron_items=cron_items,
             options=replace(chosen, **given),
             lifespan=self.lifespan,
             hooks=self.hooks,
@@ -242,13 +249,6 @@ class App(Tasks[D]):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
-
-    def _some(self, names: Collection[str]) -> dict[str, Task[..., Any]]:
-        known = self.tasks()
-        for name in names:
-            if name not in known:
-                raise TaskNotFound(name, known)
-        return {name: known[name] for name in names}
 
     def _connection(self, conn: object) -> object:
         return self._ambient.get() if conn is None else conn

@@ -1,7 +1,7 @@
 """Build the parts of a worker and take them apart again: the only place that knows them all."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +12,8 @@ from typing import Any
 from graphile_worker import sync
 from graphile_worker.client import Client
 from graphile_worker.clock import Clock, SystemClock
+from graphile_worker.cron.scheduler import CronScheduler
+from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.db.borrowed import BorrowedDatabase
 from graphile_worker.db.database import perform
 from graphile_worker.db.migrate import checking, migrating
@@ -57,6 +59,7 @@ class Blueprint:
 
     options: WorkerOptions
     tasks: Mapping[str, Task[..., Any]]
+    cron_items: Callable[[], Sequence[ParsedCronItem]] | None
     hooks: Hooks
     logger: Logger
     lifespan: Lifespan
@@ -152,6 +155,8 @@ def _beside(plan: Blueprint, parts: Parts, *, once: bool) -> Iterator[Coroutine[
     yield stale_locks(plan, parts).run()
     if plan.options.listen:
         yield _listener(plan, parts).run()
+    if plan.cron_items is not None:
+        yield CronScheduler(parts.databases.own, plan.cron_items, plan.hooks).run()
 
 
 async def recover_once(parts: Parts) -> None:
@@ -178,6 +183,13 @@ def _check(plan: Blueprint) -> None:
         if task.options.run_in == "process":
             raise ConfigurationError(
                 f"task {task.identifier!r} has run_in='process', which is not there yet"
+            )
+    for item in plan.cron_items() if plan.cron_items is not None else ():
+        if item.task not in plan.tasks:
+            plan.logger.warning(
+                "cron item %r is of task %r, which this worker does not have",
+                item.identifier,
+                item.task,
             )
     if plan.options.max_pool_size < plan.options.concurrency:
         plan.logger.warning(

@@ -2,6 +2,7 @@
 
 GraphileWorkerError
 ├── ConfigurationError     an option or argument makes no sense            (also ValueError)
+├── CrontabError           a crontab cannot be read; it says all that is wrong (also ValueError)
 ├── JobSpecError           this job cannot be added
 ├── CleanupBlocked         transactions that add jobs stayed open
 ├── TaskLoadError          a task file could not be imported
@@ -21,6 +22,7 @@ Driver errors pass through unwrapped; only what has a meaning of ours is transla
 
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -30,6 +32,32 @@ class GraphileWorkerError(Exception):
 
 class ConfigurationError(GraphileWorkerError, ValueError):
     """An option or argument makes no sense; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrontabProblem:
+    """One thing that is wrong in a crontab; lines and columns count from 1."""
+
+    line: int
+    column: int
+    text: str
+    expected: str
+
+    def __str__(self) -> str:
+        text = self.text if len(self.text) <= 80 else self.text[:77] + "..."
+        return f"line {self.line}, column {self.column}: expected {self.expected}, got {text!r}"
+
+
+class CrontabError(GraphileWorkerError, ValueError):
+    """A crontab cannot be read: `problems` are all that is wrong with it, in their order."""
+
+    def __init__(self, problems: Iterable[CrontabProblem], source: str = "crontab") -> None:
+        self.problems = tuple(problems)
+        self.source = source
+        super().__init__("\n".join(f"{source}: {problem}" for problem in self.problems))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems, self.source)
 
 
 class JobSpecError(GraphileWorkerError):

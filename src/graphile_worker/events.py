@@ -504,7 +504,7 @@ class CronDue(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronScheduled(Event):
-    """These jobs of this minute were added."""
+    """These jobs of this minute were added, by this scheduler and not by another."""
 
     name = "cron:scheduled"
     timestamp: datetime
@@ -527,6 +527,17 @@ class CronWokeLate(Event):
     name = "cron:overdueTimer"
     current_timestamp: datetime
     expected_timestamp: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronFailed(Event):
+    """Cron failed and begins anew after `delay`; or one item did by itself, and was left out."""
+
+    name = "cron:error"
+    error: BaseException
+    identifier: str | None = None
+    failures: int = 1
+    delay: timedelta | None = None
 
 
 # Runner

@@ -1,4 +1,7 @@
-"""Find tasks: in a folder of files, one each, named by where they lie; or in a module's app."""
+"""Find tasks: in a folder of files, one each, named by where they lie; or in a module's app.
+
+And find cron items: in a crontab file or text, in code, or beside the tasks of an app.
+"""
 
 import importlib
 import importlib.util
@@ -6,11 +9,13 @@ import inspect
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from graphile_worker.crontab import ParsedCronItem, parse_crontab
+from graphile_worker.crontab.items import check_identifiers
 from graphile_worker.errors import ConfigurationError, TaskLoadError
 from graphile_worker.tasks import Task, Tasks, positional_task
 
@@ -42,6 +47,48 @@ def tasks_of(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Task[...,
         else positional_task(name, function)
         for name, function in functions.items()
     }
+
+
+def load_crontab(path: Path) -> list[ParsedCronItem]:
+    """The items of a crontab file."""
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise ConfigurationError(f"the crontab {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"the crontab {path} is not UTF-8: {error.reason}") from error
+    return parse_crontab(text.removeprefix("\ufeff"), source=str(path))
+
+
+def cron_items_of(
+    tasks: object,
+    *,
+    crontab: str | None = None,
+    crontab_file: Path | str | None = None,
+    cron_items: Sequence[ParsedCronItem] | None = None,
+) -> Callable[[], list[ParsedCronItem]] | None:
+    """What says, each time anew, which items there are: of an app, and of one source beside it.
+
+    `cron_items` may change while a worker runs. None: there are none, and will be none.
+    """
+    sources = (crontab, crontab_file, cron_items)
+    if sum(source is not None for source in sources) > 1:
+        raise ConfigurationError("give one of crontab, crontab_file and cron_items")
+    given = [] if cron_items is None else cron_items
+    if crontab is not None:
+        given = parse_crontab(crontab)
+    elif crontab_file is not None:
+        given = load_crontab(Path(crontab_file))
+    of_app = tasks.cron_items() if isinstance(tasks, Tasks) else []
+    for item in given:
+        if not isinstance(item, ParsedCronItem):
+            raise ConfigurationError(
+                f"cron_items come from parse_cron_items() or parse_crontab(), got {item!r}"
+            )
+    check_identifiers([*of_app, *given])
+    if not of_app and not given and cron_items is None:
+        return None
+    return lambda: [*of_app, *given]
 
 
 def load_app(path: str) -> Tasks[Any]:

@@ -1,13 +1,17 @@
 """What a worker says about its work: one listener turns events into log lines."""
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from graphile_worker.error_text import error_line
 from graphile_worker.errors import LeaseLapsed
 from graphile_worker.events import (
+    CronBackfillDue,
+    CronFailed,
+    CronJob,
+    CronScheduled,
     Event,
     ForcefulShutdown,
     GetJobErrored,
@@ -98,6 +102,9 @@ class _Lines:
             PoolSwept: self.swept,
             JobRecovered: self.recovered,
             SweepFailed: self.sweep_failed,
+            CronBackfillDue: self.cron_owed,
+            CronScheduled: self.cron_scheduled,
+            CronFailed: self.cron_failed,
             PoolFatalError: self.not_written,
             PoolGracefulShutdown: self.stopping,
             PoolForcefulShutdown: self.stopping_now,
@@ -217,6 +224,26 @@ class _Lines:
     def sweep_failed(self, event: SweepFailed) -> None:
         self._core.warning("could not look for dead workers: %s", error_line(event.error))
 
+    def cron_owed(self, event: CronBackfillDue) -> None:
+        names = _named(event.jobs)
+        self._core.info("cron makes up for %s of %s", names, event.timestamp.isoformat())
+
+    def cron_scheduled(self, event: CronScheduled) -> None:
+        if event.jobs:
+            self._core.debug("cron added %s of %s", _named(event.jobs), event.timestamp.isoformat())
+
+    def cron_failed(self, event: CronFailed) -> None:
+        if event.identifier is not None:
+            self._core.error(
+                "cron item %r was left out: %s",
+                event.identifier,
+                error_line(event.error),
+                exc_info=event.error,
+            )
+        elif event.failures == 1:
+            # Once for each time that the database is away.
+            self._core.error("cron failed, will begin anew: %s", error_line(event.error))
+
     def not_written(self, event: PoolFatalError) -> None:
         self._core.error(
             "%s could not be written, will try again: %s", event.action, error_line(event.error)
@@ -239,6 +266,10 @@ class _Lines:
 
     def _job(self, event: JobEvent) -> Logger:
         return job_logger(self._core, event.worker_id, event.job.task_identifier, event.job.id)
+
+
+def _named(jobs: Iterable[CronJob]) -> str:
+    return ", ".join(repr(job.identifier) for job in jobs)
 
 
 def _listed(job_ids: tuple[int, ...]) -> str:

@@ -3,7 +3,15 @@
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +28,13 @@ from graphile_worker.assembly import (
     stale_locks,
 )
 from graphile_worker.client import Client
+from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.db.reserved import WorkerDatabases, borrowed, reserved
 from graphile_worker.errors import PoolStopped
 from graphile_worker.events import ForcefulShutdown, GracefulShutdown, RunnerStarted
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
-from graphile_worker.loading import load_tasks, tasks_of
+from graphile_worker.loading import cron_items_of, load_tasks, tasks_of
 from graphile_worker.logs import Logger, logger_of
 from graphile_worker.options import WorkerOptions
 from graphile_worker.tasks import Task, Tasks
@@ -40,6 +49,9 @@ async def run(
     database: object,
     tasks: TaskSource,
     *,
+    crontab: str | None = None,
+    crontab_file: Path | str | None = None,
+    cron_items: Sequence[ParsedCronItem] | None = None,
     options: WorkerOptions | None = None,
     lifespan: Lifespan | None = None,
     hooks: Hooks | None = None,
@@ -51,11 +63,15 @@ async def run(
 
     `database` is a connection string (None: `DATABASE_URL`, then `PGDATABASE`), or a psycopg,
     asyncpg or SQLAlchemy pool of yours. `tasks` is an app or a router, a mapping of names to
-    functions, or the path of a tasks folder; an app brings its own lifespan and hooks.
+    functions, or the path of a tasks folder; an app brings its own lifespan, hooks and cron items.
+    Others are given as the text or the path of a crontab, or as what its parsers made.
     """
     runner = Runner(
         database,
         tasks,
+        crontab=crontab,
+        crontab_file=crontab_file,
+        cron_items=cron_items,
         options=options,
         lifespan=lifespan,
         hooks=hooks,
@@ -134,6 +150,9 @@ class Runner:
         database: object,
         tasks: TaskSource,
         *,
+        crontab: str | None = None,
+        crontab_file: Path | str | None = None,
+        cron_items: Sequence[ParsedCronItem] | None = None,
         options: WorkerOptions | None = None,
         lifespan: Lifespan | None = None,
         hooks: Hooks | None = None,
@@ -149,6 +168,9 @@ class Runner:
         self._plan = Blueprint(
             options=self.options,
             tasks=found_tasks(tasks),
+            cron_items=cron_items_of(
+                tasks, crontab=crontab, crontab_file=crontab_file, cron_items=cron_items
+            ),
             hooks=self.hooks,
             logger=logger_of(logger),
             lifespan=lifespan or getattr(tasks, "lifespan", None) or nullcontext,

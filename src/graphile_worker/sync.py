@@ -23,12 +23,14 @@ from graphile_worker.sql.administering import (
     getting_job,
     getting_job_by_key,
     getting_jobs_of,
+    getting_known_crontabs,
     recovering_jobs_of,
     removing_job,
     rescheduling_jobs,
     unlocking_workers,
 )
 from graphile_worker.sql.cleaning import CleanupTask, cleaning
+from graphile_worker.sql.cron import KnownCrontab
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Plan
 from graphile_worker.sql.tuning import Tuning, applying_tuning, getting_tuning
@@ -189,6 +191,10 @@ class Client:
         """
         plan = cleaning(tasks, task_identifiers_to_keep, self._schemas)
         return perform_blocking(self._db, plan)
+
+    def known_crontabs(self, *, conn: object = None) -> dict[str, KnownCrontab]:
+        """What the database knows of cron items, by identifier: since when, and the last minute."""
+        return self._perform(getting_known_crontabs(self._schemas), conn)
 
     def tuning(self, *, conn: object = None) -> Tuning:
         """Which settings of tables and server suit a queue, beside those that are set."""

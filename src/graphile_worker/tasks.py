@@ -10,13 +10,21 @@ import json
 import logging
 import sys
 import typing
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, overload
 
-from graphile_worker.errors import ConfigurationError, JobSpecError
+from graphile_worker.crontab.items import (
+    CronItem,
+    CronKeyMode,
+    ParsedCronItem,
+    check_identifiers,
+    parse_cron_items,
+)
+from graphile_worker.crontab.zones import Match
+from graphile_worker.errors import ConfigurationError, JobSpecError, TaskNotFound
 from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
 from graphile_worker.logs import Logger
 from graphile_worker.payloads import Mismatch, Reader, encode, reader
@@ -31,6 +39,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 D = TypeVar("D", default=None)  # what the lifespan of an app yields
 C = TypeVar("C", default=Any, covariant=True)
+T = TypeVar("T", bound="Task[..., Any]")
 
 # A function is told the error and the job; None gives up.
 RetryPolicy = Backoff | Callable[[BaseException, Job], When | None]
@@ -45,6 +54,11 @@ class CronRun:
 
     scheduled_at: datetime
     backfilled: bool
+
+    @property
+    def ts(self) -> datetime:
+        """`scheduled_at`, by the name that it has in payloads."""
+        return self.scheduled_at
 
 
 def cron_run_of(job: Job) -> CronRun | None:
@@ -298,12 +312,26 @@ class TaskDecorator(Generic[D]):
         return self._add(fn)
 
 
+class CronDecorator:
+    """What `@tasks.cron(…)` returns."""
+
+    def __init__(self, add: Callable[[Task[..., Any]], None]) -> None:
+        self._add = add
+
+    def __call__(self, task: T, /) -> T:
+        if not isinstance(task, Task):
+            raise ConfigurationError("write @cron(…) above @task, not below it")
+        self._add(task)
+        return task
+
+
 class Tasks(Generic[D]):
     """A router of tasks: no connection, no global state. An app includes it."""
 
     def __init__(self, *, prefix: str = "") -> None:
         self.prefix = prefix
         self._tasks: dict[str, Task[..., Any]] = {}
+        self._cron_items: list[ParsedCronItem] = []
         self._routers: list[Tasks[Any]] = []
         self._parent: Tasks[Any] | None = None
 
@@ -331,6 +359,44 @@ class Tasks(Generic[D]):
             return self._add(fn, name, chosen)
         return TaskDecorator(lambda fn: self._add(fn, name, chosen))
 
+    def cron(
+        self,
+        schedule: str | Match,
+        *,
+        id: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        backfill: timedelta = timedelta(0),
+        tz: str = "UTC",
+        queue_name: str | None = None,
+        max_attempts: int | None = None,
+        priority: int | None = None,
+        job_key: str | None = None,
+        job_key_mode: CronKeyMode | None = None,
+    ) -> CronDecorator:
+        """Run a task by a pattern such as `30 4 * * 1`, or when a function of the minute says so.
+
+        Stands above `@task`, any number of times; each but one then needs an `id` of its own.
+        """
+
+        def add(task: Task[..., Any]) -> None:
+            options = task.options
+            item = CronItem(
+                task=task.identifier,
+                match=schedule,
+                identifier=id,
+                payload=payload,
+                backfill=backfill,
+                tz=tz,
+                queue_name=options.queue_name if queue_name is None else queue_name,
+                max_attempts=options.max_attempts if max_attempts is None else max_attempts,
+                priority=options.priority if priority is None else priority,
+                job_key=job_key,
+                job_key_mode=job_key_mode,
+            )
+            self._cron_items += parse_cron_items([item])
+
+        return CronDecorator(add)
+
     def include(self, *routers: "Tasks[Any]") -> None:
         """Take in the tasks of routers, those that they will yet define too."""
         for router in routers:
@@ -345,6 +411,24 @@ class Tasks(Generic[D]):
         found = dict(self._tasks)
         for router in self._routers:
             found |= router.tasks()
+        return found
+
+    def only(self, identifiers: Collection[str]) -> "Tasks[D]":
+        """Some of these tasks, with their cron items, as a router of their own."""
+        known, some = self.tasks(), Tasks[D]()
+        for identifier in identifiers:
+            if identifier not in known:
+                raise TaskNotFound(identifier, known)
+            some._tasks[identifier] = known[identifier]
+        some._cron_items = [item for item in self.cron_items() if item.task in some._tasks]
+        return some
+
+    def cron_items(self) -> list[ParsedCronItem]:
+        """Every cron item, those of included routers too; two of one id are refused."""
+        found = list(self._cron_items)
+        for router in self._routers:
+            found += router.cron_items()
+        check_identifiers(found)
         return found
 
     def find_enqueuer(self) -> Enqueuer:

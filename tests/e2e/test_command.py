@@ -290,16 +290,6 @@ def test_once_and_schema_only_exclude_each_other(greeting):
     assert "--once and --schema-only exclude each other" in done.err
 
 
-def test_a_crontab_is_refused_until_there_is_cron(greeting):
-    greeting.write("crontab", "* * * * * hello\n")
-
-    done = greeting.done("--crontab", "crontab")
-
-    assert_one_line(done)
-    assert "--crontab" in done.err
-    assert "no cron yet" in done.err
-
-
 def test_cleanup_keeps_the_names_of_the_tasks_that_are_here(greeting, sql):
     for name in ("hello", "forgotten"):
         sql.run("insert into :schema._private_tasks (identifier) values ($1)", name)

@@ -10,12 +10,15 @@ from graphile_worker import (
     App,
     CleanupTask,
     Client,
+    Cron,
+    CronItem,
     GraphileWorkerError,
     Job,
     JobContext,
     JobKeyMode,
     JobSpec,
     JobSpecError,
+    ParsedCronItem,
     Runner,
     SchemaTooNew,
     Task,
@@ -24,6 +27,8 @@ from graphile_worker import (
     add_job_adhoc,
     make_worker_utils,
     migration_sql,
+    parse_cron_items,
+    parse_crontab,
     quick_add_job,
     run,
     run_migrations,
@@ -240,6 +245,24 @@ async def run_workers() -> None:
     count += await run_once("my_database", {"hello": print_all}, hooks=app.hooks)
     count += await run_task_list_once(app, object())
     print_all(job, count)
+
+
+@app.cron("30 4 * * 1", id="weekly", backfill=timedelta(days=2), tz="Europe/Paris")
+@app.cron(Cron.daily_at(8, 30), payload={"short": True}, job_key_mode="replace")
+@app.cron(lambda minute: minute.dow == 1 and minute.min == 0, id="by_function")
+@app.task
+async def report(ctx: JobContext, short: bool = False) -> None:
+    if ctx.cron is not None:
+        at: datetime = ctx.cron.ts
+        print_all(at, ctx.cron.backfilled, short)
+
+
+async def recurring() -> None:
+    items: list[ParsedCronItem] = parse_cron_items([CronItem(task="report", match="* * * * *")])
+    items += parse_crontab("* * * * * report ?id=file")
+    runner = await run(None, app, cron_items=items)
+    await runner.stop()
+    report.enqueue(short=True)
 
 
 def errors(error: GraphileWorkerError) -> str:

@@ -68,6 +68,7 @@ OURS = {
     "pool:fenced",
     "pool:swept",
     "pool:sweep:error",
+    "cron:error",
     "runner:started",
 }
 GROUPS = [Event, PoolEvent, WorkerEvent, JobEvent]

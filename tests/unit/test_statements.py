@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy
 
 from graphile_worker.jobs import JobSpec, When
-from graphile_worker.sql import admin, holding, jobs, migrations, storage, workers
+from graphile_worker.sql import admin, cron, holding, jobs, migrations, storage, workers
 from graphile_worker.sql.identifiers import Schemas, quote_identifier
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import (
@@ -45,9 +45,11 @@ SAMPLES: dict[Any, object] = {
     list[str] | None: None,
     Mapping[int, str]: {1: "x"},
     Mapping[str, Any]: {"host": "x"},
+    datetime: datetime.now(UTC),
     timedelta: timedelta(0),
     Sequence[holding.Failure]: [],
     Sequence[holding.Return]: [],
+    Sequence[tuple[str, JobSpec]]: [],
 }
 
 
@@ -70,7 +72,7 @@ def _whole(function: Any) -> Any:
 def _questions() -> list[tuple[str, Callable[..., Query[Any]]]]:
     return [
         (name, function)
-        for module in (jobs, holding, workers, admin, storage, migrations)
+        for module in (jobs, holding, workers, admin, cron, storage, migrations)
         for name, function in vars(module).items()
         if not name.startswith("_") and _asks(function, module)
     ]

@@ -7,6 +7,7 @@ import click
 import psycopg
 
 from graphile_worker.cli.commands.bench import bench
+from graphile_worker.cli.commands.cron import cron
 from graphile_worker.cli.commands.migrate import migrate
 from graphile_worker.cli.commands.run import cleanup_tasks, say, work
 from graphile_worker.cli.commands.tune import tune
@@ -41,6 +42,7 @@ def command(context: click.Context, /, cleanup: tuple[str, ...], **flags: Any) -
 
 command.add_command(migrate)
 command.add_command(bench)
+command.add_command(cron)
 command.add_command(tune)
 
 

@@ -58,8 +58,6 @@ class WorkerSettings:
     def check(self) -> None:
         if self.once and self.schema_only:
             raise ConfigurationError("--once and --schema-only exclude each other")
-        if self.crontab is not None:
-            raise ConfigurationError("--crontab: this release has no cron yet")
         if self.no_recovery and self.recovery_threshold is not None:
             raise ConfigurationError("--no-recovery and --recovery-threshold exclude each other")
         if self.max_memory is not None and self.processes is None:

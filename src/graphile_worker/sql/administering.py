@@ -16,6 +16,7 @@ from graphile_worker.jobs import (
 from graphile_worker.options import RecoveryOptions
 from graphile_worker.sql import jobs as sql
 from graphile_worker.sql.adding import raise_absence, raise_refusal
+from graphile_worker.sql.cron import KnownCrontab, get_known_crontabs
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Plan, Query
 from graphile_worker.sql.workers import (
@@ -38,6 +39,10 @@ def getting_job_by_key(job_key: str, schemas: Schemas) -> Plan[Job | None]:
 
 def removing_job(job_key: str, schemas: Schemas) -> Plan[Job | None]:
     return _explained(sql.remove_job(check_text("job_key", job_key)), schemas)
+
+
+def getting_known_crontabs(schemas: Schemas) -> Plan[dict[str, KnownCrontab]]:
+    return _explained(get_known_crontabs(), schemas)
 
 
 def completing_jobs(job_ids: Iterable[int], schemas: Schemas) -> Plan[list[Job]]:

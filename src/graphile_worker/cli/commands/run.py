@@ -14,6 +14,7 @@ import click
 import psycopg
 
 from graphile_worker.app import App
+from graphile_worker.cli.commands.cron import crontab_file
 from graphile_worker.cli.health import health_server
 from graphile_worker.cli.line import DUE, LineToParent
 from graphile_worker.cli.log_format import configure
@@ -21,9 +22,14 @@ from graphile_worker.cli.loops import LoopFactory, loop_factory
 from graphile_worker.cli.processes import Plan, Processes
 from graphile_worker.cli.settings import WorkerSettings
 from graphile_worker.cli.streams import flush_all
-from graphile_worker.errors import ConfigurationError, GraphileWorkerError, PoolStopped
+from graphile_worker.errors import (
+    ConfigurationError,
+    CrontabError,
+    GraphileWorkerError,
+    PoolStopped,
+)
 from graphile_worker.events import JobStarted
-from graphile_worker.loading import load_app
+from graphile_worker.loading import load_app, load_crontab
 from graphile_worker.options import WorkerOptions, default_schema
 from graphile_worker.runner import Runner, found_tasks
 from graphile_worker.sql.cleaning import CleanupTask
@@ -53,6 +59,8 @@ def _oversee(settings: WorkerSettings) -> int:
     # What makes no sense is said once, not by each process.
     WorkerOptions(**settings.given_options())
     loop_factory(settings.loop)
+    if not settings.once and (crontab := crontab_file(settings.crontab)) is not None:
+        load_crontab(crontab)
     assert settings.processes is not None
     plan = Plan(
         count=settings.processes,
@@ -85,13 +93,20 @@ def _clean_up(settings: WorkerSettings) -> int:
 def _runner(settings: WorkerSettings) -> Runner:
     tasks = _tasks(settings)
     options = WorkerOptions(**settings.given_options())
+    crontab = None if settings.once else crontab_file(settings.crontab)
     # A child never counts signals: its parent says whether one is the second.
     alone = settings.parent is None
     if isinstance(tasks, App):
         return tasks.worker(
-            options, database=settings.connection, schema=settings.schema, handle_signals=alone
+            options,
+            database=settings.connection,
+            schema=settings.schema,
+            crontab_file=crontab,
+            handle_signals=alone,
         )
-    return Runner(settings.connection, tasks, options=options, handle_signals=alone)
+    return Runner(
+        settings.connection, tasks, crontab_file=crontab, options=options, handle_signals=alone
+    )
 
 
 def _tasks(settings: WorkerSettings) -> Tasks[Any] | Path:
@@ -177,6 +192,11 @@ async def _coded(work: Coroutine[Any, Any, int]) -> int:
 
 def say(error: BaseException) -> None:
     """What a person can act on is one line; libpq explains itself over several."""
+    if isinstance(error, CrontabError):
+        # One for each thing that is wrong.
+        for problem in error.problems:
+            click.echo(f"graphile-worker: {error.source}: {problem}", err=True)
+        return
     text = " ".join(str(error).split()) or type(error).__name__
     click.echo(f"graphile-worker: {text}", err=True)
 

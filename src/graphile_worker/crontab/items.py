@@ -1,0 +1,176 @@
+"""CronItem: what is added when, as it is written in code; ParsedCronItem: the same, checked."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+from graphile_worker.crontab.patterns import FIELDS, Pattern, read_pattern
+from graphile_worker.crontab.problems import Problems
+from graphile_worker.crontab.zones import Match, is_due, upcoming
+from graphile_worker.errors import ConfigurationError, CrontabError, JobSpecError
+from graphile_worker.jobs import JobSpec, check_text
+from graphile_worker.payloads import encode
+
+CronKeyMode = Literal["replace", "preserve_run_at"]
+
+NO_TIME = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronItem:
+    """A task that runs when `match` says so: a pattern, or a function of the minute's parts.
+
+    `identifier` is the task's name unless it is given, and must differ between items. With
+    `backfill`, what was missed while no worker ran is made up for, that far back.
+    """
+
+    task: str
+    match: str | Match | None = None
+    pattern: str | Match | None = None
+    payload: Mapping[str, Any] | None = None
+    identifier: str | None = None
+    backfill: timedelta = NO_TIME
+    max_attempts: int | None = None
+    queue_name: str | None = None
+    priority: int | None = None
+    job_key: str | None = None
+    job_key_mode: CronKeyMode | None = None
+    tz: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedCronItem:
+    """An item that was checked. Made by `parse_crontab` and `parse_cron_items` alone."""
+
+    identifier: str
+    match: Match
+    spec: JobSpec
+    backfill: timedelta = NO_TIME
+    zone: ZoneInfo | None = None
+
+    @property
+    def task(self) -> str:
+        return self.spec.identifier
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        return self.spec.payload or {}
+
+    def is_due(self, minute: datetime) -> bool:
+        return is_due(self.match, self.zone, minute)
+
+    def spec_at(self, minute: datetime, *, backfilled: bool = False) -> JobSpec:
+        """The job that it adds for a minute; the payload says for which."""
+        mark = {"ts": f"{minute:%Y-%m-%dT%H:%M}:00.000Z", "backfilled": backfilled}
+        return replace(self.spec, payload={**self.payload, "_cron": mark}, run_at=minute)
+
+    def upcoming(self, after: datetime) -> Iterator[datetime]:
+        """When it is due after this moment, in UTC."""
+        return upcoming(self.match, self.zone, after)
+
+
+def parse_cron_items(items: Iterable[CronItem]) -> list[ParsedCronItem]:
+    """Check items that were written in code; the first that makes no sense is refused."""
+    parsed = [_parsed(index, item) for index, item in enumerate(items)]
+    check_identifiers(parsed)
+    return parsed
+
+
+def check_identifiers(items: Sequence[ParsedCronItem]) -> None:
+    """Refuse two items of one identifier: only one of them would run at a minute of both."""
+    if repeated := repeated_identifiers(items):
+        names = ", ".join(repr(each) for each in repeated)
+        raise ConfigurationError(f"several cron items are called {names}: give each an identifier")
+
+
+def repeated_identifiers(items: Iterable[ParsedCronItem]) -> list[str]:
+    counts = Counter(item.identifier for item in items)
+    return [identifier for identifier, count in counts.items() if count > 1]
+
+
+def cron_spec(task: str, payload: Any, **options: Any) -> JobSpec:
+    """The job that an item adds, checked as any other; a key without a mode replaces."""
+    encode(payload)
+    if options.get("job_key") is not None and options.get("job_key_mode") is None:
+        options["job_key_mode"] = "replace"
+    return JobSpec(task, payload, **options)
+
+
+def _parsed(index: int, item: CronItem) -> ParsedCronItem:
+    if not isinstance(item, CronItem):
+        raise ConfigurationError(f"cron item {index}: expected a CronItem, got {item!r}")
+    try:
+        identifier = check_text("identifier", item.identifier or item.task)
+        return ParsedCronItem(
+            identifier=identifier,
+            match=_match(item),
+            spec=_spec(item),
+            backfill=_backfill(item.backfill),
+            zone=_zone(item.tz),
+        )
+    except (ConfigurationError, CrontabError, JobSpecError) as error:
+        raise ConfigurationError(f"cron item {index} ({item.task}): {error}") from error
+
+
+def _match(item: CronItem) -> Match:
+    given = [each for each in (item.match, item.pattern) if each is not None]
+    if len(given) != 1:
+        raise ConfigurationError("give one of match and pattern, which mean the same")
+    (match,) = given
+    if callable(match):
+        return match
+    if isinstance(match, str):
+        return parse_pattern(match)
+    raise ConfigurationError(f"match must be a pattern or a function, got {match!r}")
+
+
+def parse_pattern(text: str) -> Pattern:
+    """The five fields of a pattern, with spaces between them."""
+    problems = Problems()
+    fields = [(match.start() + 1, match[0]) for match in re.finditer(r"\S+", text)]
+    if len(fields) != len(FIELDS):
+        problems.note(1, text, "five fields: minute, hour, day, month, day of the week")
+        raise CrontabError(problems, source="pattern")
+    pattern = read_pattern(fields, problems)
+    if problems:
+        raise CrontabError(problems, source="pattern")
+    return pattern
+
+
+def _spec(item: CronItem) -> JobSpec:
+    if not isinstance(item.payload, Mapping | None):
+        raise ConfigurationError(f"payload must be a mapping, got {type(item.payload).__name__}")
+    if item.job_key_mode not in (None, "replace", "preserve_run_at"):
+        raise ConfigurationError(
+            f"job_key_mode must be 'replace' or 'preserve_run_at', got {item.job_key_mode!r}"
+        )
+    return cron_spec(
+        item.task,
+        None if item.payload is None else dict(item.payload),
+        job_key=item.job_key,
+        job_key_mode=item.job_key_mode,
+        queue_name=item.queue_name,
+        max_attempts=item.max_attempts,
+        priority=item.priority,
+    )
+
+
+def _backfill(period: object) -> timedelta:
+    if not isinstance(period, timedelta) or period < NO_TIME:
+        raise ConfigurationError(f"backfill must be a timedelta, not negative, got {period!r}")
+    return period
+
+
+def _zone(name: object) -> ZoneInfo | None:
+    if name == "UTC":
+        return None
+    try:
+        return ZoneInfo(name)  # type: ignore[arg-type]  # the check is what this line is for
+    except (KeyError, ValueError, TypeError, OSError) as error:
+        raise ConfigurationError(
+            f"there is no time zone {name!r} here; some systems need the package tzdata"
+        ) from error

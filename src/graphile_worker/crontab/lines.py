@@ -1,0 +1,162 @@
+"""The crontab file: one item on each line, written `* * * * * task ?options {payload}`."""
+
+import json
+import re
+from datetime import timedelta
+from typing import Any
+
+from graphile_worker.crontab.items import (
+    ParsedCronItem,
+    cron_spec,
+    repeated_identifiers,
+)
+from graphile_worker.crontab.options import LINE_ENDS, read_options
+from graphile_worker.crontab.patterns import FIELDS, LETTERS, Pattern, read_pattern
+from graphile_worker.crontab.problems import Problems
+from graphile_worker.errors import CrontabError, JobSpecError
+from graphile_worker.payloads import encode
+
+# More is no crontab, and would take long to read.
+MOST_BYTES = 64 * 1024
+
+# What the reference takes for a space.
+SPACES = "\t\n\v\f\r \xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+SPACES += "\u2028\u2029\u202f\u205f\u3000\ufeff"
+
+WORD = re.compile(f"([^{SPACES}]*)[{SPACES}]*")
+LONGEST_TASK = 128
+TASK = re.compile(r"[_a-zA-Z][_a-zA-Z0-9:/-]*")
+
+
+def parse_crontab(text: str, *, source: str = "crontab") -> list[ParsedCronItem]:
+    """The items of a crontab; raises CrontabError with all that is wrong, wherever it is."""
+    problems = Problems()
+    if (size := len(text.encode(errors="replace"))) > MOST_BYTES:
+        problems.note(1, f"{size:,} bytes", f"at most {MOST_BYTES:,} bytes")
+        raise CrontabError(problems, source)
+    items: dict[int, ParsedCronItem] = {}
+    for number, line in enumerate(re.split(r"\r?\n", text), start=1):
+        problems.line = number
+        item = _read_line(line, problems)
+        if item is not None:
+            items[number] = item
+    _check_identifiers(items, problems)
+    if problems:
+        raise CrontabError(problems, source)
+    return list(items.values())
+
+
+def _check_identifiers(items: dict[int, ParsedCronItem], problems: Problems) -> None:
+    repeated = set(repeated_identifiers(items.values()))
+    for number, item in items.items():
+        if item.identifier in repeated:
+            problems.line = number
+            problems.note(1, item.identifier, "an identifier of its own: write ?id=…")
+    problems.sort(key=lambda problem: problem.line)
+
+
+class _Words:
+    """A line from left to right; `column` is that of what comes next, counted from 1."""
+
+    def __init__(self, line: str) -> None:
+        self._line = line.rstrip(SPACES)
+        self._at = len(self._line) - len(self._line.lstrip(SPACES))
+
+    @property
+    def column(self) -> int:
+        return self._at + 1
+
+    @property
+    def rest(self) -> str:
+        return self._line[self._at :]
+
+    def next(self) -> tuple[int, str]:
+        """A word and its column; an empty one at the end."""
+        column = self.column
+        match = WORD.match(self._line, self._at)
+        assert match is not None
+        self._at = match.end()
+        return column, match[1]
+
+
+def _read_line(line: str, problems: Problems) -> ParsedCronItem | None:
+    """None for a comment, an empty line, and one with problems."""
+    words = _Words(line)
+    if words.rest == "" or words.rest.startswith("#"):
+        return None
+    before = len(problems)
+    pattern = _read_fields(words, problems)
+    if pattern is None:
+        return None
+    task = _read_task(words, problems)
+    options = _read_options(words, problems)
+    payload = _read_payload(words, problems)
+    if len(problems) > before:
+        return None
+    identifier, backfill = options.pop("id", task), options.pop("fill", timedelta(0))
+    spec = cron_spec(task, payload, **options)
+    return ParsedCronItem(identifier=identifier, match=pattern, spec=spec, backfill=backfill)
+
+
+def _read_fields(words: _Words, problems: Problems) -> Pattern | None:
+    fields = []
+    for field in FIELDS:
+        column, word = words.next()
+        if word[:1] not in LETTERS:
+            problems.note(column, word, field.expected_form)
+            return None
+        fields.append((column, word))
+    return read_pattern(fields, problems)
+
+
+def _read_task(words: _Words, problems: Problems) -> str:
+    rest = words.rest
+    column, task = words.next()
+    if not LINE_ENDS.isdisjoint(rest):
+        problems.note(column, task, "no line break after the five fields")
+    if not TASK.fullmatch(task):
+        problems.note(column, task, "a task: a letter or _, then letters, digits, :, /, - and _")
+    elif len(task) > LONGEST_TASK:
+        problems.note(column, task, f"a task of at most {LONGEST_TASK} letters")
+    return task
+
+
+def _read_options(words: _Words, problems: Problems) -> dict[str, Any]:
+    if not words.rest.startswith("?"):
+        return {}
+    column, text = words.next()
+    if text == "?":
+        problems.note(column, text, "options after ?, such as ?id=weekly")
+    return read_options(column + 1, text[1:], problems)
+
+
+def _read_payload(words: _Words, problems: Problems) -> dict[str, Any] | None:
+    text, column = words.rest, words.column
+    if not text:
+        return None
+    if not (text.startswith("{") and text.endswith("}")):
+        problems.note(column, words.next()[1], "?options, or a payload {…} at the end of the line")
+        return None
+    try:
+        payload = _loaded(text)
+        encode(payload)
+    except JobSpecError as error:
+        problems.note(column, "{…}", f"a payload that JSON can hold: {error.reason}")
+    except RecursionError:
+        problems.note(column, "{…}", "a payload that is nested less deeply")
+    except ValueError as error:
+        place = re.search(r"at column ([0-9]+)", str(error))
+        at = int(place[1]) - 1 if place else 0
+        problems.note(column + at, text[at : at + 1], "a payload in JSON5")
+    else:
+        return payload
+    return None
+
+
+def _loaded(text: str) -> dict[str, Any]:
+    # Only here: it takes longer to import than all the rest, and most crontabs need none of it.
+    import json5
+
+    # And back: json5 leaves a letter that is written as two escapes in two halves.
+    loaded: dict[str, Any] = json.loads(json.dumps(json5.loads(text)))
+    return loaded

@@ -1,0 +1,71 @@
+"""Zones: which minutes an item of a time zone means, on the days that clocks are changed too.
+
+- An item of every hour follows the time that passes: it runs in both of two equal hours, and what
+  the clocks jump over is not made up for. So does a function, which is asked about each minute.
+- An item of certain hours runs once for each time of day: in the first of two equal hours only; and
+  if clocks jump over it, in the minute to which they jump, once for all that was jumped over.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from graphile_worker.crontab.patterns import Pattern, TimestampDigest
+
+Match = Callable[[TimestampDigest], bool]
+
+MINUTE = timedelta(minutes=1)
+
+
+def is_due(match: Match, zone: ZoneInfo | None, minute: datetime) -> bool:
+    """Does it mean this minute of UTC, as clocks of the zone show it?"""
+    if zone is None:
+        return match(TimestampDigest.of(minute))
+    local = minute.astimezone(zone)
+    if not isinstance(match, Pattern) or match.is_of_every_hour:
+        return match(TimestampDigest.of(local))
+    if local.fold:
+        return False
+    readings = (local.replace(tzinfo=None), *_jumped_over(zone, minute))
+    return any(match(TimestampDigest.of(each)) for each in readings)
+
+
+def _jumped_over(zone: ZoneInfo, minute: datetime) -> Iterator[datetime]:
+    """What clocks did not show between the minute before and this one."""
+    before = (minute - MINUTE).astimezone(zone).replace(tzinfo=None)
+    here = minute.astimezone(zone).replace(tzinfo=None)
+    reading = before + MINUTE
+    while reading < here:
+        yield reading
+        reading += MINUTE
+
+
+def upcoming(match: Match, zone: ZoneInfo | None, after: datetime) -> Iterator[datetime]:
+    """The minutes that it means after this moment; ends when there was none for a long time."""
+    minute = after.astimezone(UTC).replace(second=0, microsecond=0) + MINUTE
+    last = _last_to_look_at(match, minute)
+    while minute < last:
+        if isinstance(match, Pattern) and not _is_near(match, minute):
+            minute = (minute + timedelta(days=1)).replace(hour=0, minute=0)
+            continue
+        if is_due(match, zone, minute):
+            yield minute
+            last = _last_to_look_at(match, minute)
+        minute += MINUTE
+
+
+def _last_to_look_at(match: Match, minute: datetime) -> datetime:
+    # A 29th of February may be eight years away; a function is asked about each minute.
+    days = 366 * 9 if isinstance(match, Pattern) else 400
+    try:
+        return minute + timedelta(days=days)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) - timedelta(days=2)
+
+
+def _is_near(pattern: Pattern, minute: datetime) -> bool:
+    """Is this day of UTC, the one before or the next a day of the pattern?
+
+    Clocks of a zone show one of them, or have jumped over one of them.
+    """
+    return any(pattern.is_day(minute.date() + timedelta(days=days)) for days in (-1, 0, 1))

@@ -1,0 +1,2 @@
+-- What time it is.
+select extract(epoch from clock_timestamp())::text;

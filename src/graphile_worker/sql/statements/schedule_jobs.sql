@@ -1,0 +1,80 @@
+-- Add the jobs of the JSON array $1 for the minute $2, each unless somebody did so for its item; says
+-- which were added. The row of an item is the lock that all workers of all languages share.
+with due as (
+  select
+    identifier,
+    task,
+    payload,
+    queue_name,
+    max_attempts,
+    job_key,
+    job_key_mode,
+    priority,
+    position
+  from rows from (
+    json_to_recordset($1::text::json) as (
+      identifier text,
+      task text,
+      payload text,
+      queue_name text,
+      max_attempts smallint,
+      job_key text,
+      job_key_mode text,
+      priority smallint
+    )
+  ) with ordinality as item (
+    identifier,
+    task,
+    payload,
+    queue_name,
+    max_attempts,
+    job_key,
+    job_key_mode,
+    priority,
+    position
+  )
+), won as (
+  insert into :schema._private_known_crontabs as known (identifier, known_since, last_execution)
+  select identifier, $2::text::timestamptz, $2::text::timestamptz
+  from due
+  -- A minute that has not begun would keep everybody from all those before it.
+  where $2::text::timestamptz <= clock_timestamp()
+  order by identifier
+  on conflict (identifier) do update
+  set last_execution = excluded.last_execution
+  where known.last_execution is null
+    or known.last_execution < excluded.last_execution
+  returning known.identifier
+), added as (
+  select next.identifier, jobs.id
+  from (
+    select
+      due.identifier,
+      due.task,
+      due.payload,
+      due.queue_name,
+      due.max_attempts,
+      due.job_key,
+      due.job_key_mode,
+      due.priority
+    from due
+    inner join won on won.identifier = due.identifier
+    order by due.position
+    -- So that they are added in this order.
+    offset 0
+  ) as next
+  cross join lateral :schema.add_job(
+    identifier => next.task,
+    payload => next.payload::json,
+    queue_name => next.queue_name,
+    run_at => $2::text::timestamptz,
+    max_attempts => next.max_attempts,
+    job_key => next.job_key,
+    priority => next.priority,
+    job_key_mode => coalesce(next.job_key_mode, 'replace')
+  ) as jobs
+)
+select identifier, id
+from added
+-- A key whose job was taken at this very moment has no id: then nothing is done, and asked again.
+where 1 / (select case when count(id) = count(*) then 1 else 0 end from added) = 1;

@@ -1,0 +1,474 @@
+"""`graphile-worker cron` for people, and where a worker finds its crontab."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TestDatabase
+from tests.support.processes import Program, Programs, eventually
+from tests.support.sql import Sql
+
+# A zone of which no system need know anything.
+FAR = {"TZ": "FAR-5:30"}
+NOWHERE = "postgres://nobody@127.0.0.1:1/nowhere"
+
+RUN = re.compile(
+    r"  (?P<utc>\d{4}-\d\d-\d\d \d\d:\d\d) UTC"
+    r"   (?P<day>\w{3}) (?P<local>\d{4}-\d\d-\d\d \d\d:\d\d) (?P<zone>\w+)"
+    r"   in (?P<span>.+)"
+)
+
+CRONTAB = """
+    # What recurs.
+    30 4 * * 1 send_weekly_email
+    0 */4 * * * rollup ?id=often&queue=sums&max=3&priority=-1&jobKey=sum {depth: 2}
+"""
+
+BROKEN = """\
+    61 * * * * first
+    * * * * * second ?wrong=1&max=0
+    # A comment.
+    * * * * third
+    * * * * * fourth {unfinished: }
+"""
+
+# What is wrong where, as it is said.
+PROBLEMS = [
+    "line 1, column 1: expected a minute from 0 to 59, got '61'",
+    "line 2, column 19: expected one of id, fill, max, queue, jobKey, jobKeyMode, priority, "
+    "got 'wrong'",
+    "line 2, column 27: expected for max",
+    "line 4, column 9: expected a day of the week from 0 to 6",
+    "line 5, column 31: expected a payload in JSON5, got '}'",
+]
+
+HELLO = """
+    async def task(payload, ctx):
+        pass
+"""
+
+SHOP = """
+    from datetime import timedelta
+
+    from graphile_worker import App, Cron, JobContext
+
+    app = App()
+
+    @app.cron(Cron.daily_at(8), tz="Asia/Tokyo")
+    @app.cron(Cron.weekly_on("monday", 4, 30), id="weekly", payload={"limit": 3})
+    @app.task(queue_name="reports")
+    async def report(limit: int = 10):
+        pass
+
+    @app.cron(Cron.every_minute(), id="clean", backfill=timedelta(hours=1))
+    @app.task
+    async def clean_up(ctx: JobContext):
+        print("made up for", ctx.cron.ts.isoformat(), ctx.cron.backfilled, flush=True)
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
+    """Programs in an empty folder; the environment names the test's database."""
+    with Programs.beside(database, tmp_path) as programs:
+        yield programs
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Programs]:
+    """Programs in an empty folder, and a database that does not answer."""
+    with Programs(tmp_path, DATABASE_URL=NOWHERE) as programs:
+        yield programs
+
+
+# Check
+
+
+@pytest.mark.feature("F245", "F246")
+@pytest.mark.parametrize(("name", "arguments"), [("crontab", ()), ("other", ("other",))])
+def test_check_reads_the_file_that_is_named_or_lies_here_and_needs_no_database(
+    alone, name, arguments
+):
+    alone.write(name, CRONTAB)
+
+    done = alone.done("cron", "check", *arguments)
+
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"{name}: 2 items, nothing wrong\n"
+
+
+def test_check_says_each_problem_on_a_line_of_its_own_and_ends_with_1(alone):
+    alone.write("crontab", BROKEN)
+
+    done = alone.done("cron", "check")
+
+    assert (done.code, done.out) == (1, "")
+    assert_all_problems_are_said(done, "crontab")
+
+
+@pytest.mark.feature("F265")
+def test_check_lists_all_items_that_share_an_identifier(alone):
+    lines = ("a ?id=one", "one", "b", "a ?id=two", "b")
+    alone.write("crontab", "\n".join(f"0 4 * * * {line}" for line in lines))
+
+    done = alone.done("cron", "check")
+
+    assert done.code == 1
+    places = [re.findall(r"line (\d).*got '(\w+)'", line) for line in done.err.splitlines()]
+    assert places == [[("1", "one")], [("2", "one")], [("3", "b")], [("5", "b")]]
+    assert "expected an identifier of its own: write ?id=" in done.err
+
+
+def test_check_says_that_a_file_is_missing(alone):
+    done = alone.done("cron", "check", "nowhere")
+
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        "graphile-worker: the crontab nowhere cannot be read: No such file or directory\n"
+    )
+
+
+# Next
+
+
+def test_next_says_the_coming_runs_of_each_item_in_utc_and_local_time(programs):
+    programs.write("crontab", CRONTAB)
+
+    done = programs.done("cron", "next", **FAR)
+
+    assert (done.code, done.err) == (0, "")
+    said = runs(done)
+    assert list(said) == [
+        "send_weekly_email (task send_weekly_email), last ran never",
+        "often (task rollup), last ran never",
+    ]
+    for found in said.values():
+        assert len(found) == 3
+        assert {utc + timedelta(hours=5, minutes=30) - local for utc, local, _ in found} == {
+            timedelta(0)
+        }
+        assert {zone for _, _, zone in found} == {"FAR"}
+    weekly, often = ([utc for utc, _, _ in found] for found in said.values())
+    assert {(utc.isoweekday(), utc.hour, utc.minute) for utc in weekly} == {(1, 4, 30)}
+    assert {utc.hour % 4 for utc in often} == {0}
+    assert_first_is_within(weekly, timedelta(weeks=1))
+    assert_first_is_within(often, timedelta(hours=4))
+
+
+def test_count_says_how_many_runs(programs):
+    programs.write("crontab", CRONTAB)
+
+    one, five = (
+        programs.done("cron", "next", "--count", "1"),
+        programs.done("cron", "next", "--count", "5"),
+    )
+
+    assert [len(found) for found in runs(one).values()] == [1, 1]
+    assert [len(found) for found in runs(five).values()] == [5, 5]
+
+
+def test_an_item_that_never_runs_is_said_to(alone):
+    alone.write("crontab", "0 0 31 2 * party")
+
+    assert "last ran never\n  never\n" in alone.done("cron", "next").out
+
+
+@pytest.mark.parametrize(
+    ("ago", "words"),
+    [("20 minutes", "20 min"), ("90 minutes", "1 h 30 min"), ("2 days 3 hours", "2 d 3 h")],
+)
+def test_next_says_how_long_ago_each_last_ran(programs, sql, ago, words):
+    programs.write("crontab", CRONTAB)
+    known(sql, "often", since="9 days", ran=ago)
+
+    done = programs.done("cron", "next")
+
+    assert f"often (task rollup), last ran {words} ago\n" in done.out
+    assert "send_weekly_email (task send_weekly_email), last ran never\n" in done.out
+
+
+def test_next_answers_without_a_database_too(alone):
+    alone.write("crontab", CRONTAB)
+
+    done = alone.done("cron", "next", **FAR)
+
+    assert done.code == 0
+    assert [len(found) for found in runs(done).values()] == [3, 3]
+    [line] = done.err.splitlines()
+    assert line.startswith("graphile-worker: when they last ran is not known: ")
+
+
+def test_next_answers_without_a_schema_too(alone, empty_database):
+    alone.write("crontab", CRONTAB)
+
+    done = alone.done("cron", "next", "-c", empty_database.url)
+
+    assert done.code == 0
+    assert [len(found) for found in runs(done).values()] == [3, 3]
+    assert "is not installed" in done.err
+
+
+@pytest.mark.feature("F291")
+def test_next_knows_the_items_of_an_app_in_their_own_zones(alone):
+    alone.write("shop.py", SHOP)
+
+    done = alone.done("cron", "next", "--app", "shop:app", **FAR)
+
+    assert done.code == 0
+    said = {item.partition(",")[0]: found for item, found in runs(done).items()}
+    assert set(said) == {"weekly (task report)", "report (task report)", "clean (task clean_up)"}
+    tokyo = said["report (task report)"]
+    assert {(utc.hour, local.hour, zone) for utc, local, zone in tokyo} == {(23, 8, "JST")}
+    assert {zone for _, _, zone in said["weekly (task report)"]} == {"FAR"}
+
+
+def test_the_database_may_be_named_before_and_after_the_subcommand(alone, database):
+    alone.write("crontab", CRONTAB)
+    which = ("-c", database.url, "-s", database.schema)
+
+    for arguments in ((*which, "cron", "next"), ("cron", "next", *which)):
+        done = alone.done(*arguments)
+        assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [("next",), ("run", "often")])
+def test_without_any_item_it_says_where_items_come_from(alone, arguments):
+    done = alone.done("cron", *arguments)
+
+    assert (done.code, done.out) == (1, "")
+    assert "no cron items: write ./crontab, or name one, or name your app" in done.err
+
+
+# Run
+
+
+def test_run_adds_the_job_of_an_item_now(programs, sql):
+    programs.write("crontab", CRONTAB)
+
+    done = programs.done("cron", "run", "often")
+
+    assert (done.code, done.err) == (0, "")
+    [job] = sql.run(
+        "select id::text, task_identifier, queue_name, max_attempts, priority, key, "
+        "abs(extract(epoch from now() - run_at)) < 60 from :schema.jobs"
+    )
+    assert done.out == f"added job {job[0]} (rollup)\n"
+    assert job[1:] == ("rollup", "sums", 3, -1, "sum", True)
+    payload = sql.value("select payload from :schema._private_jobs")
+    assert payload["depth"] == 2
+    assert payload["_cron"]["backfilled"] is False
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:00\.000Z", payload["_cron"]["ts"])
+    since = datetime.now(UTC) - datetime.fromisoformat(payload["_cron"]["ts"])
+    assert timedelta(0) <= since < timedelta(minutes=3)
+
+
+def test_run_does_not_keep_an_item_from_running_when_it_is_due(programs, sql):
+    programs.write("crontab", CRONTAB)
+    known(sql, "often", since="9 days", ran="4 hours")
+    before = sql.run("select * from :schema._private_known_crontabs")
+
+    codes = [programs.done("cron", "run", item).code for item in ("often", "send_weekly_email")]
+
+    assert codes == [0, 0]
+    assert sql.run("select * from :schema._private_known_crontabs") == before
+
+
+def test_run_names_the_items_that_there_are(programs, sql):
+    programs.write("crontab", CRONTAB)
+
+    done = programs.done("cron", "run", "rollup")
+
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        "graphile-worker: there is no cron item 'rollup'; there are: send_weekly_email, often\n"
+    )
+    assert jobs(sql) == []
+
+
+@pytest.mark.feature("F291")
+def test_run_adds_the_job_of_an_item_in_code(programs, sql):
+    programs.write("shop.py", SHOP)
+
+    done = programs.done("cron", "run", "weekly", GRAPHILE_WORKER_APP="shop:app")
+
+    assert (done.code, done.err) == (0, "")
+    assert jobs(sql) == ["report"]
+    assert sql.value("select payload ->> 'limit' from :schema._private_jobs") == "3"
+    assert sql.value("select queue_name from :schema.jobs") == "reports"
+
+
+# The worker
+
+
+@pytest.mark.feature("F198", "F246")
+@pytest.mark.parametrize(
+    ("path", "arguments"),
+    [("crontab", ()), ("elsewhere/table", ("--crontab", "elsewhere/table"))],
+)
+def test_a_worker_reads_the_crontab_that_is_named_or_lies_here(programs, sql, path, arguments):
+    programs.write("tasks/send_weekly_email.py", HELLO)
+    programs.write("tasks/rollup.py", HELLO)
+    programs.write(path, CRONTAB)
+
+    worker = programs.worker(*arguments)
+
+    wait_until_known(sql, "often", "send_weekly_email")
+    assert "WARNING" not in worker.err
+    assert "no file ./crontab" not in worker.err
+
+
+@pytest.mark.feature("F198")
+def test_the_crontab_that_is_named_wins_over_the_one_that_lies_here(programs, sql):
+    programs.write("tasks/hello.py", HELLO)
+    programs.write("crontab", "0 4 * * * hello ?id=here")
+    programs.write("other", "0 4 * * * hello ?id=there")
+
+    programs.worker("--crontab", "other")
+
+    wait_until_known(sql, "there")
+
+
+@pytest.mark.feature("F246")
+def test_without_a_crontab_a_worker_says_so_once_and_goes_on(programs, sql):
+    programs.write("tasks/hello.py", HELLO)
+
+    worker = programs.worker()
+    sql.run("select :schema.add_job('hello')")
+    eventually(lambda: jobs(sql) == [], "the job is done")
+
+    lines = [line for line in worker.err.splitlines() if "crontab" in line]
+    assert lines == ["[core] INFO: there is no file ./crontab: no tasks recur but those of an app"]
+    assert sql.run("select * from :schema._private_known_crontabs") == []
+
+
+@pytest.mark.feature("F198")
+def test_a_crontab_that_was_named_must_be_there(programs):
+    programs.write("tasks/hello.py", HELLO)
+
+    done = programs.done("--crontab", "nowhere")
+
+    assert done.code == 1
+    assert "the crontab nowhere cannot be read: No such file or directory" in done.err
+
+
+def test_a_broken_crontab_stops_the_start_with_all_that_is_wrong(programs, sql):
+    programs.write("tasks/first.py", HELLO)
+    programs.write("crontab", BROKEN)
+
+    done = programs.done()
+
+    assert done.code == 1
+    assert_all_problems_are_said(done, "crontab")
+    assert sql.run("select * from :schema._private_known_crontabs") == []
+
+
+def test_a_parent_says_what_is_wrong_with_a_crontab_once(programs):
+    programs.write("tasks/first.py", HELLO)
+    programs.write("crontab", BROKEN)
+
+    done = programs.done("--processes", "2")
+
+    assert done.code == 1
+    assert_all_problems_are_said(done, "crontab")
+
+
+@pytest.mark.feature("F291")
+def test_a_crontab_that_names_an_unknown_task_is_a_warning(programs, sql):
+    programs.write("tasks/rollup.py", HELLO)
+    programs.write("crontab", "0 4 * * * rollup\n0 4 * * * rolup ?id=typo")
+
+    worker = programs.worker()
+
+    # Another worker may have it: the item counts all the same.
+    wait_until_known(sql, "rollup", "typo")
+    lines = [line for line in worker.err.splitlines() if "WARNING" in line]
+    assert lines == [
+        "[core] WARNING: cron item 'typo' is of task 'rolup', which this worker does not have"
+    ]
+
+
+@pytest.mark.feature("F245", "F291")
+def test_a_worker_of_an_app_runs_its_items_and_those_of_the_crontab(programs, sql):
+    programs.write("shop.py", SHOP)
+    programs.write("crontab", "0 4 * * * report ?id=in_file")
+    known(sql, "clean", since="3 minutes")
+
+    worker = programs.worker("--app", "shop:app")
+
+    wait_until_known(sql, "clean", "in_file", "report", "weekly")
+    eventually(lambda: len(worker.out.splitlines()) >= 3, "what was owed has run")
+    for line in worker.out.splitlines()[:3]:
+        assert re.fullmatch(r"made up for \d{4}-\d\d-\d\dT\d\d:\d\d:00\+00:00 True", line)
+
+
+@pytest.mark.feature("F265")
+def test_an_item_in_code_and_one_in_the_crontab_need_different_identifiers(programs):
+    programs.write("shop.py", SHOP)
+    programs.write("crontab", "0 4 * * * report ?id=weekly")
+
+    done = programs.done("--app", "shop:app")
+
+    assert done.code == 1
+    assert "several cron items are called 'weekly': give each an identifier" in done.err
+
+
+def test_a_worker_that_runs_once_leaves_cron_alone(programs, sql):
+    programs.write("shop.py", SHOP)
+    programs.write("crontab", CRONTAB)
+    known(sql, "clean", since="3 minutes")
+
+    done = programs.done("--app", "shop:app", "--once")
+
+    assert (done.code, done.out) == (0, "")
+    assert sql.run("select identifier from :schema._private_known_crontabs") == [("clean",)]
+
+
+def runs(done: Program) -> dict[str, list[tuple[datetime, datetime, str]]]:
+    """Below the line of each item, its runs: in UTC, in local time, and in which zone."""
+    found: dict[str, list[tuple[datetime, datetime, str]]] = {}
+    for line in done.out.splitlines():
+        if not line.startswith(" "):
+            found[line] = []
+            continue
+        match = RUN.fullmatch(line)
+        assert match is not None, line
+        utc, local = (datetime.fromisoformat(match[name]) for name in ("utc", "local"))
+        assert match["day"] == f"{local:%a}"
+        list(found.values())[-1].append((utc, local, match["zone"]))
+    return found
+
+
+def jobs(sql: Sql) -> list[str]:
+    return [name for (name,) in sql.run("select task_identifier from :schema.jobs order by id")]
+
+
+def known(sql: Sql, identifier: str, *, since: str, ran: str | None = None) -> None:
+    """As if some worker had had this item for so long, and had added its last job so long ago."""
+    sql.run(
+        "insert into :schema._private_known_crontabs (identifier, known_since, last_execution) "
+        "values ($1, now() - $2::text::interval, now() - $3::text::interval)",
+        identifier,
+        since,
+        ran,
+    )
+
+
+def wait_until_known(sql: Sql, *identifiers: str) -> None:
+    query = "select identifier from :schema._private_known_crontabs order by identifier"
+    expected = [(identifier,) for identifier in sorted(identifiers)]
+    eventually(lambda: sql.run(query) == expected, f"known are {identifiers}")
+
+
+def assert_first_is_within(found: list[datetime], period: timedelta) -> None:
+    ahead = found[0].replace(tzinfo=UTC) - datetime.now(UTC)
+    assert timedelta(minutes=-1) < ahead <= period
+
+
+def assert_all_problems_are_said(done: Program, file: str) -> None:
+    lines = [line for line in done.err.splitlines() if "line " in line]
+    assert len(lines) == len(PROBLEMS)
+    for line, problem in zip(lines, PROBLEMS, strict=True):
+        assert line.startswith(f"graphile-worker: {file}: {problem}")
