@@ -224,7 +224,7 @@ def assert_marked(sql: Sql) -> None:
 
 @pytest.mark.feature("F274")
 async def test_a_deadlock_with_the_reference_costs_an_error_and_no_tick(either_database, behind):
-    """It takes the items in the order of its crontab, we in that of their identifiers."""
+    """Both take the items in the order of their crontab, and these are of opposite orders."""
     dsn, schema = either_database.dsn, either_database.schema
     behind.run(f"alter database {either_database.name} set deadlock_timeout = '20ms'")
     ours = PsycopgDatabase(dsn, Schemas.named(schema))
@@ -246,6 +246,27 @@ async def test_a_deadlock_with_the_reference_costs_an_error_and_no_tick(either_d
     await until(lambda: behind.value(DEADLOCKS) >= len(minutes))
     found = Counter((task, at) for task, at, _, _ in behind.run(TICKS_FOUND))
     assert found == {(item, minute): 1 for item in ITEMS for minute in minutes}
+
+
+@pytest.mark.feature("F274")
+async def test_with_one_crontab_there_is_no_deadlock_with_the_reference(either_database, behind):
+    dsn, schema = either_database.dsn, either_database.schema
+    ours = PsycopgDatabase(dsn, Schemas.named(schema))
+    order = ITEMS[::-1]
+    python = CronScheduler(ours, lambda: crontab_of(order), Hooks())
+
+    async with fleet(dsn, NodeScheduler(schema, order)) as (node,):
+        for number in range(10):
+            holder = hold(behind, "bee")
+            acting = asyncio.gather(
+                python.tick(THEN + number * ONE), node.live(THEN + number * ONE)
+            )
+            await until(lambda: behind.value(WAITING) == 2)
+            holder.run("commit")
+            holder.close()
+            # Neither is told of one.
+            await acting
+    await ours.close()
 
 
 def hold(sql: Sql, identifier: str) -> Sql:

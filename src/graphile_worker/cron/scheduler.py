@@ -27,6 +27,7 @@ from graphile_worker.events import (
     CronWokeLate,
 )
 from graphile_worker.hooks import Hooks
+from graphile_worker.sql.adding import LOST_KEY, TRIES
 from graphile_worker.sql.cron import (
     KnownCrontab,
     get_known_crontabs,
@@ -35,6 +36,7 @@ from graphile_worker.sql.cron import (
     register_crontabs,
     schedule_jobs,
 )
+from graphile_worker.sql.failures import sqlstate_of
 
 # The longest pause after a failure, in seconds.
 LONGEST_PAUSE = 60.0
@@ -129,9 +131,7 @@ class CronScheduler:
 
     async def _add(self, minute: datetime, jobs: Sequence[CronJob]) -> dict[str, int]:
         try:
-            return await self._db.run(
-                schedule_jobs([(job.identifier, job.spec) for job in jobs], minute)
-            )
+            return await self._send(minute, jobs)
         except Exception as error:
             if not is_refusal(error):
                 raise
@@ -141,6 +141,16 @@ class CronScheduler:
         # One that is refused must not cost the others theirs.
         one_by_one = [await self._add(minute, [job]) for job in jobs]
         return {identifier: job_id for added in one_by_one for identifier, job_id in added.items()}
+
+    async def _send(self, minute: datetime, jobs: Sequence[CronJob]) -> dict[str, int]:
+        query = schedule_jobs([(job.identifier, job.spec) for job in jobs], minute)
+        for _ in range(TRIES):
+            try:
+                return await self._db.run(query)
+            except Exception as error:
+                if sqlstate_of(error) != LOST_KEY:
+                    raise
+        return await self._db.run(query)
 
     def _unique_items(self) -> list[ParsedCronItem]:
         """One of each identifier, as nothing keeps a list that may change from having two."""

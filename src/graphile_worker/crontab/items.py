@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
+from graphile_worker.crontab.options import LONGEST_ID
 from graphile_worker.crontab.patterns import FIELDS, Pattern, read_pattern
 from graphile_worker.crontab.problems import Problems
 from graphile_worker.crontab.zones import Match, is_due, upcoming
@@ -105,6 +106,8 @@ def _parsed(index: int, item: CronItem) -> ParsedCronItem:
         raise ConfigurationError(f"cron item {index}: expected a CronItem, got {item!r}")
     try:
         identifier = check_text("identifier", item.identifier or item.task)
+        if len(identifier.encode()) > LONGEST_ID:
+            raise ConfigurationError(f"identifier must have at most {LONGEST_ID} bytes")
         return ParsedCronItem(
             identifier=identifier,
             match=_match(item),

@@ -14,6 +14,9 @@ from graphile_worker.jobs import JobSpec
 # What ends a line for the reference.
 LINE_ENDS = frozenset("\n\r\u2028\u2029")
 
+# An index of PostgreSQL holds no more than 2,700 bytes of one.
+LONGEST_ID = 2000
+
 UNITS = {
     "s": timedelta(seconds=1),
     "m": timedelta(minutes=1),
@@ -63,8 +66,8 @@ class Option:
 OPTIONS = {
     "id": Option(
         "id",
-        "a letter or _, then letters, digits, - and _",
-        _word(r"[_a-zA-Z][-_a-zA-Z0-9]*"),
+        f"a letter or _, then letters, digits, - and _, at most {LONGEST_ID} in all",
+        _word(rf"[_a-zA-Z][-_a-zA-Z0-9]{{0,{LONGEST_ID - 1}}}"),
     ),
     "fill": Option("fill", "numbers with s, m, h, d or w, such as 2d12h", read_period),
     "max": Option("max_attempts", "a number from 1", _number(r"[0-9]+")),

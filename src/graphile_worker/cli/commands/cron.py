@@ -1,7 +1,6 @@
 """`graphile-worker cron`: check a crontab, see when its items run next, run one now."""
 
 import itertools
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,8 +19,6 @@ from graphile_worker.sql.cron import KnownCrontab
 from graphile_worker.sync import Client
 
 CRONTAB = Path("crontab")
-
-logger = logging.getLogger("graphile_worker")
 
 source_options = (
     click.option(
@@ -88,10 +85,7 @@ def crontab_file(given: str | None) -> Path | None:
     """The crontab that was named, or else the one that lies here."""
     if given is not None:
         return Path(given)
-    if CRONTAB.is_file():
-        return CRONTAB
-    logger.info("there is no file ./crontab: no tasks recur but those of an app")
-    return None
+    return CRONTAB if CRONTAB.is_file() else None
 
 
 def _items(app_path: str | None, crontab: str | None) -> list[ParsedCronItem]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -38,6 +39,8 @@ from graphile_worker.tasks import Tasks
 from graphile_worker.worker.signals import heard_by
 
 FOLDER = Path("tasks")
+
+logger = logging.getLogger("graphile_worker")
 
 
 def work(settings: WorkerSettings) -> int:
@@ -133,6 +136,8 @@ async def _worked(runner: Runner, settings: WorkerSettings, line: LineToParent |
                 await runner.run_once()
             else:
                 await runner.start()
+                if crontab_file(settings.crontab) is None:
+                    logger.info("there is no file ./crontab: no tasks recur but those of an app")
                 await runner.wait()
     except (asyncio.CancelledError, PoolStopped):
         # A signal came before there was anything to stop.

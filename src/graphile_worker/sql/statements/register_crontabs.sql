@@ -2,6 +2,6 @@
 insert into :schema._private_known_crontabs (identifier, known_since)
 select identifier, $2::text::timestamptz
 from unnest($1::text[]) as items (identifier)
--- In one order for everybody, so that two do not wait for each other.
+-- In one order for everybody, so that no two wait for each other.
 order by identifier
 on conflict do nothing;

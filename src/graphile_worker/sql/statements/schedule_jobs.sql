@@ -39,7 +39,8 @@ with due as (
   from due
   -- A minute that has not begun would keep everybody from all those before it.
   where $2::text::timestamptz <= clock_timestamp()
-  order by identifier
+  -- As the reference locks them: with one crontab for all, nobody waits for each other.
+  order by position
   on conflict (identifier) do update
   set last_execution = excluded.last_execution
   where known.last_execution is null
