@@ -255,6 +255,12 @@ DECIDED = {
         SOONER,
         f"{EVERY} a ?queue={'q' * 129}",
     ),
+    "id that no index holds": Decision(
+        "only theirs",
+        lambda case: is_longer(case, "identifier", 2000),
+        SOONER,
+        f"{EVERY} a ?id={'i' * 2001}",
+    ),
     "jobKey over 512 letters": Decision(
         "only theirs",
         lambda case: is_longer(case, "key", 512),

@@ -252,7 +252,7 @@ def test_a_task_is_one_that_a_job_could_have(task):
 
 
 @pytest.mark.feature("F287")
-@pytest.mark.parametrize("identifier", [5, "a\x00b", "\ud800"])
+@pytest.mark.parametrize("identifier", [5, "a\x00b", "\ud800", "ü" * 1001])
 def test_an_identifier_is_text_that_the_database_can_hold(identifier):
     assert "identifier" in refused(identifier=identifier)
 

@@ -543,6 +543,7 @@ def test_a_priority_may_be_negative(text, value):
         ("queue=", "for queue letters, digits"),
         ("queue=a.b", "for queue letters, digits"),
         ("queue=a/b", "for queue letters, digits"),
+        ("id=" + "i" * 2001, "for id a letter or _"),
         ("queue=" + "q" * 129, "for queue another value: at most 128 characters"),
         ("jobKey=", "for jobKey another value: must not be empty"),
         ("jobKey=a%0Ab", "for jobKey text without line breaks"),
