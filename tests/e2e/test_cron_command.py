@@ -340,7 +340,7 @@ def test_without_a_crontab_a_worker_says_so_once_and_goes_on(programs, sql):
     eventually(lambda: jobs(sql) == [], "the job is done")
 
     lines = [line for line in worker.err.splitlines() if "crontab" in line]
-    assert lines == ["[core] INFO: there is no file ./crontab: no tasks recur but those of an app"]
+    assert lines == ["[core] INFO: there is no file ./crontab, so no tasks recur"]
     assert sql.run("select * from :schema._private_known_crontabs") == []
 
 

@@ -136,8 +136,8 @@ async def _worked(runner: Runner, settings: WorkerSettings, line: LineToParent |
                 await runner.run_once()
             else:
                 await runner.start()
-                if crontab_file(settings.crontab) is None:
-                    logger.info("there is no file ./crontab: no tasks recur but those of an app")
+                if settings.app is None and crontab_file(settings.crontab) is None:
+                    logger.info("there is no file ./crontab, so no tasks recur")
                 await runner.wait()
     except (asyncio.CancelledError, PoolStopped):
         # A signal came before there was anything to stop.
