@@ -235,10 +235,7 @@ class _Lines:
     def cron_failed(self, event: CronFailed) -> None:
         if event.identifier is not None:
             self._core.error(
-                "cron item %r was left out: %s",
-                event.identifier,
-                error_line(event.error),
-                exc_info=event.error,
+                "cron item %r was left out: %s", event.identifier, _summary(event.error)
             )
         elif event.failures == 1:
             # Once for each time that the database is away.
@@ -266,6 +263,12 @@ class _Lines:
 
     def _job(self, event: JobEvent) -> Logger:
         return job_logger(self._core, event.worker_id, event.job.task_identifier, event.job.id)
+
+
+def _summary(error: BaseException) -> str:
+    """What went wrong, without the row that a database quotes beside it: payloads hold secrets."""
+    said = getattr(getattr(error, "diag", None), "message_primary", None)
+    return str(said) if said else error_line(error)
 
 
 def _named(jobs: Iterable[CronJob]) -> str:

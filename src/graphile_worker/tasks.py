@@ -325,6 +325,19 @@ class CronDecorator:
         return task
 
 
+def _check_fit(task: Task[..., Any], payload: Mapping[str, Any] | None) -> None:
+    """Refuse a payload that the task could never be called with, where it is written."""
+    if not isinstance(task.signature, Signature):
+        return
+    try:
+        task.signature.arguments(json.loads(encode(dict(payload or {})) or "{}"))
+    except (Mismatch, JobSpecError) as error:
+        raise ConfigurationError(f"cron item of task {task.identifier!r}: {error}") from error
+    except ConfigurationError:
+        # An annotation that cannot be read yet.
+        return
+
+
 class Tasks(Generic[D]):
     """A router of tasks: no connection, no global state. An app includes it."""
 
@@ -379,6 +392,7 @@ class Tasks(Generic[D]):
         """
 
         def add(task: Task[..., Any]) -> None:
+            _check_fit(task, payload)
             options = task.options
             item = CronItem(
                 task=task.identifier,

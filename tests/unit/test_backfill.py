@@ -1,6 +1,6 @@
 """Backfill: which past minutes are owed, and in which order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphile_worker import CronItem, ParsedCronItem, parse_cron_items
+from graphile_worker import CronItem, ParsedCronItem, TimestampDigest, parse_cron_items
 from graphile_worker.cron.backfill import ceil_minute, first_owed, floor_minute, owed_minutes
 from graphile_worker.jobs import EARLIEST, LATEST
 from graphile_worker.sql.cron import KnownCrontab
@@ -219,15 +219,44 @@ def test_without_items_nothing_is_owed():
 def test_an_item_is_asked_about_no_minute_that_it_cannot_owe():
     asked: list[tuple[str, str]] = []
 
-    def is_due(item: ParsedCronItem, minute: datetime) -> bool:
-        asked.append((item.identifier, f"{minute:%H:%M}"))
-        return False
+    def asking(name: str) -> Callable[[TimestampDigest], bool]:
+        def match(minute: TimestampDigest) -> bool:
+            asked.append((name, f"{minute.hour:02}:{minute.min:02}"))
+            return False
 
-    items = [item("a"), item("b", backfill=timedelta(minutes=1)), item("new")]
+        return match
+
+    items = [
+        item("a", match=asking("a")),
+        item("b", match=asking("b"), backfill=timedelta(minutes=1)),
+        item("new", match=asking("new")),
+    ]
     about = {**known("a", last=at(11, 58)), **known("b")}
 
-    assert list(owed_minutes(items, about, START, is_due=is_due)) == []
+    assert list(owed_minutes(items, about, START)) == []
     assert asked == [("a", "11:59"), ("a", "12:00"), ("b", "12:00")]
+
+
+def test_an_item_that_cannot_say_when_it_was_due_is_left_out_once_that_is_told():
+    told: list[tuple[str, str]] = []
+
+    def broken(minute: TimestampDigest) -> bool:
+        raise ValueError("who knows")
+
+    def tell(item: ParsedCronItem, error: Exception) -> None:
+        told.append((item.identifier, str(error)))
+
+    items = [item("a", match=broken), item("b", match="0 12 * * *")]
+    about = {**known("a", last=at(11, 50)), **known("b", last=at(11, 50))}
+
+    owed = list(owed_minutes(items, about, START, on_error=tell))
+
+    assert [(minute, [each.identifier for each in due]) for minute, due in owed] == [
+        (at(12), ["b"])
+    ]
+    assert told == [("a", "who knows")]
+    with pytest.raises(ValueError, match="who knows"):
+        list(owed_minutes(items, about, START))
 
 
 # Against the definition

@@ -833,3 +833,34 @@ def test_a_list_that_is_empty_now_may_be_filled_later():
     assert find() == []
     items.append(parsed(task="a"))
     assert identifiers(find()) == ["a"]
+
+
+@pytest.mark.feature("F291")
+@pytest.mark.parametrize("payload", [None, {"wrong": 1}, {"number": "text"}])
+def test_a_payload_that_the_task_cannot_be_called_with_is_refused(payload):
+    tasks: Tasks[None] = Tasks()
+
+    @tasks.task
+    def count(number: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="cron item of task 'count': number: "):
+        tasks.cron("* * * * *", payload=payload)(count)
+
+
+def test_a_payload_that_fits_or_cannot_be_judged_yet_is_taken():
+    tasks: Tasks[None] = Tasks()
+
+    @tasks.task
+    def count(number: int, more: str = "") -> None: ...
+
+    @tasks.task
+    def whole(payload: dict[str, int], /) -> None: ...
+
+    @tasks.task
+    def later(thing: "NotThereYet") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    tasks.cron("* * * * *", payload={"number": 1})(count)
+    tasks.cron("* * * * *", payload={"a": 1})(whole)
+    tasks.cron("* * * * *")(later)
+
+    assert len(tasks.cron_items()) == 3

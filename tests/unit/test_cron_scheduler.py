@@ -417,6 +417,17 @@ async def test_who_wakes_too_early_sleeps_again(world):
     assert it.added == [("12:00", "a", False)]
 
 
+async def test_a_clock_that_was_far_ahead_and_is_put_right_costs_only_what_it_made(world):
+    world.put(24 * HOUR)
+    it = Scene(world, item("a"), item("b", match="3 12 * * *"))
+    # It has made the noon of tomorrow for the one, and nothing for the other.
+    world.then[2] = lambda: world.put(-24 * HOUR)
+
+    await it.sleeps(9)
+
+    assert it.minutes_of("b") == ["12:03"]
+
+
 async def test_a_clock_that_is_put_back_repeats_nothing(world):
     it = Scene(world, item())
     world.then[3] = lambda: world.put(-2 * MINUTE - 30 * SECOND)
@@ -581,6 +592,17 @@ async def test_nobody_loses_a_minute_of_a_short_failure_by_having_a_period(world
     await it.runs_until(NOON + 10 * MINUTE)
 
     assert it.minutes_of() == clock("12:00", "12:10")
+
+
+async def test_a_first_start_that_fails_in_its_backfill_loses_no_minute_after_it(world):
+    world.know("b", last=START - HOUR)
+    it = Scene(world, item("a"), item("b", backfill=HOUR))
+    world.fail(SCHEDULE)
+    world.naps = [3 * MINUTE]
+
+    await it.runs_until(NOON + 4 * MINUTE)
+
+    assert it.minutes_of("a") == clock("12:00", "12:04")
 
 
 async def test_without_a_period_a_long_failure_is_caught_up_with_in_part(world):

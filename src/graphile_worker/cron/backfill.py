@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
 
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.sql.cron import KnownCrontab
@@ -42,18 +45,34 @@ def owed_minutes(
     start: datetime,
     *,
     until: datetime | None = None,
-    is_due: Callable[[ParsedCronItem, datetime], bool] = ParsedCronItem.is_due,
+    on_error: Callable[[ParsedCronItem, Exception], None] | None = None,
 ) -> Iterator[tuple[datetime, list[ParsedCronItem]]]:
     """The minutes before `start` at which items should have run, in order, and which ones.
 
-    With `until`, those before that alone.
+    With `until`, those before that alone. An item that cannot say so is left out after `on_error`
+    was told.
     """
     end = start if until is None else min(start, until)
-    firsts = [(first_owed(item, known, start), item) for item in items]
-    owed = [(first, item) for first, item in firsts if first is not None]
-    minute = min((first for first, _ in owed), default=end)
-    while minute < end:
-        due = [item for first, item in owed if first <= minute and is_due(item, minute)]
-        if due:
-            yield minute, due
-        minute += MINUTE
+    each = [
+        _owed_by(position, item, first, end, on_error)
+        for position, item in enumerate(items)
+        if (first := first_owed(item, known, start)) is not None
+    ]
+    for minute, together in groupby(merge(*each, key=itemgetter(0, 1)), key=itemgetter(0)):
+        yield minute, [item for _, _, item in together]
+
+
+def _owed_by(
+    position: int,
+    item: ParsedCronItem,
+    first: datetime,
+    end: datetime,
+    on_error: Callable[[ParsedCronItem, Exception], None] | None,
+) -> Iterator[tuple[datetime, int, ParsedCronItem]]:
+    try:
+        for minute in item.due_between(first, end):
+            yield minute, position, item
+    except Exception as error:
+        if on_error is None:
+            raise
+        on_error(item, error)

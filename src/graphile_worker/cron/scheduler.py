@@ -38,7 +38,7 @@ from graphile_worker.sql.cron import (
 )
 from graphile_worker.sql.failures import sqlstate_of
 
-# The longest pause after a failure, in seconds.
+# About the longest pause after a failure, in seconds.
 LONGEST_PAUSE = 60.0
 
 # What a scheduler that lives missed, it makes up for without being asked to: this far back.
@@ -87,15 +87,15 @@ class CronScheduler:
         first = ceil_minute(start)
         if self._next is not None:
             first = max(self._next, first - CATCH_UP)
-        for minute, due in owed_minutes(items, known, start, until=first, is_due=self._asking()):
+        self._next = first
+        for minute, due in owed_minutes(items, known, start, until=first, on_error=self._leave_out):
             await self._backfill(minute, due, known)
         self._hooks.emit(CronStarted(start=start))
         return first
 
     async def tick(self, minute: datetime) -> dict[str, int]:
         """Add what is due at this minute and was not added yet; the jobs by item."""
-        is_due = self._asking()
-        due = [item for item in self._unique_items() if is_due(item, minute)]
+        due = [item for item in self._unique_items() if self._is_due(item, minute)]
         if not due:
             return {}
         jobs = tuple(_cron_job(item, minute) for item in due)
@@ -112,7 +112,11 @@ class CronScheduler:
         now = await self._now()
         if now < minute:
             self._hooks.emit(CronWokeEarly(current_timestamp=now, expected_timestamp=minute))
-            return minute
+            if minute - now <= CATCH_UP:
+                return minute
+            # The clock was far ahead and has been put right.
+            self._next = None
+            return await self.start()
         if floor_minute(now) > minute:
             self._hooks.emit(CronWokeLate(current_timestamp=now, expected_timestamp=minute))
         if now - minute > CATCH_UP:
@@ -156,23 +160,16 @@ class CronScheduler:
         """One of each identifier, as nothing keeps a list that may change from having two."""
         return list({item.identifier: item for item in self._items()}.values())
 
-    def _asking(self) -> Callable[[ParsedCronItem, datetime], bool]:
-        """Says whether an item is due. One whose function raises is asked no more: it is a user's,
-        there may be many minutes, and the jobs of others must not wait for it.
-        """
-        left_out: set[str] = set()
+    def _is_due(self, item: ParsedCronItem, minute: datetime) -> bool:
+        try:
+            return item.is_due(minute)
+        except Exception as error:
+            # A function of the user's: the jobs of others must not wait for it.
+            self._leave_out(item, error)
+            return False
 
-        def is_due(item: ParsedCronItem, minute: datetime) -> bool:
-            if item.identifier in left_out:
-                return False
-            try:
-                return item.is_due(minute)
-            except Exception as error:
-                left_out.add(item.identifier)
-                self._hooks.emit(CronFailed(error=error, identifier=item.identifier))
-                return False
-
-        return is_due
+    def _leave_out(self, item: ParsedCronItem, error: Exception) -> None:
+        self._hooks.emit(CronFailed(error=error, identifier=item.identifier))
 
     async def _now(self) -> datetime:
         now = await self._db.run(get_time())

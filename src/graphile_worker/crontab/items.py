@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from graphile_worker.crontab.options import LONGEST_ID
 from graphile_worker.crontab.patterns import FIELDS, Pattern, read_pattern
 from graphile_worker.crontab.problems import Problems
-from graphile_worker.crontab.zones import Match, is_due, upcoming
+from graphile_worker.crontab.zones import Match, due_minutes, is_due, upcoming
 from graphile_worker.errors import ConfigurationError, CrontabError, JobSpecError
 from graphile_worker.jobs import JobSpec, check_text
 from graphile_worker.payloads import encode
@@ -72,6 +72,10 @@ class ParsedCronItem:
     def upcoming(self, after: datetime) -> Iterator[datetime]:
         """When it is due after this moment, in UTC."""
         return upcoming(self.match, self.zone, after)
+
+    def due_between(self, first: datetime, end: datetime) -> Iterator[datetime]:
+        """When it is due from this minute on and before the end."""
+        return due_minutes(self.match, self.zone, first, end)
 
 
 def parse_cron_items(items: Iterable[CronItem]) -> list[ParsedCronItem]:

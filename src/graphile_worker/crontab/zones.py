@@ -42,30 +42,41 @@ def _jumped_over(zone: ZoneInfo, minute: datetime) -> Iterator[datetime]:
 
 def upcoming(match: Match, zone: ZoneInfo | None, after: datetime) -> Iterator[datetime]:
     """The minutes that it means after this moment; ends when there was none for a long time."""
-    minute = after.astimezone(UTC).replace(second=0, microsecond=0) + MINUTE
-    last = _last_to_look_at(match, minute)
+    next_minute = after.astimezone(UTC).replace(second=0, microsecond=0) + MINUTE
+    return due_minutes(match, zone, next_minute)
+
+
+def due_minutes(
+    match: Match, zone: ZoneInfo | None, minute: datetime, before: datetime | None = None
+) -> Iterator[datetime]:
+    """The minutes that it means from this one on."""
+    last = _end(match, minute, before)
     while minute < last:
-        if isinstance(match, Pattern) and not _is_near(match, minute):
+        if isinstance(match, Pattern) and not _is_near(match, zone, minute):
             minute = (minute + timedelta(days=1)).replace(hour=0, minute=0)
-            continue
-        if is_due(match, zone, minute):
-            yield minute
-            last = _last_to_look_at(match, minute)
-        minute += MINUTE
+        elif zone is None and isinstance(match, Pattern) and minute.hour not in match.hours:
+            minute = (minute + timedelta(hours=1)).replace(minute=0)
+        else:
+            if is_due(match, zone, minute):
+                yield minute
+                last = _end(match, minute, before)
+            minute += MINUTE
 
 
-def _last_to_look_at(match: Match, minute: datetime) -> datetime:
+def _end(match: Match, minute: datetime, before: datetime | None) -> datetime:
     # A 29th of February may be eight years away; a function is asked about each minute.
     days = 366 * 9 if isinstance(match, Pattern) else 400
     try:
-        return minute + timedelta(days=days)
+        far = minute + timedelta(days=days)
     except OverflowError:
-        return datetime.max.replace(tzinfo=UTC) - timedelta(days=2)
+        far = datetime.max.replace(tzinfo=UTC) - timedelta(days=2)
+    return far if before is None else min(far, before)
 
 
-def _is_near(pattern: Pattern, minute: datetime) -> bool:
-    """Is this day of UTC, the one before or the next a day of the pattern?
+def _is_near(pattern: Pattern, zone: ZoneInfo | None, minute: datetime) -> bool:
+    """Is this day of UTC one of the pattern? Or, for a zone, the day before or after it.
 
-    Clocks of a zone show one of them, or have jumped over one of them.
+    Its clocks show one of them, or have jumped over one of them.
     """
-    return any(pattern.is_day(minute.date() + timedelta(days=days)) for days in (-1, 0, 1))
+    days = (0,) if zone is None else (-1, 0, 1)
+    return any(pattern.is_day(minute.date() + timedelta(days=each)) for each in days)

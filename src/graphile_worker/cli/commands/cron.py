@@ -13,6 +13,7 @@ import psycopg
 from graphile_worker.app import App
 from graphile_worker.cli.settings import current_settings, database_options
 from graphile_worker.crontab import ParsedCronItem
+from graphile_worker.error_text import error_line
 from graphile_worker.errors import ConfigurationError, SchemaMissing
 from graphile_worker.loading import cron_items_of, load_app, load_crontab
 from graphile_worker.sql.cron import KnownCrontab
@@ -119,7 +120,12 @@ def _lines(
     item: ParsedCronItem, known: Mapping[str, KnownCrontab], now: datetime, count: int
 ) -> Iterator[str]:
     yield f"{item.identifier} (task {item.task}), last ran {_last(known.get(item.identifier), now)}"
-    runs = list(itertools.islice(item.upcoming(now), count))
+    try:
+        runs = list(itertools.islice(item.upcoming(now), count))
+    except Exception as error:
+        # A function of the user's.
+        yield f"  cannot be said: {error_line(error)}"
+        return
     for run in runs:
         local = run.astimezone(item.zone)
         yield f"  {run:%Y-%m-%d %H:%M} UTC   {local:%a %Y-%m-%d %H:%M %Z}   in {_span(run - now)}"
