@@ -59,15 +59,16 @@ from graphile_worker.options import (
     RefetchDelayOptions,
     WorkerOptions,
 )
-from graphile_worker.retries import Backoff, Discard, Retry, Snooze
+from graphile_worker.retries import Backoff, Discard, PartialFailure, Retry, Snooze
 from graphile_worker.runner import Runner, run, run_once, run_task_list, run_task_list_once
 from graphile_worker.sql.cleaning import CleanupTask
-from graphile_worker.tasks import JobContext, Task, Tasks
+from graphile_worker.tasks import BatchTask, JobContext, Task, Tasks
 
 __all__ = [
     "AddingJobs",
     "App",
     "Backoff",
+    "BatchTask",
     "CleanupBlocked",
     "CleanupTask",
     "Client",
@@ -99,6 +100,7 @@ __all__ = [
     "Migrating",
     "MigrationBlocked",
     "ParsedCronItem",
+    "PartialFailure",
     "PoolStopped",
     "RecoveryOptions",
     "RefetchDelayOptions",

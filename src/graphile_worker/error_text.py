@@ -12,6 +12,11 @@ def error_text(error: BaseException) -> str:
     return capped(_storable(f"{_summary(error)}\n\n{_where(error)}"))
 
 
+def message_text(error: BaseException) -> str:
+    """What it says of itself and no more, as text that PostgreSQL takes."""
+    return capped(_storable(str(error)))
+
+
 def error_line(error: BaseException) -> str:
     """What went wrong, in one line of a log."""
     line = _storable(_summary(error))

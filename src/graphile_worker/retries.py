@@ -2,6 +2,7 @@
 
 import copyreg
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -28,6 +29,19 @@ class Retry(JobSignal):
         self.delay = None if delay is None else _checked(delay)
         self.reason = reason
         super().__init__(reason or "asked for another attempt")
+
+
+class PartialFailure(JobSignal):
+    """Some items of a batch failed, by their index: they alone are tried again."""
+
+    def __init__(self, errors: Mapping[int, BaseException]) -> None:
+        self.errors = dict(sorted(errors.items()))
+        self.reason = None
+        super().__init__(self.errors)
+
+    def __str__(self) -> str:
+        messages = [str(error) or type(error).__name__ for error in self.errors.values()]
+        return "\n".join(["Batch failures:", *messages])
 
 
 class Snooze(JobSignal):

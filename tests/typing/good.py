@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 from graphile_worker import (
     App,
+    BatchTask,
     CleanupTask,
     Client,
     Cron,
@@ -19,6 +20,7 @@ from graphile_worker import (
     JobSpec,
     JobSpecError,
     ParsedCronItem,
+    PartialFailure,
     Runner,
     SchemaTooNew,
     Task,
@@ -255,6 +257,25 @@ async def report(ctx: JobContext, short: bool = False) -> None:
     if ctx.cron is not None:
         at: datetime = ctx.cron.ts
         print_all(at, ctx.cron.backfilled, short)
+
+
+@app.batch_task
+async def batch(ctx: JobContext, items: list[int]) -> list[BaseException | None]:
+    return [None for _ in items]
+
+
+@app.batch_task(name="plain_batch", max_attempts=3)
+def plain_batch(items: list[str]) -> None:
+    raise PartialFailure({0: ValueError()})
+
+
+async def batches() -> None:
+    numbers: BatchTask[int] = batch
+    numbers.enqueue([1, 2])
+    await plain_batch.using(priority=1).aenqueue(("a", "b"))
+    job: Job = plain_batch.accumulate("a", "b", key="k", within=timedelta(seconds=1))
+    await numbers.aaccumulate(3, key="k", within=timedelta(seconds=1), conn=object())
+    print_all(job)
 
 
 async def recurring() -> None:

@@ -1122,7 +1122,7 @@ async def test_a_task_without_an_app_says_how_to_get_one():
 @pytest.fixture
 def nothing_told_yet(monkeypatch) -> None:
     """What was told before, by a first run of the same test, shall not count."""
-    monkeypatch.setattr(tasks, "_warned", set())
+    monkeypatch.setattr(tasks.task, "_warned", set())
 
 
 def warnings(caplog) -> list[str]:

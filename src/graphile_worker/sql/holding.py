@@ -35,12 +35,16 @@ class HeldJob:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a held job failed. Without `when` it backs off as usual."""
+    """How a held job failed. Without `when` it backs off as usual.
+
+    Of a batch `payload` is what is left of it, as JSON.
+    """
 
     job: Job
     message: str
     when: When | None = None
     give_up: bool = False
+    payload: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,7 @@ def fail_jobs(
             "id": failure.job.id,
             "message": failure.message,
             "give_up": failure.give_up,
+            "payload": failure.payload,
             **_when(failure.when),
         }
         for failure in failures

@@ -16,6 +16,7 @@ from graphile_worker.events import (
     JobSucceededLate,
 )
 from graphile_worker.hooks import Hooks
+from graphile_worker.retries import PartialFailure
 from graphile_worker.worker.context import Context
 from graphile_worker.worker.outcomes import Completed, Failed, Interrupted, Outcome, Written
 
@@ -55,9 +56,11 @@ def _events(
         case Written(_, late_error):
             yield JobSucceededLate(**where, duration=duration, late_error=late_error)
         case Failed(_, error, _, give_up):
-            yield JobErrored(**where, error=error, duration=duration)
+            of_items = tuple(error.errors.values()) if isinstance(error, PartialFailure) else ()
+            said = {**where, "error": error, "duration": duration, "batch_job_errors": of_items}
+            yield JobErrored(**said)
             if give_up or context.job.attempts >= context.job.max_attempts:
-                yield JobFailed(**where, error=error, duration=duration)
+                yield JobFailed(**said)
         case _:
             # Snoozed: neither a success nor an error.
             pass

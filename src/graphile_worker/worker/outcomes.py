@@ -24,6 +24,8 @@ class Failed:
     error: BaseException
     when: When | None = None
     give_up: bool = False
+    # Of a batch: what is left of its payload, as JSON.
+    left: str | None = None
 
 
 @dataclass(slots=True)

@@ -4,16 +4,17 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
 
-from graphile_worker.errors import JobNotHeld
+from graphile_worker.errors import JobNotHeld, JobSpecError
 from graphile_worker.events import RunningJob
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, When, check_when
-from graphile_worker.retries import Backoff, Discard, Retry, Snooze
+from graphile_worker.payloads import encode
+from graphile_worker.retries import Backoff, Discard, PartialFailure, Retry, Snooze
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.tasks import Task
 from graphile_worker.worker.context import Context
@@ -27,6 +28,9 @@ from graphile_worker.worker.outcomes import (
 )
 from graphile_worker.worker.threads import Threads
 
+# By the index of the item.
+ItemErrors = dict[int, BaseException]
+
 
 async def run_job(
     task: Task[..., Any], context: Context, threads: Threads, hooks: Hooks
@@ -36,10 +40,10 @@ async def run_job(
     run = _run_on_loop if task.runs_on_loop else _run_in_thread
     try:
         if task.options.timeout is None:
-            await run(task, context, threads, hooks)
+            errors = await run(task, context, threads, hooks)
         else:
             async with asyncio.timeout(task.options.timeout.total_seconds()):
-                await run(task, context, threads, hooks)
+                errors = await run(task, context, threads, hooks)
     except (Snooze, Retry, Discard) as signal:
         return Written(held, signal) if context.written else _asked(held, signal)
     except asyncio.CancelledError as error:
@@ -55,40 +59,63 @@ async def run_job(
         raise
     except BaseException as error:
         return _failed(task, context, error)
+    if errors and not context.written:
+        return _partly_failed(task, context, errors)
     return Written(held) if context.written else Completed(held)
 
 
 async def _run_on_loop(
     task: Task[..., Any], context: Context, _threads: Threads, hooks: Hooks
-) -> None:
+) -> ItemErrors:
     # Read here, so that a payload that cannot be read fails this job alone.
     given = context if task.is_async else context.blocking
     args, kwargs = task.signature.call(context.held.job.payload, given)
-    if hooks.wraps(RunningJob):
-        async with hooks.around_async(_running(context)):
-            await _call(task, context, args, kwargs)
-    else:
-        await _call(task, context, args, kwargs)
+    result: object
+    try:
+        if hooks.wraps(RunningJob):
+            async with hooks.around_async(_running(context)):
+                result = await _call(task, context, args, kwargs)
+        else:
+            result = await _call(task, context, args, kwargs)
+    except PartialFailure as failure:
+        result = failure
+    return task.signature.item_errors(args, result)
 
 
 async def _call(
     task: Task[..., Any], context: Context, args: list[Any], kwargs: dict[str, Any]
-) -> None:
+) -> object:
     result = task.fn(*args, **kwargs)
-    if task.is_async:
-        await result
-    else:
+    if not task.is_async:
         _refuse_unrun(result)
+        return result
+    result = await result
+    return await _settled(result) if type(result) is list else result
+
+
+async def _settled(results: list[Any]) -> list[Any]:
+    """Outcomes of items may still have to be awaited, as promises of the reference's tasks."""
+    waiting = [at for at, each in enumerate(results) if inspect.isawaitable(each)]
+    ended = await asyncio.gather(*(results[at] for at in waiting), return_exceptions=True)
+    settled = list(results)
+    for at, outcome in zip(waiting, ended, strict=True):
+        settled[at] = outcome
+    return settled
 
 
 async def _run_in_thread(
     task: Task[..., Any], context: Context, threads: Threads, hooks: Hooks
-) -> None:
+) -> ItemErrors:
     args, kwargs = task.signature.call(context.job.payload, context.blocking)
-    async with hooks.around_thread(_running(context)) as in_thread:
-        call = partial(task.fn, *args, **kwargs)
-        run = contextvars.copy_context().run
-        await threads.run(partial(run, _run_here, call, in_thread, context))
+    result: object
+    try:
+        async with hooks.around_thread(_running(context)) as in_thread:
+            call = partial(task.fn, *args, **kwargs)
+            run = contextvars.copy_context().run
+            result = await threads.run(partial(run, _run_here, call, in_thread, context))
+    except PartialFailure as failure:
+        result = failure
+    return task.signature.item_errors(args, result)
 
 
 def _running(context: Context) -> RunningJob:
@@ -97,9 +124,11 @@ def _running(context: Context) -> RunningJob:
 
 def _run_here(
     call: Callable[[], object], around: AbstractContextManager[object], context: Context
-) -> None:
+) -> object:
     with around:
-        _refuse_unrun(call())
+        result = call()
+        _refuse_unrun(result)
+        return result
 
 
 def job_of(pool_ids: Collection[str], frame: FrameType) -> Job | None:
@@ -130,6 +159,17 @@ def _asked(held: HeldJob, signal: Snooze | Retry | Discard) -> Outcome:
             return Failed(held, signal, when=signal.delay)
         case Discard():
             return Failed(held, signal, give_up=True)
+
+
+def _partly_failed(task: Task[..., Any], context: Context, errors: ItemErrors) -> Outcome:
+    """Only what failed of a batch is tried again."""
+    outcome = _failed(task, context, PartialFailure(errors))
+    if isinstance(outcome, Failed) and len(errors) < len(context.job.payload):
+        items = [context.job.payload[at] for at in sorted(errors)]
+        # Numbers that JSON has and Python has not stay where they are, and the rest with them.
+        with suppress(JobSpecError):
+            outcome.left = encode(items)
+    return outcome
 
 
 def _failed(task: Task[..., Any], context: Context, error: BaseException) -> Outcome:

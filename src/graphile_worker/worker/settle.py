@@ -8,10 +8,11 @@ from types import MappingProxyType
 
 from graphile_worker.db.database import Answering
 from graphile_worker.db.retry import delay_after, is_passing
-from graphile_worker.error_text import error_text
+from graphile_worker.error_text import error_text, message_text
 from graphile_worker.events import PoolFatalError
 from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
+from graphile_worker.retries import PartialFailure
 from graphile_worker.sql.failures import sqlstate_of
 from graphile_worker.sql.holding import (
     Failure,
@@ -159,7 +160,8 @@ class Settler:
                 delay = None if refused else when or self._interrupted_delay
                 return return_jobs(pool_id, [Return(job, delay)], queue, again=again)
             case Failed() | Snoozed() if refused:
-                failure = Failure(job, error_text(refused))
+                left = outcome.left if isinstance(outcome, Failed) else None
+                failure = Failure(job, error_text(refused), payload=left)
                 return fail_jobs(pool_id, [failure], queue, again=again)
             case Failed():
                 return fail_jobs(pool_id, [_failure(outcome)], queue, again=again)
@@ -170,7 +172,10 @@ class Settler:
 
 
 def _failure(failed: Failed) -> Failure:
-    return Failure(failed.held.job, error_text(failed.error), failed.when, failed.give_up)
+    # Of a batch what the reference writes: the message of each item.
+    is_of_items = isinstance(failed.error, PartialFailure)
+    text = message_text(failed.error) if is_of_items else error_text(failed.error)
+    return Failure(failed.held.job, text, failed.when, failed.give_up, failed.left)
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -1,13 +1,20 @@
 -- Record how the jobs of the JSON array $1 that pool $2 still holds have failed, and free its named
 -- queues $3; says which it held.
 with failures as (
-  select failure.id, failure.message, failure.run_at, failure.delay, failure.give_up
+  select
+    failure.id,
+    failure.message,
+    failure.run_at,
+    failure.delay,
+    failure.give_up,
+    failure.payload
   from json_to_recordset($1::text::json) as failure (
     id bigint,
     message text,
     run_at timestamptz,
     delay bigint,
-    give_up boolean
+    give_up boolean,
+    payload text
   )
 ), failed as (
   update :schema._private_jobs as jobs
@@ -18,6 +25,7 @@ with failures as (
         greatest(now(), jobs.run_at) + exp(least(jobs.attempts, 10)) * interval '1 second'
       ),
       attempts = case when failures.give_up then jobs.max_attempts else jobs.attempts end,
+      payload = coalesce(failures.payload::json, jobs.payload),
       locked_by = null,
       locked_at = null
   from failures

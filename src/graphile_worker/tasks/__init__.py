@@ -1,0 +1,25 @@
+"""A task is a function with an identifier; its parameters are the keys of a JSON object.
+
+One positional-only parameter is the whole payload instead. A first parameter annotated with
+`JobContext` is given by the worker. Defining tasks never connects to anything.
+"""
+
+from graphile_worker.tasks.batch import BatchTask
+from graphile_worker.tasks.context import CronRun, Enqueuer, JobContext, cron_run_of
+from graphile_worker.tasks.router import D, Tasks
+from graphile_worker.tasks.signatures import Signature
+from graphile_worker.tasks.task import Task, TaskOptions, positional_task
+
+__all__ = [
+    "BatchTask",
+    "CronRun",
+    "D",
+    "Enqueuer",
+    "JobContext",
+    "Signature",
+    "Task",
+    "TaskOptions",
+    "Tasks",
+    "cron_run_of",
+    "positional_task",
+]

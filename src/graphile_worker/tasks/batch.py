@@ -1,0 +1,130 @@
+"""BatchTask: its payload is an array; it says how each item went, and those that failed stay."""
+
+import inspect
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Generic, overload
+
+from graphile_worker.errors import ConfigurationError, JobSpecError
+from graphile_worker.jobs import Job, JobSpec
+from graphile_worker.payloads import Mismatch, encode
+from graphile_worker.tasks.context import JobContext
+from graphile_worker.tasks.signatures import Signature, errors_in
+from graphile_worker.tasks.task import Task, warn_if_in_loop
+
+if sys.version_info >= (3, 13):
+    from typing import TypeVar
+else:
+    from typing_extensions import TypeVar
+
+Item = TypeVar("Item")
+D = TypeVar("D", default=None)
+
+# One for each item, in their order; None, for one or for all: it went well.
+Outcomes = Sequence[BaseException | None] | None
+
+
+class BatchTask(Task[[Sequence[Item]], Any], Generic[Item]):
+    """A task of many items: `enqueue([…])` adds them as one job."""
+
+    def accumulate(self, *items: Item, key: str, within: timedelta, conn: object = None) -> Job:
+        """Put items into the job of that key that waits, or else into a new one that runs then."""
+        warn_if_in_loop(self.identifier)
+        spec = self._gathering(items, key, within)
+        return self._find_enqueuer().enqueue(spec, self._conn if conn is None else conn)
+
+    async def aaccumulate(
+        self, *items: Item, key: str, within: timedelta, conn: object = None
+    ) -> Job:
+        """`accumulate` for async code."""
+        spec = self._gathering(items, key, within)
+        return await self._find_enqueuer().aenqueue(spec, self._conn if conn is None else conn)
+
+    def _gathering(self, items: Sequence[Item], key: str, within: timedelta) -> JobSpec:
+        if not isinstance(within, timedelta):
+            raise ConfigurationError(f"within must be a timedelta, got {within!r}")
+        # Payloads that are arrays are appended; the time at which the first one is due stays.
+        gathering = self.using(job_key=key, job_key_mode="preserve_run_at", run_at=within)
+        return gathering.spec(items)
+
+
+class Items(list[Any]):
+    """The items of a payload that can be read, where they stood, and what is wrong with others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions: list[int] = []
+        self.errors: dict[int, Mismatch] = {}
+
+
+class BatchSignature(Signature):
+    """One parameter, after the context: all items, read one by one."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__(fn)
+        kinds = [each.kind for each in self._parameters]
+        if len(kinds) != 1 or kinds[0] not in _ONE:
+            name = getattr(fn, "__qualname__", repr(fn))
+            raise ConfigurationError(
+                f"{name}: a batch task has one parameter for its items, after the context if any"
+            )
+
+    def payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        (given,) = self._call.bind(*args, **kwargs).arguments.values()
+        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
+            raise JobSpecError("payload", given, "expected a list of items", "22023")
+        text = encode(list(given))
+        assert text is not None
+        plain = json.loads(text)
+        for misfit in self._read(plain).errors.values():
+            misfit.lies_in("payload")
+            raise JobSpecError(misfit.path, given, misfit.reason, "22023") from misfit
+        return plain
+
+    def arguments(self, payload: Any) -> tuple[list[Any], dict[str, Any]]:
+        if not isinstance(payload, list):
+            kind = type(payload).__name__
+            raise Mismatch("", f"expected an array of items, got {kind}")
+        return [self._read(payload)], {}
+
+    def item_errors(self, args: Sequence[Any], result: object) -> dict[int, BaseException]:
+        items: Items = args[-1]
+        errors = errors_in(result, len(items))
+        return items.errors | {items.positions[at]: each for at, each in errors.items()}
+
+    def _read(self, payload: list[Any]) -> Items:
+        read = self._resolved()[self._parameters[0].name]
+        items = Items()
+        for position, raw in enumerate(payload):
+            try:
+                (item,) = read([raw])
+            except Mismatch as misfit:
+                misfit.path = f"[{position}]{misfit.path.removeprefix('[0]')}"
+                items.errors[position] = misfit
+            else:
+                items.append(item)
+                items.positions.append(position)
+        return items
+
+
+_ONE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class BatchDecorator(Generic[D]):
+    """What `@tasks.batch_task(…)` returns."""
+
+    def __init__(self, add: Callable[[Any], Any]) -> None:
+        self._add = add
+
+    @overload
+    def __call__(
+        self, fn: Callable[[JobContext[D], list[Item]], Outcomes | Awaitable[Outcomes]], /
+    ) -> BatchTask[Item]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[Item]], Outcomes | Awaitable[Outcomes]], /
+    ) -> BatchTask[Item]: ...
+    def __call__(self, fn: Any, /) -> Any:
+        return self._add(fn)

@@ -1,0 +1,257 @@
+"""Signatures: how the arguments of a function travel as JSON, and how they come back."""
+
+import inspect
+import json
+import logging
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from graphile_worker.errors import ConfigurationError, JobSpecError
+from graphile_worker.payloads import Mismatch, Reader, encode, reader
+from graphile_worker.retries import PartialFailure
+from graphile_worker.tasks.context import JobContext
+
+logger = logging.getLogger("graphile_worker")
+
+
+class Signature:
+    """How the arguments of a function travel as JSON, and how they come back."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
+        parameters = list(inspect.signature(fn, **_LAZILY).parameters.values())
+        self.takes_context = bool(parameters) and _is_context(fn, parameters[0])
+        self._parameters = parameters[1:] if self.takes_context else parameters
+        _check_parameters(fn, self._parameters)
+        self.takes_whole_payload = any(each.kind is _WHOLE for each in self._parameters)
+        # By name, and whether it must be given; and that of `**rest`.
+        self._names = [
+            (each.name, each.default is inspect.Parameter.empty)
+            for each in self._parameters
+            if each.kind is not _REST
+        ]
+        self._rest = next((each.name for each in self._parameters if each.kind is _REST), None)
+        self._call = inspect.Signature(self._parameters)
+        self._readers: dict[str, Reader] | None = None
+        self._read_early()
+
+    def payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The payload of a call with these arguments, checked as the worker will check it."""
+        bound = self._call.bind(*args, **kwargs)
+        if self.takes_whole_payload:
+            given = bound.args[0] if bound.args else self._parameters[0].default
+        else:
+            given = _flat(self._parameters, bound.arguments)
+        text = encode(given)
+        plain = None if text is None else json.loads(text)
+        try:
+            # The database has an empty object where no payload is given.
+            self.arguments({} if plain is None else plain)
+        except Mismatch as misfit:
+            misfit.lies_in("payload")
+            raise JobSpecError(misfit.path, given, misfit.reason, "22023") from misfit
+        return plain
+
+    def call(self, payload: Any, context: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments for a call with that payload, the context among them if it is wanted."""
+        args, kwargs = self.arguments(payload)
+        return ([context, *args] if self.takes_context else args), kwargs
+
+    def item_errors(self, args: Sequence[Any], result: object) -> dict[int, BaseException]:
+        """Which items of a batch failed, by what the task returned: here there are no items."""
+        if isinstance(result, PartialFailure):
+            raise TypeError("PartialFailure is for tasks of batches: write @batch_task")
+        return {}
+
+    def arguments(self, payload: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments for a call with that payload; raises Mismatch where it does not fit.
+
+        Keys that the function does not name are left out, and so are those that begin with `_`,
+        which belong to the queue.
+        """
+        readers = self._resolved()
+        if self.takes_whole_payload:
+            return [readers[self._parameters[0].name](payload)], {}
+        if not isinstance(payload, dict):
+            kind = type(payload).__name__
+            raise Mismatch("", f"expected an object with the parameters as keys, got {kind}")
+        return [], self._named(payload, readers)
+
+    def _named(self, payload: dict[str, Any], readers: dict[str, Reader]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, is_required in self._names:
+            if name in payload:
+                found[name] = _read(readers[name], payload[name], name)
+            elif is_required:
+                raise Mismatch(name, "missing")
+        if self._rest is not None:
+            rest = payload.keys() - found.keys()
+            given = [key for key in payload if key in rest and not key.startswith("_")]
+            found |= {key: _read(readers[self._rest], payload[key], key) for key in given}
+        return found
+
+    def _read_early(self) -> None:
+        # A wrong annotation fails where it is written; one that names a class defined further down
+        # can only be looked at later.
+        try:
+            self._resolved()
+        except ConfigurationError as error:
+            if not _misses_a_name(error):
+                raise
+
+    def _resolved(self) -> dict[str, Reader]:
+        if self._readers is None:
+            self._readers = {each.name: self._reader(each) for each in self._parameters}
+        return self._readers
+
+    def _reader(self, parameter: inspect.Parameter) -> Reader:
+        try:
+            return reader(_evaluated(self._fn, parameter.annotation))
+        except (ConfigurationError, NameError, AttributeError, TypeError, SyntaxError) as error:
+            where = f"{_name(self._fn)}, parameter {parameter.name}"
+            raise ConfigurationError(f"{where}: {error}") from error
+
+
+# From 3.14 on, annotations are evaluated when somebody asks; names may still be missing then.
+_LAZILY: dict[str, Any] = {}
+if sys.version_info >= (3, 14):
+    import annotationlib
+
+    _LAZILY["annotation_format"] = annotationlib.Format.FORWARDREF
+
+
+class PositionalSignature:
+    """How the reference calls its tasks: `task(payload)` or `task(payload, context)`, unchecked."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        parameters = inspect.signature(fn).parameters.values()
+        self._takes = sum(each.kind in _POSITIONAL for each in parameters)
+        if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters):
+            self._takes = 2
+
+    def payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The payload of an enqueued call: its one argument."""
+        if kwargs or len(args) > 1:
+            raise TypeError("this task takes one payload, given by position")
+        return args[0] if args else None
+
+    def call(self, payload: Any, context: Any) -> tuple[list[Any], dict[str, Any]]:
+        return [payload, context][: self._takes], {}
+
+    def item_errors(self, args: Sequence[Any], result: object) -> dict[int, BaseException]:
+        """An array is a batch if the task answers with another, as in the reference."""
+        if not args or not isinstance(args[0], list):
+            return {}
+        return errors_in(result, len(args[0]))
+
+
+def errors_in(result: object, count: int) -> dict[int, BaseException]:
+    """Which of so many items failed, by what a task returned or raised."""
+    if isinstance(result, PartialFailure):
+        return {at: error for at, error in result.errors.items() if 0 <= at < count}
+    if not isinstance(result, list | tuple):
+        return {}
+    if len(result) != count:
+        # As in the reference, which cannot know whose outcomes these are either.
+        logger.warning(
+            "a batch of %s items has %s outcomes: all items count as done", count, len(result)
+        )
+        return {}
+    return {at: each for at, each in enumerate(result) if isinstance(each, BaseException)}
+
+
+_WHOLE = inspect.Parameter.POSITIONAL_ONLY
+_REST = inspect.Parameter.VAR_KEYWORD
+_POSITIONAL = (_WHOLE, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def _read(read: Reader, value: Any, name: str) -> Any:
+    try:
+        return read(value)
+    except Mismatch as misfit:
+        misfit.lies_in(name)
+        raise
+
+
+def _flat(parameters: Sequence[inspect.Parameter], given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, those of `**rest` among them."""
+    flat = dict(given)
+    for parameter in parameters:
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            flat |= flat.pop(parameter.name, {})
+    for key in flat:
+        if key.startswith("_"):
+            raise JobSpecError(
+                f"payload.{key}", flat, "keys that begin with _ belong to the queue", "22023"
+            )
+    return flat
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__qualname__", repr(fn))
+
+
+def _evaluated(fn: Callable[..., Any], annotation: Any) -> Any:
+    """What an annotation of the function means, its strings looked up where the function stands.
+
+    One by one, so that names which only the context or the result needs may be missing.
+    """
+    plain = inspect.unwrap(fn)
+    alone = SimpleNamespace(
+        __annotations__={"it": annotation}, __type_params__=getattr(plain, "__type_params__", ())
+    )
+    names = getattr(plain, "__globals__", {})
+    return typing.get_type_hints(alone, names, include_extras=True)["it"]
+
+
+def _misses_a_name(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, NameError):
+        error = error.__context__
+    return error is not None
+
+
+def _is_context(fn: Callable[..., Any], parameter: inspect.Parameter) -> bool:
+    annotation = parameter.annotation
+    text = getattr(annotation, "__forward_arg__", annotation)
+    if isinstance(text, str):
+        # Without its argument, which may be imported for type checkers alone; so may the class.
+        text = text.partition("[")[0]
+        try:
+            annotation = _evaluated(fn, text)
+        except (NameError, AttributeError, TypeError, SyntaxError):
+            return text.rpartition(".")[2] == JobContext.__name__
+    return (typing.get_origin(annotation) or annotation) is JobContext
+
+
+def _check_parameters(fn: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> None:
+    name = _name(fn)
+    kinds = [parameter.kind for parameter in parameters]
+    if _looks_like_the_reference(parameters):
+        raise ConfigurationError(
+            f"{name}: a task is not called with (payload, helpers). Name the keys of the payload "
+            "as parameters, or take all of it as `def task(payload, /)`; the context comes first, "
+            "as `ctx: JobContext`"
+        )
+    if any(_is_context(fn, parameter) for parameter in parameters):
+        raise ConfigurationError(f"{name}: the JobContext must be the first parameter")
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        raise ConfigurationError(f"{name}: *args have no names, so they cannot be keys of JSON")
+    if _WHOLE in kinds and len(kinds) > 1:
+        raise ConfigurationError(
+            f"{name}: a positional-only parameter is the whole payload and stands alone"
+        )
+    for parameter in parameters:
+        if parameter.kind in _BY_NAME and parameter.name.startswith("_"):
+            raise ConfigurationError(
+                f"{name}: {parameter.name} would stay empty, as keys that begin with _ belong to "
+                "the queue"
+            )
+
+
+def _looks_like_the_reference(parameters: Sequence[inspect.Parameter]) -> bool:
+    bare = [each.name for each in parameters if each.annotation is inspect.Parameter.empty]
+    return "helpers" in bare or bare[:2] in (["payload", "ctx"], ["payload", "context"])

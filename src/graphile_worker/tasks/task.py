@@ -1,0 +1,172 @@
+"""Task: a function that can be called, and enqueued with the same arguments."""
+
+import asyncio
+import inspect
+import logging
+import sys
+import typing
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
+
+from graphile_worker.errors import ConfigurationError
+from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
+from graphile_worker.retries import Backoff
+from graphile_worker.tasks.context import Enqueuer
+from graphile_worker.tasks.signatures import PositionalSignature, Signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# A function is told the error and the job; None gives up.
+RetryPolicy = Backoff | Callable[[BaseException, Job], When | None]
+RunIn = Literal["loop", "thread", "process"]
+
+logger = logging.getLogger("graphile_worker")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskOptions:
+    """What a task's jobs get unless they are told otherwise, and how they run."""
+
+    queue_name: str | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    retry: RetryPolicy | None = None
+    timeout: timedelta | None = None
+    run_in: RunIn | None = None
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None and not isinstance(self.timeout, timedelta):
+            raise ConfigurationError(f"timeout must be a timedelta, got {self.timeout!r}")
+        if self.retry is not None and not (isinstance(self.retry, Backoff) or callable(self.retry)):
+            raise ConfigurationError(f"retry must be a Backoff or a function, got {self.retry!r}")
+        if self.run_in not in (None, *typing.get_args(RunIn)):
+            places = ", ".join(typing.get_args(RunIn))
+            raise ConfigurationError(f"run_in must be one of {places}, got {self.run_in!r}")
+
+    def of_jobs(self) -> dict[str, Any]:
+        """Those that each job gets."""
+        return {
+            "queue_name": self.queue_name,
+            "priority": self.priority,
+            "max_attempts": self.max_attempts,
+        }
+
+
+class Task(Generic[P, R]):
+    """A function that can be called, and enqueued with the same arguments."""
+
+    def __init__(
+        self,
+        identifier: str,
+        fn: Callable[..., R],
+        options: TaskOptions,
+        find_enqueuer: Callable[[], Enqueuer],
+        signature: Signature | PositionalSignature | None = None,
+    ) -> None:
+        JobSpec(identifier, **options.of_jobs())  # refuses what could not be enqueued
+        self.identifier = identifier
+        self.fn = fn
+        self.options = options
+        self.signature = signature or Signature(fn)
+        self.is_async = _is_async(fn)
+        self._find_enqueuer = find_enqueuer
+        self._using: dict[str, Any] = {}
+        self._conn: object = None
+
+    @property
+    def runs_on_loop(self) -> bool:
+        """On the event loop, rather than in a thread?"""
+        return self.is_async or self.options.run_in == "loop"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the plain function, here and now."""
+        return self.fn(*args, **kwargs)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Add a job that will call the function with these arguments."""
+        warn_if_in_loop(self.identifier)
+        return self._find_enqueuer().enqueue(self.spec(*args, **kwargs), self._conn)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """`enqueue` for async code."""
+        return await self._find_enqueuer().aenqueue(self.spec(*args, **kwargs), self._conn)
+
+    def spec(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec:
+        """The job as a value, for `add_jobs`."""
+        given = {**self.options.of_jobs(), **self._using}
+        return JobSpec(self.identifier, self.signature.payload(args, kwargs), **given)
+
+    def using(
+        self,
+        *,
+        conn: object = None,
+        queue_name: str | None = None,
+        run_at: When | None = None,
+        max_attempts: int | None = None,
+        priority: int | None = None,
+        job_key: str | None = None,
+        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
+        flags: Collection[str] | None = None,
+    ) -> Self:
+        """The same task, its jobs with these options; `conn` joins a transaction of yours."""
+        options: dict[str, Any] = {
+            "queue_name": queue_name,
+            "run_at": run_at,
+            "max_attempts": max_attempts,
+            "priority": priority,
+            "job_key": job_key,
+            "job_key_mode": job_key_mode,
+            "flags": flags,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        JobSpec(self.identifier, **given)  # bad options are refused where they are written
+        copy = self._copy()
+        copy._using = {**self._using, **given}
+        copy._conn = self._conn if conn is None else conn
+        return copy
+
+    def named(self, identifier: str) -> Self:
+        """The same task under another identifier, such as the place of its file."""
+        copy = self._copy()
+        copy.identifier = identifier
+        return copy
+
+    def _copy(self) -> Self:
+        copy = type(self).__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        return copy
+
+    def __repr__(self) -> str:
+        return f"<Task {self.identifier}>"
+
+
+def positional_task(identifier: str, fn: Callable[..., Any]) -> Task[..., Any]:
+    """A function of a tasks folder or a mapping, called as the reference calls its own."""
+
+    def nobody() -> Enqueuer:
+        raise ConfigurationError(f"task {identifier!r} belongs to no app: add its jobs by name")
+
+    return Task(identifier, fn, TaskOptions(), nobody, PositionalSignature(fn))
+
+
+def _is_async(fn: Callable[..., Any]) -> bool:
+    # An object with an async __call__ is called like an async function.
+    call = getattr(type(fn), "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
+
+
+_warned: set[tuple[str, int]] = set()
+
+
+def warn_if_in_loop(identifier: str) -> None:
+    """Say once for each place that it blocks an event loop."""
+    if asyncio._get_running_loop() is None:
+        return
+    caller = sys._getframe(2)
+    place = (caller.f_code.co_filename, caller.f_lineno)
+    if place not in _warned:
+        _warned.add(place)
+        logger.warning("%s:%s blocks the event loop: await %s.aenqueue(…)", *place, identifier)

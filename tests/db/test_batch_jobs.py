@@ -1,0 +1,189 @@
+"""A batch on a real database: what failed of it stays, and nothing else."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from graphile_worker import App, Backoff, Hooks, JobContext, PartialFailure, WorkerOptions
+from graphile_worker.events import JobErrored, JobFailed
+from graphile_worker.runner import run_once
+
+ROW = "select payload, attempts, last_error, locked_by from :schema._private_jobs"
+
+
+@pytest.fixture
+async def app(database):
+    async with App(database.dsn, schema=database.schema) as app:
+        yield app
+
+
+@pytest.fixture
+def run(database, app):
+    async def run(tasks: Any = app, hooks: Hooks | None = None) -> int:
+        options = WorkerOptions(schema=database.schema)
+        return await run_once(database.dsn, tasks, options=options, hooks=hooks)
+
+    return run
+
+
+def is_odd(number: int) -> BaseException | None:
+    return ValueError(f"{number} is odd") if number % 2 else None
+
+
+def answering(app: App, form: str) -> Any:
+    """The same batch task, however it is written."""
+
+    async def by_list(items: list[int]) -> list[BaseException | None]:
+        return [is_odd(each) for each in items]
+
+    async def by_raising(ctx: JobContext, items: list[int]) -> None:
+        raise PartialFailure({at: e for at, n in enumerate(items) if (e := is_odd(n))})
+
+    def in_thread(items: list[int]) -> list[BaseException | None]:
+        return [is_odd(each) for each in items]
+
+    def raising_in_thread(ctx: JobContext, items: list[int]) -> None:
+        raise PartialFailure({at: e for at, n in enumerate(items) if (e := is_odd(n))})
+
+    return app.batch_task(name="numbers")(locals()[form])
+
+
+each_form = pytest.mark.parametrize(
+    "form", ["by_list", "by_raising", "in_thread", "raising_in_thread"]
+)
+
+
+@pytest.mark.feature("F61", "F120")
+@each_form
+async def test_only_the_failed_items_are_left_for_the_next_attempt(app, run, sql, form):
+    await answering(app, form).aenqueue([1, 2, 3, 4])
+
+    await run()
+
+    assert sql.run(ROW) == [([1, 3], 1, "Batch failures:\n1 is odd\n3 is odd", None)]
+
+
+@each_form
+async def test_a_batch_without_failures_is_done(app, run, sql, form):
+    await answering(app, form).aenqueue([2, 4])
+
+    await run()
+
+    assert sql.run(ROW) == []
+
+
+@each_form
+async def test_a_batch_of_failures_alone_stays_as_it_was(app, run, sql, form):
+    await answering(app, form).aenqueue([1, 3])
+
+    await run()
+
+    assert sql.run(ROW) == [([1, 3], 1, "Batch failures:\n1 is odd\n3 is odd", None)]
+
+
+async def test_what_else_a_batch_raises_is_about_all_items(app, run, sql):
+    @app.batch_task
+    async def broken(items: list[int]) -> None:
+        raise ValueError("nothing works")
+
+    await broken.aenqueue([1, 2])
+    await run()
+
+    [(payload, attempts, error, _)] = sql.run(ROW)
+    assert (payload, attempts) == ([1, 2], 1)
+    assert error.startswith("ValueError: nothing works\n")
+
+
+async def test_an_item_that_cannot_be_read_fails_alone(app, run, sql):
+    seen = []
+
+    @app.batch_task
+    async def numbers(items: list[int]) -> None:
+        seen.extend(items)
+
+    await app.aadd_job("numbers", [1, "two", 3])
+    await run()
+
+    assert seen == [1, 3]
+    error = "Batch failures:\n[1]: expected int, got str"
+    assert sql.run(ROW) == [(["two"], 1, error, None)]
+
+
+async def test_the_next_attempts_are_for_what_is_left_and_attempts_are_shared(app, run, sql):
+    seen = []
+
+    @app.batch_task(retry=Backoff(base=timedelta(0)), max_attempts=3)
+    async def shrinking(items: list[int]) -> list[BaseException | None]:
+        seen.append(list(items))
+        return [None if each == items[0] else ValueError("later") for each in items]
+
+    await shrinking.aenqueue([1, 2, 3, 4])
+    await run()
+
+    assert seen == [[1, 2, 3, 4], [2, 3, 4], [3, 4]]
+    assert sql.run(ROW) == [([4], 3, "Batch failures:\nlater", None)]
+
+
+async def test_events_carry_the_errors_of_the_items(app, run):
+    hooks = Hooks()
+    heard: list[JobErrored | JobFailed] = []
+    hooks.on(JobErrored)(heard.append)
+    hooks.on(JobFailed)(heard.append)
+    await answering(app, "by_list").using(max_attempts=1).aenqueue([1, 2, 3])
+
+    await run(hooks=hooks)
+
+    errored, failed = heard
+    for event in (errored, failed):
+        assert isinstance(event.error, PartialFailure)
+        assert [str(each) for each in event.batch_job_errors] == ["1 is odd", "3 is odd"]
+
+
+@pytest.mark.feature("F120")
+async def test_a_task_of_a_mapping_may_leave_outcomes_to_be_awaited(app, run, sql):
+    async def later(number: int) -> None:
+        await asyncio.sleep(0)
+        if (error := is_odd(number)) is not None:
+            raise error
+
+    async def numbers(payload: list[int]) -> list[Any]:
+        return [later(each) for each in payload]
+
+    await app.aadd_job("numbers", [1, 2, 3])
+    await run({"numbers": numbers})
+
+    assert sql.run(ROW) == [([1, 3], 1, "Batch failures:\n1 is odd\n3 is odd", None)]
+
+
+async def test_a_batch_that_ended_its_job_itself_is_done_whatever_it_answers(app, run, sql):
+    @app.batch_task
+    async def numbers(ctx: JobContext, items: list[int]) -> list[BaseException | None]:
+        async with ctx.transaction():
+            pass
+        return [ValueError("too late") for _ in items]
+
+    await numbers.aenqueue([1, 2])
+    await run()
+
+    assert sql.run(ROW) == []
+
+
+@pytest.mark.feature("F61")
+async def test_accumulated_items_wait_in_one_job(app, run, sql):
+    seen = []
+
+    @app.batch_task
+    async def track(items: list[int]) -> None:
+        seen.append(items)
+
+    for number in range(5):
+        await track.aaccumulate(number, key="k", within=timedelta(hours=1))
+    assert sql.value("select count(*) from :schema._private_jobs") == 1
+    assert sql.value("select run_at > now() + '50 min' from :schema._private_jobs")
+
+    sql.run("update :schema._private_jobs set run_at = now()")
+    await run()
+
+    assert seen == [[0, 1, 2, 3, 4]]

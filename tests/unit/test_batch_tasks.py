@@ -1,0 +1,214 @@
+"""Batch tasks: what is a function of items, and which of them it says have failed."""
+
+import pickle
+from datetime import timedelta
+from typing import Any, TypedDict
+
+import pytest
+
+from graphile_worker import BatchTask, ConfigurationError, JobContext, JobSpecError, PartialFailure
+from graphile_worker.jobs import JobSpec
+from graphile_worker.payloads import Mismatch
+from graphile_worker.tasks import Tasks
+from graphile_worker.tasks.batch import BatchSignature
+from graphile_worker.tasks.signatures import PositionalSignature
+
+TROUBLE = ValueError("trouble")
+
+
+class Point(TypedDict):
+    x: int
+
+
+async def points(items: list[Point]) -> None: ...
+
+
+def with_context(ctx: JobContext, items: list[int]) -> None: ...
+
+
+class Enqueuer:
+    """Keeps what it is asked to add."""
+
+    def __init__(self) -> None:
+        self.added: list[tuple[JobSpec, object]] = []
+
+    def enqueue(self, spec: JobSpec, conn: object = None) -> Any:
+        self.added.append((spec, conn))
+
+    async def aenqueue(self, spec: JobSpec, conn: object = None) -> Any:
+        self.added.append((spec, conn))
+
+
+@pytest.fixture
+def enqueuer(monkeypatch) -> Enqueuer:
+    it = Enqueuer()
+    monkeypatch.setattr(Tasks, "find_enqueuer", lambda self: it)
+    return it
+
+
+# What is one
+
+
+@pytest.mark.parametrize("fn", [points, with_context])
+def test_a_function_of_a_list_is_one_with_and_without_parentheses(fn):
+    tasks: Tasks[None] = Tasks(prefix="shop/")
+
+    bare, named = tasks.batch_task(fn), tasks.batch_task(name="other", max_attempts=3)(fn)
+
+    assert isinstance(bare, BatchTask)
+    assert isinstance(named, BatchTask)
+    assert [bare.identifier, named.identifier] == [f"shop/{fn.__name__}", "shop/other"]
+    assert named.options.max_attempts == 3
+    assert bare.fn is fn
+
+
+def none() -> None: ...
+
+
+def two(items: list[int], more: int = 0) -> None: ...
+
+
+def rest(**items: int) -> None: ...
+
+
+@pytest.mark.parametrize("fn", [none, two, rest])
+def test_any_other_function_is_refused_where_it_is_written(fn):
+    with pytest.raises(ConfigurationError, match="one parameter for its items"):
+        Tasks[None]().batch_task(fn)
+
+
+# Adding
+
+
+@pytest.mark.feature("F61")
+def test_items_become_one_job_whose_payload_is_an_array(enqueuer):
+    task = Tasks[None]().batch_task(points)
+
+    task.enqueue([{"x": 1}, {"x": 2}])
+    task.using(priority=3).enqueue(({"x": 3},))  # any sequence
+
+    assert [spec.payload for spec, _ in enqueuer.added] == [[{"x": 1}, {"x": 2}], [{"x": 3}]]
+    assert enqueuer.added[1][0].priority == 3
+
+
+@pytest.mark.parametrize("items", ["abc", {"x": 1}, 5, None])
+def test_what_is_no_list_is_refused(enqueuer, items):
+    with pytest.raises(JobSpecError, match="expected a list of items"):
+        Tasks[None]().batch_task(points).enqueue(items)
+
+
+def test_an_item_that_does_not_fit_is_refused_by_its_place(enqueuer):
+    items: Any = [{"x": 1}, {"x": "2"}]
+
+    with pytest.raises(JobSpecError, match=r"payload\[1\]\.x") as refused:
+        Tasks[None]().batch_task(points).enqueue(items)
+
+    assert isinstance(refused.value.__cause__, Mismatch)
+
+
+@pytest.mark.feature("F61")
+async def test_items_are_gathered_under_a_key_until_the_first_are_due(enqueuer):
+    task = Tasks[None]().batch_task(points)
+    within = timedelta(seconds=10)
+
+    task.using(queue_name="slow", conn="mine").accumulate(
+        {"x": 1}, {"x": 2}, key="k", within=within
+    )
+    await task.aaccumulate({"x": 3}, key="k", within=within, conn="yours")
+
+    (first, mine), (second, yours) = enqueuer.added
+    assert (first.payload, second.payload) == ([{"x": 1}, {"x": 2}], [{"x": 3}])
+    for spec in (first, second):
+        assert (spec.job_key, spec.job_key_mode, spec.run_at) == ("k", "preserve_run_at", within)
+    assert (first.queue_name, mine, yours) == ("slow", "mine", "yours")
+
+
+def test_a_window_is_a_timedelta(enqueuer):
+    wrong: Any = 10
+
+    with pytest.raises(ConfigurationError, match="within must be a timedelta, got 10"):
+        Tasks[None]().batch_task(points).accumulate({"x": 1}, key="k", within=wrong)
+
+
+# Reading
+
+
+def test_items_that_cannot_be_read_are_left_out_and_their_places_known():
+    signature = BatchSignature(with_context)
+
+    (context, items), kwargs = signature.call([1, "two", 3, None], "context")
+
+    assert (context, items, kwargs) == ("context", [1, 3], {})
+    errors = signature.item_errors([context, items], None)
+    assert [(at, str(error)) for at, error in errors.items()] == [
+        (1, "[1]: expected int, got str"),
+        (3, "[3]: expected int, got None"),
+    ]
+
+
+@pytest.mark.parametrize("payload", [{}, "text", 5])
+def test_a_payload_that_is_no_array_does_not_fit(payload):
+    with pytest.raises(Mismatch, match="expected an array of items"):
+        BatchSignature(points).call(payload, None)
+
+
+# Outcomes
+
+
+@pytest.mark.feature("F120")
+@pytest.mark.parametrize(
+    ("result", "failed"),
+    [
+        (None, {1}),
+        ([None, None], {1}),
+        ([None, TROUBLE], {1, 2}),
+        ((TROUBLE, TROUBLE), {0, 1, 2}),
+        (PartialFailure({1: TROUBLE}), {1, 2}),
+        (PartialFailure({7: TROUBLE}), {1}),
+    ],
+)
+def test_outcomes_are_those_of_the_items_that_were_given(result, failed):
+    signature = BatchSignature(with_context)
+    args, _ = signature.call([1, "two", 3], None)
+
+    assert set(signature.item_errors(args, result)) == failed
+
+
+@pytest.mark.feature("F120")
+def test_outcomes_of_another_number_are_a_warning_and_count_as_success(caplog):
+    signature = BatchSignature(with_context)
+    args, _ = signature.call([1, 2, 3], None)
+
+    assert signature.item_errors(args, [TROUBLE]) == {}
+    assert "a batch of 3 items has 1 outcomes" in caplog.text
+
+
+@pytest.mark.feature("F120")
+@pytest.mark.parametrize(
+    ("payload", "result", "failed"),
+    [
+        ([1, 2], [None, TROUBLE], {1}),
+        ([1, 2], PartialFailure({0: TROUBLE}), {0}),
+        ([1, 2], "anything", set()),
+        ([1, 2], None, set()),
+        ({"a": 1}, [TROUBLE], set()),
+    ],
+)
+def test_a_task_called_as_the_reference_calls_its_own_is_one_if_it_answers_so(
+    payload, result, failed
+):
+    signature = PositionalSignature(lambda payload, ctx: None)
+    args, _ = signature.call(payload, None)
+
+    assert set(signature.item_errors(args, result)) == failed
+
+
+# PartialFailure
+
+
+def test_a_partial_failure_says_what_the_reference_says():
+    failure = PartialFailure({5: ValueError("second"), 2: KeyError(), 1: ValueError("first")})
+
+    assert list(failure.errors) == [1, 2, 5]
+    assert str(failure) == "Batch failures:\nfirst\nKeyError\nsecond"
+    assert str(pickle.loads(pickle.dumps(failure))) == str(failure)
