@@ -187,3 +187,22 @@ async def test_accumulated_items_wait_in_one_job(app, run, sql):
     await run()
 
     assert seen == [[0, 1, 2, 3, 4]]
+
+
+@pytest.mark.feature("F81")
+@pytest.mark.parametrize("window", ["fixed", "rolling"])
+async def test_a_window_ends_after_its_first_item_or_after_its_last(app, sql, window):
+    @app.batch_task
+    async def track(items: list[int]) -> None: ...
+
+    hour = timedelta(hours=1)
+    jobs = []
+    for number in (1, 2):
+        if window == "fixed":
+            jobs.append(await track.aaccumulate(number, key="k", within=hour))
+        else:
+            jobs.append(await track.using(job_key="k", run_at=hour).aenqueue([number]))
+
+    first, second = jobs
+    assert (first.id, second.payload) == (second.id, [1, 2])
+    assert (second.run_at == first.run_at) == (window == "fixed")
