@@ -40,8 +40,7 @@ class PartialFailure(JobSignal):
         super().__init__(self.errors)
 
     def __str__(self) -> str:
-        messages = [str(error) or type(error).__name__ for error in self.errors.values()]
-        return "\n".join(["Batch failures:", *messages])
+        return "\n".join(["Batch failures:", *map(_message, self.errors.values())])
 
 
 class Snooze(JobSignal):
@@ -84,7 +83,9 @@ class Backoff:
 
     def delay(self, error: BaseException, attempts: int) -> timedelta | None:
         """How long the next attempt waits after that many; None to give up."""
-        if isinstance(error, self.give_up_on) or not isinstance(error, self.retry_on):
+        # Of a batch, each item's; one that may be tried again is enough.
+        errors = error.errors.values() if isinstance(error, PartialFailure) else [error]
+        if all(self._gives_up_on(each) for each in errors):
             return None
         spread = 1 + self.jitter * (2 * random.random() - 1)
         try:
@@ -92,8 +93,18 @@ class Backoff:
         except OverflowError:
             return self.max
 
+    def _gives_up_on(self, error: BaseException) -> bool:
+        return isinstance(error, self.give_up_on) or not isinstance(error, self.retry_on)
+
     def _grown(self, attempts: int) -> timedelta:
         return self.base * self.factor ** (attempts - 1) if self.base else self.base
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return type(error).__name__
 
 
 def _checked(delay: datetime | timedelta) -> datetime | timedelta:

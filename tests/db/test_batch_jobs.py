@@ -157,17 +157,108 @@ async def test_a_task_of_a_mapping_may_leave_outcomes_to_be_awaited(app, run, sq
     assert sql.run(ROW) == [([1, 3], 1, "Batch failures:\n1 is odd\n3 is odd", None)]
 
 
-async def test_a_batch_that_ended_its_job_itself_is_done_whatever_it_answers(app, run, sql):
+async def test_a_batch_cannot_end_its_job_itself(app, run, sql):
     @app.batch_task
-    async def numbers(ctx: JobContext, items: list[int]) -> list[BaseException | None]:
+    async def numbers(ctx: JobContext, items: list[int]) -> None:
         async with ctx.transaction():
             pass
-        return [ValueError("too late") for _ in items]
 
     await numbers.aenqueue([1, 2])
     await run()
 
-    assert sql.run(ROW) == []
+    [(payload, _, error, _)] = sql.run(ROW)
+    assert payload == [1, 2]
+    assert "use ctx.connection() in a batch task" in error
+
+
+async def test_what_a_task_does_to_its_items_does_not_change_those_that_stay(app, run, sql):
+    @app.batch_task
+    async def numbers(items: list[dict[str, int]]) -> list[BaseException | None]:
+        outcomes = [is_odd(each["n"]) for each in items]
+        while items:
+            items.pop()["n"] = 99
+        return outcomes
+
+    await numbers.aenqueue([{"n": 1}, {"n": 2}])
+    await run()
+
+    assert [payload for payload, *_ in sql.run(ROW)] == [[{"n": 1}]]
+
+
+@pytest.mark.parametrize("errors", [{2: ValueError()}, {-1: ValueError()}])
+async def test_a_failure_of_an_item_that_is_not_there_is_about_all(app, run, sql, errors):
+    @app.batch_task
+    async def numbers(items: list[int]) -> None:
+        raise PartialFailure(errors)
+
+    await numbers.aenqueue([1, 2])
+    await run()
+
+    [(payload, _, error, _)] = sql.run(ROW)
+    assert (payload, "there is no item" in error) == ([1, 2], True)
+
+
+@pytest.mark.parametrize("by", ["task", "mapping"])
+async def test_a_partial_failure_of_what_is_no_batch_is_a_failure(app, run, sql, by):
+    async def whole(payload: dict[str, int], /) -> None:
+        raise PartialFailure({0: ValueError()})
+
+    app.task(name="whole")(whole)
+    await app.aadd_job("whole", {"a": 1})
+    await run(app if by == "task" else {"whole": whole})
+
+    [(_, attempts, error, _)] = sql.run(ROW)
+    assert (attempts, "PartialFailure is for batches" in error) == (1, True)
+
+
+async def test_outcomes_that_nobody_awaits_fail_all(app, run, sql):
+    async def handle(number: int) -> None: ...
+
+    def numbers(payload: list[int]) -> list[Any]:
+        return [handle(each) for each in payload]
+
+    await app.aadd_job("numbers", [1, 2])
+    await run({"numbers": numbers})
+
+    [(payload, _, error, _)] = sql.run(ROW)
+    assert (payload, "make the task async def" in error) == ([1, 2], True)
+
+
+async def test_an_outcome_that_ends_the_program_or_cannot_be_told_fails_its_item_alone(
+    app, run, sql
+):
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    async def leave(number: int) -> None:
+        if number == 1:
+            raise SystemExit(3)
+        if number == 2:
+            raise Mute
+
+    async def numbers(payload: list[int]) -> tuple[Any, ...]:
+        return tuple(leave(each) for each in payload)
+
+    await app.aadd_job("numbers", [1, 2, 3])
+    await run({"numbers": numbers})
+
+    assert sql.run(ROW) == [([1, 2], 1, "Batch failures:\n3\nMute", None)]
+
+
+async def test_a_policy_gives_up_only_if_it_would_on_every_item(app, run, sql):
+    @app.batch_task(retry=Backoff(base=timedelta(0), retry_on=(ConnectionError,)))
+    async def numbers(ctx: JobContext, items: list[int]) -> list[BaseException | None]:
+        if ctx.job.attempts == 1:
+            return [ConnectionError(), ValueError("no")]
+        return [None if each == 1 else ValueError("no") for each in items]
+
+    await numbers.aenqueue([1, 2])
+    await run()
+
+    [(payload, attempts, error, _)] = sql.run(ROW)
+    assert (payload, error) == ([2], "Batch failures:\nno")
+    assert attempts == 25
 
 
 @pytest.mark.feature("F61")

@@ -1,6 +1,7 @@
 """Batch tasks: what is a function of items, and which of them it says have failed."""
 
 import pickle
+from collections import deque
 from datetime import timedelta
 from typing import Any, TypedDict
 
@@ -71,7 +72,10 @@ def two(items: list[int], more: int = 0) -> None: ...
 def rest(**items: int) -> None: ...
 
 
-@pytest.mark.parametrize("fn", [none, two, rest])
+def defaulted(items: list[int] = []) -> None: ...  # noqa: B006
+
+
+@pytest.mark.parametrize("fn", [none, two, rest, defaulted])
 def test_any_other_function_is_refused_where_it_is_written(fn):
     with pytest.raises(ConfigurationError, match="one parameter for its items"):
         Tasks[None]().batch_task(fn)
@@ -139,11 +143,19 @@ def test_items_that_cannot_be_read_are_left_out_and_their_places_known():
     (context, items), kwargs = signature.call([1, "two", 3, None], "context")
 
     assert (context, items, kwargs) == ("context", [1, 3], {})
-    errors = signature.item_errors([context, items], None)
-    assert [(at, str(error)) for at, error in errors.items()] == [
-        (1, "[1]: expected int, got str"),
-        (3, "[3]: expected int, got None"),
-    ]
+    assert errors_of(signature, [context, items], None) == {
+        1: "[1]: expected int, got str",
+        3: "[3]: expected int, got None",
+    }
+
+
+def test_where_no_item_fits_there_is_nothing_to_call_it_with():
+    with pytest.raises(Mismatch, match=r"^\[0\]: expected int, got str; no other item fits either"):
+        BatchSignature(with_context).call(["one", "two"], None)
+
+
+def test_no_items_at_all_are_fine():
+    assert BatchSignature(points).call([], None) == ([[]], {})
 
 
 @pytest.mark.parametrize("payload", [{}, "text", 5])
@@ -155,6 +167,13 @@ def test_a_payload_that_is_no_array_does_not_fit(payload):
 # Outcomes
 
 
+def errors_of(signature: Any, args: list[Any], result: Any) -> dict[int, str]:
+    batch = signature.batch(args)
+    failed = isinstance(result, PartialFailure)
+    errors = batch.errors_of(result) if failed else batch.errors_in(result)
+    return {at: str(error) for at, error in errors.items()}
+
+
 @pytest.mark.feature("F120")
 @pytest.mark.parametrize(
     ("result", "failed"),
@@ -163,15 +182,17 @@ def test_a_payload_that_is_no_array_does_not_fit(payload):
         ([None, None], {1}),
         ([None, TROUBLE], {1, 2}),
         ((TROUBLE, TROUBLE), {0, 1, 2}),
+        (deque([TROUBLE, None]), {0, 1}),
+        ("ab", {1}),
         (PartialFailure({1: TROUBLE}), {1, 2}),
-        (PartialFailure({7: TROUBLE}), {1}),
+        (PartialFailure({}), {1}),
     ],
 )
 def test_outcomes_are_those_of_the_items_that_were_given(result, failed):
     signature = BatchSignature(with_context)
     args, _ = signature.call([1, "two", 3], None)
 
-    assert set(signature.item_errors(args, result)) == failed
+    assert set(errors_of(signature, args, result)) == failed
 
 
 @pytest.mark.feature("F120")
@@ -179,28 +200,32 @@ def test_outcomes_of_another_number_are_a_warning_and_count_as_success(caplog):
     signature = BatchSignature(with_context)
     args, _ = signature.call([1, 2, 3], None)
 
-    assert signature.item_errors(args, [TROUBLE]) == {}
+    assert errors_of(signature, args, [TROUBLE]) == {}
     assert "a batch of 3 items has 1 outcomes" in caplog.text
 
 
 @pytest.mark.feature("F120")
 @pytest.mark.parametrize(
-    ("payload", "result", "failed"),
+    ("result", "failed"),
     [
-        ([1, 2], [None, TROUBLE], {1}),
-        ([1, 2], PartialFailure({0: TROUBLE}), {0}),
-        ([1, 2], "anything", set()),
-        ([1, 2], None, set()),
-        ({"a": 1}, [TROUBLE], set()),
+        ([None, TROUBLE], {1}),
+        (PartialFailure({0: TROUBLE}), {0}),
+        ("anything", set()),
+        (None, set()),
     ],
 )
-def test_a_task_called_as_the_reference_calls_its_own_is_one_if_it_answers_so(
-    payload, result, failed
-):
+def test_a_task_called_as_the_reference_calls_its_own_is_one_if_it_answers_so(result, failed):
     signature = PositionalSignature(lambda payload, ctx: None)
-    args, _ = signature.call(payload, None)
+    args, _ = signature.call([1, 2], None)
 
-    assert set(signature.item_errors(args, result)) == failed
+    assert set(errors_of(signature, args, result)) == failed
+
+
+def test_a_payload_that_is_no_array_is_no_batch():
+    signature = PositionalSignature(lambda payload: None)
+
+    assert signature.batch([{"a": 1}]) is None
+    assert signature.batch([]) is None
 
 
 # PartialFailure
@@ -212,3 +237,10 @@ def test_a_partial_failure_says_what_the_reference_says():
     assert list(failure.errors) == [1, 2, 5]
     assert str(failure) == "Batch failures:\nfirst\nKeyError\nsecond"
     assert str(pickle.loads(pickle.dumps(failure))) == str(failure)
+
+
+def test_a_recurring_task_is_no_batch():
+    tasks: Tasks[None] = Tasks()
+
+    with pytest.raises(ConfigurationError, match="expected an array of items"):
+        tasks.cron("* * * * *")(tasks.batch_task(points))

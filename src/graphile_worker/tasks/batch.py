@@ -11,7 +11,8 @@ from graphile_worker.errors import ConfigurationError, JobSpecError
 from graphile_worker.jobs import Job, JobSpec
 from graphile_worker.payloads import Mismatch, encode
 from graphile_worker.tasks.context import JobContext
-from graphile_worker.tasks.signatures import Signature, errors_in
+from graphile_worker.tasks.outcomes import Batch
+from graphile_worker.tasks.signatures import Signature, function_name
 from graphile_worker.tasks.task import Task, warn_if_in_loop
 
 if sys.version_info >= (3, 13):
@@ -31,7 +32,7 @@ class BatchTask(Task[[Sequence[Item]], Any], Generic[Item]):
 
     def accumulate(self, *items: Item, key: str, within: timedelta, conn: object = None) -> Job:
         """Put items into the job of that key that waits, or else into a new one that runs then."""
-        warn_if_in_loop(self.identifier)
+        warn_if_in_loop(f"{self.identifier}.aaccumulate")
         spec = self._gathering(items, key, within)
         return self._find_enqueuer().enqueue(spec, self._conn if conn is None else conn)
 
@@ -55,7 +56,7 @@ class Items(list[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.positions: list[int] = []
+        self.places: list[int] = []
         self.errors: dict[int, Mismatch] = {}
 
 
@@ -64,11 +65,11 @@ class BatchSignature(Signature):
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         super().__init__(fn)
-        kinds = [each.kind for each in self._parameters]
-        if len(kinds) != 1 or kinds[0] not in _ONE:
-            name = getattr(fn, "__qualname__", repr(fn))
+        found = [(each.kind in _ONE, each.default is _REQUIRED) for each in self._parameters]
+        if found != [(True, True)]:
             raise ConfigurationError(
-                f"{name}: a batch task has one parameter for its items, after the context if any"
+                f"{function_name(fn)}: a batch task has one parameter for its items, without a "
+                "default, after the context if any"
             )
 
     def payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -87,12 +88,16 @@ class BatchSignature(Signature):
         if not isinstance(payload, list):
             kind = type(payload).__name__
             raise Mismatch("", f"expected an array of items, got {kind}")
-        return [self._read(payload)], {}
+        items = self._read(payload)
+        if payload and not items:
+            # Nothing to call the task with.
+            first = next(iter(items.errors.values()))
+            raise Mismatch(first.path, f"{first.reason}; no other item fits either")
+        return [items], {}
 
-    def item_errors(self, args: Sequence[Any], result: object) -> dict[int, BaseException]:
+    def batch(self, args: Sequence[Any]) -> Batch | None:
         items: Items = args[-1]
-        errors = errors_in(result, len(items))
-        return items.errors | {items.positions[at]: each for at, each in errors.items()}
+        return Batch(items.places, items.errors)
 
     def _read(self, payload: list[Any]) -> Items:
         read = self._resolved()[self._parameters[0].name]
@@ -105,11 +110,12 @@ class BatchSignature(Signature):
                 items.errors[position] = misfit
             else:
                 items.append(item)
-                items.positions.append(position)
+                items.places.append(position)
         return items
 
 
 _ONE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_REQUIRED = inspect.Parameter.empty
 
 
 class BatchDecorator(Generic[D]):

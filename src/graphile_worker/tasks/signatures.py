@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import logging
 import sys
 import typing
 from collections.abc import Callable, Sequence
@@ -11,10 +10,8 @@ from typing import Any
 
 from graphile_worker.errors import ConfigurationError, JobSpecError
 from graphile_worker.payloads import Mismatch, Reader, encode, reader
-from graphile_worker.retries import PartialFailure
 from graphile_worker.tasks.context import JobContext
-
-logger = logging.getLogger("graphile_worker")
+from graphile_worker.tasks.outcomes import Batch
 
 
 class Signature:
@@ -60,11 +57,9 @@ class Signature:
         args, kwargs = self.arguments(payload)
         return ([context, *args] if self.takes_context else args), kwargs
 
-    def item_errors(self, args: Sequence[Any], result: object) -> dict[int, BaseException]:
-        """Which items of a batch failed, by what the task returned: here there are no items."""
-        if isinstance(result, PartialFailure):
-            raise TypeError("PartialFailure is for tasks of batches: write @batch_task")
-        return {}
+    def batch(self, args: Sequence[Any]) -> Batch | None:
+        """The items among these arguments; here there are none."""
+        return None
 
     def arguments(self, payload: Any) -> tuple[list[Any], dict[str, Any]]:
         """The arguments for a call with that payload; raises Mismatch where it does not fit.
@@ -111,7 +106,7 @@ class Signature:
         try:
             return reader(_evaluated(self._fn, parameter.annotation))
         except (ConfigurationError, NameError, AttributeError, TypeError, SyntaxError) as error:
-            where = f"{_name(self._fn)}, parameter {parameter.name}"
+            where = f"{function_name(self._fn)}, parameter {parameter.name}"
             raise ConfigurationError(f"{where}: {error}") from error
 
 
@@ -141,26 +136,9 @@ class PositionalSignature:
     def call(self, payload: Any, context: Any) -> tuple[list[Any], dict[str, Any]]:
         return [payload, context][: self._takes], {}
 
-    def item_errors(self, args: Sequence[Any], result: object) -> dict[int, BaseException]:
-        """An array is a batch if the task answers with another, as in the reference."""
-        if not args or not isinstance(args[0], list):
-            return {}
-        return errors_in(result, len(args[0]))
-
-
-def errors_in(result: object, count: int) -> dict[int, BaseException]:
-    """Which of so many items failed, by what a task returned or raised."""
-    if isinstance(result, PartialFailure):
-        return {at: error for at, error in result.errors.items() if 0 <= at < count}
-    if not isinstance(result, list | tuple):
-        return {}
-    if len(result) != count:
-        # As in the reference, which cannot know whose outcomes these are either.
-        logger.warning(
-            "a batch of %s items has %s outcomes: all items count as done", count, len(result)
-        )
-        return {}
-    return {at: each for at, each in enumerate(result) if isinstance(each, BaseException)}
+    def batch(self, args: Sequence[Any]) -> Batch | None:
+        """An array is a batch, as in the reference; if the task answers with an array too."""
+        return Batch(range(len(args[0]))) if args and isinstance(args[0], list) else None
 
 
 _WHOLE = inspect.Parameter.POSITIONAL_ONLY
@@ -191,7 +169,7 @@ def _flat(parameters: Sequence[inspect.Parameter], given: dict[str, Any]) -> dic
     return flat
 
 
-def _name(fn: Callable[..., Any]) -> str:
+def function_name(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__qualname__", repr(fn))
 
 
@@ -228,7 +206,7 @@ def _is_context(fn: Callable[..., Any], parameter: inspect.Parameter) -> bool:
 
 
 def _check_parameters(fn: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> None:
-    name = _name(fn)
+    name = function_name(fn)
     kinds = [parameter.kind for parameter in parameters]
     if _looks_like_the_reference(parameters):
         raise ConfigurationError(

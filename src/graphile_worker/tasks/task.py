@@ -87,7 +87,7 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Add a job that will call the function with these arguments."""
-        warn_if_in_loop(self.identifier)
+        warn_if_in_loop(f"{self.identifier}.aenqueue")
         return self._find_enqueuer().enqueue(self.spec(*args, **kwargs), self._conn)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
@@ -161,7 +161,7 @@ def _is_async(fn: Callable[..., Any]) -> bool:
 _warned: set[tuple[str, int]] = set()
 
 
-def warn_if_in_loop(identifier: str) -> None:
+def warn_if_in_loop(instead: str) -> None:
     """Say once for each place that it blocks an event loop."""
     if asyncio._get_running_loop() is None:
         return
@@ -169,4 +169,4 @@ def warn_if_in_loop(identifier: str) -> None:
     place = (caller.f_code.co_filename, caller.f_lineno)
     if place not in _warned:
         _warned.add(place)
-        logger.warning("%s:%s blocks the event loop: await %s.aenqueue(…)", *place, identifier)
+        logger.warning("%s:%s blocks the event loop: await %s(…)", *place, instead)

@@ -85,6 +85,8 @@ class Context:
     """Was the job handed back while it still ran? Then its end does not matter any more."""
     lost = False
     """Does somebody else have the job, perhaps? A request to give up."""
+    has_items = False
+    """Is it a batch? Then what fails of it has to stay, and its task cannot end the job."""
     dropped = False
     """Did this pool take the job again? Then what comes of this run must not be written."""
 
@@ -177,6 +179,7 @@ class Context:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
         """A transaction that also ends the job: its effects happen exactly once, or not at all."""
+        _refuse_items(self)
         async with self._around.database.transaction() as connection:
             yield connection.raw
             self.ending = True
@@ -243,6 +246,7 @@ class BlockingContext:
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         """A transaction that also ends the job: its effects happen exactly once, or not at all."""
+        _refuse_items(self._context)
         with self._database().transaction() as connection:
             yield connection.raw
             self._context.ending = True
@@ -258,6 +262,14 @@ class BlockingContext:
         if self._around.blocking_database is None:
             raise _nothing_blocking()
         return self._around.blocking_database
+
+
+def _refuse_items(context: Context) -> None:
+    if context.has_items:
+        raise TypeError(
+            "ctx.transaction() would end the job with all its items, also those that fail: use "
+            "ctx.connection() in a batch task"
+        )
 
 
 def _seconds(duration: timedelta | None) -> float | None:

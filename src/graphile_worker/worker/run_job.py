@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import inspect
+import json
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -17,6 +18,7 @@ from graphile_worker.payloads import encode
 from graphile_worker.retries import Backoff, Discard, PartialFailure, Retry, Snooze
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.tasks import Task
+from graphile_worker.tasks.outcomes import Batch, ItemErrors, is_listing
 from graphile_worker.worker.context import Context
 from graphile_worker.worker.outcomes import (
     Completed,
@@ -28,8 +30,8 @@ from graphile_worker.worker.outcomes import (
 )
 from graphile_worker.worker.threads import Threads
 
-# By the index of the item.
-ItemErrors = dict[int, BaseException]
+# Of nearly all jobs.
+NO_ERRORS: ItemErrors = {}
 
 
 async def run_job(
@@ -59,7 +61,7 @@ async def run_job(
         raise
     except BaseException as error:
         return _failed(task, context, error)
-    if errors and not context.written:
+    if errors:
         return _partly_failed(task, context, errors)
     return Written(held) if context.written else Completed(held)
 
@@ -70,52 +72,72 @@ async def _run_on_loop(
     # Read here, so that a payload that cannot be read fails this job alone.
     given = context if task.is_async else context.blocking
     args, kwargs = task.signature.call(context.held.job.payload, given)
-    result: object
+    batch = task.signature.batch(args)
+    context.has_items = batch is not None
     try:
         if hooks.wraps(RunningJob):
             async with hooks.around_async(_running(context)):
                 result = await _call(task, context, args, kwargs)
         else:
             result = await _call(task, context, args, kwargs)
+        if batch is None:
+            return NO_ERRORS
+        return batch.errors_in(await _settled(result) if task.is_async else result)
     except PartialFailure as failure:
-        result = failure
-    return task.signature.item_errors(args, result)
+        return _errors_of(batch, failure)
 
 
 async def _call(
     task: Task[..., Any], context: Context, args: list[Any], kwargs: dict[str, Any]
 ) -> object:
     result = task.fn(*args, **kwargs)
-    if not task.is_async:
-        _refuse_unrun(result)
-        return result
-    result = await result
-    return await _settled(result) if type(result) is list else result
+    if task.is_async:
+        return await result
+    _refuse_unrun(result)
+    return result
 
 
-async def _settled(results: list[Any]) -> list[Any]:
+async def _settled(result: object) -> object:
     """Outcomes of items may still have to be awaited, as promises of the reference's tasks."""
-    waiting = [at for at, each in enumerate(results) if inspect.isawaitable(each)]
-    ended = await asyncio.gather(*(results[at] for at in waiting), return_exceptions=True)
-    settled = list(results)
-    for at, outcome in zip(waiting, ended, strict=True):
-        settled[at] = outcome
-    return settled
+    if not is_listing(result):
+        return result
+    return await asyncio.gather(*map(_ended, result))
+
+
+async def _ended(outcome: object) -> object:
+    if not inspect.isawaitable(outcome):
+        return outcome
+    try:
+        return await outcome
+    except asyncio.CancelledError as error:
+        if _is_being_cancelled():
+            raise
+        return error
+    except BaseException as error:
+        # Whatever it is: it would end the loop.
+        return error
 
 
 async def _run_in_thread(
     task: Task[..., Any], context: Context, threads: Threads, hooks: Hooks
 ) -> ItemErrors:
     args, kwargs = task.signature.call(context.job.payload, context.blocking)
-    result: object
+    batch = task.signature.batch(args)
+    context.has_items = batch is not None
     try:
         async with hooks.around_thread(_running(context)) as in_thread:
             call = partial(task.fn, *args, **kwargs)
             run = contextvars.copy_context().run
             result = await threads.run(partial(run, _run_here, call, in_thread, context))
+        return NO_ERRORS if batch is None else batch.errors_in(result)
     except PartialFailure as failure:
-        result = failure
-    return task.signature.item_errors(args, result)
+        return _errors_of(batch, failure)
+
+
+def _errors_of(batch: Batch | None, failure: PartialFailure) -> ItemErrors:
+    if batch is None:
+        raise TypeError("PartialFailure is for batches: this payload is no array") from failure
+    return batch.errors_of(failure)
 
 
 def _running(context: Context) -> RunningJob:
@@ -163,12 +185,16 @@ def _asked(held: HeldJob, signal: Snooze | Retry | Discard) -> Outcome:
 
 def _partly_failed(task: Task[..., Any], context: Context, errors: ItemErrors) -> Outcome:
     """Only what failed of a batch is tried again."""
-    outcome = _failed(task, context, PartialFailure(errors))
-    if isinstance(outcome, Failed) and len(errors) < len(context.job.payload):
-        items = [context.job.payload[at] for at in sorted(errors)]
-        # Numbers that JSON has and Python has not stay where they are, and the rest with them.
-        with suppress(JobSpecError):
-            outcome.left = encode(items)
+    failure = PartialFailure(errors)
+    failure.__cause__ = BaseExceptionGroup("of its items", list(failure.errors.values()))
+    outcome = _failed(task, context, failure)
+    if isinstance(outcome, Failed):
+        # Read anew, as the task may have changed what it was given.
+        items = json.loads(context.job.payload_text)
+        if len(errors) < len(items):
+            # Numbers that JSON has and Python has not stay where they are, and the rest with them.
+            with suppress(JobSpecError):
+                outcome.left = encode([items[at] for at in failure.errors])
     return outcome
 
 

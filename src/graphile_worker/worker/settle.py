@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 
@@ -38,8 +39,9 @@ from graphile_worker.worker.outcomes import (
 # The next job must run soon after a database is back.
 LONGEST_PAUSE = 0.6
 
-# Class of SQLSTATE.
+# Class of SQLSTATE; and of a time beyond the calendar.
 DATA_EXCEPTION = "22"
+OUT_OF_RANGE = "22008"
 
 
 class Settler:
@@ -160,8 +162,7 @@ class Settler:
                 delay = None if refused else when or self._interrupted_delay
                 return return_jobs(pool_id, [Return(job, delay)], queue, again=again)
             case Failed() | Snoozed() if refused:
-                left = outcome.left if isinstance(outcome, Failed) else None
-                failure = Failure(job, error_text(refused), payload=left)
+                failure = _refused(outcome, refused)
                 return fail_jobs(pool_id, [failure], queue, again=again)
             case Failed():
                 return fail_jobs(pool_id, [_failure(outcome)], queue, again=again)
@@ -176,6 +177,15 @@ def _failure(failed: Failed) -> Failure:
     is_of_items = isinstance(failed.error, PartialFailure)
     text = message_text(failed.error) if is_of_items else error_text(failed.error)
     return Failure(failed.held.job, text, failed.when, failed.give_up, failed.left)
+
+
+def _refused(outcome: Failed | Snoozed, error: Exception) -> Failure:
+    """The same without its message and its time, and without what is left if that may be it."""
+    failure = Failure(outcome.held.job, error_text(error))
+    if isinstance(outcome, Failed):
+        left = outcome.left if sqlstate_of(error) == OUT_OF_RANGE else None
+        return replace(failure, give_up=outcome.give_up, payload=left)
+    return failure
 
 
 def _is_refusal(error: Exception) -> bool:
