@@ -73,7 +73,8 @@ async def _run_on_loop(
     given = context if task.is_async else context.blocking
     args, kwargs = task.signature.call(context.held.job.payload, given)
     batch = task.signature.batch(args)
-    context.has_items = batch is not None
+    if batch is not None:
+        context.has_items = True
     try:
         if hooks.wraps(RunningJob):
             async with hooks.around_async(_running(context)):
@@ -123,7 +124,8 @@ async def _run_in_thread(
 ) -> ItemErrors:
     args, kwargs = task.signature.call(context.job.payload, context.blocking)
     batch = task.signature.batch(args)
-    context.has_items = batch is not None
+    if batch is not None:
+        context.has_items = True
     try:
         async with hooks.around_thread(_running(context)) as in_thread:
             call = partial(task.fn, *args, **kwargs)
