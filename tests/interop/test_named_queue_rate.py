@@ -63,6 +63,7 @@ async def rate_of_node(app: App, database: Any, sql: Any) -> float:
 
 
 @pytest.mark.feature("F91")
+@pytest.mark.alone
 @pytest.mark.once
 @pytest.mark.timeout(300)
 async def test_a_named_queue_runs_nearly_as_fast_as_one_worker_alone(app, database, sql, figure):

@@ -6,7 +6,5 @@ given as materialized (
     least($4::int, 2000) / 2 + 30 as few,
     $2::int[] as tasks,
     $3::text[] as flags,
-    coalesce($5::text::timestamptz, now()) as moment,
-    coalesce($6::int, -32768) as first_priority,
-    coalesce($7::text::timestamptz, '-infinity') as first_time
+    coalesce($5::text::timestamptz, now()) as moment
 )

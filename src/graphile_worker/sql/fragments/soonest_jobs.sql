@@ -12,9 +12,10 @@ soonest as (
       (jobs.flags ?| (select flags from given)) is not true as is_allowed
     from :schema._private_jobs as jobs
     where jobs.is_available = true
+      -- What these are makes no difference to the planner.
       and row(jobs.priority, jobs.run_at) >= row(
-        (select first_priority from given),
-        (select first_time from given)
+        coalesce($6::int, -32768),
+        coalesce($7::text::timestamptz, '-infinity')
       )
     order by jobs.priority, jobs.run_at
     limit 2550
