@@ -171,6 +171,17 @@ async def test_a_batch_cannot_end_its_job_itself(app, run, sql):
     assert "use ctx.connection() in a batch task" in error
 
 
+async def test_a_task_of_a_mapping_may_end_the_job_of_an_array_itself(app, run, sql):
+    async def numbers(payload: list[int], ctx: JobContext) -> None:
+        async with ctx.transaction():
+            pass
+
+    await app.aadd_job("numbers", [1, 2])
+    await run({"numbers": numbers})
+
+    assert sql.run(ROW) == []
+
+
 async def test_what_a_task_does_to_its_items_does_not_change_those_that_stay(app, run, sql):
     @app.batch_task
     async def numbers(items: list[dict[str, int]]) -> list[BaseException | None]:

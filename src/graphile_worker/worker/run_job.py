@@ -17,7 +17,7 @@ from graphile_worker.jobs import Job, When, check_when
 from graphile_worker.payloads import encode
 from graphile_worker.retries import Backoff, Discard, PartialFailure, Retry, Snooze
 from graphile_worker.sql.holding import HeldJob
-from graphile_worker.tasks import Task
+from graphile_worker.tasks import BatchTask, Task
 from graphile_worker.tasks.outcomes import Batch, ItemErrors, is_listing
 from graphile_worker.worker.context import Context
 from graphile_worker.worker.outcomes import (
@@ -73,7 +73,7 @@ async def _run_on_loop(
     given = context if task.is_async else context.blocking
     args, kwargs = task.signature.call(context.held.job.payload, given)
     batch = task.signature.batch(args)
-    if batch is not None:
+    if isinstance(task, BatchTask):
         context.has_items = True
     try:
         if hooks.wraps(RunningJob):
@@ -100,7 +100,7 @@ async def _call(
 
 async def _settled(result: object) -> object:
     """Outcomes of items may still have to be awaited, as promises of the reference's tasks."""
-    if not is_listing(result):
+    if not is_listing(result) or not any(map(inspect.isawaitable, result)):
         return result
     return await asyncio.gather(*map(_ended, result))
 
@@ -124,7 +124,7 @@ async def _run_in_thread(
 ) -> ItemErrors:
     args, kwargs = task.signature.call(context.job.payload, context.blocking)
     batch = task.signature.batch(args)
-    if batch is not None:
+    if isinstance(task, BatchTask):
         context.has_items = True
     try:
         async with hooks.around_thread(_running(context)) as in_thread:
