@@ -10,16 +10,14 @@ from typing import Any
 import click
 import psycopg
 
-from graphile_worker.app import App
 from graphile_worker.cli.settings import current_settings, database_options
+from graphile_worker.cli.sources import CRONTAB, client_for, crontab_file
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.error_text import error_line
 from graphile_worker.errors import ConfigurationError, SchemaMissing
 from graphile_worker.loading import cron_items_of, load_app, load_crontab
 from graphile_worker.sql.cron import KnownCrontab
 from graphile_worker.sync import Client
-
-CRONTAB = Path("crontab")
 
 source_options = (
     click.option(
@@ -82,13 +80,6 @@ def run(identifier: str, app_path: str | None, crontab: str | None) -> None:
     click.echo(f"added job {job.id} ({job.task_identifier})")
 
 
-def crontab_file(given: str | None) -> Path | None:
-    """The crontab that was named, or else the one that lies here."""
-    if given is not None:
-        return Path(given)
-    return CRONTAB if CRONTAB.is_file() else None
-
-
 def _items(app_path: str | None, crontab: str | None) -> list[ParsedCronItem]:
     app = None if app_path is None else load_app(app_path)
     items = cron_items_of(app, crontab_file=crontab_file(crontab))
@@ -108,12 +99,8 @@ def _known(app_path: str | None) -> Mapping[str, KnownCrontab]:
 
 
 def _client(app_path: str | None) -> Client:
-    """For the database and the schema of the flags, else of the app."""
     settings = current_settings()
-    app = None if app_path is None else load_app(app_path)
-    of_app = (app.dsn, app.schema) if isinstance(app, App) else (None, None)
-    connection, schema = settings.connection or of_app[0], settings.given_schema or of_app[1]
-    return Client(connection, schema=schema)
+    return client_for(app_path, settings.connection, settings.given_schema)
 
 
 def _lines(

@@ -15,13 +15,13 @@ import click
 import psycopg
 
 from graphile_worker.app import App
-from graphile_worker.cli.commands.cron import crontab_file
 from graphile_worker.cli.health import health_server
 from graphile_worker.cli.line import DUE, LineToParent
 from graphile_worker.cli.log_format import configure
 from graphile_worker.cli.loops import LoopFactory, loop_factory
 from graphile_worker.cli.processes import Plan, Processes
 from graphile_worker.cli.settings import WorkerSettings
+from graphile_worker.cli.sources import app_at, client_for, crontab_file
 from graphile_worker.cli.streams import flush_all
 from graphile_worker.errors import (
     ConfigurationError,
@@ -212,21 +212,13 @@ def _leave(code: int) -> None:
 
 
 def _client(settings: WorkerSettings) -> Client:
-    """For the database and the schema of the flags, else of the app."""
-    app = _app(settings)
-    connection = settings.connection or (app.dsn if app else None)
     prepared = not settings.no_prepared_statements
-    return Client(connection, schema=_schema(settings), prepared_statements=prepared)
+    return client_for(settings.app, settings.connection, settings.schema, prepared=prepared)
 
 
 def _schema(settings: WorkerSettings) -> str | None:
-    app = _app(settings)
+    app = app_at(settings.app)
     return settings.schema or (app.schema if app else None)
-
-
-def _app(settings: WorkerSettings) -> App[Any] | None:
-    found = None if settings.app is None else load_app(settings.app)
-    return found if isinstance(found, App) else None
 
 
 def cleanup_tasks(names: tuple[str, ...]) -> tuple[CleanupTask, ...]:
