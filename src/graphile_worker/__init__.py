@@ -34,6 +34,8 @@ from graphile_worker.errors import (
     SchemaTooOld,
     TaskLoadError,
     TaskNotFound,
+    TaskProcessDied,
+    TaskProcessError,
 )
 from graphile_worker.events import (
     AddingJobs,
@@ -57,6 +59,7 @@ from graphile_worker.options import (
     LocalQueueOptions,
     RecoveryOptions,
     RefetchDelayOptions,
+    TaskProcessOptions,
     WorkerOptions,
 )
 from graphile_worker.retries import Backoff, Discard, PartialFailure, Retry, Snooze
@@ -117,6 +120,9 @@ __all__ = [
     "Task",
     "TaskLoadError",
     "TaskNotFound",
+    "TaskProcessDied",
+    "TaskProcessError",
+    "TaskProcessOptions",
     "Tasks",
     "TimestampDigest",
     "WorkerOptions",

@@ -1,6 +1,7 @@
 """Build the parts of a worker and take them apart again: the only place that knows them all."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -31,13 +32,17 @@ from graphile_worker.options import RecoveryOptions, WorkerOptions
 from graphile_worker.reporting import log_events
 from graphile_worker.sql.migrations import LEVEL, get_ledger
 from graphile_worker.tasks import Task
+from graphile_worker.tasks.importing import locate
 from graphile_worker.worker.batches import Batches
+from graphile_worker.worker.child import refuse_in_child
+from graphile_worker.worker.children import Children
 from graphile_worker.worker.claims import Claims, ForbiddenFlags
 from graphile_worker.worker.context import Cancellation, Surroundings
 from graphile_worker.worker.listener import Listener
 from graphile_worker.worker.local_queue import LocalQueue
 from graphile_worker.worker.pool import WRITE_WITHIN, WorkerPool
 from graphile_worker.worker.prefetch import Prefetch
+from graphile_worker.worker.run_job import Places
 from graphile_worker.worker.settle import Settler
 from graphile_worker.worker.source import DirectSource, JobSource
 from graphile_worker.worker.starts import Starts
@@ -94,7 +99,7 @@ class Parts:
             self.lifeline = Lifeline(
                 self.lease, databases, plan.hooks, plan.logger, plan.options, plan.tasks
             )
-        self.threads = Threads()
+        self.places = Places(Threads(), Children(plan.options.task_processes))
         self.client = Client(databases.own, **common)
         adding = databases.blocking_own
         self.blocking_client = None if adding is None else sync.Client(adding, **common)
@@ -121,7 +126,8 @@ async def assembled(
         await _prepare_schema(plan, databases)
         if parts.lifeline is not None:
             await stack.enter_async_context(parts.lifeline)
-        stack.callback(parts.threads.close)
+        stack.push_async_callback(parts.places.children.close)
+        stack.callback(parts.places.threads.close)
         stack.push_async_exit(partial(_finish, plan, parts))
         deps = await stack.enter_async_context(_limited(plan, parts))
         parts.pool = _pool(plan, parts, deps, once=once)
@@ -177,13 +183,14 @@ def stale_locks(plan: Blueprint, parts: Parts) -> StaleLocks:
 
 
 def _check(plan: Blueprint) -> None:
+    refuse_in_child()
     if not plan.tasks:
         raise ConfigurationError("there are no tasks: what shall this worker run?")
     for task in plan.tasks.values():
-        if task.options.run_in == "process":
-            raise ConfigurationError(
-                f"task {task.identifier!r} has run_in='process', which is not there yet"
-            )
+        if task.runs_in_process:
+            locate(task)
+            if sys.platform == "win32":
+                raise ConfigurationError(f"task {task.identifier!r}: no processes on Windows")
     for item in plan.cron_items() if plan.cron_items is not None else ():
         if item.task not in plan.tasks:
             plan.logger.warning(
@@ -259,7 +266,7 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
             batches=batches,
             tasks=plan.tasks,
             surroundings=surroundings,
-            threads=parts.threads,
+            places=parts.places,
             hooks=plan.hooks,
         )
         for _ in range(options.concurrency)

@@ -9,7 +9,8 @@ LONGEST_LINE = 500
 
 def error_text(error: BaseException) -> str:
     """One line that says what went wrong, then where: text that PostgreSQL takes, not too much."""
-    return capped(_storable(f"{_summary(error)}\n\n{_where(error)}"))
+    text = _told(error, "text") or f"{_summary(error)}\n\n{_where(error)}"
+    return capped(_storable(text))
 
 
 def message_text(error: BaseException) -> str:
@@ -23,8 +24,14 @@ def error_line(error: BaseException) -> str:
     return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
 
 
+def _told(error: BaseException, what: str) -> str | None:
+    """An error of another process brings the name of its class and its text along."""
+    told: str | None = getattr(error, what) if hasattr(error, "told_by_process") else None
+    return told
+
+
 def _summary(error: BaseException) -> str:
-    name = type(error).__name__
+    name = _told(error, "kind") or type(error).__name__
     try:
         message = " ".join(str(error).split())
     except Exception as broken:

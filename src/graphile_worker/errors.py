@@ -7,6 +7,8 @@ GraphileWorkerError
 ├── CleanupBlocked         transactions that add jobs stayed open
 ├── TaskLoadError          a task file could not be imported
 ├── TaskNotFound           no function for this identifier
+├── TaskProcessError       what a task raised in a process of its own
+├── TaskProcessDied        the process of a task ended in the middle of a job
 ├── JobNotHeld             the job that a task wanted to end is held by somebody else now
 ├── JobsLeftLocked         a worker stopped and could not say how its jobs ended
 ├── LeaseLapsed            a pool whose heartbeat is not heard takes no jobs
@@ -95,6 +97,36 @@ class TaskNotFound(GraphileWorkerError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.identifier, self.known)
+
+
+class TaskProcessError(GraphileWorkerError):
+    """What a task raised in a process of its own; only its words come over.
+
+    `kind` is the name of its class, `text` what it said and where.
+    """
+
+    told_by_process = True
+
+    def __init__(self, kind: str, message: str, text: str) -> None:
+        self.kind = kind
+        self.text = text
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.kind, str(self), self.text)
+
+
+class TaskProcessDied(GraphileWorkerError):
+    """The process of a task ended in the middle of a job: how, and what it said last."""
+
+    def __init__(self, how: str, last_words: str) -> None:
+        self.how = how
+        self.last_words = last_words
+        said = f"; it said last:\n{last_words}" if last_words else ""
+        super().__init__(f"the process of the task ended with {how}{said}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.how, self.last_words)
 
 
 class PoolStopped(GraphileWorkerError):

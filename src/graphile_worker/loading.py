@@ -4,7 +4,6 @@ And find cron items: in a crontab file or text, in code, or beside the tasks of 
 """
 
 import importlib
-import importlib.util
 import inspect
 import logging
 import re
@@ -18,6 +17,7 @@ from graphile_worker.crontab import ParsedCronItem, parse_crontab
 from graphile_worker.crontab.items import check_identifiers
 from graphile_worker.errors import ConfigurationError, TaskLoadError
 from graphile_worker.tasks import Task, Tasks, positional_task
+from graphile_worker.tasks.importing import FOLDER_MODULES, imported_file
 
 FOLDER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 FILE_NAME = re.compile(r"([A-Za-z0-9_-]+)(\.[A-Za-z0-9_-]+)*")
@@ -158,21 +158,7 @@ def _task_of(identifier: str, file: Path) -> Task[..., Any] | None:
 
 
 def _imported(file: Path, identifier: str) -> ModuleType:
-    name = "graphile_worker_tasks." + identifier.replace("/", ".")
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Under its name while it runs: dataclasses and annotations look their module up.
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        del sys.modules[name]
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        raise TaskLoadError(f"{file} could not be imported: {error!r}") from error
-    return module
+    return imported_file(file, FOLDER_MODULES + identifier.replace("/", "."))
 
 
 def _functions(module: ModuleType) -> dict[str, Callable[..., Any]]:

@@ -102,6 +102,25 @@ class LocalQueueOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TaskProcessOptions:
+    """The processes of tasks with `run_in="process"`; there are as many as run at once.
+
+    One is replaced after `max_jobs`, or when it holds more than `max_memory` megabytes after a job.
+    A task that wants more than `memory_limit` megabytes gets a MemoryError there and then.
+    """
+
+    max_jobs: int | None = None
+    max_memory: int | None = None
+    memory_limit: int | None = None
+
+    def __post_init__(self) -> None:
+        # An interpreter with this library needs some of it itself.
+        for name, least in (("max_jobs", 1), ("max_memory", 1), ("memory_limit", 128)):
+            if getattr(self, name) is not None:
+                _check_counts(self, **{name: least})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerOptions:
     """How a worker, and what migrates for it, is set up.
 
@@ -120,7 +139,7 @@ class WorkerOptions:
 
     Without `recovery` nobody takes this worker's jobs before four hours if it dies, nor does it
     take those of others. A task that stands still for `blocked_after` is named in the log with
-    where it stands.
+    where it stands. `task_processes` are for tasks that run in processes of their own.
     """
 
     schema: str = field(default_factory=default_schema)
@@ -141,6 +160,7 @@ class WorkerOptions:
     fail_batch_delay: timedelta | None = timedelta(0)
     recovery: RecoveryOptions | None = field(default_factory=RecoveryOptions)
     blocked_after: timedelta | None = timedelta(seconds=5)
+    task_processes: TaskProcessOptions = field(default_factory=TaskProcessOptions)
 
     def __post_init__(self) -> None:
         if not self.schema:
@@ -152,6 +172,10 @@ class WorkerOptions:
                 raise ConfigurationError(
                     f"{name} must be {kind.__name__} or None, got {getattr(self, name)!r}"
                 )
+        if not isinstance(self.task_processes, TaskProcessOptions):
+            raise ConfigurationError(
+                f"task_processes must be TaskProcessOptions, got {self.task_processes!r}"
+            )
         self._check_refetch_delay()
         if self.min_reset_locked_interval > self.max_reset_locked_interval:
             raise ConfigurationError(

@@ -15,6 +15,7 @@ class ProcessGroup:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
+        self._is_over = False
 
     @classmethod
     async def started(cls, *command: str, **options: Any) -> "ProcessGroup":
@@ -38,7 +39,11 @@ class ProcessGroup:
         return await self.process.wait()
 
     def kill(self) -> None:
-        """End all of the group at once."""
+        """End all of the group at once; fine when it has ended already."""
+        if self._is_over:
+            # Its number may be another's by now.
+            return
+        self._is_over = self.process.returncode is not None
         self._send(signal.SIGKILL)
 
     async def end(self, within: float) -> None:
@@ -53,7 +58,6 @@ class ProcessGroup:
             self.kill()
 
     def _send(self, number: signal.Signals) -> None:
-        # Its number stays its own while any member lives.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 

@@ -16,6 +16,7 @@ from graphile_worker import (
     LocalQueueOptions,
     RecoveryOptions,
     RefetchDelayOptions,
+    TaskProcessOptions,
     WorkerOptions,
     errors,
     events,
@@ -109,12 +110,13 @@ def test_the_page_of_options_tells_each_with_its_default(monkeypatch):
     assert told == {name: getattr(options, name) for name in names_of(options)}
 
 
-def test_the_page_of_options_tells_those_of_recovery():
-    table = rows(section("reference/options.md", "RecoveryOptions"))
+@pytest.mark.parametrize("kind", [RecoveryOptions, TaskProcessOptions])
+def test_the_page_of_options_tells_those_of_each_part(kind):
+    table = rows(section("reference/options.md", kind.__name__))
 
     told = {codes(row[0])[0]: value(row[1]) for row in table}
 
-    options = RecoveryOptions()
+    options = kind()
     assert told == {name: getattr(options, name) for name in names_of(options)}
 
 
@@ -130,7 +132,7 @@ def test_the_page_of_options_tells_those_of_a_local_queue():
 
 def value(cell: str) -> Any:
     """What a cell says in Python's own words."""
-    known = (timedelta, LocalQueueOptions, RecoveryOptions)
+    known = (timedelta, LocalQueueOptions, RecoveryOptions, TaskProcessOptions)
     return eval(codes(cell)[0], {each.__name__: each for each in known})
 
 

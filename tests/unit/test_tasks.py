@@ -836,10 +836,10 @@ def test_the_options_of_a_task_are_those_of_its_jobs(app):
 def test_other_options_of_a_task_stay_with_it(app):
     retry = Backoff()
 
-    @app.task(retry=retry, timeout=timedelta(minutes=1), run_in="process")
+    @app.task(retry=retry, timeout=timedelta(minutes=1), run_in="loop")
     def task(): ...
 
-    assert task.options == TaskOptions(retry=retry, timeout=timedelta(minutes=1), run_in="process")
+    assert task.options == TaskOptions(retry=retry, timeout=timedelta(minutes=1), run_in="loop")
     assert task.spec() == JobSpec("task", {})
 
 
@@ -1191,3 +1191,36 @@ def test_defining_tasks_opens_no_socket_and_starts_no_thread():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
     assert done.stdout.split() == ["1", "task"], done.stderr
+
+
+def at_the_top(name: str) -> None: ...
+
+
+async def with_context(ctx: JobContext[Any], name: str) -> None: ...
+
+
+def test_a_function_at_the_top_of_a_module_may_run_in_a_process(app):
+    task = app.task(run_in="process")(at_the_top)
+
+    assert task.runs_in_process
+    assert task.is_cancellable
+
+
+@pytest.mark.parametrize(
+    ("fn", "words"),
+    [
+        (lambda name: None, "must find it by its name"),
+        (functools.partial(at_the_top, "x"), "must find it by its name"),
+        (with_context, "there is no JobContext"),
+    ],
+)
+def test_what_another_process_could_not_be_given_is_refused(app, fn, words):
+    with pytest.raises(ConfigurationError, match=words):
+        app.task(name="task", run_in="process")(fn)
+
+
+def test_a_function_inside_another_cannot_run_in_a_process(app):
+    def inside() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="at the top of a module"):
+        app.task(run_in="process")(inside)

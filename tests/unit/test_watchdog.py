@@ -17,11 +17,13 @@ from graphile_worker.jobs import Job
 from graphile_worker.logs import Logger
 from graphile_worker.maintenance import watchdog as watchdog_module
 from graphile_worker.maintenance.watchdog import Watchdog
+from graphile_worker.options import TaskProcessOptions
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.tasks import Task
+from graphile_worker.worker.children import Children
 from graphile_worker.worker.context import Cancellation, Context, Surroundings
 from graphile_worker.worker.outcomes import Completed
-from graphile_worker.worker.run_job import job_of, run_job
+from graphile_worker.worker.run_job import Places, job_of, run_job
 from graphile_worker.worker.threads import Threads
 from tests.support.jobs import make_job
 from tests.support.recorder import until
@@ -92,7 +94,8 @@ class Scene:
         task: Task[..., Any] = Tasks[None]().task(name="resize", **options)(function)
         held = HeldJob(make_job(id=7, locked_by=pool_id), None)
         context = Context(held, "w1", surroundings())
-        outcome = await run_job(task, context, self.threads, Hooks())
+        places = Places(self.threads, Children(TaskProcessOptions()))
+        outcome = await run_job(task, context, places, Hooks())
         assert isinstance(outcome, Completed), outcome
 
 

@@ -34,12 +34,15 @@ from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
 from graphile_worker.loading import tasks_of
 from graphile_worker.logs import logger_of
+from graphile_worker.options import TaskProcessOptions
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker import pool as pool_module
 from graphile_worker.worker.batches import Batches
+from graphile_worker.worker.children import Children
 from graphile_worker.worker.context import Cancellation, Surroundings
 from graphile_worker.worker.outcomes import Completed, Failed, Interrupted, Outcome
 from graphile_worker.worker.pool import WorkerPool
+from graphile_worker.worker.run_job import Places
 from graphile_worker.worker.threads import Threads
 from graphile_worker.worker.worker import Worker
 from tests.support.jobs import make_job
@@ -205,7 +208,7 @@ class Scene:
             starts=starts,
             tasks=tasks_of(tasks),
             surroundings=surroundings,
-            threads=self.threads,
+            places=Places(self.threads, Children(TaskProcessOptions())),
             hooks=self.hooks,
         )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from graphile_worker.cli.child import Child
 from graphile_worker.cli.health import health_server
 from graphile_worker.cli.line import FINISH, kill_word, stop_word
-from graphile_worker.cli.memory import resident_bytes
+from graphile_worker.memory import resident_bytes
 from graphile_worker.worker.signals import heard_by
 
 # Seconds: what served for less than this has ended quickly, and the one after it comes later.

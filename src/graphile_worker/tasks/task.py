@@ -14,7 +14,7 @@ from graphile_worker.errors import ConfigurationError
 from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
 from graphile_worker.retries import Backoff
 from graphile_worker.tasks.context import Enqueuer
-from graphile_worker.tasks.signatures import PositionalSignature, Signature
+from graphile_worker.tasks.signatures import PositionalSignature, Signature, function_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,6 +72,8 @@ class Task(Generic[P, R]):
         self.options = options
         self.signature = signature or Signature(fn)
         self.is_async = _is_async(fn)
+        if self.runs_in_process:
+            _check_movable(fn, self.signature)
         self._find_enqueuer = find_enqueuer
         self._using: dict[str, Any] = {}
         self._conn: object = None
@@ -80,6 +82,16 @@ class Task(Generic[P, R]):
     def runs_on_loop(self) -> bool:
         """On the event loop, rather than in a thread?"""
         return self.is_async or self.options.run_in == "loop"
+
+    @property
+    def runs_in_process(self) -> bool:
+        """In a process beside the worker's?"""
+        return self.options.run_in == "process"
+
+    @property
+    def is_cancellable(self) -> bool:
+        """Can a run of it be ended by others? A function in a thread cannot."""
+        return self.is_async or self.runs_in_process
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the plain function, here and now."""
@@ -156,6 +168,21 @@ def _is_async(fn: Callable[..., Any]) -> bool:
     # An object with an async __call__ is called like an async function.
     call = getattr(type(fn), "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
+
+
+def _check_movable(fn: Callable[..., Any], signature: Signature | PositionalSignature) -> None:
+    """Refuse what another process could not find, or could not be given."""
+    name = getattr(fn, "__qualname__", "<none>")
+    if "<" in name:
+        raise ConfigurationError(
+            f"{function_name(fn)} runs in a process, which must find it by its name: define it "
+            "with def, at the top of a module"
+        )
+    if isinstance(signature, Signature) and signature.takes_context:
+        raise ConfigurationError(
+            f"{name} runs in a process, where there is no JobContext: its parameters are all that "
+            "travels there"
+        )
 
 
 _warned: set[tuple[str, int]] = set()

@@ -19,6 +19,7 @@ from graphile_worker.logs import Logger, job_logger
 from graphile_worker.sql.holding import HeldJob, finish_jobs, queues_to_free
 from graphile_worker.sql.query import Query
 from graphile_worker.tasks import CronRun, cron_run_of
+from graphile_worker.worker.retrying import NextAttempt
 
 
 class Cancellation:
@@ -87,6 +88,8 @@ class Context:
     """Does somebody else have the job, perhaps? A request to give up."""
     has_items = False
     """Is it a batch? Then what fails of it has to stay, and its task cannot end the job."""
+    following: NextAttempt | None = None
+    """When it is tried again, if another process has said so."""
     dropped = False
     """Did this pool take the job again? Then what comes of this run must not be written."""
 

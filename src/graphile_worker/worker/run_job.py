@@ -2,24 +2,26 @@
 
 import asyncio
 import contextvars
-import inspect
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-from graphile_worker.errors import JobNotHeld, JobSpecError
+from graphile_worker.errors import JobSpecError
 from graphile_worker.events import RunningJob
 from graphile_worker.hooks import Hooks
-from graphile_worker.jobs import Job, When, check_when
+from graphile_worker.jobs import Job
 from graphile_worker.payloads import encode
-from graphile_worker.retries import Backoff, Discard, PartialFailure, Retry, Snooze
+from graphile_worker.retries import Discard, PartialFailure, Retry, Snooze
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.tasks import BatchTask, Task
-from graphile_worker.tasks.outcomes import Batch, ItemErrors, is_listing
+from graphile_worker.tasks.importing import locate
+from graphile_worker.tasks.outcomes import ItemErrors
+from graphile_worker.worker.children import Children
 from graphile_worker.worker.context import Context
+from graphile_worker.worker.messages import Message, read_error, read_next, read_signal
 from graphile_worker.worker.outcomes import (
     Completed,
     Failed,
@@ -28,24 +30,34 @@ from graphile_worker.worker.outcomes import (
     Snoozed,
     Written,
 )
+from graphile_worker.worker.results import (
+    NO_ERRORS,
+    errors_of,
+    is_being_cancelled,
+    refuse_unrun,
+    settled,
+)
+from graphile_worker.worker.retrying import next_attempt
 from graphile_worker.worker.threads import Threads
 
-# Of nearly all jobs.
-NO_ERRORS: ItemErrors = {}
+
+class Places(NamedTuple):
+    """Where tasks run, besides the event loop."""
+
+    threads: Threads
+    children: Children
 
 
-async def run_job(
-    task: Task[..., Any], context: Context, threads: Threads, hooks: Hooks
-) -> Outcome:
+async def run_job(task: Task[..., Any], context: Context, places: Places, hooks: Hooks) -> Outcome:
     """Run the task of a held job and say how it ended."""
     held = context.held
-    run = _run_on_loop if task.runs_on_loop else _run_in_thread
+    run = _way_of(task)
     try:
         if task.options.timeout is None:
-            errors = await run(task, context, threads, hooks)
+            errors = await run(task, context, places, hooks)
         else:
             async with asyncio.timeout(task.options.timeout.total_seconds()):
-                errors = await run(task, context, threads, hooks)
+                errors = await run(task, context, places, hooks)
     except (Snooze, Retry, Discard) as signal:
         return Written(held, signal) if context.written else _asked(held, signal)
     except asyncio.CancelledError as error:
@@ -53,7 +65,7 @@ async def run_job(
             return Written(held)
         if context.interrupted:
             return Interrupted(held)
-        if _is_being_cancelled():
+        if is_being_cancelled():
             raise
         # A task that was asked to give up may say so like this.
         return Interrupted(held) if context.cancelled else _failed(task, context, error)
@@ -66,8 +78,14 @@ async def run_job(
     return Written(held) if context.written else Completed(held)
 
 
+def _way_of(task: Task[..., Any]) -> Callable[..., Awaitable[ItemErrors]]:
+    if task.runs_in_process:
+        return _run_in_process
+    return _run_on_loop if task.runs_on_loop else _run_in_thread
+
+
 async def _run_on_loop(
-    task: Task[..., Any], context: Context, _threads: Threads, hooks: Hooks
+    task: Task[..., Any], context: Context, _places: Places, hooks: Hooks
 ) -> ItemErrors:
     # Read here, so that a payload that cannot be read fails this job alone.
     given = context if task.is_async else context.blocking
@@ -83,9 +101,9 @@ async def _run_on_loop(
             result = await _call(task, context, args, kwargs)
         if batch is None:
             return NO_ERRORS
-        return batch.errors_in(await _settled(result) if task.is_async else result)
+        return batch.errors_in(await settled(result) if task.is_async else result)
     except PartialFailure as failure:
-        return _errors_of(batch, failure)
+        return errors_of(batch, failure)
 
 
 async def _call(
@@ -94,33 +112,12 @@ async def _call(
     result = task.fn(*args, **kwargs)
     if task.is_async:
         return await result
-    _refuse_unrun(result)
+    refuse_unrun(result)
     return result
 
 
-async def _settled(result: object) -> object:
-    """Outcomes of items may still have to be awaited, as promises of the reference's tasks."""
-    if not is_listing(result) or not any(map(inspect.isawaitable, result)):
-        return result
-    return await asyncio.gather(*map(_ended, result))
-
-
-async def _ended(outcome: object) -> object:
-    if not inspect.isawaitable(outcome):
-        return outcome
-    try:
-        return await outcome
-    except asyncio.CancelledError as error:
-        if _is_being_cancelled():
-            raise
-        return error
-    except BaseException as error:
-        # Whatever it is: it would end the loop.
-        return error
-
-
 async def _run_in_thread(
-    task: Task[..., Any], context: Context, threads: Threads, hooks: Hooks
+    task: Task[..., Any], context: Context, places: Places, hooks: Hooks
 ) -> ItemErrors:
     args, kwargs = task.signature.call(context.job.payload, context.blocking)
     batch = task.signature.batch(args)
@@ -130,16 +127,33 @@ async def _run_in_thread(
         async with hooks.around_thread(_running(context)) as in_thread:
             call = partial(task.fn, *args, **kwargs)
             run = contextvars.copy_context().run
-            result = await threads.run(partial(run, _run_here, call, in_thread, context))
+            result = await places.threads.run(partial(run, _run_here, call, in_thread, context))
         return NO_ERRORS if batch is None else batch.errors_in(result)
     except PartialFailure as failure:
-        return _errors_of(batch, failure)
+        return errors_of(batch, failure)
 
 
-def _errors_of(batch: Batch | None, failure: PartialFailure) -> ItemErrors:
-    if batch is None:
-        raise TypeError("PartialFailure is for batches: this payload is no array") from failure
-    return batch.errors_of(failure)
+async def _run_in_process(
+    task: Task[..., Any], context: Context, places: Places, hooks: Hooks
+) -> ItemErrors:
+    logger = context.logger
+    async with hooks.around_async(_running(context)):
+        answer = await places.children.run(
+            locate(task), context.job, lambda line: logger.info("%s", line)
+        )
+        return _answered(context, answer)
+
+
+def _answered(context: Context, answer: Message) -> ItemErrors:
+    """What a process said about its job, as if it had happened here."""
+    if "signal" in answer:
+        raise read_signal(answer)
+    if answer.get("next") is not None:
+        # Its policy knew the error itself, of which only words came over.
+        context.following = read_next(answer["next"])
+    if "error" in answer:
+        raise read_error(answer["error"])
+    return {int(at): read_error(each) for at, each in answer.get("items", {}).items()}
 
 
 def _running(context: Context) -> RunningJob:
@@ -151,7 +165,7 @@ def _run_here(
 ) -> object:
     with around:
         result = call()
-        _refuse_unrun(result)
+        refuse_unrun(result)
         return result
 
 
@@ -161,17 +175,6 @@ def job_of(pool_ids: Collection[str], frame: FrameType) -> Job | None:
         return None
     context: Context = frame.f_locals["context"]
     return context.job if context.pool_id in pool_ids else None
-
-
-def _refuse_unrun(result: object) -> None:
-    """A function that only made a coroutine or a generator has done nothing yet."""
-    if inspect.iscoroutine(result):
-        result.close()
-    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-        raise TypeError(
-            f"the task returned a {type(result).__name__} that nobody runs: make it, and what "
-            "decorates it, async def"
-        )
 
 
 def _asked(held: HeldJob, signal: Snooze | Retry | Discard) -> Outcome:
@@ -204,27 +207,5 @@ def _failed(task: Task[..., Any], context: Context, error: BaseException) -> Out
     if context.written:
         # The job ended with the task's own transaction; what came after changes nothing.
         return Written(context.held, error)
-    if isinstance(error, JobNotHeld) or task.options.retry is None:
-        return Failed(context.held, error)
-    try:
-        when = _next_attempt(task, context, error)
-    except Exception as broken:
-        error.add_note(f"and its retry policy failed, so it backs off as usual: {broken!r}")
-        return Failed(context.held, error)
-    return Failed(context.held, error, when=when, give_up=when is None)
-
-
-def _next_attempt(task: Task[..., Any], context: Context, error: BaseException) -> When | None:
-    policy = task.options.retry
-    if isinstance(policy, Backoff):
-        return policy.delay(error, context.job.attempts)
-    assert policy is not None
-    when = policy(error, context.job)
-    if when is not None:
-        check_when("retry", when)
-    return when
-
-
-def _is_being_cancelled() -> bool:
-    current = asyncio.current_task()
-    return current is not None and current.cancelling() > 0
+    following = context.following or next_attempt(task, context.job, error)
+    return Failed(context.held, error, when=following.when, give_up=following.give_up)

@@ -16,11 +16,10 @@ from graphile_worker.worker.announce import announce_end, announce_start
 from graphile_worker.worker.batches import Batches, Ending
 from graphile_worker.worker.context import Context, Surroundings
 from graphile_worker.worker.outcomes import Failed, Interrupted, Outcome
-from graphile_worker.worker.run_job import run_job
+from graphile_worker.worker.run_job import Places, run_job
 from graphile_worker.worker.settle import Settler
 from graphile_worker.worker.source import JobSource
 from graphile_worker.worker.starts import Starts
-from graphile_worker.worker.threads import Threads
 
 # Seconds in which a program that ends may still give a job back.
 HAND_BACK_WITHIN = 5.0
@@ -38,7 +37,7 @@ class Worker:
         batches: Batches,
         tasks: Mapping[str, Task[..., Any]],
         surroundings: Surroundings,
-        threads: Threads,
+        places: Places,
         hooks: Hooks,
     ) -> None:
         self.id = f"worker-{secrets.token_hex(9)}"
@@ -52,7 +51,7 @@ class Worker:
         self._batches = batches
         self._tasks = tasks
         self._surroundings = surroundings
-        self._threads = threads
+        self._places = places
         self._hooks = hooks
         self._asyncio_task: asyncio.Task[Any] | None = None
         self._context: Context | None = None
@@ -108,7 +107,7 @@ class Worker:
         if self._running is None:
             # Perhaps its end is being written, which takes a moment.
             return self.is_writing
-        if not self._is_async(self._running.held):
+        if not self._is_cancellable(self._running.held):
             return False
         if not self._running.interrupted:
             self._running.interrupted = True
@@ -164,10 +163,10 @@ class Worker:
         announce_start(self._hooks, context)
         self._running = context
         try:
-            outcome = await run_job(task, context, self._threads, self._hooks)
+            outcome = await run_job(task, context, self._places, self._hooks)
         except asyncio.CancelledError:
             # A plain function goes on in its thread: `hand_back` is for that, at the very end.
-            if not context.abandoned and task.is_async:
+            if not context.abandoned and task.is_cancellable:
                 self._running = None
                 await self._hand_back(held)
             raise
@@ -199,9 +198,9 @@ class Worker:
                 await self._settler.settle(Interrupted(held))
                 self._release()
 
-    def _is_async(self, held: HeldJob) -> bool:
+    def _is_cancellable(self, held: HeldJob) -> bool:
         task = self._tasks.get(held.job.task_identifier)
-        return task is not None and task.is_async
+        return task is not None and task.is_cancellable
 
     def _cancel(self) -> None:
         assert self._asyncio_task is not None

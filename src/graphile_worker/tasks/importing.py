@@ -1,0 +1,85 @@
+"""Where tasks stand: files imported as modules, and how another process finds the same task."""
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from graphile_worker.errors import ConfigurationError, TaskLoadError
+from graphile_worker.tasks.task import Task
+
+# Modules of a tasks folder have this before their names, and those of scripts this instead.
+FOLDER_MODULES = "graphile_worker_tasks."
+SCRIPT = "__graphile_worker_main__"
+
+
+def imported_file(file: Path, name: str) -> ModuleType:
+    """The module that a file makes, under a name of its own."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Under its name while it runs: dataclasses and annotations look their module up.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise TaskLoadError(f"{file} could not be imported: {error!r}") from error
+    return module
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A task by the name of its module and its name there; by a file where no import finds it."""
+
+    module: str
+    name: str
+    file: str | None = None
+
+    def find(self) -> Task[..., Any]:
+        """The task that stands there, its module imported if need be."""
+        found = reduce(getattr, self.name.split("."), self._module())
+        if not isinstance(found, Task):
+            raise TaskLoadError(f"{self.module}.{self.name} is no task in this process")
+        return found
+
+    def _module(self) -> Any:
+        if self.file is None:
+            return importlib.import_module(self.module)
+        return sys.modules.get(self.module) or imported_file(Path(self.file), self.module)
+
+
+def locate(task: Task[..., Any]) -> Location:
+    """Where another process finds this task; refuses one that it could not find."""
+    name = task.fn.__qualname__
+    module = sys.modules.get(task.fn.__module__)
+    try:
+        found = reduce(getattr, name.split("."), module)
+    except AttributeError:
+        found = None
+    if module is None or getattr(found, "fn", None) is not task.fn:
+        raise ConfigurationError(
+            f"task {task.identifier!r} runs in a process, which must find it under the name "
+            f"{task.fn.__module__}.{name}: decorate the function where it is defined"
+        )
+    return _at(module, name)
+
+
+def _at(module: ModuleType, name: str) -> Location:
+    if module.__name__.startswith(FOLDER_MODULES):
+        return Location(module.__name__, name, module.__file__)
+    if module.__name__ != "__main__":
+        return Location(module.__name__, name)
+    if module.__spec__ is not None:
+        # python -m package.module
+        return Location(module.__spec__.name, name)
+    if module.__file__ is None:
+        raise ConfigurationError("a task that runs in a process must stand in a file")
+    return Location(SCRIPT, name, str(Path(module.__file__).resolve()))

@@ -1,0 +1,189 @@
+"""Children: processes in which tasks run that are better ended than waited for."""
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+
+from graphile_worker.errors import TaskProcessDied
+from graphile_worker.jobs import Job
+from graphile_worker.options import TaskProcessOptions
+from graphile_worker.process_group import ProcessGroup
+from graphile_worker.process_output import Output
+from graphile_worker.tasks.importing import Location
+from graphile_worker.worker.messages import Message, job_fields, packed, read_message
+
+MEGABYTE = 1024 * 1024
+
+# Seconds that what a process said last may take to arrive, and that its end may take.
+LAST_WORDS_WITHIN = 1.0
+END_WITHIN = 2.0
+
+PROGRAM = "from graphile_worker.worker.child import main; main({})"
+
+logger = logging.getLogger("graphile_worker")
+
+
+class Children:
+    """As many processes as tasks that run in them at once; each is kept for the next job.
+
+    Spawned, never forked: a copy of a program with threads and connections is no program.
+    """
+
+    def __init__(self, options: TaskProcessOptions) -> None:
+        self._options = options
+        self._idle: list[_Child] = []
+        self._living: set[_Child] = set()
+        self._starting: set[asyncio.Task[_Child]] = set()
+
+    async def run(self, task: Location, job: Job, hear: Callable[[str], object]) -> Message:
+        """How the job ended, told by the process that ran it; cancelled, that process is killed.
+
+        `hear` is told what it says meanwhile. One that ends before the job raises TaskProcessDied.
+        """
+        child = self._take() or await self._start()
+        try:
+            answer = await child.ask({"task": asdict(task), "job": job_fields(job)}, hear)
+        except BaseException:
+            child.kill()
+            raise
+        if self._is_worn(child, answer):
+            child.kill()
+        else:
+            self._idle.append(child)
+        return answer
+
+    async def close(self) -> None:
+        """End all, and return once they have."""
+        if self._starting:
+            await asyncio.wait(self._starting)
+        for child in self._living:
+            child.kill()
+        if self._living:
+            await asyncio.wait([child.ending for child in self._living], timeout=END_WITHIN)
+
+    def _take(self) -> "_Child | None":
+        while self._idle:
+            child = self._idle.pop()
+            if child.is_alive:
+                return child
+            child.kill()
+        return None
+
+    async def _start(self) -> "_Child":
+        # A start goes on when its job is cancelled: the process is there, somebody has to know it.
+        starting = asyncio.create_task(_Child.started(self._options, self._living))
+        self._starting.add(starting)
+        starting.add_done_callback(self._starting.discard)
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_kill_started)
+            raise
+
+    def _is_worn(self, child: "_Child", answer: Message) -> bool:
+        if (why := answer["must_end"]) is not None:
+            logger.warning("process %s, in which a task %s, is ended", child.pid, why)
+            return True
+        if self._options.max_jobs is not None and child.count >= self._options.max_jobs:
+            return True
+        most, held = self._options.max_memory, answer["memory"]
+        return most is not None and held is not None and held > most * MEGABYTE
+
+
+def _kill_started(starting: "asyncio.Task[_Child]") -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().kill()
+
+
+class _Child:
+    """One process, asked for one job at a time."""
+
+    def __init__(
+        self,
+        group: ProcessGroup,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        living: "set[_Child]",
+    ) -> None:
+        self.count = 0
+        self._group = group
+        self._reader = reader
+        self._writer = writer
+        assert group.process.stdout is not None
+        self._output = Output(group.process.stdout)
+        self._listening = asyncio.create_task(self._output.listen())
+        self._living = living
+        living.add(self)
+        self.ending = asyncio.create_task(self._until_end())
+
+    @classmethod
+    async def started(cls, options: TaskProcessOptions, living: "set[_Child]") -> "_Child":
+        ours, theirs = socket.socketpair()
+        try:
+            program = PROGRAM.format(theirs.fileno())
+            group = await ProcessGroup.started(
+                *(sys.executable, "-u", "-c", program),
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        try:
+            child = cls(group, *await asyncio.open_connection(sock=ours), living)
+        except BaseException:
+            group.kill()
+            raise
+        child._send({"path": sys.path, "argv": sys.argv, "memory_limit": options.memory_limit})
+        return child
+
+    @property
+    def pid(self) -> int:
+        return self._group.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.ending.done() and not self._reader.at_eof()
+
+    async def ask(self, request: Message, hear: Callable[[str], object]) -> Message:
+        self.count += 1
+        self._output.forget()
+        self._output.hear = hear
+        try:
+            self._send(request)
+            await self._writer.drain()
+            return await read_message(self._reader)
+        except (EOFError, ConnectionError, ValueError):
+            raise await self._died() from None
+
+    def kill(self) -> None:
+        """End it with all that it started; fine when it has ended already."""
+        self._group.kill()
+        self._writer.close()
+
+    def _send(self, message: Message) -> None:
+        self._writer.write(packed(message))
+
+    async def _died(self) -> TaskProcessDied:
+        # Unless it only closed the line.
+        await asyncio.wait([self.ending], timeout=END_WITHIN)
+        self.kill()
+        await asyncio.wait([self.ending])
+        return TaskProcessDied(self._group.how_it_ended, self._output.last_words)
+
+    async def _until_end(self) -> None:
+        await self._group.wait()
+        self.kill()
+        # Whoever left the group may still hold its output open.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_WITHIN):
+                await self._listening
+        self._living.discard(self)

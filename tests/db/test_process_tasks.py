@@ -1,0 +1,371 @@
+"""Tasks in processes of their own: whatever one does there, its own job fails and no other."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from graphile_worker import Client, Job, TaskProcessOptions, Tasks, WorkerOptions
+from graphile_worker.errors import ConfigurationError, TaskProcessDied, TaskProcessError
+from graphile_worker.events import JobErrored, JobFinished, JobInterrupted, RunningJob
+from graphile_worker.logs import Logger
+from graphile_worker.runner import Runner, run_once
+from tests.support import process_tasks
+from tests.support.recorder import Recorder, until
+from tests.support.sql import Sql
+
+ALL = process_tasks.tasks
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture
+def said(tmp_path) -> Path:
+    path: Path = tmp_path / "said"
+    return path
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+async def client(database) -> AsyncIterator[Client]:
+    async with Client(database.dsn, schema=database.schema) as client:
+        yield client
+
+
+@pytest.fixture
+def worker(database, recorder):
+    """Start a worker; nothing that it started may be left after it."""
+
+    @asynccontextmanager
+    async def worker(**given: Any) -> AsyncIterator[Runner]:
+        logger = given.pop("logger", None)
+        options = WorkerOptions(schema=database.schema, **given)
+        runner = Runner(database.dsn, ALL, options=options, hooks=recorder.hooks, logger=logger)
+        async with runner:
+            yield runner
+        assert list(descendants(os.getpid(), "worker.child")) == []
+
+    return worker
+
+
+def descendants(of: int, word: str) -> Iterator[int]:
+    """Processes of that parent whose command has the word in it."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (entry / "cmdline").read_text()
+        except OSError:
+            continue
+        if parent == of and word in command:
+            yield int(entry.name)
+
+
+def lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def lines(said: Path) -> list[list[str]]:
+    return [line.split() for line in said.read_text().splitlines()] if said.exists() else []
+
+
+async def finished(recorder: Recorder, job: Job) -> JobFinished:
+    return (await recorder.wait_for(JobFinished, job_id=job.id))[0]
+
+
+class Row(NamedTuple):
+    attempts: int
+    last_error: str
+    locked_by: str | None
+    payload: Any
+    minutes: int
+
+
+def row(sql: Sql, job: Job) -> Row:
+    (found,) = sql.run(
+        "select attempts, last_error, locked_by, payload, "
+        "round(extract(epoch from run_at - now()) / 60)::int "
+        "from :schema._private_jobs where id = $1",
+        job.id,
+    )
+    return Row(*found)
+
+
+@pytest.mark.feature("F106", "F304")
+async def test_a_task_runs_in_a_spawned_process_that_is_kept_for_the_next_job(
+    client, worker, recorder, said
+):
+    async with worker():
+        for _ in range(3):
+            await finished(recorder, await client.add_job("where", {"path": str(said)}))
+
+    (first, *others) = lines(said)
+    assert int(first[0]) != os.getpid()
+    assert first[1:] == [str(os.getpid()), "1", "False"], "started by us, not a copy of us"
+    assert [each[0] for each in others] == [first[0]] * 2
+    assert [each[2] for each in others] == ["2", "3"]
+
+
+async def test_as_many_processes_run_as_jobs_at_once(client, worker, recorder, said):
+    jobs = [await client.add_job("waits_for_ever", {"path": str(said)}) for _ in range(3)]
+
+    async with worker(concurrency=3, stop_after=timedelta(0)):
+        await until(lambda: len(lines(said)) == 3)
+
+    assert len({each[0] for each in lines(said)}) == 3
+    assert len(jobs) == 3
+
+
+@pytest.mark.parametrize("name", ["awaits", "whole"])
+async def test_async_functions_and_whole_payloads_travel(client, worker, recorder, said, name):
+    async with worker():
+        job = await client.add_job(name, {"path": str(said), "more": [1, None, "é"]})
+        assert (await finished(recorder, job)).error is None
+
+    assert len(lines(said)) == 1
+
+
+async def test_a_process_is_replaced_after_so_many_jobs(client, worker, recorder, said):
+    async with worker(task_processes=TaskProcessOptions(max_jobs=2)):
+        for _ in range(5):
+            await finished(recorder, await client.add_job("where", {"path": str(said)}))
+
+    pids = [each[0] for each in lines(said)]
+    assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
+
+
+async def test_a_process_that_holds_too_much_after_a_job_is_replaced(
+    client, worker, recorder, said
+):
+    async with worker(task_processes=TaskProcessOptions(max_memory=200)):
+        for megabytes in (1, 300, 1, 1):
+            payload = {"path": str(said), "megabytes": megabytes}
+            job = await client.add_job("keeps_memory", payload)
+            assert (await finished(recorder, job)).error is None
+
+    pids = [each[0] for each in lines(said)]
+    assert pids[0] == pids[1] != pids[2] == pids[3]
+
+
+async def test_what_a_task_raises_is_told_with_where_it_happened(client, worker, recorder, sql):
+    async with worker():
+        job = await client.add_job("raises")
+        error = (await finished(recorder, job)).error
+
+    assert isinstance(error, TaskProcessError)
+    assert (error.kind, str(error)) == ("LookupError", "nothing there")
+    kept = row(sql, job).last_error
+    assert kept.startswith("LookupError: nothing there\n\nTraceback (most recent call last)")
+    assert "process_tasks.py" in kept
+    assert 'raise LookupError("nothing there")' in kept
+
+
+@pytest.mark.parametrize(("key", "attempts", "minutes"), [(True, 1, 60), (False, 25, 0)])
+async def test_a_retry_policy_is_asked_about_the_error_itself(
+    client, worker, recorder, sql, key, attempts, minutes
+):
+    async with worker():
+        job = await client.add_job("by_policy", {"key": key})
+        await finished(recorder, job)
+
+    assert (row(sql, job).attempts, row(sql, job).minutes) == (attempts, minutes)
+
+
+async def test_a_backoff_gives_up_by_the_class_of_the_error(client, worker, recorder, sql):
+    async with worker():
+        job = await client.add_job("gives_up")
+        await finished(recorder, job)
+
+    assert row(sql, job).attempts == 25
+
+
+@pytest.mark.parametrize(
+    ("what", "attempts", "minutes", "reason"),
+    [("retry", 1, 120, "not yet"), ("snooze", 0, 180, None), ("discard", 25, 0, "no use")],
+)
+async def test_signals_are_heard(client, worker, recorder, sql, what, attempts, minutes, reason):
+    async with worker():
+        job = await client.add_job("says", {"what": what})
+        await until(
+            lambda: (
+                row(sql, job).locked_by is None
+                and row(sql, job).minutes >= minutes
+                and row(sql, job).attempts == attempts
+            )
+        )
+
+    assert reason is None or reason in row(sql, job).last_error
+
+
+@pytest.mark.parametrize(
+    ("name", "left", "error"),
+    [
+        ("numbers", [1, 3], "Batch failures:\n1 is odd\n3 is odd"),
+        ("some_numbers", [1], "Batch failures:\nthe first"),
+    ],
+)
+async def test_of_a_batch_only_what_failed_is_left(
+    client, worker, recorder, sql, name, left, error
+):
+    async with worker():
+        job = await client.add_job(name, [1, 2, 3, 4])
+        await finished(recorder, job)
+
+    assert (row(sql, job).payload, row(sql, job).last_error) == (left, error)
+
+
+async def test_what_it_prints_is_logged_with_the_job(client, worker, recorder):
+    heard: list[tuple[Any, str]] = []
+    logger = Logger(lambda scope: lambda level, text, meta: heard.append((scope, text)))
+
+    async with worker(logger=logger):
+        job = await client.add_job("speaks", {"text": "a\x1b[31mb"})
+        await finished(recorder, job)
+        await until(lambda: sum("x1b" in text for _, text in heard) == 2)
+
+    scopes = [scope for scope, text in heard if text == "a\\x1b[31mb"]
+    assert [scope["job_id"] for scope in scopes] == [job.id] * 2
+
+
+# What cannot be waited for
+
+BAD = [
+    ("loops_for_ever", "TimeoutError"),
+    ("eats_memory", "MemoryError"),
+    ("forks_and_waits", "TimeoutError"),
+    ("aborts", "SIGABRT"),
+    ("exits", "exit code 3"),
+    ("closes_everything", "the process of the task ended"),
+    ("asks_to_end_the_program", "SystemExit: enough"),
+]
+
+
+def payload_of(name: str, said: Path) -> Any:
+    return {"path": str(said)} if name in ("loops_for_ever", "forks_and_waits") else {}
+
+
+@pytest.mark.parametrize(("name", "error"), BAD)
+async def test_a_task_that_misbehaves_fails_its_own_job_and_the_pool_goes_on(
+    client, worker, recorder, sql, said, name, error
+):
+    other = said.with_suffix(".other")
+
+    async with worker(concurrency=2, task_processes=TaskProcessOptions(memory_limit=400)):
+        bad = await client.add_job(name, payload_of(name, said), max_attempts=1)
+        good = [await client.add_job("where", {"path": str(other)}) for _ in range(3)]
+        assert (await finished(recorder, bad)).error is not None
+        await asyncio.gather(*(finished(recorder, job) for job in good))
+        await finished(recorder, await client.add_job("where", {"path": str(other)}))
+        # Not at the end of the worker, but of the job.
+        assert not any(lives(int(pid)) for (pid,) in lines(said))
+
+    assert error in row(sql, bad).last_error
+    assert len(lines(other)) == 4
+
+
+async def test_all_of_them_at_once_beside_good_jobs(client, worker, recorder, sql, said):
+    other = said.with_suffix(".other")
+
+    async with worker(concurrency=4, task_processes=TaskProcessOptions(memory_limit=400)):
+        bad = [
+            await client.add_job(name, payload_of(name, said), max_attempts=1) for name, _ in BAD
+        ]
+        good = [await client.add_job("where", {"path": str(other)}) for _ in range(20)]
+        await asyncio.gather(*(finished(recorder, job) for job in [*bad, *good]))
+
+    assert sql.value("select count(*) from :schema._private_jobs where locked_by is not null") == 0
+    assert [error in row(sql, job).last_error for job, (_, error) in zip(bad, BAD, strict=True)]
+    assert len(lines(other)) == 20
+    assert not any(lives(int(pid)) for (pid,) in lines(said))
+
+
+async def test_what_a_process_said_last_is_kept_with_how_it_ended(client, worker, recorder, sql):
+    async with worker():
+        job = await client.add_job("aborts")
+        error = (await finished(recorder, job)).error
+
+    assert isinstance(error, TaskProcessDied)
+    kept = row(sql, job).last_error
+    assert "signal SIGABRT" in kept
+    assert "the last words" in kept
+    assert "Fatal Python error: Aborted" in kept
+
+
+async def test_processes_that_a_task_left_behind_end_with_its_job(client, worker, recorder, said):
+    async with worker():
+        job = await client.add_job("leaves_processes", {"path": str(said)})
+        assert (await finished(recorder, job)).error is None
+        await until(lambda: not any(lives(int(pid)) for (pid,) in lines(said)))
+
+    assert len(lines(said)) == 3
+
+
+async def test_a_copy_that_returns_from_a_task_says_nothing(client, worker, recorder, said):
+    async with worker():
+        for _ in range(2):
+            job = await client.add_job("lets_a_copy_return", {"path": str(said)})
+            assert (await finished(recorder, job)).error is None
+
+    assert len(lines(said)) == 4
+    assert len(recorder.of(JobFinished)) == 2
+
+
+async def test_a_stop_kills_what_still_runs_and_hands_its_job_back(
+    client, worker, recorder, sql, said
+):
+    async with worker(stop_after=timedelta(milliseconds=100)):
+        job = await client.add_job("waits_for_ever", {"path": str(said)})
+        await until(lambda: lines(said))
+
+    assert len(recorder.of(JobInterrupted)) == 1
+    assert (row(sql, job).attempts, row(sql, job).locked_by) == (0, None)
+    assert not lives(int(lines(said)[0][0]))
+
+
+async def test_a_process_that_ended_between_two_jobs_is_not_asked(client, worker, recorder, said):
+    async with worker():
+        await finished(recorder, await client.add_job("where", {"path": str(said)}))
+        os.kill(int(lines(said)[0][0]), 9)
+        await until(lambda: not lives(int(lines(said)[0][0])))
+        job = await client.add_job("where", {"path": str(said)})
+        assert (await finished(recorder, job)).error is None
+
+    assert recorder.of(JobErrored) == []
+
+
+async def test_hooks_are_around_it(client, worker, recorder, said):
+    entered: list[int] = []
+
+    @asynccontextmanager
+    async def around(event: RunningJob) -> AsyncIterator[None]:
+        entered.append(event.job.id)
+        yield
+
+    recorder.hooks.around(RunningJob)(around)
+    async with worker():
+        job = await client.add_job("where", {"path": str(said)})
+        await finished(recorder, job)
+
+    assert entered == [job.id]
+
+
+async def test_a_task_that_a_process_could_not_find_is_refused_at_the_start(database):
+    hidden = Tasks[Any]()
+    hidden.task(name="hidden", run_in="process")(process_tasks.plain)
+
+    with pytest.raises(ConfigurationError, match="process_tasks.plain: decorate the function"):
+        await run_once(database.dsn, hidden, options=WorkerOptions(schema=database.schema))

@@ -1,0 +1,61 @@
+"""What a program says, line by line, and what is kept of it."""
+
+import asyncio
+
+import pytest
+
+from graphile_worker.process_output import KEPT_LINES, LONGEST_LINE, Output, shown
+
+
+async def heard(*chunks: bytes) -> tuple[list[str], str]:
+    stream = asyncio.StreamReader()
+    for chunk in chunks:
+        stream.feed_data(chunk)
+    stream.feed_eof()
+    lines: list[str] = []
+    output = Output(stream, lines.append)
+    await output.listen()
+    return lines, output.last_words
+
+
+@pytest.mark.parametrize(
+    ("chunks", "lines"),
+    [
+        ([b"a\nb\n"], ["a", "b"]),
+        ([b"a\nb"], ["a", "b"]),
+        ([b"a", b"b\r\n", b"c"], ["ab", "c"]),
+        ([b"\n\n"], ["", ""]),
+        ([], []),
+    ],
+)
+async def test_each_line_is_told_once(chunks, lines):
+    assert (await heard(*chunks))[0] == lines
+
+
+async def test_the_last_lines_are_kept():
+    lines, last = await heard(*(b"%d\n" % number for number in range(100)))
+
+    assert len(lines) == 100
+    assert last.splitlines() == lines[-KEPT_LINES:]
+
+
+async def test_a_line_without_an_end_costs_no_memory():
+    lines, _ = await heard(*[b"x" * 100_000] * 20)
+
+    assert lines == ["x" * LONGEST_LINE + "…"]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"plain", "plain"),
+        ("é 漢".encode(), "é 漢"),
+        (b"\xff", "\ufffd"),
+        (b"\x1b[31mred", "\\x1b[31mred"),
+        (b"a\rERROR forged", "a\\rERROR forged"),
+        (b"a\tb", "a\tb"),
+        (b"\x00", "\\x00"),
+    ],
+)
+def test_a_line_is_safe_to_show(line, text):
+    assert shown(line) == text
