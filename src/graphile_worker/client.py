@@ -103,7 +103,9 @@ class Client:
         adding = AddingJobs(specs=[self._timed(spec)])
         with self._hooks.around_blocking(adding):
             plan = adding_job(adding.specs[0], self._schemas, max_bytes=self._max_payload_bytes)
-            return await self._perform(plan, conn)
+            job = await self._perform(plan, conn)
+            adding.jobs.append(job)
+            return job
         raise GraphileWorkerError(NOTHING_ADDED)
 
     async def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
@@ -116,7 +118,9 @@ class Client:
                 max_bytes=self._max_payload_bytes,
                 all_or_nothing=conn is None,
             )
-            return await self._perform(plan, conn)
+            jobs = await self._perform(plan, conn)
+            adding.jobs.extend(jobs)
+            return jobs
         raise GraphileWorkerError(NOTHING_ADDED)
 
     async def get_job(self, job_id: int, *, conn: object = None) -> Job | None:

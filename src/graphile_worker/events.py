@@ -19,7 +19,7 @@ entries, in their order.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import ClassVar
@@ -582,6 +582,8 @@ class AddingJobs(Moment):
     """Jobs are about to be sent, as they then stand in `specs`: entries may be replaced."""
 
     specs: list[JobSpec]
+    # Empty until they are added, then what each spec became, in their order.
+    jobs: list[Job] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,38 @@ async def test_adding_is_wrapped_and_shows_the_specs(client, hooks):
     assert seen == [["one"], "added", ["two", "three"], "added"]
 
 
+async def test_the_jobs_are_known_once_they_are_added(client, hooks):
+    before, after = [], []
+
+    @hooks.around(AddingJobs)
+    @contextmanager
+    def watched(adding):
+        before.append(list(adding.jobs))
+        yield
+        after.append(adding.jobs)
+
+    one = await client.add_job("one")
+    many = await client.add_jobs([JobSpec("two", job_key="a"), JobSpec("three")])
+
+    assert before == [[], []]
+    assert after == [[one], many]
+
+
+async def test_what_was_not_added_is_not_among_the_jobs(client, hooks):
+    moments = []
+
+    @hooks.around(AddingJobs)
+    @contextmanager
+    def watched(adding):
+        moments.append(adding)
+        yield
+
+    with pytest.raises(GraphileWorkerError):
+        await client.add_job("one", {"not": object()})
+
+    assert [moment.jobs for moment in moments] == [[]]
+
+
 async def test_specs_may_be_replaced_on_their_way(client, hooks, sql):
     @hooks.around(AddingJobs)
     @contextmanager

@@ -149,6 +149,15 @@ def test_items_that_cannot_be_read_are_left_out_and_their_places_known():
     }
 
 
+def test_items_come_without_the_trace_that_they_carry_and_the_payload_keeps_it():
+    payload: list[Any] = [{"x": 1, "_trace": {"flags": 1}, "_id": 7}, {"x": 2}]
+
+    [items], _ = BatchSignature(points).arguments(payload)
+
+    assert items == [{"x": 1, "_id": 7}, {"x": 2}]
+    assert "_trace" in payload[0]
+
+
 def test_where_no_item_fits_there_is_nothing_to_call_it_with():
     with pytest.raises(Mismatch, match=r"^\[0\]: expected int, got str; no other item fits either"):
         BatchSignature(with_context).call(["one", "two"], None)

@@ -75,7 +75,15 @@ def test_all_public_names_are_sorted_and_there():
 
 @pytest.mark.parametrize("module", ["graphile_worker", "graphile_worker.sync"])
 def test_importing_us_imports_no_optional_package(module):
-    optional = ("django", "sqlalchemy", "asyncpg", "psycopg2", "alembic", "fastapi")
+    optional = (
+        "django",
+        "sqlalchemy",
+        "asyncpg",
+        "psycopg2",
+        "alembic",
+        "fastapi",
+        "opentelemetry",
+    )
     code = f"import sys, {module}; print([m for m in {optional} if m in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -23,6 +23,9 @@ else:
 Item = TypeVar("Item")
 D = TypeVar("D", default=None)
 
+# By which tracing, here and in the Rust worker, marks an item; it belongs to the queue.
+TRACE_KEY = "_trace"
+
 # One for each item, in their order; None, for one or for all: it went well.
 Outcomes = Sequence[BaseException | None] | None
 
@@ -104,7 +107,7 @@ class BatchSignature(Signature):
         items = Items()
         for position, raw in enumerate(payload):
             try:
-                (item,) = read([raw])
+                (item,) = read([_unmarked(raw)])
             except Mismatch as misfit:
                 misfit.path = f"[{position}]{misfit.path.removeprefix('[0]')}"
                 items.errors[position] = misfit
@@ -112,6 +115,13 @@ class BatchSignature(Signature):
                 items.append(item)
                 items.places.append(position)
         return items
+
+
+def _unmarked(item: Any) -> Any:
+    if not isinstance(item, dict) or TRACE_KEY not in item:
+        return item
+    # Another one: who asks for the payload of the job gets all of it.
+    return {key: value for key, value in item.items() if key != TRACE_KEY}
 
 
 _ONE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -1,0 +1,1 @@
+"""Integrations with other packages, one module each; nothing here is imported by the rest."""

@@ -1,0 +1,302 @@
+"""Spans for adding and for running jobs, and the way from one to the other, with OpenTelemetry.
+
+    from graphile_worker.contrib.opentelemetry import instrument
+
+    instrument(app)
+
+Names and attributes follow the conventions for messaging, with the task as the destination. What is
+in a payload is never recorded.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any, Literal, get_args
+
+try:
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError as error:
+    raise ImportError('tracing needs OpenTelemetry: pip install "graphile-worker[otel]"') from error
+
+from graphile_worker.app import App
+from graphile_worker.errors import ConfigurationError
+from graphile_worker.events import AddingJobs, BackfillJob, CronJob, CronScheduled, RunningJob
+from graphile_worker.hooks import Hooks
+from graphile_worker.jobs import Job, JobSpec
+from graphile_worker.payloads import encode
+from graphile_worker.retries import Snooze
+from graphile_worker.tasks.batch import TRACE_KEY
+
+Propagation = Literal["off", "read", "read-write"]
+Attributes = dict[str, str | int | bool]
+
+# What an SDK keeps of a span by default; a batch may have come from any number of places.
+MAX_LINKS = 128
+
+MILLISECOND = timedelta(milliseconds=1)
+W3C = TraceContextTextMapPropagator()
+
+
+def instrument(
+    hooks: Hooks | App[Any],
+    *,
+    tracer_provider: trace.TracerProvider | None = None,
+    propagation: Propagation = "read",
+) -> None:
+    """Make spans of what an app, or whoever else is given these hooks, adds and runs.
+
+    The span of a job that runs begins a trace of its own, as it may run days later, and is linked
+    to the span that added it, which the payload names. With "read" that is looked for; with
+    "read-write" it is also written, which changes the payloads that are added; with "off" neither.
+    To instrument again is to change these two arguments.
+    """
+    if propagation not in get_args(Propagation):
+        choices = ", ".join(get_args(Propagation))
+        raise ConfigurationError(f"propagation must be one of {choices}, got {propagation!r}")
+    found = hooks.hooks if isinstance(hooks, App) else hooks
+    if not isinstance(found, Hooks):
+        raise ConfigurationError(f"expected an App or Hooks, got {type(hooks).__name__}")
+    tracer = trace.get_tracer("graphile_worker", version("graphile-worker"), tracer_provider)
+    adding = _Adding(tracer, propagation)
+    running = _Running(tracer, propagation)
+    scheduled = _Scheduled(tracer, propagation)
+    found.off(AddingJobs, adding)
+    found.around(AddingJobs)(adding)
+    found.off(RunningJob, running)
+    found.around(RunningJob)(running)
+    found.off(CronScheduled, scheduled)
+    found.on(CronScheduled)(scheduled)
+
+
+class _Listener:
+    """Any two of a kind are equal, so that hooks never hold both, nor what includes them."""
+
+    def __init__(self, tracer: Tracer, propagation: Propagation) -> None:
+        self._tracer = tracer
+        self._reads = propagation != "off"
+        self._writes = propagation == "read-write"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+class _Adding(_Listener):
+    @contextmanager
+    def __call__(self, moment: AddingJobs) -> Iterator[None]:
+        if not moment.specs or not all(isinstance(spec, JobSpec) for spec in moment.specs):
+            # Nothing will be sent, or the client says better what is wrong.
+            yield
+            return
+        is_single = len(moment.specs) == 1
+        span = self._single(moment.specs[0]) if is_single else self._batch(moment.specs)
+        with _current(span):
+            if self._writes and (mark := _mark(span)) is not None:
+                moment.specs[:] = [_marked(spec, mark) for spec in moment.specs]
+            yield
+            if is_single and moment.jobs:
+                span.set_attributes(_added(moment.jobs[0]))
+
+    def _single(self, spec: JobSpec) -> Span:
+        return self._tracer.start_span(
+            f"add_job {spec.identifier}", kind=SpanKind.PRODUCER, attributes=_asked(spec)
+        )
+
+    def _batch(self, specs: Sequence[JobSpec]) -> Span:
+        attributes = _operation("add_jobs", "send")
+        attributes["messaging.batch.message_count"] = len(specs)
+        return self._tracer.start_span("add_jobs", kind=SpanKind.CLIENT, attributes=attributes)
+
+
+class _Running(_Listener):
+    @contextmanager
+    def __call__(self, moment: RunningJob) -> Iterator[None]:
+        span = self._tracer.start_span(
+            f"process {moment.job.task_identifier}",
+            # Whatever was going on where the worker was started, this is no part of it.
+            context=Context(),
+            kind=SpanKind.CONSUMER,
+            attributes=_running(moment),
+            links=_links(moment.job.payload) if self._reads else (),
+        )
+        with _current(span):
+            yield
+
+
+class _Scheduled(_Listener):
+    def __call__(self, event: CronScheduled) -> None:
+        for job in event.jobs:
+            span = self._tracer.start_span(
+                f"cron {job.identifier}", context=Context(), attributes=_scheduled(event, job)
+            )
+            span.end()
+
+
+# Spans
+
+
+@contextmanager
+def _current(span: Span) -> Iterator[None]:
+    """Inside, this is the current span; an error that passes becomes its status."""
+    with trace.use_span(
+        span, end_on_exit=True, record_exception=False, set_status_on_exception=False
+    ):
+        try:
+            yield
+        except Snooze:
+            # Said by a task that wants to be run later: no attempt was spent, nothing went wrong.
+            raise
+        except BaseException as error:
+            _fail(span, error)
+            raise
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    kind = type(error)
+    is_builtin = kind.__module__ == "builtins"
+    name = kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}"
+    span.set_attribute("error.type", name)
+    span.set_status(Status(StatusCode.ERROR))
+    # An error that has no text must not become another one.
+    with suppress(Exception):
+        span.record_exception(error)
+
+
+# Attributes
+
+
+def _operation(name: str, kind: str) -> Attributes:
+    return {
+        "messaging.system": "graphile_worker",
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+    }
+
+
+def _asked(spec: JobSpec) -> Attributes:
+    """Of one job, before it is added."""
+    attributes = _operation("add_job", "send")
+    attributes["messaging.destination.name"] = spec.identifier
+    if spec.queue_name is not None:
+        attributes["messaging.graphile_worker.queue.name"] = spec.queue_name
+    if spec.job_key is not None:
+        attributes["messaging.graphile_worker.job.key"] = spec.job_key
+    if spec.job_key_mode is not None:
+        attributes["messaging.graphile_worker.job.key_mode"] = str(spec.job_key_mode)
+    return attributes
+
+
+def _added(job: Job) -> Attributes:
+    """What the database made of it."""
+    return {
+        "messaging.message.id": str(job.id),
+        "messaging.graphile_worker.priority": job.priority,
+        "messaging.graphile_worker.run_at": job.run_at.isoformat(),
+    }
+
+
+def _running(moment: RunningJob) -> Attributes:
+    job = moment.job
+    attributes = _operation("process", "process") | _added(job)
+    attributes["messaging.destination.name"] = job.task_identifier
+    attributes["messaging.client.id"] = moment.worker_id
+    attributes["messaging.graphile_worker.worker.pool"] = moment.pool_id
+    attributes["messaging.graphile_worker.attempt"] = job.attempts
+    attributes["messaging.graphile_worker.max_attempts"] = job.max_attempts
+    if job.queue_name is not None:
+        attributes["messaging.graphile_worker.queue.name"] = job.queue_name
+    if job.key is not None:
+        attributes["messaging.graphile_worker.job.key"] = job.key
+    if job.locked_at is not None:
+        waited = (job.locked_at - job.run_at) // MILLISECOND
+        attributes["messaging.graphile_worker.wait_ms"] = max(waited, 0)
+    return attributes
+
+
+def _scheduled(event: CronScheduled, job: CronJob) -> Attributes:
+    return {
+        "messaging.system": "graphile_worker",
+        "messaging.graphile_worker.cron.identifier": job.identifier,
+        "messaging.graphile_worker.cron.ts": event.timestamp.isoformat(),
+        "messaging.graphile_worker.cron.backfilled": isinstance(job, BackfillJob),
+    }
+
+
+# The way through the payload
+
+
+def _mark(span: Span) -> dict[str, str | int] | None:
+    """What a payload says of the span that adds it: the Rust worker's three keys, then W3C's.
+
+    None where nothing is traced.
+    """
+    context = span.get_span_context()
+    if not context.is_valid:
+        return None
+    carrier: dict[str, str] = {}
+    W3C.inject(carrier, trace.set_span_in_context(span))
+    return {
+        "flags": int(context.trace_flags),
+        "trace_id": trace.format_trace_id(context.trace_id),
+        "span_id": trace.format_span_id(context.span_id),
+        **carrier,
+    }
+
+
+def _marked(spec: JobSpec, mark: Mapping[str, object]) -> JobSpec:
+    text = encode(spec.payload)
+    # The database has an empty object where no payload is given.
+    payload = {} if text is None else json.loads(text)
+    if isinstance(payload, dict):
+        payload[TRACE_KEY] = mark
+    elif isinstance(payload, list):
+        for item in payload:
+            if isinstance(item, dict):
+                item[TRACE_KEY] = mark
+    return replace(spec, payload=payload)
+
+
+def _links(payload: object) -> list[Link]:
+    """Links to the spans that added a job, or the items of a batch; each once."""
+    found: dict[tuple[int, int], Link] = {}
+    for item in payload if isinstance(payload, list) else [payload]:
+        if len(found) == MAX_LINKS:
+            break
+        if (context := _origin(item)) is not None:
+            found.setdefault((context.trace_id, context.span_id), Link(context))
+    return list(found.values())
+
+
+def _origin(item: object) -> SpanContext | None:
+    mark = item.get(TRACE_KEY) if isinstance(item, dict) else None
+    if not isinstance(mark, dict):
+        return None
+    named = _context(mark.get("traceparent"), mark.get("tracestate"))
+    return named or _context(_traceparent(mark))
+
+
+def _traceparent(mark: Mapping[str, object]) -> str | None:
+    """The Rust worker's three keys as the one of W3C, not checked yet."""
+    flags = mark.get("flags")
+    if not isinstance(flags, int) or isinstance(flags, bool):
+        return None
+    return f"00-{mark.get('trace_id')}-{mark.get('span_id')}-{flags:02x}"
+
+
+def _context(traceparent: object, tracestate: object = None) -> SpanContext | None:
+    """What they name; None where that is nothing, as anybody may write into a payload."""
+    if not isinstance(traceparent, str):
+        return None
+    carrier = {"traceparent": traceparent}
+    if isinstance(tracestate, str):
+        carrier["tracestate"] = tracestate
+    context = trace.get_current_span(W3C.extract(carrier, Context())).get_span_context()
+    return context if context.is_valid else None
