@@ -1,29 +1,42 @@
 """Calls of the public API that type checkers accept as they stand."""
 
-from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
 from graphile_worker import (
+    AddingJobs,
     App,
+    Backoff,
     BatchTask,
     CleanupTask,
     Client,
     Cron,
     CronItem,
+    Discard,
     GraphileWorkerError,
+    Hooks,
     Job,
     JobContext,
+    JobErrored,
+    JobFailed,
     JobKeyMode,
     JobSpec,
     JobSpecError,
+    LocalQueueOptions,
     ParsedCronItem,
     PartialFailure,
+    RecoveryOptions,
+    Retry,
     Runner,
+    RunningJob,
     SchemaTooNew,
+    Snooze,
     Task,
+    TaskProcessError,
+    TaskProcessOptions,
     Tasks,
     WorkerOptions,
     add_job_adhoc,
@@ -276,6 +289,101 @@ async def batches() -> None:
     job: Job = plain_batch.accumulate("a", "b", key="k", within=timedelta(seconds=1))
     await numbers.aaccumulate(3, key="k", within=timedelta(seconds=1), conn=object())
     print_all(job)
+
+
+@plain.batch_task(name="b1")
+def with_context(ctx: JobContext[None], items: list[Resize]) -> list[BaseException | None]:
+    return [ctx.deps for _ in items]
+
+
+@app.batch_task(name="b2")
+async def any_sequence(items: Sequence[int]) -> None: ...
+
+
+@app.batch_task
+async def context_and_sequence(ctx: JobContext[Deps], items: Sequence[Resize]) -> None: ...
+
+
+@app.batch_task(name="b3", run_in="process", timeout=timedelta(minutes=1))
+def in_a_process(items: list[int]) -> None: ...
+
+
+async def other_batches() -> None:
+    widths: BatchTask[Resize] = context_and_sequence
+    await widths.aenqueue([{"path": "a.png", "width": 1}])
+    with_context.accumulate({"path": "a.png", "width": 1}, key="k", within=timedelta(seconds=1))
+    any_sequence.enqueue([1, 2])
+    in_a_process.using(queue_name="q").enqueue([3])
+    specs: list[JobSpec] = [any_sequence.spec([1]), widths.spec([])]
+    print_all(specs)
+
+
+@app.task(retry=Backoff(max=timedelta(minutes=10), give_up_on=(KeyError,)))
+async def outcomes(ctx: JobContext[Deps], status: int) -> None:
+    if status == 404:
+        raise Discard("no such invoice")
+    if status == 429:
+        raise Snooze(timedelta(seconds=30))
+    raise Retry(reason="busy")
+
+
+@app.task(retry=lambda error, job: timedelta(minutes=job.attempts) if error else None)
+def by_a_function(status: int) -> None: ...
+
+
+@app.task
+async def pay(ctx: JobContext[Deps], order_id: int) -> None:
+    async with ctx.transaction() as conn:
+        await conn.execute("update orders set paid = true where id = %s", [order_id])
+
+
+@app.on(JobFailed)
+async def alert(event: JobFailed) -> None:
+    error: BaseException = event.error
+    print_all(event.job.id, event.job.task_identifier, error)
+
+
+@app.on(JobErrored)
+def by_words(event: JobErrored) -> None:
+    if isinstance(event.error, TaskProcessError):
+        words: str = event.error.kind + event.error.text
+        print_all(words)
+
+
+@app.on("job:success")
+def by_its_name(event: object) -> None: ...
+
+
+@app.around(RunningJob)
+@contextmanager
+def timing(event: RunningJob) -> Generator[None, None, None]:
+    yield
+
+
+@app.around(RunningJob)
+@asynccontextmanager
+async def on_the_loop(event: RunningJob) -> AsyncGenerator[None]:
+    yield
+
+
+hooks = Hooks()
+
+
+@hooks.around(AddingJobs)
+def marked(event: AddingJobs) -> AbstractContextManager[None]:
+    event.specs[:] = [each for each in event.specs if each.identifier]
+    jobs: list[Job] = event.jobs
+    print_all(jobs)
+    return nullcontext()
+
+
+def options() -> WorkerOptions:
+    return WorkerOptions(
+        local_queue=LocalQueueOptions(size=100),
+        recovery=RecoveryOptions(threshold=timedelta(seconds=10)),
+        task_processes=TaskProcessOptions(max_jobs=10, max_memory=100, memory_limit=200),
+        complete_batch_delay=None,
+    )
 
 
 async def recurring() -> None:
