@@ -1,13 +1,17 @@
 """What can be set and could be written in a file; live things are arguments instead."""
 
 import os
+import typing
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from graphile_worker.errors import ConfigurationError
 
 DEFAULT_SCHEMA = "graphile_worker"
+
+# What a program sees of the worker's own environment: all of it, or what most programs need.
+Environment = Literal["inherit", "minimal"]
 
 
 def default_schema() -> str:
@@ -102,6 +106,29 @@ class LocalQueueOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutableOptions:
+    """How the programs of a tasks folder are run.
+
+    They see the worker's whole `environment`, as in the reference, or only a `minimal` one, without
+    the address of the database and other secrets. After `timeout` a program is ended and its job
+    fails; None waits for ever. So much of what it says is logged, `max_output_bytes` in all.
+    """
+
+    environment: Environment = "inherit"
+    timeout: timedelta | None = timedelta(hours=4)
+    max_output_bytes: int = 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if self.environment not in typing.get_args(Environment):
+            choices = ", ".join(typing.get_args(Environment))
+            raise ConfigurationError(
+                f"environment must be one of {choices}, got {self.environment!r}"
+            )
+        _check_counts(self, max_output_bytes=0)
+        _check_durations(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerOptions:
     """How a worker, and what migrates for it, is set up.
 
@@ -120,7 +147,7 @@ class WorkerOptions:
 
     Without `recovery` nobody takes this worker's jobs before four hours if it dies, nor does it
     take those of others. A task that stands still for `blocked_after` is named in the log with
-    where it stands.
+    where it stands. `executables` says how the programs of a tasks folder are run.
     """
 
     schema: str = field(default_factory=default_schema)
@@ -141,6 +168,7 @@ class WorkerOptions:
     fail_batch_delay: timedelta | None = timedelta(0)
     recovery: RecoveryOptions | None = field(default_factory=RecoveryOptions)
     blocked_after: timedelta | None = timedelta(seconds=5)
+    executables: ExecutableOptions = field(default_factory=ExecutableOptions)
 
     def __post_init__(self) -> None:
         if not self.schema:
@@ -152,6 +180,10 @@ class WorkerOptions:
                 raise ConfigurationError(
                     f"{name} must be {kind.__name__} or None, got {getattr(self, name)!r}"
                 )
+        if not isinstance(self.executables, ExecutableOptions):
+            raise ConfigurationError(
+                f"executables must be ExecutableOptions, got {self.executables!r}"
+            )
         self._check_refetch_delay()
         if self.min_reset_locked_interval > self.max_reset_locked_interval:
             raise ConfigurationError(
@@ -187,6 +219,7 @@ LEAST = {
     "interval": timedelta(milliseconds=1),
     "sweep_interval": timedelta(milliseconds=1),
     "blocked_after": timedelta(milliseconds=1),
+    "timeout": timedelta(milliseconds=1),
 }
 
 

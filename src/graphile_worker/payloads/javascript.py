@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
-from json.encoder import encode_basestring  # type: ignore[attr-defined]  # missing in its stub
+from json.encoder import encode_basestring
 from typing import Any
 
 # The indices of arrays; JavaScript lists such keys before all others.
@@ -106,7 +106,7 @@ def _is_index(key: str) -> bool:
 
 
 def _quoted(text: str) -> str:
-    quoted: str = encode_basestring(text)
+    quoted = encode_basestring(text)
     if quoted.isascii():
         return quoted
     return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", quoted)
