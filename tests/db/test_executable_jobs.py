@@ -13,6 +13,7 @@ from graphile_worker import ExecutableFailed, ExecutableOptions, WorkerOptions
 from graphile_worker.events import JobErrored, JobInterrupted, JobStarted, JobSucceeded
 from graphile_worker.runner import run_once
 from tests.support.names import HOSTILE
+from tests.support.processes import lives
 from tests.support.recorder import Recorder, Start, runners_on, until
 
 pytestmark = pytest.mark.feature("F121")
@@ -64,15 +65,7 @@ async def once(database: Any, folder: Folder, **options: Any) -> int:
 
 
 def gone(pids: list[int]) -> bool:
-    return not any(_lives(pid) for pid in pids)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
+    return not any(map(lives, pids))
 
 
 async def test_exit_code_0_completes_the_job(database, sql, folder):

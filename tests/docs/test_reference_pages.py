@@ -13,6 +13,7 @@ import pytest
 
 import graphile_worker
 from graphile_worker import (
+    ExecutableOptions,
     LocalQueueOptions,
     RecoveryOptions,
     RefetchDelayOptions,
@@ -128,9 +129,18 @@ def test_the_page_of_options_tells_those_of_a_local_queue():
     assert told == defaults | {name: getattr(delay, name) for name in names_of(delay)}
 
 
+def test_the_page_of_options_tells_those_of_executables():
+    table = rows(section("reference/options.md", "ExecutableOptions"))
+
+    told = {codes(row[0])[0]: value(row[1]) for row in table}
+
+    options = ExecutableOptions()
+    assert told == {name: getattr(options, name) for name in names_of(options)}
+
+
 def value(cell: str) -> Any:
     """What a cell says in Python's own words."""
-    known = (timedelta, LocalQueueOptions, RecoveryOptions)
+    known = (timedelta, ExecutableOptions, LocalQueueOptions, RecoveryOptions)
     return eval(codes(cell)[0], {each.__name__: each for each in known})
 
 

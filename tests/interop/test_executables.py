@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.node import node_command
 
-# Its environment as the kernel has it, in order; its input; and how it was called.
+# Its environment as the kernel has it, its input, and how it was called.
 PROGRAM = """#!/bin/sh
 set -e
 seen="seen/$GRAPHILE_WORKER_JOB_ID"
@@ -111,7 +111,7 @@ class Both:
             command, cwd=self._folder, env=self._environment(), capture_output=True, timeout=100
         )
         assert self._sql.run("select id, last_error from :schema._private_jobs") == [], done
-        found = {path.name: path.read_bytes() for path in seen.iterdir()}
+        found = {path.name: _in_order(path) for path in seen.iterdir()}
         seen.rename(self._folder / f"seen by {Path(command[0]).name}")
         return found
 
@@ -126,6 +126,14 @@ class Both:
         # Ours may be run from its sources.
         sources = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         return {**OTHERS, **sources, "PWD": str(self._folder)}
+
+
+def _in_order(path: Path) -> bytes:
+    """The content of a file; variables sorted, as a wrapper around Python may mix them."""
+    content = path.read_bytes()
+    if path.suffix == ".environment":
+        return b"\0".join(sorted(content.split(b"\0")))
+    return content
 
 
 @pytest.fixture

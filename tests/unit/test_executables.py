@@ -7,7 +7,6 @@ import resource
 import signal
 import textwrap
 import time
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from graphile_worker.tasks import positional_task
 from graphile_worker.worker.context import Cancellation
 from graphile_worker.worker.pool import TIDY_UP_WITHIN
 from tests.support.jobs import make_job
+from tests.support.processes import lives
 from tests.support.recorder import until
 
 pytestmark = pytest.mark.feature("F121")
@@ -91,13 +91,6 @@ class Place:
 @pytest.fixture
 def place(tmp_path) -> Place:
     return Place(tmp_path)
-
-
-def lives(pid: int) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return state != "Z"
-    return False
 
 
 async def until_gone(pids: list[int]) -> None:
