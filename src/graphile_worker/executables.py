@@ -9,6 +9,8 @@ import asyncio
 import codecs
 import errno
 import os
+import subprocess
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -61,7 +63,7 @@ class Executable:
         given = stringify({"payload": payload}).encode()
         said = Said(ctx.logger, self._options.max_output_bytes)
         with Pipes.opened() as pipes:
-            group = await self._started(ctx.job, pipes)
+            group = self._started(ctx.job, pipes)
             async with _talking(pipes, given, said), _ended(group):
                 stays = await self._stays(group, ctx)
                 if stays:
@@ -73,18 +75,11 @@ class Executable:
         if group.process.returncode != 0:
             raise self._failed(f"ended with {group.how_it_ended}", group, said)
 
-    async def _started(self, job: Job, pipes: "Pipes") -> ProcessGroup:
-        command, environment = str(self.path), environment_of(job, self._options)
-        starting = asyncio.ensure_future(
-            ProcessGroup.started(command, env=environment, **pipes.of_the_program())
-        )
+    def _started(self, job: Job, pipes: "Pipes") -> ProcessGroup:
+        environment = environment_of(job, self._options)
         try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # Not in between: what it starts in its first moment would live on.
-            with suppress(OSError):
-                (await starting).kill()
-            raise
+            program = Program(str(self.path), env=environment, **pipes.of_the_program())
+            return ProcessGroup(program)  # type: ignore[arg-type]  # it has what a group asks for
         except OSError as error:
             hint = HINTS.get(error.errno or 0)
             reason = f"{os.strerror(error.errno or 0)}{f': {hint}' if hint else ''}"
@@ -256,8 +251,45 @@ def _pieces(line: str) -> Iterator[str]:
         yield line[start : start + LONGEST_LINE]
 
 
-# Pipes, without those of asyncio: some releases of Python wait for a program until all who hold one
-# of its pipes have ended, and these are ended only after the program.
+# Programs and pipes, without those of event loops. uvloop hands what it cannot run to a shell, and
+# leaves files of the worker open. Some releases of asyncio wait for a program until all who hold
+# one of its pipes have ended, and these are ended only after the program.
+
+
+class Program:
+    """A program in a session of its own."""
+
+    def __init__(self, path: str, **options: Any) -> None:
+        self._process = subprocess.Popen([path], start_new_session=True, close_fds=True, **options)
+        self._ended = asyncio.Event()
+        self.returncode: int | None = None
+        # One for each, as they may take hours; the worker does not wait for it when it ends.
+        here = (asyncio.get_running_loop(),)
+        waiting = threading.Thread(target=self._wait, args=here, daemon=True)
+        try:
+            waiting.start()
+        except RuntimeError:
+            self._process.kill()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        assert self.returncode is not None
+        return self.returncode
+
+    def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        code = self._process.wait()
+        # Nobody is there to hear of it once the loop is closed.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._end, code)
+
+    def _end(self, code: int) -> None:
+        self.returncode = code
+        self._ended.set()
 
 
 class Ends(NamedTuple):

@@ -160,7 +160,7 @@ async def test_a_minimal_environment_holds_no_secrets(place, monkeypatch, enviro
 async def test_no_other_file_of_the_worker_is_open_in_it(place):
     await place.run("#!/bin/sh\nls /proc/$$/fd\n")
 
-    # And the script itself, which the shell reads.
+    # And the script itself, which a shell reads.
     assert set(place.log.of("info")) - {"10", "255"} == {"0", "1", "2"}
 
 
@@ -253,6 +253,7 @@ async def test_a_cancelled_program_is_asked_to_end_and_all_that_it_started_is_ki
     place, monkeypatch
 ):
     monkeypatch.chdir(place.folder)
+    monkeypatch.setattr(executables, "LITTLE_GRACE", 600)
     then = "trap 'echo bye > bye; exit 1' TERM; touch ready; while :; do sleep 0.05; done"
     running = place.start(textwrap.dedent(FORKS).format(then=then))
     await until((place.folder / "ready").exists)
@@ -283,7 +284,7 @@ def test_a_program_is_killed_before_the_worker_stops_waiting_for_it():
 
 async def test_a_program_that_is_cancelled_twice_is_killed_at_once(place, monkeypatch):
     monkeypatch.chdir(place.folder)
-    monkeypatch.setattr("graphile_worker.executables.LITTLE_GRACE", 600)
+    monkeypatch.setattr(executables, "LITTLE_GRACE", 600)
     running = place.start(
         "#!/bin/sh\ntrap 'touch asked' TERM\necho $$ > pids\nwhile :; do sleep 0.05; done\n"
     )
@@ -312,7 +313,7 @@ async def test_when_the_worker_asks_to_give_up_the_program_is_ended(place, monke
 
 async def test_nobody_waits_for_a_daemon_that_keeps_the_output_open(place, monkeypatch):
     monkeypatch.chdir(place.folder)
-    monkeypatch.setattr("graphile_worker.executables.REST_WITHIN", 0.2)
+    monkeypatch.setattr(executables, "REST_WITHIN", 0.2)
 
     # Not before the daemon has left the group.
     await place.run(
