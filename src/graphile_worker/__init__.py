@@ -21,6 +21,7 @@ from graphile_worker.errors import (
     CleanupBlocked,
     ConfigurationError,
     CrontabError,
+    ExecutableFailed,
     GraphileWorkerError,
     JobNotHeld,
     JobsLeftLocked,
@@ -56,6 +57,7 @@ from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobKeyMode, JobSpec
 from graphile_worker.logs import Logger
 from graphile_worker.options import (
+    ExecutableOptions,
     LocalQueueOptions,
     RecoveryOptions,
     RefetchDelayOptions,
@@ -80,6 +82,8 @@ __all__ = [
     "CronItem",
     "CrontabError",
     "Discard",
+    "ExecutableFailed",
+    "ExecutableOptions",
     "GraphileWorkerError",
     "Hooks",
     "Job",

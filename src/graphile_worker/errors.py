@@ -9,6 +9,7 @@ GraphileWorkerError
 ├── TaskNotFound           no function for this identifier
 ├── TaskProcessError       what a task raised in a process of its own
 ├── TaskProcessDied        the process of a task ended in the middle of a job
+├── ExecutableFailed       the program of a job did not end with exit code 0
 ├── JobNotHeld             the job that a task wanted to end is held by somebody else now
 ├── JobsLeftLocked         a worker stopped and could not say how its jobs ended
 ├── LeaseLapsed            a pool whose heartbeat is not heard takes no jobs
@@ -127,6 +128,33 @@ class TaskProcessDied(GraphileWorkerError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.how, self.last_words)
+
+
+class ExecutableFailed(GraphileWorkerError):
+    """The program of a job did not end with exit code 0: what became of it, and what it said last.
+
+    `code` is its exit code, or `signal` the name of what ended it; neither, if it never started.
+    """
+
+    def __init__(
+        self,
+        identifier: str,
+        ended: str,
+        code: int | None = None,
+        signal: str | None = None,
+        last_words: str = "",
+    ) -> None:
+        self.identifier = identifier
+        self.ended = ended
+        self.code = code
+        self.signal = signal
+        self.last_words = last_words
+        said = f"; it said last:\n{last_words}" if last_words else ""
+        super().__init__(f"{identifier} {ended}{said}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        facts = (self.identifier, self.ended, self.code, self.signal, self.last_words)
+        return type(self), facts
 
 
 class PoolStopped(GraphileWorkerError):

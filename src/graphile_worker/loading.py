@@ -6,9 +6,8 @@ And find cron items: in a crontab file or text, in code, or beside the tasks of 
 import importlib
 import inspect
 import logging
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,26 +15,28 @@ from typing import Any
 from graphile_worker.crontab import ParsedCronItem, parse_crontab
 from graphile_worker.crontab.items import check_identifiers
 from graphile_worker.errors import ConfigurationError, TaskLoadError
+from graphile_worker.executables import Executable
+from graphile_worker.folder import TaskFile, task_files
+from graphile_worker.options import ExecutableOptions
 from graphile_worker.tasks import Task, Tasks, positional_task
 from graphile_worker.tasks.importing import FOLDER_MODULES, imported_file
-
-FOLDER_NAME = re.compile(r"[A-Za-z0-9_-]+")
-FILE_NAME = re.compile(r"([A-Za-z0-9_-]+)(\.[A-Za-z0-9_-]+)*")
 
 logger = logging.getLogger("graphile_worker")
 
 
-def load_tasks(path: Path) -> dict[str, Task[..., Any]]:
+def load_tasks(
+    path: Path, executables: ExecutableOptions | None = None
+) -> dict[str, Task[..., Any]]:
     """The tasks of a folder, or all functions of one file."""
     if path.is_file():
         return tasks_of(_functions(_imported(path, path.stem)))
     if not path.is_dir():
         raise ConfigurationError(f"there is no tasks folder at {path}")
     found = {}
-    for identifier, file in sorted(task_files(path)):
-        task = _task_of(identifier, file)
+    for file in task_files(path):
+        task = _task_of(file, executables or ExecutableOptions())
         if task is not None:
-            found[identifier] = task
+            found[file.identifier] = task
     return found
 
 
@@ -126,25 +127,13 @@ def _module(path: str, name: str) -> ModuleType:
         raise TaskLoadError(f"{name} ended the program while it was imported") from error
 
 
-def task_files(folder: Path, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, Path]]:
-    """The identifier and the place of every Python file in a folder and the folders in it."""
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith("__"):
-            continue
-        if entry.is_dir():
-            if entry.is_symlink() or not FOLDER_NAME.fullmatch(entry.name):
-                logger.info("ignored folder %s", entry)
-            else:
-                yield from task_files(entry, (*inside, entry.name))
-        elif not FILE_NAME.fullmatch(entry.name) or not entry.is_file():
-            logger.info("ignored file %s", entry)
-        elif entry.suffix != ".py":
-            logger.info("ignored file %s, which is not Python", entry)
-        else:
-            yield "/".join((*inside, entry.name.partition(".")[0])), entry.resolve()
+def _task_of(file: TaskFile, executables: ExecutableOptions) -> Task[..., Any] | None:
+    if file.is_python:
+        return _python_task(file.identifier, file.path)
+    return positional_task(file.identifier, Executable(file.identifier, file.path, executables))
 
 
-def _task_of(identifier: str, file: Path) -> Task[..., Any] | None:
+def _python_task(identifier: str, file: Path) -> Task[..., Any] | None:
     module = _imported(file, identifier)
     for name in ("task", identifier.rpartition("/")[2]):
         function = getattr(module, name, None)

@@ -6,6 +6,7 @@ is given a scope and returns a function of level, message and meta.
 """
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +22,12 @@ LEVELS = MappingProxyType(
         "info": logging.INFO,
         "debug": logging.DEBUG,
     }
+)
+
+# What moves a cursor, sets colours, ends a line or turns the direction of writing: with these, what
+# others say could pass for lines of ours. A tab is fine.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 # Names that log records have for themselves.
@@ -92,6 +99,11 @@ def job_logger(core: Logger, worker_id: str, task_identifier: str, job_id: int) 
     return core.scope(
         label="job", worker_id=worker_id, task_identifier=task_identifier, job_id=job_id
     )
+
+
+def printable(text: object) -> str:
+    """A text of others as one harmless line: what only terminals understand becomes an escape."""
+    return _UNPRINTABLE.sub(lambda it: it[0].encode("unicode_escape").decode(), str(text))
 
 
 def _text(message: str, args: tuple[object, ...]) -> str:

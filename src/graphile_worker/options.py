@@ -1,13 +1,17 @@
 """What can be set and could be written in a file; live things are arguments instead."""
 
 import os
+import typing
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from graphile_worker.errors import ConfigurationError
 
 DEFAULT_SCHEMA = "graphile_worker"
+
+# What a program sees of the worker's own environment: all of it, or what most programs need.
+Environment = Literal["inherit", "minimal"]
 
 
 def default_schema() -> str:
@@ -95,10 +99,7 @@ class LocalQueueOptions:
         elif self.refetch_delay is not None:
             raise ConfigurationError("refetch_delay is for a local queue with a size: give one")
         _check_durations(self)
-        if not isinstance(self.refetch_delay, RefetchDelayOptions | None):
-            raise ConfigurationError(
-                f"refetch_delay must be RefetchDelayOptions or None, got {self.refetch_delay!r}"
-            )
+        _check_part(self, "refetch_delay", RefetchDelayOptions, or_none=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,6 +122,29 @@ class TaskProcessOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutableOptions:
+    """How the programs of a tasks folder are run.
+
+    They see the worker's whole `environment`, as in the reference, or only a `minimal` one, without
+    the address of the database and other secrets. After `timeout` a program is ended and its job
+    fails; None waits for ever. So much of what it says is logged, `max_output_bytes` in all.
+    """
+
+    environment: Environment = "inherit"
+    timeout: timedelta | None = timedelta(hours=4)
+    max_output_bytes: int = 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if self.environment not in typing.get_args(Environment):
+            choices = ", ".join(typing.get_args(Environment))
+            raise ConfigurationError(
+                f"environment must be one of {choices}, got {self.environment!r}"
+            )
+        _check_counts(self, max_output_bytes=0)
+        _check_durations(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerOptions:
     """How a worker, and what migrates for it, is set up.
 
@@ -139,7 +163,8 @@ class WorkerOptions:
 
     Without `recovery` nobody takes this worker's jobs before four hours if it dies, nor does it
     take those of others. A task that stands still for `blocked_after` is named in the log with
-    where it stands. `task_processes` are for tasks that run in processes of their own.
+    where it stands. `task_processes` says how tasks run that have processes of their own, and
+    `executables` how the programs of a tasks folder do.
     """
 
     schema: str = field(default_factory=default_schema)
@@ -161,21 +186,17 @@ class WorkerOptions:
     recovery: RecoveryOptions | None = field(default_factory=RecoveryOptions)
     blocked_after: timedelta | None = timedelta(seconds=5)
     task_processes: TaskProcessOptions = field(default_factory=TaskProcessOptions)
+    executables: ExecutableOptions = field(default_factory=ExecutableOptions)
 
     def __post_init__(self) -> None:
         if not self.schema:
             raise ConfigurationError("schema must not be empty")
         _check_counts(self, concurrency=1, max_pool_size=2)
         _check_durations(self)
-        for name, kind in (("recovery", RecoveryOptions), ("local_queue", LocalQueueOptions)):
-            if not isinstance(getattr(self, name), kind | None):
-                raise ConfigurationError(
-                    f"{name} must be {kind.__name__} or None, got {getattr(self, name)!r}"
-                )
-        if not isinstance(self.task_processes, TaskProcessOptions):
-            raise ConfigurationError(
-                f"task_processes must be TaskProcessOptions, got {self.task_processes!r}"
-            )
+        _check_part(self, "recovery", RecoveryOptions, or_none=True)
+        _check_part(self, "local_queue", LocalQueueOptions, or_none=True)
+        _check_part(self, "task_processes", TaskProcessOptions)
+        _check_part(self, "executables", ExecutableOptions)
         self._check_refetch_delay()
         if self.min_reset_locked_interval > self.max_reset_locked_interval:
             raise ConfigurationError(
@@ -211,7 +232,15 @@ LEAST = {
     "interval": timedelta(milliseconds=1),
     "sweep_interval": timedelta(milliseconds=1),
     "blocked_after": timedelta(milliseconds=1),
+    "timeout": timedelta(milliseconds=1),
 }
+
+
+def _check_part(options: object, name: str, kind: type, *, or_none: bool = False) -> None:
+    value = getattr(options, name)
+    if not isinstance(value, kind) and not (or_none and value is None):
+        wanted = f"{kind.__name__} or None" if or_none else kind.__name__
+        raise ConfigurationError(f"{name} must be {wanted}, got {value!r}")
 
 
 def _check_counts(options: object, **least: int) -> None:

@@ -1,65 +1,91 @@
 """ProcessGroup: a program that was started for jobs, and what it started itself.
 
 All of them are one group, and end together: nothing goes on that nobody waits for.
+
+Without the subprocesses of event loops: uvloop hands what it cannot run to a shell, and leaves
+files of the worker open; some releases of asyncio wait for a program until all who hold one of its
+pipes have ended, and these are ended only after the program.
 """
 
 import asyncio
 import os
 import signal
+import subprocess
+import threading
 from contextlib import suppress
 from typing import Any
 
 
 class ProcessGroup:
-    """A running program and its descendants, unless these made a session of their own."""
+    """A program in a session of its own, and its descendants unless these made another one.
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self._is_over = False
+    When the program has ended, so have they.
+    """
 
-    @classmethod
-    async def started(cls, *command: str, **options: Any) -> "ProcessGroup":
-        """A program in a new session; options are those of asyncio's subprocesses."""
-        process = await asyncio.create_subprocess_exec(*command, start_new_session=True, **options)
-        return cls(process)
+    def __init__(self, *command: str, **options: Any) -> None:
+        """Start it; options are those of Popen."""
+        self.returncode: int | None = None
+        self._process = subprocess.Popen(command, start_new_session=True, **options)
+        self._ended = asyncio.Event()
+        # One for each, as they may take hours; the worker does not wait for it when it ends.
+        here = (asyncio.get_running_loop(),)
+        waiting = threading.Thread(target=self._wait, args=here, daemon=True)
+        try:
+            waiting.start()
+        except RuntimeError:
+            self.kill()
+            raise
 
     @property
     def pid(self) -> int:
-        return self.process.pid
+        return self._process.pid
 
     @property
     def how_it_ended(self) -> str:
         """Its exit code, or the name of the signal that ended it."""
-        code = self.process.returncode
+        code = self.returncode
         assert code is not None
         return f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
 
     async def wait(self) -> int:
-        """The exit code of the program; its descendants may live on."""
-        return await self.process.wait()
+        """The exit code of the program, once all of the group have ended."""
+        await self._ended.wait()
+        assert self.returncode is not None
+        return self.returncode
 
     def kill(self) -> None:
         """End all of the group at once; fine when it has ended already."""
-        if self._is_over:
-            # Its number may be another's by now.
-            return
-        self._is_over = self.process.returncode is not None
         self._send(signal.SIGKILL)
 
     async def end(self, within: float) -> None:
         """Ask the group to end, and kill what is left of it after so many seconds."""
         try:
-            if self.process.returncode is None:
-                self._send(signal.SIGTERM)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(within):
-                        await self.process.wait()
+            self._send(signal.SIGTERM)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    await self.wait()
         finally:
             self.kill()
 
+    def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        if hasattr(os, "waitid"):
+            # Not yet forgotten by the system, so that its number is nobody else's.
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self._send(signal.SIGKILL)
+        self._process.wait()
+        # Nobody is there to hear of it once the loop is closed.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        self.returncode = self._process.returncode
+        self._ended.set()
+
     def _send(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
+        # After its end the number may be another's.
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
 
 
 def _signal_name(number: int) -> str:

@@ -36,7 +36,7 @@ from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
 from graphile_worker.loading import cron_items_of, load_tasks, tasks_of
 from graphile_worker.logs import Logger, logger_of
-from graphile_worker.options import WorkerOptions
+from graphile_worker.options import ExecutableOptions, WorkerOptions
 from graphile_worker.tasks import Task, Tasks
 from graphile_worker.worker.claims import ForbiddenFlags
 from graphile_worker.worker.pool import WorkerPool
@@ -167,7 +167,7 @@ class Runner:
         self._database = database
         self._plan = Blueprint(
             options=self.options,
-            tasks=found_tasks(tasks),
+            tasks=found_tasks(tasks, self.options.executables),
             cron_items=cron_items_of(
                 tasks, crontab=crontab, crontab_file=crontab_file, cron_items=cron_items
             ),
@@ -376,12 +376,14 @@ class Runner:
         return self._parts
 
 
-def found_tasks(tasks: TaskSource) -> Mapping[str, Task[..., Any]]:
+def found_tasks(
+    tasks: TaskSource, executables: ExecutableOptions | None = None
+) -> Mapping[str, Task[..., Any]]:
     """Tasks by their names, wherever they are."""
     if isinstance(tasks, Tasks):
         return tasks.tasks()
     if isinstance(tasks, Path | str):
-        return load_tasks(Path(tasks))
+        return load_tasks(Path(tasks), executables)
     return tasks_of(tasks)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import graphile_worker
 from graphile_worker import (
+    ExecutableOptions,
     LocalQueueOptions,
     RecoveryOptions,
     RefetchDelayOptions,
@@ -110,7 +111,7 @@ def test_the_page_of_options_tells_each_with_its_default(monkeypatch):
     assert told == {name: getattr(options, name) for name in names_of(options)}
 
 
-@pytest.mark.parametrize("kind", [RecoveryOptions, TaskProcessOptions])
+@pytest.mark.parametrize("kind", [RecoveryOptions, TaskProcessOptions, ExecutableOptions])
 def test_the_page_of_options_tells_those_of_each_part(kind):
     table = rows(section("reference/options.md", kind.__name__))
 
@@ -132,7 +133,13 @@ def test_the_page_of_options_tells_those_of_a_local_queue():
 
 def value(cell: str) -> Any:
     """What a cell says in Python's own words."""
-    known = (timedelta, LocalQueueOptions, RecoveryOptions, TaskProcessOptions)
+    known = (
+        timedelta,
+        ExecutableOptions,
+        LocalQueueOptions,
+        RecoveryOptions,
+        TaskProcessOptions,
+    )
     return eval(codes(cell)[0], {each.__name__: each for each in known})
 
 

@@ -37,6 +37,16 @@ def eventually(look: Callable[[], T], what: str, within: float = PATIENCE) -> T:
         time.sleep(0.02)
 
 
+def lives(pid: int) -> bool:
+    """Does that process run? One that has ended, and whose end nobody has asked for, does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    # Its name stands before, and may hold anything.
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
 class Program:
     """A program that runs; what it says is read as it comes."""
 

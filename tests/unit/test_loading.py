@@ -1,13 +1,12 @@
 """Tasks on disk: which files are tasks, what they are called, how they are called."""
 
-import logging
 from pathlib import Path
 
 import pytest
 
 from graphile_worker import ConfigurationError
 from graphile_worker.errors import TaskLoadError
-from graphile_worker.loading import load_tasks, task_files, tasks_of
+from graphile_worker.loading import load_tasks, tasks_of
 
 PLAIN = "async def task(payload, ctx):\n    return payload, ctx\n"
 
@@ -23,26 +22,6 @@ def test_a_file_is_named_by_where_it_lies(tmp_path):
         write(tmp_path, name)
 
     assert sorted(load_tasks(tmp_path)) == ["a-b_c", "hello", "users/emails/verify"]
-
-
-def test_other_files_and_folders_are_no_tasks(tmp_path, caplog):
-    caplog.set_level(logging.INFO, "graphile_worker")
-    for name in ("notes.txt", "spaced name.py", "bad folder/x.py", "__init__.py", "ok.py"):
-        write(tmp_path, name)
-    (tmp_path / "linked").symlink_to(tmp_path / "bad folder")
-
-    assert [identifier for identifier, _ in task_files(tmp_path)] == ["ok"]
-    assert "spaced name.py" in caplog.text
-    assert "bad folder" in caplog.text
-    assert "linked" in caplog.text
-
-
-def test_a_link_to_a_file_is_named_by_the_link(tmp_path):
-    write(tmp_path, "elsewhere/real.py")
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "alias.py").symlink_to(tmp_path / "elsewhere" / "real.py")
-
-    assert list(load_tasks(tmp_path / "tasks")) == ["alias"]
 
 
 @pytest.mark.parametrize(

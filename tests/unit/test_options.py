@@ -8,6 +8,7 @@ import pytest
 
 from graphile_worker import ConfigurationError
 from graphile_worker.options import (
+    ExecutableOptions,
     LocalQueueOptions,
     RecoveryOptions,
     RefetchDelayOptions,
@@ -389,3 +390,39 @@ def test_jobs_do_not_gather_for_longer_than_until_the_next_poll():
 def test_options_of_a_local_queue_do_not_change(options, name):
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(options, name, 2)
+
+
+# Executables
+
+
+@pytest.mark.feature("F121")
+def test_unless_said_otherwise_executables_are_run_as_in_the_reference():
+    options = WorkerOptions().executables
+
+    assert options.environment == "inherit"
+    assert options.timeout == timedelta(hours=4)
+
+
+@pytest.mark.parametrize("value", [None, True, {"environment": "minimal"}])
+def test_options_of_executables_are_nothing_else(value):
+    assert refusal(executables=value) == f"executables must be ExecutableOptions, got {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"environment": "none"}, "environment must be one of inherit, minimal, got 'none'"),
+        ({"timeout": 60}, "timeout must be a timedelta, got 60: write timedelta(milliseconds=60)"),
+        ({"timeout": timedelta(0)}, "timeout must be at least 0:00:00.001000, got 0:00:00"),
+        ({"max_output_bytes": -1}, "max_output_bytes must be an integer from 0, got -1"),
+    ],
+)
+def test_an_option_of_executables_that_makes_no_sense_is_refused(given, message):
+    with pytest.raises(ConfigurationError) as refused:
+        ExecutableOptions(**given)
+
+    assert str(refused.value) == message
+
+
+def test_executables_may_take_for_ever():
+    assert ExecutableOptions(timeout=None).timeout is None

@@ -5,6 +5,7 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 from functools import reduce
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,9 @@ SCRIPT = "__graphile_worker_main__"
 
 def imported_file(file: Path, name: str) -> ModuleType:
     """The module that a file makes, under a name of its own."""
-    spec = importlib.util.spec_from_file_location(name, file)
+    # Given the loader, as the file behind a link may have any name.
+    loader = SourceFileLoader(name, str(file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -151,7 +151,9 @@ def _why_to_end(answer: Message) -> str | None:
 
 
 def _has_children() -> bool:
-    """Did a task leave processes behind?"""
+    """Did a task leave processes behind? Where nobody can say, they end with this one."""
+    if not hasattr(os, "waitid"):
+        return False
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

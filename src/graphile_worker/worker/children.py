@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,10 +13,11 @@ from dataclasses import asdict
 from graphile_worker.errors import TaskProcessDied
 from graphile_worker.jobs import Job
 from graphile_worker.options import TaskProcessOptions
+from graphile_worker.pipes import Ends, chunks
 from graphile_worker.process_group import ProcessGroup
-from graphile_worker.process_output import Output
 from graphile_worker.tasks.importing import Location
 from graphile_worker.worker.messages import Message, job_fields, packed, read_message
+from graphile_worker.worker.output import Output
 
 MEGABYTE = 1024 * 1024
 
@@ -37,14 +40,13 @@ class Children:
         self._options = options
         self._idle: list[_Child] = []
         self._living: set[_Child] = set()
-        self._starting: set[asyncio.Task[_Child]] = set()
 
     async def run(self, task: Location, job: Job, hear: Callable[[str], object]) -> Message:
         """How the job ended, told by the process that ran it; cancelled, that process is killed.
 
         `hear` is told what it says meanwhile. One that ends before the job raises TaskProcessDied.
         """
-        child = self._take() or await self._start()
+        child = self._take() or await _Child.started(self._options, self._living)
         try:
             answer = await child.ask({"task": asdict(task), "job": job_fields(job)}, hear)
         except BaseException:
@@ -58,8 +60,6 @@ class Children:
 
     async def close(self) -> None:
         """End all, and return once they have."""
-        if self._starting:
-            await asyncio.wait(self._starting)
         for child in self._living:
             child.kill()
         if self._living:
@@ -73,17 +73,6 @@ class Children:
             child.kill()
         return None
 
-    async def _start(self) -> "_Child":
-        # A start goes on when its job is cancelled: the process is there, somebody has to know it.
-        starting = asyncio.create_task(_Child.started(self._options, self._living))
-        self._starting.add(starting)
-        starting.add_done_callback(self._starting.discard)
-        try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            starting.add_done_callback(_kill_started)
-            raise
-
     def _is_worn(self, child: "_Child", answer: Message) -> bool:
         if (why := answer["must_end"]) is not None:
             logger.warning("process %s, in which a task %s, is ended", child.pid, why)
@@ -94,9 +83,14 @@ class Children:
         return most is not None and held is not None and held > most * MEGABYTE
 
 
-def _kill_started(starting: "asyncio.Task[_Child]") -> None:
-    if not starting.cancelled() and starting.exception() is None:
-        starting.result().kill()
+def _spawned(line: int, output: int) -> ProcessGroup:
+    return ProcessGroup(
+        *(sys.executable, "-u", "-c", PROGRAM.format(line)),
+        pass_fds=[line],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+    )
 
 
 class _Child:
@@ -107,15 +101,16 @@ class _Child:
         group: ProcessGroup,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        output: int,
         living: "set[_Child]",
     ) -> None:
         self.count = 0
         self._group = group
         self._reader = reader
         self._writer = writer
-        assert group.process.stdout is not None
-        self._output = Output(group.process.stdout)
+        self._output = Output(chunks(output))
         self._listening = asyncio.create_task(self._output.listen())
+        self._listening.add_done_callback(lambda _: os.close(output))
         self._living = living
         living.add(self)
         self.ending = asyncio.create_task(self._until_end())
@@ -123,24 +118,21 @@ class _Child:
     @classmethod
     async def started(cls, options: TaskProcessOptions, living: "set[_Child]") -> "_Child":
         ours, theirs = socket.socketpair()
+        output = Ends(*os.pipe())
         try:
-            program = PROGRAM.format(theirs.fileno())
-            group = await ProcessGroup.started(
-                *(sys.executable, "-u", "-c", program),
-                pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-            )
+            group = _spawned(theirs.fileno(), output.write)
         except BaseException:
             ours.close()
+            os.close(output.read)
             raise
         finally:
             theirs.close()
+            os.close(output.write)
         try:
-            child = cls(group, *await asyncio.open_connection(sock=ours), living)
+            child = cls(group, *await asyncio.open_connection(sock=ours), output.read, living)
         except BaseException:
             group.kill()
+            os.close(output.read)
             raise
         child._send({"path": sys.path, "argv": sys.argv, "memory_limit": options.memory_limit})
         return child

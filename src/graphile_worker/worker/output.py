@@ -1,24 +1,24 @@
 """Output: what a program says, line by line; the last lines are kept for when it fails."""
 
-import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
-# Bytes that are read at once, and of one line at most.
-CHUNK = 65_536
+from graphile_worker.logs import printable
+
+# Bytes of one line, at most.
 LONGEST_LINE = 2_000
 KEPT_LINES = 20
 
 
 class Output:
-    """Reads a stream to its end, always, so that who writes never waits for long."""
+    """Reads to the end, always, so that who writes never waits for long."""
 
     def __init__(
-        self, stream: asyncio.StreamReader, hear: Callable[[str], object] | None = None
+        self, chunks: AsyncIterator[bytes], hear: Callable[[str], object] | None = None
     ) -> None:
         self.hear = hear
         """Told of each line; may be another one from line to line."""
-        self._stream = stream
+        self._chunks = chunks
         self._last: deque[str] = deque(maxlen=KEPT_LINES)
 
     @property
@@ -32,7 +32,7 @@ class Output:
     async def listen(self) -> None:
         """Until the program, and whoever shares its output, has ended."""
         rest = b""
-        while chunk := await self._stream.read(CHUNK):
+        async for chunk in self._chunks:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 self._heard(line)
@@ -50,13 +50,5 @@ class Output:
 
 def shown(line: bytes) -> str:
     """A line as it may stand in a log: control characters escaped, not too long."""
-    text = line[:LONGEST_LINE].decode(errors="replace").rstrip("\r")
-    if not text.isprintable():
-        text = "".join(
-            each if each.isprintable() or each == "\t" else _escaped(each) for each in text
-        )
+    text = printable(line[:LONGEST_LINE].decode(errors="replace").rstrip("\r"))
     return f"{text}…" if len(line) > LONGEST_LINE else text
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()

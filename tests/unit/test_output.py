@@ -1,19 +1,20 @@
 """What a program says, line by line, and what is kept of it."""
 
-import asyncio
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from graphile_worker.process_output import KEPT_LINES, LONGEST_LINE, Output, shown
+from graphile_worker.worker.output import KEPT_LINES, LONGEST_LINE, Output, shown
+
+
+async def coming(chunks: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
 
 
 async def heard(*chunks: bytes) -> tuple[list[str], str]:
-    stream = asyncio.StreamReader()
-    for chunk in chunks:
-        stream.feed_data(chunk)
-    stream.feed_eof()
     lines: list[str] = []
-    output = Output(stream, lines.append)
+    output = Output(coming(chunks), lines.append)
     await output.listen()
     return lines, output.last_words
 

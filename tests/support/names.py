@@ -1,0 +1,66 @@
+"""Names that try to be something else: paths out of a folder, commands, control characters."""
+
+HOSTILE = [
+    # Out of the folder.
+    ".",
+    "..",
+    "...",
+    "../canary",
+    "../../canary",
+    "a/../../canary",
+    "./../canary",
+    "sub/../../canary",
+    "..//canary",
+    "/canary",
+    "//canary",
+    "~/canary",
+    "file:///canary",
+    "%2e%2e%2fcanary",
+    "..%2fcanary",
+    "%252e%252e%252fcanary",
+    "..%c0%afcanary",
+    "..\\canary",
+    "..\\..\\canary",
+    "C:\\canary",
+    "\\\\host\\canary",
+    # Characters that look like others, or like none.
+    "．．／canary",
+    "‥/canary",
+    "․․/canary",
+    "..\u2215canary",
+    "..\u2044canary",
+    "\ufeffcanary",
+    "can\u200bary",
+    "\u202eyranac",
+    "cаnary",  # the second letter is Cyrillic
+    "canary\u0301",
+    # Letters that end a name, or do not.
+    "canary.",
+    "canary..",
+    "canary ",
+    " canary",
+    "canary/",
+    "canary\n",
+    "canary\r",
+    "canary\t",
+    "\x1b[31mcanary",
+    "canary\x7f",
+    # Commands.
+    ";canary",
+    "$(canary)",
+    "`canary`",
+    "|canary",
+    "canary&",
+    "*",
+    "canary?",
+    # Names of Python's own, and of nobody.
+    "__init__",
+    "__pycache__",
+    "__import__('os')",
+    "os:system",
+    ".canary",
+    "con:",
+    "x" * 129,
+]
+assert len(HOSTILE) >= 50
+assert len(set(HOSTILE)) == len(HOSTILE)

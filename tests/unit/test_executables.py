@@ -1,0 +1,424 @@
+"""Programs as tasks: what they are given, what becomes of what they say, and how they end."""
+
+import asyncio
+import os
+import pickle
+import resource
+import signal
+import textwrap
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphile_worker import ExecutableFailed, ExecutableOptions, Job, Logger, executables
+from graphile_worker.executables import Executable, environment_of
+from graphile_worker.logs import printable
+from graphile_worker.tasks import positional_task
+from graphile_worker.worker.context import Cancellation
+from graphile_worker.worker.pool import TIDY_UP_WITHIN
+from tests.support.jobs import make_job
+from tests.support.processes import lives
+from tests.support.recorder import until
+
+pytestmark = pytest.mark.feature("F121")
+
+
+class Lines:
+    """A log that is kept."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+        self.logger = Logger(lambda scope: lambda level, text, meta: self._hear(level, text))
+
+    def of(self, level: str) -> list[str]:
+        return [text for each, text in self.said if each == level]
+
+    def _hear(self, level: str, text: str) -> None:
+        self.said.append((level, text))
+
+
+class Context:
+    """What an executable needs of the context of a job."""
+
+    def __init__(self, job: Job, logger: Logger) -> None:
+        self.job = job
+        self.logger = logger
+        self.cancellation = Cancellation()
+
+    @property
+    def cancelled(self) -> bool:
+        return self.cancellation.requested
+
+    async def wait_cancelled(self) -> bool:
+        return await self.cancellation.wait(lambda: self.cancelled, None)
+
+
+class Place:
+    """Writes programs and runs them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = Lines()
+        self.context = Context(make_job(), self.log.logger)
+
+    def program(self, text: str, mode: int = 0o755, **options: Any) -> Executable:
+        path = self.folder / "program"
+        path.write_text(textwrap.dedent(text).lstrip())
+        path.chmod(mode)
+        return Executable("program", path, ExecutableOptions(**options))
+
+    async def run(self, text: str, payload: Any = None, **options: Any) -> None:
+        await self.program(text, **options)(payload, self.context)  # type: ignore[arg-type]
+
+    def start(self, text: str, **options: Any) -> "asyncio.Task[None]":
+        return asyncio.create_task(self.run(text, **options))
+
+    async def failure(self, text: str, **options: Any) -> ExecutableFailed:
+        with pytest.raises(ExecutableFailed) as failed:
+            await self.run(text, **options)
+        return failed.value
+
+    async def pids(self, name: str = "pids", count: int = 1) -> list[int]:
+        """The process ids that a program has written, once there are so many."""
+        path = self.folder / name
+        await until(lambda: path.exists() and path.read_text().count("\n") == count)
+        return [int(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:
+    return Place(tmp_path)
+
+
+async def until_gone(pids: list[int]) -> None:
+    await until(lambda: not any(map(lives, pids)))
+
+
+# What it is given
+
+
+async def test_a_program_reads_its_payload_and_then_the_end(place):
+    await place.run(f"#!/bin/sh\ncat > {place.folder}/stdin\n", {"to": "ädä", "n": 1.0})
+
+    assert (place.folder / "stdin").read_bytes() == '{"payload":{"to":"ädä","n":1}}'.encode()
+
+
+async def test_a_large_payload_arrives_whole(place):
+    await place.run(f"#!/bin/sh\nsleep 0.1\ncat > {place.folder}/stdin\n", "x" * 5_000_000)
+
+    assert (place.folder / "stdin").stat().st_size == 5_000_000 + len('{"payload":""}')
+
+
+@pytest.mark.parametrize("text", ["#!/bin/true\n", "#!/bin/sh\nexec <&-\nsleep 0.2\n"])
+async def test_a_program_need_not_read_its_payload(place, text):
+    await place.run(text, "x" * 5_000_000)
+
+
+def test_the_environment_says_which_job_it_is(monkeypatch):
+    monkeypatch.setattr(os, "environ", {"PATH": "/bin", "GRAPHILE_WORKER_JOB_KEY": "of another"})
+    job = make_job(key="kéy", attempts=3, max_attempts=4, priority=-5, run_at="-0.000001")
+
+    assert environment_of(job, ExecutableOptions()) == {
+        "PATH": "/bin",
+        "GRAPHILE_WORKER_PAYLOAD_FORMAT": "json",
+        "GRAPHILE_WORKER_TASK_IDENTIFIER": "resize",
+        "GRAPHILE_WORKER_JOB_ID": "7",
+        "GRAPHILE_WORKER_JOB_KEY": "kéy",
+        "GRAPHILE_WORKER_JOB_ATTEMPTS": "3",
+        "GRAPHILE_WORKER_JOB_MAX_ATTEMPTS": "4",
+        "GRAPHILE_WORKER_JOB_PRIORITY": "-5",
+        "GRAPHILE_WORKER_JOB_RUN_AT": "1969-12-31T23:59:59.999Z",
+    }
+
+
+def test_without_a_key_there_is_none_not_even_an_inherited_one(monkeypatch):
+    monkeypatch.setattr(os, "environ", {"GRAPHILE_WORKER_JOB_KEY": "of another"})
+
+    assert "GRAPHILE_WORKER_JOB_KEY" not in environment_of(make_job(), ExecutableOptions())
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_seen"), [("inherit", True), ("minimal", False)], ids=str
+)
+async def test_a_minimal_environment_holds_no_secrets(place, monkeypatch, environment, is_seen):
+    monkeypatch.setenv("DATABASE_URL", "canary")
+    monkeypatch.setenv("PGPASSWORD", "canary")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+
+    await place.run("#!/bin/sh\nenv\n", environment=environment)
+
+    seen = place.log.of("info")
+    assert ("DATABASE_URL=canary" in seen) is is_seen
+    assert ("PGPASSWORD=canary" in seen) is is_seen
+    assert "TZ=Asia/Tokyo" in seen
+    assert "GRAPHILE_WORKER_JOB_ID=7" in seen
+
+
+async def test_no_other_file_of_the_worker_is_open_in_it(place):
+    await place.run("#!/bin/sh\nls /proc/$$/fd\n")
+
+    # And the script itself, which a shell reads.
+    assert set(place.log.of("info")) - {"10", "255"} == {"0", "1", "2"}
+
+
+# How it ends
+
+
+async def test_exit_code_0_is_success(place):
+    await place.run("#!/bin/sh\necho to nobody >&2\nexit 0\n")
+
+    assert place.log.said == [("error", "to nobody")]
+
+
+async def test_another_exit_code_fails_the_job_with_its_last_words(place):
+    failed = await place.failure("#!/bin/sh\nseq 100 >&2\nexit 3\n")
+
+    assert failed.code == 3
+    assert failed.signal is None
+    assert failed.last_words.split("\n") == [str(number) for number in range(81, 101)]
+    assert str(failed).startswith("program ended with exit code 3; it said last:\n81\n82\n")
+
+
+async def test_a_signal_fails_the_job_with_its_name(place):
+    failed = await place.failure("#!/bin/sh\nkill -SEGV $$\n")
+
+    assert failed.code is None
+    assert failed.signal == "SIGSEGV"
+    assert str(failed) == "program ended with signal SIGSEGV"
+
+
+async def test_last_words_are_not_too_many(place):
+    failed = await place.failure("#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x >&2\nexit 1\n")
+
+    assert failed.last_words == "…" + 2000 * "x"
+
+
+def test_a_failure_travels_between_processes():
+    failed = ExecutableFailed("resize", "ended with exit code 3", 3, None, "boo")
+
+    copy = pickle.loads(pickle.dumps(failed))
+
+    assert (copy.code, copy.last_words, str(copy)) == (3, "boo", str(failed))
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "hint"),
+    [
+        ("echo hello\n", 0o755, "Exec format error: its first line must say what runs it"),
+        ("#!/no/such/interpreter\n", 0o755, "No such file or directory: it, or the program"),
+        ("#!/bin/sh\n", 0o644, "Permission denied: it, or the program"),
+    ],
+)
+async def test_what_cannot_be_started_fails_the_job_and_says_why(place, text, mode, hint):
+    program = place.program(text, mode)
+
+    with pytest.raises(ExecutableFailed, match=f"program could not be started: {hint}") as failed:
+        await program(None, place.context)
+    assert failed.value.code is None
+
+
+async def test_a_program_that_takes_too_long_is_ended(place):
+    failed = await place.failure(
+        "#!/bin/sh\necho waiting >&2\nexec sleep 600\n", timeout=timedelta(seconds=0.3)
+    )
+
+    assert failed.signal == "SIGTERM"
+    assert str(failed) == "program was ended after 0:00:00.300000; it said last:\nwaiting"
+
+
+# What it started ends with it
+
+FORKS = """
+    #!/bin/sh
+    for i in $(seq 20); do
+      sleep 600 &
+      echo $! >> pids
+    done
+    {then}
+"""
+
+
+async def test_nothing_that_it_started_outlives_it(place, monkeypatch):
+    monkeypatch.chdir(place.folder)
+
+    await place.run(textwrap.dedent(FORKS).format(then="exit 0"))
+
+    await until_gone(await place.pids(count=20))
+
+
+async def test_a_cancelled_program_is_asked_to_end_and_all_that_it_started_is_killed(
+    place, monkeypatch
+):
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setattr(executables, "LITTLE_GRACE", 600)
+    then = "trap 'echo bye > bye; exit 1' TERM; touch ready; while :; do sleep 0.05; done"
+    running = place.start(textwrap.dedent(FORKS).format(then=then))
+    await until((place.folder / "ready").exists)
+
+    running.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (place.folder / "bye").exists()
+    await until_gone(await place.pids(count=20))
+
+
+async def test_a_program_that_does_not_want_to_end_is_killed(place, monkeypatch):
+    monkeypatch.chdir(place.folder)
+    running = place.start("#!/bin/sh\ntrap '' TERM\necho $$ > pids\nwhile :; do sleep 0.05; done\n")
+    pids = await place.pids()
+
+    running.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await until_gone(pids)
+
+
+def test_a_program_is_killed_before_the_worker_stops_waiting_for_it():
+    assert executables.LITTLE_GRACE < TIDY_UP_WITHIN
+
+
+async def test_a_program_that_is_cancelled_twice_is_killed_at_once(place, monkeypatch):
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setattr(executables, "LITTLE_GRACE", 600)
+    running = place.start(
+        "#!/bin/sh\ntrap 'touch asked' TERM\necho $$ > pids\nwhile :; do sleep 0.05; done\n"
+    )
+    pids = await place.pids()
+
+    running.cancel()
+    await until((place.folder / "asked").exists)
+    running.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await until_gone(pids)
+
+
+async def test_when_the_worker_asks_to_give_up_the_program_is_ended(place, monkeypatch):
+    monkeypatch.chdir(place.folder)
+    running = place.start("#!/bin/sh\necho $$ > pids\nexec sleep 600\n")
+    pids = await place.pids()
+
+    place.context.cancellation.request()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await until_gone(pids)
+
+
+async def test_nobody_waits_for_a_daemon_that_keeps_the_output_open(place, monkeypatch):
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setattr(executables, "REST_WITHIN", 0.2)
+
+    # Not before the daemon has left the group.
+    await place.run(
+        "#!/bin/sh\nsetsid sh -c 'echo $$ > pids; exec sleep 600' &\n"
+        "until [ -s pids ]; do sleep 0.02; done\n"
+    )
+
+    [pid] = await place.pids()
+    os.kill(pid, signal.SIGKILL)
+
+
+async def test_nothing_stays_open_in_the_worker(place):
+    await place.run("#!/bin/true\n")
+    before = len(os.listdir("/proc/self/fd"))
+
+    await place.run("#!/bin/true\n")
+    await place.failure("no shebang")
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# What it says
+
+
+async def test_each_line_is_a_line_of_the_log(place):
+    await place.run("#!/bin/sh\nprintf 'one\\n\\ntwo\\r\\nthree'; printf 'oh\\n' >&2\n")
+
+    assert place.log.of("info") == ["one", "", "two", "three"]
+    assert place.log.of("error") == ["oh"]
+
+
+async def test_what_only_a_terminal_understands_is_shown_as_an_escape(place):
+    await place.run("#!/bin/sh\nprintf 'a\\033[31mb\\tc\\rd \\377 \\000 e\\n'\n")
+
+    assert place.log.of("info") == ["a\\x1b[31mb\tc\\rd \ufffd \\x00 e"]
+
+
+def test_text_that_turns_round_or_breaks_a_line_is_shown_as_an_escape():
+    assert printable("a\u202eb\u2028c\x85d\udcffé😀") == "a\\u202eb\\u2028c\\x85d\\udcffé😀"
+
+
+async def test_a_character_may_arrive_in_two_parts(place):
+    await place.run("#!/bin/sh\nprintf '\\303'; sleep 0.1; printf '\\244\\n'\n")
+
+    assert place.log.of("info") == ["ä"]
+
+
+async def test_a_long_line_is_cut(place):
+    await place.run("#!/bin/sh\nhead -c 10000 /dev/zero | tr '\\0' x\n")
+
+    assert [len(line) for line in place.log.of("info")] == [4096, 4096, 10000 - 2 * 4096]
+
+
+async def test_too_much_of_it_is_not_shown(place):
+    await place.run("#!/bin/sh\nseq 1000; echo no more >&2\n", max_output_bytes=1050)
+
+    assert place.log.of("info") == [str(number) for number in range(1, 11)]
+    assert place.log.of("warning") == ["it says more than 1050 bytes: the rest is not shown"]
+    assert place.log.of("error") == []
+
+
+async def test_its_last_words_are_kept_even_so(place):
+    failed = await place.failure("#!/bin/sh\nseq 1000 >&2; exit 1\n", max_output_bytes=0)
+
+    assert place.log.of("error") == []
+    assert failed.last_words.endswith("\n999\n1000")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("lines", ["yes", "cat /dev/zero"])
+async def test_a_gigabyte_of_it_costs_no_memory_and_never_blocks_the_program(place, lines, figure):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.monotonic()
+
+    await place.run(f"#!/bin/sh\n{lines} | head -c 1000000000\n")
+
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    shown = sum(len(line) for line in place.log.of("info"))
+    assert grown < 30_000
+    assert 0 < shown <= 1024 * 1024 * 4  # escapes are longer than what they stand for
+    figure(
+        f"1 GB of output by `{lines}` was read in {time.monotonic() - began:.1f} s, "
+        f"the worker grew by {grown} kB"
+    )
+
+
+async def test_a_logger_that_breaks_does_not_leave_the_program_behind(place, monkeypatch):
+    monkeypatch.chdir(place.folder)
+
+    def broken(scope: Any) -> Any:
+        def log(level: str, text: str, meta: Any) -> None:
+            raise RuntimeError("the disk is full")
+
+        return log
+
+    place.context.logger = Logger(broken)
+    running = place.start("#!/bin/sh\necho $$ > pids\necho hello\nexec sleep 600\n")
+
+    with pytest.raises(ExceptionGroup):
+        await running
+    await until_gone(await place.pids())
+
+
+def test_a_program_is_a_task_of_the_loop(place):
+    task = positional_task("program", place.program("#!/bin/true\n"))
+
+    assert task.runs_on_loop
+    assert task.signature.call("payload", "context") == (["payload", "context"], {})
