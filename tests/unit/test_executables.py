@@ -383,6 +383,7 @@ async def test_its_last_words_are_kept_even_so(place):
 
 
 @pytest.mark.once
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("lines", ["yes", "cat /dev/zero"])
 async def test_a_gigabyte_of_it_costs_no_memory_and_never_blocks_the_program(place, lines, figure):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
