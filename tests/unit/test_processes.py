@@ -10,7 +10,7 @@ import pytest
 from graphile_worker.cli import memory
 from graphile_worker.cli.child import command_of_child
 from graphile_worker.cli.memory import resident_bytes
-from graphile_worker.cli.processes import Place, pause_after
+from graphile_worker.cli.shift import Place, pause_after
 
 
 class Served:

@@ -28,6 +28,7 @@ class CommandOptions:
     loop: Literal["asyncio", "uvloop"] | None = None
     log_format: Literal["text", "json"] = "text"
     health_port: int | None = None
+    watch: bool = False
 
 
 class Kind(StrEnum):
@@ -55,6 +56,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "concurrency": ("-j", "--jobs"),
     "max_pool_size": ("-m", "--max-pool-size"),
     "processes": ("-p", "--processes"),
+    "watch": ("-w", "--watch"),
 }
 
 VARIABLES: Mapping[str, str] = {"connection": "DATABASE_URL"}

@@ -31,6 +31,7 @@ HELP: Mapping[str, str] = {
     "loop": "The event loop (default: uvloop where it is installed).",
     "log_format": "How log lines look.",
     "health_port": "Serve /livez and /readyz on this port.",
+    "watch": "Start anew when tasks, modules, the crontab or the file with settings change.",
     "concurrency": "Jobs to run at once.",
     "max_pool_size": "Connections to the database.",
     "poll_interval": "Look for jobs at least this often.",

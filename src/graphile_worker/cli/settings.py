@@ -41,9 +41,18 @@ Layer = Mapping[str, Given]
 
 
 class Settings:
-    """Whatever was given, by its name."""
+    """Whatever was given, by its name; `config` is the file that a flag names."""
 
-    def __init__(self, *, file: Layer, environment: Layer, flags: Layer, app: Layer) -> None:
+    def __init__(
+        self,
+        *,
+        file: Layer,
+        environment: Layer,
+        flags: Layer,
+        app: Layer,
+        config: str | None = None,
+    ) -> None:
+        self.config = config
         self._file, self._environment, self._flags = file, environment, flags
         self.given: dict[str, Given] = {}
         for layer in (file, environment, app, flags):
@@ -60,13 +69,22 @@ class Settings:
             environment=_complete(_from_environment(os.environ)),
             flags=_complete(flags),
             app={},
+            config=config,
         )
+
+    def again(self) -> "Settings":
+        """What the same flags and the environment say with the file as it is now."""
+        return Settings.collected(self._flags, self.config)
 
     def with_app(self, app: object) -> "Settings":
         """What the app says in its own code stands above file and environment."""
         layer = _from_app(app, self.value("app")) if isinstance(app, App) else {}
         return Settings(
-            file=self._file, environment=self._environment, flags=self._flags, app=layer
+            file=self._file,
+            environment=self._environment,
+            flags=self._flags,
+            app=layer,
+            config=self.config,
         )
 
     def value(self, name: str) -> Any:

@@ -20,7 +20,7 @@ from graphile_worker.cli.line import DUE, LineToParent
 from graphile_worker.cli.log_format import configure
 from graphile_worker.cli.loops import LoopFactory, loop_factory
 from graphile_worker.cli.processes import Plan, Processes
-from graphile_worker.cli.settings import Settings
+from graphile_worker.cli.settings import Settings, Source
 from graphile_worker.cli.sources import (
     app_of,
     client_of,
@@ -29,6 +29,7 @@ from graphile_worker.cli.sources import (
     tasks_of,
 )
 from graphile_worker.cli.streams import flush_all
+from graphile_worker.cli.watching import Watcher
 from graphile_worker.errors import (
     ConfigurationError,
     CrontabError,
@@ -57,18 +58,34 @@ class Asked:
         if self.once and self.schema_only:
             raise ConfigurationError("--once and --schema-only exclude each other")
 
+    @property
+    def ends(self) -> str | None:
+        """The flag by which it ends by itself."""
+        flags = {"--once": self.once, "--schema-only": self.schema_only, "--cleanup": self.cleanup}
+        return next((flag for flag, is_given in flags.items() if is_given), None)
+
+    def check_against(self, settings: Settings) -> None:
+        """A file may say that workers watch, but nobody can ask for both at once."""
+        watch = settings.given.get("watch")
+        if self.ends and watch is not None and watch.value and watch.source is Source.FLAG:
+            raise ConfigurationError(f"{self.ends} and --watch exclude each other")
+
 
 def work(asked: Asked, settings: Settings) -> int:
     """Do what was asked for, as the settings say; the exit code."""
     command = settings.command
     check_command(command)
+    asked.check_against(settings)
     if asked.schema_only:
         return _migrate(settings)
     if asked.cleanup:
         return _clean_up(asked.cleanup, settings)
     configure(command.log_format)
-    if command.processes is not None and asked.parent is None:
+    if asked.parent is None and (command.processes is not None or _watches(asked, settings)):
         return _oversee(asked, settings)
+    if command.watch:
+        # By its second and its size, what was compiled a moment ago may look like what is new.
+        sys.dont_write_bytecode = True
     make_loop = loop_factory(command.loop)
     line = None if asked.parent is None else LineToParent(asked.parent)
     return _until_done(_worked(_runner(asked, settings), asked, settings, line), make_loop)
@@ -76,30 +93,35 @@ def work(asked: Asked, settings: Settings) -> int:
 
 def check_command(command: CommandOptions) -> None:
     """Refuse what makes no sense together, or here."""
-    if command.max_memory is not None and command.processes is None:
+    if command.max_memory is not None and command.processes is None and not command.watch:
         raise ConfigurationError("--max-memory needs a parent that looks: add --processes 1")
-    if command.processes is not None and sys.platform == "win32":
-        raise ConfigurationError("--processes: not on Windows")
+    if sys.platform == "win32" and (command.processes is not None or command.watch):
+        raise ConfigurationError("--processes and --watch: not on Windows")
+
+
+def _watches(asked: Asked, settings: Settings) -> bool:
+    return settings.command.watch and asked.ends is None
 
 
 def _oversee(asked: Asked, settings: Settings) -> int:
     # What makes no sense is said once, not by each process.
     command, _ = settings.command, settings.options
     loop_factory(command.loop)
-    if not asked.once and (crontab := crontab_file(settings)) is not None:
+    watches = _watches(asked, settings)
+    # Whoever watches waits until a crontab is mended.
+    if not asked.once and not watches and (crontab := crontab_file(settings)) is not None:
         load_crontab(crontab)
-    assert command.processes is not None
     plan = Plan(
-        count=command.processes,
+        count=command.processes or 1,
         once=asked.once,
         max_memory=command.max_memory,
         health_port=command.health_port,
     )
-    return _until_done(_overseen(plan))
+    return _until_done(_overseen(plan, Watcher(settings) if watches else None))
 
 
-async def _overseen(plan: Plan) -> int:
-    return await Processes(plan).run()
+async def _overseen(plan: Plan, watcher: Watcher | None) -> int:
+    return await Processes(plan, watcher).run()
 
 
 def _migrate(settings: Settings) -> int:
