@@ -200,12 +200,9 @@ class App(Tasks[D]):
         """
         chosen = options or WorkerOptions()
         given: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
-        if schema or self.schema:
-            given["schema"] = schema or self.schema
-        if self._options["use_local_time"]:
-            given["use_local_time"] = True
-        if not self._options["prepared_statements"]:
-            given["prepared_statements"] = False
+        given |= self.named_options()
+        if schema:
+            given["schema"] = schema
         return Runner(
             self.dsn if database is None else database,
             self if tasks is None else self.only(tasks),
@@ -219,6 +216,15 @@ class App(Tasks[D]):
             logger=logger,
             handle_signals=handle_signals,
         )
+
+    def named_options(self) -> dict[str, Any]:
+        """What the app itself says of WorkerOptions, by the names there."""
+        named: dict[str, Any] = {"schema": self.schema} if self.schema else {}
+        if self._options["use_local_time"]:
+            named["use_local_time"] = True
+        if not self._options["prepared_statements"]:
+            named["prepared_statements"] = False
+        return named
 
     def migrate(self) -> int:
         """Install or upgrade the schema; the level at which it then stands."""

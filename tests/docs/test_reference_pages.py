@@ -22,13 +22,16 @@ from graphile_worker import (
     errors,
     events,
 )
+from graphile_worker.cli.catalogue import SETTINGS
+from graphile_worker.cli.commands.config import config
 from graphile_worker.cli.main import command
+from graphile_worker.cli.values import to_text
 from graphile_worker.events import BY_NAME, Event, Moment
 from tests.docs.pages import ROOT
 
 SOURCES = Path(graphile_worker.__file__).parent
 CODE = re.compile(r"`([^`]+)`")
-VARIABLE = re.compile(r"(?:environ\.get\(|environ\[|envvar=)\"(\w+)\"")
+VARIABLE = re.compile(r"(?:environ\.get\(|environ\[)\"(\w+)\"")
 
 # They name events without announcing them.
 MENTIONING = {"__init__.py", "events.py", "reporting.py"}
@@ -61,7 +64,7 @@ def codes(cell: str) -> list[str]:
 def flags_of(function: click.Command) -> set[str]:
     context = click.Context(function, help_option_names=["-h", "--help"])
     shown = [each for each in function.get_params(context) if not getattr(each, "hidden", False)]
-    return {flag for parameter in shown for flag in parameter.opts}
+    return {flag for each in shown for flag in (*each.opts, *each.secondary_opts)}
 
 
 @pytest.mark.parametrize(
@@ -70,24 +73,25 @@ def flags_of(function: click.Command) -> set[str]:
     + [(f"`graphile-worker {name}`", each) for name, each in command.commands.items()],
 )
 def test_the_page_of_the_command_names_its_flags(heading, function):
-    told = [
+    told = {
         flag for row in rows(section("reference/command.md", heading)) for flag in codes(row[0])
-    ]
+    }
 
-    assert sorted(told) == sorted(flags_of(function))
+    # `config` takes those of all settings, which need not be told twice.
+    of_settings = flags_of(command) & flags_of(function) if function is config else set()
+    assert told == flags_of(function) - (of_settings - {"-h", "--help"})
 
 
-def test_the_page_of_the_command_tells_the_defaults():
-    told = {codes(row[0])[-1]: row[1] for row in rows(section("reference/command.md", "Flags"))}
-    options = WorkerOptions()
+def test_the_page_of_the_command_tells_key_and_default_of_each_setting():
+    table = [row for row in rows(section("reference/command.md", "Flags")) if len(row) == 4]
+    told = {codes(row[1])[0]: row for row in table if row[1]}
 
-    assert told["--jobs"] == str(options.concurrency)
-    assert told["--max-pool-size"] == str(options.max_pool_size)
-    assert told["--poll-interval"] == str(options.poll_interval // timedelta(milliseconds=1))
-    assert options.recovery is not None
-    threshold = options.recovery.threshold // timedelta(milliseconds=1)
-    assert told["--recovery-threshold"] == str(threshold)
-    assert told["--log-format"] == "text"
+    assert told.keys() == SETTINGS.keys()
+    for name, (flags, _, default, _) in told.items():
+        setting = SETTINGS[name]
+        assert codes(flags)[: len(setting.flags)] == [*setting.flags]
+        if setting.default is not None:
+            assert default == to_text(setting, setting.default)
 
 
 def test_the_page_of_the_command_names_the_variables_that_are_read():

@@ -126,6 +126,9 @@ def test_help_names_every_flag(programs, flag):
         "--loop",
         "--log-format",
         "--health-port",
+        "-C, --config",
+        "--tasks",
+        "-w, --watch",
         "--version",
     ):
         assert name in done.out

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.feature("F304")
 
 # The command with other limits, as its own are too long for a test; children are it, too.
 COMMAND = """
-    from graphile_worker.cli import child, line, processes
+    from graphile_worker.cli import child, line, processes, shift
     from graphile_worker.cli.main import main
 
     LIMITS
@@ -662,7 +662,7 @@ def test_a_port_that_is_taken_is_told_once_and_starts_nothing(parent, programs):
 def command_with(limits: Mapping[str, float | str]) -> str:
     """A program that is the command, with other values for these names, wherever they are used."""
     lines = [
-        f"for module in (child, line, processes):\n"
+        f"for module in (child, line, processes, shift):\n"
         f"        if hasattr(module, {name!r}):\n"
         f"            module.{name} = {value}"
         for name, value in limits.items()

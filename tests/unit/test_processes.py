@@ -9,7 +9,7 @@ import pytest
 
 from graphile_worker import memory
 from graphile_worker.cli.child import command_of_child
-from graphile_worker.cli.processes import Place, pause_after
+from graphile_worker.cli.shift import Place, pause_after
 from graphile_worker.memory import resident_bytes
 
 

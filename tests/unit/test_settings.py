@@ -1,7 +1,8 @@
 """What the flags of the worker say about its options; defaults are no business of theirs."""
 
+import json
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import click
 import pytest
@@ -9,37 +10,43 @@ from click.testing import CliRunner
 
 from graphile_worker import ConfigurationError
 from graphile_worker.cli import main as main_module
+from graphile_worker.cli.commands.run import Asked
 from graphile_worker.cli.main import command
-from graphile_worker.cli.settings import WorkerSettings
-from graphile_worker.options import RecoveryOptions, WorkerOptions
+from graphile_worker.cli.settings import Settings
+from graphile_worker.options import LocalQueueOptions, RecoveryOptions, WorkerOptions
+
+Read = Callable[..., Settings]
 
 
 @pytest.fixture
-def settings(monkeypatch):
+def settings(monkeypatch, nothing_given) -> Read:
     """What becomes of flags, without a worker."""
 
-    def read(*flags: str) -> WorkerSettings:
-        found: list[WorkerSettings] = []
+    def read(*flags: str) -> Settings:
+        found: list[Settings] = []
 
-        def keep(settings: WorkerSettings) -> int:
+        def keep(asked: Asked, settings: Settings) -> int:
             found.append(settings)
             return 0
 
         monkeypatch.setattr(main_module, "work", keep)
         done = CliRunner().invoke(command, list(flags))
+        if isinstance(done.exception, ConfigurationError):
+            raise done.exception
         assert done.exit_code == 0, done.output
         return found[0]
 
     return read
 
 
-def given(settings: WorkerSettings) -> dict[str, Any]:
-    settings.check()
-    return settings.given_options()
+@pytest.fixture
+def given(settings):
+    """What flags say of WorkerOptions."""
+    return lambda *flags: settings(*flags).given_options()
 
 
-def test_what_was_not_given_is_left_to_the_options(settings):
-    assert given(settings()) == {}
+def test_what_was_not_given_is_left_to_the_options(given):
+    assert given() == {}
 
 
 @pytest.mark.parametrize(
@@ -51,48 +58,59 @@ def test_what_was_not_given_is_left_to_the_options(settings):
         (["--poll-interval", "250"], {"poll_interval": timedelta(milliseconds=250)}),
         (["--no-prepared-statements"], {"prepared_statements": False}),
         (["--no-listen"], {"listen": False}),
+        (["--listen"], {"listen": True}),
+        (["--abort-after", "off"], {"abort_after": None}),
+        (["--stop-after", "1m30s"], {"stop_after": timedelta(seconds=90)}),
+        (["--no-local-queue"], {"local_queue": None}),
+        (["--local-queue-size", "7"], {"local_queue": LocalQueueOptions(size=7)}),
     ],
 )
-def test_each_flag_is_an_option_by_its_name_there(settings, flags, options):
-    assert given(settings(*flags)) == options
+def test_each_flag_is_an_option_by_its_name_there(given, flags, options):
+    assert given(*flags) == options
 
 
 @pytest.mark.feature("F219")
-def test_a_flag_says_after_how_many_milliseconds_a_silent_worker_is_dead(settings):
-    found = given(settings("--recovery-threshold", "2500"))
+def test_a_flag_says_after_how_many_milliseconds_a_silent_worker_is_dead(given):
+    found = given("--recovery-threshold", "2500")
 
     assert found == {"recovery": RecoveryOptions(threshold=timedelta(seconds=2.5))}
     assert WorkerOptions(**found).recovery == found["recovery"]
 
 
 @pytest.mark.feature("F219")
-def test_a_flag_turns_recovery_off(settings):
-    found = given(settings("--no-recovery"))
+def test_a_flag_turns_recovery_off(given):
+    found = given("--no-recovery")
 
     # Given, and not left out: the options would turn it on.
     assert found == {"recovery": None}
     assert WorkerOptions(**found).recovery is None
 
 
-def test_recovery_is_not_both_off_and_set(settings):
-    both = settings("--no-recovery", "--recovery-threshold", "2500")
-
+def test_recovery_is_not_both_off_and_set(given):
     with pytest.raises(ConfigurationError) as refused:
-        both.check()
+        given("--no-recovery", "--recovery-threshold", "2500")
 
     assert str(refused.value) == "--no-recovery and --recovery-threshold exclude each other"
 
 
+def test_a_flag_after_the_subcommand_stands_above_one_before_it(nothing_given):
+    done = CliRunner().invoke(command, ["-j", "2", "-s", "one", "config", "-j", "3", "--json"])
+
+    found = json.loads(done.stdout)
+    assert found["concurrency"]["value"] == 3
+    assert found["schema"]["value"] == "one"
+
+
 @pytest.mark.parametrize(("value", "shown"), [("500", "0:00:00.500000"), ("0", "0:00:00")])
-def test_a_threshold_that_is_too_short_is_refused_with_what_was_given(settings, value, shown):
+def test_a_threshold_that_is_too_short_is_refused_with_what_was_given(given, value, shown):
     with pytest.raises(ConfigurationError) as refused:
-        given(settings("--recovery-threshold", value))
+        given("--recovery-threshold", value)
 
     assert str(refused.value) == f"threshold must be at least 0:00:01, got {shown}"
 
 
 @pytest.mark.parametrize("value", ["soon", "2.5", ""])
-def test_a_threshold_is_a_number_of_milliseconds(value):
+def test_a_threshold_is_a_number_of_milliseconds_or_has_a_unit(value):
     done = CliRunner().invoke(command, ["--recovery-threshold", value])
 
     assert done.exit_code == click.UsageError.exit_code

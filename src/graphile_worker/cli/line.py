@@ -59,6 +59,7 @@ class LineToParent:
         # It is for this process, not for what tasks may start.
         self._socket.set_inheritable(False)
         self._hear: Callable[[int], object] = _leave
+        self._shall_finish = False
         threading.Thread(target=self._listen, name="parent", daemon=True).start()
 
     def say(self, word: bytes) -> None:
@@ -70,14 +71,29 @@ class LineToParent:
     async def heard_by(self, runner: "Runner") -> AsyncIterator[None]:
         """Meanwhile the runner does what the parent says, and the parent hears how it is."""
         loop = asyncio.get_running_loop()
-        self._hear = lambda word: loop.call_soon_threadsafe(_obey, runner, word)
-        runner.hooks.on(RunnerStarted)(lambda _: self.say(READY))
+        self._hear = lambda word: loop.call_soon_threadsafe(self._obey, runner, word)
+        runner.hooks.on(RunnerStarted)(lambda _: self._begin(runner))
         saying = asyncio.create_task(self._say_how(runner))
         try:
             yield
         finally:
             self._hear = lambda word: None
             saying.cancel()
+
+    def _begin(self, runner: "Runner") -> None:
+        self.say(READY)
+        if self._shall_finish:
+            runner.let_finish()
+
+    def _obey(self, runner: "Runner", word: int) -> None:
+        if word == FINISH[0]:
+            # It may not have begun.
+            self._shall_finish = True
+            runner.let_finish()
+        elif word < AGAIN:
+            runner.stop_by(signal.Signals(word))
+        else:
+            runner.kill_by(signal.Signals(word - AGAIN))
 
     async def _say_how(self, runner: "Runner") -> None:
         while True:
@@ -104,17 +120,7 @@ class LineToParent:
             return b""
 
 
-def _obey(runner: "Runner", word: int) -> None:
-    if word == FINISH[0]:
-        runner.let_finish()
-    elif word < AGAIN:
-        runner.stop_by(signal.Signals(word))
-    else:
-        runner.kill_by(signal.Signals(word - AGAIN))
-
-
 def _leave(word: int) -> None:
-    """There is nothing to stop yet, or nothing that could be stopped."""
-    if word != FINISH[0]:
-        flush_all()
-        os._exit(128 + word % AGAIN)
+    """There is nothing to finish or to stop yet, or nothing that could be stopped."""
+    flush_all()
+    os._exit(0 if word == FINISH[0] else 128 + word % AGAIN)

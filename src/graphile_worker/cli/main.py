@@ -1,49 +1,59 @@
 """The command `graphile-worker`: a worker by itself, everything else by a subcommand."""
 
 import sys
-from typing import Any
 
 import click
 import psycopg
 
+from graphile_worker.cli.catalogue import SETTINGS
 from graphile_worker.cli.commands.bench import bench
+from graphile_worker.cli.commands.config import config
 from graphile_worker.cli.commands.cron import cron
 from graphile_worker.cli.commands.migrate import migrate
-from graphile_worker.cli.commands.run import cleanup_tasks, say, work
+from graphile_worker.cli.commands.run import Asked, cleanup_tasks, say, work
 from graphile_worker.cli.commands.tune import tune
-from graphile_worker.cli.settings import (
-    WorkerSettings,
-    current_settings,
-    database_options,
-    worker_options,
-)
+from graphile_worker.cli.flags import current_settings, with_flags_of
 from graphile_worker.cli.streams import flush_all, open_all
 from graphile_worker.errors import GraphileWorkerError
+from graphile_worker.sql.cleaning import CleanupTask
+
+STEPS = ", ".join(each.value for each in CleanupTask)
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="graphile-worker")
-@database_options
-@worker_options
+@click.option("--schema-only", is_flag=True, help="Install or upgrade the schema, then exit.")
+@click.option("--once", is_flag=True, help="Run what is ready, then exit.")
+@click.option(
+    "--cleanup",
+    multiple=True,
+    metavar="STEPS",
+    help=f"Clean up what nobody needs, then exit: {STEPS}.",
+)
+# What a parent tells the processes that it starts: the number of their line to it.
+@click.option("--parent", type=int, hidden=True)
+@with_flags_of(*SETTINGS)
 @click.pass_context
-def command(context: click.Context, /, cleanup: tuple[str, ...], **flags: Any) -> None:
+def command(
+    context: click.Context,
+    /,
+    schema_only: bool,
+    once: bool,
+    cleanup: tuple[str, ...],
+    parent: int | None,
+) -> None:
     """A job queue whose engine is PostgreSQL. Without a command, run a worker."""
     if context.invoked_subcommand is not None:
         return
-    database = current_settings()
-    settings = WorkerSettings(
-        connection=database.connection,
-        schema=database.given_schema,
-        cleanup=cleanup_tasks(cleanup),
-        **flags,
-    )
-    context.exit(work(settings))
+    asked = Asked(once=once, schema_only=schema_only, cleanup=cleanup_tasks(cleanup), parent=parent)
+    context.exit(work(asked, current_settings()))
 
 
 command.add_command(migrate)
 command.add_command(bench)
 command.add_command(cron)
 command.add_command(tune)
+command.add_command(config)
 
 
 def main() -> None:

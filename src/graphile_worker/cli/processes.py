@@ -7,26 +7,18 @@ does not reach it.
 import asyncio
 import logging
 import signal
-from contextlib import suppress
 from dataclasses import dataclass
 
 from graphile_worker.cli.child import Child
 from graphile_worker.cli.health import health_server
-from graphile_worker.cli.line import FINISH, kill_word, stop_word
+from graphile_worker.cli.line import kill_word, stop_word
+from graphile_worker.cli.shift import Shift
+from graphile_worker.cli.watching import Watcher
 from graphile_worker.memory import resident_bytes
 from graphile_worker.worker.signals import heard_by
 
-# Seconds: what served for less than this has ended quickly, and the one after it comes later.
-STEADY_AFTER = 10.0
-FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 30.0
-
-# How often in a row each place may fail to get a child that works, once there was one somewhere.
-TRIES = 5
-
-# Seconds between two looks: at the memory of children, and whether another may be replaced.
+# Seconds between two looks at the memory of children.
 LOOK_EVERY = 1.0
-TURN_EVERY = 0.1
 
 # Seconds before a child that was asked to stop is killed: a little more than a stop takes at most,
 # and more than one takes that is cut short.
@@ -40,7 +32,7 @@ logger = logging.getLogger("graphile_worker")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What the flags say about processes; `max_memory` is in megabytes."""
+    """What the settings say about processes; `max_memory` is in megabytes."""
 
     count: int
     once: bool = False
@@ -48,39 +40,19 @@ class Plan:
     health_port: int | None = None
 
 
-class Place:
-    """One of the N: who works there, and how it went with those before."""
-
-    def __init__(self) -> None:
-        self.child: Child | None = None
-        self.short_lives = 0
-        self.failed_starts = 0
-
-    @property
-    def is_ready(self) -> bool:
-        return self.child is not None and self.child.is_ready
-
-    def note(self, child: Child) -> None:
-        """A child that served here does no more, or soon will not."""
-        self.short_lives = self.short_lives + 1 if child.served < STEADY_AFTER else 0
-        self.failed_starts = 0 if child.was_ready else self.failed_starts + 1
-
-
 class Processes:
-    """Keeps a child in each of its places until a signal; with `once`, until each has ended."""
+    """One shift of children until a signal; with a watcher, a new one after each change."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, watcher: Watcher | None = None) -> None:
         self._plan = plan
-        self._places = [Place() for _ in range(plan.count)]
-        self._children: list[Child] = []
+        self._watcher = watcher
+        self._shifts: list[Shift] = []
         self._codes: list[int] = []
         self._stopping = asyncio.Event()
-        self._stop_word = b""
         self._heard: signal.Signals | None = None
         self._heard_again: signal.Signals | None = None
         self._gave_up = 0
         self._was_ready = False
-        self._is_replacing = False
         self._warned = False
 
     async def run(self) -> int:
@@ -89,130 +61,78 @@ class Processes:
         with heard_by(self._on_signal):
             async with health, asyncio.TaskGroup() as group:
                 looking = group.create_task(self._look_at_memory())
-                await asyncio.gather(*(self._keep(place) for place in self._places))
-                await asyncio.gather(*(child.ends() for child in self._children))
+                await self._work()
                 looking.cancel()
         return self._code()
 
     @property
     def is_ready(self) -> bool:
         """Is there a child in each place that takes jobs?"""
-        return not self._stopping.is_set() and all(place.is_ready for place in self._places)
+        return bool(self._shifts) and self._shifts[-1].is_ready
 
     @property
     def is_alive(self) -> bool:
         """Did the event loop of each child turn of late?"""
-        return all(child.is_alive for child in list(self._children))
+        return all(child.is_alive for child in self._children)
 
-    # Each place
+    @property
+    def _children(self) -> list[Child]:
+        return [child for shift in list(self._shifts) for child in list(shift.children)]
 
-    async def _keep(self, place: Place) -> None:
-        """Have a child in this place until the end."""
-        child: Child | None = None
-        while not self._stopping.is_set():
-            child = place.child = child or await self._start(place)
-            if child is None:
-                return
-            await child.ends_or_is_due()
-            place.note(child)
-            if not child.has_ended:
-                child = await self._successor(place, child)
-                continue
-            if self._plan.once:
-                return
-            self._tell_end(place, child)
-            child = None
-            await self._pause(place)
+    # Shifts
 
-    async def _successor(self, place: Place, old: Child) -> Child | None:
-        """A child that works in place of this one, which goes on until then; None if it ends."""
-        while True:
-            await self._pause(place)
-            await self._turn(old)
-            if old.has_ended or self._stopping.is_set():
-                return None
-            self._is_replacing = True
-            new = await self._start(place)
-            begun = new is not None and await new.begins()
-            self._is_replacing = False
-            if begun:
-                old.say(FINISH)
-                return new
-            if new is not None:
-                place.note(new)
-                self._tell_end(place, new)
+    async def _work(self) -> None:
+        """One shift, or one after each change; those before end when their jobs have."""
+        async with asyncio.TaskGroup() as shifts:
+            shifts.create_task(self._run(self._new_shift()))
+            while await self._changes():
+                for shift in self._shifts:
+                    shift.let_finish()
+                shifts.create_task(self._run(self._new_shift()))
 
-    async def _turn(self, old: Child) -> None:
-        """Until no other is being replaced: no more than one process comes on top."""
-        while self._is_replacing and not old.has_ended and not self._stopping.is_set():
-            await self._wait(TURN_EVERY)
+    def _new_shift(self) -> Shift:
+        shift = Shift(
+            self._plan.count,
+            once=self._plan.once,
+            on_end=self._ended,
+            give_up=None if self._watcher is not None else self._give_up,
+        )
+        self._shifts.append(shift)
+        return shift
 
-    async def _start(self, place: Place) -> Child | None:
-        """A new child; None if the end comes first."""
-        while not self._stopping.is_set():
-            try:
-                child = await Child.started(on_end=self._ended)
-            except OSError as error:
-                self._tell_failure(place, error)
-                await self._pause(place)
-                continue
-            self._children.append(child)
-            logger.info("started process %s", child.pid)
-            # If it came while this child was being made.
-            child.say(self._stop_word)
-            return child
-        return None
+    async def _run(self, shift: Shift) -> None:
+        await shift.run()
+        self._shifts.remove(shift)
 
-    def _tell_failure(self, place: Place, error: OSError) -> None:
-        logger.error("no process could be made: %s", error)
-        place.short_lives += 1
-        place.failed_starts += 1
-        if self._is_hopeless():
-            self._give_up(1)
+    async def _changes(self) -> bool:
+        """Wait for a change; False if there will be none, or the end comes first."""
+        if self._watcher is None:
+            return False
+        change = asyncio.create_task(self._watcher.change())
+        stop = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({change, stop}, return_when=asyncio.FIRST_COMPLETED)
+        change.cancel()
+        stop.cancel()
+        if self._stopping.is_set():
+            return False
+        await change
+        return True
 
     def _ended(self, child: Child) -> None:
-        self._children.remove(child)
         self._was_ready = self._was_ready or child.was_ready
         if self._plan.once or self._heard is not None:
             self._codes.append(child.code)
 
-    def _tell_end(self, place: Place, child: Child) -> None:
-        if self._stopping.is_set():
-            return
-        level = logging.WARNING if child.code else logging.INFO
-        logger.log(level, "process %s %s", child.pid, child.how_it_ended)
-        if self._is_hopeless():
-            self._give_up(child.code)
-        elif seconds := pause_after(place.short_lives):
-            logger.info("another one comes in %g s", seconds)
-
-    def _is_hopeless(self) -> bool:
-        """Does no child work, and has each place failed to get one?"""
-        tries = TRIES if self._was_ready else 1
-        return not any(child.was_ready for child in self._children) and all(
-            place.failed_starts >= tries for place in self._places
-        )
-
     def _give_up(self, code: int) -> None:
-        logger.error("no worker process could start: giving up")
-        self._gave_up = code or 1
+        self._gave_up = code
         self._stop_all(signal.SIGTERM)
-
-    async def _pause(self, place: Place) -> None:
-        await self._wait(pause_after(place.short_lives))
-
-    async def _wait(self, seconds: float) -> None:
-        """For so long, or until the end comes."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
 
     # Memory
 
     async def _look_at_memory(self) -> None:
         while self._plan.max_memory is not None:
             await asyncio.sleep(LOOK_EVERY)
-            for place in self._places:
+            for place in self._shifts[-1].places if self._shifts else ():
                 if place.child is not None and place.child.is_ready:
                     self._look_at(place.child, self._plan.max_memory)
 
@@ -234,17 +154,18 @@ class Processes:
             self._stop_all(number)
         else:
             self._heard_again = number
-            self._say_all(kill_word(number), KILL_WITHIN)
+            for child in self._children:
+                child.say(kill_word(number))
+            self._kill_after(KILL_WITHIN)
 
     def _stop_all(self, number: signal.Signals) -> None:
         self._stopping.set()
-        self._stop_word = stop_word(number)
-        self._say_all(self._stop_word, STOP_WITHIN)
+        for shift in self._shifts:
+            shift.stop(stop_word(number))
+        self._kill_after(STOP_WITHIN)
 
-    def _say_all(self, word: bytes, within: float) -> None:
-        for child in self._children:
-            child.say(word)
-        asyncio.get_running_loop().call_later(within, self._kill_all)
+    def _kill_after(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self._kill_all)
 
     def _kill_all(self) -> None:
         for child in self._children:
@@ -261,10 +182,3 @@ class Processes:
         if failed := [code for code in self._codes if code not in (0, early)]:
             return failed[0] if self._plan.once else 1
         return early if early in self._codes and not self._was_ready else 0
-
-
-def pause_after(short_lives: int) -> float:
-    """Seconds to wait before the next child, after so many in a row that ended quickly."""
-    if short_lives == 0:
-        return 0
-    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(short_lives - 1, 16))

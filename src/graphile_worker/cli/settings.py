@@ -1,205 +1,163 @@
-"""Flags over environment: what was given, and nothing about what holds otherwise."""
+"""Settings: file under environment under app under flags.
 
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
+What was given, each with where, and nothing about what holds otherwise.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
-import click
-
+from graphile_worker.app import App
+from graphile_worker.cli.catalogue import SETTINGS, CommandOptions, Kind, arguments
+from graphile_worker.cli.config_file import config_file, read_config
+from graphile_worker.cli.values import NotThat, from_text
 from graphile_worker.errors import ConfigurationError
-from graphile_worker.options import RecoveryOptions, default_schema
-from graphile_worker.sql.cleaning import CleanupTask
+from graphile_worker.options import WorkerOptions
 
-Command = Callable[..., Any]
-
-AT_LEAST_1 = click.IntRange(min=1)
+# Where tasks come from: one of the two.
+TASK_SOURCES = ("app", "tasks")
 
 
-@dataclass(slots=True)
-class DatabaseSettings:
-    """Which database and which schema the command is about."""
+class Source(StrEnum):
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    APP = "app"
+    FLAG = "flag"
 
-    connection: str | None = None
-    given_schema: str | None = None
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value, and where it was given: the file, the variable, the app or the flag."""
+
+    value: Any
+    source: Source
+    where: str
+
+
+Layer = Mapping[str, Given]
+
+
+class Settings:
+    """Whatever was given, by its name; `config` is the file that a flag names."""
+
+    def __init__(
+        self,
+        *,
+        file: Layer,
+        environment: Layer,
+        flags: Layer,
+        app: Layer,
+        config: str | None = None,
+    ) -> None:
+        self.config = config
+        self._file, self._environment, self._flags = file, environment, flags
+        self.given: dict[str, Given] = {}
+        for layer in (file, environment, app, flags):
+            if any(name in layer for name in TASK_SOURCES):
+                # Whoever says where tasks come from has said where they do not.
+                self.given = {n: each for n, each in self.given.items() if n not in TASK_SOURCES}
+            self.given.update(layer)
+
+    @classmethod
+    def collected(cls, flags: Layer, config: str | None = None) -> "Settings":
+        """What these flags, the environment and the file say."""
+        return cls(
+            file=_complete(_from_file(config)),
+            environment=_complete(_from_environment(os.environ)),
+            flags=_complete(flags),
+            app={},
+            config=config,
+        )
+
+    def again(self) -> "Settings":
+        """What the same flags and the environment say with the file as it is now."""
+        return Settings.collected(self._flags, self.config)
+
+    def with_app(self, app: object) -> "Settings":
+        """What the app says in its own code stands above file and environment."""
+        layer = _from_app(app, self.value("app")) if isinstance(app, App) else {}
+        return Settings(
+            file=self._file,
+            environment=self._environment,
+            flags=self._flags,
+            app=layer,
+            config=self.config,
+        )
+
+    def value(self, name: str) -> Any:
+        return self.given[name].value if name in self.given else None
 
     @property
-    def schema(self) -> str:
-        return self.given_schema or default_schema()
+    def command(self) -> CommandOptions:
+        return CommandOptions(**self._arguments(CommandOptions))
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerSettings:
-    """What the flags of the worker say."""
-
-    connection: str | None
-    schema: str | None
-    app: str | None
-    schema_only: bool
-    once: bool
-    cleanup: tuple[CleanupTask, ...]
-    crontab: str | None
-    jobs: int | None
-    processes: int | None
-    max_jobs: int | None
-    max_memory: int | None
-    max_pool_size: int | None
-    poll_interval: int | None
-    no_prepared_statements: bool
-    no_listen: bool
-    recovery_threshold: int | None
-    no_recovery: bool
-    loop: str | None
-    log_format: str
-    health_port: int | None
-    parent: int | None
-
-    def check(self) -> None:
-        if self.once and self.schema_only:
-            raise ConfigurationError("--once and --schema-only exclude each other")
-        if self.no_recovery and self.recovery_threshold is not None:
-            raise ConfigurationError("--no-recovery and --recovery-threshold exclude each other")
-        if self.max_memory is not None and self.processes is None:
-            raise ConfigurationError("--max-memory needs a parent that looks: add --processes 1")
-        if self.processes is not None and sys.platform == "win32":
-            raise ConfigurationError("--processes: not on Windows")
+    @property
+    def options(self) -> WorkerOptions:
+        return WorkerOptions(**self.given_options())
 
     def given_options(self) -> dict[str, Any]:
         """What was given of WorkerOptions, by its names there."""
-        options: dict[str, Any] = {
-            "schema": self.schema,
-            "concurrency": self.jobs,
-            "max_pool_size": self.max_pool_size,
-            "poll_interval": _duration(self.poll_interval),
-            "prepared_statements": False if self.no_prepared_statements else None,
-            "listen": False if self.no_listen else None,
-        }
-        given = {name: value for name, value in options.items() if value is not None}
-        if (threshold := _duration(self.recovery_threshold)) is not None:
-            given["recovery"] = RecoveryOptions(threshold=threshold)
-        if self.no_recovery:
-            given["recovery"] = None
-        return given
+        return self._arguments(WorkerOptions)
+
+    def _arguments(self, options: type) -> dict[str, Any]:
+        return arguments(options, {name: each.value for name, each in self.given.items()})
 
 
-def _duration(milliseconds: int | None) -> timedelta | None:
-    return None if milliseconds is None else timedelta(milliseconds=milliseconds)
+def _from_file(config: str | None) -> Layer:
+    path = config_file(config)
+    if path is None:
+        return {}
+    found = read_config(path, was_named=config is not None)
+    return {name: Given(value, Source.FILE, str(path)) for name, value in found.items()}
 
 
-def worker_options(function: Command) -> Command:
-    """Add the flags of the worker to the command; they are the fields of WorkerSettings."""
-    for option in reversed(WORKER_FLAGS):
-        function = option(function)
-    return function
+def _from_environment(environment: Mapping[str, str]) -> Layer:
+    return dict(_variables(environment))
 
 
-WORKER_FLAGS = (
-    click.option(
-        "--app",
-        envvar="GRAPHILE_WORKER_APP",
-        metavar="MODULE:ATTRIBUTE",
-        help="Your app (default: the folder ./tasks).",
-    ),
-    click.option("--schema-only", is_flag=True, help="Install or upgrade the schema, then exit."),
-    click.option("--once", is_flag=True, help="Run what is ready, then exit."),
-    click.option("--crontab", metavar="PATH", help="The crontab (default: ./crontab)."),
-    click.option("-j", "--jobs", type=int, help="Jobs to run at once (default: 1)."),
-    click.option(
-        "-p",
-        "--processes",
-        type=AT_LEAST_1,
-        help="Run so many worker processes under a parent that restarts them.",
-    ),
-    click.option(
-        "--max-jobs",
-        type=AT_LEAST_1,
-        help="End after so many jobs; with --processes, be replaced.",
-    ),
-    click.option(
-        "--max-memory",
-        type=AT_LEAST_1,
-        metavar="MB",
-        help="Replace a process that holds more memory, in megabytes.",
-    ),
-    click.option(
-        "-m", "--max-pool-size", type=int, help="Connections to the database (default: 10)."
-    ),
-    click.option(
-        "--poll-interval",
-        type=int,
-        metavar="MS",
-        help="Look for jobs at least this often, in milliseconds (default: 2000).",
-    ),
-    click.option(
-        "--no-prepared-statements", is_flag=True, help="For PgBouncer before 1.21 and the like."
-    ),
-    click.option("--no-listen", is_flag=True, help="Poll only: no LISTEN, for PgBouncer."),
-    click.option(
-        "--recovery-threshold",
-        type=int,
-        metavar="MS",
-        help="Others take this worker's jobs when it was silent for so long (default: 30000).",
-    ),
-    click.option(
-        "--no-recovery", is_flag=True, help="Leave the jobs of dead workers locked for four hours."
-    ),
-    click.option(
-        "--cleanup",
-        multiple=True,
-        metavar="STEPS",
-        help="Clean up what nobody needs, then exit: "
-        + ", ".join(each.value for each in CleanupTask)
-        + ".",
-    ),
-    click.option(
-        "--loop",
-        type=click.Choice(["asyncio", "uvloop"]),
-        help="The event loop (default: uvloop where it is installed).",
-    ),
-    click.option(
-        "--log-format",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        help="How log lines look (default: text).",
-    ),
-    click.option(
-        "--health-port", type=int, metavar="PORT", help="Serve /livez and /readyz on this port."
-    ),
-    # What a parent tells the processes that it starts: the number of their line to it.
-    click.option("--parent", type=int, hidden=True),
-)
+def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Given]]:
+    for setting in SETTINGS.values():
+        # One that is empty counts as not set.
+        if not (text := environment.get(setting.variable)):
+            continue
+        try:
+            value = from_text(setting, text)
+        except NotThat as error:
+            raise ConfigurationError(f"{setting.variable}: {error}") from None
+        yield setting.name, Given(value, Source.ENVIRONMENT, setting.variable)
 
 
-def database_options(function: Command) -> Command:
-    """Add -c and -s to a command; `current_settings()` has the outcome."""
-    for option in (
-        click.option(
-            "-s",
-            "--schema",
-            expose_value=False,
-            callback=_remember("given_schema"),
-            help="Schema of the queue (default: graphile_worker).",
-        ),
-        click.option(
-            "-c",
-            "--connection",
-            expose_value=False,
-            callback=_remember("connection"),
-            help="Database: URL, name=value pairs or a bare name (default: DATABASE_URL).",
-        ),
-    ):
-        function = option(function)
-    return function
+def _from_app(app: App[Any], path: str) -> Layer:
+    named = app.named_options()
+    if app.dsn is not None:
+        named["connection"] = app.dsn
+    return {name: Given(value, Source.APP, f"app {path}") for name, value in named.items()}
 
 
-def current_settings() -> DatabaseSettings:
-    return click.get_current_context().ensure_object(DatabaseSettings)
+def _complete(layer: Layer) -> Layer:
+    """With the parts that are on because something in them was given."""
+    if all(name in layer for name in TASK_SOURCES):
+        raise _exclude(layer, *TASK_SOURCES)
+    found = dict(layer)
+    for name, given in layer.items():
+        if given.value is False and SETTINGS[name].kind is Kind.PART:
+            continue
+        for holder in SETTINGS[name].holders:
+            if holder not in SETTINGS:
+                continue
+            if found.setdefault(holder, replace(given, value=True)).value is False:
+                raise _exclude(layer, holder, name)
+    return found
 
 
-def _remember(name: str) -> Callable[[click.Context, click.Parameter, str | None], None]:
-    def remember(context: click.Context, _option: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            setattr(context.ensure_object(DatabaseSettings), name, value)
-
-    return remember
+def _exclude(layer: Layer, *names: str) -> ConfigurationError:
+    """One place says two things that cannot both hold."""
+    [first, second] = [layer[name] for name in names]
+    if first.source is Source.FILE:
+        words = f"{first.where}: {' and '.join(names)}"
+    else:
+        words = f"{first.where} and {second.where}"
+    return ConfigurationError(f"{words} exclude each other")

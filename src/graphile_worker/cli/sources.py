@@ -1,33 +1,65 @@
-"""Sources: the app, the crontab and the database that flags name."""
+"""Sources: the tasks, the crontab and the database that the settings name."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
-from graphile_worker.app import App
+from graphile_worker.cli.settings import Settings
 from graphile_worker.loading import load_app
+from graphile_worker.options import default_schema
 from graphile_worker.sync import Client
+from graphile_worker.tasks import Tasks
 
+FOLDER = Path("tasks")
 CRONTAB = Path("crontab")
 
 
-def crontab_file(given: str | None) -> Path | None:
+def crontab_file(settings: Settings) -> Path | None:
     """The crontab that was named, or else the one that lies here."""
+    given: Path | None = settings.value("crontab")
     if given is not None:
-        return Path(given)
+        return given
     return CRONTAB if CRONTAB.is_file() else None
 
 
-def app_at(path: str | None) -> App[Any] | None:
-    """The app of --app; None for a mere router, which has no database of its own."""
-    found = None if path is None else load_app(path)
-    return found if isinstance(found, App) else None
+def tasks_folder(settings: Settings) -> Path | None:
+    """The folder that was named, or else the one that lies here, unless there is an app."""
+    if settings.value("app") is not None:
+        return None
+    given: Path | None = settings.value("tasks")
+    if given is not None:
+        return given
+    return FOLDER if FOLDER.is_dir() else None
 
 
-def client_for(
-    app_path: str | None, connection: str | None, schema: str | None, *, prepared: bool = True
-) -> Client:
-    """For the database and the schema of the flags, else of the app."""
-    app = app_at(app_path)
-    if app is not None:
-        connection, schema = connection or app.dsn, schema or app.schema
-    return Client(connection, schema=schema, prepared_statements=prepared)
+def app_of(settings: Settings) -> Tasks[Any] | None:
+    path = settings.value("app")
+    return None if path is None else load_app(path)
+
+
+def tasks_of(settings: Settings) -> Tasks[Any] | Path | None:
+    """The app, or else the folder, whose files can import what they need then."""
+    if (app := app_of(settings)) is not None:
+        return app
+    if (folder := tasks_folder(settings)) is None:
+        return None
+    # A task may import what lies beside the folder, and here.
+    for place in (folder.absolute().parent, Path.cwd()):
+        if str(place) not in sys.path:
+            sys.path.insert(0, str(place))
+    return folder
+
+
+def client_of(settings: Settings) -> Client:
+    """For the database and the schema of the settings."""
+    prepared = settings.value("prepared_statements")
+    return Client(
+        settings.value("connection"),
+        schema=settings.value("schema"),
+        ext_schema=settings.value("ext_schema"),
+        prepared_statements=True if prepared is None else prepared,
+    )
+
+
+def schema_of(settings: Settings) -> str:
+    return settings.value("schema") or default_schema()

@@ -25,6 +25,10 @@ DEFAULTS = {
 # And whatever is given: our statements are UTF-8.
 ALWAYS = {"client_encoding": "utf8"}
 
+# What is shown in place of a secret.
+HIDDEN = "***"
+
+PORTS = re.compile(r"[0-9,]*")
 BARE_NAME = re.compile(r"[^=@/:]+")
 
 
@@ -38,7 +42,7 @@ def resolve(given: str | None) -> str:
         raise ConfigurationError("the connection string is empty")
     text = given or os.environ.get("DATABASE_URL")
     if text:
-        return _parsed(text)
+        return _conninfo(_read(text))
     if os.environ.get("PGDATABASE"):
         return _conninfo({})
     raise ConfigurationError(
@@ -46,9 +50,25 @@ def resolve(given: str | None) -> str:
     )
 
 
-def _parsed(text: str) -> str:
+def without_secrets(text: str) -> str:
+    """A connection string as it may be shown: name=value pairs, passwords replaced by stars."""
+    try:
+        settings = _read(text)
+    except ConfigurationError:
+        return HIDDEN
+    # A password with a / or an @ of its own ends up in other places.
+    if "@" in str(settings.get("dbname", "")) or not PORTS.fullmatch(str(settings.get("port", ""))):
+        return HIDDEN
+    return make_conninfo("", **{name: _shown(name, value) for name, value in settings.items()})
+
+
+def _shown(name: str, value: Any) -> Any:
+    return HIDDEN if "password" in name or "secret" in name else value
+
+
+def _read(text: str) -> dict[str, Any]:
     if BARE_NAME.fullmatch(text):
-        return _conninfo({"dbname": text})
+        return {"dbname": text}
     try:
         settings = conninfo_to_dict(text)
     except ProgrammingError:
@@ -60,7 +80,7 @@ def _parsed(text: str) -> str:
     if "@" in str(settings.get("host", "")):
         # The rest of a password with an @ of its own, which must be written %40.
         raise ConfigurationError("the host in the connection string holds an @")
-    return _conninfo(settings)
+    return settings
 
 
 def _conninfo(settings: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphile_worker.cli.settings import DatabaseSettings, current_settings
+from graphile_worker.cli.flags import current_flags, with_flags_of
 from graphile_worker.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,18 +21,7 @@ if TYPE_CHECKING:
 AT_LEAST_1 = click.IntRange(min=1)
 
 
-def _remember(context: click.Context, _option: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        context.ensure_object(DatabaseSettings).connection = value
-
-
-connection_option = click.option(
-    "-c",
-    "--connection",
-    expose_value=False,
-    callback=_remember,
-    help="Database: URL, name=value pairs or a bare name (default: DATABASE_URL).",
-)
+connection_option = with_flags_of("connection")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -124,10 +113,10 @@ def _measured(measure: Callable[["Place"], Any], told: Callable[[Any], str], as_
     from graphile_worker.bench.place import own_place
     from graphile_worker.bench.report import as_json as json_of
 
-    settings = current_settings()
-    if settings.given_schema is not None:
+    flags = current_flags()
+    if "schema" in flags.given:
         raise ConfigurationError("bench works in a schema of its own: leave --schema away")
-    with _interruptible(), own_place(settings.connection) as place:
+    with _interruptible(), own_place(flags.settings().value("connection")) as place:
         found = measure(place)
     name = click.get_current_context().info_name or ""
     click.echo(json_of(name, found, place) if as_json else told(found))

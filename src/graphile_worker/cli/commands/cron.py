@@ -10,32 +10,17 @@ from typing import Any
 import click
 import psycopg
 
-from graphile_worker.cli.settings import current_settings, database_options
-from graphile_worker.cli.sources import CRONTAB, client_for, crontab_file
+from graphile_worker.cli.flags import current_settings, with_flags_of
+from graphile_worker.cli.settings import Settings
+from graphile_worker.cli.sources import CRONTAB, app_of, client_of, crontab_file
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.error_text import error_line
 from graphile_worker.errors import ConfigurationError, SchemaMissing
-from graphile_worker.loading import cron_items_of, load_app, load_crontab
+from graphile_worker.loading import cron_items_of, load_crontab
 from graphile_worker.sql.cron import KnownCrontab
-from graphile_worker.sync import Client
+from graphile_worker.tasks import Tasks
 
-source_options = (
-    click.option(
-        "--app",
-        "app_path",
-        envvar="GRAPHILE_WORKER_APP",
-        metavar="MODULE:ATTRIBUTE",
-        help="Your app, for the items in its code.",
-    ),
-    click.option("--crontab", metavar="PATH", help="The crontab (default: ./crontab)."),
-)
-
-
-def from_source(function: Any) -> Any:
-    """Add what says where the items are."""
-    for option in source_options:
-        function = option(function)
-    return function
+from_source = with_flags_of("app", "crontab", "connection", "schema")
 
 
 @click.group()
@@ -54,11 +39,11 @@ def check(file: str) -> None:
 @cron.command(name="next")
 @click.option("--count", type=click.IntRange(min=1), default=3, help="Runs of each (default: 3).")
 @from_source
-@database_options
-def next_runs(count: int, app_path: str | None, crontab: str | None) -> None:
+def next_runs(count: int) -> None:
     """Say when each item runs next, and when it last did."""
-    items = _items(app_path, crontab)
-    known = _known(app_path)
+    settings, app = _sources()
+    items = _items(settings, app)
+    known = _known(settings)
     now = datetime.now(UTC)
     for item in items:
         click.echo("\n".join(_lines(item, known, now, count)))
@@ -67,40 +52,41 @@ def next_runs(count: int, app_path: str | None, crontab: str | None) -> None:
 @cron.command()
 @click.argument("identifier")
 @from_source
-@database_options
-def run(identifier: str, app_path: str | None, crontab: str | None) -> None:
+def run(identifier: str) -> None:
     """Add the job of one item now; when it is due it runs as well."""
-    items = {item.identifier: item for item in _items(app_path, crontab)}
+    settings, app = _sources()
+    items = {item.identifier: item for item in _items(settings, app)}
     if identifier not in items:
         names = ", ".join(items) or "none"
         raise ConfigurationError(f"there is no cron item {identifier!r}; there are: {names}")
     spec = replace(items[identifier].spec_at(datetime.now(UTC)), run_at=None)
-    with _client(app_path) as client:
+    with client_of(settings) as client:
         (job,) = client.add_jobs([spec])
     click.echo(f"added job {job.id} ({job.task_identifier})")
 
 
-def _items(app_path: str | None, crontab: str | None) -> list[ParsedCronItem]:
-    app = None if app_path is None else load_app(app_path)
-    items = cron_items_of(app, crontab_file=crontab_file(crontab))
+def _sources() -> tuple[Settings, Tasks[Any] | None]:
+    """The settings, and the app that they name and that may say more."""
+    settings = current_settings()
+    app = app_of(settings)
+    return settings.with_app(app), app
+
+
+def _items(settings: Settings, app: Tasks[Any] | None) -> list[ParsedCronItem]:
+    items = cron_items_of(app, crontab_file=crontab_file(settings))
     if items is None:
         raise ConfigurationError("no cron items: write ./crontab, or name one, or name your app")
     return items()
 
 
-def _known(app_path: str | None) -> Mapping[str, KnownCrontab]:
+def _known(settings: Settings) -> Mapping[str, KnownCrontab]:
     try:
-        with _client(app_path) as client:
+        with client_of(settings) as client:
             return client.known_crontabs()
     except (ConfigurationError, SchemaMissing, psycopg.OperationalError) as error:
         line = " ".join(str(error).split())
         click.echo(f"graphile-worker: when they last ran is not known: {line}", err=True)
         return {}
-
-
-def _client(app_path: str | None) -> Client:
-    settings = current_settings()
-    return client_for(app_path, settings.connection, settings.given_schema)
 
 
 def _lines(

@@ -5,24 +5,31 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
 import psycopg
 
-from graphile_worker.app import App
+from graphile_worker.cli.catalogue import CommandOptions
 from graphile_worker.cli.health import health_server
 from graphile_worker.cli.line import DUE, LineToParent
 from graphile_worker.cli.log_format import configure
 from graphile_worker.cli.loops import LoopFactory, loop_factory
 from graphile_worker.cli.processes import Plan, Processes
-from graphile_worker.cli.settings import WorkerSettings
-from graphile_worker.cli.sources import app_at, client_for, crontab_file
+from graphile_worker.cli.settings import Settings, Source
+from graphile_worker.cli.sources import (
+    app_of,
+    client_of,
+    crontab_file,
+    schema_of,
+    tasks_of,
+)
 from graphile_worker.cli.streams import flush_all
+from graphile_worker.cli.watching import Watcher
 from graphile_worker.errors import (
     ConfigurationError,
     CrontabError,
@@ -30,113 +37,138 @@ from graphile_worker.errors import (
     PoolStopped,
 )
 from graphile_worker.events import JobStarted
-from graphile_worker.loading import load_app, load_crontab
-from graphile_worker.options import WorkerOptions, default_schema
+from graphile_worker.loading import load_crontab
 from graphile_worker.runner import Runner, found_tasks
 from graphile_worker.sql.cleaning import CleanupTask
-from graphile_worker.sync import Client
-from graphile_worker.tasks import Tasks
 from graphile_worker.worker.signals import heard_by
-
-FOLDER = Path("tasks")
 
 logger = logging.getLogger("graphile_worker")
 
 
-def work(settings: WorkerSettings) -> int:
-    """Do what the flags say; the exit code."""
-    settings.check()
-    if settings.schema_only:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What to do this time; a process of --processes has the number of its line to the parent."""
+
+    once: bool = False
+    schema_only: bool = False
+    cleanup: tuple[CleanupTask, ...] = ()
+    parent: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.once and self.schema_only:
+            raise ConfigurationError("--once and --schema-only exclude each other")
+
+    @property
+    def ends(self) -> str | None:
+        """The flag by which it ends by itself."""
+        flags = {"--once": self.once, "--schema-only": self.schema_only, "--cleanup": self.cleanup}
+        return next((flag for flag, is_given in flags.items() if is_given), None)
+
+    def check_against(self, settings: Settings) -> None:
+        """A file may say that workers watch, but nobody can ask for both at once."""
+        watch = settings.given.get("watch")
+        if self.ends and watch is not None and watch.value and watch.source is Source.FLAG:
+            raise ConfigurationError(f"{self.ends} and --watch exclude each other")
+
+
+def work(asked: Asked, settings: Settings) -> int:
+    """Do what was asked for, as the settings say; the exit code."""
+    command = settings.command
+    check_command(command)
+    asked.check_against(settings)
+    if asked.schema_only:
         return _migrate(settings)
-    if settings.cleanup:
-        return _clean_up(settings)
-    configure(settings.log_format)
-    if settings.processes is not None and settings.parent is None:
-        return _oversee(settings)
-    make_loop = loop_factory(settings.loop)
-    line = None if settings.parent is None else LineToParent(settings.parent)
-    return _until_done(_worked(_runner(settings), settings, line), make_loop)
+    if asked.cleanup:
+        return _clean_up(asked.cleanup, settings)
+    configure(command.log_format)
+    if asked.parent is None and (command.processes is not None or _watches(asked, settings)):
+        return _oversee(asked, settings)
+    if command.watch:
+        # By its second and its size, what was compiled a moment ago may look like what is new.
+        sys.dont_write_bytecode = True
+    make_loop = loop_factory(command.loop)
+    line = None if asked.parent is None else LineToParent(asked.parent)
+    return _until_done(_worked(_runner(asked, settings), asked, settings, line), make_loop)
 
 
-def _oversee(settings: WorkerSettings) -> int:
+def check_command(command: CommandOptions) -> None:
+    """Refuse what makes no sense together, or here."""
+    if command.max_memory is not None and command.processes is None and not command.watch:
+        raise ConfigurationError("--max-memory needs a parent that looks: add --processes 1")
+    if sys.platform == "win32" and (command.processes is not None or command.watch):
+        raise ConfigurationError("--processes and --watch: not on Windows")
+
+
+def _watches(asked: Asked, settings: Settings) -> bool:
+    return settings.command.watch and asked.ends is None
+
+
+def _oversee(asked: Asked, settings: Settings) -> int:
     # What makes no sense is said once, not by each process.
-    WorkerOptions(**settings.given_options())
-    loop_factory(settings.loop)
-    if not settings.once and (crontab := crontab_file(settings.crontab)) is not None:
+    command, _ = settings.command, settings.options
+    loop_factory(command.loop)
+    watches = _watches(asked, settings)
+    # Whoever watches waits until a crontab is mended.
+    if not asked.once and not watches and (crontab := crontab_file(settings)) is not None:
         load_crontab(crontab)
-    assert settings.processes is not None
     plan = Plan(
-        count=settings.processes,
-        once=settings.once,
-        max_memory=settings.max_memory,
-        health_port=settings.health_port,
+        count=command.processes or 1,
+        once=asked.once,
+        max_memory=command.max_memory,
+        health_port=command.health_port,
     )
-    return _until_done(_overseen(plan))
+    return _until_done(_overseen(plan, Watcher(settings) if watches else None))
 
 
-async def _overseen(plan: Plan) -> int:
-    return await Processes(plan).run()
+async def _overseen(plan: Plan, watcher: Watcher | None) -> int:
+    return await Processes(plan, watcher).run()
 
 
-def _migrate(settings: WorkerSettings) -> int:
-    with _client(settings) as client:
+def _migrate(settings: Settings) -> int:
+    settings = settings.with_app(app_of(settings))
+    with client_of(settings) as client:
         level = client.migrate()
-    click.echo(f"schema {_schema(settings) or default_schema()} is up to date, at level {level}")
+    click.echo(f"schema {schema_of(settings)} is up to date, at level {level}")
     return 0
 
 
-def _clean_up(settings: WorkerSettings) -> int:
-    known = found_tasks(_tasks(settings)) if _has_tasks(settings) else {}
-    with _client(settings) as client:
-        client.cleanup(settings.cleanup, task_identifiers_to_keep=list(known))
-    click.echo(f"cleaned up: {', '.join(each.value for each in settings.cleanup)}")
+def _clean_up(steps: Sequence[CleanupTask], settings: Settings) -> int:
+    tasks = tasks_of(settings)
+    known = {} if tasks is None else found_tasks(tasks)
+    with client_of(settings.with_app(tasks)) as client:
+        client.cleanup(steps, task_identifiers_to_keep=list(known))
+    click.echo(f"cleaned up: {', '.join(each.value for each in steps)}")
     return 0
 
 
-def _runner(settings: WorkerSettings) -> Runner:
-    tasks = _tasks(settings)
-    options = WorkerOptions(**settings.given_options())
-    crontab = None if settings.once else crontab_file(settings.crontab)
-    # A child never counts signals: its parent says whether one is the second.
-    alone = settings.parent is None
-    if isinstance(tasks, App):
-        return tasks.worker(
-            options,
-            database=settings.connection,
-            schema=settings.schema,
-            crontab_file=crontab,
-            handle_signals=alone,
+def _runner(asked: Asked, settings: Settings) -> Runner:
+    tasks = tasks_of(settings)
+    if tasks is None:
+        raise ConfigurationError(
+            "no tasks: make a folder ./tasks with a file for each task, or name your app with "
+            "--app package.module:app (or GRAPHILE_WORKER_APP, or app in graphile-worker.toml)"
         )
+    settings = settings.with_app(tasks)
     return Runner(
-        settings.connection, tasks, crontab_file=crontab, options=options, handle_signals=alone
+        settings.value("connection"),
+        tasks,
+        crontab_file=None if asked.once else crontab_file(settings),
+        options=settings.options,
+        # A child never counts signals: its parent says whether one is the second.
+        handle_signals=asked.parent is None,
     )
 
 
-def _tasks(settings: WorkerSettings) -> Tasks[Any] | Path:
-    if settings.app is not None:
-        return load_app(settings.app)
-    if FOLDER.is_dir():
-        # A task may import what lies beside the folder.
-        sys.path.insert(0, str(Path.cwd()))
-        return FOLDER
-    raise ConfigurationError(
-        "no tasks: make a folder ./tasks with a file for each task, or name your app with "
-        "--app package.module:app (or GRAPHILE_WORKER_APP)"
-    )
-
-
-def _has_tasks(settings: WorkerSettings) -> bool:
-    return settings.app is not None or FOLDER.is_dir()
-
-
-async def _worked(runner: Runner, settings: WorkerSettings, line: LineToParent | None) -> int:
+async def _worked(
+    runner: Runner, asked: Asked, settings: Settings, line: LineToParent | None
+) -> int:
     try:
-        async with _surrounded(runner, settings, line):
-            if settings.once:
+        async with _surrounded(runner, asked, settings.command, line):
+            if asked.once:
                 await runner.run_once()
             else:
                 await runner.start()
-                if settings.app is None and crontab_file(settings.crontab) is None:
+                if settings.value("app") is None and crontab_file(settings) is None:
                     logger.info("there is no file ./crontab, so no tasks recur")
                 await runner.wait()
     except (asyncio.CancelledError, PoolStopped):
@@ -148,15 +180,15 @@ async def _worked(runner: Runner, settings: WorkerSettings, line: LineToParent |
 
 @asynccontextmanager
 async def _surrounded(
-    runner: Runner, settings: WorkerSettings, line: LineToParent | None
+    runner: Runner, asked: Asked, command: CommandOptions, line: LineToParent | None
 ) -> AsyncIterator[None]:
     """What is there beside a worker: a parent, or else signals of its own and its health."""
-    if settings.max_jobs is not None:
+    if command.max_jobs is not None:
         # Once, what is left of the jobs is for those that still run.
-        end = runner.let_finish if line is None or settings.once else partial(line.say, DUE)
-        _count_jobs(runner, settings.max_jobs, end)
+        end = runner.let_finish if line is None or asked.once else partial(line.say, DUE)
+        _count_jobs(runner, command.max_jobs, end)
     if line is None:
-        async with health_server(settings.health_port, lambda: runner.is_ready):
+        async with health_server(command.health_port, lambda: runner.is_ready):
             yield
     else:
         with heard_by(runner.stop_by):
@@ -209,16 +241,6 @@ def say(error: BaseException) -> None:
 def _leave(code: int) -> None:
     flush_all()
     os._exit(code)
-
-
-def _client(settings: WorkerSettings) -> Client:
-    prepared = not settings.no_prepared_statements
-    return client_for(settings.app, settings.connection, settings.schema, prepared=prepared)
-
-
-def _schema(settings: WorkerSettings) -> str | None:
-    app = app_at(settings.app)
-    return settings.schema or (app.schema if app else None)
 
 
 def cleanup_tasks(names: tuple[str, ...]) -> tuple[CleanupTask, ...]:

@@ -4,23 +4,23 @@ from collections.abc import Iterator
 
 import click
 
-from graphile_worker.cli.settings import current_settings, database_options
+from graphile_worker.cli.flags import current_settings, with_flags_of
+from graphile_worker.cli.sources import client_of, schema_of
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.storage import HeldSnapshot
 from graphile_worker.sql.tuning import TableTuning, Tuning, tuning_sql
-from graphile_worker.sync import Client
 
 
 @click.command()
 @click.option("--apply", is_flag=True, help="Set what is said of the tables.")
-@database_options
+@with_flags_of("connection", "schema")
 def tune(apply: bool) -> None:
     """Say which settings suit a queue, as SQL; change nothing unless asked to."""
     settings = current_settings()
-    with Client(settings.connection, schema=settings.schema) as client:
+    with client_of(settings) as client:
         before = client.tuning()
         changed = client.apply_tuning() if apply else []
-    schemas = Schemas.named(settings.schema)
+    schemas = Schemas.named(schema_of(settings))
     tables = (
         [_outcome(each, changed) for each in before.tables]
         if apply

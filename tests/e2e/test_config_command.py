@@ -1,0 +1,205 @@
+"""Settings in a file, with the installed command: `config`, and workers that go by it."""
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from graphile_worker import sync
+from tests.conftest import TestDatabase
+from tests.support.processes import READY, Program, Programs, eventually
+from tests.support.sql import Sql
+
+CANARY = "s3cr3t-canary"
+
+HELLO = """
+    async def task(payload, ctx):
+        print("Hello", payload["name"], flush=True)
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
+    """Programs in an empty folder; the environment names the test's database."""
+    with Programs.beside(database, tmp_path) as programs:
+        yield programs
+
+
+def test_config_needs_no_database_and_no_tasks(programs):
+    done = programs.done("config", DATABASE_URL=None)
+
+    assert (done.code, done.err) == (0, "")
+    assert re.search(r"^concurrency +1 +default$", done.out, re.MULTILINE)
+
+
+def test_config_says_in_one_line_what_makes_no_sense(programs):
+    programs.write("graphile-worker.toml", "concurrenc = 4\n")
+
+    done = programs.done("config")
+
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err == (
+        "graphile-worker: graphile-worker.toml: there is no setting concurrenc: "
+        "is it concurrency?\n"
+    )
+
+
+def test_config_takes_flags_before_and_after_its_name(programs):
+    before = programs.done("-j", "3", "--no-listen", "config")
+    after = programs.done("config", "-j", "3", "--no-listen")
+
+    assert before.out == after.out
+    assert re.search(r"^listen +off +--no-listen$", after.out, re.MULTILINE)
+
+
+def test_config_hides_the_password(programs):
+    done = programs.done("config", DATABASE_URL=f"postgres://me:{CANARY}@db.example/shop")
+
+    assert done.code == 0
+    assert "password=***" in done.out
+    assert CANARY not in done.out + done.err
+
+
+@pytest.mark.parametrize("words", [["-C", "bad.toml"], ["-C", "bad.toml", "migrate"]])
+def test_a_file_that_cannot_be_read_is_one_line(programs, words):
+    programs.write("bad.toml", "concurrency = 1\nconcurrency\n")
+    programs.write("tasks/hello.py", HELLO)
+
+    done = programs.done(*words)
+
+    assert done.code == 1
+    assert re.fullmatch(r"graphile-worker: bad\.toml is not TOML: .*line 2.*\n", done.err)
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [f"postgres://me:{CANARY}@127.0.0.1:1/shop", f"host=127.0.0.1 port=1 password={CANARY}"],
+)
+def test_a_worker_that_cannot_connect_does_not_tell_the_password_of_the_file(programs, connection):
+    programs.write("graphile-worker.toml", f'connection = "{connection}"\n')
+    programs.write("tasks/hello.py", HELLO)
+
+    done = programs.done(DATABASE_URL=None)
+
+    assert done.code == 1
+    assert CANARY not in done.out + done.err
+
+
+def test_a_worker_goes_by_its_file_from_any_folder(programs, database, sql):
+    programs.write("deploy/jobs/hello.py", HELLO)
+    programs.write(
+        "deploy/worker.toml", f'connection = "{database.url}"\ntasks = "jobs"\nlisten = false\n'
+    )
+    sql.run("""select from :schema.add_job('hello', '{"name": "Ada"}')""")
+
+    done = programs.done("--once", "-C", "deploy/worker.toml", DATABASE_URL=None)
+
+    assert (done.code, done.out) == (0, "Hello Ada\n"), done.err
+
+
+def test_a_task_of_a_folder_elsewhere_imports_what_lies_beside_it_and_here(programs, sql):
+    programs.write("here.py", "NAME = 'here'\n")
+    programs.write("deep/beside.py", "NAME = 'beside'\n")
+    programs.write(
+        "deep/jobs/hello.py",
+        """
+        import beside, here
+
+        def task(payload):
+            print(beside.NAME, here.NAME, flush=True)
+        """,
+    )
+    sql.run("select from :schema.add_job('hello', '{}')")
+
+    done = programs.done("--once", "--tasks", "deep/jobs")
+
+    assert (done.code, done.out) == (0, "beside here\n"), done.err
+
+
+def test_subcommands_read_the_file(programs, database):
+    programs.write("pyproject.toml", '[tool.graphile-worker]\nschema = "of_the_file"\n')
+
+    done = programs.done("migrate", GRAPHILE_WORKER_SCHEMA=None)
+
+    assert done.out == "schema of_the_file is at level 20\n", done.err
+
+
+def test_the_companion_of_the_file_is_the_one_that_is_made(programs, database):
+    programs.write("graphile-worker.toml", 'schema = "one"\next_schema = "beside_one"\n')
+    programs.write("tasks/hello.py", HELLO)
+
+    made = programs.done("migrate", GRAPHILE_WORKER_SCHEMA=None)
+    worked = programs.done("--once", GRAPHILE_WORKER_SCHEMA=None)
+    printed = programs.done("migrate", "--sql", GRAPHILE_WORKER_SCHEMA=None)
+
+    behind = Sql(database.dsn, "one")
+    found = {name for (name,) in behind.run("select nspname from pg_namespace")}
+    behind.close()
+    assert (made.code, worked.code) == (0, 0), worked.err
+    assert {"one", "beside_one"} <= found
+    assert "one_ext" not in found
+    assert '"beside_one"' in printed.out
+
+
+def test_cron_reads_the_file(programs, database):
+    programs.write("graphile-worker.toml", 'crontab = "plan"\n')
+    programs.write("plan", "0 4 * * * report\n")
+
+    done = programs.done("cron", "run", "report")
+
+    assert done.code == 0, done.err
+    with sync.Client(database.dsn, schema=database.schema) as client:
+        job = client.get_job(int(done.out.split()[2]))
+    assert job is not None
+    assert job.task_identifier == "report"
+
+
+def test_a_message_about_missing_tasks_names_the_file(programs):
+    done = programs.done()
+
+    assert done.code == 1
+    assert "graphile-worker.toml" in done.err
+
+
+def test_a_folder_that_was_named_must_be_there(programs):
+    done = programs.done("--once", "--tasks", "nowhere")
+
+    assert done.code == 1
+    assert "there is no tasks folder at nowhere" in done.err
+
+
+def test_processes_come_to_the_settings_of_their_parent(programs, sql):
+    programs.write("tasks/hello.py", HELLO)
+    programs.write(
+        "worker.toml",
+        """
+        processes = 2
+        concurrency = 3
+        max_pool_size = 9
+        log_format = "json"
+        [recovery]
+        threshold = "7s"
+        """,
+    )
+    running = programs.command("-C", "worker.toml", GRAPHILE_WORKER_MAX_POOL_SIZE="8")
+    eventually(lambda: running.err.count(READY) == 2, "both look for jobs")
+
+    found = leases(sql)
+    code = running.stop(signal.SIGTERM)
+
+    assert code == 0
+    assert len(started(running)) == 2
+    assert all(json.loads(line) for line in running.err.splitlines())
+    assert found == ["00:00:07", "00:00:07"]
+
+
+def started(running: Program) -> list[str]:
+    return re.findall(r"started process (\d+)", running.err)
+
+
+def leases(sql: Sql) -> list[str]:
+    return [lease for (lease,) in sql.run("select lease::text from :ext_schema.pools")]
