@@ -51,6 +51,13 @@ def test_what_the_settings_name_is_watched_wherever_it_is(nothing_given, tmp_pat
     assert found == {f"{elsewhere}/jobs/a.sh", f"{elsewhere}/plan"}
 
 
+def test_tasks_may_be_one_file(nothing_given, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    write(f"{elsewhere}/jobs.py", f"{elsewhere}/other.py")
+
+    assert names(given(tasks=elsewhere / "jobs.py")) == {f"{elsewhere}/jobs.py"}
+
+
 def test_a_package_elsewhere_is_watched_but_not_one_that_is_installed(
     nothing_given, tmp_path_factory, monkeypatch
 ):

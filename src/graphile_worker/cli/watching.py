@@ -35,7 +35,10 @@ logger = logging.getLogger("graphile_worker")
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Folders of which every file counts, folders of which Python files do, and single files."""
+    """Folders of which every file counts, folders of which Python files do, and single files.
+
+    What may be a folder or a file stands under both: it is looked at as what it is.
+    """
 
     folders: tuple[Path, ...] = ()
     code: tuple[Path, ...] = ()
@@ -49,22 +52,25 @@ class Watched:
         for folder in self.code:
             found.update(_below(str(folder), ending=".py"))
         for file in self.files:
+            # A folder changes with every file that is compiled in it.
             with suppress(OSError):
-                found[str(file)] = _state(file.stat())
+                if file.is_file():
+                    found[str(file)] = _state(file.stat())
         return found
 
 
 def watched_by(settings: Settings) -> Watched:
     """What a worker with these settings is made from; it need not be there yet."""
-    folder = tasks_folder(settings)
-    code, files = [Path()], [crontab_file(settings) or CRONTAB]
-    path = settings.value("app")
-    if path is None:
-        folder = folder or FOLDER
-    elif (place := _place_of(path.partition(":")[0].partition(".")[0])) is not None:
-        (code if place.is_dir() else files).append(place)
+    files = [crontab_file(settings) or CRONTAB]
     files += [OWN, PROJECT] if settings.config is None else [Path(settings.config)]
-    return Watched(() if folder is None else (folder,), tuple(code), tuple(files))
+    app = settings.value("app")
+    if app is None:
+        tasks = tasks_folder(settings) or FOLDER
+        return Watched(folders=(tasks,), code=(Path(),), files=(*files, tasks))
+    top = app.partition(":")[0].partition(".")[0]
+    place = _place_of(top)
+    here = (Path(),) if place is None else (Path(), place)
+    return Watched(code=here, files=(*files, *here))
 
 
 class Watcher:
