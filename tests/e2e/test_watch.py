@@ -153,7 +153,6 @@ def bench(tmp_path: Path, database: TestDatabase, sql: Sql) -> Iterator[Bench]:
 @pytest.mark.timeout(300)
 def test_twenty_edits_under_load_lose_no_job_and_run_within_three_seconds(bench):
     bench.edit(0)
-    starts = [seconds_to_start(bench)]
     watching = bench.start("-j", "4")
     late: dict[int, float] = {}
 
@@ -171,9 +170,7 @@ def test_twenty_edits_under_load_lose_no_job_and_run_within_three_seconds(bench)
     assert code == 0
     assert len(bench.numbers) > 20
     assert bench.counts() == dict.fromkeys(bench.numbers, 1)
-    # On a machine that others keep busy, a worker alone may need so long for its start.
-    starts.append(seconds_to_start(bench))
-    assert max(late.values()) < max(3, 1 + 2 * max(starts)), (late, starts)
+    assert max(late.values()) < 3, late
     assert watching.err.count("tasks/it.py could not be imported: SyntaxError") == 1
     assert watching.err.count(WAITING) == 1
     assert not any(map(is_alive, children(watching)))
@@ -372,15 +369,6 @@ def test_what_ends_by_itself_is_not_watched(bench, flag):
 
 
 # Words of this file
-
-
-def seconds_to_start(bench: Bench) -> float:
-    """How long a worker takes until it looks for jobs, when nothing is watched."""
-    began = time.monotonic()
-    worker = bench.programs.worker()
-    seconds = time.monotonic() - began
-    assert worker.stop(signal.SIGTERM) == 0
-    return seconds
 
 
 def crontabs(sql: Sql) -> set[str]:
