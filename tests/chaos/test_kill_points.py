@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -97,7 +97,7 @@ class Cell:
     point: str
     is_queued: bool
     is_batched: bool
-    scene: Scene = field(compare=False)
+    scene: Scene
 
     def __str__(self) -> str:
         queue = "queue" if self.is_queued else "no queue"
@@ -218,7 +218,12 @@ left join :ext_schema.pools as pools on pools.id = jobs.locked_by
 left join :ext_schema.recoveries as recoveries on recoveries.job_id = jobs.id
 """
 
-COUNT = "select count(*) from :schema._private_jobs"
+# Of jobs that are still there, and of ticks whose job has ended.
+PROGRESS = """
+select
+  (select count(*) from :schema._private_jobs),
+  (select count(distinct tick) from runs where ended_at is not null)
+"""
 
 LOCKS = """
 select
@@ -354,7 +359,8 @@ class Stage:
             if self._scene.is_empty:
                 heir.hear("ready", PATIENCE)
                 self._add_jobs()
-            eventually(lambda: self._sql.value(COUNT) == 0, "all jobs are done", PATIENCE)
+            self._wait_until_done(owed)
+            assert heir.is_running, "the heir ended by itself"
             assert heir.stop() == 0, "the heir did not end well"
             check(self._sql, left, owed)
         except Exception as error:
@@ -367,21 +373,18 @@ class Stage:
         owed = self._set()
         armed = ",".join(f"{point}=raise" for point in points)
         worker = self._start("doomed", **{VARIABLE: armed})
-        eventually(lambda: self._sql.value(COUNT) == 0, "all jobs are done", PATIENCE)
+        self._wait_until_done(owed)
+        assert worker.is_running, worker.err
         assert worker.stop() == 0, worker.err
-        noted = self._log.read_text(encoding="utf-8").split()
-        assert set(points) <= set(noted)
-        runs = [Run(*row) for row in self._sql.run(ALL_RUNS)]
-        assert self._sql.run(LOCKS) == [(0, 0)]
-        ended = [run for run in runs if run.ended_at]
-        assert max(Counter(run.job_id for run in ended).values()) == 1
-        assert {run.n for run in ended} == {-1, *range(JOBS)}
-        # The first run of each fails, but for that of which the ghost had spent the first attempt.
-        assert {(run.attempt, run.last_error is None) for run in ended if run.n >= 0} == {
-            (2, False)
-        }
-        assert {run.attempt for run in ended if run.n < 0} == {1}
-        check_ticks(runs, owed)
+        assert set(points) <= set(self._log.read_text(encoding="utf-8").split())
+        check_without_death(self._sql, owed)
+
+    def _wait_until_done(self, owed: list[datetime]) -> None:
+        def look() -> bool:
+            ((jobs, ticks),) = self._sql.run(PROGRESS)
+            return bool(jobs == 0 and ticks >= len(owed))
+
+        eventually(look, "all jobs are done", PATIENCE)
 
     def _set(self) -> list[datetime]:
         """All that is there when the curtain rises; the ticks that are owed."""
@@ -435,6 +438,19 @@ def check(sql: Sql, left: list[LeftJob], owed: list[datetime]) -> None:
     check_runs(runs, left)
     check_attempts(runs, left)
     check_queues(runs)
+    check_ticks(runs, owed)
+
+
+def check_without_death(sql: Sql, owed: list[datetime]) -> None:
+    """That each job ended once, at the attempt at which it should."""
+    assert sql.run(LOCKS) == [(0, 0)], "something is still locked"
+    runs = [Run(*row) for row in sql.run(ALL_RUNS)]
+    ended = [run for run in runs if run.ended_at]
+    assert max(Counter(run.job_id for run in ended).values()) == 1, "too many runs"
+    assert {run.n for run in ended} == {-1, *range(JOBS)}, "a job is lost"
+    # The first attempt of each fails; that of one of them was the ghost's. Those of ticks do not.
+    assert {run.attempt for run in ended if run.tick is None} == {2}
+    assert {run.attempt for run in ended if run.tick is not None} == {1}
     check_ticks(runs, owed)
 
 
