@@ -26,6 +26,7 @@ from graphile_worker.events import (
     CronWokeEarly,
     CronWokeLate,
 )
+from graphile_worker.failpoints import failpoint
 from graphile_worker.hooks import Hooks
 from graphile_worker.sql.adding import LOST_KEY, TRIES
 from graphile_worker.sql.cron import (
@@ -148,6 +149,7 @@ class CronScheduler:
 
     async def _send(self, minute: datetime, jobs: Sequence[CronJob]) -> dict[str, int]:
         query = schedule_jobs([(job.identifier, job.spec) for job in jobs], minute)
+        failpoint("cron_ticking")
         for _ in range(TRIES):
             try:
                 return await self._db.run(query)

@@ -11,6 +11,7 @@ from psycopg.pq.abc import PGresult
 
 from graphile_worker.db.listening import Listening
 from graphile_worker.db.retry import delay_after, retrying
+from graphile_worker.failpoints import failpoint
 from graphile_worker.sql.failures import TRANSIENT, sqlstate_of
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Atomic, Pause, Plan, Query, Step
@@ -111,7 +112,9 @@ def _act_blocking(database: BlockingDatabase, step: Step) -> Any:
 
 async def _together(database: Transacting, queries: Iterable[Query[Any]]) -> list[Any]:
     async with database.transaction() as connection:
-        return [await connection.run(query) for query in queries]
+        answers = [await connection.run(query) for query in queries]
+        failpoint("migrating")
+        return answers
 
 
 def _together_blocking(database: BlockingDatabase, queries: Iterable[Query[Any]]) -> list[Any]:

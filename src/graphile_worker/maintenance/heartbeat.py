@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from graphile_worker.db.database import Answering
 from graphile_worker.db.retry import delay_after
+from graphile_worker.failpoints import failpoint
 from graphile_worker.lease import Lease, new_pool_id
 from graphile_worker.sql.failures import MISSING, NOT_ALLOWED, sqlstate_of
 from graphile_worker.sql.holding import HeldJob
@@ -180,6 +181,7 @@ class Heartbeat:
     async def _say_so(self) -> None:
         ids = self._ids()
         sent = time.monotonic()
+        failpoint("heartbeat")
         heard = await self._ask(heartbeat(sorted(ids), self._pool.started_ids()))
         if self._lease.pool_id in heard:
             self._lease.renew(sent, heard[self._lease.pool_id])

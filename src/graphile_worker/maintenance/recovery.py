@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from graphile_worker.db.database import Transacting
 from graphile_worker.events import JobRecovered, SweepFailed
+from graphile_worker.failpoints import failpoint
 from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
 from graphile_worker.options import RecoveryOptions
@@ -78,6 +79,7 @@ class Sweeper:
             )
             await connection.run(forget_recoveries())
             left_over = await connection.run(forget_pools())
+            failpoint("sweeping")
         self._left_over = left_over
         return recovered
 

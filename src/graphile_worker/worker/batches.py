@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import NamedTuple
 
+from graphile_worker.failpoints import failpoint
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker.outcomes import Completed, Failed, Outcome
 from graphile_worker.worker.settle import Settler
@@ -63,6 +64,7 @@ class Batch:
     async def run(self) -> None:
         while True:
             await self._some.wait()
+            failpoint("batch_waiting")
             await self._gather()
             await self.write_once()
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection
 from graphile_worker.clock import Clock
 from graphile_worker.db.database import Answering
 from graphile_worker.errors import ConfigurationError, LeaseLapsed
+from graphile_worker.failpoints import failpoint
 from graphile_worker.lease import Lease
 from graphile_worker.sql.holding import (
     HeldJob,
@@ -95,11 +96,13 @@ class Claims:
         self._check_lease()
         now = None if self._clock is None else self._clock.now()
         pool_id = self.pool_id
+        failpoint("before_claim")
         # Whatever ends this but an answer may come after the database has committed.
         self._in_doubt = pool_id
         taken = await self._fetch.take(
             pool_id, self._task_ids, skip_flags=flags, limit=limit, now=now
         )
+        failpoint("claim_sent")
         if pool_id != self.pool_id:
             # Swept meanwhile: nobody vouches for that id any more. They are handed back.
             return []

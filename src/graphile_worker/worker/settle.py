@@ -11,6 +11,7 @@ from graphile_worker.db.database import Answering
 from graphile_worker.db.retry import delay_after, is_passing
 from graphile_worker.error_text import error_text, message_text
 from graphile_worker.events import PoolFatalError
+from graphile_worker.failpoints import failpoint
 from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
 from graphile_worker.retries import PartialFailure
@@ -75,7 +76,8 @@ class Settler:
         refused: Exception | None = None
         while True:
             try:
-                held = await self._db.run(self._query(outcome, attempt > 0, refused))
+                query = self._query(outcome, attempt > 0, refused)
+                held = await self._send(type(outcome), query)
             except Exception as error:
                 if not self._again:
                     raise
@@ -96,7 +98,7 @@ class Settler:
         if len({outcome.held.pool_id for outcome in outcomes}) == 1:
             tried = 1
             with suppress(Exception):
-                held = await self._db.run(self._query_all(outcomes))
+                held = await self._send(type(outcomes[0]), self._query_all(outcomes))
                 return [outcome.held.job.id in held for outcome in outcomes]
         return [await self.settle(outcome, attempt=tried) for outcome in outcomes]
 
@@ -107,7 +109,8 @@ class Settler:
             attempt = 0
             while jobs:
                 try:
-                    await self._db.run(self._return(pool_id, jobs, again=attempt > 0))
+                    query = self._return(pool_id, jobs, again=attempt > 0)
+                    await self._send(Interrupted, query)
                     break
                 except Exception:
                     if not self._again:
@@ -121,6 +124,21 @@ class Settler:
         """Tell others that so many jobs can be taken; whoever does not hear it finds them too."""
         with suppress(Exception):
             await self._db.run(announce_jobs(count))
+
+    async def _send(self, kind: type[Outcome], query: Query[set[int]]) -> set[int]:
+        """Write outcomes of one kind; the jobs that were still ours."""
+        if kind is Completed:
+            failpoint("completing")
+        elif kind is Failed:
+            failpoint("failing")
+        else:
+            failpoint("returning")
+        written = await self._db.run(query)
+        if kind is Completed:
+            failpoint("completed")
+        elif kind is Failed:
+            failpoint("failed")
+        return written
 
     def _return(self, pool_id: str, jobs: list[HeldJob], *, again: bool) -> Query[set[int]]:
         queues = queues_to_free(jobs, self._held)

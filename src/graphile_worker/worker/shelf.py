@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from graphile_worker.events import GetJobErrored, LocalQueueFetched, LocalQueueReturned
+from graphile_worker.failpoints import failpoint
 from graphile_worker.hooks import Hooks
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker.asks import Ask, is_being_cancelled
@@ -78,6 +79,7 @@ class Shelf:
             ask = self.asking.popleft()
             if ask.is_open:
                 ask.answer(self.jobs.popleft())
+        failpoint("job_prefetched")
 
     def close(self, error: BaseException | None = None) -> None:
         """Give out no more; whoever asks is sent away, or told of the error."""

@@ -5,6 +5,7 @@ from datetime import timedelta
 from graphile_worker.db.database import Answering
 from graphile_worker.db.retry import is_passing
 from graphile_worker.events import PoolFatalError
+from graphile_worker.failpoints import failpoint
 from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
 from graphile_worker.sql.holding import HeldJob
@@ -61,6 +62,7 @@ class Starts:
             self._suspect = held
         fewer_than = None if is_alone else self._last_chance
         try:
+            failpoint("before_start")
             count = await self._db.run(
                 note_start(held.job.id, held.pool_id, held.job.attempts, fewer_than=fewer_than)
             )

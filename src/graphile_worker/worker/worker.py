@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from graphile_worker.errors import TaskNotFound
+from graphile_worker.failpoints import failpoint
 from graphile_worker.hooks import Hooks
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.tasks import Task
@@ -161,6 +162,7 @@ class Worker:
                 return not_now or Interrupted(held)
         self.has_started = True
         announce_start(self._hooks, context)
+        failpoint("task_started")
         self._running = context
         try:
             outcome = await run_job(task, context, self._places, self._hooks)
@@ -174,6 +176,7 @@ class Worker:
             if context.interrupted:
                 # It was for the task; this worker goes on to write how that ended.
                 asyncio.current_task().uncancel()  # type: ignore[union-attr]  # there is one
+        failpoint("task_ended")
         self._running = None
         return outcome
 

@@ -1,0 +1,88 @@
+"""A worker that writes down each run of a task: the one that dies, or the one that takes over.
+
+Where it dies is for its failpoints to say. ROLE is "doomed" or "heir", BATCHES names what is
+written together (complete, fail), CRONTAB is one.
+"""
+
+import asyncio
+import os
+from datetime import timedelta
+
+from graphile_worker import (
+    App,
+    JobContext,
+    LocalQueueOptions,
+    RecoveryOptions,
+    WorkerOptions,
+    run,
+)
+from graphile_worker.sql.identifiers import companion_schema, quote_identifier
+
+ROLE = os.environ["ROLE"]
+BATCHES = os.environ.get("BATCHES", "")
+TOGETHER = timedelta(milliseconds=50)
+
+BEGAN = """
+insert into runs (job_id, n, queue_name, role, attempt, run_at, last_error, tick)
+values (%s, %s, %s, %s, %s, %s, %s, %s)
+returning id
+"""
+ENDED = "update runs set ended_at = clock_timestamp() where id = %s"
+
+app = App()
+
+
+@app.task
+async def work(ctx: JobContext, n: int, waits: str = "", fails: bool = False) -> None:
+    """In the doomed one it may wait, to be told of by a heartbeat or for ever, and fail once."""
+    job, tick = ctx.job, ctx.cron and ctx.cron.scheduled_at
+    values = [job.id, n, ctx.queue_name, ROLE, job.attempts, job.run_at, job.last_error, tick]
+    (began,) = await ctx.query(BEGAN, values)
+    if ROLE == "doomed":
+        if waits == "for ever":
+            await asyncio.Event().wait()
+        if waits == "until told":
+            await until_told(ctx)
+        if fails and job.attempts == 1:
+            raise RuntimeError("as it was asked to")
+    await ctx.query(ENDED, [began["id"]])
+
+
+async def until_told(ctx: JobContext) -> None:
+    """Return once a heartbeat has said that this job has started."""
+    pools = f"{quote_identifier(companion_schema(ctx.schema))}.pools"
+    told = f"select id from {pools} where %s = any (started_jobs)"
+    while True:
+        if await ctx.query(told, [ctx.job.id]):
+            return
+        await asyncio.sleep(0.02)
+
+
+def options() -> WorkerOptions:
+    # The doomed one holds jobs that have not begun; the heir looks often for dead pools. Neither
+    # may look dead while it lives, however busy the machine is.
+    doomed = ROLE == "doomed"
+    return WorkerOptions(
+        concurrency=2,
+        poll_interval=timedelta(milliseconds=200),
+        local_queue=LocalQueueOptions(size=4 if doomed else None),
+        complete_batch_delay=TOGETHER if "complete" in BATCHES else None,
+        fail_batch_delay=TOGETHER if "fail" in BATCHES else None,
+        abort_after=timedelta(milliseconds=100),
+        stop_after=timedelta(milliseconds=300 if doomed else 20_000),
+        recovery=RecoveryOptions(
+            threshold=timedelta(seconds=3 if doomed else 20),
+            interval=timedelta(milliseconds=250),
+            sweep_interval=timedelta(milliseconds=200),
+        ),
+    )
+
+
+async def main() -> None:
+    crontab = os.environ.get("CRONTAB")
+    runner = await run(os.environ["DATABASE_URL"], app, crontab=crontab, options=options())
+    os.write(2, b"ready\n")
+    await runner
+
+
+asyncio.run(main())
