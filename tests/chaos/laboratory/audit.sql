@@ -33,7 +33,7 @@ as $gw$
     when length(payload) <= 200 then payload
     else 'md5:' || md5(payload) || ' ' || coalesce(
       case when strpos(payload, '"_cron"') > 0
-        then substring(payload from '"_cron"\s*:\s*\{[^}]*\}')
+        then left(substring(payload from '"_cron"\s*:\s*\{[^}]*\}'), 200)
       end,
       ''
     )

@@ -713,7 +713,9 @@ class _Calls:
 
 
 _TOKEN = re.compile(r'"token"\s*:\s*"([^"]+)"')
-_CRON = re.compile(r'"_cron"\s*:\s*\{[^}]*"ts"\s*:\s*"([^"]+)"')
+_CRON = re.compile(
+    r'"_cron"\s*:\s*\{[^}]*"ts"\s*:\s*"(\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:00(?:\.000)?Z)"'
+)
 
 
 def _seconds(text: str) -> float:
