@@ -407,7 +407,8 @@ class _Checker:
     def _note_recovery(self, job: _Job, holder: str, free_at: float) -> None:
         kills = self._kills.get(holder, ())
         which = bisect_right(kills, free_at) - 1
-        if which >= 0 and kills[which] >= job.claimed_at:
+        # A claim that was on its way may have been committed a little after the death.
+        if which >= 0 and kills[which] >= job.claimed_at - self._run.slack:
             self._recovery.append(free_at - kills[which])
 
     def _see_meddling(self, job: _Job, change: Change, old: JobRow, new: JobRow | None) -> None:
