@@ -1,0 +1,1 @@
+"""The fault laboratory: the database records its own history, and a checker judges it."""
