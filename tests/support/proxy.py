@@ -1,120 +1,648 @@
-"""A network that fails on purpose, between a program and its database."""
+"""A network that fails on purpose, between programs and their database.
+
+It knows what it carries (see wire.py), so that a fault can be about the connections of one program,
+or strike between a commit and its answer. Every mode can be changed while bytes flow.
+"""
 
 import asyncio
+import socket
+import struct
 import threading
+import time
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Self
+from math import inf
+from typing import Any, Self, TypeAlias
+
+from tests.support.wire import Conversation, inside_a_message
+
+# Bytes that wait in the proxy before it stops reading.
+ROOM = 262_144
+
+# On close: no farewell, and whatever is on its way is forgotten; the other end sees a reset.
+NO_LINGER = struct.pack("ii", 1, 0)
 
 
-class Mode(Enum):
-    """What becomes of bytes."""
+class Way(Enum):
+    """A direction."""
 
-    PASS = auto()
-    STALL = auto()
+    REQUESTS = auto()
+    REPLIES = auto()
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What becomes of bytes; without a word to the contrary they arrive."""
+
+    def due(self, way: Way, size: int, now: float) -> float:
+        """When bytes arrive that were sent now; infinity: when another mode lets them."""
+        return now
+
+    def swallows(self, way: Way) -> bool:
+        """Whether bytes get lost. What comes after a gap makes no sense and is lost, too."""
+        return False
+
+    def meet(self, connection: "Connection", *, is_new: bool) -> None:
+        """A connection comes under this mode."""
+
+
+@dataclass(frozen=True)
+class Pass(Treatment):
+    """Bytes arrive."""
+
+
+@dataclass(frozen=True)
+class Stall(Treatment):
     """Nothing moves, in either direction, until it passes again."""
-    SWALLOW_REPLIES = auto()
-    """Requests with the words `about` arrive, and their answers get lost with the connection."""
+
+    def due(self, way: Way, size: int, now: float) -> float:
+        return inf
+
+
+@dataclass(frozen=True)
+class Delay(Treatment):
+    """Bytes take that many seconds more, each way."""
+
+    seconds: float
+
+    def due(self, way: Way, size: int, now: float) -> float:
+        return now + self.seconds
+
+
+@dataclass(frozen=True)
+class Bandwidth(Treatment):
+    """A thin line: so many bytes in a second and direction, for all its connections together."""
+
+    bytes_per_second: float
+    _free_at: dict[Way, float] = field(default_factory=dict, repr=False, compare=False)
+
+    def due(self, way: Way, size: int, now: float) -> float:
+        begins = max(now, self._free_at.get(way, now))
+        self._free_at[way] = begins + size / self.bytes_per_second
+        return self._free_at[way]
+
+
+@dataclass(frozen=True)
+class Blackhole(Treatment):
+    """All bytes get lost; connections stay open, new ones are accepted and ignored.
+
+    The server's end stays, too: it goes on waiting, and holds its locks.
+    """
+
+    def swallows(self, way: Way) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class OneWay(Treatment):
+    """Requests arrive and are carried out; no reply ever comes back."""
+
+    def swallows(self, way: Way) -> bool:
+        return way is Way.REPLIES
+
+
+@dataclass(frozen=True)
+class HalfOpen(Treatment):
+    """The server's end of established connections is gone, and nobody tells the client.
+
+    New connections pass.
+    """
+
+    def meet(self, connection: "Connection", *, is_new: bool) -> None:
+        if not is_new:
+            connection.lose_server()
+
+
+@dataclass(frozen=True)
+class Reset(Treatment):
+    """Connections are reset, new ones as soon as they are made."""
+
+    def meet(self, connection: "Connection", *, is_new: bool) -> None:
+        connection.reset()
+
+
+@dataclass(frozen=True)
+class _Cut(Treatment):
+    """What is common to faults that strike one request; so many `times`, None: every time."""
+
+    about: bytes = b""
+    """The request, or its transaction, has these words; a prepared statement counts by its text."""
+    times: int | None = 1
+    _done: list["Loss"] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def losses(self) -> list["Loss"]:
+        """What was cut so far."""
+        return list(self._done)
+
+    @property
+    def is_spent(self) -> bool:
+        return self.times is not None and len(self._done) >= self.times
+
+    def is_about(self, asked: bytes) -> bool:
+        return not self.is_spent and self.about in asked
+
+    def note(self, loss: "Loss") -> None:
+        self._done.append(loss)
+
+
+@dataclass(frozen=True)
+class CutAfterRequest(_Cut):
+    """A request is committed by the server; its answer gets lost and the connection is reset."""
+
+
+@dataclass(frozen=True)
+class CutInReply(_Cut):
+    """As CutAfterRequest, but a part of the answer arrives, which ends within a message."""
+
+
+@dataclass(frozen=True)
+class CutInRequest(_Cut):
+    """A part of a request arrives, which ends within a message; then the connection is reset."""
+
+
+class Mode:
+    """The modes without a figure, by name."""
+
+    PASS = Pass()
+    STALL = Stall()
+    BLACKHOLE = Blackhole()
+    ONE_WAY = OneWay()
+    HALF_OPEN = HalfOpen()
+    RESET = Reset()
+    SWALLOW_REPLIES = CutAfterRequest(times=None)
+    """To all requests with the words that `Proxy.about` says."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A request that was cut on purpose."""
+
+    application_name: str
+    asked: bytes
+    at: float
+    """By the monotonic clock."""
+
+
+Where: TypeAlias = Callable[["Connection"], bool]
+
+
+def named(*names: str) -> Where:
+    """The connections of programs with these application names."""
+    return lambda connection: connection.application_name in names
 
 
 class Proxy:
     """Runs in a thread of its own, so that a test may block."""
 
-    def __init__(self, port: int) -> None:
-        self.mode = Mode.PASS
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self.about = b""
         self.port = 0
-        self._target = port
+        self.target = port
+        """Where new connections go: another server's port after a failover, for example."""
+        self._host = host
+        self._rules: list[tuple[Where, Treatment]] = [(_everyone, Mode.PASS)]
         self._loop = asyncio.new_event_loop()
-        self._connections: set[_Connection] = set()
+        self._loop.set_exception_handler(self._hear_of_error)
+        self._errors: list[BaseException] = []
+        self._connections: set[Connection] = set()
+        self._openings: set[asyncio.Task[None]] = set()
+        self.open_ends = 0
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
-        server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        try:
+            server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        except BaseException:
+            self._stop()
+            raise
         self.port = server.sockets[0].getsockname()[1]
         return self
 
     def __exit__(self, *error: object) -> None:
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._stop()
+        if self._errors:
+            raise self._errors[0]
 
-    def forget(self) -> None:
-        """Established connections go silent for ever, as after a firewall forgot them."""
-        for connection in list(self._connections):
-            connection.forgotten = True
+    @property
+    def mode(self) -> Treatment:
+        """What becomes of the bytes of connections without a rule of their own."""
+        return self._rules[0][1]
 
-    def reset(self) -> None:
+    @mode.setter
+    def mode(self, mode: Treatment) -> None:
+        self.put(mode)
+
+    def put(self, mode: Treatment, where: Where | None = None) -> None:
+        """Set the mode of all connections, or of those chosen; in force when this returns.
+
+        A connection is looked at now, or when it has said its name, and in the proxy's thread;
+        the newest rule counts.
+        """
+        if mode is Mode.SWALLOW_REPLIES:
+            mode = CutAfterRequest(self.about, times=None)
+        self._in_loop(lambda: self._put(mode, where))
+
+    def heal(self) -> None:
+        """Everything passes again; what was lost stays lost."""
+        self.put(Mode.PASS)
+        # The server would keep the other ends of those that were forgotten, and run out of room.
+        self.reset(lambda connection: connection.is_abandoned)
+
+    def reset(self, where: Where | None = None) -> None:
         """Established connections are cut, and both ends are told."""
-        self._loop.call_soon_threadsafe(self._reset)
+        self._in_loop(lambda: self._do(Connection.reset, where))
 
-    def _reset(self) -> None:
-        for connection in list(self._connections):
-            connection.cut()
+    def forget(self, where: Where | None = None) -> None:
+        """Established connections go silent for ever, as after a firewall forgot them."""
+        self._in_loop(lambda: self._do(Connection.lose_all, where))
+
+    def lose_server(self, where: Where | None = None) -> None:
+        """Established connections become half-open: only the server's end is gone."""
+        self._in_loop(lambda: self._do(Connection.lose_server, where))
+
+    @property
+    def connections(self) -> list["Connection"]:
+        """Those that are open."""
+        found: list[Connection] = self._in_loop(lambda: list(self._connections))
+        return found
+
+    def _put(self, mode: Treatment, where: Where | None) -> None:
+        rule = (where or _everyone, mode)
+        self._rules = [*self._rules, rule] if where else [rule]
+        for connection in self._chosen(where):
+            connection.enter(mode)
+
+    def _do(self, act: "Callable[[Connection], None]", where: Where | None) -> None:
+        for connection in self._chosen(where):
+            act(connection)
+
+    def _chosen(self, where: Where | None) -> list["Connection"]:
+        return [each for each in self._connections if where is None or where(each)]
+
+    def mode_of(self, connection: "Connection") -> Treatment:
+        return next(mode for where, mode in reversed(self._rules) if where(connection))
+
+    def process_name(self, backend: int) -> str:
+        """The application name of the connection that this process of the server works for."""
+        found = (each for each in self._connections if each.backend == backend)
+        return next((each.application_name for each in found), "")
+
+    def _in_loop(self, act: Callable[[], Any]) -> Any:
+        async def run() -> Any:
+            return act()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     async def _listen(self) -> asyncio.Server:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await self._loop.create_server(self._accept, self._host, 0)
         return self._server
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            server = await asyncio.open_connection("127.0.0.1", self._target)
-        except OSError:
-            writer.transport.abort()
-            return
-        connection = _Connection(self, writer, server[1])
+    def _accept(self) -> "_End":
+        connection = Connection(self, self._loop)
+        return _End(connection, Way.REQUESTS)
+
+    def opened(self, connection: "Connection") -> None:
         self._connections.add(connection)
-        await asyncio.gather(
-            connection.pump(reader, server[1], replies=False),
-            connection.pump(server[0], writer, replies=True),
-        )
+        connection.enter(self.mode, is_new=True)
+        if connection.is_closed or self.mode.swallows(Way.REQUESTS):
+            return
+        opening = self._loop.create_task(self._connect(connection))
+        self._openings.add(opening)
+        opening.add_done_callback(self._openings.discard)
+
+    async def _connect(self, connection: "Connection") -> None:
+        try:
+            await self._loop.create_connection(
+                lambda: _End(connection, Way.REPLIES), "127.0.0.1", self.target
+            )
+        except OSError:
+            # Nobody is there: the client is told as the server's host would tell it.
+            connection.reset()
+
+    def closed(self, connection: "Connection") -> None:
         self._connections.discard(connection)
 
     async def _end(self) -> None:
         self._server.close()
-        self.mode = Mode.PASS
-        for connection in self._connections:
-            connection.forgotten = False
-        self._reset()
-        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+        for opening in self._openings:
+            opening.cancel()
+        for connection in list(self._connections):
+            connection.reset()
+        # Each end says by itself when it is closed, in the next rounds of the loop.
+        while self.open_ends or self._openings:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await self._server.wait_closed()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _hear_of_error(self, loop: object, context: dict[str, Any]) -> None:
+        error = context.get("exception") or RuntimeError(context["message"])
+        if not isinstance(error, OSError):
+            self._errors.append(error)
 
 
-class _Connection:
-    def __init__(self, proxy: Proxy, *writers: asyncio.StreamWriter) -> None:
-        self.forgotten = False
+class Connection:
+    """One that a program made; everything but its public facts belongs to the proxy's thread."""
+
+    def __init__(self, proxy: Proxy, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_closed = False
         self._proxy = proxy
-        self._asked = b""
-        self._is_answered = True
-        self._writers = writers
+        self._mode: Treatment = Mode.PASS
+        self._conversation = Conversation()
+        self._talk = self._conversation.talk
+        self._requests = _Lane(loop, Way.REQUESTS)
+        self._replies = _Lane(loop, Way.REPLIES)
+        self._withheld: list[bytes] = []
+        self._is_known = False
 
-    async def pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, replies: bool
-    ) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65536):
-                await self._hold()
-                if not replies:
-                    # A long question comes in pieces.
-                    self._asked = data if self._is_answered else self._asked + data
-                elif self._is_swallowed():
-                    self.cut()
-                    return
-                self._is_answered = replies
-                writer.write(data)
-                await writer.drain()
-        await self._hold()
-        writer.close()
+    @property
+    def application_name(self) -> str:
+        """As the client said when it connected; who only cancels has the name of the other."""
+        if self._talk.cancels:
+            return self._proxy.process_name(self._talk.cancels)
+        return self._talk.application_name
 
-    def cut(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
+    @property
+    def database(self) -> str:
+        return self._talk.database
 
-    def _is_swallowed(self) -> bool:
-        return self._proxy.mode is Mode.SWALLOW_REPLIES and self._proxy.about in self._asked
+    @property
+    def user(self) -> str:
+        return self._talk.user
 
-    async def _hold(self) -> None:
-        # The test sets these from another thread.
-        while self.forgotten or self._proxy.mode is Mode.STALL:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    @property
+    def backend(self) -> int:
+        """The server's process; 0 before it has said so."""
+        return self._talk.backend
+
+    @property
+    def asked(self) -> bytes:
+        """The statements of the newest request."""
+        return self._talk.asked
+
+    @property
+    def is_waiting(self) -> bool:
+        """A request is under way that the server has not answered."""
+        return self._conversation.is_waiting
+
+    @property
+    def is_in_transaction(self) -> bool:
+        return self._talk.is_in_transaction
+
+    @property
+    def is_committing(self) -> bool:
+        """A commit is under way that the server has not answered."""
+        return self.is_waiting and self.asked[:6].upper() == b"COMMIT"
+
+    @property
+    def is_abandoned(self) -> bool:
+        """One end has left, and the other will never be told."""
+        ends = (self._requests.source, self._requests.sink)
+        return self._requests.is_lost and any(end and end.is_closing() for end in ends)
+
+    # What the ends of the connection say.
+
+    def made(self, way: Way, end: asyncio.Transport) -> None:
+        self._proxy.open_ends += 1
+        if way is Way.REPLIES and self.is_closed:
+            _abort(end)
+            return
+        here, there = self._lanes(way)
+        here.source = there.sink = end
+        if way is Way.REQUESTS:
+            self._proxy.opened(self)
+        there.flush()
+
+    def received(self, way: Way, data: bytes) -> None:
+        if way is Way.REQUESTS:
+            self._request(data)
+        else:
+            self._reply(data)
+
+    def ended(self, way: Way) -> None:
+        self._proxy.open_ends -= 1
+        self._release()
+        self._lanes(way)[0].end(self._mode)
+        lanes = (self._requests, self._replies)
+        if all(lane.source is None or lane.source.is_closing() for lane in lanes):
+            self._close()
+
+    def full(self, way: Way, *, is_full: bool) -> None:
+        """The end that sends this way has much, or little, that it could not send yet."""
+        self._lanes(way)[1].press(is_full=is_full)
+
+    def _lanes(self, way: Way) -> "tuple[_Lane, _Lane]":
+        """That by which an end's own bytes leave, and that by which others reach it."""
+        both = (self._requests, self._replies)
+        return both if way is Way.REQUESTS else both[::-1]
+
+    def _request(self, data: bytes) -> None:
+        is_whole = self._conversation.request(data)
+        cut = self._mode
+        if isinstance(cut, CutInRequest) and is_whole and cut.is_about(self.asked):
+            self._requests.send(data[: inside_a_message(data)], Mode.PASS)
+            self._cut(cut, self.asked)
+            return
+        if self._conversation.is_started and not self._is_known:
+            self._is_known = True
+            self.enter(self._proxy.mode_of(self), is_new=True)
+        self._requests.send(data, self._mode)
+
+    def _reply(self, data: bytes) -> None:
+        was_waiting = self._conversation.is_waiting
+        answers = self._conversation.reply(data)
+        cut = self._mode
+        if not isinstance(cut, CutAfterRequest | CutInReply) or cut.is_spent or not was_waiting:
+            self._release()
+            self._replies.send(data, self._mode)
+            return
+        self._withheld.append(data)
+        for answer in answers:
+            if answer.is_settled and not answer.is_startup and cut.is_about(answer.asked):
+                if isinstance(cut, CutInReply):
+                    kept = b"".join(self._withheld)
+                    self._replies.send(kept[: inside_a_message(kept)], Mode.PASS)
+                self._cut(cut, answer.asked)
+                return
+        if not self._conversation.is_waiting:
+            self._release()
+
+    def _cut(self, cut: _Cut, asked: bytes) -> None:
+        cut.note(Loss(self.application_name, asked, time.monotonic()))
+        self.reset()
+
+    def _release(self) -> None:
+        """Let go what was kept until it was clear that its loss is not wanted."""
+        withheld, self._withheld = self._withheld, []
+        for data in withheld:
+            self._replies.send(data, self._mode)
+
+    # What the proxy does to it.
+
+    def enter(self, mode: Treatment, *, is_new: bool = False) -> None:
+        if self.is_closed or (is_new and mode is self._mode):
+            return
+        self._mode = mode
+        self._release()
+        for lane in (self._requests, self._replies):
+            lane.reconsider(mode)
+        mode.meet(self, is_new=is_new)
+
+    def lose_all(self) -> None:
+        self._requests.lose()
+        self._replies.lose()
+
+    def lose_server(self) -> None:
+        self.lose_all()
+        if self._requests.sink is not None:
+            _abort(self._requests.sink)
+
+    def reset(self) -> None:
+        for end in (self._requests.source, self._requests.sink):
+            if end is not None:
+                _abort(end)
+        self._close()
+
+    def _close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self._requests.cancel()
+            self._replies.cancel()
+            self._proxy.closed(self)
+
+
+class _End(asyncio.Protocol):
+    """The client's end of a connection, or the server's: who sends requests, or replies."""
+
+    def __init__(self, connection: Connection, way: Way) -> None:
+        self._connection = connection
+        self._way = way
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection.made(self._way, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._connection.received(self._way, data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connection.ended(self._way)
+
+    def pause_writing(self) -> None:
+        self._connection.full(self._way, is_full=True)
+
+    def resume_writing(self) -> None:
+        self._connection.full(self._way, is_full=False)
+
+
+class _Lane:
+    """One direction of a connection: what is sent arrives now, later or never, and in order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, way: Way) -> None:
+        self.source: asyncio.Transport | None = None
+        self.sink: asyncio.Transport | None = None
+        self._loop = loop
+        self._way = way
+        # With the time at which it is due; None is the end.
+        self._backlog: deque[tuple[float, bytes | None]] = deque()
+        self._size = 0
+        self._is_pressed = False
+        self._has_gap = False
+        self.is_lost = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def send(self, data: bytes, mode: Treatment) -> None:
+        if self._has_gap or mode.swallows(self._way):
+            self._has_gap = True
+            return
+        if mode.__class__ is Pass and not self._backlog and self.sink is not None:
+            self.sink.write(data)
+            return
+        self._append(data, mode)
+        self.flush()
+
+    def end(self, mode: Treatment) -> None:
+        """Its source is gone; that the sink hears of it is a message like others."""
+        if self.is_lost:
+            return
+        due = inf if mode.swallows(self._way) else mode.due(self._way, 0, self._loop.time())
+        self._backlog.append((due, None))
+        self.flush()
+
+    def lose(self) -> None:
+        """Nothing arrives any more, not even the end."""
+        self.is_lost = self._has_gap = True
+        self._backlog.clear()
+        self._size = 0
+        self.flush()
+
+    def reconsider(self, mode: Treatment) -> None:
+        """What waits here goes on under another mode."""
+        waiting, self._backlog, self._size = self._backlog, deque(), 0
+        for _, data in waiting:
+            if data is None:
+                self.end(mode)
+            else:
+                self.send(data, mode)
+        self.flush()
+
+    def flush(self) -> None:
+        """Deliver what is due, and come back for the rest."""
+        self.cancel()
+        now = self._loop.time()
+        while self._backlog and self.sink is not None and self._backlog[0][0] <= now:
+            data = self._backlog.popleft()[1]
+            if data is None:
+                self.sink.close()
+            else:
+                self._size -= len(data)
+                self.sink.write(data)
+        self._hold_back()
+        if self._backlog and self.sink is not None and self._backlog[0][0] < inf:
+            self._timer = self._loop.call_at(self._backlog[0][0], self.flush)
+
+    def press(self, *, is_full: bool) -> None:
+        self._is_pressed = is_full
+        self._hold_back()
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _append(self, data: bytes, mode: Treatment) -> None:
+        # In pieces, so that a thin line drips and does not gush.
+        step = max(1, int(mode.bytes_per_second / 20)) if isinstance(mode, Bandwidth) else len(data)
+        for start in range(0, len(data), step):
+            piece = data[start : start + step]
+            self._backlog.append((mode.due(self._way, len(piece), self._loop.time()), piece))
+        self._size += len(data)
+
+    def _hold_back(self) -> None:
+        if self.source is None or self.source.is_closing():
+            return
+        # While nothing is read, the sender's own buffers fill up, as before a slow network.
+        if self._is_pressed or self._size > ROOM:
+            self.source.pause_reading()
+        else:
+            self.source.resume_reading()
+
+
+def _abort(end: asyncio.Transport) -> None:
+    with suppress(OSError):
+        end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+    end.abort()
+
+
+def _everyone(connection: Connection) -> bool:
+    return True

@@ -1,0 +1,153 @@
+"""A network of its own for a program: one cable to this machine, which can be pulled.
+
+Only what is made here is ever touched. A server is reached through something that listens at the
+cable's outer end, for example `Proxy(cluster.port, host=namespace.outside)`.
+"""
+
+import itertools
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from typing import Self
+
+import pytest
+
+# Addresses for trials between networks (RFC 2544): nobody routes them.
+NETWORK = "198.18"
+
+# Nobody has it: what is sent there, no card takes in.
+NOBODY = "02:00:00:00:00:01"
+
+_numbers = itertools.count(1)
+
+
+class Namespace:
+    """A namespace with one virtual cable; skips the test where the machine does not allow it."""
+
+    def __init__(self) -> None:
+        self.name = _new_name()
+        self.outside, self.address = _free_addresses()
+        """Of this machine, as seen from the inside; and of the program."""
+        self._outer, self._inner = f"{self.name}o", f"{self.name}i"
+
+    def __enter__(self) -> Self:
+        reason = why_not()
+        if reason:
+            pytest.skip(reason)
+        try:
+            self._make()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._remove()
+
+    def inside(self, command: Sequence[str]) -> list[str]:
+        """The command that runs this one in the namespace; its process is the same."""
+        return ["ip", "netns", "exec", self.name, *command]
+
+    def link_down(self) -> None:
+        """The program's own card is off: connections fall silent, new ones fail at once."""
+        self._within("link", "set", self._inner, "down")
+
+    def blackhole_route(self) -> None:
+        """The way to the server leads nowhere: connections fall silent, new ones fail at once."""
+        self._within("route", "replace", "blackhole", f"{self.outside}/32")
+
+    def partition(self) -> None:
+        """Whatever is sent disappears, both ways: nobody is told anything, new ones time out."""
+        self._mislead_program()
+        self.deafen()
+
+    def deafen(self) -> None:
+        """What the program sends arrives; nothing comes back."""
+        _ip("neigh", "replace", self.address, "lladdr", NOBODY, *self._at_outer(), *_FIXED)
+
+    def heal(self) -> None:
+        """All as at the beginning; what was under way is sent again by the systems themselves."""
+        self._within("link", "set", self._inner, "up")
+        # There is no such route, or no such neighbour, after another fault than that.
+        self._within("route", "del", "blackhole", f"{self.outside}/32", check=False)
+        self._within("neigh", "del", self.outside, *self._at_inner(), check=False)
+        _ip("neigh", "del", self.address, *self._at_outer(), check=False)
+
+    def _mislead_program(self) -> None:
+        wrong = ("neigh", "replace", self.outside, "lladdr", NOBODY, *self._at_inner(), *_FIXED)
+        self._within(*wrong)
+
+    def _at_inner(self) -> tuple[str, str]:
+        return ("dev", self._inner)
+
+    def _at_outer(self) -> tuple[str, str]:
+        return ("dev", self._outer)
+
+    def _make(self) -> None:
+        _ip("netns", "add", self.name)
+        peer = ("peer", "name", self._inner, "netns", self.name)
+        _ip("link", "add", self._outer, "type", "veth", *peer)
+        _ip("address", "add", f"{self.outside}/30", *self._at_outer())
+        _ip("link", "set", self._outer, "up")
+        self._within("address", "add", f"{self.address}/30", *self._at_inner())
+        self._within("link", "set", self._inner, "up")
+        # The namespace's own, for what a program says to itself.
+        self._within("link", "set", "lo", "up")
+
+    def _remove(self) -> None:
+        # Both ends of the cable go at once; the namespace when its last program has ended.
+        _ip("link", "del", self._outer, check=False)
+        _ip("netns", "del", self.name, check=False)
+
+    def _within(self, *words: str, check: bool = True) -> None:
+        _ip("-n", self.name, *words, check=check)
+
+
+_FIXED = ("nud", "permanent")
+
+
+@cache
+def why_not() -> str:
+    """Why this machine allows no namespaces; empty if it does."""
+    if shutil.which("ip") is None:
+        return "no program `ip`: install iproute2"
+    if os.geteuid() != 0:
+        return "network namespaces are for root"
+    name = _new_name()
+    tried = _run("netns", "add", name)
+    if tried.returncode:
+        return f"the machine allows no network namespaces: {tried.stderr.strip()}"
+    tried = _run("link", "add", f"{name}o", "type", "veth", "peer", "name", f"{name}i")
+    _run("link", "del", f"{name}o")
+    _run("netns", "del", name)
+    if tried.returncode:
+        return f"the machine allows no virtual cables: {tried.stderr.strip()}"
+    return ""
+
+
+def _new_name() -> str:
+    # An interface's name has room for 15 letters, and ends with one of ours.
+    return f"gw{os.getpid()}x{next(_numbers)}"
+
+
+def _free_addresses() -> tuple[str, str]:
+    """Both ends of a cable that no other has."""
+    taken = _run("-4", "-oneline", "address").stdout
+    while True:
+        subnet = f"{NETWORK}.{random.randrange(256)}"
+        first = random.randrange(0, 256, 4) + 1
+        if f" {subnet}.{first}/" not in taken:
+            return f"{subnet}.{first}", f"{subnet}.{first + 1}"
+
+
+def _ip(*words: str, check: bool = True) -> None:
+    done = _run(*words)
+    if check and done.returncode:
+        raise RuntimeError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["ip", *words], capture_output=True, text=True)
