@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -152,6 +152,7 @@ class Row:
     priority: int
     attempts: int = 0
     claim: Claim | None = None
+    free_since: float = 0.0
 
 
 @dataclass
@@ -166,7 +167,7 @@ class Weather:
 
     @property
     def is_calm(self) -> bool:
-        return not (self.unheard or self.unanswered or self.outages)
+        return not (self.unheard or self.unanswered or self.outages) and self.latency < 0.1
 
 
 class TableOfJobs:
@@ -178,12 +179,14 @@ class TableOfJobs:
         self.queues: dict[int, Claim] = {}
         self.claims: list[Claim] = []
         self.problems: list[str] = []
+        self.history: list[tuple[float, str]] = []
         # Pools that have come to the end, where what still runs is handed back.
         self.ending: set[str] = set()
         self.on_announced: Callable[[int], None] = lambda count: None
         self._rng = rng
         self._kinds: list[str] = []
         self._queues = ["q1", "q2"]
+        self._free_since: dict[int, float] = {}
         self._healed = asyncio.Event()
 
     # As a database of ours
@@ -226,6 +229,13 @@ class TableOfJobs:
         now = asyncio.get_running_loop().time()
         self.rows[number] = Row(number, kind, queue, round(now + delay, 6), priority)
 
+    def claimable(self, since: float) -> list[Row]:
+        """What could be taken since that time already."""
+        rows = [row for row in self.rows.values() if row.claim is None]
+        due = [row for row in rows if max(row.run_at, row.free_since) <= since]
+        queues = {queue for queue, free_since in self._free_since.items() if free_since > since}
+        return [row for row in due if self._queue_id(row) not in self.queues.keys() | queues]
+
     @property
     def locked(self) -> list[Claim]:
         return [each.claim for each in self.rows.values() if each.claim is not None]
@@ -257,6 +267,7 @@ class TableOfJobs:
 
     def _carry_out(self, query: Query[Any]) -> list[tuple[Any, ...]]:
         args: Any = query.args
+        self.history.append((asyncio.get_running_loop().time(), query.statement))
         match query.statement:
             case "register_tasks":
                 return []
@@ -357,6 +368,7 @@ class TableOfJobs:
         if how == "finished":
             del self.rows[row.id]
             return
+        row.free_since = now
         if how == "returned":
             row.attempts -= 1
         if asked.get("delay") is not None:
@@ -378,6 +390,7 @@ class TableOfJobs:
         for queue in queues:
             if queue in self.queues and self.queues[queue].pool == pool:
                 del self.queues[queue]
+                self._free_since[queue] = asyncio.get_running_loop().time()
 
     def _holds(self, pool: str, job_id: int) -> bool:
         row = self.rows.get(job_id)
@@ -539,8 +552,15 @@ class Course:
     force_after: float | None
 
 
+class Played(NamedTuple):
+    """What went wrong, and which statements happened when."""
+
+    problems: list[str]
+    history: list[tuple[float, str]]
+
+
 class Scene:
-    """One or two pools on one table, all by one number; `play` says what went wrong."""
+    """One or two pools on one table, all by one number."""
 
     def __init__(self, seed: int, loop: ScheduledLoop) -> None:
         self._rng = random.Random(seed)
@@ -548,22 +568,23 @@ class Scene:
         # Else there are traces of old runs in what is logged now.
         self._logger = logger_of(None)
 
-    def play(self) -> list[str]:
+    def play(self) -> Played:
         problems = self._loop.run_until_complete(self._play())
+        # So that whoever was left without anybody to hear of its error says so.
         gc.collect()
-        return problems + self._loop.problems
+        return Played(problems + self._loop.problems, self._table.history)
 
     async def _play(self) -> list[str]:
         rng = self._rng
         self._table = TableOfJobs(rng, self._make_weather())
         self._heals = rng.random() < 0.7
-        self._kinds = rng.choices(SHORT, k=rng.randrange(1, 10))
+        self._kinds = rng.choices(SHORT, k=rng.choice([1, 3, 10]))
         if rng.random() < 0.5:
             self._kinds.append(rng.choice(ENDLESS))
         self._bodies = Bodies(self._table, rng)
         self._pools: list[WorkerPool] = []
         self._table.on_announced = self._announce
-        self._add(rng.choice([0, 5, 20, 40]))
+        self._add(rng.choice([0, 5, 20, 40, 40, 200]))
         adding = asyncio.create_task(self._keep_adding())
         problems = await asyncio.gather(*(self._live(n) for n in range(rng.choice([1, 1, 2]))))
         adding.cancel()
@@ -579,7 +600,7 @@ class Scene:
             return Weather(latency=rng.choice([0.0, 0.02]))
         outages = []
         if rng.random() < 0.3:
-            since = self._loop.time() + rng.random() * 6
+            since = self._loop.time() + rng.random() * rng.choice([0.2, 6])
             outages = [(since, since + rng.choice([0.5, 5, 60]))]
         return Weather(
             unheard=rng.choice([0, 0.05, 0.2]),
@@ -706,6 +727,7 @@ class Life:
     async def stop(self, running: asyncio.Task[None]) -> None:
         course = self._course
         await asyncio.sleep(course.stop_at)
+        self._check_idle()
         self._scene.heal()
         self._told_at = self._loop.time()
         match course.stop:
@@ -733,6 +755,8 @@ class Life:
         ):
             self.problems.append(f"run raised {error!r}")
         self._check_time()
+        if self._told_at is None and error is None and self._table.weather.is_calm:
+            self._check_nothing_is_ready()
         return error
 
     async def finish(self, finishing: Awaitable[None]) -> None:
@@ -753,6 +777,18 @@ class Life:
         took = self._ended_at - self._told_at
         if took > self._longest() + SLACK:
             self.problems.append(f"to stop ({self._course.stop}) took {took:.1f} s")
+
+    def _check_idle(self) -> None:
+        """Where all is well no job waits for long beside a worker that waits too."""
+        if not self._table.weather.is_calm or all(each.holds for each in self._pool._workers):
+            return
+        patience = self._course.options.poll_interval.total_seconds() + SLACK
+        for row in self._table.claimable(self._loop.time() - patience):
+            self.problems.append(f"job {row.id} waits beside an idle worker")
+
+    def _check_nothing_is_ready(self) -> None:
+        for row in self._table.claimable(self._ended_at - SLACK):
+            self.problems.append(f"job {row.id} was left, though it could run once")
 
     def _longest(self) -> float:
         course = self._course
@@ -792,10 +828,11 @@ async def _nothing() -> AsyncIterator[None]:
     yield
 
 
-def play(seed: int) -> list[str]:
-    """What went wrong with this number."""
+def play(seed: int) -> Played:
+    """What comes of this number."""
     with virtual(seed) as loop:
         try:
             return Scene(seed, loop).play()
         except Stuck as error:
-            return [str(error), *(str(each.get_coro()) for each in asyncio.all_tasks(loop))]
+            waiting = [f"waits: {each.get_coro()}" for each in asyncio.all_tasks(loop)]
+            return Played([str(error), *waiting], [])

@@ -65,6 +65,7 @@ LEASE = 10
 MOST_JOBS = 18
 WAYS = ("as a worker", "plain", "soonest", "everywhere", "unindexed")
 TASKS = ("send", "resize")
+TROUBLES = ("sweep", "sweep", "recover workers", "unlock stale", "force unlock", "return unknown")
 
 CLEAN = """
 truncate :schema._private_jobs, :schema._private_job_queues, :ext_schema.pools,
@@ -157,6 +158,9 @@ slots = st.sampled_from(["A", "B"])
 waits = st.sampled_from([0, 0, LEASE + 1, 5 * 3600])
 
 
+Held = tuple[Claim, HeldJob]
+
+
 class Steps(RuleBasedStateMachine):
     """Two pools, whoever adds and looks after jobs, and somebody who sweeps."""
 
@@ -172,7 +176,7 @@ class Steps(RuleBasedStateMachine):
         self.generations = {"A": 0, "B": 0}
         # What each pool thinks that it holds, and all that ever was.
         self.held: dict[str, dict[int, tuple[Claim, HeldJob]]] = {}
-        self.ended: list[tuple[Claim, HeldJob]] = []
+        self.ended: list[Held] = []
         for slot in self.generations:
             self.go_on(slot)
 
@@ -187,6 +191,13 @@ class Steps(RuleBasedStateMachine):
 
     def jobs_of(self, pool: str) -> dict[int, HeldJob]:
         return {job_id: held for job_id, (_, held) in self.held[pool].items()}
+
+    # A step that cannot change anything is a step less for the others.
+
+    @property
+    def is_any_locked(self) -> bool:
+        locks = self.model.queues.values()
+        return any(each.locked_by for each in [*self.model.jobs.values(), *locks])
 
     def go_on(self, slot: str) -> None:
         """Under a new id."""
@@ -203,18 +214,19 @@ class Steps(RuleBasedStateMachine):
 
     # Adding, and looking after
 
-    @precondition(lambda self: len(self.model.jobs) < MOST_JOBS)
-    @rule(spec=specs)
-    def add_job(self, spec: Spec) -> None:
-        added = self.client.add_spec(_asked(spec), conn=self.conn)
-        self.model.add([spec], [added.id])
-
     @initialize(many=batches)
     def begin(self, many: list[Spec]) -> None:
         self.add_jobs(many)
 
-    @precondition(lambda self: len(self.model.jobs) < MOST_JOBS)
+    @precondition(lambda self: len(self.model.jobs) < MOST_JOBS and len(self.model.ready()) < 6)
     @rule(many=batches)
+    def add(self, many: list[Spec]) -> None:
+        if len(many) > 1:
+            self.add_jobs(many)
+            return
+        added = self.client.add_spec(_asked(many[0]), conn=self.conn)
+        self.model.add(many, [added.id])
+
     def add_jobs(self, many: list[Spec]) -> None:
         keys: set[str] = set()
         wanted = []
@@ -226,6 +238,7 @@ class Steps(RuleBasedStateMachine):
         added = self.client.add_jobs([_asked(spec) for spec in wanted], conn=self.conn)
         self.model.add(wanted, [job.id for job in added])
 
+    @precondition(lambda self: self.model.jobs)
     @rule(
         act=st.sampled_from(["remove", "complete", "permanently fail", "reschedule", "reschedule"]),
         number=numbers,
@@ -258,20 +271,16 @@ class Steps(RuleBasedStateMachine):
             expected = self.model.reschedule(ids, delay=delay, **changes)
         assert [job.id for job in changed] == expected
 
-    @rule(slot=slots)
-    def force_unlock_workers(self, slot: str) -> None:
-        self.client.force_unlock_workers([self.id_of(slot)], conn=self.conn)
-        self.model.force_unlock([self.id_of(slot)])
-
     # Taking jobs
 
+    @precondition(lambda self: self.model.ready())
     @rule(
         slot=slots,
         limit=st.sampled_from([1, 2, 5, 5]),
         way=st.sampled_from(WAYS),
         tasks=st.sampled_from([TASKS, TASKS, TASKS, TASKS[:1]]),
         flags=st.sampled_from([None, None, None, ["g"]]),
-        is_lost=st.sampled_from([False] * 5 + [True]),
+        is_lost=st.sampled_from([False, False, False, True]),
     )
     def take(
         self,
@@ -319,6 +328,7 @@ class Steps(RuleBasedStateMachine):
         answers = (self.do(each(pool, known, **given)) for each in ways[way])
         return next((taken for taken in answers if taken), [])
 
+    @precondition(lambda self: self.model.claimable(TASKS, ()))
     @rule(slot=slots)
     def take_all(self, slot: str) -> None:
         """What most steps are about, so it is tried more often."""
@@ -326,7 +336,7 @@ class Steps(RuleBasedStateMachine):
 
     # Letting go of them: each by the id that it was taken with, which may be gone
 
-    def ending(self, number: int, count: int) -> list[tuple[Claim, HeldJob]]:
+    def ending(self, number: int, count: int) -> list[Held]:
         """So many that one pool holds, or thinks that it does; they are its no more."""
         pools = [pool for pool, held in self.held.items() if held]
         pool = pools[number % len(pools)]
@@ -334,7 +344,7 @@ class Steps(RuleBasedStateMachine):
         return chosen or list(self.held[pool].values())[:count]
 
     def ended_by(
-        self, chosen: list[tuple[Claim, HeldJob]], make: Callable[..., Query[set[int]]]
+        self, chosen: list[Held], make: Callable[..., Query[set[int]]]
     ) -> Iterator[set[int]]:
         """What the database says to an ending, and to the same again."""
         pool = chosen[0][0].pool
@@ -347,7 +357,7 @@ class Steps(RuleBasedStateMachine):
 
     def check_ending(
         self,
-        chosen: list[tuple[Claim, HeldJob]],
+        chosen: list[Held],
         make: Callable[..., Query[set[int]]],
         expected: set[int],
     ) -> None:
@@ -355,25 +365,46 @@ class Steps(RuleBasedStateMachine):
         assert (first, second) == (expected, set())
 
     @precondition(lambda self: any(self.held.values()))
-    @rule(number=numbers, count=st.integers(1, 3))
-    def finish(self, number: int, count: int) -> None:
-        chosen = self.ending(number, count)
-        ids = [claim.id for claim, _ in chosen]
-        make = partial(finish_jobs, job_ids=ids)
-        self.check_ending(chosen, make, self.model.finish([claim for claim, _ in chosen]))
-
-    @precondition(lambda self: any(self.held.values()))
     @rule(
+        how=st.sampled_from(["finish", "fail", "fail", "give back", "give back"]),
         number=numbers,
         count=st.integers(1, 3),
         delay=st.sampled_from([None, None, 2]),
         give_up=st.sampled_from([False, False, True]),
         payload=st.sampled_from([None, None, [7]]),
     )
-    def fail(
-        self, number: int, count: int, delay: int | None, give_up: bool, payload: list[int] | None
+    def end(
+        self,
+        how: str,
+        number: int,
+        count: int,
+        delay: int | None,
+        give_up: bool,
+        payload: list[int] | None,
     ) -> None:
         chosen = self.ending(number, count)
+        match how:
+            case "finish":
+                self.finish(chosen)
+            case "fail":
+                self.fail(chosen, delay, give_up, payload)
+            case _:
+                self.give_back(chosen, delay)
+
+    @precondition(lambda self: any(self.held.values()))
+    @rule(number=numbers, how=st.sampled_from(["finish", "fail", "give back"]))
+    def end_one(self, number: int, how: str) -> None:
+        """What most steps are about, so it is tried more often."""
+        self.end(how, number, 1, None, False, None)
+
+    def finish(self, chosen: list[Held]) -> None:
+        ids = [claim.id for claim, _ in chosen]
+        make = partial(finish_jobs, job_ids=ids)
+        self.check_ending(chosen, make, self.model.finish([claim for claim, _ in chosen]))
+
+    def fail(
+        self, chosen: list[Held], delay: int | None, give_up: bool, payload: list[int] | None
+    ) -> None:
         text = None if payload is None else json.dumps(payload)
         failures = [Failure(held.job, "boom", _span(delay), give_up, text) for _, held in chosen]
         expected = self.model.fail(
@@ -381,10 +412,7 @@ class Steps(RuleBasedStateMachine):
         )
         self.check_ending(chosen, partial(fail_jobs, failures=failures), expected)
 
-    @precondition(lambda self: any(self.held.values()))
-    @rule(number=numbers, count=st.integers(1, 3), delay=st.sampled_from([None, None, 3]))
-    def give_back(self, number: int, count: int, delay: int | None) -> None:
-        chosen = self.ending(number, count)
+    def give_back(self, chosen: list[Held], delay: int | None) -> None:
         returns = [Return(held.job, _span(delay)) for _, held in chosen]
         expected = self.model.give_back([claim for claim, _ in chosen], delay=delay)
         self.check_ending(chosen, partial(return_jobs, returns=returns), expected)
@@ -402,42 +430,60 @@ class Steps(RuleBasedStateMachine):
         ended = self.do(finish_jobs(claim.pool, [claim.id], queues, again=True))
         assert ended == self.model.finish([claim], again=True)
 
-    @rule(slot=slots)
-    def give_back_unknown(self, slot: str) -> None:
-        pool = self.id_of(slot)
-        known = list(self.held[pool].values())
-        queues = [held.queue_id for _, held in known if held.queue_id is not None]
-        returned = self.do(return_unheld_jobs(pool, list(self.held[pool]), queues))
-        assert returned == self.model.give_back_unknown(pool, [claim for claim, _ in known])
-
     # Pools that live, and those that do not
 
-    @rule(slot=slots, count=st.sampled_from([0, 1, 5, 5]))
-    def beat(self, slot: str, count: int) -> None:
-        pool = self.id_of(slot)
-        started = list(self.held[pool])[:count]
+    @precondition(lambda self: any(self.held.values()))
+    @rule(number=numbers, count=st.integers(0, 5), is_noted=st.sampled_from([False, False, True]))
+    def say_what_has_begun(self, number: int, count: int, is_noted: bool) -> None:
+        """With a heartbeat, or before the job begins."""
+        chosen = self.ending(number, 5)
+        pool = chosen[0][0].pool
+        if is_noted:
+            self.note_start(*chosen[0])
+            return
+        started = [claim.id for claim, _ in chosen][:count]
         heard = self.do(heartbeat([pool], started))
         assert bool(heard) == self.model.beat(pool, started)
 
-    @precondition(lambda self: any(self.held.values()))
-    @rule(number=numbers)
-    def note_start(self, number: int) -> None:
-        ((claim, held),) = self.ending(number, 1)
+    def note_start(self, claim: Claim, held: HeldJob) -> None:
         noted = self.do(note_start(claim.id, claim.pool, held.job.attempts))
         assert noted == self.model.note_start(claim)
 
-    @rule(wait=waits, delay=st.sampled_from([0, 0, 4]), most=st.sampled_from([1, 2, 3]))
-    def sweep(self, wait: int, delay: int, most: int) -> None:
+    @precondition(lambda self: self.is_any_locked)
+    @rule(
+        what=st.sampled_from(TROUBLES),
+        slot=slots,
+        wait=waits,
+        delay=st.sampled_from([0, 0, 4]),
+        most=st.sampled_from([1, 2, 3]),
+    )
+    def take_locks(self, what: str, slot: str, wait: int, delay: int, most: int) -> None:
+        """Somebody does, for one reason or another, perhaps after a while."""
         self.pass_time(wait)
+        pool = self.id_of(slot)
+        match what:
+            case "sweep":
+                self.sweep(delay, most)
+            case "recover workers":
+                self.recover_workers(pool, delay)
+            case "unlock stale":
+                count = self.do(unlock_stale_jobs(but_of=pool))
+                assert count == self.model.unlock_stale(pool)
+            case "force unlock":
+                self.client.force_unlock_workers([pool], conn=self.conn)
+                self.model.force_unlock([pool])
+            case _:
+                self.give_back_unknown()
+
+    def sweep(self, delay: int, most: int) -> None:
         pools = list(self.model.pools)
         recovered = self.do(recover_jobs(pools, timedelta(seconds=delay), most))
         expected = self.model.recover(pools, delay=delay, most=most)
         assert [each.job.id for each in recovered] == expected
         self.after_sweep()
 
-    @rule(slot=slots, delay=st.sampled_from([0, 4]))
-    def recover_workers(self, slot: str, delay: int) -> None:
-        pools = [self.id_of(slot), "somebody"]
+    def recover_workers(self, pool: str, delay: int) -> None:
+        pools = [pool, "somebody"]
         span = timedelta(seconds=delay)
         recovered = self.client.recover_workers(pools, recovery_delay=span, conn=self.conn)
         most = RecoveryOptions().max_recoveries
@@ -445,14 +491,19 @@ class Steps(RuleBasedStateMachine):
         assert [job.id for job in recovered] == expected
         self.after_sweep()
 
-    @rule(slot=slots, wait=waits)
-    def unlock_stale(self, slot: str, wait: int) -> None:
-        self.pass_time(wait)
-        count = self.do(unlock_stale_jobs(but_of=self.id_of(slot)))
-        assert count == self.model.unlock_stale(self.id_of(slot))
+    def give_back_unknown(self) -> None:
+        """After a fetch whose answer got lost, if there was one."""
+        rows = [row for row in self.model.jobs.values() if row.locked_by is not None]
+        owners = [row.locked_by for row in rows if row.id not in self.held[row.locked_by or ""]]
+        pool = owners[0] if owners and owners[0] else self.id_of("A")
+        known = list(self.held[pool].values())
+        queues = [held.queue_id for _, held in known if held.queue_id is not None]
+        returned = self.do(return_unheld_jobs(pool, list(self.held[pool]), queues))
+        assert returned == self.model.give_back_unknown(pool, [claim for claim, _ in known])
 
     # Time
 
+    @precondition(lambda self: self.model.jobs and not self.model.ready())
     @rule(seconds=st.sampled_from([3, 30]))
     def wait(self, seconds: int) -> None:
         self.pass_time(seconds)
@@ -577,7 +628,7 @@ MISTAKES = {
         "",
     ),
     "a fetch that looks at run_at first": (
-        "get_jobs",
+        "get_soonest_jobs",
         "order by priority, run_at, id",
         "order by run_at, priority, id",
     ),
