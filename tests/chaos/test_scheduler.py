@@ -1,0 +1,206 @@
+"""The scheduler ring: the real pool, sources and batches, with all that may come in between.
+
+For each seed the callbacks of the event loop run in another order, and time jumps. The database is
+a table that is slow, goes away, or loses answers; tasks fail, hang, or do not want to be cancelled;
+the pool is stopped in all ways at any moment. See tests/chaos/scheduler.py for what must hold.
+
+    GW_SCHEDULER_SEED=626 pytest tests/chaos/test_scheduler.py -k one_seed      # again, alone
+"""
+
+import asyncio
+import gc
+import os
+import random
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from graphile_worker.worker.batches import Batch
+from graphile_worker.worker.claims import Claims
+from graphile_worker.worker.pool import WorkerPool
+from graphile_worker.worker.settle import Settler
+from graphile_worker.worker.shelf import Shelf
+from tests.chaos.scheduler import ScheduledLoop, Stuck, play
+
+SEEDS = 1000
+MANY_SEEDS = 10_000
+
+
+@pytest.fixture(autouse=True)
+def _frozen() -> Iterator[None]:
+    """What was there before need not be looked at after every seed."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def wrong_with(seeds: Iterable[int]) -> dict[int, list[str]]:
+    """What went wrong, by seed."""
+    played = ((seed, play(seed).problems) for seed in seeds)
+    return {seed: problems for seed, problems in played if problems}
+
+
+@pytest.mark.once
+@pytest.mark.timeout(300)
+def test_every_claim_ends_once_and_every_stop_in_time():
+    assert wrong_with(range(SEEDS)) == {}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_every_claim_ends_once_with_seeds_that_nobody_has_seen(figure):
+    first = random.SystemRandom().randrange(SEEDS, 2**31)
+    figure(f"scheduler ring with seeds from {first}")
+
+    assert wrong_with(range(first, first + MANY_SEEDS)) == {}
+
+
+@pytest.mark.skipif("GW_SCHEDULER_SEED" not in os.environ, reason="no seed was named")
+def test_one_seed():
+    seed = int(os.environ["GW_SCHEDULER_SEED"])
+
+    assert wrong_with([seed]) == {}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 344])
+def test_a_seed_decides_all_that_happens(seed):
+    first = play(seed)
+
+    assert first.history
+    assert play(seed) == first
+
+
+# Would it notice? Each of these is one part that is broken on purpose, and how that shows.
+
+
+async def give_up_writing(self: Settler, outcome: Any, *, attempt: int = 0) -> bool:
+    """The first error is the last try."""
+    try:
+        held = await self._db.run(self._query(outcome, attempt > 0, None))
+    except Exception:
+        return True
+    return outcome.held.job.id in held
+
+
+async def drop_a_batch(self: Batch) -> None:
+    """Endings that could not be written together are not written at all."""
+    self._writing, self._gathered = self._gathered, []
+    self._some.clear()
+    outcomes = [ending.outcome for ending in self._writing]
+    if len({outcome.held.pool_id for outcome in outcomes}) == 1:
+        try:
+            await self._settler._db.run(self._settler._query_all(outcomes))
+        except Exception:
+            outcomes = []
+    written, self._writing = self._writing, []
+    for ending in written:
+        ending.then(True)
+    self._moved.set()
+
+
+def hand_out_twice(self: Shelf) -> Any:
+    """A job that is given to a worker stays on the shelf as well, now and then."""
+    held = self.jobs[0]
+    if random.random() < 0.9:
+        self.jobs.popleft()
+    if len(self.jobs) < self.low:
+        self._on_low()
+    return held
+
+
+def stay_open(self: Shelf, error: BaseException | None = None) -> None:
+    """Whoever waits is sent away, but what is here is still given out."""
+    self._error = self._error or error
+    while self.asking:
+        self.asking.popleft().answer(None)
+
+
+async def wait_for_ever(self: WorkerPool, within: float | None, *, unless: Any) -> None:
+    """No time limit counts."""
+    await self._all_end()
+
+
+async def keep_writing(self: WorkerPool) -> list[Any]:
+    """Those that write batches are never told to end."""
+    for batch in self._batches.all:
+        await batch.close()
+    return self._batches.pending
+
+
+def forget(self: object, *args: object) -> None:
+    pass
+
+
+BROKEN = {
+    "writes are given up": (Settler, "settle", give_up_writing, "(returned as|stays locked)"),
+    "batches are dropped": (Batch, "write_once", drop_a_batch, "(returned as|stays locked)"),
+    "lost fetches are forgotten": (Claims, "_doubt", forget, "stays locked"),
+    "a shelf gives a job twice": (Shelf, "_next", hand_out_twice, "runs twice|runs after"),
+    "a shelf stays open": (Shelf, "close", stay_open, "begun after|took|no end"),
+    "time limits do not count": (WorkerPool, "_workers_end", wait_for_ever, "took|waits"),
+    "batches are kept open": (WorkerPool, "_flush", keep_writing, "is left: .*Batch.run"),
+}
+
+
+@pytest.mark.once
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_part_that_is_broken_is_noticed(what, monkeypatch):
+    part, name, broken, expected = BROKEN[what]
+    monkeypatch.setattr(part, name, broken)
+
+    found = ((seed, each) for seed in range(SEEDS) for each in play(seed).problems)
+    noticed = next((each for each in found if re.search(expected, each[1])), None)
+
+    assert noticed is not None, f"not in {SEEDS} seeds"
+
+
+# The loop itself
+
+
+def loop_of(seed: int) -> ScheduledLoop:
+    return ScheduledLoop(random.Random(seed))
+
+
+def order_of(seed: int) -> list[int]:
+    """In which order ten callbacks run that are ready at once."""
+    loop, order = loop_of(seed), []
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(note(n) for n in range(10)))
+
+    async def note(n: int) -> None:
+        order.append(n)
+
+    loop.run_until_complete(all_of_them())
+    loop.close()
+    return order
+
+
+def test_a_seed_decides_the_order():
+    orders = [order_of(seed) for seed in range(5)]
+
+    assert orders == [order_of(seed) for seed in range(5)]
+    assert all(sorted(order) == list(range(10)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 5
+
+
+def test_time_jumps_to_the_next_timer():
+    loop = loop_of(1)
+    began = loop.time()
+
+    loop.run_until_complete(asyncio.wait_for(asyncio.sleep(3600), 7200))
+
+    assert loop.time() - began == pytest.approx(3600)
+    loop.close()
+
+
+def test_who_waits_for_nobody_is_found():
+    loop = loop_of(1)
+
+    with pytest.raises(Stuck, match="everybody waits"):
+        loop.run_until_complete(asyncio.Event().wait())
+    loop.close()
