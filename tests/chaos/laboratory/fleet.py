@@ -1,0 +1,228 @@
+"""Fleet: worker processes that are killed, frozen and replaced, each life under its own name."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.node import node_command
+from tests.support.processes import OURS
+
+ROOT = Path(__file__).parents[3]
+APP = "tests.chaos.laboratory.tasks:app"
+
+# How workers differ from each other; one is drawn for each life.
+WAYS: tuple[Mapping[str, str], ...] = (
+    {},
+    {"GRAPHILE_WORKER_LOCAL_QUEUE": "off"},
+    {"GRAPHILE_WORKER_LOCAL_QUEUE_SIZE": "64"},
+    {"GRAPHILE_WORKER_LOCAL_QUEUE_SIZE": "500"},
+    {"GRAPHILE_WORKER_COMPLETE_BATCH_DELAY": "off", "GRAPHILE_WORKER_FAIL_BATCH_DELAY": "off"},
+    {"GRAPHILE_WORKER_COMPLETE_BATCH_DELAY": "50"},
+    {"GRAPHILE_WORKER_COMPLETE_BATCH_DELAY": "250", "GRAPHILE_WORKER_LOCAL_QUEUE_SIZE": "64"},
+    {"GRAPHILE_WORKER_LISTEN": "false", "GRAPHILE_WORKER_POLL_INTERVAL": "200"},
+)
+
+
+@dataclass
+class Life:
+    """One process, from its start to its end."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    born: float
+    # Of its end, as we meant it; a process that ends without is a fact of its own.
+    expected: bool = False
+    frozen: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+
+@dataclass
+class Surroundings:
+    """What every worker of a run is told."""
+
+    dsn: str
+    schema: str
+    folder: Path
+    threshold: float
+    crontab: Path | None = None
+    more: Mapping[str, str] = field(default_factory=dict)
+
+
+class Fleet:
+    """Keeps so many workers running; whoever draws faults asks it to end some of them."""
+
+    def __init__(self, around: Surroundings, size: int, rng: random.Random) -> None:
+        self._around = around
+        self._rng = rng
+        self._numbers = [0] * size
+        self._places: list[Life | None] = [None] * size
+        self._lock = threading.Lock()
+        self.lives: list[Life] = []
+        self.failed_starts = 0
+
+    def start(self) -> None:
+        for place in range(len(self._places)):
+            self._start(place)
+
+    def running(self) -> list[int]:
+        """Places whose process runs and is not frozen."""
+        with self._lock:
+            return [
+                place
+                for place, life in enumerate(self._places)
+                if life is not None and life.is_running and not life.frozen
+            ]
+
+    def name_of(self, place: int) -> str:
+        life = self._places[place]
+        assert life is not None
+        return life.name
+
+    def kill(self, place: int) -> str:
+        """SIGKILL, and another one in its place; the name of the dead."""
+        life = self._end(place, signal.SIGKILL)
+        life.process.wait(30)
+        self._start(place)
+        return life.name
+
+    def freeze(self, place: int, seconds: float) -> str:
+        """SIGSTOP for so long, then SIGCONT: a zombie that does not know it."""
+        life = self._places[place]
+        assert life is not None
+        life.frozen = True
+        life.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        life.process.send_signal(signal.SIGCONT)
+        life.frozen = False
+        return life.name
+
+    def replace(self, place: int) -> str:
+        """SIGTERM: it may finish what it does; another one at once."""
+        life = self._end(place, signal.SIGTERM)
+        self._start(place)
+        return life.name
+
+    def look(self) -> list[str]:
+        """Names of processes that ended though nobody meant them to; others take their places.
+
+        One that ends while it starts, because there is no database yet, is started again.
+        """
+        fallen = []
+        for place, life in enumerate(list(self._places)):
+            if life is not None and not life.is_running and not life.expected:
+                if self._was_ready(life):
+                    fallen.append(life.name)
+                else:
+                    self.failed_starts += 1
+                life.expected = True
+                self._start(place)
+        return fallen
+
+    def _was_ready(self, life: Life) -> bool:
+        return (self._around.folder / f"{life.name}.ready").exists()
+
+    def stop(self, within: float = 40.0) -> list[str]:
+        """SIGTERM to all; the names of those that had to be killed."""
+        bad = []
+        for life in self.lives:
+            if life.is_running:
+                life.expected = True
+                life.process.send_signal(signal.SIGCONT)
+                life.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + within
+        for life in self.lives:
+            try:
+                life.process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                bad.append(life.name)
+                life.process.kill()
+                life.process.wait()
+        return bad
+
+    def log(self, name: str) -> Path:
+        return self._around.folder / f"{name}.log"
+
+    def _end(self, place: int, number: signal.Signals) -> Life:
+        life = self._places[place]
+        assert life is not None
+        life.expected = True
+        life.process.send_signal(number)
+        return life
+
+    def _start(self, place: int) -> None:
+        with self._lock:
+            self._numbers[place] += 1
+            name = f"py-{place}-{self._numbers[place]}"
+            life = Life(name, self._spawn(name), time.time())
+            self._places[place] = life
+            self.lives.append(life)
+
+    def _spawn(self, name: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "graphile_worker", "--app", APP]
+        command += ["--recovery-threshold", str(int(self._around.threshold * 1000))]
+        if self._around.crontab is not None:
+            command += ["--crontab", str(self._around.crontab)]
+        command += ["-j", str(self._rng.choice((1, 4, 10)))]
+        return spawn(command, name, self._around, self._rng.choice(WAYS))
+
+
+class NodeFleet:
+    """A few workers of the reference beside ours, started again when they end by themselves."""
+
+    def __init__(self, around: Surroundings, size: int) -> None:
+        self._around = around
+        self._size = size
+        self.lives: list[Life] = []
+
+    def look(self) -> list[str]:
+        """Start those that are missing; the names of those that had ended."""
+        running = [life for life in self.lives if life.is_running]
+        ended = [life.name for life in self.lives if not life.is_running and not life.expected]
+        for life in self.lives:
+            life.expected = life.expected or not life.is_running
+        for _ in range(self._size - len(running)):
+            name = f"node-{len(self.lives) + 1}"
+            command = node_command("0.18", self._around.dsn, "-j", "4", schema=self._around.schema)
+            self.lives.append(Life(name, spawn(command, name, self._around, {}), time.time()))
+        return ended
+
+    def stop(self) -> None:
+        for life in self.lives:
+            if life.is_running:
+                life.process.terminate()
+                try:
+                    life.process.wait(15)
+                except subprocess.TimeoutExpired:
+                    life.process.kill()
+                    life.process.wait()
+
+
+def spawn(
+    command: Sequence[str], name: str, around: Surroundings, ways: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """A process that calls itself by this name in the database, and in the files of the run."""
+    kept = {key: value for key, value in os.environ.items() if not OURS.match(key)}
+    variables = {
+        **kept,
+        **around.more,
+        **ways,
+        "DATABASE_URL": around.dsn,
+        "GRAPHILE_WORKER_SCHEMA": around.schema,
+        "PGAPPNAME": name,
+        "NO_LOG_SUCCESS": "1",
+        "LABORATORY_JOURNAL": str(around.folder / f"{name}.jsonl"),
+    }
+    with (around.folder / f"{name}.log").open("ab") as log:
+        return subprocess.Popen(
+            command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
