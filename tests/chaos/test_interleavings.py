@@ -134,8 +134,7 @@ def unfenced(connection: BlockingPsycopgConnection, part: Part) -> Answer:
 def test_the_ring_notices_a_completion_that_is_not_fenced(ring):
     found = Found()
     mistake = Action("unfenced", unfenced, is_of_pool=True, is_by_id=True, ends=True)
-    ring.play_pair(STATEMENTS["complete"], [mistake], found)
-    ring.play_pair(STATEMENTS["recover"], [mistake], found)
+    ring.play_pair(STATEMENTS["claim one"], [mistake], found)
 
-    # Somebody else's job is gone, and the named queue of one's own stays locked.
+    # Somebody else's job is gone, and the named queue that it was in stays locked.
     assert {"strangers_end_nothing", "queues_are_locked_for_their_jobs"} <= found.broken

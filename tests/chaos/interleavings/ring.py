@@ -123,12 +123,6 @@ class Ring:
         for case in cases:
             found.add(case)
 
-    def _schedules_of(self, scene: Scene, actors: Sequence[Actor]) -> Sequence[Order]:
-        """All orders; that of beginnings too where one's idea of now is compared with another's."""
-        takes = any(actor.action.takes for actor in actors) and any(row.key for row in scene.free)
-        supersedes = any(actor.action.supersedes for actor in actors)
-        return all_orders(2) if self._in_full or (takes and supersedes) else orders(2)
-
     def play_gated(self, scene: Scene, actors: Sequence[Actor], found: Found) -> None:
         """Both in the middle of their statement, as somebody holds a row in their way at first."""
         rows = [("_private_jobs", row.id) for row in scene.jobs]
@@ -139,12 +133,18 @@ class Ring:
             text = self._sql.text(f"select from :schema.{table} where id = {row_id} for update")
             found.add(self._play(scene, actors, order, Measures(), gate=text)[0])
 
+    def _schedules_of(self, scene: Scene, actors: Sequence[Actor]) -> Sequence[Order]:
+        """All orders; that of beginnings too where one's idea of now is compared with another's."""
+        takes = any(actor.action.takes for actor in actors) and any(row.key for row in scene.free)
+        supersedes = any(actor.action.supersedes for actor in actors)
+        return all_orders(2) if self._in_full or (takes and supersedes) else orders(2)
+
     def _play(
         self,
         scene: Scene,
         actors: Sequence[Actor],
         order: Order,
-        measures: "Measures",
+        measures: Measures,
         gate: bytes | None = None,
     ) -> tuple[Case, Played]:
         before = self._set(scene)
@@ -168,7 +168,7 @@ class Ring:
             self._look_further(case, measures)
         return case, played
 
-    def _measures(self, scene: Scene, actors: Sequence[Actor]) -> "Measures":
+    def _measures(self, scene: Scene, actors: Sequence[Actor]) -> Measures:
         """What comes of it if one of the statements is not sent; the rest is found on the way."""
         others = [(*actors[:n], *actors[n + 1 :]) for n in range(len(actors))]
         return Measures(without=[self._in_a_row(scene, each) for each in others])
@@ -182,7 +182,7 @@ class Ring:
             ]
         return self._rows[known]
 
-    def _look_further(self, case: Case, measures: "Measures") -> None:
+    def _look_further(self, case: Case, measures: Measures) -> None:
         """See what comes of what has come of it: endings again, and sweeps."""
         if case.told not in measures.repeated:
             measures.repeated.add(case.told)
@@ -240,7 +240,7 @@ def casts(one: Sequence[Action], other: Sequence[Action]) -> Iterator[tuple[Acto
     pairs = combinations_with_replacement(one, 2) if one == other else product(one, other)
     for first, second in pairs:
         for pools in _pools(first, second):
-            again = pools == (A, A) and first == second
+            again = pools == (A, A) and first == second and first.ends
             yield Actor(first, pools[0], number=1), Actor(second, pools[1], again, number=2)
 
 
