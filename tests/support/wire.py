@@ -7,6 +7,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # The first message of a client has no type byte, and one of these codes instead of a version.
 SSL_REQUEST = 80877103
@@ -42,8 +43,7 @@ class Talk:
     """The statements of the newest request; a prepared one by its text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """The server has said all that it had to say to a request."""
 
     asked: bytes
@@ -159,12 +159,13 @@ class Conversation:
 
     def _ready(self, status: bytes) -> None:
         asked = self._waiting.popleft() if self._waiting else b""
-        self.talk.is_in_transaction = status != b"I"
+        is_idle = status == b"I"
+        self.talk.is_in_transaction = not is_idle
         self._transaction.append(asked or b"")
-        is_settled = status == b"I" and not self._has_failed and not _rolls_back(asked)
+        is_settled = is_idle and not self._has_failed and not _rolls_back(asked)
         self._answers.append(Answer(b"\n".join(self._transaction), asked is None, is_settled))
         self._has_failed = False
-        if status == b"I":
+        if is_idle:
             self._transaction.clear()
 
 

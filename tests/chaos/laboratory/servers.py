@@ -115,10 +115,14 @@ class Server(Cluster):
         shutil.rmtree(data, ignore_errors=True)
         source = primary.dsn(application_name=STANDBY)
         command = [str(client_program("pg_basebackup")), "-D", str(data), "-d", source]
-        command += ["--write-recovery-conf", "--wal-method", "stream", "--checkpoint", "fast"]
-        done = subprocess.run([*command, "--no-sync"], capture_output=True, text=True, cwd="/")
+        command += ["--wal-method", "stream", "--checkpoint", "fast", "--no-sync"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/")
         if done.returncode:
             raise RuntimeError(done.stderr)
+        # The program would write options that servers older than itself do not know.
+        (data / "standby.signal").touch()
+        with (data / "postgresql.auto.conf").open("a") as settings:
+            settings.write(f"primary_conninfo = '{source}'\n")
         # The program may lie where only we can read it, so it ran as ourselves.
         _give_to_the_server(self._base)
         self.launch()
