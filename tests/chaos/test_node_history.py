@@ -100,7 +100,7 @@ class Fleet:
         for name, program in self._living.items():
             program.signal(signal.SIGTERM)
             try:
-                program.end(within=15)
+                program.end(within=8)
             except subprocess.TimeoutExpired:
                 self.exits[name] = "hanging"
 
@@ -129,7 +129,7 @@ def can_work(database: Any, sql: Sql) -> bool:
     before = count_completed(sql)
     add_jobs(database, 100)
     with suppress(AssertionError):
-        return eventually(lambda: count_completed(sql) > before + 10, "they work", within=15)
+        return eventually(lambda: count_completed(sql) > before + 10, "they work", within=10)
     return False
 
 

@@ -108,14 +108,20 @@ def _read_tasks(connection: psycopg.Connection[Any], schema: str) -> dict[int, s
 
 
 def _read_final(connection: psycopg.Connection[Any], schema: str) -> Final:
-    jobs = f"select gw_audit.job(jobs) from {_quoted(schema)}._private_jobs as jobs"
-    queues = f"select gw_audit.queue(queues) from {_quoted(schema)}._private_job_queues as queues"
+    jobs = _texts(connection, "job", f"{_quoted(schema)}._private_jobs")
+    queues = _texts(connection, "queue", f"{_quoted(schema)}._private_job_queues")
     return Final(
-        jobs=tuple(_job(json.loads(text)) for (text,) in connection.execute(jobs.encode())),
-        queues=tuple(
-            QueueRow._make(json.loads(text)) for (text,) in connection.execute(queues.encode())
-        ),
+        jobs=tuple(_job(json.loads(text)) for text in jobs),
+        queues=tuple(QueueRow._make(json.loads(text)) for text in queues),
     )
+
+
+def _texts(connection: psycopg.Connection[Any], kind: str, table: str) -> list[str]:
+    """The rows of a table, as they are recorded."""
+    found = connection.execute("select gw_audit.expression(%s, 'seen')", (kind,)).fetchone()
+    assert found is not None
+    query = f"select {found[0]} from {table} as seen"
+    return [text for (text,) in connection.execute(query.encode())]
 
 
 def _quoted(name: str) -> str:

@@ -7,7 +7,8 @@ create table gw_audit.changes (
   seq bigint generated always as identity,
   at timestamptz not null default clock_timestamp(),
   xid bigint not null,
-  -- j(ob), q(ueue) or c(rontab); i(nsert), u(pdate), d(elete), or s(een before all began).
+  -- Of a job, a queue or a crontab: j, q, c. Inserted, updated, deleted: i, u, d; or seen before all
+  -- began: s.
   kind "char" not null,
   op "char" not null,
   app text not null,
@@ -40,55 +41,57 @@ as $gw$
   end;
 $gw$;
 
-create function gw_audit.job(job :schema._private_jobs)
+-- What is kept of a row, as an expression: written into each trigger, as a call per row would take
+-- several times as long.
+create function gw_audit.expression(kind text, name text)
 returns text
 language sql
-stable
+immutable
 as $gw$
-  select json_build_array(
-    job.id,
-    job.job_queue_id,
-    job.task_id,
-    gw_audit.shortened(job.payload::text),
-    job.priority,
-    extract(epoch from job.run_at)::float8,
-    job.attempts,
-    job.max_attempts,
-    left(job.last_error, 160),
-    job.locked_by,
-    extract(epoch from job.locked_at)::float8,
-    job.key,
-    job.revision,
-    job.is_available
-  )::text;
+  select replace(
+    case kind
+      when 'job' then $expression$
+        json_build_array(
+          row.id,
+          row.job_queue_id,
+          row.task_id,
+          case
+            when length(row.payload::text) <= 200 then row.payload::text
+            else gw_audit.shortened(row.payload::text)
+          end,
+          row.priority,
+          extract(epoch from row.run_at)::float8,
+          row.attempts,
+          row.max_attempts,
+          left(row.last_error, 160),
+          row.locked_by,
+          extract(epoch from row.locked_at)::float8,
+          row.key,
+          row.revision,
+          row.is_available
+        )::text
+      $expression$
+      when 'queue' then $expression$
+        json_build_array(
+          row.id,
+          row.queue_name,
+          row.locked_by,
+          extract(epoch from row.locked_at)::float8
+        )::text
+      $expression$
+      when 'crontab' then $expression$
+        json_build_array(
+          row.identifier,
+          extract(epoch from row.known_since)::float8,
+          extract(epoch from row.last_execution)::float8
+        )::text
+      $expression$
+    end,
+    'row.',
+    name || '.'
+  );
 $gw$;
 
-create function gw_audit.queue(queue :schema._private_job_queues)
-returns text
-language sql
-stable
-as $gw$
-  select json_build_array(
-    queue.id,
-    queue.queue_name,
-    queue.locked_by,
-    extract(epoch from queue.locked_at)::float8
-  )::text;
-$gw$;
-
-create function gw_audit.crontab(crontab :schema._private_known_crontabs)
-returns text
-language sql
-stable
-as $gw$
-  select json_build_array(
-    crontab.identifier,
-    extract(epoch from crontab.known_since)::float8,
-    extract(epoch from crontab.last_execution)::float8
-  )::text;
-$gw$;
-
--- One function per table: a plan is kept for each.
 do $do$
 declare
   kind text;
@@ -108,15 +111,17 @@ begin
             lower(left(tg_op, 1))::"char",
             current_setting('application_name'),
             pg_backend_pid(),
-            case when tg_op <> 'INSERT' then gw_audit.%1$s(old) end,
-            case when tg_op <> 'DELETE' then gw_audit.%1$s(new) end
+            case when tg_op <> 'INSERT' then %3$s end,
+            case when tg_op <> 'DELETE' then %4$s end
           );
           return null;
         end
         $body$
       $make$,
       kind,
-      left(kind, 1)
+      left(kind, 1),
+      gw_audit.expression(kind, 'old'),
+      gw_audit.expression(kind, 'new')
     );
   end loop;
 end
@@ -134,18 +139,21 @@ create trigger gw_audit
 after insert or update or delete on :schema._private_known_crontabs
 for each row execute function gw_audit.record_crontab();
 
-insert into gw_audit.changes (xid, kind, op, app, pid, new)
-select pg_current_xact_id()::text::bigint, 'j', 's', 'before', pg_backend_pid(), gw_audit.job(jobs)
-from :schema._private_jobs as jobs
-order by jobs.id;
-
-insert into gw_audit.changes (xid, kind, op, app, pid, new)
-select pg_current_xact_id()::text::bigint, 'q', 's', 'before', pg_backend_pid(), gw_audit.queue(queues)
-from :schema._private_job_queues as queues
-order by queues.id;
-
-insert into gw_audit.changes (xid, kind, op, app, pid, new)
-select
-  pg_current_xact_id()::text::bigint, 'c', 's', 'before', pg_backend_pid(), gw_audit.crontab(crontabs)
-from :schema._private_known_crontabs as crontabs
-order by crontabs.identifier;
+do $do$
+declare
+  seen text := $text$
+    insert into gw_audit.changes (xid, kind, op, app, pid, new)
+    select pg_current_xact_id()::text::bigint, $1::"char", 's', 'before', pg_backend_pid(),
+  $text$;
+begin
+  execute seen || gw_audit.expression('job', 'jobs')
+    || $text$ from :schema._private_jobs as jobs order by jobs.id $text$
+  using 'j';
+  execute seen || gw_audit.expression('queue', 'queues')
+    || $text$ from :schema._private_job_queues as queues order by queues.id $text$
+  using 'q';
+  execute seen || gw_audit.expression('crontab', 'crontabs')
+    || $text$ from :schema._private_known_crontabs as crontabs order by 6 $text$
+  using 'c';
+end
+$do$;

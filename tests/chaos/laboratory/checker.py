@@ -3,11 +3,12 @@
 It reads what the database recorded, change by change, and says of each what it was by what became
 of the row: see kinds.py. Which process a pool belongs to is told by its claims: whoever commits one
 has the pool's name. So a process needs an application name of its own, and one that takes its place
-needs another one. Within one process, the database cannot tell an old pool's writes from a new
-one's.
+needs another one; and whoever removes, fails or reschedules jobs is no worker. Within one process,
+the database cannot tell an old pool's writes from a new one's.
 
 Across rows, the order of `seq` is that of statements, not of commits. So a job counts as passed
-over only if it was ready for `slack` seconds before a fetch, and is left alone as long afterwards.
+over only if it was ready for `slack` seconds before a fetch, and is left alone as long afterwards;
+if it is of a task that the process takes; and if it is of the same named queue, or of none as well.
 """
 
 import re

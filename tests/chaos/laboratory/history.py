@@ -120,7 +120,10 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something was done to a process or to the server; `until` is when it was over."""
+    """Something was done to a process, or to the server; `until` is when it was over.
+
+    A process that is killed has the kind "SIGKILL".
+    """
 
     kind: str
     at: float
