@@ -33,6 +33,7 @@ from tests.chaos.scheduler import ScheduledLoop, Stuck, virtual
 
 # What latencies and pauses may add to a time limit.
 SLACK = 1.0
+MOMENT = 0.0001
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Course:
     stop: str
     stop_at: float
     force_after: float | None
+    swept_at: float | None
 
 
 class Played(NamedTuple):
@@ -152,19 +154,23 @@ class Scene:
         )
         # While nothing runs yet, in the middle of the first steps, or later.
         stop_at = rng.choice([0.0, rng.random() / 20, *(rng.random() * 10 for _ in range(6))])
-        return Course(options, rng.random() < 0.2, stop, stop_at, force_after)
+        swept_at = rng.choice([None, None, None, rng.random() * 5])
+        return Course(options, rng.random() < 0.2, stop, stop_at, force_after, swept_at)
 
     async def _live(self, number: int) -> list[str]:
         course = self._course()
         plan, parts = self._built(f"pool-{number}", course)
         pool: WorkerPool = parts.pool
         self._pools.append(pool)
-        life = Life(self, course, pool, self._table)
+        life = Life(self, course, pool, self._table, parts.lease)
         plan.hooks.on(JobSucceeded)(lambda event: self._check_success(event, life.problems))
         running = asyncio.create_task(pool.run())
-        stopping = asyncio.create_task(life.stop(running))
+        beside = [asyncio.create_task(life.stop(running))]
+        if course.swept_at is not None:
+            beside.append(asyncio.create_task(life.be_swept(course.swept_at)))
         error = await life.end_of(running)
-        stopping.cancel()
+        for each in beside:
+            each.cancel()
         await life.finish(assembly_module._finish(plan, parts, None, error, None), error)
         return life.problems
 
@@ -190,6 +196,8 @@ class Scene:
         )
         parts.pool = assembly_module._pool(plan, parts, None, once=course.once)
         parts.claims.on_reclaimed = parts.pool.drop
+        # Others know it, so that it asks whether it was swept.
+        parts.lease.renew(self._loop.time())
         return plan, parts
 
     def heal(self) -> None:
@@ -201,20 +209,22 @@ class Scene:
         return self._heals
 
     def _check_success(self, event: JobSucceeded, problems: list[str]) -> None:
-        claim = self._table.claims[int(event.job.payload_text)]
-        if claim.written != "finished":
-            problems.append(f"job {event.job.id} is announced as done and is {claim.written}")
+        if event.job.id in self._table.rows:
+            problems.append(f"job {event.job.id} is announced as done and is still there")
 
 
 class Life:
     """When a pool is told to stop, and whether it does so as it should."""
 
-    def __init__(self, scene: Scene, course: Course, pool: WorkerPool, table: TableOfJobs) -> None:
+    def __init__(
+        self, scene: Scene, course: Course, pool: WorkerPool, table: TableOfJobs, lease: Lease
+    ) -> None:
         self.problems: list[str] = []
         self._scene = scene
         self._course = course
         self._pool = pool
         self._table = table
+        self._lease = lease
         self._loop = asyncio.get_running_loop()
         self._told_at: float | None = None
         self._ended_at = 0.0
@@ -238,10 +248,18 @@ class Life:
             await asyncio.sleep(course.force_after)
             self._pool.stop_forcefully("now")
 
+    async def be_swept(self, at: float) -> None:
+        """The pool is taken for dead, hears of it, and goes on under another id: see Lifeline."""
+        await asyncio.sleep(at)
+        old = self._pool.id
+        self._table.sweep(old)
+        self._lease.go_on_as(f"{old}-again")
+        self._pool.give_up_jobs(lambda held: held.pool_id == old)
+
     async def end_of(self, running: asyncio.Task[None]) -> BaseException | None:
         await asyncio.wait([running])
         self._ended_at = self._loop.time()
-        self._table.ending.add(self._pool.id)
+        self._table.ending |= self._lease.ids
         error = None
         if not running.cancelled():
             error = running.exception()
@@ -278,10 +296,15 @@ class Life:
 
     def _check_idle(self) -> None:
         """Where all is well no job waits for long beside a worker that waits too."""
-        if not self._scene.is_calm or all(each.holds for each in self._pool._workers):
-            return
         patience = self._course.options.poll_interval.total_seconds() + SLACK
-        for row in self._table.claimable(self._loop.time() - patience):
+        since = self._loop.time() - patience
+        ours = [each for each in self._table.claims if each.pool in self._lease.ids]
+        is_busy = all(each.holds for each in self._pool._workers) or any(
+            each.at > since for each in ours
+        )
+        if is_busy or not self._scene.is_calm:
+            return
+        for row in self._table.claimable(since):
             self.problems.append(f"job {row.id} waits beside an idle worker")
 
     def _check_nothing_is_ready(self) -> None:
@@ -301,11 +324,11 @@ class Life:
         return least + 2 * pool_module.TIDY_UP_WITHIN
 
     def _check_locks(self, reported: list[int]) -> None:
-        left = [each for each in self._table.locked if each.pool == self._pool.id]
+        left = [each for each in self._table.locked if each.pool in self._lease.ids]
         if self._scene.heals and self._told_at is not None:
             for claim in left:
                 self.problems.append(f"job {claim.job.id} stays locked, its task {claim.body}")
-            held = [each for each in self._table.queues.values() if each.pool == self._pool.id]
+            held = [each for each in self._table.queues.values() if each.pool in self._lease.ids]
             for claim in held:
                 self.problems.append(f"queue {claim.job.queue} stays locked")
         for claim in left:
@@ -317,7 +340,8 @@ class Life:
         if self._told_at is None:
             return
         for claim in self._table.claims:
-            if claim.pool == self._pool.id and claim.body_at > self._told_at:
+            # A job that was given to a worker at that very moment still begins.
+            if claim.pool in self._lease.ids and claim.body_at > self._told_at + MOMENT:
                 self.problems.append(f"job {claim.job.id} was begun after the pool was stopped")
 
 

@@ -1,6 +1,7 @@
 """A database that is only a table of jobs: it knows who holds what, is slow, and loses answers."""
 
 import asyncio
+import itertools
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -73,10 +74,12 @@ class TableOfJobs:
         self.claims: list[Claim] = []
         self.problems: list[str] = []
         self.history: list[tuple[float, str]] = []
+        self.swept: set[str] = set()
         # Pools that have come to the end, where what still runs is handed back.
         self.ending: set[str] = set()
         self.on_announced: Callable[[int], None] = lambda count: None
         self._rng = rng
+        self._numbers = itertools.count(1)
         self._kinds: list[str] = []
         self._queues = ["q1", "q2"]
         self._free_since: dict[int, float] = {}
@@ -115,10 +118,15 @@ class TableOfJobs:
         self.weather = Weather(latency=0.01)
         self._healed.set()
 
+    def sweep(self, pool: str) -> None:
+        """Somebody takes a pool for dead, and all that it holds from it."""
+        self.swept.add(pool)
+        for claim in [each for each in self.locked if each.pool == pool]:
+            claim.written, claim.job.claim = "swept", None
+        self._free(pool, list(self.queues))
+
     def add(self, kind: str, *, queue: str | None, delay: float, priority: int) -> None:
-        number = len(self.rows) + 1 + sum(each.job.id not in self.rows for each in self.claims)
-        while number in self.rows:
-            number += 1
+        number = next(self._numbers)
         now = asyncio.get_running_loop().time()
         self.rows[number] = Row(number, kind, queue, round(now + delay, 6), priority)
 
@@ -167,8 +175,10 @@ class TableOfJobs:
             case "get_task_ids":
                 self._kinds = list(args[0])
                 return list(enumerate(self._kinds))
-            case "find_indexes" | "find_pool":
+            case "find_indexes":
                 return [(True,)]
+            case "find_pool":
+                return [(args[0] not in self.swept,)]
             case "announce_jobs":
                 self.on_announced(args[0])
                 return []
@@ -272,6 +282,10 @@ class TableOfJobs:
 
     def _check(self, claim: Claim, how: str) -> None:
         """Is that what the task did, and has it done it?"""
+        if claim.pool in self.swept and claim.body == "not begun":
+            # Taken by a fetch that was under way when its pool was swept, which nobody runs: an
+            # ending of the claim before it may hit it.
+            return
         if how not in MEANS[claim.body] and not (
             claim.body == "runs" and how == "returned" and claim.pool in self.ending
         ):
