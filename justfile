@@ -44,6 +44,10 @@ test-all *args:
 test-long *args:
     .venv/bin/pytest --long -m long {{ args }}
 
+# Random faults on real workers, judged: just chaos long --seed 7 --report FILE
+chaos *args:
+    .venv/bin/python -m tests.chaos.laboratory {{ args }}
+
 # Measure: just bench throughput --pg 15; beside PgQueuer and Procrastinate after benchmarks/setup
 bench *args:
     .venv/bin/python -m benchmarks {{ args }}

@@ -246,7 +246,7 @@ class TableOfJobs:
     ) -> list[tuple[Any, ...]]:
         held = [self.rows[each] for each in asked if self._holds(pool, each)]
         if again:
-            held = [row for row in held if _is_same(row.claim, asked[row.id])]
+            held = [row for row in held if _is_same(row, how, asked[row.id])]
         for row in held:
             self._write(row, how, asked[row.id])
         if held or not again:
@@ -313,12 +313,9 @@ class TableOfJobs:
         return None if row.queue is None else self._queues.index(row.queue)
 
 
-def _is_same(claim: Claim | None, asked: Any) -> bool:
-    """Is it still the claim that an ending is about, if that says when it was?"""
-    if claim is None or not asked or asked.get("locked_at") is None:
-        return True
-    said = datetime.fromisoformat(asked["locked_at"]).timestamp()
-    return abs(said - claim.locked_at) < 5e-7
+def _is_same(row: Row, how: str, asked: Any) -> bool:
+    """Is it still the attempt that a failure is about? As fail_jobs.sql asks."""
+    return how != "failed" or row.attempts == asked["attempts"]
 
 
 # What may be written about a job, by what its task has done.

@@ -19,7 +19,7 @@ SHORT = (
 )
 # These do not end by themselves.
 ENDLESS = ("hanging", "tidy", "stubborn", "polite")
-KINDS = sorted({*SHORT, *ENDLESS})
+KINDS = sorted({"brief", *SHORT, *ENDLESS})
 
 
 class Bodies:
@@ -74,6 +74,9 @@ class Bodies:
 
     async def _quick(self, _ctx: JobContext) -> None:
         pass
+
+    async def _brief(self, _ctx: JobContext) -> None:
+        await asyncio.sleep(0.03)
 
     async def _sleepy(self, _ctx: JobContext) -> None:
         await asyncio.sleep(self._rng.choice([0, 0.001, 0.05, 1.0]))

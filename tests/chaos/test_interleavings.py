@@ -23,31 +23,18 @@ pytestmark = pytest.mark.once
 # superseded: whether a held job gave up its key is told from its updated_at being later than its
 # locked_at. That of a transaction that began before the job was claimed is earlier.
 #
-# queue: a sweep passes over a job whose row somebody has locked, and frees its named queue.
-#
-# deadlock: jobs and queues are locked in the order of their ids where they are found by these, and
-# in that of the table where they are found by their holder. In the middle, each may wait for the
-# other.
+# deadlock: the reference's force_unlock_workers locks jobs and queues in the order of the table, an
+# ending in that of their ids. In the middle, each may wait for the other; the ending is sent again.
 SUPERSEDED = {"what_was_superseded_stays_so"}
-QUEUE = {"queues_are_locked_for_their_jobs"}
 DEADLOCK = {"no_two_wait_for_each_other"}
 KNOWN: dict[tuple[str, str], set[str]] = {
     ("claim one", "add"): SUPERSEDED,
     ("claim one", "remove"): SUPERSEDED,
     ("claim many", "add"): SUPERSEDED,
     ("claim many", "remove"): SUPERSEDED,
-    ("complete", "recover"): QUEUE | DEADLOCK,
-    ("complete", "unlock"): DEADLOCK,
     ("complete", "force unlock"): DEADLOCK,
-    ("fail", "recover"): QUEUE | DEADLOCK,
-    ("fail", "unlock"): DEADLOCK,
     ("fail", "force unlock"): DEADLOCK,
-    ("return", "recover"): QUEUE | DEADLOCK,
-    ("return", "unlock"): DEADLOCK,
     ("return", "force unlock"): DEADLOCK,
-    ("recover", "recover"): QUEUE,
-    ("recover", "add"): QUEUE,
-    ("recover", "remove"): QUEUE,
 }
 
 
@@ -106,8 +93,8 @@ BESIDE = ("claim one", "complete", "fail", "return", "recover", "unlock", "force
 # dead pool gives it another attempt all the same.
 KNOWN_BY_HAND: dict[str, set[str]] = {
     "complete by hand": set(),
-    "fail by hand": QUEUE | {"attempts_count_claims"},
-    "reschedule": QUEUE,
+    "fail by hand": {"attempts_count_claims"},
+    "reschedule": set(),
 }
 
 

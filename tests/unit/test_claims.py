@@ -10,7 +10,7 @@ import pytest
 from graphile_worker import lease as lease_module
 from graphile_worker.errors import LeaseLapsed
 from graphile_worker.lease import Lease
-from graphile_worker.sql.holding import HeldJob
+from graphile_worker.sql.holding import HeldJob, queues_to_free
 from graphile_worker.sql.query import Query
 from graphile_worker.worker import claims as claims_module
 from graphile_worker.worker.claims import (
@@ -122,6 +122,14 @@ async def test_what_is_taken_is_held(it):
 
     assert sorted(it.claims.held) == [1, 2]
     assert {each.pool_id for each in it.claims.held.values()} == {"p1"}
+
+
+async def test_of_two_jobs_of_a_queue_the_later_frees_it_by_a_clock_that_stands_still(it):
+    earlier = await it.take_one(1, queue=5)
+    later = await it.take_one(2, queue=5)
+
+    assert queues_to_free([earlier], it.claims.held) == []
+    assert queues_to_free([later], it.claims.held) == [5]
 
 
 async def test_a_pool_whose_heartbeat_is_not_heard_takes_nothing_and_asks_nothing(it, clock):

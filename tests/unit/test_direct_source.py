@@ -606,3 +606,32 @@ async def test_nothing_is_fetched_for_one_who_no_longer_waits():
         await it.answer()
 
         assert it.claims.asked == [1, 1]
+
+
+class NeverSettles:
+    """The database is away."""
+
+    async def settle(self, outcome: object) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+
+async def test_whoever_asked_is_sent_away_when_the_source_is_cancelled_while_it_hands_back():
+    claims = FakeClaims(Clock())
+    claims.ready = [HeldJob(make_job(id=1, locked_by="p1"), None)]
+    claims.answering.clear()
+    settler: Any = NeverSettles()
+    taking: Any = claims
+    source = DirectSource(taking, settler, Hooks(), poll_interval=timedelta(hours=1))
+    running = asyncio.create_task(source.run())
+    ask = asyncio.create_task(source.next("w1"))
+    await settled()
+
+    source.stop()
+    claims.answering.set()
+    await settled()
+    running.cancel()
+    await asyncio.wait([running])
+    await settled()
+
+    assert ask.done()

@@ -107,6 +107,7 @@ def fail_jobs(
     listing = [
         {
             "id": failure.job.id,
+            "attempts": failure.job.attempts,
             "message": failure.message,
             "give_up": failure.give_up,
             "payload": failure.payload,

@@ -44,6 +44,7 @@ class Claims:
         clock: Clock | None = None,
     ) -> None:
         self.held: dict[int, HeldJob] = {}
+        self._taken_at = -math.inf
         # Told of a job that is held when it is claimed again: somebody must have unlocked it.
         self.on_reclaimed: Callable[[HeldJob], None] = ignore
         self._lease = lease
@@ -144,7 +145,8 @@ class Claims:
             )
 
     def _hold(self, taken: list[HeldJob]) -> None:
-        now = time.monotonic()
+        # Always later than the last time, also by a clock that ticks rarely: see queues_to_free.
+        now = self._taken_at = max(time.monotonic(), math.nextafter(self._taken_at, math.inf))
         for each in taken:
             each.taken_at = now
             older = self.held.get(each.job.id)

@@ -232,6 +232,9 @@ class WorkerPool:
         # A server that says nothing any more is not waited for.
         await asyncio.wait([fetching], timeout=TIDY_UP_WITHIN)
         fetching.cancel()
+        # It may want to hand back what waits in it, for as long as there is no database.
+        await asyncio.wait([fetching], timeout=TIDY_UP_WITHIN / 2)
+        fetching.cancel()
         await asyncio.wait([fetching])
         self._look_at(fetching)
 

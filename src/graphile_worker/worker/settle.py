@@ -75,6 +75,8 @@ class Settler:
             return True
         refused: Exception | None = None
         while True:
+            if attempt > 0 and self._was_taken_anew(outcome.held):
+                return True
             try:
                 query = self._query(outcome, attempt > 0, refused)
                 held = await self._send(type(outcome), query)
@@ -117,8 +119,7 @@ class Settler:
                         raise
                 await asyncio.sleep(delay_after(attempt, LONGEST_PAUSE))
                 attempt += 1
-                # That try may have been heard, and this pool have taken some of them anew.
-                jobs = [held for held in jobs if self._held.get(held.job.id, held) is held]
+                jobs = [held for held in jobs if not self._was_taken_anew(held)]
 
     async def offer(self, count: int) -> None:
         """Tell others that so many jobs can be taken; whoever does not hear it finds them too."""
@@ -139,6 +140,10 @@ class Settler:
         elif kind is Failed:
             failpoint("failed")
         return written
+
+    def _was_taken_anew(self, held: HeldJob) -> bool:
+        """Was a try heard that seemed to fail, so that this pool could take the job once more?"""
+        return self._held.get(held.job.id, held) is not held
 
     def _return(self, pool_id: str, jobs: list[HeldJob], *, again: bool) -> Query[set[int]]:
         queues = queues_to_free(jobs, self._held)

@@ -198,9 +198,12 @@ class DirectSource:
         left = deque(taken)
         while left and waiting and not self._stopped:
             waiting.popleft().answer(left.popleft())
-        if left:
-            await self._hand_back(list(left))
-        self._rest(waiting, found=bool(taken))
+        try:
+            if left:
+                await self._hand_back(list(left))
+        finally:
+            # Whatever ends that: who asked must be answered, if only when all is over.
+            self._rest(waiting, found=bool(taken))
 
     def _rest(self, unserved: deque[Ask], *, found: bool) -> None:
         """Those who got nothing ask again, at once or soon, if others got some; or fall idle."""

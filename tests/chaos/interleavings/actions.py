@@ -75,6 +75,8 @@ class Action:
     ends: bool = False
     # It makes a held job give up its key, for ever.
     supersedes: bool = False
+    # It releases what others hold, and passes over what somebody has locked: the next one takes it.
+    sweeps: bool = False
     # It knows a dead pool, or a lock of more than four hours, from others.
     knows_death: bool = False
     knows_age: bool = False
@@ -218,9 +220,19 @@ STATEMENTS: dict[str, tuple[Action, ...]] = {
     "fail": (Action("fail", _fail, is_of_pool=True, is_by_id=True, ends=True),),
     "return": (Action("return", _return, is_of_pool=True, is_by_id=True, ends=True),),
     "recover": (
-        Action("recover", _recover, knows_death=True, concerns=lambda scene: scene.is_a_dead),
+        Action(
+            "recover",
+            _recover,
+            sweeps=True,
+            knows_death=True,
+            concerns=lambda scene: scene.is_a_dead,
+        ),
     ),
-    "unlock": (Action("unlock", _unlock, knows_age=True, concerns=lambda scene: scene.is_stale),),
+    "unlock": (
+        Action(
+            "unlock", _unlock, sweeps=True, knows_age=True, concerns=lambda scene: scene.is_stale
+        ),
+    ),
     "add": tuple(
         Action(f"add, {mode}", _adding(mode), supersedes=True, concerns=_is_keyed)
         for mode in (JobKeyMode.REPLACE, JobKeyMode.PRESERVE_RUN_AT, JobKeyMode.UNSAFE_DEDUPE)

@@ -187,9 +187,10 @@ class Ring:
         if case.told not in measures.repeated:
             measures.repeated.add(case.told)
             case.repeated = self._repeat(case)
-        knows_death = any(actor.action.knows_death for actor in case.actors)
-        if knows_death and measures.serial and case.told not in measures.serial:
-            self._behind.run(workers.recover_jobs([A], timedelta(0), MAX_RECOVERIES))
+        sweepers = [actor for actor in case.actors if actor.action.sweeps]
+        if sweepers and measures.serial and case.told not in measures.serial:
+            for actor in sweepers:
+                actor.action.perform(self._behind, self._part(case.scene, actor))
             case.swept_later = read_tables(self._sql)
         if any(_is_superseded(case, job_id) for job_id in case.after.jobs):
             everybody = workers.recover_jobs([A, B], timedelta(0), MAX_RECOVERIES, surely_dead=True)

@@ -48,7 +48,7 @@ class Case:
     repeated: Tables | None = None
     # After everything that is still held was taken from its holders, as from dead ones.
     swept: Tables | None = None
-    # After the next sweep of the pool that died, if the first one has left something.
+    # After the next sweep, if the first one has left something.
     swept_later: Tables | None = None
     trace: Sequence[str] = ()
 
@@ -249,7 +249,8 @@ def some_order_explains_it(case: Case) -> str | None:
     - A claim passes over what somebody has locked at this moment, and may come away with nothing,
       though it would have got a job before the other and after it. It is then as if never sent; so
       is a sweep while another one is under way.
-    - A sweep passes over such jobs too. The next one takes them: then it is as if it came last.
+    - A sweep passes over such jobs too, with their named queues. The next one takes them: then it
+      is as if it came last.
     - remove_job may say that there is no such job, if it waited for one that then lost its key to a
       new one. The tables are as if it came first.
     """

@@ -3,6 +3,7 @@
 with failures as (
   select
     failure.id,
+    failure.attempts,
     failure.message,
     failure.run_at,
     failure.delay,
@@ -10,6 +11,7 @@ with failures as (
     failure.payload
   from json_to_recordset($1::text::json) as failure (
     id bigint,
+    attempts int,
     message text,
     run_at timestamptz,
     delay bigint,
@@ -33,6 +35,13 @@ with failures as (
     -- An array beside the join, for the plan's sake: see get_jobs.
     and jobs.id = any (array(select id from failures))
     and jobs.locked_by = $2::text
+    -- Asked again ($4), an earlier try may have freed it, and this pool be in its next attempt. One
+    -- that was superseded by its key since is at its last.
+    and (
+      not $4::boolean
+      or jobs.attempts = failures.attempts
+      or jobs.attempts >= jobs.max_attempts
+    )
   returning jobs.id
 ), freed as (
   update :schema._private_job_queues as job_queues
@@ -40,7 +49,7 @@ with failures as (
       locked_at = null
   where job_queues.id = any ($3::int[])
     and job_queues.locked_by = $2::text
-    -- Asked again ($4), an earlier try may have freed it, and this pool have taken it for another job.
+    -- Likewise this pool may have taken it for another job.
     and (not $4::boolean or exists (select from failed))
 )
 select id from failed;

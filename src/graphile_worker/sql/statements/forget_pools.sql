@@ -1,9 +1,14 @@
 -- Forget pools that were swept when another lease has passed and nothing is left of them; those of
 -- which something is.
 with left_over as (
-  select distinct jobs.locked_by
+  select jobs.locked_by
   from :schema._private_jobs as jobs
   join :ext_schema.pools as pools on pools.id = jobs.locked_by
+  where pools.swept_at is not null
+  union
+  select job_queues.locked_by
+  from :schema._private_job_queues as job_queues
+  join :ext_schema.pools as pools on pools.id = job_queues.locked_by
   where pools.swept_at is not null
 ), forgotten as (
   delete from :ext_schema.pools as pools

@@ -16,6 +16,12 @@ with gone as (
   from unnest($1::text[]) as stranger (id)
   where $4::boolean
     and not exists (select from gone where gone.id = stranger.id)
+), queues as (
+  select job_queues.id
+  from :schema._private_job_queues as job_queues
+  where job_queues.locked_by = any (array(select id from owners))
+  -- One that somebody else has locked is for the next time: others must not wait for it.
+  for update skip locked
 ), taken as (
   select
     jobs.id,
@@ -32,8 +38,19 @@ with gone as (
   from :schema._private_jobs as jobs
   join owners on owners.id = jobs.locked_by
   left join :ext_schema.recoveries as recoveries on recoveries.job_id = jobs.id
-  -- One that somebody else has locked is for the next time: others must not wait for it.
+  -- A job and its named queue are released together, or neither is.
+  left join :schema._private_job_queues as job_queues
+    on job_queues.id = jobs.job_queue_id
+    and job_queues.locked_by = jobs.locked_by
+  where job_queues.id is null
+    or job_queues.id = any (array(select id from queues))
   for update of jobs skip locked
+), kept as (
+  select jobs.job_queue_id
+  from :schema._private_jobs as jobs
+  join owners on owners.id = jobs.locked_by
+  where jobs.job_queue_id is not null
+    and jobs.id <> all (array(select id from taken))
 ), judged as (
   select
     taken.id,
@@ -103,7 +120,8 @@ with gone as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,
       locked_at = null
-  where job_queues.locked_by = any (array(select id from owners))
+  where job_queues.id = any (array(select id from queues))
+    and job_queues.id <> all (array(select job_queue_id from kept))
 )
 select
   jobs.id,

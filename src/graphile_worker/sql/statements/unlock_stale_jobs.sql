@@ -1,19 +1,40 @@
 -- Release all that others than pool $2, which lives, have locked for more than four hours at time $1
--- or now; how many jobs.
-with freed as (
+-- or now; how many jobs. What somebody has in hand is for the next time: nobody waits for anybody.
+with queues as (
+  select job_queues.id, job_queues.locked_by
+  from :schema._private_job_queues as job_queues
+  where job_queues.locked_at < coalesce($1::text::timestamptz, now()) - interval '4 hours'
+    and job_queues.locked_by is distinct from $2::text
+  for update skip locked
+), taken as (
+  select jobs.id
+  from :schema._private_jobs as jobs
+  -- A job and its named queue are released together, or neither is.
+  left join :schema._private_job_queues as job_queues
+    on job_queues.id = jobs.job_queue_id
+    and job_queues.locked_by = jobs.locked_by
+  where jobs.locked_at < coalesce($1::text::timestamptz, now()) - interval '4 hours'
+    and jobs.locked_by is distinct from $2::text
+    and (job_queues.id is null or job_queues.id = any (array(select id from queues)))
+  for update of jobs skip locked
+), kept as (
+  select jobs.job_queue_id
+  from :schema._private_jobs as jobs
+  join queues on queues.id = jobs.job_queue_id and queues.locked_by = jobs.locked_by
+  where jobs.id <> all (array(select id from taken))
+), freed as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,
       locked_at = null
-  where job_queues.locked_at < coalesce($1::text::timestamptz, now()) - interval '4 hours'
-    and job_queues.locked_by is distinct from $2::text
+  where job_queues.id = any (array(select id from queues))
+    and job_queues.id <> all (array(select job_queue_id from kept))
 ), unlocked as (
   update :schema._private_jobs as jobs
   set locked_by = null,
       locked_at = null,
       -- Behind what is ready by now.
       run_at = greatest(jobs.run_at, coalesce($1::text::timestamptz, now()))
-  where jobs.locked_at < coalesce($1::text::timestamptz, now()) - interval '4 hours'
-    and jobs.locked_by is distinct from $2::text
+  where jobs.id = any (array(select id from taken))
   returning jobs.id
 )
 select count(*) from unlocked;

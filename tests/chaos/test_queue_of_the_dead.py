@@ -1,0 +1,33 @@
+"""A sweep leaves the named queue of a job locked that it could not take."""
+
+from datetime import timedelta
+
+from graphile_worker.sql.workers import recover_jobs, register_pool
+from tests.chaos.laboratory.audit import install_audit, read_audit
+from tests.chaos.laboratory.checker import check
+from tests.support.pools import pool_on
+
+
+def test_a_queue_stays_locked_while_a_job_of_it_is_held_by_a_silent_pool(database, sql):
+    install_audit(database.dsn, database.schema)
+    for _ in range(2):
+        sql.run("select :schema.add_job('task', queue_name => 'q')")
+    with pool_on(database) as dead:
+        heir = dead.named("heir")
+        dead.connection.run(register_pool(dead.id, timedelta(0), {}))
+        held = dead.take_one()
+        in_the_way = sql.another()
+        in_the_way.run("begin")
+        in_the_way.run("select from :schema._private_jobs where id = $1 for update", held.job.id)
+
+        sweep = recover_jobs([dead.id], timedelta(0), 3, surely_dead=True)
+        assert dead.connection.run(sweep) == []
+        assert heir.take() == []
+        in_the_way.close()
+
+        # The next one takes both.
+        assert len(dead.connection.run(sweep)) == 1
+        assert len(heir.take()) == 1
+
+    report = check(read_audit(database.dsn, database.schema))
+    assert report.broken <= {"I7"}, "\n".join(report.lines())
