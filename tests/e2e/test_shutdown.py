@@ -19,16 +19,13 @@ from tests.support.cluster import Cluster
 from tests.support.processes import READY, Program, Programs, eventually
 from tests.support.sql import Sql
 
-# The command with options that it has no flags for, as their defaults are too long for a test.
+# The command with other deadlines, as its own are too long for a test.
 COMMAND = """
-    from datetime import timedelta
-    from functools import partial
+    import os
 
-    from graphile_worker import WorkerOptions
-    from graphile_worker.cli.commands import run
     from graphile_worker.cli.main import main
 
-    run.WorkerOptions = partial(WorkerOptions, **OPTIONS)
+    os.environ.update(VARIABLES)
 
     main()
 """
@@ -866,11 +863,11 @@ def assert_well_left(sql: Sql, there: set[int]) -> None:
 
 def command_with(**options: float | None) -> str:
     """A program that is the command, with these options; durations in seconds."""
-    given = ", ".join(
-        f"{name}=None" if value is None else f"{name}=timedelta(seconds={value})"
+    variables = {
+        f"GRAPHILE_WORKER_{name.upper()}": "off" if value is None else f"{value * 1000:.0f}ms"
         for name, value in options.items()
-    )
-    return COMMAND.replace("**OPTIONS", given)
+    }
+    return COMMAND.replace("VARIABLES", repr(variables))
 
 
 def add(

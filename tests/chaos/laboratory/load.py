@@ -95,6 +95,8 @@ class Enqueuer:
     """One client; when the database did not answer, it begins with a new connection."""
 
     journal: Journal
+    # How far the log of the server has come; None where that does not matter.
+    position: Callable[[], float | None]
 
     def __init__(self, name: str, dsn: str, schema: str) -> None:
         self._name = name
@@ -102,6 +104,7 @@ class Enqueuer:
         self._schema = schema
         self._calls = 0
         self._client: sync.Client | None = None
+        self.position = lambda: None
 
     def add(self, specs: list[JobSpec]) -> bool:
         """Add them in one call; False if nobody can know whether that was done."""
@@ -109,10 +112,19 @@ class Enqueuer:
         call = f"{self._name}:{self._calls}"
         tokens = tuple(f"{call}:{at}" for at in range(len(specs)))
         key, mode = specs[0].job_key, str(specs[0].job_key_mode or "replace")
-        began = Add("invoke", call, time.time(), tokens=tokens, key=key, key_mode=mode)
+        began = Add(
+            "invoke",
+            call,
+            time.time(),
+            tokens=tokens,
+            key=key,
+            key_mode=mode,
+            position=self.position(),
+        )
         self.journal.note(began)
         step, job_ids = self._added([_marked(*each) for each in zip(specs, tokens, strict=True)])
-        self.journal.note(replace(began, step=step, at=time.time(), job_ids=job_ids))
+        ended = replace(began, step=step, at=time.time(), job_ids=job_ids)
+        self.journal.note(replace(ended, position=self.position()))
         return step != "info"
 
     def close(self) -> None:
