@@ -38,7 +38,7 @@ for line in sys.stdin:
             old.settimeout(20)
             print(said(lambda: old.recv(1)), flush=True)
         case "connect":
-            made = said(lambda: socket.create_connection(address, timeout=1))
+            made = said(lambda: socket.create_connection(address, timeout=2))
             print(made if isinstance(made, str) else "connected", flush=True)
 """
 

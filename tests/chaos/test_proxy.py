@@ -68,10 +68,11 @@ class Site:
             "where datname = current_database() and pid <> pg_backend_pid()"
         ).rowcount
 
-    def is_asleep(self) -> bool:
-        """The server carries out a request that takes long."""
-        rows = self._direct.execute("select from pg_stat_activity where wait_event = 'PgSleep'")
-        return rows.rowcount > 0
+    def wait_until_asleep(self, connection: psycopg.Connection) -> None:
+        """Until the server carries out a request of this connection that takes long."""
+        asleep = "select from pg_stat_activity where wait_event = 'PgSleep' and pid = %s"
+        backend = connection.info.backend_pid
+        eventually(lambda: self._direct.execute(asleep, [backend]).rowcount, "it is asked")
 
     def close(self) -> None:
         self._direct.close()
@@ -182,15 +183,15 @@ def test_what_passes_arrives_in_both_directions(site):
 
 def test_a_delay_counts_each_way(site):
     with site.connect() as connection:
-        site.proxy.mode = Delay(0.1)
+        site.proxy.mode = Delay(0.5)
         began = time.monotonic()
         connection.execute("select 1")
-        assert 0.2 <= time.monotonic() - began < 1
+        assert time.monotonic() - began >= 1
 
         site.proxy.heal()
         began = time.monotonic()
         connection.execute("select 1")
-        assert time.monotonic() - began < 0.2
+        assert time.monotonic() - began < 1
 
 
 def test_a_thin_line_lets_so_many_bytes_through_in_a_second(site):
@@ -199,7 +200,7 @@ def test_a_thin_line_lets_so_many_bytes_through_in_a_second(site):
         began = time.monotonic()
         answer = connection.execute("select repeat('x', 50000)").fetchone()
         assert len(answer[0]) == 50_000
-        assert 0.4 <= time.monotonic() - began < 2
+        assert time.monotonic() - began >= 0.5
 
 
 def test_what_stood_still_arrives_once_it_moves_again(site):
@@ -292,7 +293,7 @@ def test_a_reset_is_a_reset_for_those_that_are_and_those_that_come(site):
     connection = site.connect()
     asking = Asking(connection, b"select pg_sleep(20)")
     plain = socket.create_connection(("127.0.0.1", site.proxy.port))
-    eventually(site.is_asleep, "it is asked")
+    site.wait_until_asleep(connection)
     eventually(lambda: len(site.proxy.connections) == 2, "both are there")
 
     site.proxy.mode = Reset()
@@ -414,7 +415,7 @@ def test_a_predicate_chooses_by_the_name_of_the_program(site):
 def test_a_cancel_goes_the_way_of_the_connection_that_it_is_about(site):
     with site.connect("ill") as ill:
         asking = Asking(ill, b"select pg_sleep(20)")
-        eventually(site.is_asleep, "it is asked")
+        site.wait_until_asleep(ill)
         site.proxy.put(Blackhole(), lambda each: each.application_name == "ill")
         with pytest.raises(psycopg.Error):
             ill.cancel_safe(timeout=SILENCE)
@@ -423,7 +424,7 @@ def test_a_cancel_goes_the_way_of_the_connection_that_it_is_about(site):
 
     with site.connect("well") as well:
         asking = Asking(well, b"select pg_sleep(20)")
-        eventually(site.is_asleep, "it is asked")
+        site.wait_until_asleep(well)
         well.cancel_safe()
         asking.end()
         assert isinstance(asking.error, psycopg.errors.QueryCanceled)
