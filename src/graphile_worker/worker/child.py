@@ -48,8 +48,7 @@ def main(number: int) -> None:
     line = socket.socket(fileno=number)
     # It is for this process, not for what tasks may start.
     line.set_inheritable(False)
-    # What ends an interpreter at once is said all the same.
-    faulthandler.enable()
+    _tell_of_crashes()
     _set_up(messages.receive(line))
     requests: SimpleQueue[Message] = SimpleQueue()
     threading.Thread(target=_listen, args=(line, requests), daemon=True).start()
@@ -61,6 +60,15 @@ def main(number: int) -> None:
             os._exit(0)
         sys.stdout.flush()
         line.sendall(messages.packed(answer | _state(answer)))
+
+
+def _tell_of_crashes() -> None:
+    """What ends an interpreter at once is said all the same: where the task stood."""
+    if sys.version_info >= (3, 14):
+        # Without the stack of C, which would be most of the last words.
+        faulthandler.enable(c_stack=False)
+    else:
+        faulthandler.enable()
 
 
 def _set_up(given: Message) -> None:
