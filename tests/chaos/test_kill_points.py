@@ -356,8 +356,9 @@ class Stage:
             self._see_die(doomed)
             left = self._look_at_what_is_left()
             heir = self._start("heir")
+            # Before that it does not hear signals; and there may be nothing left to do.
+            heir.hear("ready", PATIENCE)
             if self._scene.is_empty:
-                heir.hear("ready", PATIENCE)
                 self._add_jobs()
             self._wait_until_done(owed)
             assert heir.is_running, "the heir ended by itself"

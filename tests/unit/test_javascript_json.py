@@ -109,8 +109,13 @@ def test_what_is_read_is_written_as_javascript_writes_it(figure):
     theirs = by_javascript(texts)
 
     ours = [stringify(json.loads(text)) for text in texts]
+    differ = [at for at in range(len(texts)) if ours[at] != theirs[at]]
     assert len(texts) >= 2_000
-    assert [*zip(texts, ours, strict=True)] == [*zip(texts, theirs, strict=True)]
+    # A JavaScript that has read thousands of other objects may leave out a key: one that has read
+    # nothing else decides.
+    assert len(differ) <= 3
+    for at in differ:
+        assert (texts[at], ours[at]) == (texts[at], *by_javascript([texts[at]]))
     figure(f"{len(texts)} JSON texts are written as Node writes them")
 
 
