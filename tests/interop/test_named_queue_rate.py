@@ -14,7 +14,7 @@ from tests.interop.test_mixed_fleet import PROGRAMS
 from tests.support.tools import MODULES, NODE
 
 JOBS = 2000
-ROUNDS = 5
+ROUNDS = 9
 
 
 @pytest.fixture
