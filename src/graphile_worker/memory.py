@@ -4,6 +4,8 @@ import os
 import subprocess
 from pathlib import Path
 
+MEGABYTE = 1024 * 1024
+
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 
 

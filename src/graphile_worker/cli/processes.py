@@ -14,7 +14,7 @@ from graphile_worker.cli.health import health_server
 from graphile_worker.cli.line import kill_word, stop_word
 from graphile_worker.cli.shift import Shift
 from graphile_worker.cli.watching import Watcher
-from graphile_worker.memory import resident_bytes
+from graphile_worker.memory import MEGABYTE, resident_bytes
 from graphile_worker.worker.signals import heard_by
 
 # Seconds between two looks at the memory of children.
@@ -24,8 +24,6 @@ LOOK_EVERY = 1.0
 # and more than one takes that is cut short.
 STOP_WITHIN = 35.0
 KILL_WITHIN = 10.0
-
-MEGABYTE = 1024 * 1024
 
 logger = logging.getLogger("graphile_worker")
 

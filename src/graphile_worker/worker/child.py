@@ -17,7 +17,7 @@ from typing import Any
 
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.jobs import Job
-from graphile_worker.memory import resident_bytes
+from graphile_worker.memory import MEGABYTE, resident_bytes
 from graphile_worker.retries import Discard, PartialFailure, Retry, Snooze
 from graphile_worker.tasks import Task
 from graphile_worker.tasks.importing import Location
@@ -26,8 +26,6 @@ from graphile_worker.worker import messages
 from graphile_worker.worker.messages import Message
 from graphile_worker.worker.results import NO_ERRORS, errors_of, refuse_unrun, settled
 from graphile_worker.worker.retrying import next_attempt
-
-MEGABYTE = 1024 * 1024
 
 _is_child = False
 

@@ -12,14 +12,13 @@ from dataclasses import asdict
 
 from graphile_worker.errors import TaskProcessDied
 from graphile_worker.jobs import Job
+from graphile_worker.memory import MEGABYTE
 from graphile_worker.options import TaskProcessOptions
 from graphile_worker.pipes import Ends, chunks
 from graphile_worker.process_group import ProcessGroup
 from graphile_worker.tasks.importing import Location
 from graphile_worker.worker.messages import Message, job_fields, packed, read_message
 from graphile_worker.worker.output import Output
-
-MEGABYTE = 1024 * 1024
 
 # Seconds that what a process said last may take to arrive, and that its end may take.
 LAST_WORDS_WITHIN = 1.0

@@ -22,6 +22,16 @@ with gone as (
   where job_queues.locked_by = any (array(select id from owners))
   -- One that somebody else has locked is for the next time: others must not wait for it.
   for update skip locked
+), busy_queues as (
+  select job_queues.id
+  from :schema._private_job_queues as job_queues
+  where job_queues.locked_by = any (array(select id from owners))
+    and job_queues.id <> all (array(select id from queues))
+), held as materialized (
+  -- The one look at the whole table.
+  select jobs.id, jobs.job_queue_id
+  from :schema._private_jobs as jobs
+  join owners on owners.id = jobs.locked_by
 ), taken as (
   select
     jobs.id,
@@ -38,19 +48,18 @@ with gone as (
   from :schema._private_jobs as jobs
   join owners on owners.id = jobs.locked_by
   left join :ext_schema.recoveries as recoveries on recoveries.job_id = jobs.id
-  -- A job and its named queue are released together, or neither is.
-  left join :schema._private_job_queues as job_queues
-    on job_queues.id = jobs.job_queue_id
-    and job_queues.locked_by = jobs.locked_by
-  where job_queues.id is null
-    or job_queues.id = any (array(select id from queues))
+  where jobs.id = any (array(select id from held))
+    -- A job and its named queue are released together, or neither is.
+    and (
+      jobs.job_queue_id is null
+      or jobs.job_queue_id <> all (array(select id from busy_queues))
+    )
   for update of jobs skip locked
 ), kept as (
-  select jobs.job_queue_id
-  from :schema._private_jobs as jobs
-  join owners on owners.id = jobs.locked_by
-  where jobs.job_queue_id is not null
-    and jobs.id <> all (array(select id from taken))
+  select held.job_queue_id
+  from held
+  where held.job_queue_id is not null
+    and held.id <> all (array(select id from taken))
 ), judged as (
   select
     taken.id,
