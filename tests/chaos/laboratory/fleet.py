@@ -149,9 +149,6 @@ class Fleet:
                 life.process.wait()
         return bad
 
-    def log(self, name: str) -> Path:
-        return self._around.folder / f"{name}.log"
-
     def _end(self, place: int, number: signal.Signals) -> Life:
         life = self._places[place]
         assert life is not None

@@ -17,7 +17,7 @@ from tests.chaos.laboratory.audit import install_audit, read_audit
 from tests.chaos.laboratory.checker import Run, check
 from tests.chaos.laboratory.faults import Injector
 from tests.chaos.laboratory.fleet import Fleet, NodeFleet, Surroundings
-from tests.chaos.laboratory.history import Fault, History, Journal
+from tests.chaos.laboratory.history import History, Journal
 from tests.chaos.laboratory.load import Load, Plan
 from tests.chaos.laboratory.report import Report
 from tests.chaos.laboratory.scenarios import Scenario, schedule
@@ -111,8 +111,7 @@ class Laboratory:
         with sync.Client(self._direct, schema=SCHEMA) as client:
             client.migrate()
         install_audit(self._direct, SCHEMA)
-        ports = [server.port for server in self._servers._servers]
-        self._proxies = [self._stack.enter_context(Proxy(port)) for port in ports]
+        self._proxies = [self._stack.enter_context(Proxy(port)) for port in self._servers.ports]
         around = self._around = self._surroundings()
         self._fleet = Fleet(around, self._scenario.processes, random.Random(self._scenario.seed))
         self._nodes = NodeFleet(self._for_node(around), self._scenario.node_workers)
@@ -251,7 +250,3 @@ class Laboratory:
         first = (min(known) // MINUTE + 1) * MINUTE
         last = time.time() // MINUTE * MINUTE
         return [first + MINUTE * number for number in range(int((last - first) // MINUTE) + 1)]
-
-
-def faults_of(outcome: Outcome, kind: str) -> list[Fault]:
-    return [fault for fault in outcome.history.faults if fault.kind == kind]

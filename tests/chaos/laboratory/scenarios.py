@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 
 from tests.chaos.laboratory.load import Draw, drawn, paid
 
-# Faults of which only one can be at a time, as there is one server.
-OF_THE_SERVER = ("crash", "restart", "promotion")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:

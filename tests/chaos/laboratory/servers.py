@@ -185,11 +185,16 @@ class Primary:
             for server in self._servers:
                 stack.callback(server.stop)
 
+    @property
+    def ports(self) -> list[int]:
+        """Those of all its servers, whichever is the primary."""
+        return [server.port for server in self._servers]
+
     def dsn(
         self, database: str = "postgres", ports: Sequence[int] | None = None, **more: str
     ) -> str:
         """The same for the whole run; other `ports` are those of proxies before the servers."""
-        ports = ports or [server.port for server in self._servers]
+        ports = ports or self.ports
         return make_conninfo(
             host=",".join("127.0.0.1" for _ in ports),
             port=",".join(map(str, ports)),
@@ -201,7 +206,7 @@ class Primary:
 
     def url(self, database: str = "postgres", ports: Sequence[int] | None = None) -> str:
         """As `dsn`, for who takes addresses only."""
-        ports = ports or [server.port for server in self._servers]
+        ports = ports or self.ports
         hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
         return f"postgres://postgres@{hosts}/{database}?target_session_attrs=read-write"
 
