@@ -281,8 +281,9 @@ async def test_a_keyed_job_can_be_replaced_a_moment_after_it_was_fetched(
     await behind.fetched(1)
     await until(lambda: behind.returned() == {1})
 
-    await client.add_job("waits", {"n": 2}, job_key="k")
-    assert sql.value("select count(*)::int from :schema._private_jobs where priority <> 1") == 1
+    await client.add_job("waits", {"n": 2}, priority=2, job_key="k")
+    # Of those with its priority; endings of the tiny ones may still be under way.
+    assert sql.value("select count(*)::int from :schema._private_jobs where priority = 2") == 1
     gate.open()
 
     await until(lambda: behind.ran)
