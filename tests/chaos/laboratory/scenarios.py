@@ -89,7 +89,7 @@ def long(seed: int) -> Scenario:
         "crash": 31,
         "promotion": 10,
     }
-    return Scenario(name="long", seed=seed, jobs=200_000, rate=85, processes=8, faults=faults)
+    return Scenario(name="long", seed=seed, jobs=200_000, rate=100, processes=8, faults=faults)
 
 
 def mixed(seed: int) -> Scenario:
