@@ -13,7 +13,8 @@ from tests.chaos.laboratory.fleet import Fleet
 from tests.chaos.laboratory.history import Fault, Journal
 from tests.chaos.laboratory.load import ENQUEUERS
 from tests.chaos.laboratory.scenarios import Moment, Scenario
-from tests.chaos.laboratory.servers import Pair, Primary
+from tests.chaos.laboratory.servers import DATABASE, SCHEMA, Pair, Primary
+from tests.chaos.laboratory.versions import ROOT, SOURCE, migrate
 from tests.support.proxy import Blackhole, CutAfterRequest, Mode, OneWay, Proxy, named
 
 logger = logging.getLogger("laboratory")
@@ -86,6 +87,15 @@ class Injector:
     def _term(self, rng: random.Random) -> str:
         place = self._place(rng)
         return "" if place is None else self._fleet.replace(place)
+
+    def _upgrade(self, rng: random.Random) -> str:
+        """One worker of the older version makes room for one of this, whose schema comes first."""
+        source = ROOT / SOURCE
+        behind = self._fleet.behind(source)
+        if not behind:
+            return ""
+        migrate(self._servers.dsn(DATABASE), SCHEMA, source)
+        return self._fleet.upgrade(rng.choice(behind), source)
 
     def _place(self, rng: random.Random) -> int | None:
         """One that runs; if none does, soon one will."""

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.chaos.laboratory.versions import ROOT, SOURCE
 from tests.support.node import node_command
 from tests.support.processes import OURS
 
-ROOT = Path(__file__).parents[3]
 APP = "tests.chaos.laboratory.tasks:app"
 
 # How workers differ from each other; one is drawn for each life.
@@ -37,6 +37,8 @@ class Life:
     name: str
     process: subprocess.Popen[bytes]
     born: float
+    # Where the library lies that it runs.
+    source: Path
     # Of its end, as we meant it; a process that ends without is a fact of its own.
     expected: bool = False
     frozen: bool = False
@@ -56,6 +58,8 @@ class Surroundings:
     threshold: float
     crontab: Path | None = None
     more: Mapping[str, str] = field(default_factory=dict)
+    # The version with which a run begins.
+    source: Path = ROOT / SOURCE
 
 
 class Fleet:
@@ -66,6 +70,7 @@ class Fleet:
         self._rng = rng
         self._numbers = [0] * size
         self._places: list[Life | None] = [None] * size
+        self._sources = [around.source] * size
         self._lock = threading.Lock()
         self.lives: list[Life] = []
         self.failed_starts = 0
@@ -111,6 +116,20 @@ class Fleet:
         life = self._end(place, signal.SIGTERM)
         self._start(place)
         return life.name
+
+    def upgrade(self, place: int, source: Path) -> str:
+        """As `replace`, by another version, which this place keeps."""
+        self._sources[place] = source
+        return self.replace(place)
+
+    def behind(self, source: Path) -> list[int]:
+        """Places that have another version."""
+        return [place for place, each in enumerate(self._sources) if each != source]
+
+    def versions(self, source: Path) -> tuple[int, int]:
+        """How many processes ran another version, and how many this one."""
+        ours = sum(life.source == source for life in self.lives)
+        return len(self.lives) - ours, ours
 
     def look(self) -> list[str]:
         """Names of processes that ended though nobody meant them to; others take their places.
@@ -160,17 +179,19 @@ class Fleet:
         with self._lock:
             self._numbers[place] += 1
             name = f"py-{place}-{self._numbers[place]}"
-            life = Life(name, self._spawn(name), time.time())
+            source = self._sources[place]
+            life = Life(name, self._spawn(name, source), time.time(), source)
             self._places[place] = life
             self.lives.append(life)
 
-    def _spawn(self, name: str) -> subprocess.Popen[bytes]:
+    def _spawn(self, name: str, source: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "graphile_worker", "--app", APP]
         command += ["--recovery-threshold", str(int(self._around.threshold * 1000))]
         if self._around.crontab is not None:
             command += ["--crontab", str(self._around.crontab)]
         command += ["-j", str(self._rng.choice((1, 4, 10)))]
-        return spawn(command, name, self._around, self._rng.choice(WAYS))
+        ways = {**self._rng.choice(WAYS), "PYTHONPATH": str(source)}
+        return spawn(command, name, self._around, ways)
 
 
 class NodeFleet:
@@ -190,7 +211,8 @@ class NodeFleet:
         for _ in range(self._size - len(running)):
             name = f"node-{len(self.lives) + 1}"
             command = node_command("0.18", self._around.dsn, "-j", "4", schema=self._around.schema)
-            self.lives.append(Life(name, spawn(command, name, self._around, {}), time.time()))
+            process = spawn(command, name, self._around, {})
+            self.lives.append(Life(name, process, time.time(), self._around.source))
         return ended
 
     def stop(self) -> None:

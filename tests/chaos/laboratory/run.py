@@ -12,7 +12,6 @@ from typing import Any
 
 import psycopg
 
-from graphile_worker import sync
 from tests.chaos.laboratory.audit import install_audit, read_audit
 from tests.chaos.laboratory.checker import Run, check
 from tests.chaos.laboratory.faults import Injector
@@ -21,11 +20,10 @@ from tests.chaos.laboratory.history import History, Journal
 from tests.chaos.laboratory.load import Load, Plan
 from tests.chaos.laboratory.report import Report
 from tests.chaos.laboratory.scenarios import Scenario, schedule
-from tests.chaos.laboratory.servers import Pair, Primary
+from tests.chaos.laboratory.servers import DATABASE, SCHEMA, Pair, Primary
+from tests.chaos.laboratory.versions import ROOT, SOURCE, migrate, unpack
 from tests.support.proxy import Proxy
 
-DATABASE = "laboratory"
-SCHEMA = "graphile_worker"
 CRONTAB = "* * * * * tick ?id=every-minute&fill=10m\n"
 MINUTE = 60.0
 
@@ -54,6 +52,8 @@ class Outcome:
     exits: list[str]
     slow_to_stop: list[str]
     failed_starts: int
+    # Processes that ran the older version, and those that ran this one.
+    versions: tuple[int, int]
 
     def lines(self) -> list[str]:
         faults = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
@@ -62,6 +62,7 @@ class Outcome:
             f"{self.acknowledged} jobs acknowledged in {self.seconds:.0f} s, "
             f"{self.scenario.processes} processes, {len(self.history.changes)} changes",
             f"faults: {sum(self.faults.values())} ({faults})",
+            *self._versions(),
             *self.report.lines(),
         ]
 
@@ -73,6 +74,7 @@ class Outcome:
             "seconds": round(self.seconds),
             "processes": self.scenario.processes,
             "node_workers": self.scenario.node_workers,
+            "versions": self._versions(),
             "threshold": self.scenario.threshold,
             "changes": len(self.history.changes),
             "faults": self.faults,
@@ -81,6 +83,12 @@ class Outcome:
             "failed_starts": self.failed_starts,
             "report": self.report.to_json(),
         }
+
+    def _versions(self) -> list[str]:
+        if self.scenario.upgrade_from is None:
+            return []
+        older, ours = self.versions
+        return [f"processes: {older} of {self.scenario.upgrade_from}, then {ours} of this version"]
 
 
 def run_scenario(scenario: Scenario, folder: Path, major: int = 18) -> Outcome:
@@ -108,8 +116,8 @@ class Laboratory:
             self._servers.synchronize()
         self._servers.create_database(DATABASE)
         self._direct = self._servers.dsn(DATABASE)
-        with sync.Client(self._direct, schema=SCHEMA) as client:
-            client.migrate()
+        self._source = self._version()
+        migrate(self._direct, SCHEMA, self._source)
         install_audit(self._direct, SCHEMA)
         self._proxies = [self._stack.enter_context(Proxy(port)) for port in self._servers.ports]
         around = self._around = self._surroundings()
@@ -153,6 +161,7 @@ class Laboratory:
             exits=self._exits,
             slow_to_stop=slow,
             failed_starts=self._fleet.failed_starts,
+            versions=self._fleet.versions(ROOT / SOURCE),
         )
 
     # How it goes
@@ -220,7 +229,13 @@ class Laboratory:
             threshold=self._scenario.threshold,
             crontab=crontab,
             more=self._scenario.more,
+            source=self._source,
         )
+
+    def _version(self) -> Path:
+        """The one that is there first."""
+        commit = self._scenario.upgrade_from
+        return unpack(commit, self._folder / "older") if commit else ROOT / SOURCE
 
     def _for_node(self, around: Surroundings) -> Surroundings:
         # The reference's driver knows one host.

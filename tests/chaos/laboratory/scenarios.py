@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tests.chaos.laboratory.load import Draw, drawn, paid
+from tests.chaos.laboratory.versions import before_the_last_migration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,8 @@ class Scenario:
     faults: Mapping[str, int]
     draw: Draw = drawn
     node_workers: int = 0
+    # The commit whose workers are there first, and are replaced one by one.
+    upgrade_from: str | None = None
     # Seconds after which a silent worker counts as dead.
     threshold: float = 2.0
     with_cron: bool = True
@@ -122,4 +125,19 @@ def transactional(seed: int) -> Scenario:
     )
 
 
-SCENARIOS = {each.__name__: each for each in (smoke, long, mixed, transactional)}
+def upgrade(seed: int) -> Scenario:
+    """Workers of an older version are replaced one by one, and the schema is migrated."""
+    faults = {"upgrade": 6, "sigkill": 12, "backend": 6}
+    return Scenario(
+        name="upgrade",
+        seed=seed,
+        jobs=6_000,
+        rate=80,
+        processes=6,
+        faults=faults,
+        with_cron=False,
+        upgrade_from=before_the_last_migration(),
+    )
+
+
+SCENARIOS = {each.__name__: each for each in (smoke, long, mixed, transactional, upgrade)}

@@ -44,6 +44,10 @@ PORTS = range(20_000, 32_000)
 
 STANDBY = "standby"
 
+# Where the jobs of a run lie.
+DATABASE = "laboratory"
+SCHEMA = "graphile_worker"
+
 
 @dataclass(frozen=True)
 class Position:
