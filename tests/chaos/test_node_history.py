@@ -13,12 +13,10 @@ import pytest
 from graphile_worker import JobSpec, sync
 from tests.chaos.laboratory.audit import install_audit, read_audit
 from tests.chaos.laboratory.checker import Run, check
+from tests.chaos.laboratory.fleet import node_worker
 from tests.chaos.laboratory.report import Report
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
-from tests.support.tools import MODULES, NODE
-
-HISTORY = Path(__file__).parent / "programs" / "history.js"
 
 # Whoever deletes a job while this is there loses its connection. What it writes is undone then, but
 # for what it takes from a sequence.
@@ -72,8 +70,7 @@ class Fleet:
 
     def _launch(self, name: str) -> Program:
         journal = self._programs.folder / f"{name}.jsonl"
-        command = [str(NODE), str(HISTORY), str(MODULES / "gw018"), self._database.url]
-        command += [self._database.schema, "4", self._mode, str(journal)]
+        command = node_worker(self._database.url, self._database.schema, self._mode, journal)
         return self._programs.start(command, {"PGAPPNAME": name, "NO_LOG_SUCCESS": "1"})
 
     def settle(self) -> None:

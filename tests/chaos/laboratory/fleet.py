@@ -12,10 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.laboratory.versions import ROOT, SOURCE
-from tests.support.node import node_command
 from tests.support.processes import OURS
+from tests.support.tools import MODULES, NODE
 
 APP = "tests.chaos.laboratory.tasks:app"
+NODE_WORKER = ROOT / "tests/chaos/programs/history.js"
+
+# Seconds without a job, while there are many, after which a worker of the reference hangs.
+HANGING = 15.0
 
 # How workers differ from each other; one is drawn for each life.
 WAYS: tuple[Mapping[str, str], ...] = (
@@ -195,35 +199,61 @@ class Fleet:
 
 
 class NodeFleet:
-    """A few workers of the reference beside ours, started again when they end by themselves."""
+    """A few workers of the reference beside ours; those that end or stand still are replaced."""
 
     def __init__(self, around: Surroundings, size: int) -> None:
         self._around = around
         self._size = size
-        self.lives: list[Life] = []
+        self._living: list[Life] = []
+        # How they ended, one line for each.
+        self.ends: list[str] = []
 
-    def look(self) -> list[str]:
-        """Start those that are missing; the names of those that had ended."""
-        running = [life for life in self.lives if life.is_running]
-        ended = [life.name for life in self.lives if not life.is_running and not life.expected]
-        for life in self.lives:
-            life.expected = life.expected or not life.is_running
-        for _ in range(self._size - len(running)):
-            name = f"node-{len(self.lives) + 1}"
-            command = node_command("0.18", self._around.dsn, "-j", "4", schema=self._around.schema)
-            process = spawn(command, name, self._around, {})
-            self.lives.append(Life(name, process, time.time(), self._around.source))
-        return ended
+    def look(self) -> None:
+        """Start others for those that have ended, or have not begun a job for long."""
+        for life in list(self._living):
+            if not life.is_running:
+                self._bury(life, f"exit code {life.process.wait()}")
+            elif time.time() - self._last_heard(life) > HANGING:
+                life.process.kill()
+                life.process.wait()
+                self._bury(life, "hanging")
+        while len(self._living) < self._size:
+            self._living.append(self._start())
 
     def stop(self) -> None:
-        for life in self.lives:
-            if life.is_running:
-                life.process.terminate()
-                try:
-                    life.process.wait(15)
-                except subprocess.TimeoutExpired:
-                    life.process.kill()
-                    life.process.wait()
+        for life in self._living:
+            life.process.terminate()
+            try:
+                life.process.wait(15)
+            except subprocess.TimeoutExpired:
+                life.process.kill()
+                life.process.wait()
+
+    def _start(self) -> Life:
+        started = len(self.ends) + len(self._living) + 1
+        name = f"node-{started}"
+        # Its ends are written one by one or together, by turns.
+        mode = "batched" if started % 2 else "defaults"
+        command = node_worker(self._around.dsn, self._around.schema, mode, self._journal(name))
+        process = spawn(command, name, self._around, {})
+        return Life(name, process, time.time(), self._around.source)
+
+    def _bury(self, life: Life, how: str) -> None:
+        self._living.remove(life)
+        self.ends.append(f"{life.name}: {how}")
+
+    def _last_heard(self, life: Life) -> float:
+        journal = self._journal(life.name)
+        return max(life.born, journal.stat().st_mtime if journal.exists() else 0.0)
+
+    def _journal(self, name: str) -> Path:
+        return self._around.folder / f"{name}.jsonl"
+
+
+def node_worker(url: str, schema: str, mode: str, journal: Path) -> list[str]:
+    """The command of a worker of the reference that notes what it runs."""
+    package = str(MODULES / "gw018")
+    return [str(NODE), str(NODE_WORKER), package, url, schema, "4", mode, str(journal)]
 
 
 def spawn(

@@ -54,6 +54,8 @@ class Outcome:
     failed_starts: int
     # Processes that ran the older version, and those that ran this one.
     versions: tuple[int, int]
+    # How workers of the reference ended before they were asked to.
+    node_ends: list[str]
 
     def lines(self) -> list[str]:
         faults = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
@@ -75,6 +77,7 @@ class Outcome:
             "processes": self.scenario.processes,
             "node_workers": self.scenario.node_workers,
             "versions": self._versions(),
+            "node_ends": self.node_ends,
             "threshold": self.scenario.threshold,
             "changes": len(self.history.changes),
             "faults": self.faults,
@@ -108,6 +111,7 @@ class Laboratory:
         self._servers = kind(major, settings)
         self._stack = ExitStack()
         self._watching = threading.Event()
+        self._all_added = threading.Event()
         self._exits: list[str] = []
 
     def __enter__(self) -> "Laboratory":
@@ -142,6 +146,7 @@ class Laboratory:
             while not load.is_done and time.monotonic() < load_ends:
                 time.sleep(0.1)
             load.stop()
+            self._all_added.set()
             injector.join()
             self._heal()
             healed_at = time.time()
@@ -162,6 +167,7 @@ class Laboratory:
             slow_to_stop=slow,
             failed_starts=self._fleet.failed_starts,
             versions=self._fleet.versions(ROOT / SOURCE),
+            node_ends=self._nodes.ends,
         )
 
     # How it goes
@@ -186,7 +192,9 @@ class Laboratory:
     def _watch(self) -> None:
         while not self._watching.wait(0.3):
             self._exits += self._fleet.look()
-            self._nodes.look()
+            # Later they are idle, which is not to be told from hanging.
+            if not self._all_added.is_set():
+                self._nodes.look()
 
     def _heal(self) -> None:
         for proxy in self._proxies:

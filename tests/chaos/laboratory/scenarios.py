@@ -97,12 +97,19 @@ def long(seed: int) -> Scenario:
 
 def mixed(seed: int) -> Scenario:
     """Two workers of the reference among ours."""
-    faults = {"sigkill": 60, "zombie": 10, "backend": 40, "partition": 10, "cut": 10, "crash": 5}
+    faults = {
+        "sigkill": 150,
+        "zombie": 25,
+        "backend": 100,
+        "partition": 25,
+        "cut": 25,
+        "crash": 12,
+    }
     return Scenario(
         name="mixed",
         seed=seed,
-        jobs=20_000,
-        rate=60,
+        jobs=60_000,
+        rate=80,
         processes=6,
         faults=faults,
         node_workers=2,

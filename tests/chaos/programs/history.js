@@ -21,8 +21,15 @@ const note = (step, job) => {
 
 const work = async (payload, { job }) => {
   note("start", job);
-  await new Promise((resolve) => setTimeout(resolve, payload.ms));
+  await new Promise((resolve) => setTimeout(resolve, payload.ms ?? (payload.seconds ?? 0) * 1000));
   note("end", job);
+};
+
+// Fails so many times.
+const stumble = async (payload, { job }) => {
+  note("start", job);
+  note("end", job);
+  if (job.attempts <= (payload.times ?? 1)) throw new Error(`attempt ${job.attempts} fails`);
 };
 
 const worker = mode === "batched" ? { completeJobBatchDelay: 0, failJobBatchDelay: 0 } : {};
@@ -32,7 +39,7 @@ const worker = mode === "batched" ? { completeJobBatchDelay: 0, failJobBatchDela
     connectionString,
     schema,
     concurrency: Number(concurrency),
-    taskList: { work },
+    taskList: { work, work_in_thread: work, stumble },
     preset: { worker },
   });
   console.log("ready");
