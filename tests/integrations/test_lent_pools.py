@@ -206,6 +206,22 @@ async def test_what_was_lent_stays_open(source: str, ending: str, database: Test
         assert (await done(client.add_job("task"))).task_identifier == "task"
 
 
+@every_source
+async def test_a_connection_that_takes_no_writes_is_not_used_again(
+    source: str, database: TestDatabase, sql: Sql
+) -> None:
+    setting = f"alter database {database.name} set default_transaction_read_only"
+    sql.run(f"{setting} = on")
+    async with client_on(source, database) as (client, lent):
+        with pytest.raises(Exception, match="in a read-only transaction"):
+            await done(client.add_job("task"))
+        # In new sessions alone.
+        sql.run(f"{setting} = off")
+
+        assert (await done(client.add_job("task"))).task_identifier == "task"
+        assert await lent.still_works()
+
+
 # Fails twice with the code that it is made for; a rollback does not reset the sequence.
 STAND_IN = """
 create or replace function :schema.add_job(

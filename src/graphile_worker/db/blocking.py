@@ -16,6 +16,7 @@ from psycopg.rows import TupleRow, tuple_row
 
 from graphile_worker.db.conninfo import resolve
 from graphile_worker.db.database import has_input, has_rows, with_retries_blocking
+from graphile_worker.sql.failures import READ_ONLY, sqlstate_of
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import render_bytes
@@ -63,9 +64,8 @@ class BlockingPsycopgDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[BlockingPsycopgConnection]:
-        connection = self._connection()
-        with connection.transaction():
-            yield BlockingPsycopgConnection(connection, self.schemas)
+        with self._use() as connection, connection.raw.transaction():
+            yield connection
 
     def close(self) -> None:
         """Close the connections of all threads; the next query opens a new one."""
@@ -75,15 +75,19 @@ class BlockingPsycopgDatabase:
             held.close()
 
     def _run_once(self, query: Query[T]) -> T:
-        return BlockingPsycopgConnection(self._connection(), self.schemas).run(query)
+        with self._use() as connection:
+            return connection.run(query)
 
-    def _connection(self) -> Psycopg[TupleRow]:
+    @contextmanager
+    def _use(self) -> Iterator[BlockingPsycopgConnection]:
+        """This thread's connection."""
         held: _KeptConnection | None = getattr(self._local, "held", None)
         if held is None or not held.usable():
             held = self._local.held = _KeptConnection(self._connect())
             with self._lock:
                 self._threads.add(held)
-        return held.take()
+        with held.in_use() as connection:
+            yield BlockingPsycopgConnection(connection, self.schemas)
 
     def _connect(self) -> Psycopg[TupleRow]:
         return Psycopg.connect(
@@ -120,7 +124,8 @@ class BlockingConnections:
         with self._turns:
             kept = self._living() or _KeptConnection(self._connect())
             try:
-                yield BlockingPsycopgConnection(kept.take(), self.schemas)
+                with kept.in_use() as connection:
+                    yield BlockingPsycopgConnection(connection, self.schemas)
             finally:
                 self._give_back(kept)
 
@@ -167,9 +172,16 @@ class _KeptConnection:
         self._process = os.getpid()
         self._used = time.monotonic()
 
-    def take(self) -> Psycopg[TupleRow]:
+    @contextmanager
+    def in_use(self) -> Iterator[Psycopg[TupleRow]]:
         self._used = time.monotonic()
-        return self._connection
+        try:
+            yield self._connection
+        except Exception as error:
+            if sqlstate_of(error) == READ_ONLY:
+                # Its address may lead to another server by now.
+                self.close()
+            raise
 
     def usable(self) -> bool:
         if self._process != os.getpid():

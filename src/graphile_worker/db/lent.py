@@ -30,6 +30,7 @@ from graphile_worker.db.database import (
 from graphile_worker.db.listening import Listening, listening
 from graphile_worker.db.psycopg import PsycopgDatabase
 from graphile_worker.errors import ConfigurationError
+from graphile_worker.sql.failures import READ_ONLY, sqlstate_of
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 
@@ -128,17 +129,20 @@ class LentDatabase:
                 async with listening(raw, *channels) as heard:
                     yield heard
             finally:
-                # It listens: let the pool make another one for others.
-                await (
-                    connection.invalidate() if hasattr(connection, "invalidate") else raw.close()
-                )
+                # It listens.
+                await _discard(connection if hasattr(connection, "invalidate") else raw)
 
     async def close(self) -> None:
         """Nothing: the pool is the caller's."""
 
     async def _run_once(self, query: Query[T]) -> T:
         async with self._connect() as connection:
-            return await borrow(connection, self.schemas).run(query)
+            try:
+                return await borrow(connection, self.schemas).run(query)
+            except Exception as error:
+                if sqlstate_of(error) == READ_ONLY:
+                    await _discard(connection)
+                raise
 
 
 class BlockingLentDatabase:
@@ -164,7 +168,12 @@ class BlockingLentDatabase:
 
     def _run_once(self, query: Query[T]) -> T:
         with self._connect() as connection:
-            return borrow_blocking(connection, self.schemas).run(query)
+            try:
+                return borrow_blocking(connection, self.schemas).run(query)
+            except Exception as error:
+                if sqlstate_of(error) == READ_ONLY:
+                    _discard_blocking(connection)
+                raise
 
 
 def _in_turn(borrowing: Borrowing, turns: asyncio.Semaphore) -> Borrowing:
@@ -174,6 +183,15 @@ def _in_turn(borrowing: Borrowing, turns: asyncio.Semaphore) -> Borrowing:
             yield connection
 
     return borrow_in_turn
+
+
+async def _discard(connection: Any) -> None:
+    """Let the pool make another one, which may lead to another server."""
+    await (connection.invalidate() if hasattr(connection, "invalidate") else connection.close())
+
+
+def _discard_blocking(connection: Any) -> None:
+    connection.invalidate() if hasattr(connection, "invalidate") else connection.close()
 
 
 async def _of_driver(connection: Any) -> Any:

@@ -17,6 +17,7 @@ from graphile_worker.db.database import has_input, has_rows, with_retries
 from graphile_worker.db.deadline import ImpatientConnection
 from graphile_worker.db.listening import Listening, listening
 from graphile_worker.errors import ConfigurationError
+from graphile_worker.sql.failures import READ_ONLY, sqlstate_of
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import render_bytes
@@ -152,6 +153,11 @@ class _OpenConnections:
             connection = await self._living() or await self._connect()
             try:
                 yield connection
+            except Exception as error:
+                if sqlstate_of(error) == READ_ONLY:
+                    # Its address may lead to another server by now.
+                    await connection.close()
+                raise
             finally:
                 await self._give_back(connection)
 

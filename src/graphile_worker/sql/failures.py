@@ -18,6 +18,9 @@ LOCK_NOT_AVAILABLE = "55P03"
 IN_TRANSACTION = "25001"
 CANCELLED = "57014"
 
+# A standby, or a server that was made read-only: the one to write to may stand elsewhere by now.
+READ_ONLY = "25006"
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
