@@ -246,3 +246,31 @@ def test_low_time_limits_of_the_server_only_delay_jobs(field, database, sql, fig
     figure(f"statements cancelled by the server: first job {seconds:.2f} s after the last")
     assert seconds < SOON
     field.check_alive(worker)
+
+
+WAITING = """
+select count(*)::int from pg_stat_activity
+where datname = current_database()
+  and application_name = 'graphile-worker'
+  and wait_event_type = 'Lock'
+"""
+
+
+@pytest.mark.once
+@pytest.mark.timeout(120)
+def test_a_statement_that_is_given_up_keeps_no_session_of_the_server(field, sql):
+    worker = field.start("-j", "1")
+    with field.sql() as locker:
+        locker.run("begin")
+        locker.run("lock table :schema._private_jobs in access exclusive mode")
+
+        given_up = "could not ask for a job"
+        eventually(lambda: worker.err.count(given_up) >= 2, "two fetches are given up", 60)
+
+        # But for the fetch that may be under way by now.
+        eventually(lambda: sql.value(WAITING) <= 1, "the server has stopped them")
+        locker.run("rollback")
+
+    field.add(1)
+    field.wait_for_all(worker)
+    field.check_alive(worker)
