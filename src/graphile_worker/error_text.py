@@ -18,6 +18,11 @@ def message_text(error: BaseException) -> str:
     return capped(_storable(str(error)))
 
 
+def ascii_text(text: str) -> str:
+    """The text for a database that cannot hold all its letters: those are written as escapes."""
+    return text.encode("ascii", "backslashreplace").decode("ascii")
+
+
 def error_line(error: BaseException) -> str:
     """What went wrong, in one line of a log."""
     line = _storable(_summary(error))

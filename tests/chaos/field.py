@@ -13,6 +13,7 @@ import psycopg
 
 from graphile_worker import JobSpec, sync
 from tests.conftest import TestDatabase
+from tests.support.cluster import Cluster
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 
@@ -27,7 +28,7 @@ app = App()
 
 
 @app.task
-async def note(n: int) -> None:
+async def note(n: int, text: str = "") -> None:
     os.write(1, b"ran %d\\n" % n)
 
 
@@ -53,6 +54,9 @@ async def stay(n: int) -> None:
 # Seconds from the database's return to the first job.
 SOON = 2.0
 
+# In the text of each statement that takes jobs, once.
+CLAIM = "set attempts = jobs.attempts + 1"
+
 
 class Field:
     """A worker, and jobs for it that take another way to the database."""
@@ -74,20 +78,28 @@ class Field:
     def start(self, *arguments: str, **variables: str) -> Program:
         return self._programs.worker("--app", "app:app", *arguments, **variables)
 
-    def add(self, count: int, task: str = "note", queues: int = 0, priority: int = 0) -> None:
+    def add(
+        self, count: int, task: str = "note", queues: int = 0, *, text: str = "", **more: Any
+    ) -> None:
         numbers = range(self._numbers, self._numbers + count)
+        payload = {"text": text} if text else {}
         specs = [
             JobSpec(
                 task,
-                {"n": n},
+                {"n": n, **payload},
                 queue_name=f"queue {n % queues}" if queues else None,
-                priority=priority,
+                **more,
             )
             for n in numbers
         ]
         with sync.Client(self.database.dsn, schema=self.database.schema) as client:
             client.add_jobs(specs)
         self._numbers = numbers.stop
+
+    def try_to_add(self) -> None:
+        """A job that nobody waits for; raises what its caller is told."""
+        with sync.Client(self.database.dsn, schema=self.database.schema) as client:
+            client.add_job("note", {"n": 0})
 
     def seconds_to_the_next_job(self, *workers: Program) -> float:
         began = time.monotonic()
@@ -120,6 +132,11 @@ class Field:
         finally:
             opened.close()
 
+    def value(self, statement: str) -> Any:
+        """What the database says, asked by another way."""
+        with self.sql() as sql:
+            return sql.value(statement)
+
     def check_alive(self, *workers: Program) -> None:
         for worker in workers:
             assert worker.is_running
@@ -137,15 +154,48 @@ def ran(*workers: Program) -> Counter[int]:
     return Counter(int(number) for number in re.findall(r"^ran (\d+)$", said, re.M))
 
 
-@contextmanager
-def field_on(servers: Any, schema: str, folder: Path) -> Iterator[Field]:
-    """A field in a new database of a server, or of a pair of them, that a test may break."""
+class Log:
+    """What a server writes from now on."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._path = cluster.log
+        self._begin = len(self._path.read_bytes())
+
+    def count(self, words: str) -> int:
+        return self._path.read_bytes()[self._begin :].count(words.encode())
+
+
+def database_on(servers: Any, schema: str) -> TestDatabase:
+    """A database with our schema, on a server or a pair of them that a test may break."""
     servers.create_database("faulty")
     database = TestDatabase("faulty", servers, schema)
     with sync.Client(database.dsn, schema=schema) as client:
         client.migrate()
+    return database
+
+
+@contextmanager
+def field_on(servers: Any, schema: str, folder: Path) -> Iterator[Field]:
+    """A field in a new database of a server, or of a pair of them, that a test may break."""
+    database = database_on(servers, schema)
     with Programs.beside(database, folder) as programs:
         yield Field(database, programs)
+
+
+@contextmanager
+def field_with(cluster: Cluster, schema: str, folder: Path) -> Iterator[Field]:
+    """A field on a server that starts and ends with it."""
+    cluster.start()
+    try:
+        with field_on(cluster, schema, folder) as field:
+            yield field
+    finally:
+        cluster.stop()
+
+
+def through(port: int, database: TestDatabase) -> str:
+    """The address of that database behind a proxy."""
+    return f"postgres://postgres@127.0.0.1:{port}/{database.name}"
 
 
 class Adder:

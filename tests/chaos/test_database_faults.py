@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from graphile_worker import sync
-from tests.chaos.field import LEFT, SOON, Field, ran
+from tests.chaos.field import LEFT, SOON, Field, database_on, ran, through
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.pgbouncer import PgBouncer
@@ -27,11 +26,7 @@ def own_cluster(pytestconfig) -> Iterator[Cluster]:
 
 @pytest.fixture
 def own_database(own_cluster, schema) -> TestDatabase:
-    own_cluster.create_database("faulty")
-    database = TestDatabase("faulty", own_cluster, schema)
-    with sync.Client(database.dsn, schema=schema) as client:
-        client.migrate()
-    return database
+    return database_on(own_cluster, schema)
 
 
 @pytest.fixture
@@ -120,10 +115,6 @@ def test_a_worker_waits_for_a_server_that_is_away_for_long(own_field, own_cluste
 def proxy(cluster) -> Iterator[Proxy]:
     with Proxy(cluster.port) as proxy:
         yield proxy
-
-
-def through(port: int, database: TestDatabase) -> str:
-    return f"postgres://postgres@127.0.0.1:{port}/{database.name}"
 
 
 @pytest.mark.timeout(120)

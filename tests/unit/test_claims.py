@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,10 @@ from graphile_worker.sql.query import Query
 from graphile_worker.worker import claims as claims_module
 from graphile_worker.worker.claims import (
     DOUBT_LASTS,
+    IN_VAIN,
     LOOK_AT_TASKS_EVERY,
+    QUICK,
+    REST,
     SETTLE_EVERY,
     Claims,
 )
@@ -164,6 +169,53 @@ async def test_a_pool_that_is_heard_again_takes_jobs_again(it, clock):
     it.lease.renew(clock.now)
 
     assert await it.take() == [1]
+
+
+async def test_after_many_fetches_in_vain_the_next_ones_are_sent_now_and_then(
+    it, clock, monkeypatch
+):
+    rests: list[float] = []
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        clock.now += seconds
+
+    monkeypatch.setattr(claims_module, "asyncio", SimpleNamespace(sleep=rest))
+    for _ in range(IN_VAIN):
+        await it.take()
+    assert rests == []
+
+    clock.now += REST / 4
+    await it.take()
+    assert rests == [pytest.approx(REST * 3 / 4)]
+
+    # Whoever comes later than that does not wait, nor does one after a fetch that brought a job.
+    clock.now += REST
+    await it.take_one(1)
+    await it.take()
+    assert len(rests) == 1
+
+
+async def test_after_a_fetch_without_an_answer_fewer_are_asked_for_until_they_come_quickly(
+    it, clock
+):
+    def slowly() -> None:
+        clock.now += QUICK
+
+    async def limit_of(wanted: int) -> object:
+        with suppress(TimeoutError):
+            await it.take(wanted)
+        return it.database.asked[-1].args[3]
+
+    it.database.errors = [TimeoutError(), TimeoutError()]
+    assert [await limit_of(20), await limit_of(20), await limit_of(1)] == [20, 10, 1]
+
+    it.database.errors = [TimeoutError()]
+    assert await limit_of(20) == 10
+    it.database.meanwhile = slowly
+    assert [await limit_of(20), await limit_of(20)] == [5, 5]
+    it.database.meanwhile = lambda: None
+    assert [await limit_of(20) for _ in range(4)] == [5, 10, 20, 20]
 
 
 async def test_a_pool_that_nobody_knows_takes_jobs_for_ever(it, clock):

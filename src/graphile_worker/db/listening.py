@@ -9,6 +9,11 @@ from psycopg import AsyncConnection, OperationalError, sql
 
 from graphile_worker.errors import ConfigurationError
 
+# Asked to hear whether the server is still there; and since a queue of notifications that was once
+# full stays so, and no job can be added, until somebody asks how full it is: only then the server
+# forgets what everybody has heard.
+ARE_YOU_THERE = "select pg_notification_queue_usage()"
+
 
 class Notification(NamedTuple):
     """What was heard. Any role may send one: it is a hint, never a command."""
@@ -86,7 +91,7 @@ class _PsycopgListening(_Heard):
         # psycopg wants the socket for itself while it asks.
         self._loop.remove_reader(self._socket)
         async with asyncio.timeout(within):
-            await self._connection.execute("select 1")
+            await self._connection.execute(ARE_YOU_THERE)
         self._loop.add_reader(self._socket, self._read)
 
     def stop(self) -> None:
@@ -122,7 +127,7 @@ class _AsyncpgListening(_Heard):
             await self._connection.add_listener(channel, self._notified)
 
     async def check(self, within: float) -> None:
-        await self._connection.fetchval("select 1", timeout=within)
+        await self._connection.fetchval(ARE_YOU_THERE, timeout=within)
 
     def stop(self) -> None:
         self._connection.remove_termination_listener(self._terminated)

@@ -106,8 +106,10 @@ class PsycopgDatabase:
         async with self._connections().take() as connection, self._limit():
             began = time.monotonic()
             answer = await PsycopgConnection(connection, self.schemas).run(query)
-            if time.monotonic() - began > SLOW:
-                self._connections().distrust(connection)
+            # Without prepared statements there is no plan to be forgotten.
+            if self._prepare_threshold is not None:
+                is_slow = time.monotonic() - began > SLOW
+                self._connections().judge(connection, is_slow=is_slow)
             return answer
 
     def _limit(self) -> AbstractAsyncContextManager[object]:
@@ -117,7 +119,7 @@ class PsycopgDatabase:
 
     def _connections(self) -> "_OpenConnections":
         if self._open is None:
-            self._open = _OpenConnections(self._connect, self._max_size)
+            self._open = _OpenConnections(self._connect, self._limit, self._max_size)
         # They answer only in the loop that they were opened in; elsewhere calls would hang.
         if self._open.loop is not asyncio.get_running_loop():
             raise ConfigurationError(
@@ -137,14 +139,21 @@ class _OpenConnections:
     """The connections of one loop: whoever needs one waits for its turn and opens it if it must."""
 
     def __init__(
-        self, connect: Callable[[], Awaitable[AsyncConnection[TupleRow]]], max_size: int
+        self,
+        connect: Callable[[], Awaitable[AsyncConnection[TupleRow]]],
+        limit: Callable[[], AbstractAsyncContextManager[object]],
+        max_size: int,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._connect = connect
+        self._limit = limit
         self._turns = asyncio.Semaphore(max_size)
         # The one used last is used next: the others can fall asleep.
         self._idle: list[AsyncConnection[TupleRow]] = []
+        # Those that must plan anew before they are used again; and those that did, and were not
+        # fast since.
         self._distrusted: WeakSet[AsyncConnection[TupleRow]] = WeakSet()
+        self._just_slow: WeakSet[AsyncConnection[TupleRow]] = WeakSet()
         self._closed = False
 
     @asynccontextmanager
@@ -161,9 +170,12 @@ class _OpenConnections:
             finally:
                 await self._give_back(connection)
 
-    def distrust(self, connection: AsyncConnection[TupleRow]) -> None:
-        """Let its server plan anew before it is used again."""
-        self._distrusted.add(connection)
+    def judge(self, connection: AsyncConnection[TupleRow], *, is_slow: bool) -> None:
+        """It took long, or not: whose plan may be wrong plans anew, unless that did not help."""
+        if not is_slow:
+            self._just_slow.discard(connection)
+        elif connection not in self._just_slow:
+            self._distrusted.add(connection)
 
     async def close(self) -> None:
         self._closed = True
@@ -172,16 +184,27 @@ class _OpenConnections:
     async def _living(self) -> AsyncConnection[TupleRow] | None:
         while self._idle:
             connection = self._idle.pop()
-            if await _answers(connection):
-                await self._forget_plans(connection)
+            if await self._can_be_used(connection):
                 return connection
             await connection.close()
         return None
 
-    async def _forget_plans(self, connection: AsyncConnection[TupleRow]) -> None:
-        if connection in self._distrusted:
+    async def _can_be_used(self, connection: AsyncConnection[TupleRow]) -> bool:
+        if connection.closed:
+            return False
+        is_distrusted = connection in self._distrusted
+        # What it says unasked is a farewell, most likely.
+        if not is_distrusted and not has_input(connection.fileno()):
+            return True
+        try:
+            async with self._limit():
+                await connection.execute("discard plans" if is_distrusted else "select 1")
+        except (OperationalError, TimeoutError):
+            return False
+        if is_distrusted:
             self._distrusted.discard(connection)
-            await connection.execute("discard plans")
+            self._just_slow.add(connection)
+        return True
 
     async def _give_back(self, connection: AsyncConnection[TupleRow]) -> None:
         if connection.closed:
@@ -201,16 +224,3 @@ def _is_as_new(connection: AsyncConnection[TupleRow]) -> bool:
     # A call that was cancelled may leave a statement behind, and a task may change the mode.
     idle = connection.info.transaction_status == TransactionStatus.IDLE
     return idle and connection.autocommit
-
-
-async def _answers(connection: AsyncConnection[TupleRow]) -> bool:
-    """Does the server still listen? Only asked when it has said something unasked: a farewell?"""
-    if connection.closed:
-        return False
-    if not has_input(connection.fileno()):
-        return True
-    try:
-        await connection.execute("select 1")
-    except OperationalError:
-        return False
-    return True

@@ -4,7 +4,7 @@ Fifty tasks that each hold a connection wait for one another, not the worker for
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -68,7 +68,7 @@ def reserved(
             f"the pool has {size} connections at most, and a worker needs {least}"
         )
     tasks_share = lent.at_most(max(1, (size + 1 - least) // 2))
-    return WorkerDatabases(lent, tasks_share, heartbeat=_beside(source, schemas, options))
+    return WorkerDatabases(lent, tasks_share, heartbeat=_beside(source, schemas))
 
 
 def borrowed(connection: object, options: WorkerOptions) -> WorkerDatabases:
@@ -102,21 +102,23 @@ def _own(
         PsycopgDatabase(source, schemas, max_size=shares[0], prepared_statements=prepared),
         BlockingConnections(source, schemas, max_size=shares[1], prepared_statements=prepared),
         BlockingConnections(source, schemas, max_size=ADDING, prepared_statements=prepared),
-        _alone(source, schemas, options),
+        _alone(source, schemas),
     )
 
 
-def _alone(source: str | None, schemas: Schemas, options: WorkerOptions) -> Database:
+def _alone(source: str | None, schemas: Schemas) -> Database:
+    # To prepare a statement, or to forget its plan, is a question of its own: over a slow network
+    # the answer to the heartbeat itself might come too late.
     return PsycopgDatabase(
         source,
         schemas,
         max_size=1,
-        prepared_statements=options.prepared_statements,
+        prepared_statements=False,
         answer_within=ANSWER_WITHIN,
     )
 
 
-def _beside(pool: object, schemas: Schemas, options: WorkerOptions) -> Database | None:
+def _beside(pool: object, schemas: Schemas) -> Database | None:
     """A connection of our own to where a pool connects, if that can be known.
 
     Otherwise heartbeats go through the pool, which lives in the loop that tasks may block.
@@ -133,9 +135,7 @@ def _beside(pool: object, schemas: Schemas, options: WorkerOptions) -> Database 
     target = make_conninfo(conninfo, **of_libpq)
     if not target:
         return None
-    if settings.get("prepare_threshold", 5) is None:
-        options = replace(options, prepared_statements=False)
-    return _alone(target, schemas, options)
+    return _alone(target, schemas)
 
 
 def _size(pool: object, options: WorkerOptions) -> int:

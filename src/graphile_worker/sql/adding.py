@@ -39,7 +39,7 @@ _CODES = {
     "22003": ("priority or max_attempts", "must be from -32768 to 32767"),
     "22008": ("run_at", "outside of what PostgreSQL can store"),
     "22P02": ("payload", "PostgreSQL cannot read it as JSON"),
-    "22P05": ("payload", "PostgreSQL cannot read NUL in JSON text"),
+    "22P05": ("payload", "it or a name holds NUL, or what the database's encoding does not have"),
     "21000": ("job_key", "stands twice in one call"),
     "23502": ("identifier", "must not be null"),
     "54001": ("payload", "nested too deeply"),

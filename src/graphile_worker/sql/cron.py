@@ -40,8 +40,9 @@ def register_crontabs(identifiers: list[str], since: datetime) -> Query[None]:
 
 def schedule_jobs(jobs: Sequence[tuple[str, JobSpec]], minute: datetime) -> Query[dict[str, int]]:
     """Add jobs by the identifiers of their items, if nobody did for this minute; their ids."""
-    listing = json.dumps([_entry(identifier, spec) for identifier, spec in jobs])
-    args = (listing, when_args(minute)[0])
+    entries = [_entry(identifier, spec) for identifier, spec in jobs]
+    # As it is: a database that is not UTF-8 can read few escapes, if any.
+    args = (json.dumps(entries, ensure_ascii=False), when_args(minute)[0])
     return Query("schedule_jobs", args, lambda rows: dict(map(tuple, rows)))
 
 

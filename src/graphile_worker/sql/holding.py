@@ -115,7 +115,9 @@ def fail_jobs(
         }
         for failure in failures
     ]
-    return Query("fail_jobs", (json.dumps(listing), pool_id, queue_ids, again), _read_ids)
+    # As it is: a database that is not UTF-8 can read few escapes, if any.
+    text = json.dumps(listing, ensure_ascii=False)
+    return Query("fail_jobs", (text, pool_id, queue_ids, again), _read_ids)
 
 
 def return_jobs(

@@ -1,9 +1,11 @@
 """Take jobs for one pool, and know which ones it holds."""
 
+import asyncio
 import inspect
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection
+from typing import Any
 
 from graphile_worker.clock import Clock
 from graphile_worker.db.database import Answering
@@ -29,6 +31,14 @@ LOOK_AT_TASKS_EVERY = 10.0
 # looks at what it has locked, each of which reads the whole table.
 DOUBT_LASTS = 60.0
 SETTLE_EVERY = 10.0
+
+# After so many fetches in a row that brought nothing, the next one comes so many seconds after the
+# last: anybody may announce jobs that are not there, as often as he likes.
+IN_VAIN = 10
+REST = 0.02
+
+# Seconds: a fetch that takes longer has brought as much as the line to the database carries.
+QUICK = 1.0
 
 
 class Claims:
@@ -59,6 +69,11 @@ class Claims:
         self._in_doubt: str | None = None
         self._doubts: dict[str, float] = {}
         self._settled_at = 0.0
+        # How many fetches in a row brought nothing, and when the last of them did.
+        self._in_vain = 0
+        self._empty_at = 0.0
+        # So many at once, as larger answers did not come in time.
+        self._most = math.inf
 
     @property
     def pool_id(self) -> str:
@@ -89,6 +104,7 @@ class Claims:
         """Up to so many jobs that are ready, locked for this pool."""
         if not self._identifiers:
             return []
+        await self._rest()
         self._check_lease()
         await self.settle_doubts()
         await self._look_at_tasks()
@@ -100,14 +116,13 @@ class Claims:
         failpoint("before_claim")
         # Whatever ends this but an answer may come after the database has committed.
         self._in_doubt = pool_id
-        taken = await self._fetch.take(
-            pool_id, self._task_ids, skip_flags=flags, limit=limit, now=now
-        )
+        taken = await self._fetch_in_time(pool_id, limit, skip_flags=flags, now=now)
         failpoint("claim_sent")
         if pool_id != self.pool_id:
             # Swept meanwhile: nobody vouches for that id any more. They are handed back.
             return []
         self._in_doubt = None
+        self._count(taken)
         self._hold(taken)
         return taken
 
@@ -136,6 +151,29 @@ class Claims:
             # Only now, that the database has answered after all that time.
             if now > until:
                 del self._doubts[pool_id]
+
+    async def _rest(self) -> None:
+        left = self._empty_at + REST - time.monotonic()
+        if self._in_vain >= IN_VAIN and left > 0:
+            await asyncio.sleep(left)
+
+    def _count(self, taken: list[HeldJob]) -> None:
+        self._in_vain = 0 if taken else self._in_vain + 1
+        if not taken:
+            self._empty_at = time.monotonic()
+
+    async def _fetch_in_time(self, pool_id: str, limit: int, **given: Any) -> list[HeldJob]:
+        """Fewer than the last time, if that was too much for the line to the database."""
+        limit = int(min(limit, self._most))
+        began = time.monotonic()
+        try:
+            taken = await self._fetch.take(pool_id, self._task_ids, limit=limit, **given)
+        except TimeoutError:
+            self._most = max(1.0, limit // 2)
+            raise
+        if time.monotonic() - began < QUICK:
+            self._most *= 2
+        return taken
 
     def _check_lease(self) -> None:
         if not self._lease.lets_take:

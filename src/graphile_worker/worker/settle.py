@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 
 from graphile_worker.db.database import Answering
 from graphile_worker.db.retry import delay_after, is_passing
-from graphile_worker.error_text import error_text, message_text
+from graphile_worker.error_text import ascii_text, error_text, message_text
 from graphile_worker.events import PoolFatalError
 from graphile_worker.failpoints import failpoint
 from graphile_worker.hooks import Hooks
@@ -40,9 +39,10 @@ from graphile_worker.worker.outcomes import (
 # The next job must run soon after a database is back.
 LONGEST_PAUSE = 0.6
 
-# Class of SQLSTATE; and of a time beyond the calendar.
+# Class of SQLSTATE; and of a time beyond the calendar, a letter that the database's encoding lacks.
 DATA_EXCEPTION = "22"
 OUT_OF_RANGE = "22008"
+UNTRANSLATABLE = "22P05"
 
 
 class Settler:
@@ -204,11 +204,14 @@ def _failure(failed: Failed) -> Failure:
 
 def _refused(outcome: Failed | Snoozed, error: Exception) -> Failure:
     """The same without its message and its time, and without what is left if that may be it."""
-    failure = Failure(outcome.held.job, error_text(error))
-    if isinstance(outcome, Failed):
-        left = outcome.left if sqlstate_of(error) == OUT_OF_RANGE else None
-        return replace(failure, give_up=outcome.give_up, payload=left)
-    return failure
+    job, state = outcome.held.job, sqlstate_of(error)
+    if not isinstance(outcome, Failed):
+        return Failure(job, error_text(error))
+    if state == UNTRANSLATABLE:
+        message = ascii_text(_failure(outcome).message)
+        return Failure(job, message, outcome.when, outcome.give_up)
+    left = outcome.left if state == OUT_OF_RANGE else None
+    return Failure(job, error_text(error), give_up=outcome.give_up, payload=left)
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -1,0 +1,144 @@
+"""Databases that are not UTF-8: texts come back as they went, or are refused in plain words."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from graphile_worker import JobSpec, JobSpecError, WorkerOptions, run_once, sync
+from graphile_worker.sql.cron import schedule_jobs
+from tests.conftest import TestDatabase
+from tests.support.cluster import Cluster
+from tests.support.pools import session
+from tests.support.sql import Sql
+
+# A name of our schema that any encoding has.
+SCHEMA = "graphile_worker"
+
+# Letters that LATIN1 has, and letters that it has not.
+WESTERN = "café für Zoë"
+WIDE = "名 Ω €"
+
+# What each encoding can hold: SQL_ASCII takes all bytes as they are.
+HOLDS = [("SQL_ASCII", WESTERN), ("SQL_ASCII", WIDE), ("LATIN1", WESTERN)]
+
+ERRORS = "select last_error from :schema._private_jobs order by id"
+
+
+def database_in(encoding: str, cluster: Cluster) -> Iterator[TestDatabase]:
+    name = f"in_{encoding.lower()}"
+    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
+        admin.execute(
+            f"create database {name} encoding '{encoding}' template template0 "
+            "lc_collate 'C' lc_ctype 'C'".encode()
+        )
+    database = TestDatabase(name, cluster, SCHEMA)
+    with sync.Client(database.dsn, schema=SCHEMA) as client:
+        client.migrate()
+    yield database
+    cluster.drop_database(name)
+
+
+@pytest.fixture
+def encoded(request, cluster) -> Iterator[TestDatabase]:
+    """A database with our schema, in the encoding that the test was given."""
+    yield from database_in(request.param, cluster)
+
+
+@pytest.fixture
+def sql(encoded) -> Iterator[Sql]:
+    opened = Sql(f"{encoded.dsn} client_encoding=utf8", SCHEMA)
+    yield opened
+    opened.close()
+
+
+async def run_all(database: TestDatabase, *names: str) -> list[tuple[str, Any]]:
+    """Run what is there; what the tasks with these names were given."""
+    seen: list[tuple[str, Any]] = []
+
+    def noting(name: str) -> Any:
+        async def note(payload: Any) -> None:
+            seen.append((name, payload))
+
+        return note
+
+    tasks = {name: noting(name) for name in names}
+    await run_once(database.dsn, tasks, options=WorkerOptions(schema=SCHEMA))
+    return seen
+
+
+@pytest.mark.parametrize(("encoded", "text"), HOLDS, indirect=["encoded"])
+async def test_texts_that_the_database_can_hold_come_back_as_they_went(encoded, text, sql):
+    payload = {"text": text, text: [text]}
+    with sync.Client(encoded.dsn, schema=SCHEMA) as client:
+        one = client.add_job(text, payload, queue_name=text, job_key=text, flags=[text])
+        (other,) = client.add_jobs([JobSpec(text, payload, queue_name=text, job_key=f"{text} 2")])
+
+    for job in (one, other):
+        assert (job.task_identifier, job.payload, job.queue_name) == (text, payload, text)
+    assert (one.key, one.flags) == (text, frozenset([text]))
+    assert await run_all(encoded, text) == [(text, payload), (text, payload)]
+    assert sql.run(ERRORS) == []
+
+
+@pytest.mark.parametrize(("encoded", "text"), HOLDS, indirect=["encoded"])
+async def test_a_crontab_may_hold_them_too(encoded, text):
+    minute = datetime.now(UTC).replace(second=0, microsecond=0)
+    with session(encoded) as connection:
+        connection.run(schedule_jobs([(text, JobSpec(text, {"text": text}))], minute))
+
+    assert await run_all(encoded, text) == [(text, {"text": text})]
+
+
+@pytest.mark.parametrize("encoded", ["LATIN1"], indirect=True)
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"payload": {"text": WIDE}},
+        {"payload": {WIDE: 1}},
+        {"queue_name": WIDE},
+        {"job_key": WIDE},
+        {"flags": [WIDE]},
+    ],
+    ids=str,
+)
+async def test_texts_that_it_cannot_hold_are_refused_in_plain_words(encoded, sql, job):
+    with sync.Client(encoded.dsn, schema=SCHEMA) as client:
+        for add in (
+            lambda: client.add_job("task", **job),
+            lambda: client.add_jobs([JobSpec("task", **job)]),
+        ):
+            with pytest.raises(JobSpecError, match="the database's encoding does not have") as told:
+                add()
+
+            assert told.value.code == "22P05"
+            assert 'no equivalent in encoding "LATIN1"' in str(told.value.__cause__)
+
+    assert sql.run("select from :schema._private_jobs") == []
+
+
+@pytest.mark.parametrize("encoded", ["LATIN1"], indirect=True)
+async def test_a_task_whose_name_it_cannot_hold_is_refused_in_plain_words(encoded):
+    with pytest.raises(psycopg.Error, match='no equivalent in encoding "LATIN1"'):
+        await run_all(encoded, WIDE)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "text", "kept"),
+    [(encoding, text, text) for encoding, text in HOLDS]
+    + [("LATIN1", WIDE, r"\u540d \u03a9 \u20ac")],
+    indirect=["encoded"],
+)
+async def test_what_an_error_says_is_kept_with_letters_or_their_numbers(encoded, sql, text, kept):
+    async def fail(payload: object) -> None:
+        raise ValueError(text)
+
+    with sync.Client(encoded.dsn, schema=SCHEMA) as client:
+        client.add_jobs([JobSpec("fail"), JobSpec("fail")])
+
+    await run_once(encoded.dsn, {"fail": fail}, options=WorkerOptions(schema=SCHEMA, concurrency=2))
+
+    first_lines = [error.splitlines()[0] for (error,) in sql.run(ERRORS)]
+    assert first_lines == [f"ValueError: {kept}"] * 2
