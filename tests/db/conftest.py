@@ -1,4 +1,4 @@
-"""Each rule about clients runs twice: async and blocking."""
+"""Each rule about clients runs twice, async and blocking; workers run in the test's process."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.clients import KINDS, connected, opened, spy
+from tests.support.recorder import Recorder, Start, runners_on
 
 
 @pytest.fixture(params=KINDS)
@@ -30,3 +31,16 @@ async def conn(kind, database) -> AsyncIterator[Any]:
 def statements(monkeypatch) -> list[str]:
     """The names of the statements that clients send from now on."""
     return spy(monkeypatch)
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    """What workers that `start` has started say."""
+    return Recorder()
+
+
+@pytest.fixture
+async def start(database, recorder) -> AsyncIterator[Start]:
+    """Run workers in this process, which stop with the test."""
+    async with runners_on(database, recorder.hooks) as start:
+        yield start

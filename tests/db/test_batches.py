@@ -1,31 +1,18 @@
 """Ends of jobs that are gathered and written together, on a real database."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
 
 from graphile_worker import JobSpec, Retry, WorkerOptions, run_once, sync
 from graphile_worker.events import JobErrored, JobFinished, JobStarted, JobSucceeded
-from tests.support.recorder import Recorder, Start, runners_on
 
 AT_ONCE = timedelta(0)
 NEVER = timedelta(days=1)
 
 LEFT = "select count(*) from :schema._private_jobs"
 LOCKED = "select count(*) from :schema._private_jobs where locked_by is not null"
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-async def start(database, recorder) -> AsyncIterator[Start]:
-    async with runners_on(database, recorder.hooks) as start:
-        yield start
 
 
 async def nothing(payload: object) -> None: ...

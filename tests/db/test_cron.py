@@ -118,11 +118,6 @@ class _Plain:
 
 
 @pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
 async def make(database, recorder) -> AsyncIterator[Make]:
     """Makes schedulers of a crontab, or of items, or of what says which items there are."""
     connections = PsycopgDatabase(database.dsn, Schemas.named(database.schema))

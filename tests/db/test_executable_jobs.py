@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from graphile_worker.events import JobErrored, JobInterrupted, JobStarted, JobSu
 from graphile_worker.runner import run_once
 from tests.support.names import HOSTILE
 from tests.support.processes import lives
-from tests.support.recorder import Recorder, Start, runners_on, until
+from tests.support.recorder import until
 
 pytestmark = pytest.mark.feature("F121")
 
@@ -46,17 +45,6 @@ class Folder:
 def folder(tmp_path, monkeypatch) -> Folder:
     monkeypatch.chdir(tmp_path)
     return Folder(tmp_path / "tasks")
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-async def start(database, recorder) -> AsyncIterator[Start]:
-    async with runners_on(database, recorder.hooks) as start:
-        yield start
 
 
 async def once(database: Any, folder: Folder, **options: Any) -> int:

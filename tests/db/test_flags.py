@@ -1,7 +1,6 @@
 """A worker leaves jobs alone that have a flag which is forbidden to it at that moment."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -9,21 +8,9 @@ import pytest
 
 from graphile_worker import ConfigurationError, JobSpec, WorkerOptions, run_once
 from graphile_worker.events import GetJobEmpty, GetJobErrored, JobSucceeded
-from tests.support.recorder import Recorder, Start, runners_on
 from tests.support.sql import Sql
 
 SOON = timedelta(milliseconds=20)
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-async def start(database, recorder) -> AsyncIterator[Start]:
-    async with runners_on(database, recorder.hooks) as start:
-        yield start
 
 
 @pytest.fixture

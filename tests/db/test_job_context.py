@@ -16,24 +16,13 @@ import pytest
 
 from graphile_worker import ConfigurationError, JobSpec, Logger, WorkerOptions
 from graphile_worker.events import JobErrored, JobFinished, JobStarted, JobSucceeded
-from tests.support.recorder import Recorder, Start, runners_on, until
+from tests.support.recorder import until
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(milliseconds=20)
 PID = "select pg_backend_pid() as pid"
 
 both_kinds = pytest.mark.parametrize("kind", ["async", "plain"])
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-async def start(database, recorder) -> AsyncIterator[Start]:
-    async with runners_on(database, recorder.hooks) as start:
-        yield start
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """`let_finish`: no more jobs are taken, and those that run have all the time they need."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -9,21 +8,9 @@ import pytest
 from graphile_worker.events import JobInterrupted, JobStarted, JobSucceeded
 from graphile_worker.options import LocalQueueOptions, WorkerOptions
 from graphile_worker.runner import Runner
-from tests.support.recorder import Recorder, Start, runners_on
 
 SHORT = timedelta(milliseconds=100)
 SOURCES = [None, LocalQueueOptions(size=10), WorkerOptions().local_queue]
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-async def start(database, recorder) -> AsyncIterator[Start]:
-    async with runners_on(database, recorder.hooks) as start:
-        yield start
 
 
 def waiting_tasks(go: asyncio.Event) -> dict:

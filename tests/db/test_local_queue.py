@@ -26,7 +26,7 @@ from graphile_worker.events import (
     LocalQueueReturned,
 )
 from graphile_worker.options import LocalQueueOptions, RefetchDelayOptions
-from tests.support.recorder import Recorder, Start, runners_on
+from tests.support.recorder import Recorder, Start
 from tests.support.sql import Sql
 
 HOUR = timedelta(hours=1)
@@ -46,17 +46,6 @@ select
   (select count(*)::int from :schema._private_job_queues where locked_by is not null)
 """
 NOTHING_LOCKED = [(0, 0)]
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-async def start(database, recorder) -> AsyncIterator[Start]:
-    async with runners_on(database, recorder.hooks) as start:
-        yield start
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from graphile_worker.events import (
     LocalQueueReturned,
 )
 from graphile_worker.worker.prefetch import LARGEST
-from tests.support.recorder import Recorder, Start, runners_on, until
+from tests.support.recorder import Recorder, until
 from tests.support.sql import Sql
 
 HOUR = timedelta(hours=1)
@@ -37,17 +37,6 @@ select
   (select count(*)::int from :schema._private_job_queues where locked_by is not null)
 """
 NOTHING_LOCKED = [(0, 0)]
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-async def start(database, recorder) -> AsyncIterator[Start]:
-    async with runners_on(database, recorder.hooks) as start:
-        yield start
 
 
 @pytest.fixture

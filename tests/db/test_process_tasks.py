@@ -31,11 +31,6 @@ def said(tmp_path) -> Path:
 
 
 @pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
 async def client(database) -> AsyncIterator[Client]:
     async with Client(database.dsn, schema=database.schema) as client:
         yield client

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -34,7 +33,7 @@ from graphile_worker.sql.workers import (
 )
 from tests.support.fetching import wait_for_lock
 from tests.support.pools import Pool, change, payloads, pool_on, queue_lock, row, session
-from tests.support.recorder import Recorder, Start, runners_on, until
+from tests.support.recorder import until
 from tests.support.sql import Sql
 
 HOUR = timedelta(hours=1)
@@ -728,17 +727,6 @@ def test_counts_are_kept_as_long_as_their_jobs(pool, client, sql):
 
 
 # The sweep of a worker
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-async def start(database, recorder) -> AsyncIterator[Start]:
-    async with runners_on(database, recorder.hooks) as start:
-        yield start
 
 
 async def nothing(payload: object) -> None: ...

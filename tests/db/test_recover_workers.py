@@ -1,7 +1,6 @@
 """Jobs of workers that somebody knows are dead: found and recovered by a call."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,7 +19,7 @@ from graphile_worker.events import (
 from graphile_worker.sql.workers import heartbeat, register_pool
 from tests.support.clients import KINDS, lent, opened
 from tests.support.pools import Pool, change, pool_on, queue_lock, row
-from tests.support.recorder import Recorder, Start, runners_on, until
+from tests.support.recorder import until
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -348,17 +347,6 @@ async def test_any_iterable_of_ids_will_do(client, pool):
 
 
 # A pool that lives after all
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-async def start(database, recorder) -> AsyncIterator[Start]:
-    async with runners_on(database, recorder.hooks) as start:
-        yield start
 
 
 @pytest.mark.feature("F226")

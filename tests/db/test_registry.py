@@ -47,7 +47,7 @@ from graphile_worker.sql.workers import (
 )
 from tests.support.clients import before_each, spy
 from tests.support.pools import Pool, pool_on, row, session
-from tests.support.recorder import Recorder, Start, runners_on, until
+from tests.support.recorder import until
 from tests.support.sql import Sql
 
 HOUR = timedelta(hours=1)
@@ -77,17 +77,6 @@ def pool(database):
 def client(database):
     with sync.Client(database.dsn, schema=database.schema) as client:
         yield client
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-async def start(database, recorder) -> AsyncIterator[Start]:
-    async with runners_on(database, recorder.hooks) as start:
-        yield start
 
 
 def enter(pool: Pool, *pool_ids: str, lease: timedelta = LEASE) -> None:

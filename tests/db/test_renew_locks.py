@@ -22,7 +22,7 @@ from graphile_worker.sql.holding import HeldJob
 from graphile_worker.sql.workers import renew_locks, unlock_stale_jobs
 from graphile_worker.worker import claims
 from tests.support.pools import Pool, change, pool_on, queue_ids, queue_lock, row
-from tests.support.recorder import Recorder, Start, runners_on, until
+from tests.support.recorder import Start, runners_on, until
 from tests.support.sql import Sql
 
 HOUR = timedelta(hours=1)
@@ -224,11 +224,6 @@ def test_a_job_that_a_deduplicated_add_has_touched_is_renewed(pool, client, sql)
 
 
 # A worker
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
 
 
 @pytest.fixture

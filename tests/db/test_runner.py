@@ -51,7 +51,7 @@ from graphile_worker.events import (
     RunnerStopped,
     WorkerFatalError,
 )
-from tests.support.recorder import Recorder, Start, runners_on, until
+from tests.support.recorder import Recorder, runners_on, until
 
 HOUR = timedelta(hours=1)
 JOBS = "select attempts, locked_by, locked_at, last_error from :schema._private_jobs order by id"
@@ -60,17 +60,6 @@ select pid from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid()
 """
 LOCKED_QUEUES = "select 1 from :schema._private_job_queues where locked_by is not null"
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-async def start(database, recorder) -> AsyncIterator[Start]:
-    async with runners_on(database, recorder.hooks) as start:
-        yield start
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -27,7 +26,7 @@ from graphile_worker.events import (
     ResetLockedSucceeded,
 )
 from graphile_worker.worker import claims
-from tests.support.recorder import Recorder, Start, runners_on
+from tests.support.recorder import Recorder
 from tests.support.sql import Sql
 
 # Nothing is found by polling where this is the interval.
@@ -37,17 +36,6 @@ LISTENERS = """
 select pid from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and query ilike 'listen%'
 """
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-async def start(database, recorder) -> AsyncIterator[Start]:
-    async with runners_on(database, recorder.hooks) as start:
-        yield start
 
 
 async def nothing(payload: object) -> None: ...

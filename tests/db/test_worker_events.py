@@ -5,7 +5,7 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -68,23 +68,12 @@ from graphile_worker.events import (
     WorkerReleased,
     WorkerStopped,
 )
-from tests.support.recorder import Recorder, Start, runners_on
+from tests.support.recorder import Recorder, Start
 from tests.support.sql import Sql
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(milliseconds=20)
 JOBS = "select attempts, locked_by, last_error from :schema._private_jobs"
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-async def start(database, recorder) -> AsyncIterator[Start]:
-    async with runners_on(database, recorder.hooks) as start:
-        yield start
 
 
 async def nothing(payload: object) -> None: ...
