@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -196,6 +197,18 @@ def test_a_wrong_clock_is_named(programs, tmp_path, shift, severity, code, said)
     [(id, finding)] = found(done).items()
     assert (done.code, id, finding["severity"]) == (code, "clock-offset", severity)
     assert finding["title"] == f"the clock of this machine is {said} the database's"
+
+
+def test_the_wrong_clock_of_a_worker_is_named(programs, tmp_path):
+    clock = WrongClock(tmp_path / "clock", "-1h")
+    programs.write("tasks/hello.py", "async def task(payload): ...")
+    programs.worker(**clock.variables)
+
+    done = programs.done("doctor", "--json")
+
+    [(id, finding)] = found(done).items()
+    assert (done.code, id) == (0, "pool-clock-offset")
+    assert re.search(r"^pypool-\w+ on .*: (1 h|59 min \d+ s) behind the", finding["evidence"][0])
 
 
 def test_the_slow_form_of_the_driver_is_named(programs):

@@ -34,4 +34,4 @@ def _literal(value: str | int) -> str:
         return str(value)
     quoted = "'" + value.replace("'", "''") + "'"
     # A backslash is one letter whatever the server's settings say.
-    return " E" + quoted.replace("\\", "\\\\") if "\\" in value else quoted
+    return "E" + quoted.replace("\\", "\\\\") if "\\" in value else quoted

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from graphile_worker.administration.doctor.case import Case, command
 from graphile_worker.administration.doctor.finding import Finding, FindingId, Severity
-from graphile_worker.db.migrate import FUNCTIONS, OLDEST_LEVEL, RELATIONS
+from graphile_worker.db.migrate import FUNCTIONS, INDEX_STEP, OLDEST_LEVEL, RELATIONS
 from graphile_worker.errors import SchemaTooOld
 from graphile_worker.sql import health, migrations
 from graphile_worker.sql.health import Access, Level, Step
@@ -77,12 +77,7 @@ def installer(levels: Sequence[Level]) -> str:
         return "Rust"
     if len(levels) > 1 and levels[0].at == levels[-1].at:
         return "Python"
-    first = "Node or Rust" if levels[-1].id < 19 else "Node"
-    return f"{first}, last by Python" if _last_two_at_once(levels) else first
-
-
-def _last_two_at_once(levels: Sequence[Level]) -> bool:
-    return len(levels) > 1 and levels[-1].at == levels[-2].at
+    return "Node" if levels[-1].id >= 19 else "Node or Rust"
 
 
 def facts(state: SchemaState, schemas: Schemas) -> Iterator[tuple[str, str]]:
@@ -172,8 +167,7 @@ def _incomplete(state: SchemaState, schemas: Schemas) -> Finding | None:
 
 def imperfect(state: SchemaState, case: Case) -> list[Finding]:
     """What is not as it should be about a schema that can be used."""
-    found = [*_about_level(state, case), *_companion(state, case), *_indexes(state, case)]
-    return list(found)
+    return [*_about_level(state, case), *_companion(state, case), *_indexes(state, case)]
 
 
 def _about_level(state: SchemaState, case: Case) -> Iterator[Finding]:
@@ -231,16 +225,22 @@ def _companion(state: SchemaState, case: Case) -> Iterator[Finding]:
         )
     elif any(not each.may_use_schema or each.lacks for each in there):
         yield _companion_rights(there, case)
-    elif state.steps and state.steps[-1].id < len(EXT_STEPS):
+    elif missing := _missing_steps(state):
         yield Finding(
             id=FindingId.COMPANION_BEHIND,
             severity=Severity.WARNING,
             title=f"schema {case.schemas.companion!r} is at level {state.steps[-1].id} of "
             f"{len(EXT_STEPS)}",
-            evidence=(f"missing: {', '.join(EXT_STEPS[state.steps[-1].id :])}",),
+            evidence=(f"missing: {', '.join(missing)}",),
             advice="Let its owner upgrade it; a worker of that role does so when it starts.",
             shell=case.command("migrate"),
         )
+
+
+def _missing_steps(state: SchemaState) -> list[str]:
+    # Of the indexes the catalogue tells.
+    after = EXT_STEPS[state.steps[-1].id :] if state.steps else ()
+    return [each for each in after if each != INDEX_STEP]
 
 
 def _companion_rights(tables: list[Access], case: Case) -> Finding:
