@@ -231,6 +231,7 @@ async def test_a_role_without_rights_is_told_which_and_how_to_get_them(database,
     assert (finding.id, finding.severity) == (FindingId.RIGHTS_MISSING, Severity.CRITICAL)
     assert finding.evidence[0] == f"no usage of schema {database.schema}"
     assert "no select, insert, update, delete on _private_jobs" in finding.evidence
+    assert "That is a superuser" in finding.advice
     assert cured == {}
 
 
@@ -497,6 +498,20 @@ async def test_ids_that_come_to_an_end_are_told(database, sql, sequence, reached
 
     assert (finding.id, finding.severity) == (FindingId.SEQUENCE_FILL, severity)
     assert await found(database) == {}
+
+
+async def test_ids_to_go_on_with_are_not_those_that_jobs_still_point_to(database, sql):
+    sql.run("select :schema.add_job(name, queue_name => name) from unnest(array['a', 'b']) as name")
+    sql.run("delete from :schema._private_tasks where identifier = 'b'")
+    sql.run("delete from :schema._private_job_queues where queue_name = 'b'")
+    for sequence in ("tasks_id_seq", "job_queues_id_seq"):
+        sql.run(f"alter sequence :schema.{sequence} restart with 2147483647")
+    sql.run("select :schema.add_job('c', queue_name => 'c')")
+
+    findings = (await report(database)).findings
+
+    said = [each.sql for each in findings if each.id is FindingId.SEQUENCE_FILL]
+    assert [(each or "").rpartition(" ")[2] for each in said] == ["3;", "3;"]
 
 
 async def test_dead_rows_are_told_where_nobody_removes_them(database, sql):

@@ -23,7 +23,7 @@ ODD = Schemas.named("a b")
 @pytest.mark.parametrize(
     ("said", "id", "advice"),
     [
-        ('FATAL:  role "ann" does not exist', FindingId.ROLE_MISSING, "Create it"),
+        ('FATAL:  role "ann" does not exist', FindingId.ROLE_MISSING, "as a member"),
         ('FATAL:  database "shop" does not exist', FindingId.DATABASE_MISSING, "Name another"),
         ("password authentication failed for user", FindingId.UNREACHABLE, "the right password"),
         ("no pg_hba.conf entry for host", FindingId.UNREACHABLE, "pg_hba.conf allow this role"),

@@ -35,6 +35,7 @@ class Access:
     is_companion: bool
     name: str
     owner: str
+    owner_is_superuser: bool
     may_use_schema: bool
     lacks: tuple[str, ...]
     hides_rows: bool
@@ -201,6 +202,6 @@ def _all(kind: Callable[..., T]) -> Callable[[Sequence[Row]], list[T]]:
 
 def _read_access(rows: Sequence[Row]) -> list[Access]:
     return [
-        Access(is_companion, name, owner, may_use, tuple(lacks), hides)
-        for is_companion, name, owner, may_use, lacks, hides in rows
+        Access(is_companion, name, owner, is_superuser, may_use, tuple(lacks), hides)
+        for is_companion, name, owner, is_superuser, may_use, lacks, hides in rows
     ]

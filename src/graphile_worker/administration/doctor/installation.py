@@ -298,7 +298,7 @@ def _rights_missing(tables: list[Access], case: Case) -> Finding:
         title=f"role {case.session.role!r} may not use the queue",
         evidence=tuple(_lacking(tables, case.schemas.shared)),
         advice=f"Make it a member of {owner!r}, who owns the tables: row level security lets "
-        "only the owner see their rows, whatever else is granted.",
+        f"only the owner see their rows, whatever else is granted.{_careful(tables[0])}",
         sql=case.cure("join_owner", owner=owner, role=case.session.role),
     )
 
@@ -313,11 +313,17 @@ def _rows_hidden(tables: list[Access], case: Case) -> Finding:
         evidence=(f"no policy lets it see anything of: {names}",),
         advice="The owner is bound by it too: take it back."
         if owner == role
-        else f"Make it a member of {owner!r}, who owns the tables.",
+        else f"Make it a member of {owner!r}, who owns the tables.{_careful(tables[0])}",
         sql=case.cure("unforce_security")
         if owner == role
         else case.cure("join_owner", owner=owner, role=role),
     )
+
+
+def _careful(table: Access) -> str:
+    if not table.owner_is_superuser:
+        return ""
+    return " That is a superuser: rather let a role without such rights own the queue first."
 
 
 def _lacking(tables: list[Access], schema: str) -> Iterator[str]:

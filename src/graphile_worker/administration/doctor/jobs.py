@@ -195,5 +195,6 @@ def _amount(held: Held) -> str:
 
 
 def _silence(pool: PoolRow) -> str:
-    where = f" on {pool.host}, process {pool.pid}" if pool.host else ""
-    return f"{pool.id}{where}, silent for {lasting(pool.silence)}"
+    where = f" on {pool.host}" if pool.host else ""
+    process = f", process {pool.pid}" if pool.pid else ""
+    return f"{pool.id}{where}{process}, silent for {lasting(pool.silence)}"

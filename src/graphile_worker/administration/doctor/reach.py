@@ -67,7 +67,7 @@ def _role_missing(role: str, said: str, schemas: Schemas) -> Finding:
         severity=Severity.CRITICAL,
         title=f"there is no role {role!r}",
         evidence=(said,),
-        advice="Create it and make it a member of the role that owns the queue, or name another "
+        advice="Let it be created, as a member of the role that owns the queue, or name another "
         "role in DATABASE_URL or -c.",
         sql=cure("create_role", schemas, role=role, owner="the-owner-of-the-queue"),
     )

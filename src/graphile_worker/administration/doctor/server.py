@@ -47,9 +47,8 @@ def _filling(ids: IdSequence, free: FreeIds | None, case: Case) -> Finding:
         severity=Severity.CRITICAL if ids.fill >= NEARLY_FULL else Severity.WARNING,
         title=f"{ids.fill:.1%} of the ids of {ids.table} are used up; then no job can be added",
         evidence=(f"{ids.sequence} is at {ids.last:,} of {ids.most:,}", *room),
-        advice="Upgrade the schema to level 20, which uses none up for names that are known; mend "
-        "dangling-tasks and dangling-queues first; then let the owner go on with ids that are "
-        "free.",
+        advice="Below level 20 every job that is added uses one up, so migrate first. Then let the "
+        "owner of the sequence go on with ids that are free.",
         shell=case.command("migrate"),
         sql=restart,
     )

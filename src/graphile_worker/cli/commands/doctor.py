@@ -113,7 +113,6 @@ def _finding(finding: Finding) -> Iterator[str]:
 def _summary(report: Report) -> str:
     if not report.findings:
         return "Nothing is wrong."
-    counts = [
-        (sum(each.severity is kind for each in report.findings), kind.value) for kind in Severity
-    ]
-    return ", ".join(f"{count} {kind}" for count, kind in counts)
+    critical = sum(each.severity is Severity.CRITICAL for each in report.findings)
+    warnings = len(report.findings) - critical
+    return f"{critical} critical, {warnings} {'warning' if warnings == 1 else 'warnings'}"

@@ -3,6 +3,7 @@ select
   schemas.nspname = $2::text,
   relations.relname::text,
   pg_get_userbyid(relations.relowner)::text,
+  exists (select from pg_roles where oid = relations.relowner and rolsuper),
   has_schema_privilege(schemas.oid, 'usage'),
   array(
     select rights.right_to
@@ -38,6 +39,7 @@ select
   false,
   routines.proname::text,
   pg_get_userbyid(routines.proowner)::text,
+  exists (select from pg_roles where oid = routines.proowner and rolsuper),
   has_schema_privilege(schemas.oid, 'usage'),
   case when has_function_privilege(routines.oid, 'execute') then '{}' else '{execute}'::text[] end,
   false
