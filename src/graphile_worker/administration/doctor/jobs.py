@@ -170,8 +170,9 @@ def silent_pools(
         )
 
 
-def _recover(holders: Iterable[str | None], case: Case) -> str:
-    return case.command("workers recover", *[each for each in holders if each is not None])
+def _recover(holders: Iterable[str | None], case: Case) -> str | None:
+    known = [each for each in holders if each is not None]
+    return case.command("workers recover", *known) if known else None
 
 
 def _locks(holders: Iterable[Held], *, stale: bool = False) -> str:
