@@ -22,6 +22,7 @@ from graphile_worker import (
     errors,
     events,
 )
+from graphile_worker.administration.doctor import FindingId
 from graphile_worker.cli.catalogue import SETTINGS
 from graphile_worker.cli.commands.config import config
 from graphile_worker.cli.main import command
@@ -212,6 +213,20 @@ def test_the_page_of_events_says_which_ones_nothing_announces_yet():
 
     known = {event.__name__ for event in BY_NAME.values()}
     assert later == {name for name in known if not re.search(rf"\b{name}\b", text)}
+
+
+# What the doctor finds
+
+
+def test_the_page_of_the_doctor_tells_cause_and_cure_of_each_finding():
+    page = (ROOT / "docs/guides/doctor.md").read_text(encoding="utf-8")
+
+    parts = re.split(r"^### `([\w-]+)`$", page, flags=re.MULTILINE)[1:]
+    told = dict(zip(parts[::2], parts[1::2], strict=True))
+
+    assert list(told) == [each.value for each in FindingId]
+    for text in told.values():
+        assert text.count("**Cause.**") == text.count("**Cure.**") == 1
 
 
 # Errors, and when a failed job is tried again

@@ -9,6 +9,7 @@ from graphile_worker.cli.catalogue import SETTINGS
 from graphile_worker.cli.commands.bench import bench
 from graphile_worker.cli.commands.config import config
 from graphile_worker.cli.commands.cron import cron
+from graphile_worker.cli.commands.doctor import doctor
 from graphile_worker.cli.commands.migrate import migrate
 from graphile_worker.cli.commands.run import Asked, cleanup_tasks, say, work
 from graphile_worker.cli.commands.tune import tune
@@ -53,6 +54,7 @@ command.add_command(migrate)
 command.add_command(bench)
 command.add_command(cron)
 command.add_command(tune)
+command.add_command(doctor)
 command.add_command(config)
 
 

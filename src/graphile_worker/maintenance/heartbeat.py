@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from graphile_worker.db.database import Answering
@@ -214,7 +214,9 @@ class Heartbeat:
     async def _enter(self, pool_id: str) -> None:
         assert self._threshold is not None
         sent = time.monotonic()
-        await self._ask(register_pool(pool_id, self._threshold, self._details))
+        # Beside the database's own time, which is entered with it: `doctor` compares them.
+        details = {**self._details, "clock": datetime.now(UTC).timestamp()}
+        await self._ask(register_pool(pool_id, self._threshold, details))
         self._lease.renew(sent)
 
     async def _sign_off_older(self) -> None:

@@ -1,0 +1,1 @@
+"""Administration: what a person sees of a queue, and does to it."""

@@ -1,0 +1,178 @@
+"""Reach: can the database be reached, by whom, through what, and by which driver?"""
+
+import re
+from dataclasses import dataclass
+
+from graphile_worker.administration.doctor.case import Case, DoctorOptions, command
+from graphile_worker.administration.doctor.finding import Finding, FindingId, Severity
+from graphile_worker.db.database import Connection
+from graphile_worker.db.migrate import OLDEST_SERVER
+from graphile_worker.sql.cures import cure
+from graphile_worker.sql.health import Session, inspect_session
+from graphile_worker.sql.identifiers import Schemas
+
+# libpq gives no code for what a server says at the door, only its words.
+NO_ROLE = re.compile(r'role "(.+?)" does not exist')
+NO_DATABASE = re.compile(r'database "(.+?)" does not exist')
+
+# How often two connections are asked which session they have.
+ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    words: str
+    advice: str
+
+
+# What else servers and systems say, and what helps.
+REFUSALS = (
+    _Refusal("password authentication failed", "Give the right password, in DATABASE_URL or -c."),
+    _Refusal("no password supplied", "Give the password, in DATABASE_URL or -c, or in ~/.pgpass."),
+    _Refusal("pg_hba.conf", "Let the server's pg_hba.conf allow this role from this machine."),
+    _Refusal("is not permitted to log in", "Let the role log in: alter role … login."),
+    _Refusal("permission denied for database", "Grant the role connect on the database."),
+    _Refusal("too many", "End sessions that nobody needs, or raise max_connections."),
+    _Refusal("remaining connection slots", "End sessions that nobody needs: all are taken."),
+    _Refusal("starting up", "Wait: the server starts."),
+    _Refusal("Connection refused", "Start the server, or correct host and port: nobody listens."),
+    _Refusal("translate host name", "Correct the host's name: nobody knows it."),
+    _Refusal("timeout expired", "See whether a firewall or the network is in the way."),
+    _Refusal("SSL", "Say sslmode as the server wants it."),
+)
+OTHERWISE = "See whether the server runs and can be reached from this machine."
+
+
+def unreachable(error: BaseException, schemas: Schemas) -> Finding:
+    """Why nobody could get in, in the words of server and system."""
+    said = " ".join(str(error).split())
+    if found := NO_ROLE.search(said):
+        return _role_missing(found[1], said, schemas)
+    if found := NO_DATABASE.search(said):
+        return _database_missing(found[1], said, schemas)
+    fitting = (each.advice for each in REFUSALS if each.words in said)
+    return Finding(
+        id=FindingId.UNREACHABLE,
+        severity=Severity.CRITICAL,
+        title="the database cannot be reached",
+        evidence=(said or type(error).__name__,),
+        advice=f"{next(fitting, OTHERWISE)} Which database is meant, and from where, says:",
+        shell="graphile-worker config",
+    )
+
+
+def _role_missing(role: str, said: str, schemas: Schemas) -> Finding:
+    return Finding(
+        id=FindingId.ROLE_MISSING,
+        severity=Severity.CRITICAL,
+        title=f"there is no role {role!r}",
+        evidence=(said,),
+        advice="Let it be created, as a member of the role that owns the queue, or name another "
+        "role in DATABASE_URL or -c.",
+        sql=cure("create_role", schemas, role=role, owner="the-owner-of-the-queue"),
+    )
+
+
+def _database_missing(database: str, said: str, schemas: Schemas) -> Finding:
+    return Finding(
+        id=FindingId.DATABASE_MISSING,
+        severity=Severity.CRITICAL,
+        title=f"there is no database {database!r}",
+        evidence=(said,),
+        advice="Name another one in DATABASE_URL or -c, or create it and install the schema.",
+        shell=command(schemas, "migrate"),
+        sql=cure("create_database", schemas, database=database),
+    )
+
+
+def server_too_old(session: Session) -> Finding | None:
+    if session.version_number >= OLDEST_SERVER:
+        return None
+    return Finding(
+        id=FindingId.SERVER_TOO_OLD,
+        severity=Severity.CRITICAL,
+        title=f"PostgreSQL {session.version} is too old",
+        advice="Upgrade the server: 14 or newer is needed.",
+    )
+
+
+def read_only(case: Case) -> list[Finding]:
+    """A standby, or a database that was closed for writing."""
+    session = case.session
+    if session.is_standby:
+        found = "this server is a standby", "Connect to the primary: name all servers, as in"
+        shell, sql = "host=one,two target_session_attrs=read-write", None
+    elif session.only_reads:
+        found = "default_transaction_read_only is on", "Allow writing again, where it was set:"
+        shell, sql = None, case.cure("allow_writing", database=session.database)
+    else:
+        return []
+    return [
+        Finding(
+            id=FindingId.READ_ONLY,
+            severity=Severity.CRITICAL,
+            title="nothing can be written: jobs are neither added nor taken",
+            evidence=(found[0],),
+            advice=found[1],
+            shell=shell,
+            sql=sql,
+        )
+    ]
+
+
+def slow_driver(implementation: str) -> list[Finding]:
+    if implementation != "python":
+        return []
+    return [
+        Finding(
+            id=FindingId.PURE_PYTHON_DRIVER,
+            severity=Severity.WARNING,
+            title="psycopg runs in pure Python here",
+            evidence=("every job costs several times the processor time",),
+            advice="Install its binary form, and see that PSYCOPG_IMPL is not set.",
+            shell="pip install 'psycopg[binary]'",
+        )
+    ]
+
+
+async def shares_sessions(first: Connection, second: Connection) -> bool:
+    """Does a pooler lend the sessions of the server from transaction to transaction?
+
+    A pooler gives its own number for a session. If one lends them by transaction, the session of
+    one connection is the other's a moment later, or another one by then.
+    """
+    numbers = [await _session_number(each) for each in (first, second)]
+    if numbers[0] == first.raw.info.backend_pid:
+        return False
+    for _ in range(ROUNDS):
+        again = [await _session_number(each) for each in (first, second)]
+        if again != numbers or again[0] == again[1]:
+            return True
+    return False
+
+
+async def _session_number(connection: Connection) -> int:
+    session: Session = await connection.run(inspect_session())
+    return session.backend_pid
+
+
+def transaction_pooling(options: DoctorOptions) -> list[Finding]:
+    """What does not work through it, unless workers are told not to try."""
+    wrong = []
+    if options.listen:
+        wrong.append("LISTEN is not heard: jobs wait for the next poll, without a word in any log")
+    if options.prepared_statements:
+        wrong.append("prepared statements fail, unless it is PgBouncer 1.21 or newer")
+    if not wrong:
+        return []
+    return [
+        Finding(
+            id=FindingId.TRANSACTION_POOLING,
+            severity=Severity.WARNING,
+            title="a pooler such as PgBouncer lends sessions by transaction",
+            evidence=tuple(wrong),
+            advice="Let workers connect past it, straight to PostgreSQL. Or let them poll only, "
+            "more often:",
+            shell="graphile-worker --no-listen --no-prepared-statements --poll-interval 500ms",
+        )
+    ]

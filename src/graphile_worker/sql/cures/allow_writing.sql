@@ -1,0 +1,1 @@
+alter database :"database" reset default_transaction_read_only;

@@ -1,0 +1,2 @@
+create role :"role" login;
+grant :"owner" to :"role";

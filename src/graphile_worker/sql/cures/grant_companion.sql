@@ -1,0 +1,3 @@
+grant usage on schema :ext_schema to :"role";
+grant select, insert, update, delete on :ext_schema.pools, :ext_schema.recoveries to :"role";
+grant select on :ext_schema.migrations to :"role";

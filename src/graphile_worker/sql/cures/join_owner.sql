@@ -1,0 +1,1 @@
+grant :"owner" to :"role";

@@ -1,0 +1,1 @@
+alter sequence :schema.:"sequence" restart with :'first';

@@ -1,0 +1,1 @@
+vacuum (verbose) :schema.:"table";

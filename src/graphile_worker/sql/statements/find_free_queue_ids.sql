@@ -1,0 +1,18 @@
+-- The widest range of ids that no named queue has and no job points to: its first, and how many there are.
+select used.id + 1, used.next_id - used.id - 1
+from (
+  select ids.id, lead(ids.id, 1, 2147483648) over (order by ids.id) as next_id
+  from (
+    select 0::bigint as id
+    union
+    select known.id
+    from :schema._private_job_queues as known
+    union
+    -- What points nowhere must not point to a stranger.
+    select jobs.job_queue_id
+    from :schema._private_jobs as jobs
+    where jobs.job_queue_id is not null
+  ) as ids
+) as used
+order by 2 desc, 1
+limit 1;

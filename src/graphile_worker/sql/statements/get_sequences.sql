@@ -1,0 +1,19 @@
+-- How far the sequences are from which the tables of schema $1 have their ids; 0 if this role may not know.
+select
+  tables.relname::text,
+  ids.sequencename::text,
+  coalesce(ids.last_value, 0),
+  ids.max_value
+from pg_sequences as ids
+join pg_namespace as schemas on schemas.nspname = ids.schemaname
+join pg_class as sequences
+  on sequences.relnamespace = schemas.oid
+  and sequences.relname = ids.sequencename
+join pg_depend as links
+  on links.classid = 'pg_class'::regclass
+  and links.objid = sequences.oid
+  and links.refclassid = 'pg_class'::regclass
+  and links.deptype in ('a', 'i')
+join pg_class as tables on tables.oid = links.refobjid
+where ids.schemaname = $1::text
+order by 1;

@@ -1,0 +1,251 @@
+"""`graphile-worker doctor` on databases broken each in its own way, and on a sound one."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tests.conftest import TestDatabase
+from tests.support.cluster import Cluster
+from tests.support.faketime import WrongClock
+from tests.support.pgbouncer import PgBouncer
+from tests.support.processes import Program, Programs
+from tests.support.rust import rust_install
+from tests.support.sql import Sql
+
+# The servers of the tests write nothing to disk: true, and told.
+OF_THE_TESTS = "unsafe-server"
+
+
+@pytest.fixture
+def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
+    with Programs.beside(database, tmp_path) as programs:
+        yield programs
+
+
+@pytest.fixture
+def role(database: TestDatabase, sql: Sql) -> Iterator[str]:
+    """A role that owns nothing; its name would move the cursor if it could."""
+    name = f"role_{database.name}\x1b[2J"
+    sql.run(f'create role "{name}" login')
+    yield name
+    sql.run(f'drop owned by "{name}"')
+    sql.run(f'drop role "{name}"')
+
+
+def found(done: Program) -> dict[str, dict[str, Any]]:
+    """What the doctor said with --json, by id."""
+    report = json.loads(done.out)
+    return {each["id"]: each for each in report["findings"] if each["id"] != OF_THE_TESTS}
+
+
+def test_a_missing_role_is_named(programs, database):
+    done = programs.done("doctor", "--json", "-c", make_conninfo(database.dsn, user="no one"))
+
+    [(id, finding)] = found(done).items()
+    assert (done.code, id) == (1, "role-missing")
+    assert 'create role "no one" login;' in finding["sql"]
+
+
+def test_rows_hidden_by_row_level_security_are_named(programs, database, sql, role):
+    sql.run(f'grant usage on schema :schema, :ext_schema to "{role}"')
+    sql.run(f'grant all on all tables in schema :schema to "{role}"')
+    sql.run(f'grant all on all tables in schema :ext_schema to "{role}"')
+
+    done = programs.done("doctor", "-c", make_conninfo(database.dsn, user=role))
+
+    assert done.code == 1
+    assert "CRITICAL rows-hidden: row level security hides all rows from role" in done.out
+    assert 'grant "postgres" to "role_' in done.out
+    assert "\x1b" not in done.out
+
+
+def test_ids_that_point_nowhere_are_named(programs, sql):
+    sql.run("select :schema.add_job('resize', queue_name => 'images')")
+    sql.run("select :schema.add_job('email')")
+    sql.run("delete from :schema._private_job_queues")
+    sql.run("delete from :schema._private_tasks where identifier = 'email'")
+
+    done = programs.done("doctor", "--json")
+
+    findings = found(done)
+    assert (done.code, set(findings)) == (1, {"dangling-tasks", "dangling-queues"})
+    assert "set job_queue_id = null where job_queue_id = " in findings["dangling-queues"]["sql"]
+    assert "set task_id = (select id from " in findings["dangling-tasks"]["sql"]
+
+
+def test_stale_locks_are_named(programs, sql):
+    sql.run("select :schema.add_job('resize', queue_name => 'images')")
+    for table in ("_private_jobs", "_private_job_queues"):
+        sql.run(
+            f"update :schema.{table} set locked_by = 'worker-x', "
+            "locked_at = now() - interval '5 hours'"
+        )
+
+    done = programs.done("doctor", "--json")
+
+    [(id, finding)] = found(done).items()
+    assert (done.code, id) == (1, "stale-locks")
+    assert finding["title"] == "1 job and 1 named queue are locked for more than four hours"
+    assert finding["shell"] == "graphile-worker workers recover worker-x"
+
+
+def test_a_silent_pool_is_named(programs, sql):
+    sql.run("select :schema.add_job('resize')")
+    sql.run("update :schema._private_jobs set locked_by = 'pypool-x', locked_at = now()")
+    for name in ("pypool-x", "pypool-y"):
+        sql.run(
+            "insert into :ext_schema.pools (id, seen_at, lease, details) "
+            "values ($1, now() - interval '1 minute', '0.01 s', '{\"host\": \"web-1\"}')",
+            name,
+        )
+
+    done = programs.done("doctor", "--json")
+
+    findings = found(done)
+    assert (done.code, set(findings)) == (1, {"silent-pool-locks", "silent-pools"})
+    assert "pypool-x on web-1" in findings["silent-pool-locks"]["evidence"][0]
+    assert findings["silent-pool-locks"]["shell"].endswith(" pypool-x")
+    assert findings["silent-pools"]["severity"] == "warning"
+
+
+def test_the_ledger_of_the_rust_worker_is_named(programs, empty_database):
+    rust_install(empty_database.url, empty_database.dsn, empty_database.schema)
+    programs.done("migrate", "-c", empty_database.dsn)
+
+    done = programs.done("doctor", "--json", "-c", empty_database.dsn)
+
+    assert (done.code, set(found(done))) == (0, {"schema-of-rust"})
+    assert "installed by Rust" in json.loads(done.out)["facts"]["schema"]
+
+
+def test_a_ledger_that_is_too_new_is_named(programs, sql):
+    sql.run("insert into :schema.migrations (id, breaking) values (21, true)")
+
+    done = programs.done("doctor", "--json")
+
+    [(id, finding)] = found(done).items()
+    assert (done.code, id) == (1, "schema-too-new")
+    assert finding["shell"] == "pip install --upgrade graphile-worker"
+
+
+def test_a_held_snapshot_is_named_with_the_end_of_its_session(programs, sql):
+    other = sql.another()
+    other.run("begin isolation level repeatable read")
+    other.run("select 1, pg_sleep(1.1)")
+
+    done = programs.done("doctor", "--json", "--held-for", "1s", "--strict")
+    [(id, finding)] = found(done).items()
+    young = programs.done("doctor", "--json")
+    sql.run(finding["sql"])
+    with pytest.raises(psycopg.OperationalError):
+        other.run("select 1")
+    other.close()
+
+    assert (done.code, id, finding["severity"]) == (1, "held-snapshot", "warning")
+    assert "idle in transaction" in finding["evidence"][0]
+    assert (young.code, found(young)) == (0, {})
+
+
+def test_an_exhausted_sequence_is_named_with_the_ids_that_are_free(programs, sql):
+    sql.run("select :schema.add_job('first')")
+    sql.run("alter sequence :schema.tasks_id_seq restart with 2147483647")
+    sql.run("select :schema.add_job('last')")
+
+    done = programs.done("doctor", "--json")
+    [(id, finding)] = found(done).items()
+    sql.run(finding["sql"])
+    sql.run("select :schema.add_job('another')")
+    again = programs.done("doctor", "--json")
+
+    assert (done.code, id) == (1, "sequence-fill")
+    assert "tasks_id_seq is at 2,147,483,647 of 2,147,483,647" in finding["evidence"]
+    assert (again.code, found(again)) == (0, {})
+
+
+def test_a_pooler_that_lends_sessions_by_transaction_is_named(programs, database, cluster):
+    with PgBouncer(cluster) as pgbouncer:
+        through = make_conninfo(database.dsn, port=pgbouncer.port)
+        done = programs.done("doctor", "--json", "-c", through)
+        told = programs.done(
+            "doctor", "--json", "-c", through, "--no-listen", "--no-prepared-statements"
+        )
+
+    [(id, finding)] = found(done).items()
+    assert (done.code, id) == (0, "transaction-pooling")
+    assert "--no-listen --no-prepared-statements" in finding["shell"]
+    assert (told.code, found(told)) == (0, {})
+    assert json.loads(told.out)["facts"]["pooler"] == "lends sessions by transaction"
+
+
+@pytest.mark.parametrize(
+    ("shift", "severity", "code", "said"),
+    [("+20s", "warning", 0, "20 s ahead of"), ("-1d", "critical", 1, "1 d behind")],
+)
+def test_a_wrong_clock_is_named(programs, tmp_path, shift, severity, code, said):
+    clock = WrongClock(tmp_path / "clock", shift)
+
+    done = programs.done("doctor", "--json", **clock.variables)
+
+    [(id, finding)] = found(done).items()
+    assert (done.code, id, finding["severity"]) == (code, "clock-offset", severity)
+    assert finding["title"] == f"the clock of this machine is {said} the database's"
+
+
+def test_the_wrong_clock_of_a_worker_is_named(programs, tmp_path):
+    clock = WrongClock(tmp_path / "clock", "-1h")
+    programs.write("tasks/hello.py", "async def task(payload): ...")
+    programs.worker(**clock.variables)
+
+    done = programs.done("doctor", "--json")
+
+    [(id, finding)] = found(done).items()
+    assert (done.code, id) == (0, "pool-clock-offset")
+    assert re.search(r"^pypool-\w+ on .*: (1 h|59 min \d+ s) behind the", finding["evidence"][0])
+
+
+def test_the_slow_form_of_the_driver_is_named(programs):
+    environment = {**os.environ, "PSYCOPG_IMPL": "python"}
+    has_libpq = subprocess.run([sys.executable, "-c", "import psycopg"], env=environment)
+    if has_libpq.returncode:
+        pytest.skip("there is no libpq here, which psycopg needs without its binary form")
+
+    done = programs.done("doctor", "--json", PSYCOPG_IMPL="python")
+
+    [(id, finding)] = found(done).items()
+    assert (done.code, id) == (0, "pure-python-driver")
+    assert finding["shell"] == "pip install 'psycopg[binary]'"
+    assert json.loads(done.out)["facts"]["driver"].endswith(", python")
+
+
+def test_a_database_out_of_reach_is_a_finding(programs):
+    done = programs.done("doctor", "-c", "host=127.0.0.1 port=1 dbname=shop password=secret")
+
+    assert (done.code, done.err) == (1, "")
+    assert "CRITICAL unreachable: the database cannot be reached" in done.out
+    assert "Start the server, or correct host and port" in done.out
+    assert "secret" not in done.out
+
+
+def test_nothing_is_wrong_with_a_sound_database_and_its_worker(tmp_path, pytestconfig, schema):
+    cluster = Cluster(pytestconfig.getoption("--pg"), ("fsync=on", "full_page_writes=on")).start()
+    try:
+        sound = TestDatabase("postgres", cluster, schema)
+        with Programs.beside(sound, tmp_path) as programs:
+            programs.write("tasks/hello.py", "async def task(payload): ...")
+            programs.worker()
+            said = programs.done("doctor", "--strict")
+    finally:
+        cluster.stop()
+
+    assert (said.code, said.err) == (0, "")
+    assert said.out.endswith("\n\nNothing is wrong.\n")
+    assert "level 20, installed by Python on " in said.out
