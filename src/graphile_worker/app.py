@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Protocol, Self, overload
 from weakref import WeakKeyDictionary
 
 from graphile_worker import sync
@@ -22,6 +22,16 @@ from graphile_worker.options import WorkerOptions
 from graphile_worker.runner import Runner
 from graphile_worker.tasks import D, Tasks
 from graphile_worker.worker.claims import ForbiddenFlags
+
+
+class Clients(Protocol):
+    """Whoever adds jobs in place of an app's own clients."""
+
+    @property
+    def client(self) -> Client: ...
+
+    @property
+    def blocking_client(self) -> sync.Client: ...
 
 
 class App(Tasks[D]):
@@ -88,6 +98,7 @@ class App(Tasks[D]):
         # A client belongs to a loop; a program may have several, one after the other.
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
         self._ambient: ContextVar[object] = ContextVar("connection", default=None)
+        self._stand_ins: Clients | None = None
         self.include(*include)
 
     def add_job(
@@ -179,6 +190,15 @@ class App(Tasks[D]):
         finally:
             self._ambient.reset(token)
 
+    @contextmanager
+    def through(self, clients: "Clients") -> Iterator[None]:
+        """Inside, in every thread and loop, jobs are added by other clients: for tests."""
+        before, self._stand_ins = self._stand_ins, clients
+        try:
+            yield
+        finally:
+            self._stand_ins = before
+
     def worker(
         self,
         options: WorkerOptions | None = None,
@@ -260,12 +280,16 @@ class App(Tasks[D]):
         return self._ambient.get() if conn is None else conn
 
     def _client(self) -> Client:
+        if self._stand_ins is not None:
+            return self._stand_ins.client
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             self._clients[loop] = Client(self.dsn, **self._options)
         return self._clients[loop]
 
     def _blocking_client(self) -> sync.Client:
+        if self._stand_ins is not None:
+            return self._stand_ins.blocking_client
         # Two threads may come first at once, and share one client all the same.
         with self._making:
             if self._blocking is None:

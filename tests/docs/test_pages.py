@@ -36,6 +36,6 @@ def _environment(database: TestDatabase) -> dict[str, str]:
     return {
         **os.environ,
         "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
         "DATABASE_URL": database.url,
     }

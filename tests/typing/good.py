@@ -51,6 +51,7 @@ from graphile_worker import (
     run_task_list_once,
     sync,
 )
+from graphile_worker.testing import Drained, Harness
 
 
 async def add(client: Client, connection: object) -> Job:
@@ -260,6 +261,20 @@ async def run_workers() -> None:
     count += await run_once("my_database", {"hello": print_all}, hooks=app.hooks)
     count += await run_task_list_once(app, object())
     print_all(job, count)
+
+
+def in_tests(gw: Harness) -> None:
+    found: Job = gw.assert_enqueued(send_email, to="ada", having={"priority": 1})
+    gw.assert_enqueued(send_email.using(run_at=timedelta(hours=1)))
+    gw.refute_enqueued("in_node", user=7)
+    ran: Drained = gw.drain(raise_errors=False)
+    errors: list[tuple[Job, BaseException]] = ran.errors
+    jobs: list[Job] = [*ran, *gw.enqueued()]
+    with gw.inline(), gw.freeze(datetime.now(UTC)), gw.travel(timedelta(days=1)):
+        in_thread.enqueue()
+    ctx: JobContext[Deps] = gw.context(in_thread, {"user": 7}, attempts=2)
+    in_thread.fn(ctx)
+    print_all(found, errors, jobs, gw.now())
 
 
 @app.cron("30 4 * * 1", id="weekly", backfill=timedelta(days=2), tz="Europe/Paris")

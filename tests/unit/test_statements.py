@@ -13,7 +13,17 @@ import pytest
 import sqlalchemy
 
 from graphile_worker.jobs import JobSpec, When
-from graphile_worker.sql import admin, cron, health, holding, jobs, migrations, storage, workers
+from graphile_worker.sql import (
+    admin,
+    cron,
+    health,
+    holding,
+    jobs,
+    migrations,
+    storage,
+    testing,
+    workers,
+)
 from graphile_worker.sql.identifiers import Schemas, quote_identifier
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import (
@@ -72,7 +82,17 @@ def _whole(function: Any) -> Any:
 def _questions() -> list[tuple[str, Callable[..., Query[Any]]]]:
     return [
         (name, function)
-        for module in (jobs, holding, workers, admin, cron, storage, health, migrations)
+        for module in (
+            jobs,
+            holding,
+            workers,
+            admin,
+            cron,
+            storage,
+            health,
+            migrations,
+            testing,
+        )
         for name, function in vars(module).items()
         if not name.startswith("_") and _asks(function, module)
     ]

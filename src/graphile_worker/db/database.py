@@ -56,6 +56,21 @@ class BlockingConnection(Protocol):
     def run(self, query: Query[T]) -> T: ...
 
 
+class RawBlockingConnection(BlockingConnection, Protocol):
+    """One blocking connection, ours or the caller's; `raw` is the driver's own."""
+
+    @property
+    def raw(self) -> Any: ...
+
+
+class BlockingLender(Protocol):
+    """Lends connections to plain functions."""
+
+    def connection(self) -> AbstractContextManager[RawBlockingConnection]: ...
+
+    def transaction(self) -> AbstractContextManager[RawBlockingConnection]: ...
+
+
 class BlockingDatabase(BlockingConnection, Protocol):
     """`Database` without await, as far as blocking code needs it."""
 

@@ -66,7 +66,7 @@ def open_blocking_database(
     source: object, schemas: Schemas, *, prepared_statements: bool = True
 ) -> BlockingDatabase:
     """The blocking database that a client was given."""
-    if isinstance(source, BlockingPsycopgDatabase | BlockingConnections):
+    if isinstance(source, BlockingPsycopgDatabase | BlockingConnections | BlockingLentDatabase):
         return source
     if source is None or isinstance(source, str):
         return BlockingPsycopgDatabase(source, schemas, prepared_statements=prepared_statements)

@@ -35,6 +35,13 @@ class Signature:
         self._readers: dict[str, Reader] | None = None
         self._read_early()
 
+    @property
+    def keys(self) -> list[str] | None:
+        """The keys that its payloads may have; None if that is not known."""
+        if self.takes_whole_payload or self._rest is not None:
+            return None
+        return [name for name, _ in self._names]
+
     def payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The payload of a call with these arguments, checked as the worker will check it."""
         bound = self._call.bind(*args, **kwargs)

@@ -93,6 +93,11 @@ class Task(Generic[P, R]):
         """Can a run of it be ended by others? A function in a thread cannot."""
         return self.is_async or self.runs_in_process
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that `using` has given to its jobs."""
+        return dict(self._using)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the plain function, here and now."""
         return self.fn(*args, **kwargs)

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from graphile_worker import sync
 from graphile_worker.client import Client
-from graphile_worker.db.blocking import BlockingConnections
-from graphile_worker.db.database import Database
+from graphile_worker.db.database import BlockingLender, Database
 from graphile_worker.db.querying import fetch_rows, fetch_rows_blocking
 from graphile_worker.errors import ConfigurationError, JobNotHeld
 from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
@@ -66,7 +65,7 @@ class Surroundings(NamedTuple):
     database: Database
     """Connections for tasks, not those of the worker."""
     client: Client
-    blocking_database: BlockingConnections | None
+    blocking_database: BlockingLender | None
     blocking_client: sync.Client | None
     held: Mapping[int, HeldJob] = MappingProxyType({})
     """All that the pool has locked."""
@@ -261,7 +260,7 @@ class BlockingContext:
             raise _nothing_blocking()
         return self._around.blocking_client
 
-    def _database(self) -> BlockingConnections:
+    def _database(self) -> BlockingLender:
         if self._around.blocking_database is None:
             raise _nothing_blocking()
         return self._around.blocking_database

@@ -1,0 +1,79 @@
+"""The pytest plugin: fixtures `gw`, `gw_app`, `gw_dsn` and `gw_connection`.
+
+Loaded by every pytest where graphile-worker is installed, and so it stands beside the package: to
+import that takes longer than many a project's tests. Nothing of it is, until a test wants `gw`.
+"""
+
+from collections.abc import Iterator
+from contextlib import chdir
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from graphile_worker import App
+    from graphile_worker.testing import Harness
+
+
+@pytest.fixture(scope="session")
+def gw_app(pytestconfig: pytest.Config) -> "App[Any]":
+    """The app to test: the one that `graphile-worker` would run. Override it for another."""
+    from graphile_worker import App, ConfigurationError
+    from graphile_worker.cli.settings import Settings
+    from graphile_worker.cli.sources import app_of
+
+    # The command looks at where it is started; tests may be started elsewhere.
+    with chdir(pytestconfig.rootpath):
+        app = app_of(Settings.collected({}))
+    if not isinstance(app, App):
+        raise ConfigurationError(
+            'which app is tested? Write app = "module:attribute" under [tool.graphile-worker] in '
+            "pyproject.toml, set GRAPHILE_WORKER_APP, or override the fixture gw_app"
+        )
+    return app
+
+
+@pytest.fixture
+def gw_dsn() -> str | None:
+    """Where gw connects if it is lent no connection: None is where the app does."""
+    return None
+
+
+@pytest.fixture
+def gw_connection(request: pytest.FixtureRequest) -> object:
+    """The connection of the test; override it to return your connection or session.
+
+    None is Django's where Django is set up, and otherwise one that is opened for the test.
+    """
+    if _has_django(request):
+        request.getfixturevalue("db")
+    return None
+
+
+@pytest.fixture
+def gw(
+    request: pytest.FixtureRequest, gw_app: "App[Any]", gw_connection: object, gw_dsn: str | None
+) -> "Iterator[Harness]":
+    """The queue of the app, seen from a test: see graphile_worker.testing.Harness."""
+    from graphile_worker.testing import Harness
+
+    with Harness(gw_app, gw_connection, dsn=gw_dsn) as harness:
+        yield harness
+        if harness.was_used and gw_connection is None and _has_django(request):
+            _clear_what_django_leaves(harness)
+
+
+def _has_django(request: pytest.FixtureRequest) -> bool:
+    if not request.config.pluginmanager.has_plugin("django"):
+        return False
+    from pytest_django.lazy_django import django_settings_is_configured
+
+    return bool(django_settings_is_configured())
+
+
+def _clear_what_django_leaves(harness: "Harness") -> None:
+    """After a test in which statements commit, Django empties only the tables of its models."""
+    from django.db import connection
+
+    if not connection.in_atomic_block:
+        harness.clear()

@@ -1,0 +1,94 @@
+"""A context for a task that is called by a test itself."""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from typing import Any
+
+from graphile_worker.app import App
+from graphile_worker.jobs import EPOCH, Job, JobSpec
+from graphile_worker.payloads import encode
+from graphile_worker.sql.holding import HeldJob
+from graphile_worker.tasks import Task
+from graphile_worker.testing.running import WORKER_ID
+from graphile_worker.worker.context import BlockingContext, Context, Surroundings
+
+
+class TestContext(Context):
+    """For async tasks. Its job is in no queue, so its own transaction has none to end."""
+
+    __test__ = False
+
+    @property
+    def blocking(self) -> BlockingContext:
+        return BlockingTestContext(self, self._around)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        async with self._around.database.transaction() as connection:
+            yield connection.raw
+        self.written = True
+
+
+class BlockingTestContext(BlockingContext):
+    """For plain functions."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        with self._database().transaction() as connection:
+            yield connection.raw
+        self._context.written = True
+
+
+def context_of(
+    app: App[Any],
+    task: Task[..., Any] | str | Job,
+    payload: Any,
+    attempts: int,
+    now: datetime,
+    around: Surroundings,
+) -> Any:
+    """The context that a job of that task would have, in its async or its plain form."""
+    if isinstance(task, Job):
+        job, known = task, app.tasks().get(task.task_identifier)
+    else:
+        known = task if isinstance(task, Task) else app.tasks().get(task)
+        identifier = task.identifier if isinstance(task, Task) else task
+        job = _job(_spec(identifier, known, payload), attempts, now)
+    if job.locked_by is None:
+        job.locked_by = f"pypool-{secrets.token_hex(9)}"
+    context = TestContext(HeldJob(job, None), WORKER_ID, around)
+    return context.blocking if known is not None and not known.is_async else context
+
+
+def _spec(identifier: str, task: Task[..., Any] | None, payload: Any) -> JobSpec:
+    options = {} if task is None else {**task.options.of_jobs(), **task.given}
+    return JobSpec(identifier, payload, **options)
+
+
+def _job(spec: JobSpec, attempts: int, now: datetime) -> Job:
+    run_at = spec.run_at if isinstance(spec.run_at, datetime) else now
+    text = None if spec.flags is None else encode(dict.fromkeys(spec.flags, True))
+    return Job(
+        id=0,
+        task_identifier=spec.identifier,
+        queue_name=spec.queue_name,
+        payload_text=encode(spec.payload) or "{}",
+        priority=spec.priority or 0,
+        run_at=_epoch(run_at),
+        attempts=attempts,
+        max_attempts=spec.max_attempts or 25,
+        last_error=None,
+        created_at=_epoch(now),
+        updated_at=None,
+        key=spec.job_key,
+        locked_at=_epoch(now),
+        locked_by=None,
+        revision=0,
+        flags=text,
+    )
+
+
+def _epoch(moment: datetime) -> str:
+    return f"{(moment - EPOCH).total_seconds():.6f}"

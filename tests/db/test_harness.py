@@ -1,0 +1,775 @@
+"""The helpers for tests, on one connection that is never committed."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from graphile_worker import (
+    App,
+    ConfigurationError,
+    Discard,
+    JobContext,
+    JobErrored,
+    JobFailed,
+    JobSpec,
+    JobSpecError,
+    JobSucceeded,
+    PartialFailure,
+    Retry,
+    RunningJob,
+    Snooze,
+    sync,
+)
+from graphile_worker.testing import Harness
+from tests.conftest import TestDatabase
+from tests.support.sql import Sql
+
+NEW_YEAR = datetime(2030, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+class Shop:
+    """An app with tasks of every kind, and what they did."""
+
+    def __init__(self, dsn: str, schema: str) -> None:
+        self.done: list[Any] = []
+        self.app: App[Any] = App(dsn, schema=schema, lifespan=self.lifespan)
+        app, done = self.app, self.done
+
+        @app.task
+        async def send(to: str, on: date | None = None) -> None:
+            done.append(("send", to, on))
+
+        @app.task
+        def count(number: int) -> None:
+            done.append(("count", number))
+
+        @app.task
+        async def fail(ctx: JobContext, what: str = "boom") -> None:
+            raise ValueError(what)
+
+        @app.task
+        def chain(ctx: JobContext, left: int) -> None:
+            done.append(left)
+            if left:
+                ctx.add_job("chain", {"left": left - 1})
+
+        @app.batch_task
+        def track(items: list[int]) -> list[BaseException | None]:
+            return [ValueError(item) if item < 0 else None for item in items]
+
+        self.send, self.count, self.fail, self.chain, self.track = send, count, fail, chain, track
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[str]:
+        self.done.append("begin")
+        yield "deps"
+        self.done.append("end")
+
+    @property
+    def ran(self) -> list[Any]:
+        return [each for each in self.done if each not in ("begin", "end")]
+
+
+@pytest.fixture
+def shop(database: TestDatabase) -> Shop:
+    return Shop(database.dsn, database.schema)
+
+
+@pytest.fixture
+def gw(shop: Shop) -> Iterator[Harness]:
+    with Harness(shop.app) as harness:
+        yield harness
+
+
+# What was added
+
+
+def test_a_job_that_was_added_is_found_by_some_keys_of_its_payload(gw: Harness, shop: Shop):
+    added = shop.send.enqueue(to="ada", on=date(2030, 1, 2))
+
+    assert gw.assert_enqueued(shop.send) == added
+    assert gw.assert_enqueued(shop.send, to="ada") == added
+    assert gw.assert_enqueued("send", on=date(2030, 1, 2)) == added
+    gw.refute_enqueued(shop.send, to="bob")
+    gw.refute_enqueued(shop.count)
+
+
+def test_what_is_missing_is_told_with_what_is_there(gw: Harness, shop: Shop):
+    shop.send.using(queue_name="mail", job_key="k").enqueue(to="ada")
+
+    with pytest.raises(AssertionError) as error:
+        gw.assert_enqueued(shop.send, to="bob", having={"priority": 3})
+
+    assert "send, to='bob', having priority=3" in str(error.value)
+    assert 'send {"to":"ada"}' in str(error.value)
+    assert "queue_name='mail', job_key='k'" in str(error.value)
+
+
+def test_what_must_not_be_there_is_told(gw: Harness, shop: Shop):
+    shop.send.enqueue(to="ada")
+
+    with pytest.raises(AssertionError, match='send {"to":"ada"}'):
+        gw.refute_enqueued(shop.send)
+    with pytest.raises(AssertionError, match="any task"):
+        gw.refute_enqueued()
+
+
+def test_a_job_is_found_by_what_it_was_given(gw: Harness, shop: Shop):
+    shop.send.using(
+        queue_name="mail",
+        priority=3,
+        max_attempts=7,
+        job_key="k",
+        flags=["slow"],
+        run_at=NEW_YEAR,
+    ).enqueue(to="ada")
+
+    gw.assert_enqueued(shop.send.using(queue_name="mail", job_key="k"), to="ada")
+    gw.assert_enqueued(shop.send.using(run_at=NEW_YEAR, priority=3, flags=["slow"]))
+    gw.assert_enqueued("send", having={"max_attempts": 7, "attempts": 0, "last_error": None})
+    gw.refute_enqueued(shop.send.using(queue_name="other"))
+    gw.refute_enqueued("send", having={"flags": ["fast"]})
+
+
+def test_a_delay_is_meant_from_now(gw: Harness, shop: Shop):
+    shop.send.using(run_at=HOUR).enqueue(to="ada")
+
+    gw.assert_enqueued(shop.send.using(run_at=HOUR))
+    gw.refute_enqueued(shop.send.using(run_at=2 * HOUR))
+
+
+def test_a_whole_payload_is_compared_as_json(gw: Harness, shop: Shop):
+    identity = UUID(int=7)
+    shop.app.add_job("of_node", {"id": identity, "having": 1})
+    shop.track.enqueue([1, 2])
+
+    gw.assert_enqueued("of_node", id=identity)
+    gw.assert_enqueued("of_node", having={"payload": {"id": str(identity), "having": 1}})
+    gw.assert_enqueued(shop.track, having={"payload": (1, 2)})
+
+
+@pytest.mark.parametrize("method", ["assert_enqueued", "refute_enqueued", "enqueued"])
+def test_a_keyword_that_no_job_can_have_is_refused(gw: Harness, shop: Shop, method: str):
+    ask = getattr(gw, method)
+
+    with pytest.raises(TypeError, match="send has no parameter 'too': it has to, on"):
+        ask(shop.send, too="ada")
+    with pytest.raises(TypeError, match="no parameter 'too'"):
+        ask("send", too="ada")
+    with pytest.raises(TypeError, match="a job has no 'queue'"):
+        ask(shop.send, having={"queue": "mail"})
+    with pytest.raises(TypeError, match="takes a list"):
+        ask(shop.track, items=[1])
+    with pytest.raises(TypeError, match="expected a task"):
+        ask(print)
+
+
+def test_the_newest_of_several_is_given_and_all_are_listed_in_order(gw: Harness, shop: Shop):
+    late = shop.count.using(run_at=HOUR).enqueue(1)
+    soon = shop.count.enqueue(2)
+
+    assert gw.assert_enqueued(shop.count) == soon
+    assert gw.enqueued(shop.count) == [soon, late]
+    assert gw.enqueued() == [soon, late]
+
+
+def test_what_will_not_run_again_is_not_enqueued(gw: Harness, shop: Shop):
+    shop.fail.using(max_attempts=1).enqueue()
+
+    gw.drain(raise_errors=False)
+
+    gw.refute_enqueued(shop.fail)
+
+
+# Running
+
+
+@pytest.mark.feature("F305")
+def test_all_that_is_due_is_run_and_what_that_adds(gw: Harness, shop: Shop):
+    shop.chain.enqueue(2)
+    shop.send.using(priority=-1).enqueue("ada")
+    shop.count.using(run_at=HOUR).enqueue(1)
+
+    drained = gw.drain()
+
+    assert [job.task_identifier for job in drained] == ["send", "chain", "chain", "chain"]
+    assert shop.ran == [("send", "ada", None), 2, 1, 0]
+    assert [job.task_identifier for job in gw.enqueued()] == ["count"]
+
+
+def test_plain_tasks_run_in_the_thread_of_the_test_and_async_ones_in_a_loop(gw, shop):
+    seen: dict[str, Any] = {}
+
+    @shop.app.task
+    def plain() -> None:
+        seen["plain"] = threading.current_thread(), asyncio._get_running_loop()
+
+    @shop.app.task(run_in="loop")
+    def plain_on_loop() -> None:
+        seen["on loop"] = threading.current_thread(), asyncio._get_running_loop()
+
+    @shop.app.task
+    async def waits() -> None:
+        await asyncio.sleep(0)
+        seen["async"] = asyncio.get_running_loop()
+
+    for task in (plain, plain_on_loop, waits):
+        task.enqueue()
+    gw.drain()
+
+    assert seen.pop("async")
+    assert seen == dict.fromkeys(["plain", "on loop"], (threading.current_thread(), None))
+
+
+def heavy() -> None:
+    done_here.append(1)
+
+
+done_here: list[int] = []
+
+
+def test_a_task_for_a_process_runs_here(gw, shop):
+    task = shop.app.task(run_in="process")(heavy)
+    task.enqueue()
+
+    gw.drain()
+
+    assert done_here == [1]
+
+
+def test_the_first_error_is_raised_once_it_is_recorded(gw: Harness, shop: Shop):
+    shop.fail.enqueue("first")
+    shop.fail.enqueue("second")
+
+    with pytest.raises(ValueError, match="first"):
+        gw.drain()
+
+    job = gw.assert_enqueued(shop.fail, what="first")
+    assert (job.attempts, job.locked_by) == (1, None)
+    assert "first" in (job.last_error or "")
+    gw.assert_enqueued(shop.fail, what="second", having={"attempts": 0})
+
+
+def test_errors_can_be_collected(gw: Harness, shop: Shop):
+    bad = shop.fail.enqueue("first")
+    shop.count.enqueue(1)
+
+    drained = gw.drain(raise_errors=False)
+
+    assert [job.task_identifier for job in drained] == ["fail", "count"]
+    [(job, error)] = drained.errors
+    assert (job.id, str(error)) == (bad.id, "first")
+
+
+@pytest.mark.parametrize(
+    ("signal", "attempts", "delay"),
+    [
+        (ValueError(), 1, timedelta(seconds=2.718282)),
+        (Retry(HOUR), 1, HOUR),
+        (Snooze(2 * HOUR), 0, 2 * HOUR),
+    ],
+)
+def test_what_a_task_says_about_its_next_run_counts_by_the_clock_of_the_test(
+    gw: Harness, shop: Shop, signal: Exception, attempts: int, delay: timedelta
+):
+    @shop.app.task
+    async def say() -> None:
+        raise signal
+
+    gw.freeze(NEW_YEAR)
+    say.enqueue()
+    drained = gw.drain(raise_errors=False)
+
+    assert len(drained.errors) == attempts
+    job = gw.assert_enqueued(say)
+    assert (job.attempts, job.run_at) == (attempts, NEW_YEAR + delay)
+    gw.travel(delay)
+    assert len(gw.drain(raise_errors=False)) == 1
+
+
+def test_what_a_task_discards_is_an_error_too(gw: Harness, shop: Shop):
+    @shop.app.task
+    async def drop() -> None:
+        raise Discard("no such order")
+
+    drop.enqueue()
+
+    with pytest.raises(Discard, match="no such order"):
+        gw.drain()
+    gw.refute_enqueued(drop)
+
+
+def test_what_failed_of_a_batch_stays(gw: Harness, shop: Shop):
+    shop.track.enqueue([1, -2, 3])
+
+    with pytest.raises(PartialFailure):
+        gw.drain()
+
+    gw.assert_enqueued(shop.track, having={"payload": [-2]})
+
+
+def test_jobs_run_to_their_last_attempt_if_delays_do_not_count(gw: Harness, shop: Shop):
+    shop.fail.using(max_attempts=3).enqueue()
+    shop.count.using(run_at=HOUR).enqueue(1)
+
+    drained = gw.drain(include_delayed=True, raise_errors=False)
+
+    assert sorted(job.attempts for job in drained) == [1, 1, 2, 3]
+    assert shop.ran == [("count", 1)]
+    gw.refute_enqueued()
+
+
+def test_a_task_that_adds_itself_for_ever_is_told(gw: Harness, shop: Shop):
+    shop.chain.enqueue(1_000_000)
+
+    with pytest.raises(RuntimeError, match="20 jobs were run and there are more"):
+        gw.drain(at_most=20)
+
+
+def test_jobs_of_a_named_queue_run_one_after_the_other(gw: Harness, shop: Shop):
+    for number in range(3):
+        shop.count.using(queue_name="q").enqueue(number)
+
+    gw.drain()
+
+    assert shop.ran == [("count", number) for number in range(3)]
+
+
+def test_tasks_that_the_app_does_not_have_stay_where_they_are(gw: Harness, shop: Shop):
+    shop.app.add_job("of_node", {"a": 1})
+
+    assert gw.drain() == []
+    gw.assert_enqueued("of_node", a=1)
+
+
+def test_the_lifespan_lasts_while_jobs_run_and_gives_deps(gw: Harness, shop: Shop):
+    @shop.app.task
+    async def look(ctx: JobContext) -> None:
+        shop.done.append(ctx.deps)
+
+    gw.drain()
+    assert shop.done == []
+
+    look.enqueue()
+    look.enqueue()
+    gw.drain()
+    assert shop.done == ["begin", "deps", "deps", "end"]
+
+
+def test_deps_of_a_test_replace_the_lifespan(gw: Harness, shop: Shop):
+    @shop.app.task
+    def look(ctx: JobContext) -> None:
+        shop.done.append(ctx.deps)
+
+    gw.deps = "fake"
+    look.enqueue()
+    gw.drain()
+
+    assert shop.done == ["fake"]
+
+
+def test_events_and_hooks_are_those_of_a_worker(gw: Harness, shop: Shop):
+    heard: list[str] = []
+
+    @shop.app.on(JobErrored)
+    async def errored(event: JobErrored) -> None:
+        await asyncio.sleep(0)
+        heard.append("errored")
+
+    @shop.app.on(JobFailed)
+    def failed(event: JobFailed) -> None:
+        heard.append("failed")
+
+    @shop.app.on(JobSucceeded)
+    def succeeded(event: JobSucceeded) -> None:
+        heard.append("succeeded")
+
+    @shop.app.around(RunningJob)
+    @asynccontextmanager
+    async def around(event: RunningJob) -> AsyncIterator[None]:
+        heard.append("around")
+        yield
+
+    shop.count.enqueue(1)
+    shop.fail.using(max_attempts=1).enqueue()
+    gw.drain(raise_errors=False)
+
+    assert sorted(heard) == ["around", "around", "errored", "failed", "succeeded"]
+
+
+def test_what_a_payload_does_not_fit_is_raised(gw: Harness, shop: Shop):
+    shop.app.add_job("count", {"number": "many"})
+
+    with pytest.raises(ValueError, match="number"):
+        gw.drain()
+
+
+def test_a_drain_in_a_loop_says_what_to_await(gw: Harness):
+    async def test() -> None:
+        gw.drain()
+
+    with pytest.raises(RuntimeError, match="await adrain"):
+        asyncio.run(test())
+
+
+# What tasks do with their contexts
+
+
+def test_both_kinds_of_tasks_use_the_connection_of_the_test(gw: Harness, shop: Shop, sql: Sql):
+    @shop.app.task
+    def plain(ctx: JobContext) -> None:
+        with ctx.connection() as conn:
+            conn.execute("create table seen (what text)")
+            with conn.cursor() as cursor:
+                cursor.execute("insert into seen values (%s)", ["plain"])
+        shop.done.append(ctx.query("select what from seen"))
+
+    @shop.app.task
+    async def waits(ctx: JobContext) -> None:
+        async with ctx.connection() as conn:
+            async with conn.transaction(), conn.cursor() as cursor:
+                await cursor.execute("insert into seen values (%s)", ["async"])
+            cursor = await conn.execute("select what from seen")
+            shop.done.append([row async for row in cursor])
+            shop.done.append(await (await conn.execute("select 7")).fetchone())
+        await ctx.add_job("count", {"number": 1})
+
+    plain.enqueue()
+    waits.enqueue()
+    gw.drain()
+
+    assert shop.ran == [
+        [{"what": "plain"}],
+        [("plain",), ("async",)],
+        (7,),
+        ("count", 1),
+    ]
+    assert sql.run("select to_regclass('seen')") == [(None,)]
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_tasks_own_transaction_ends_its_job(gw: Harness, shop: Shop, kind: str):
+    def plain(ctx: JobContext) -> None:
+        with ctx.transaction() as conn:
+            conn.execute("create table seen ()")
+
+    async def waits(ctx: JobContext) -> None:
+        async with ctx.transaction() as conn:
+            await conn.execute("create table seen ()")
+
+    task = shop.app.task(plain if kind == "plain" else waits)
+    task.enqueue()
+    gw.drain()
+
+    gw.refute_enqueued()
+    assert gw.context(shop.chain).query("select from seen") == []
+
+
+def test_what_a_task_did_before_it_failed_stays(gw: Harness, shop: Shop):
+    @shop.app.task
+    def half(ctx: JobContext) -> None:
+        ctx.add_job("count", {"number": 1})
+        raise ValueError
+
+    half.enqueue()
+
+    gw.drain(raise_errors=False)
+
+    assert shop.ran == [("count", 1)]
+
+
+def test_a_statement_that_fails_undoes_its_job_and_no_more(gw: Harness, shop: Shop):
+    @shop.app.task
+    def breaks(ctx: JobContext) -> None:
+        ctx.add_job("count", {"number": 1})
+        ctx.query("select * from nowhere")
+
+    shop.send.using(priority=1).enqueue("ada")
+    breaks.enqueue()
+
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        gw.drain()
+
+    gw.assert_enqueued(breaks, having={"attempts": 1})
+    gw.assert_enqueued(shop.send, to="ada")
+    gw.refute_enqueued(shop.count)
+
+
+# Inline
+
+
+def test_inline_a_job_runs_before_it_is_added_and_done(gw: Harness, shop: Shop):
+    with gw.inline():
+        shop.send.enqueue("ada", on=date(2030, 1, 2))
+        assert shop.ran == [("send", "ada", date(2030, 1, 2))]
+        shop.count.enqueue(1)
+        shop.app.add_jobs([shop.count.spec(2), shop.count.spec(3), JobSpec("of_node")])
+
+    assert shop.ran[1:] == [("count", 1), ("count", 2), ("count", 3)]
+    assert [job.task_identifier for job in gw.enqueued()] == ["of_node"]
+    shop.count.enqueue(4)
+    assert len(shop.ran) == 4
+
+
+def test_inline_what_a_job_adds_runs_after_it(gw: Harness, shop: Shop):
+    with gw.inline():
+        shop.chain.enqueue(2)
+
+    assert shop.ran == [2, 1, 0]
+    gw.refute_enqueued()
+
+
+def test_inline_errors_are_raised_where_the_job_is_added(gw: Harness, shop: Shop):
+    with gw.inline(), pytest.raises(ValueError, match="boom"):
+        shop.fail.enqueue()
+
+    gw.assert_enqueued(shop.fail, having={"attempts": 1})
+
+
+def test_inline_what_cannot_be_json_is_refused(gw: Harness, shop: Shop):
+    with gw.inline(), pytest.raises(JobSpecError):
+        shop.app.add_job("count", {"number": object()})
+
+
+def test_inline_what_waits_stays(gw: Harness, shop: Shop):
+    with gw.inline():
+        shop.send.using(run_at=HOUR).enqueue("ada")
+
+    assert shop.ran == []
+    gw.travel(HOUR)
+    gw.drain()
+    assert shop.ran == [("send", "ada", None)]
+
+
+def test_inline_beside_a_drain_jobs_run_once(gw: Harness, shop: Shop):
+    shop.chain.enqueue(2)
+
+    with gw.inline():
+        gw.drain()
+
+    assert shop.ran == [2, 1, 0]
+
+
+# Time
+
+
+def test_a_job_is_due_when_the_time_of_the_test_has_come(gw: Harness, shop: Shop):
+    shop.count.using(run_at=HOUR).enqueue(1)
+
+    assert gw.drain() == []
+    gw.travel(HOUR - timedelta(minutes=1))
+    assert gw.drain() == []
+    gw.travel(timedelta(minutes=1))
+    assert len(gw.drain()) == 1
+
+
+def test_time_that_stands_is_the_time_of_what_is_added(gw: Harness, shop: Shop):
+    gw.freeze(NEW_YEAR)
+    shop.count.enqueue(1)
+    shop.count.using(run_at=HOUR).enqueue(2)
+
+    assert [job.run_at for job in gw.enqueued()] == [NEW_YEAR, NEW_YEAR + HOUR]
+    gw.assert_enqueued(shop.count.using(run_at=HOUR), number=2)
+    gw.refute_enqueued(shop.count.using(run_at=HOUR + timedelta(microseconds=1)))
+    assert len(gw.drain()) == 1
+    gw.travel(NEW_YEAR + HOUR)
+    assert gw.now() == NEW_YEAR + HOUR
+    assert len(gw.drain()) == 1
+
+
+def test_time_may_stand_in_the_past(gw: Harness, shop: Shop):
+    gw.freeze(datetime(2000, 1, 1, tzinfo=UTC))
+    shop.count.enqueue(1)
+
+    assert len(gw.drain()) == 1
+
+
+def test_time_goes_on_as_before_after_a_block(gw: Harness):
+    with gw.freeze(NEW_YEAR):
+        with gw.travel(HOUR):
+            assert gw.now() == NEW_YEAR + HOUR
+        assert gw.now() == NEW_YEAR
+
+    assert abs(gw.now() - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("when", [7, datetime(2030, 1, 1), "2030-01-01"])
+def test_a_time_that_is_none_is_refused(gw: Harness, when: Any):
+    with pytest.raises(ConfigurationError):
+        gw.freeze(when)
+    with pytest.raises(ConfigurationError):
+        gw.travel(when)
+
+
+# A context for a unit test
+
+
+@pytest.mark.feature("F130")
+async def test_a_task_is_called_with_a_context_of_its_own(gw: Harness, shop: Shop):
+    @shop.app.task
+    async def charge(ctx: JobContext[Any], order: int) -> Any:
+        await ctx.add_job("count", {"number": order})
+        async with ctx.transaction() as conn:
+            await conn.execute("create table charged ()")
+        return ctx.deps, ctx.job.attempts, ctx.job.payload, ctx.queue_name, ctx.cancelled
+
+    ctx = gw.context(
+        charge.using(queue_name="q"), {"order": 7}, deps="fake", attempts=3, cancelled=True
+    )
+    found = await charge.fn(ctx, order=7)
+
+    assert found == ("fake", 3, {"order": 7}, "q", True)
+    gw.assert_enqueued(shop.count, number=7)
+    assert await ctx.query("select to_regclass('charged')::text as it") == [{"it": "charged"}]
+
+
+@pytest.mark.feature("F130")
+def test_a_plain_task_gets_a_plain_context(gw: Harness, shop: Shop):
+    shop.chain.fn(gw.context(shop.chain), 2)
+
+    gw.assert_enqueued(shop.chain, left=1)
+    assert gw.context(shop.chain).query("select 1 as it") == [{"it": 1}]
+
+
+def test_a_context_can_be_that_of_a_job(gw: Harness, shop: Shop):
+    job = shop.chain.using(queue_name="q").enqueue(3)
+
+    ctx = gw.context(job)
+
+    assert (ctx.job.payload, ctx.queue_name) == ({"left": 3}, "q")
+
+
+@pytest.mark.feature("F130")
+def test_a_context_needs_no_database_until_it_is_used(monkeypatch):
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    app = App()
+
+    @app.task
+    def greet(ctx: JobContext, name: str) -> str:
+        ctx.logger.info("hello %s", name)
+        return f"{ctx.job.task_identifier} {name} {ctx.wait_cancelled(timedelta(0))}"
+
+    with Harness(app) as gw:
+        assert greet.fn(gw.context(greet), "ada") == "greet ada False"
+
+
+# The connection
+
+
+def test_nothing_is_left_behind(shop: Shop, sql: Sql):
+    with Harness(shop.app) as gw:
+        shop.count.enqueue(1)
+        gw.drain()
+        shop.count.enqueue(2)
+        connection = gw._desk.crew.line.blocking.driver()
+
+    assert connection.closed
+    assert sql.run("select count(*) from :schema._private_jobs") == [(0,)]
+
+
+def test_jobs_of_others_are_neither_seen_nor_run(shop: Shop, sql: Sql):
+    sql.run("select :schema.add_job('count', '{\"number\": 1}')")
+
+    with Harness(shop.app) as gw:
+        gw.refute_enqueued()
+        assert gw.drain() == []
+
+    assert sql.run("select count(*) from :schema._private_jobs") == [(1,)]
+
+
+def test_a_database_that_is_in_use_is_refused(shop: Shop, sql: Sql):
+    sql.run("select :schema.add_job('count') from generate_series(1, 1001)")
+
+    with Harness(shop.app) as gw:
+        for ask in (gw.enqueued, gw.drain, lambda: shop.count.enqueue(1)):
+            with pytest.raises(ConfigurationError, match="database for tests"):
+                ask()
+
+
+def test_the_schema_is_made_for_the_test_where_it_is_missing(empty_database: TestDatabase):
+    shop = Shop(empty_database.dsn, empty_database.schema)
+
+    with Harness(shop.app):
+        shop.count.enqueue(1)
+
+    with psycopg.connect(empty_database.dsn) as conn:
+        found = conn.execute(
+            "select count(*) from pg_namespace where nspname = %s", [shop.app.schema]
+        )
+        assert found.fetchone() == (0,)
+
+
+def test_an_app_is_itself_again_afterwards(shop: Shop, sql: Sql):
+    with Harness(shop.app):
+        shop.count.enqueue(1)
+    shop.count.enqueue(2)
+
+    assert sql.run("select payload::text from :schema._private_jobs") == [('{"number":2}',)]
+    assert isinstance(shop.app._blocking_client(), sync.Client)
+    shop.app._blocking_client().close()
+
+
+def test_another_database_can_be_named(shop: Shop, database: TestDatabase):
+    shop.app.dsn = "postgres://nobody@127.0.0.1:1/nothing"
+
+    with Harness(shop.app, dsn=database.dsn) as gw:
+        shop.count.enqueue(1)
+        assert len(gw.drain()) == 1
+
+
+def test_only_an_app_is_tested():
+    with pytest.raises(ConfigurationError, match="expected an App"):
+        Harness({"task": print})  # type: ignore[arg-type]
+
+
+def test_other_threads_add_on_the_same_connection(gw: Harness, shop: Shop):
+    thread = threading.Thread(target=shop.count.enqueue, args=(1,))
+    thread.start()
+    thread.join()
+
+    asyncio.run(shop.count.aenqueue(2))
+
+    assert [job.payload["number"] for job in gw.enqueued(shop.count)] == [1, 2]
+
+
+# In a loop, on a blocking connection
+
+
+async def test_async_tests_have_the_same_with_an_a(gw: Harness, shop: Shop):
+    await shop.chain.aenqueue(1)
+    await shop.send.aenqueue("ada")
+
+    await gw.aassert_enqueued(shop.send, to="ada")
+    await gw.arefute_enqueued(shop.count)
+    with pytest.raises(AssertionError):
+        await gw.arefute_enqueued(shop.send)
+    with pytest.raises(AssertionError):
+        await gw.aassert_enqueued(shop.count)
+    assert len(await gw.aenqueued()) == 2
+    assert len(await gw.adrain()) == 3
+    with gw.inline():
+        await shop.count.aenqueue(7)
+        await shop.app.aadd_jobs([shop.count.spec(8)])
+    assert shop.ran == [1, ("send", "ada", None), 0, ("count", 7), ("count", 8)]
+
+    await shop.fail.aenqueue()
+    with pytest.raises(ValueError, match="boom"):
+        await gw.adrain()
+    assert len((await gw.adrain(include_delayed=True, raise_errors=False)).errors) == 24
+
+
+async def test_blocking_calls_in_an_async_test_work_on_a_blocking_connection(gw, shop):
+    shop.count.enqueue(1)
+
+    gw.assert_enqueued(shop.count, number=1)
+    with gw.inline():
+        shop.send.enqueue("ada")
+    assert shop.ran == [("send", "ada", None)]

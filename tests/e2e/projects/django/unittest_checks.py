@@ -1,0 +1,22 @@
+"""Django's own runner, without pytest."""
+
+from django.test import TestCase
+from shop.models import Order
+from shop.tasks import app, charge, double, place_order
+
+from graphile_worker.testing import Harness
+
+
+class OrderTests(TestCase):
+    def setUp(self) -> None:
+        self.gw = self.enterContext(Harness(app))
+
+    def test_every_helper(self) -> None:
+        order_id = place_order()
+        self.gw.assert_enqueued(charge, order_id=order_id)
+        self.gw.refute_enqueued(double)
+        self.gw.drain()
+        assert Order.objects.get(id=order_id).paid
+
+    def test_a_second_one_sees_nothing_of_the_first(self) -> None:
+        self.gw.refute_enqueued()

@@ -1,0 +1,9 @@
+"""A project that has the plugin and does not use it."""
+
+import sys
+
+
+def test_nothing_was_imported_for_it(pytestconfig) -> None:
+    assert pytestconfig.pluginmanager.has_plugin("graphile_worker")
+    for module in ("graphile_worker", "psycopg", "click", "sqlalchemy"):
+        assert module not in sys.modules
