@@ -7,7 +7,7 @@ asks again whether its jobs are meant, never waits for a lock, and leaves alone 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 from graphile_worker.administration.filters import Filter, in_states
@@ -169,6 +169,7 @@ class Preview:
     wanted: Filter
     count: Count
     sample: list[ListedJob]
+    now: datetime | None = None
     limit: int | None = None
 
     @property
@@ -208,7 +209,9 @@ def previewing(
     count = yield from counting(wanted, schemas, patience=patience)
     fitting = wanted & in_states(*action.states)
     page = yield from listing(fitting, schemas, limit=SAMPLE, patience=patience)
-    return Preview(action=action, wanted=wanted, count=count, sample=page.jobs, limit=limit)
+    return Preview(
+        action=action, wanted=wanted, count=count, sample=page.jobs, now=page.now, limit=limit
+    )
 
 
 def changing(

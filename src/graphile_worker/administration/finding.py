@@ -158,6 +158,18 @@ def patiently(query: Query[T], schemas: Schemas, patience: Patience = PATIENCE) 
     return answer
 
 
+def within_limits(plan: Plan[T], schemas: Schemas, patience: Patience = PATIENCE) -> Plan[T]:
+    """A plan of single queries, none of which may take too long."""
+    try:
+        step = next(plan)
+        while True:
+            assert isinstance(step, Query)
+            step = plan.send((yield from patiently(step, schemas, patience)))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
 def limit(patience: Patience) -> Query[None]:
     return limit_time(_milliseconds(patience.statement), _milliseconds(patience.lock))
 
