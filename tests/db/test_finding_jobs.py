@@ -237,6 +237,14 @@ def test_payloads(table):
     assert found(table, 'payload."a.b".0:x') == {other}
 
 
+@pytest.mark.parametrize("written", ["Ada/50%_", r"Ada\/50%_", r"\u0041da/50%_"])
+def test_a_text_is_found_however_json_writes_it(table, written):
+    job = table.job(**payload(f'{{"name": "{written}"}}'))
+    table.job(**payload('{"name": "Ada/50xx"}'))
+
+    assert found(table, "payload.name:Ada/50%_") == {job}
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -182,11 +182,11 @@ def test_its_queue_is_paused(table, enter):
 def test_no_worker_runs_its_task(table, enter):
     enter(tasks=["send_email", "other"])
 
-    reason = first(table, table.job("sned_email"))
+    reason = first(table, table.job("sendemail"))
 
     assert reason.why is Why.NO_WORKER
     assert reason.sentence == (
-        "no worker runs task 'sned_email': of 1 that live, none does; is 'send_email' meant?"
+        "no worker runs task 'sendemail': of 1 that live, none does; is 'send_email' meant?"
     )
     assert reason.evidence["workers"] == [OURS]
 
@@ -277,6 +277,20 @@ def test_further_reasons_come_after_the_first(table):
     job = table.in_state("scheduled", job_queue_id=queue, flags=flags)
 
     assert all_of(table, job) == [Why.SCHEDULED, Why.QUEUE_PAUSED, Why.NO_WORKER, Why.FLAGS]
+
+
+def test_where_nobody_could_run_it_nobody_goes_before_it(table):
+    table.job(priority="-1")
+
+    assert all_of(table, table.job()) == [Why.NO_WORKER]
+
+
+def test_a_job_that_waits_for_a_queue_that_was_freed_meanwhile_can_run(table, enter, sql):
+    enter()
+    job = table.in_state("waiting")
+    sql.run("update :schema._private_job_queues set locked_at = null, locked_by = null")
+
+    assert all_of(table, job) == [Why.ELIGIBLE]
 
 
 def test_of_a_job_that_is_not_there_nothing_is_said(table):

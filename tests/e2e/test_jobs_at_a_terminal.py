@@ -1,20 +1,16 @@
 """`graphile-worker jobs` for somebody who sits there: asked, shown how far it is, interrupted."""
 
-import os
-import pty
 import re
-import select
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conftest import TestDatabase
-from tests.support.processes import INSTALLED, PATIENCE, Program, Programs
+from tests.support.processes import Programs
 from tests.support.sql import Sql
+from tests.support.terminal import Terminal
 
 FILL = """
 with task as (
@@ -29,45 +25,6 @@ select id, 25 from task, generate_series(1, $1::int)
 def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
     with Programs.beside(database, tmp_path) as programs:
         yield programs
-
-
-class Terminal:
-    """A program with a terminal for what it asks and what it says beside its output."""
-
-    def __init__(self, programs: Programs, *arguments: str) -> None:
-        self._ours, theirs = pty.openpty()
-        self.seen = ""
-        streams: dict[str, Any] = {"stdin": theirs, "stderr": theirs}
-        self.program: Program = programs.start(
-            [INSTALLED, *arguments], {"TERM": "xterm", "COLUMNS": "80"}, **streams
-        )
-        os.close(theirs)
-
-    def see(self, words: str) -> None:
-        """Wait until it has said that."""
-        deadline = time.monotonic() + PATIENCE
-        while words not in self.seen:
-            assert self._more(deadline - time.monotonic()), f"{words!r} is not in {self.seen!r}"
-
-    def type(self, text: str) -> None:
-        os.write(self._ours, text.encode())
-
-    def end(self) -> int:
-        code = self.program.end()
-        while self._more(0):
-            pass
-        os.close(self._ours)
-        return code
-
-    def _more(self, within: float) -> bool:
-        if not select.select([self._ours], [], [], max(0, within))[0]:
-            return False
-        try:
-            self.seen += os.read(self._ours, 65536).decode()
-        except OSError:
-            # Its other end is closed.
-            return False
-        return True
 
 
 def left(sql: Sql) -> int:

@@ -270,7 +270,9 @@ def _in_payload(term: Term) -> Condition:
     strings = [each.string for each in values if each.string is not None]
     others = [each.text for each in values if each.string is None]
     texts = list(dict.fromkeys(strings + others))
-    return Condition("payload", (list(term.path), texts, others, "null" in others))
+    # It stands there as it is, but for what JSON writes with a backslash.
+    signs = [r"%\\%", *(f"%{Words((text,)).like}%" for text in texts)]
+    return Condition("payload", (list(term.path), texts, others, "null" in others, signs))
 
 
 def _words(term: Term) -> list[Words]:

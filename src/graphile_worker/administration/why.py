@@ -104,7 +104,7 @@ def explaining(
 
 
 def reasons(it: Situation) -> Iterator[Reason]:
-    """All that hold, in their order."""
+    """All that hold, in their order; there is always one."""
     if it.state in LOCKED:
         yield _stale(it) if it.state is State.STALE else _running(it)
         return
@@ -112,9 +112,10 @@ def reasons(it: Situation) -> Iterator[Reason]:
         yield _failed(it)
     if it.state in (State.RETRYING, State.SCHEDULED):
         yield _too_early(it)
-    yield from _hindrances(it)
-    if it.state is State.READY:
-        yield from _waits(it)
+    hindrances = [*_hindrances(it), *_waits(it)]
+    yield from hindrances
+    if it.state is State.READY and not hindrances:
+        yield Reason(Why.ELIGIBLE, "it can run now: a worker takes it within its poll interval")
 
 
 def _hindrances(it: Situation) -> Iterator[Reason]:
@@ -128,11 +129,13 @@ def _hindrances(it: Situation) -> Iterator[Reason]:
 
 
 def _waits(it: Situation) -> Iterator[Reason]:
+    """Why those who could run it do not do so yet."""
+    if it.state is not State.READY or _nobody_knows_its_task(it):
+        return
     if it.ahead:
         yield _behind(it)
     if (busy := _busy(it)) is not None:
         yield busy
-    yield Reason(Why.ELIGIBLE, "it can run now: a worker takes it within its poll interval")
 
 
 # One reason each
