@@ -212,6 +212,7 @@ def test_the_reason_that_counts_comes_first(table, shell):
 # Changes
 
 
+@pytest.mark.feature("F227", "F231")
 def test_jobs_are_retried_by_their_ids(table, shell, sql):
     ids = [table.in_state("failed") for _ in range(3)]
 
@@ -305,6 +306,7 @@ def test_what_has_no_way_back_is_refused_where_nobody_can_be_asked(
     assert table.rows() == before
 
 
+@pytest.mark.feature("F227", "F228")
 def test_with_yes_it_is_done(table, shell):
     held = table.in_state("running")
     for state in ("failed", "ready"):
@@ -316,6 +318,7 @@ def test_with_yes_it_is_done(table, shell):
     assert set(table.rows()) == {held}
 
 
+@pytest.mark.feature("F227", "F229")
 def test_jobs_fail_for_a_reason(table, shell, sql):
     job = table.job()
 
@@ -419,6 +422,7 @@ def test_without_workers_it_says_so(shell):
     assert shell("workers", "list") == Said(0, "", "no workers are known\n")
 
 
+@pytest.mark.feature("F226")
 def test_the_jobs_of_a_dead_worker_are_recovered(database, table, shell, sql):
     enter(database)
     sql.run("update :ext_schema.pools set lease = '1 s', seen_at = now() - interval '1 h'")

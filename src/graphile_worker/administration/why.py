@@ -160,7 +160,7 @@ def _stale(it: Situation) -> Reason:
         then = "four hours and more: workers release it at their next look, or unlock it"
     return Reason(
         Why.STALE,
-        f"its lock is stale: {_holds(it)}; {_heard_of(owner)}; {then}",
+        f"{_holds(it)}; {_heard_of(owner)}; {then}",
         _of_lock(it) | {"frees_at": frees_at},
     )
 

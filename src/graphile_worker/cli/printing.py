@@ -48,7 +48,8 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[Any]], right: str 
     """
     cells = [[shown(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    widths[-1] = 0
+    if heads[-1] not in right.split():
+        widths[-1] = 0
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for row in (heads, *cells):
         aligned = [
