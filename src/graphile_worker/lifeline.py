@@ -27,15 +27,13 @@ from graphile_worker.maintenance.recovery import Sweeper
 from graphile_worker.maintenance.side_loop import SideLoop
 from graphile_worker.maintenance.watchdog import Watchdog
 from graphile_worker.options import WorkerOptions
+from graphile_worker.sql.workers import MOST_NAMES
 from graphile_worker.worker.claims import Claims
 from graphile_worker.worker.fence import Fence
 from graphile_worker.worker.pool import WorkerPool
 from graphile_worker.worker.run_job import job_of
 
 T = TypeVar("T")
-
-# Details are for people: a worker of thousands of tasks need not list them all.
-MOST_NAMES = 100
 
 # Seconds in which a program that ends says so, if its database answers.
 SIGN_OFF_WITHIN = 2.0

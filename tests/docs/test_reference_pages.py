@@ -65,7 +65,9 @@ def codes(cell: str) -> list[str]:
 def flags_of(function: click.Command) -> set[str]:
     context = click.Context(function, help_option_names=["-h", "--help"])
     shown = [each for each in function.get_params(context) if not getattr(each, "hidden", False)]
-    return {flag for each in shown for flag in (*each.opts, *each.secondary_opts)}
+    names = {name for each in shown for name in (*each.opts, *each.secondary_opts)}
+    # The others are arguments.
+    return {name for name in names if name.startswith("-")}
 
 
 @pytest.mark.parametrize(

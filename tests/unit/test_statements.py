@@ -16,6 +16,7 @@ from graphile_worker.jobs import JobSpec, When
 from graphile_worker.sql import (
     admin,
     cron,
+    finding,
     health,
     holding,
     jobs,
@@ -60,6 +61,7 @@ SAMPLES: dict[Any, object] = {
     Sequence[holding.Failure]: [],
     Sequence[holding.Return]: [],
     Sequence[tuple[str, JobSpec]]: [],
+    finding.Clauses: (),
 }
 
 
@@ -84,6 +86,7 @@ def _questions() -> list[tuple[str, Callable[..., Query[Any]]]]:
         (name, function)
         for module in (
             jobs,
+            finding,
             holding,
             workers,
             admin,

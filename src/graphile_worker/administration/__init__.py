@@ -1,1 +1,1 @@
-"""Administration: what a person sees of a queue, and does to it."""
+"""What a person sees of a queue and does to it; nothing here prints or knows of a terminal."""

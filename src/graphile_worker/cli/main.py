@@ -6,13 +6,16 @@ import click
 import psycopg
 
 from graphile_worker.cli.catalogue import SETTINGS
+from graphile_worker.cli.commands.add import add
 from graphile_worker.cli.commands.bench import bench
 from graphile_worker.cli.commands.config import config
 from graphile_worker.cli.commands.cron import cron
 from graphile_worker.cli.commands.doctor import doctor
+from graphile_worker.cli.commands.jobs import jobs
 from graphile_worker.cli.commands.migrate import migrate
 from graphile_worker.cli.commands.run import Asked, cleanup_tasks, say, work
 from graphile_worker.cli.commands.tune import tune
+from graphile_worker.cli.commands.workers import workers
 from graphile_worker.cli.flags import current_settings, with_flags_of
 from graphile_worker.cli.streams import flush_all, open_all
 from graphile_worker.errors import GraphileWorkerError
@@ -51,6 +54,9 @@ def command(
 
 
 command.add_command(migrate)
+command.add_command(add)
+command.add_command(jobs)
+command.add_command(workers)
 command.add_command(bench)
 command.add_command(cron)
 command.add_command(tune)

@@ -1,12 +1,17 @@
 """Sources: the tasks, the crontab and the database that the settings name."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from graphile_worker.cli.settings import Settings
+from graphile_worker.db.database import BlockingDatabase
+from graphile_worker.db.lent import open_blocking_database
 from graphile_worker.loading import load_app
 from graphile_worker.options import default_schema
+from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sync import Client
 from graphile_worker.tasks import Tasks
 
@@ -59,6 +64,21 @@ def client_of(settings: Settings) -> Client:
         ext_schema=settings.value("ext_schema"),
         prepared_statements=True if prepared is None else prepared,
     )
+
+
+@contextmanager
+def database_of(settings: Settings) -> Iterator[BlockingDatabase]:
+    """The same, to carry plans out on; closed in the end."""
+    prepared = settings.value("prepared_statements")
+    database = open_blocking_database(
+        settings.value("connection"),
+        Schemas.named(schema_of(settings), settings.value("ext_schema")),
+        prepared_statements=True if prepared is None else prepared,
+    )
+    try:
+        yield database
+    finally:
+        database.close()
 
 
 def schema_of(settings: Settings) -> str:

@@ -24,6 +24,9 @@ from graphile_worker.sql.statements import render_bytes
 
 T = TypeVar("T")
 
+# What is raised where there is no database, or none that lets us in.
+CannotConnect = OperationalError
+
 # Seconds. A statement that takes longer may follow a plan that was made for another table: one made
 # while there were no jobs reads all of them, until the next analyze, however many have come since.
 SLOW = 0.1

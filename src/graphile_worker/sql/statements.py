@@ -26,6 +26,9 @@ _FRAGMENTS = (
     "take_jobs",
     "taken_columns",
     "job_columns",
+    "chosen_jobs",
+    "left_jobs",
+    "job_state",
 )
 
 
@@ -41,7 +44,8 @@ class Style(Enum):
 def render(name: str, schemas: Schemas, style: Style) -> str:
     """The text of a statement for these schemas, in that style.
 
-    `name` is a file of statements/, or "folder/file:n" for the n-th statement of a script.
+    `name` is a file of statements/, perhaps with conditions (see sql/conditions.py), or
+    "folder/file:n" for the n-th statement of a script.
     """
     text = _source(name)
     # Placeholders first: a schema's name may itself look like one.
@@ -90,7 +94,9 @@ def _source(name: str) -> str:
     script, _, position = name.partition(":")
     if position:
         return split_script(_read(script))[int(position)]
-    return _with_fragments(_without_comments(_read(f"statements/{name}")))
+    name, _, clauses = name.partition("?")
+    text = _with_fragments(_without_comments(_read(f"statements/{name}")))
+    return text.replace(":conditions", _conditions(clauses, after=_parameters(text)))
 
 
 @cache
@@ -109,6 +115,28 @@ def _with_fragments(text: str) -> str:
     for name in _FRAGMENTS:
         text = text.replace(f":{name}", _without_comments(_read(f"fragments/{name}")))
     return text
+
+
+def _conditions(clauses: str, after: int) -> str:
+    """What `task&!key|no_key` stands for; their parameters come after so many others."""
+    found = []
+    for clause in filter(None, clauses.split("&")):
+        parts = []
+        for name in clause.removeprefix("!").split("|"):
+            part = _with_fragments(_without_comments(_read(f"conditions/{name}")))
+            parts.append(f"({_renumbered(part, after)})")
+            after += _parameters(part)
+        # What is not known is not so.
+        found.append(f"({' or '.join(parts)}){' is not true' * clause.startswith('!')}")
+    return "\n  and ".join(found) or "true"
+
+
+def _parameters(text: str) -> int:
+    return max((int(number) for number in _PLACEHOLDER.findall(text)), default=0)
+
+
+def _renumbered(text: str, after: int) -> str:
+    return _PLACEHOLDER.sub(lambda match: f"${int(match[1]) + after}", text)
 
 
 def _fill_in(text: str, schemas: Schemas, style: Style) -> str:

@@ -7,14 +7,12 @@ from datetime import timedelta
 from importlib.metadata import version
 from typing import TypeVar
 
-import psycopg
-
 from graphile_worker.administration.doctor import clocks, installation, jobs, reach, server
 from graphile_worker.administration.doctor.case import Case, DoctorOptions, Findings
 from graphile_worker.administration.doctor.finding import Finding, FindingId, Report, Severity
 from graphile_worker.administration.doctor.installation import REGISTRY, SchemaState
 from graphile_worker.db.database import perform_on
-from graphile_worker.db.psycopg import PsycopgDatabase, implementation
+from graphile_worker.db.psycopg import CannotConnect, PsycopgDatabase, implementation
 from graphile_worker.options import default_schema
 from graphile_worker.sql.failures import CANCELLED, sqlstate_of
 from graphile_worker.sql.health import Session, inspect_session, limit_statements
@@ -86,7 +84,7 @@ class _Examination:
     async def run(self) -> Report:
         try:
             session = await self._enter()
-        except (psycopg.OperationalError, TimeoutError) as error:
+        except (CannotConnect, TimeoutError) as error:
             self._found.append(reach.unreachable(error, self._schemas))
             return self._report()
         if (too_old := reach.server_too_old(session)) is not None:

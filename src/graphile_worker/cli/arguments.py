@@ -1,0 +1,48 @@
+"""Arguments of commands: numbers, lengths of time and moments, as people write them."""
+
+from datetime import datetime, timedelta
+
+import click
+
+from graphile_worker.durations import read_duration
+
+AT_LEAST_1 = click.IntRange(min=1)
+
+
+class Span(click.ParamType):  # type: ignore[type-arg]  # generic in newer ones only
+    """`10s`, `1m30s`."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        if (span := read_duration(str(value))) is None:
+            self.fail(f"expected a time such as 500ms, 2s or 1m30s, got {value!r}.")
+        return span
+
+
+class When(click.ParamType):  # type: ignore[type-arg]
+    """A length of time from now on, or a moment with its zone."""
+
+    name = "when"
+
+    def convert(
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> datetime | timedelta:
+        if isinstance(value, datetime | timedelta):
+            return value
+        if (span := read_duration(str(value))) is not None:
+            return span
+        try:
+            moment = datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail(f"expected 10m from now, or 2026-08-01T10:00Z, got {value!r}.")
+        if moment.tzinfo is None:
+            self.fail(f"{value} by which clock? Add a Z for UTC, or +02:00 and the like.")
+        return moment
+
+
+SPAN, WHEN = Span(), When()

@@ -1,0 +1,2 @@
+-- It has no key.
+jobs.key is null

@@ -1,0 +1,2 @@
+-- It is in no named queue.
+jobs.job_queue_id is null

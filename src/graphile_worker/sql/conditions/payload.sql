@@ -1,0 +1,15 @@
+-- What path $1 leads to in its payload is one of the texts $2, and a string unless it is one of $3 as
+-- well; or it is null, if $4. Like none of $5, a payload cannot hold any of them: the cheap look
+-- first. json holds what PostgreSQL has no text for: NUL, and half of a pair.
+case
+  when jobs.payload::text not like all ($5::text[]) then false
+  when jobs.payload::text like '%\\u%'
+    and regexp_replace(jobs.payload::text, '\\\\|\\ud[89ab]..\\ud[c-f]..', '', 'gi')
+      ~* '\\u(0000|d[89a-f])'
+    then false
+  when (jobs.payload #>> $1::text[]) = any ($2::text[]) then
+    json_typeof(jobs.payload #> $1::text[]) = 'string'
+    or (jobs.payload #>> $1::text[]) = any ($3::text[])
+  when $4::boolean then json_typeof(jobs.payload #> $1::text[]) = 'null'
+  else false
+end

@@ -1,0 +1,2 @@
+-- Its state is one of $2; pools $1 are dead.
+:job_state = any ($2::text[])

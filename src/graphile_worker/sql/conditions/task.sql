@@ -1,0 +1,8 @@
+-- Its task is called like one of $1.
+jobs.task_id = any (
+  array(
+    select tasks.id
+    from :schema._private_tasks as tasks
+    where tasks.identifier like any ($1::text[])
+  )
+)

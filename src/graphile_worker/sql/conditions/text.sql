@@ -1,0 +1,10 @@
+-- The name of its task, its key or its last error is like one of $1, in capitals or not.
+jobs.task_id = any (
+  array(
+    select tasks.id
+    from :schema._private_tasks as tasks
+    where tasks.identifier ilike any ($1::text[])
+  )
+)
+or jobs.key ilike any ($1::text[])
+or jobs.last_error ilike any ($1::text[])

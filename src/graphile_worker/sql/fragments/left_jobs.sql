@@ -1,0 +1,7 @@
+-- How many of the jobs that are there were left to whoever holds them.
+(
+  select count(*)
+  from there
+  where there.id <> all (array(select chosen.id from chosen))
+    and (there.is_locked or there.is_meant)
+)

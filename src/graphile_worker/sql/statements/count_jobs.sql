@@ -1,0 +1,10 @@
+-- How many of the jobs that are meant are in which state, and the first and the last id of those.
+-- Pools $1 are dead.
+select
+  :job_state as state,
+  count(*),
+  min(jobs.id),
+  max(jobs.id)
+from :schema._private_jobs as jobs
+where :conditions
+group by state;

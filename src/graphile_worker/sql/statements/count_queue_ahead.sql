@@ -1,0 +1,13 @@
+-- How many jobs of the same named queue that are ready go before job $1, counted up to $2.
+select count(*)
+from (
+  select
+  from :schema._private_jobs as jobs
+  join :schema._private_jobs as own
+    on own.job_queue_id = jobs.job_queue_id
+    and (jobs.priority, jobs.run_at, jobs.id) < (own.priority, own.run_at, own.id)
+  where own.id = $1::bigint
+    and jobs.is_available = true
+    and jobs.run_at <= now()
+  limit $2::int
+) as ahead;

@@ -1,0 +1,41 @@
+-- The newest jobs before id $2 that are meant, at most $3, and what time it is. Pools $1 are dead.
+select
+  jobs.id,
+  tasks.identifier,
+  job_queues.queue_name,
+  jobs.state,
+  jobs.priority,
+  extract(epoch from jobs.run_at)::text,
+  jobs.attempts,
+  jobs.max_attempts,
+  jobs.error,
+  extract(epoch from jobs.created_at)::text,
+  jobs.key,
+  extract(epoch from jobs.locked_at)::text,
+  jobs.locked_by,
+  extract(epoch from now())::text
+from (
+  select
+    jobs.id,
+    jobs.task_id,
+    jobs.job_queue_id,
+    :job_state as state,
+    jobs.priority,
+    jobs.run_at,
+    jobs.attempts,
+    jobs.max_attempts,
+    -- Its first line: the rest says where.
+    left(split_part(jobs.last_error, e'\n', 1), 500) as error,
+    jobs.created_at,
+    jobs.key,
+    jobs.locked_at,
+    jobs.locked_by
+  from :schema._private_jobs as jobs
+  where jobs.id < $2::bigint
+    and :conditions
+  order by jobs.id desc
+  limit $3::int
+) as jobs
+left join :schema._private_tasks as tasks on tasks.id = jobs.task_id
+left join :schema._private_job_queues as job_queues on job_queues.id = jobs.job_queue_id
+order by jobs.id desc;

@@ -1,0 +1,514 @@
+"""`graphile-worker jobs`, `workers` and `add`: what they print, what they change, how they end."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from graphile_worker.sql.workers import register_pool
+from tests.support.administering import NODE, Table
+from tests.support.pools import queue_lock, session
+from tests.support.shell import Said, Shell
+
+OURS = "pypool-0123456789abcdef01"
+
+
+@pytest.fixture
+def table(database, sql) -> Iterator[Table]:
+    table = Table(database, sql)
+    yield table
+    table.close()
+
+
+@pytest.fixture
+def shell(database, tmp_path, monkeypatch, capsys) -> Shell:
+    monkeypatch.setenv("TZ", "UTC")
+    return Shell(database, tmp_path, monkeypatch, capsys)
+
+
+def read(said: Said) -> Any:
+    assert (said.code, said.err) == (0, "")
+    return json.loads(said.out)
+
+
+def enter(database, pool_id: str = OURS, **details: Any) -> None:
+    """A pool of ours that is heard of."""
+    with session(database) as connection:
+        connection.run(register_pool(pool_id, timedelta(hours=1), details))
+
+
+# list
+
+
+def test_jobs_are_listed_the_newest_first(table, shell):
+    first = table.in_state("failed", last_error="e'KeyError: x\\nmore'", key="'k'")
+    second = table.in_state("retrying")
+
+    said = shell("jobs", "list")
+
+    head, *lines = said.out.splitlines()
+    assert (said.code, said.err) == (0, "")
+    assert " ".join(head.split()) == "id task queue state when run at attempts key error"
+    assert [int(line.split()[0]) for line in lines] == [second, first]
+    assert "retrying  in 1h" in lines[0] or "retrying  in 59m" in lines[0]
+    assert lines[1].endswith("25/25  k    KeyError: x")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["task:a", "state:failed"], ["--where", "task:a state:failed"], ["--where",
+        "task:a", "--where", "-state:ready"]]
+)  # fmt: skip
+def test_a_filter_may_stand_in_words_or_after_where(table, shell, arguments):
+    job = table.in_state("failed", task="a")
+    table.in_state("failed", task="b")
+    table.in_state("ready", task="a")
+
+    said = shell("jobs", "list", *arguments, "--json")
+
+    assert [each["id"] for each in read(said)["jobs"]] == [job]
+
+
+def test_a_list_in_json_has_all_its_times_and_where_to_go_on(table, shell):
+    ids = [table.job() for _ in range(3)]
+
+    page = read(shell("jobs", "list", "--json", "--limit", 2))
+    rest = read(shell("jobs", "list", "--json", "--limit", 2, "--before", page["before"]))
+
+    assert [job["id"] for job in page["jobs"]] == [ids[2], ids[1]]
+    assert [job["id"] for job in rest["jobs"]] == [ids[0]]
+    assert rest["before"] is None
+    assert datetime.fromisoformat(page["now"]).utcoffset() == timedelta(0)
+    assert page["jobs"][0]["state"] == "ready"
+    assert datetime.fromisoformat(page["jobs"][0]["run_at"]) < datetime.now(UTC)
+
+
+def test_people_are_told_that_there_are_more(table, shell):
+    ids = [table.job() for _ in range(2)]
+
+    assert shell("jobs", "list", "--limit", 1).err == f"there are more: --before {ids[1]}\n"
+    assert shell("jobs", "list", "task:nothing").err == "no jobs\n"
+
+
+def test_what_others_wrote_cannot_move_the_cursor(table, shell):
+    table.job("a\x1b[2Jb", last_error="e'\\x1b[31mred\\u202e'", key="e'k\\nl'")
+
+    said = shell("jobs", "list")
+
+    assert "a\\x1b[2Jb" in said.out
+    assert "\\x1b[31mred\\u202e" in said.out
+    assert "k\\nl" in said.out
+    assert "\x1b" not in said.out
+
+
+def test_a_bad_filter_says_where_and_ends_with_2(shell):
+    said = shell("jobs", "list", "age:>banana")
+
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("graphile-worker: filter, column 5: expected a time with < or >")
+
+
+def test_a_list_that_takes_too_long_ends_with_1(table, shell, sql):
+    table.job()
+    sql.run(
+        "insert into :schema._private_jobs (task_id, last_error) "
+        "select 1, repeat('ab', 5000) from generate_series(1, 2000)"
+    )
+
+    said = shell("jobs", "list", "error:*a*a*a*a*c", "--timeout", "1ms")
+
+    assert said.code == 1
+    assert "not done within 0.001 s: narrow the filter" in said.err
+
+
+def test_without_the_schema_it_ends_with_1(shell):
+    for arguments in (["jobs", "list"], ["workers", "list"], ["jobs", "show", "1"]):
+        said = shell(*arguments, "-s", "nowhere")
+        assert (said.code, said.out) == (1, "")
+        assert "schema 'nowhere' is not installed" in said.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["-s", "nowhere", "jobs", "list"],
+        ["jobs", "-s", "nowhere", "list"],
+        ["jobs", "list", "-s", "nowhere"],
+    ],
+    ids=" ".join,
+)
+def test_flags_of_the_database_stand_anywhere(shell, line):
+    assert "schema 'nowhere' is not installed" in shell(*line).err
+
+
+# show
+
+
+def test_a_job_is_shown_with_all_that_is_known_of_it(database, table, shell):
+    enter(database, tasks=["charge"])
+    job = table.job(
+        "charge",
+        job_queue_id=table.queue("billing"),
+        key="'k'",
+        flags="'{\"vip\": true}'",
+        attempts="2",
+        payload="'{\"id\": 9007199254740993}'",
+        last_error="e'first\\n  second'",
+    )
+
+    said = shell("jobs", "show", job)
+
+    lines = said.out.splitlines()
+    assert said.code == 0
+    assert f"id          {job}" in lines
+    assert "state       ready" in lines
+    assert "queue       billing" in lines
+    assert "attempts    2 of 25" in lines
+    assert "locked by   -" in lines
+    assert "flags       vip" in lines
+    assert [line for line in lines if line.startswith("run at")][0].endswith(" UTC, 1m ago")
+    assert '    "id": 9007199254740993' in lines
+    assert lines[lines.index("last error") :] == ["last error", "  first", "    second"]
+
+
+def test_a_job_in_json_has_its_payload_and_why_it_does_not_run(table, shell):
+    job = table.job(payload="'{\"id\": 9007199254740993}'")
+
+    found = read(shell("jobs", "show", job, "--json"))
+
+    assert (found["id"], found["task"], found["state"]) == (job, "task", "ready")
+    assert found["payload"] == {"id": 9007199254740993}
+    assert (found["locked_at"], found["flags"]) == (None, [])
+    assert found["reasons"][0]["why"] == "no_worker"
+
+
+@pytest.mark.parametrize("command", ["show", "why"])
+def test_of_a_job_that_is_gone_it_says_so(shell, command):
+    said = shell("jobs", command, 7)
+
+    assert (said.code, said.out) == (1, "")
+    assert said.err == "graphile-worker: there is no job 7: it is done, or was removed\n"
+
+
+# why
+
+
+def test_the_reason_that_counts_comes_first(table, shell):
+    queue = table.queue("q", locked_at="'9999-01-01'", locked_by="'paused:ana'")
+    job = table.job(job_queue_id=queue)
+
+    said = shell("jobs", "why", job)
+    found = read(shell("jobs", "why", job, "--json"))
+
+    assert said.out == (
+        f"job {job} (task) is waiting: its queue 'q' is paused by ana\n"
+        "  also: no worker runs task 'task': none is known to live\n"
+    )
+    assert [reason["why"] for reason in found["reasons"]] == ["queue_paused", "no_worker"]
+    assert found["reasons"][0]["evidence"] == {"queue": "q", "paused_by": "ana"}
+
+
+# Changes
+
+
+@pytest.mark.feature("F227", "F231")
+def test_jobs_are_retried_by_their_ids(table, shell, sql):
+    ids = [table.in_state("failed") for _ in range(3)]
+
+    said = shell("jobs", "retry", ids[0], ids[2])
+
+    assert said == Said(0, "retried 2 jobs\n", "")
+    assert sql.run("select id from :schema._private_jobs where attempts = 0 order by id") == [
+        (ids[0],),
+        (ids[2],),
+    ]
+
+
+def test_jobs_are_retried_by_a_filter_and_the_rest_is_left(table, shell):
+    table.in_state("failed", task="a")
+    table.in_state("failed", task="b")
+    table.in_state("running", task="a")
+
+    said = shell("jobs", "retry", "--where", "task:a")
+
+    assert said == Said(0, "retried 1 job; left 1 alone that a worker holds\n", "")
+
+
+def test_a_dry_run_changes_nothing_and_shows_what_would_be(table, shell):
+    ids = [table.in_state(state) for state in ("failed", "running", "ready")]
+    before = table.rows()
+
+    said = shell("jobs", "retry", "--all", "--dry-run")
+    found = read(shell("jobs", "complete", "--all", "--dry-run", "--json"))
+
+    lines = said.out.splitlines()
+    assert lines[0] == "would retry 1 job (found: 1 running, 1 failed, 1 ready)"
+    assert lines[2].split()[0] == str(ids[0])
+    assert (found["total"], found["held"], found["dry_run"]) == (2, 1, True)
+    assert [job["id"] for job in found["sample"]] == [ids[2], ids[0]]
+    assert table.rows() == before
+
+
+def test_an_outcome_in_json(table, shell):
+    for state in ("failed", "failed", "running"):
+        table.in_state(state)
+
+    found = read(shell("jobs", "retry", "--all", "--json"))
+
+    assert found == {"action": "retry", "total": 2, "done": 2, "skipped_locked": 1, "gone": 0}
+
+
+@pytest.mark.parametrize("arguments", [["retry"], ["complete", "--yes"], ["unlock"]])
+def test_a_change_must_be_told_which_jobs(table, shell, arguments):
+    table.in_state("failed")
+
+    said = shell("jobs", *arguments)
+
+    assert (said.code, said.out) == (2, "")
+    assert "say which jobs: their ids, --where or --all" in said.err
+
+
+def test_a_job_that_was_named_and_not_changed_ends_with_1(table, shell):
+    ready, failed = table.in_state("ready"), table.in_state("failed")
+
+    assert shell("jobs", "retry", ready) == Said(1, "nothing to retry: 1 ready\n", "")
+    assert shell("jobs", "retry", failed, 999) == Said(1, "retried 1 job\n", "")
+    assert shell("jobs", "retry", "--where", "task:none") == Said(0, "retried 0 jobs\n", "")
+
+
+def test_a_limit_is_kept(table, shell):
+    for _ in range(5):
+        table.in_state("failed")
+
+    assert shell("jobs", "retry", "--all", "--limit", 2).out == "retried 2 jobs\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "question"),
+    [
+        (["complete"], "delete 2 jobs?"),
+        (["fail"], "fail 1 job?"),
+        (["unlock"], "unlock 1 job?"),
+    ],
+)
+def test_what_has_no_way_back_is_refused_where_nobody_can_be_asked(
+    table, shell, arguments, question
+):
+    for state in ("failed", "ready", "stale"):
+        table.in_state(state)
+    before = table.rows()
+
+    said = shell("jobs", *arguments, "--all")
+
+    assert (said.code, said.out) == (1, "")
+    assert said.err == f"graphile-worker: {question} Nobody is there to be asked: say --yes\n"
+    assert table.rows() == before
+
+
+@pytest.mark.feature("F227", "F228")
+def test_with_yes_it_is_done(table, shell):
+    held = table.in_state("running")
+    for state in ("failed", "ready"):
+        table.in_state(state)
+
+    said = shell("jobs", "complete", "--all", "--yes")
+
+    assert said.out == "deleted 2 jobs; left 1 alone that a worker holds\n"
+    assert set(table.rows()) == {held}
+
+
+@pytest.mark.feature("F227", "F229")
+def test_jobs_fail_for_a_reason(table, shell, sql):
+    job = table.job()
+
+    said = shell("jobs", "fail", job, "--reason", "the customer left", "--yes")
+
+    assert said == Said(0, "failed 1 job\n", "")
+    assert sql.value("select last_error from :schema._private_jobs") == "the customer left"
+
+
+@pytest.mark.parametrize(
+    ("when", "expected"),
+    [("2030-01-01T00:00Z", "'2030-01-01Z'"), ("2030-01-01T02:00+02:00", "'2030-01-01Z'")],
+)
+def test_jobs_are_rescheduled(table, shell, sql, when, expected):
+    job = table.in_state("failed")
+
+    said = shell("jobs", "reschedule", job, "--run-at", when, "--priority", -3, "--attempts", 0)
+
+    assert said == Said(0, "rescheduled 1 job\n", "")
+    changed = f"run_at = {expected}, priority = -3, attempts = 0"
+    assert sql.value(f"select ({changed.replace(', ', ') and (')}) from :schema._private_jobs")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "say what to change"),
+        (["--run-at", "2030-01-01T00:00"], "by which clock?"),
+        (["--run-at", "soon"], "expected 10m from now"),
+        (["--priority", "x"], "not a valid integer"),
+    ],
+)
+def test_a_schedule_that_makes_no_sense_ends_with_2(shell, arguments, words):
+    said = shell("jobs", "reschedule", "1", *arguments)
+
+    assert said.code == 2
+    assert words in said.err
+
+
+def test_stale_jobs_are_unlocked_and_running_ones_only_by_force(table, shell, sql):
+    stale, running = table.in_state("stale"), table.in_state("running")
+
+    first = shell("jobs", "unlock", stale, running, "--yes")
+    second = shell("jobs", "unlock", running, "--force", "--yes")
+
+    assert first == Said(1, "unlocked 1 job; left 1 alone that a worker holds\n", "")
+    assert second == Said(0, "unlocked 1 job\n", "")
+    assert sql.value("select count(locked_by) from :schema._private_jobs") == 0
+
+
+# remove
+
+
+def test_jobs_are_removed_by_their_keys(table, shell):
+    table.job(key="'a*'")
+    kept = table.job(key="'ab'")
+
+    assert shell("jobs", "remove", "a*", "--yes") == Said(0, "deleted 1 job\n", "")
+    assert set(table.rows()) == {kept}
+    assert shell("jobs", "remove", "nobody", "--yes") == Said(1, "deleted 0 jobs\n", "")
+
+
+def test_one_that_runs_is_left_unless_it_may_finish_for_the_last_time(table, shell, sql):
+    table.in_state("running", key="'k'")
+
+    first = shell("jobs", "remove", "k", "--yes")
+    before = sql.run("select key, attempts, locked_by from :schema._private_jobs")
+    second = shell("jobs", "remove", "k", "--yes", "--running")
+    after = sql.run("select key, attempts, locked_by from :schema._private_jobs")
+
+    assert first == Said(1, "deleted 0 jobs; left 1 alone that a worker holds\n", "")
+    assert before == [("k", 1, NODE)]
+    assert second.code == 0
+    assert second.out.endswith("1 job may finish, and will not run again\n")
+    assert after == [(None, 25, NODE)]
+
+
+# workers
+
+
+def test_workers_are_listed_with_what_they_hold(database, table, shell):
+    enter(database, runtime="python", host="web-1", pid=412, version="1.3.0", concurrency=10)
+    table.in_state("running")
+
+    lines = shell("workers", "list").out.splitlines()
+    found = read(shell("workers", "list", "--json"))["workers"]
+
+    assert " ".join(lines[0].split()) == (
+        "worker health heard of runtime where version slots jobs queues"
+    )
+    assert lines[1].split()[:2] == [NODE, "unknown"]
+    assert lines[2].split()[:2] == [OURS, "alive"]
+    assert lines[2].split()[-6:] == ["python", "web-1/412", "1.3.0", "10", "0", "0"]
+    assert [(each["id"], each["health"], each["jobs"]) for each in found] == [
+        (NODE, "unknown", 1),
+        (OURS, "alive", 0),
+    ]
+
+
+def test_without_workers_it_says_so(shell):
+    assert shell("workers", "list") == Said(0, "", "no workers are known\n")
+
+
+@pytest.mark.feature("F226")
+def test_the_jobs_of_a_dead_worker_are_recovered(database, table, shell, sql):
+    enter(database)
+    sql.run("update :ext_schema.pools set lease = '1 s', seen_at = now() - interval '1 h'")
+    queue = table.queue("q", locked_at="now()", locked_by=f"'{OURS}'")
+    job = table.job(locked_at="now()", locked_by=f"'{OURS}'", job_queue_id=queue)
+    other = table.in_state("running")
+
+    dry = shell("workers", "recover", "--dead", "--dry-run")
+    refused = shell("workers", "recover", "--dead")
+    done = shell("workers", "recover", "--dead", "--yes")
+
+    assert dry == Said(0, "would recover 1 job of 1 worker\n", "")
+    assert refused.code == 1
+    assert "recover 1 job of 1 worker? Nobody is there to be asked" in refused.err
+    assert done == Said(0, "recovered 1 job of 1 worker\n", "")
+    holders = dict(sql.run("select id, locked_by from :schema._private_jobs"))
+    assert holders == {job: None, other: NODE}
+    assert queue_lock(sql, "q") == (None, True)
+
+
+def test_a_stranger_is_recovered_by_its_id(table, shell):
+    job = table.in_state("running")
+
+    found = read(shell("workers", "recover", NODE, "--yes", "--json"))
+
+    assert found == {"workers": [NODE], "jobs": [job]}
+
+
+def test_a_worker_that_lives_is_recovered_only_by_force(database, table, shell):
+    enter(database)
+    table.job(locked_at="now()", locked_by=f"'{OURS}'")
+
+    refused = shell("workers", "recover", OURS, "--yes")
+    forced = shell("workers", "recover", OURS, "--yes", "--force")
+
+    assert (refused.code, refused.out) == (1, "")
+    assert f"worker {OURS} lives, heard of" in refused.err
+    assert forced.out == "recovered 1 job of 1 worker\n"
+
+
+def test_nobody_is_recovered_by_nobody(shell):
+    assert shell("workers", "recover").code == 2
+    assert shell("workers", "recover", "--dead") == Said(0, "recovered 0 jobs of 0 workers\n", "")
+
+
+# add
+
+
+def test_a_job_is_added(shell, sql):
+    said = shell("add", "send_email", '{"to": "ada@example.com", "n": 9007199254740993}')
+
+    ((job, payload),) = sql.run("select id, payload::text from :schema._private_jobs")
+    assert said == Said(0, f"added job {job} (send_email)\n", "")
+    assert json.loads(payload) == {"to": "ada@example.com", "n": 9007199254740993}
+
+
+def test_a_job_is_added_with_every_option(shell, sql):
+    said = shell(
+        "add", "charge", "--queue-name", "billing", "--run-at", "10m", "--max-attempts", 3,
+        "--priority", -1, "--job-key", "k", "--job-key-mode", "preserve_run_at", "--flag", "a",
+        "--flag", "b", "--json",
+    )  # fmt: skip
+
+    found = read(said)
+    ((job, queue, most, priority, key, flags, payload, soon),) = sql.run(
+        "select id, queue_name, max_attempts, priority, key, flags, payload::text, "
+        "run_at - now() between interval '9 minutes' and interval '10 minutes' "
+        "from :schema._private_jobs jobs join :schema._private_job_queues queues "
+        "on queues.id = jobs.job_queue_id".replace("id, queue_name", "jobs.id, queue_name")
+    )
+    assert (found["id"], found["task"]) == (job, "charge")
+    assert (queue, most, priority, key, payload, soon) == ("billing", 3, -1, "k", "{}", True)
+    assert flags == {"a": True, "b": True}
+
+
+@pytest.mark.parametrize("payload", ["{", "nothing", "NaN", "[" * 9999])
+def test_a_payload_that_is_not_json_ends_with_2(shell, sql, payload):
+    said = shell("add", "task", payload)
+
+    assert said.code == 2
+    assert "the payload is not JSON" in said.err
+    assert sql.value("select count(*) from :schema._private_jobs") == 0
+
+
+def test_a_job_that_cannot_be_added_ends_with_1(shell):
+    said = shell("add", "task", "--priority", "99999")
+
+    assert (said.code, said.out) == (1, "")
+    assert said.err == ("graphile-worker: priority=99999: must be from -32768 to 32767 [22003]\n")

@@ -1,0 +1,96 @@
+"""Conditions of filters in statements: every one in every driver's words, parameters in order."""
+
+import re
+from importlib.resources import files
+
+import pytest
+import sqlalchemy
+
+from graphile_worker.sql.conditions import Clause, Condition, args_of, with_clauses
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.statements import Style, render
+
+SQL = files("graphile_worker.sql")
+PLAIN = Schemas.named("jobs")
+WILD = Schemas.named('a"b$1%s:x$gw$ü')
+
+CONDITIONS = sorted(path.name.removesuffix(".sql") for path in (SQL / "conditions").iterdir())
+TAKING = sorted(
+    path.name.removesuffix(".sql")
+    for path in (SQL / "statements").iterdir()
+    if re.search(":conditions|:chosen_jobs", path.read_text(encoding="utf-8"))
+)
+
+
+def parameters(text: str) -> int:
+    return max(map(int, re.findall(r"\$(\d+)", text)), default=0)
+
+
+def condition(name: str) -> Condition:
+    text = (SQL / "conditions" / f"{name}.sql").read_text(encoding="utf-8")
+    # The dead of a state stand in a fragment.
+    return Condition(name, tuple(f"{name}{n}" for n in range(1, parameters(text) + 1)))
+
+
+ALL = (
+    *(Clause((condition(name),)) for name in CONDITIONS),
+    Clause(tuple(map(condition, CONDITIONS)), is_negated=True),
+)
+
+
+def test_statements_take_conditions():
+    assert {"list_jobs", "count_jobs", "find_job_ids", "retry_jobs"} <= set(TAKING)
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_a_condition_begins_with_a_comment_that_says_when_it_holds(name):
+    text = (SQL / "conditions" / f"{name}.sql").read_text(encoding="utf-8")
+
+    assert re.match(r"-- [A-Z].*\w[.,;:]?\n", text)
+    assert ";" not in re.sub("^--.*$", "", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("statement", TAKING)
+def test_parameters_of_conditions_come_after_those_of_the_statement(statement):
+    own = parameters(render(statement, PLAIN, Style.NATIVE))
+
+    text = render(with_clauses(statement, ALL), PLAIN, Style.NATIVE)
+
+    assert parameters(text) == own + len(args_of(ALL))
+    numbers = {int(number) for number in re.findall(r"\$(\d+)", text)}
+    assert numbers == set(range(1, parameters(text) + 1))
+
+
+@pytest.mark.parametrize("statement", TAKING)
+def test_parameters_are_cast_and_json_is_none_of_them(statement):
+    text = render(with_clauses(statement, ALL), PLAIN, Style.NATIVE)
+
+    assert re.findall(r"\$\d+(?!\d|::)", text) == []
+    assert re.findall(r"\$\d+::jsonb?", text) == []
+    assert "--" not in text
+
+
+@pytest.mark.feature("F20")
+@pytest.mark.parametrize("statement", TAKING)
+def test_beside_a_wild_schema_name_every_style_has_the_same_parameters(statement):
+    name = with_clauses(statement, ALL)
+    count = parameters(render(name, PLAIN, Style.NATIVE))
+    names = {f"p{n}" for n in range(1, count + 1)}
+
+    formatted = render(name, WILD, Style.PYFORMAT) % dict.fromkeys(names, "?")
+    compiled = sqlalchemy.text(render(name, WILD, Style.SQLALCHEMY)).compile()
+
+    assert "%%" not in formatted
+    assert set(compiled.params) == names
+
+
+def test_without_conditions_all_jobs_are_meant():
+    assert "where true" in render(with_clauses("count_jobs", ()), PLAIN, Style.NATIVE)
+
+
+def test_what_is_not_known_is_not_so():
+    clause = Clause((Condition("key", (["a"],)), Condition("no_key")), is_negated=True)
+
+    text = render(with_clauses("count_jobs", [clause]), PLAIN, Style.NATIVE)
+
+    assert re.search(r"\(\(jobs\.key = any .*\) or \(jobs\.key is null\)\) is not true", text)
