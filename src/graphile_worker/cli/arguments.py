@@ -14,12 +14,16 @@ class Span(click.ParamType):  # type: ignore[type-arg]  # generic in newer ones 
 
     name = "duration"
 
+    def __init__(self, *, may_be_none: bool) -> None:
+        self._may_be_none = may_be_none
+
     def convert(
         self, value: object, parameter: click.Parameter | None, context: click.Context | None
     ) -> timedelta:
         if isinstance(value, timedelta):
             return value
-        if (span := read_duration(str(value))) is None:
+        span = read_duration(str(value))
+        if span is None or not (span or self._may_be_none):
             self.fail(f"expected a time such as 500ms, 2s or 1m30s, got {value!r}.")
         return span
 
@@ -45,4 +49,4 @@ class When(click.ParamType):  # type: ignore[type-arg]
         return moment
 
 
-SPAN, WHEN = Span(), When()
+SPAN, SOME_TIME, WHEN = Span(may_be_none=True), Span(may_be_none=False), When()

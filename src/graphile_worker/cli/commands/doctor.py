@@ -4,22 +4,8 @@ from datetime import timedelta
 
 import click
 
+from graphile_worker.cli.arguments import SOME_TIME
 from graphile_worker.cli.flags import current_settings, with_flags_of
-from graphile_worker.cli.values import read_duration
-
-
-class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer ones only
-    """A time such as `30s`."""
-
-    name = "duration"
-
-    def convert(
-        self, value: object, parameter: click.Parameter | None, context: click.Context | None
-    ) -> timedelta:
-        span = read_duration(str(value))
-        if not span:
-            self.fail(f"expected a time such as 500ms, 10s or 1m30s, got {value}.", parameter)
-        return span
 
 
 @click.command()
@@ -27,13 +13,13 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer o
 @click.option("--strict", is_flag=True, help="Warnings end with 1, too.")
 @click.option(
     "--timeout",
-    type=Duration(),
+    type=SOME_TIME,
     metavar="DURATION",
     help="Give up a question to the database after so long (default: 10s).",
 )
 @click.option(
     "--held-for",
-    type=Duration(),
+    type=SOME_TIME,
     metavar="DURATION",
     help="Name transactions that are open for longer (default: 5m).",
 )
