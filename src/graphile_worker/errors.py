@@ -5,6 +5,8 @@ GraphileWorkerError
 ├── CrontabError           a crontab cannot be read; it says all that is wrong (also ValueError)
 ├── JobSpecError           this job cannot be added
 ├── CleanupBlocked         transactions that add jobs stayed open
+├── FilterError            a filter for jobs cannot be read; it says where     (also ValueError)
+├── SearchTooLong          the database was not done in the time that a look may take
 ├── TaskLoadError          a task file could not be imported
 ├── TaskNotFound           no function for this identifier
 ├── TaskProcessError       what a task raised in a process of its own
@@ -81,6 +83,24 @@ class JobSpecError(GraphileWorkerError):
         # Errors travel between processes; values that could not come along stay behind.
         value = self.value if isinstance(self.value, str | int | float | None) else None
         return type(self), (self.argument, value, self.reason, self.code)
+
+
+class FilterError(GraphileWorkerError, ValueError):
+    """A filter cannot be read at `column`, counted from 1: `expected` says what may stand there."""
+
+    def __init__(self, column: int, expected: str, got: str) -> None:
+        self.column = column
+        self.expected = expected
+        self.got = got
+        shown = got if len(got) <= 80 else got[:77] + "..."
+        super().__init__(f"filter, column {column}: expected {expected}, got {shown!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.column, self.expected, self.got)
+
+
+class SearchTooLong(GraphileWorkerError):
+    """The database was not done in the time that a look may take; nothing was changed by it."""
 
 
 class TaskLoadError(GraphileWorkerError):

@@ -19,8 +19,9 @@ from graphile_worker.cli.catalogue import SETTINGS, CommandOptions, Kind, Settin
 from graphile_worker.cli.flags import current_settings
 from graphile_worker.cli.main import command
 from graphile_worker.cli.settings import Given, Settings, Source
-from graphile_worker.cli.values import duration_text, from_text, from_toml, read_duration, to_plain
+from graphile_worker.cli.values import from_text, from_toml, to_plain
 from graphile_worker.db.conninfo import without_secrets
+from graphile_worker.durations import duration_text, read_duration
 
 CANARY = "s3cr3t-canary"
 

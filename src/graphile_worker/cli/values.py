@@ -8,6 +8,7 @@ from typing import Any
 
 from graphile_worker.cli.catalogue import Kind, Setting
 from graphile_worker.db.conninfo import without_secrets
+from graphile_worker.durations import duration_text, read_duration
 
 OFF = "off"
 WORDS = {
@@ -16,9 +17,6 @@ WORDS = {
 }
 
 WHOLE = re.compile(r"-?[0-9]{1,18}")
-NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,6})?)"
-UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds", "ms": "milliseconds"}
-DURATION = re.compile("".join(rf"(?:{NUMBER}{unit}\s*)?" for unit in UNITS))
 
 # Kinds of which no value is called "off"; a text or a path may be.
 SAY_OFF = (Kind.NUMBER, Kind.DURATION, Kind.CHOICE)
@@ -96,29 +94,6 @@ def expected(setting: Setting) -> str:
         case Kind.DURATION:
             plain = "a time such as 500ms, 2s, 1m30s, 1h or 1d"
     return f"{plain}, or off" if setting.may_be_off and setting.kind in SAY_OFF else plain
-
-
-def read_duration(text: str) -> timedelta | None:
-    """The time that `1m30s` and the like say; None if it is no such text."""
-    found = DURATION.fullmatch(text)
-    if found is None or not any(found.groups()):
-        return None
-    given = zip(UNITS.values(), found.groups(), strict=True)
-    try:
-        return timedelta(**{unit: float(number) for unit, number in given if number is not None})
-    except OverflowError:
-        return None
-
-
-def duration_text(span: timedelta) -> str:
-    """`1m30s`, as short as it can be said."""
-    if span < timedelta(0):
-        return f"-{duration_text(-span)}"
-    minutes, seconds = divmod(span.seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    counts = (span.days, hours, minutes, seconds, span.microseconds / 1000)
-    said = "".join(f"{count:g}{unit}" for unit, count in zip(UNITS, counts, strict=True) if count)
-    return said or "0s"
 
 
 def _worded(setting: Setting, text: Any) -> Any:

@@ -1,0 +1,1 @@
+"""What a person sees of a queue and does to it; nothing here prints or knows of a terminal."""
