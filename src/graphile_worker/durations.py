@@ -29,3 +29,18 @@ def duration_text(span: timedelta) -> str:
     counts = (span.days, hours, minutes, seconds, span.microseconds / 1000)
     said = "".join(f"{count:g}{unit}" for unit, count in zip(UNITS, counts, strict=True) if count)
     return said or "0s"
+
+
+def about(span: timedelta) -> str:
+    """`2m40s`: as much of it as people read, which is two units, or a tenth of a short second."""
+    if span < timedelta(0):
+        return f"-{about(-span)}"
+    if span < timedelta(seconds=10):
+        return f"{span.total_seconds():.1f}s"
+    seconds = round(span.total_seconds())
+    counts = {"d": seconds // 86400, "h": seconds // 3600 % 24, "m": seconds // 60 % 60}
+    counts["s"] = seconds % 60
+    units = list(counts)
+    first = next(unit for unit in units if counts[unit])
+    two = units[units.index(first) :][:2]
+    return "".join(f"{counts[unit]}{unit}" for unit in two if counts[unit])

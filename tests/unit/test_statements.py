@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy
 
 from graphile_worker.jobs import JobSpec, When
-from graphile_worker.sql import admin, cron, holding, jobs, migrations, storage, workers
+from graphile_worker.sql import admin, cron, holding, jobs, looking, migrations, storage, workers
 from graphile_worker.sql.identifiers import Schemas, quote_identifier
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.statements import (
@@ -72,7 +72,7 @@ def _whole(function: Any) -> Any:
 def _questions() -> list[tuple[str, Callable[..., Query[Any]]]]:
     return [
         (name, function)
-        for module in (jobs, holding, workers, admin, cron, storage, migrations)
+        for module in (jobs, holding, workers, looking, admin, cron, storage, migrations)
         for name, function in vars(module).items()
         if not name.startswith("_") and _asks(function, module)
     ]

@@ -90,8 +90,13 @@ class Json:
 
     text: str
 
+    @property
+    def string(self) -> str | None:
+        """The text that it is, if it is one."""
+        return str(json.loads(self.text)) if self.text.startswith('"') else None
+
     def __str__(self) -> str:
-        return self.text if self.text[0] != '"' else f'"{_escaped(json.loads(self.text))}"'
+        return self.text if self.string is None else f'"{_escaped(self.string)}"'
 
 
 # A moment, as such or from now on; or a number.

@@ -11,6 +11,7 @@ from graphile_worker.cli.commands.config import config
 from graphile_worker.cli.commands.cron import cron
 from graphile_worker.cli.commands.migrate import migrate
 from graphile_worker.cli.commands.run import Asked, cleanup_tasks, say, work
+from graphile_worker.cli.commands.top import top
 from graphile_worker.cli.commands.tune import tune
 from graphile_worker.cli.flags import current_settings, with_flags_of
 from graphile_worker.cli.streams import flush_all, open_all
@@ -53,6 +54,7 @@ command.add_command(migrate)
 command.add_command(bench)
 command.add_command(cron)
 command.add_command(tune)
+command.add_command(top)
 command.add_command(config)
 
 

@@ -26,6 +26,7 @@ _FRAGMENTS = (
     "take_jobs",
     "taken_columns",
     "job_columns",
+    "job_state",
 )
 
 

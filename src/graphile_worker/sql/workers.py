@@ -12,6 +12,9 @@ from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.jobs import JOB_COLUMNS, MICROSECOND, read_job, read_jobs, when_args
 from graphile_worker.sql.query import Query, Row, read_nothing
 
+# So many of its tasks a pool names, for people, and no more.
+MOST_NAMES = 100
+
 # What Rust workers write to jobs that they take from a dead one; ours says more after it.
 RECOVERED = "Job recovered after worker interruption"
 
@@ -46,6 +49,23 @@ def find_pool(pool_id: str) -> Query[bool]:
 
 def find_registry(schemas: Schemas) -> Query[bool]:
     return Query("find_registry", (schemas.companion,), read_truth)
+
+
+def find_registries(schemas: Schemas) -> Query[tuple[bool, bool]]:
+    args = (schemas.companion, schemas.shared)
+    return Query("find_registries", args, lambda rows: (rows[0][0], rows[0][1]))
+
+
+def get_pools() -> Query[list[Row]]:
+    return Query("get_pools", (), list)
+
+
+def get_rust_workers() -> Query[list[Row]]:
+    return Query("get_rust_workers", (), list)
+
+
+def get_lock_holders() -> Query[list[Row]]:
+    return Query("get_lock_holders", (), list)
 
 
 def find_rust_registry(schemas: Schemas) -> Query[bool]:

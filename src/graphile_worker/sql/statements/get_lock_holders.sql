@@ -1,0 +1,18 @@
+-- Who holds how many jobs and named queues, and since when the first of them. Reads the whole table.
+select
+  locks.locked_by,
+  count(*) filter (where locks.is_job),
+  count(*) filter (where not locks.is_job),
+  extract(epoch from min(locks.locked_at))::text
+from (
+  select jobs.locked_by, jobs.locked_at, true as is_job
+  from :schema._private_jobs as jobs
+  where jobs.locked_at is not null
+  union all
+  select job_queues.locked_by, job_queues.locked_at, false
+  from :schema._private_job_queues as job_queues
+  where job_queues.locked_at is not null
+) as locks
+where locks.locked_by is not null
+group by locks.locked_by
+order by locks.locked_by;
