@@ -3,6 +3,7 @@
 import unicodedata
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from functools import lru_cache
 
 from graphile_worker.logs import printable
 
@@ -35,7 +36,8 @@ def plain(text: str, style: Style = Style.PLAIN) -> Line:
     return ((harmless(text), style),)
 
 
-def harmless(text: object) -> str:
+@lru_cache(10_000)
+def harmless(text: str) -> str:
     """As one line without what moves a cursor, or what terminals disagree about how wide it is."""
     shown = printable(text).replace("\t", " ")
     if shown.isascii():
@@ -45,7 +47,7 @@ def harmless(text: object) -> str:
 
 def width(text: str) -> int:
     """How many cells it takes."""
-    return len(text) if text.isascii() else sum(map(_cells, text))
+    return len(text) if text.isascii() else _wide(text)
 
 
 def clip(text: str, cells: int) -> str:
@@ -171,6 +173,12 @@ def _filled(lines: Sequence[Line], height: int) -> list[Line]:
     return [*lines, *[EMPTY] * (height - len(lines))]
 
 
+@lru_cache(10_000)
+def _wide(text: str) -> int:
+    return sum(map(_cells, text))
+
+
+@lru_cache(10_000)
 def _cells(letter: str) -> int:
     if letter.isascii():
         return 1
