@@ -181,19 +181,19 @@ def test_a_dead_pool_that_holds_nothing_is_nobody_s_concern():
 
 
 def test_a_task_that_no_worker_runs_is_most_likely_misspelt():
-    task = make_task("sned_email", ready=4, oldest_ready=31.0, first_ready=12)
+    task = make_task("sent_email", ready=4, oldest_ready=31.0, first_ready=12)
     pool = make_pool(tasks=("resize", "send_email"))
 
     found = only(found_in(make_snapshot(task, pools=(pool,))))
 
     assert (found.rule, found.severity) == (Rule.UNHANDLED_TASK, Severity.CRITICAL)
-    assert found.title == "No worker runs sned_email: 4 jobs ready for up to 31s"
+    assert found.title == "No worker runs sent_email: 4 jobs ready for up to 31s"
     assert found.evidence == ("did somebody mean send_email?", "workers run resize, send_email")
     assert found.command == "graphile-worker jobs why 12"
 
 
 def test_where_a_worker_does_not_say_its_tasks_they_are_watched_first():
-    task = make_task("sned_email", ready=4, oldest_ready=50.0)
+    task = make_task("sent_email", ready=4, oldest_ready=50.0)
     stranger = make_pool(NODE, health=Health.UNKNOWN, tasks=None, jobs=1)
     looks = [make_snapshot(task, after=n, pools=(stranger,), deleted=n) for n in range(0, 400, 2)]
 
@@ -228,7 +228,7 @@ def test_jobs_that_had_their_last_attempt():
     found = only(found_in(*looks))
 
     assert found.rule is Rule.PERMANENTLY_FAILED
-    assert found.title == "3 jobs of a b had the last attempt since this is watched"
+    assert found.title == "3 jobs of a b had the last attempt within 15 min"
     assert found.command == "graphile-worker jobs list 'task:\"a b\" state:failed'"
 
 

@@ -155,6 +155,19 @@ def test_numbers_stand_on_top():
     )
 
 
+def test_more_jobs_than_slots_are_only_fetched():
+    watch = watched(make_snapshot(make_task(running=14), pools=(make_pool(jobs=14),)))
+
+    assert "RUNNING 10/10   FETCHED 4" in "\n".join(screen(watch))
+
+
+def test_where_others_work_too_nobody_knows_how_many_slots_there_are():
+    node = make_pool("pool-3fa94c1d77e0aa19b2", health=Health.UNKNOWN, jobs=1)
+    watch = watched(make_snapshot(make_task(running=14), pools=(make_pool(), node)))
+
+    assert "RUNNING 14   SCHED" in "\n".join(screen(watch))
+
+
 def test_a_backlog_that_grows_never_drains():
     watch = watched(make_snapshot(), make_snapshot(make_task(ready=500), after=10, added=500))
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from graphile_worker.administration.snapshot import LONGEST_PAUSE, SHARE, pause_after
+from graphile_worker.administration.snapshot import LONGEST_PAUSE, SHARE, Pace, pause_after
 from graphile_worker.administration.states import State
 from graphile_worker.administration.watch import MEMORY, Watch
 from tests.support.snapshots import make_snapshot, make_task
@@ -119,3 +119,15 @@ def test_nobody_waits_longer_than_a_minute_for_the_next_look():
     assert pause_after(10.0, interval=2.0) == LONGEST_PAUSE
     assert pause_after(0.001, interval=2.0) == 2.0
     assert pause_after(10.0, interval=300.0) == 300.0
+
+
+def test_a_look_that_was_kept_waiting_does_not_make_the_next_ones_late():
+    pace = Pace(2.0)
+
+    assert [pace.pause_after(took) for took in (0.3, 0.03, 0.5, 0.5, 0.5)] == [
+        30.0,
+        3.0,
+        3.0,
+        3.0,
+        50.0,
+    ]

@@ -35,6 +35,7 @@ UNVACUUMED_FOR = 86_400.0
 QUIET_FOR = timedelta(seconds=60)
 UNSEEN_FOR = timedelta(minutes=5)
 RECENTLY = timedelta(minutes=15)
+LATELY = "within 15 min"
 
 FAILING = 20
 DEAD_ROWS = 100_000
@@ -240,7 +241,7 @@ def failing(case: Case) -> Found:
             rule=Rule.FAILING,
             severity=Severity.WARNING,
             title=f"{task.identifier} fails: {task[State.RETRYING]:,} retrying, "
-            f"{task[State.FAILED]:,} failed, {more:,} more since this is watched",
+            f"{task[State.FAILED]:,} failed, {more:,} more {LATELY}",
             evidence=_error(task),
             affected=task.failing,
             command=case.jobs("list", task.identifier, State.RETRYING, State.FAILED),
@@ -256,8 +257,7 @@ def permanently_failed(case: Case) -> Found:
         yield Attention(
             rule=Rule.PERMANENTLY_FAILED,
             severity=Severity.WARNING,
-            title=f"{counted(more, 'job')} of {task.identifier} had the last attempt "
-            "since this is watched",
+            title=f"{counted(more, 'job')} of {task.identifier} had the last attempt {LATELY}",
             evidence=(f"{task[State.FAILED]:,} failed in all", *_error(task)),
             affected=more,
             command=case.jobs("list", task.identifier, State.FAILED),

@@ -8,7 +8,7 @@ a queue must not be what slows it down.
 import asyncio
 import math
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -176,6 +176,20 @@ def pause_after(took: float, interval: float) -> float:
     return max(interval, min(took * SHARE, LONGEST_PAUSE))
 
 
+class Pace:
+    """How long to wait after each look of a row of them."""
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        # The shortest of them counts: what a look takes longer than that, it was kept waiting on a
+        # busy machine, and cost nothing.
+        self._took: deque[float] = deque(maxlen=3)
+
+    def pause_after(self, took: float) -> float:
+        self._took.append(took)
+        return pause_after(min(self._took), self._interval)
+
+
 async def look(database: Transacting) -> Snapshot:
     """One look; it raises SchemaMissing, or whatever the driver does."""
     return await _timed(database, looking(database.schemas))
@@ -204,10 +218,10 @@ def looking(schemas: Schemas) -> Plan[Snapshot]:
     pools = [_doubted(pool, server) for pool in known]
     queues = yield look_at_queues(MOST_QUEUES)
     rows = yield look_at_jobs(dead_pools(pools), MOST_ROWS)
-    locks = yield look_at_locks([row.first_id for row in rows if row.state in LOCKED])
+    locks = yield from _asking_locks(rows)
     names = yield from _asking_names(rows, locks)
     tasks = tuple(_count_tasks(rows, names))
-    errors = yield get_last_errors(_failing(tasks))
+    errors = yield from _asking_errors(tasks)
     held = _held_queues(queues, rows, locks)
     return Snapshot(
         now=now,
@@ -274,7 +288,7 @@ class _Names:
 def _asking_names(rows: Iterable[JobsRow], locks: Iterable[LockRow]) -> Plan[_Names]:
     task_ids = sorted({row.task_id for row in rows})
     queue_ids = sorted({lock.queue_id for lock in locks if lock.queue_id is not None})
-    found: Sequence[Row] = yield get_names(task_ids, queue_ids)
+    found: Sequence[Row] = (yield get_names(task_ids, queue_ids)) if task_ids else ()
     names: dict[str, dict[int, str]] = {"task": {}, "queue": {}}
     for kind, id, name in found:
         names[kind][id] = name
@@ -308,6 +322,11 @@ def _count_task(identifier: str, rows: Sequence[JobsRow]) -> TaskCount:
     )
 
 
+def _asking_errors(tasks: Iterable[TaskCount]) -> Plan[Mapping[int, str]]:
+    failing = _failing(tasks)
+    return (yield get_last_errors(failing)) if failing else {}
+
+
 def _failing(tasks: Iterable[TaskCount]) -> list[int]:
     """The newest job that fails of each of the tasks with most of them."""
     most = sorted(tasks, key=lambda task: -task.failing)[:MOST_ERRORS]
@@ -328,6 +347,11 @@ def _doubted(pool: Pool, server: Server) -> Pool:
     if pool.health is Health.DEAD and server.up_for < (pool.lease or 0.0):
         return replace(pool, health=Health.UNKNOWN)
     return pool
+
+
+def _asking_locks(rows: Iterable[JobsRow]) -> Plan[Sequence[LockRow]]:
+    locked = [row.first_id for row in rows if row.state in LOCKED]
+    return (yield look_at_locks(locked)) if locked else ()
 
 
 def _locked_jobs(

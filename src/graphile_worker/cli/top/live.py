@@ -16,10 +16,10 @@ from graphile_worker.administration.attention import Attention, attention
 from graphile_worker.administration.snapshot import (
     LONGEST_PAUSE,
     SHARE,
+    Pace,
     Snapshot,
     look,
     look_at_counters,
-    pause_after,
 )
 from graphile_worker.administration.watch import Watch
 from graphile_worker.cli.top.keys import read_keys
@@ -47,6 +47,7 @@ class Live:
         self._db = database
         self._terminal = Terminal(coloured=is_coloured())
         self._interval = interval
+        self._pace = Pace(interval)
         self._view = View()
         self._watch: Watch | None = None
         self._attention: list[Attention] = []
@@ -59,7 +60,9 @@ class Live:
 
     async def run(self) -> None:
         """Until a key or a signal; what is wrong at the first look is raised."""
+        counters = await look_at_counters(self._db)
         self._see(await look(self._db))
+        self._add_counters(counters)
         with self._terminal.taken(), self._hearing():
             looking = asyncio.create_task(self._look_on())
             try:
@@ -127,7 +130,7 @@ class Live:
             self._watch.add(snapshot)
         self._attention = attention(self._watch, self._db.schemas)
         self._looked_at = time.monotonic()
-        self._every = pause_after(snapshot.took, self._interval)
+        self._every = self._pace.pause_after(snapshot.took)
 
     def _draw(self) -> None:
         assert self._watch is not None

@@ -176,7 +176,14 @@ def _numbers(frame: Frame) -> Iterator[Line]:
         yield _number("OLDEST", age(oldest), _lateness(oldest))
     if waiting := seen.count(State.WAITING):
         yield _number("WAITING", f"{waiting:,}")
-    yield _number("RUNNING", _slots(seen))
+    running, slots = seen.running, _slots(seen)
+    if slots is None:
+        yield _number("RUNNING", f"{running:,}")
+    else:
+        yield _number("RUNNING", f"{min(running, slots):,}/{slots:,}")
+        if running > slots:
+            # Beyond their slots, workers fetch what they run next.
+            yield _number("FETCHED", f"{running - slots:,}")
     if stale := seen.count(State.STALE):
         yield _number("STALE", f"{stale:,}", Style.BAD)
     if retrying := seen.count(State.RETRYING):
@@ -195,12 +202,12 @@ def _number(name: str, value: str, style: Style = Style.STRONG) -> Line:
     return ((f"{name} ", Style.FAINT), (value, style))
 
 
-def _slots(seen: Snapshot) -> str:
+def _slots(seen: Snapshot) -> int | None:
+    """How many jobs can run at once; None where others work too, of which nobody knows."""
     slots = [pool.concurrency for pool in living(seen.pools)]
     known = [each for each in slots if each is not None]
-    # Where others work too, nobody knows how many there are.
     is_whole = known and len(known) == len(slots) and _only_known(seen)
-    return f"{seen.running:,}/{sum(known):,}" if is_whole else f"{seen.running:,}"
+    return sum(known) if is_whole else None
 
 
 def _only_known(seen: Snapshot) -> bool:
@@ -257,7 +264,14 @@ def _overview(frame: Frame, room: int) -> list[Line]:
     for each, share in zip(below, shares[2:], strict=True):
         cut = [_cut(block.lines, share, block.page) for block in each]
         drawn.append(cut[0] if len(cut) == 1 else beside(cut[0], cut[1], _half(frame)))
+    rest = left - sum(map(len, drawn))
+    if _is_small(frame) and rest >= 2:
+        drawn.append(_cut(_workers(frame), rest, Page.WORKERS))
     return _joined([block for block in drawn if block], blank)
+
+
+def _is_small(frame: Frame) -> bool:
+    return frame.columns < WIDE and frame.rows < TALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +284,8 @@ class _Block:
 
 def _below(frame: Frame) -> list[list[_Block]]:
     """Running jobs and workers, beside each other or one below the other."""
-    if frame.columns < WIDE and frame.rows < TALL:
-        # How many workers there are is said above.
+    if _is_small(frame):
+        # How many workers there are is said above: which they are, if there is room left.
         return [[_Block(Page.RUNNING, _running(frame))]]
     if frame.columns < WIDE:
         running, workers = _running(frame), _workers(frame)

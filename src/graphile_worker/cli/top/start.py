@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
 
-from graphile_worker.administration.snapshot import look, look_at_counters, pause_after
+from graphile_worker.administration.snapshot import Pace, look, look_at_counters
 from graphile_worker.administration.watch import Watch
 from graphile_worker.cli.settings import Settings
 from graphile_worker.cli.sources import schema_of
@@ -71,11 +71,11 @@ async def _once(database: PsycopgDatabase, seconds: float, *, as_json: bool) -> 
 
 async def _print_on(database: PsycopgDatabase, seconds: float) -> None:
     """A line for each look, until nobody reads or a signal ends it."""
-    watch = Watch(await look(database))
+    watch, pace = Watch(await look(database)), Pace(seconds)
     while True:
         print_object(watch, database.schemas)
         sys.stdout.flush()
-        await asyncio.sleep(pause_after(watch.last.took, seconds))
+        await asyncio.sleep(pace.pause_after(watch.last.took))
         watch.add(await look(database))
 
 
