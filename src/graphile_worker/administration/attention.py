@@ -17,7 +17,7 @@ from graphile_worker.administration.snapshot import HeldQueue, Snapshot, TaskCou
 from graphile_worker.administration.states import State
 from graphile_worker.administration.watch import Watch
 from graphile_worker.durations import about
-from graphile_worker.sql.identifiers import Schemas, quote_identifier
+from graphile_worker.sql.identifiers import Schemas
 
 DEFAULT_SCHEMA = "graphile_worker"
 OUR_LEVEL = 20
@@ -269,15 +269,13 @@ def queue_paused(case: Case) -> Found:
         if not queue.is_paused:
             continue
         who = (queue.pool_id or "").removeprefix(PAUSED)
-        schema = quote_identifier(case.schemas.shared)
-        holder = (queue.pool_id or "").replace("'", "''")
         yield Attention(
             rule=Rule.QUEUE_PAUSED,
             severity=Severity.NOTE,
             title=f'Queue "{queue.name}" is paused by {who or "somebody"}, '
             f"{counted(queue.waiting, 'job')} waiting",
             affected=queue.waiting,
-            command=f"select {schema}.force_unlock_workers(array['{holder}']);",
+            command=case.command("workers recover", queue.pool_id or ""),
         )
 
 
@@ -332,7 +330,6 @@ def compatibility(case: Case) -> Found:
 def access(case: Case) -> Found:
     server = case.seen.server
     if server.hides_rows:
-        owner, role = quote_identifier(server.owner), quote_identifier(server.role)
         yield Attention(
             rule=Rule.ACCESS,
             severity=Severity.CRITICAL,
@@ -340,7 +337,7 @@ def access(case: Case) -> Found:
             evidence=(
                 f"the tables belong to {server.owner}, and row security has no policy for us",
             ),
-            command=f"grant {owner} to {role};",
+            command=case.command("doctor"),
         )
 
 

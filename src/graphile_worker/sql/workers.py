@@ -12,7 +12,7 @@ from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.jobs import JOB_COLUMNS, MICROSECOND, read_job, read_jobs, when_args
 from graphile_worker.sql.query import Query, Row, read_nothing
 
-# So many of its tasks a pool names, for people, and no more.
+# Details are for people: a worker of thousands of tasks need not list them all.
 MOST_NAMES = 100
 
 # What Rust workers write to jobs that they take from a dead one; ours says more after it.
