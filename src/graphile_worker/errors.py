@@ -88,6 +88,8 @@ class JobSpecError(GraphileWorkerError):
 class FilterError(GraphileWorkerError, ValueError):
     """A filter cannot be read at `column`, counted from 1: `expected` says what may stand there."""
 
+    exit_code = 2
+
     def __init__(self, column: int, expected: str, got: str) -> None:
         self.column = column
         self.expected = expected
