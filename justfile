@@ -4,7 +4,7 @@ default:
 
 # Install everything, once
 setup:
-    tools/setup && tools/pgbouncer && tools/faketime
+    tools/setup && tools/pgbouncer && tools/faketime && tools/tmux
     python=$(tools/python newest) && uv venv --allow-existing --python "$python"
     uv pip install --require-hashes -r requirements-dev.txt
     uv pip install --no-deps -e .

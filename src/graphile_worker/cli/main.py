@@ -14,6 +14,7 @@ from graphile_worker.cli.commands.doctor import doctor
 from graphile_worker.cli.commands.jobs import jobs
 from graphile_worker.cli.commands.migrate import migrate
 from graphile_worker.cli.commands.run import Asked, cleanup_tasks, say, work
+from graphile_worker.cli.commands.top import top
 from graphile_worker.cli.commands.tune import tune
 from graphile_worker.cli.commands.workers import workers
 from graphile_worker.cli.flags import current_settings, with_flags_of
@@ -61,6 +62,7 @@ command.add_command(bench)
 command.add_command(cron)
 command.add_command(tune)
 command.add_command(doctor)
+command.add_command(top)
 command.add_command(config)
 
 

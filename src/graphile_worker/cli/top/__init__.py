@@ -1,0 +1,1 @@
+"""`graphile-worker top`: a queue on one screen, again and again; it changes nothing."""

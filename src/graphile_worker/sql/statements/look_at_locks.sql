@@ -1,0 +1,11 @@
+-- Who holds the jobs $1, for how many seconds, and at which attempt; those that are locked still.
+select
+  jobs.id,
+  jobs.job_queue_id,
+  jobs.locked_by,
+  (extract(epoch from now()) - extract(epoch from jobs.locked_at))::float8,
+  jobs.attempts,
+  jobs.max_attempts
+from :schema._private_jobs as jobs
+where jobs.id = any ($1::bigint[])
+  and jobs.locked_at is not null;

@@ -1,0 +1,273 @@
+"""One look at a queue: every job counted once, in its state, with who holds it."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from graphile_worker import sync
+from graphile_worker.administration.pools import Health
+from graphile_worker.administration.snapshot import Snapshot, look, look_at_counters
+from graphile_worker.administration.states import State
+from graphile_worker.administration.watch import Watch
+from graphile_worker.db.psycopg import PsycopgDatabase
+from graphile_worker.errors import SchemaMissing
+from graphile_worker.jobs import JobSpec
+from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.looking import limit_look
+
+NODE = "pool-3fa94c1d77e0aa19b2"
+
+
+@pytest.fixture
+def client(database):
+    with sync.Client(database.dsn, schema=database.schema) as client:
+        yield client
+
+
+@pytest.fixture
+async def db(database) -> AsyncIterator[PsycopgDatabase]:
+    opened = PsycopgDatabase(database.dsn, Schemas.named(database.schema), max_size=1)
+    yield opened
+    await opened.close()
+
+
+def lock(sql, job_id: int, pool_id: str, ago: str = "1 minute") -> None:
+    sql.run(
+        f"update :schema._private_jobs set locked_at = now() - interval '{ago}', locked_by = $2, "
+        "attempts = 1 where id = $1",
+        job_id,
+        pool_id,
+    )
+
+
+def register(sql, pool_id: str, *, silence: str, lease: str = "1 millisecond") -> None:
+    sql.run(
+        "insert into :ext_schema.pools (id, seen_at, lease, details) "
+        f"values ($1, now() - interval '{silence}', interval '{lease}', $2::json)",
+        pool_id,
+        '{"runtime": "python", "host": "web-1", "pid": 7, "concurrency": 4, "tasks": ["task"]}',
+    )
+
+
+def counts(seen: Snapshot, identifier: str = "task") -> dict[str, int]:
+    [task] = [task for task in seen.tasks if task.identifier == identifier]
+    return {str(state): count for state, count in task.counts.items()}
+
+
+async def test_an_empty_queue(db, database):
+    seen = await look(db)
+
+    assert (seen.tasks, seen.locked, seen.queues, seen.pools) == ((), (), (), ())
+    assert seen.server.database == database.name
+    assert seen.server.level == 20
+    assert seen.oldest_ready is None
+    assert seen.took > 0
+
+
+async def test_every_job_is_counted_in_its_state(db, client, sql):
+    register(sql, "dead", silence="1 hour")
+    jobs = [client.add_job("task", queue_name="q" if n == 1 else None).id for n in range(8)]
+    lock(sql, jobs[0], "dead")
+    sql.run("update :schema._private_job_queues set locked_at = now(), locked_by = $1", NODE)
+    lock(sql, jobs[2], NODE)
+    lock(sql, jobs[3], NODE, "5 hours")
+    sql.run("update :schema._private_jobs set attempts = 25 where id = $1", jobs[4])
+    later = "update :schema._private_jobs set run_at = now() + interval '1 h', attempts = $2 "
+    later += "where id = $1"
+    sql.run(later, jobs[5], 0)
+    sql.run(later, jobs[6], 3)
+
+    seen = await look(db)
+
+    assert counts(seen) == {
+        "stale": 2,
+        "running": 1,
+        "failed": 1,
+        "waiting": 1,
+        "ready": 1,
+        "retrying": 1,
+        "scheduled": 1,
+    }
+    assert seen.running == 3
+    assert seen.count(State.READY) == 1
+
+
+async def test_tasks_are_counted_apart_with_their_oldest_job(db, client, sql):
+    client.add_jobs([JobSpec("a"), JobSpec("a"), JobSpec("b")])
+    sql.run(
+        "update :schema._private_jobs set run_at = now() - id * interval '1 minute' where id <= 2"
+    )
+
+    tasks = {task.identifier: task for task in (await look(db)).tasks}
+
+    assert (tasks["a"][State.READY], tasks["b"][State.READY]) == (2, 1)
+    assert tasks["a"].oldest_ready == pytest.approx(120, abs=30)
+    assert tasks["b"].oldest_ready == pytest.approx(0, abs=30)
+    assert (tasks["a"].first_ready, tasks["b"].first_ready) == (1, 3)
+
+
+async def test_locked_jobs_are_named_the_oldest_first(db, client, sql):
+    client.add_jobs([JobSpec("task", queue_name="q"), JobSpec("task")])
+    lock(sql, 1, "pypool-000000000000000001", "1 minute")
+    lock(sql, 2, NODE, "2 minutes")
+
+    first, second = (await look(db)).locked
+
+    assert (first.id, first.pool_id, first.queue_name) == (2, NODE, None)
+    assert (second.id, second.queue_name, second.attempts, second.max_attempts) == (1, "q", 1, 25)
+    assert first.age == pytest.approx(120, abs=30)
+
+
+async def test_a_named_queue_that_is_held_says_by_which_job_and_who_waits(db, client, sql):
+    client.add_jobs([JobSpec("task", queue_name="q") for _ in range(4)])
+    client.add_job("task", queue_name="q", run_at=timedelta(hours=1))
+    client.add_job("task", queue_name="free")
+    lock(sql, 1, NODE)
+    sql.run(
+        "update :schema._private_job_queues set locked_at = now() - interval '1 minute', "
+        "locked_by = $1 where queue_name = 'q'",
+        NODE,
+    )
+
+    seen = await look(db)
+
+    [queue] = seen.queues
+    assert (queue.name, queue.pool_id, queue.job_id) == ("q", NODE, 1)
+    assert (queue.waiting, queue.first_waiting, queue.is_paused) == (3, 2, False)
+    assert queue.age == pytest.approx(60, abs=30)
+    assert counts(seen) == {"running": 1, "waiting": 3, "scheduled": 1, "ready": 1}
+
+
+async def test_a_queue_that_is_locked_until_far_in_the_future_is_paused(db, client, sql):
+    client.add_job("task", queue_name="q")
+    sql.run(
+        "update :schema._private_job_queues set locked_at = '9999-01-01', locked_by = 'paused:ana'"
+    )
+
+    seen = await look(db)
+
+    assert (seen.queues[0].is_paused, seen.queues[0].waiting) == (True, 1)
+    assert seen.pools == ()
+
+
+async def test_pools_are_those_of_the_registry_and_those_that_hold_something(db, client, sql):
+    client.add_jobs([JobSpec("task"), JobSpec("task")])
+    register(sql, "alive", silence="0 seconds", lease="1 hour")
+    register(sql, "dead", silence="1 hour")
+    lock(sql, 1, NODE)
+    lock(sql, 2, "dead")
+
+    pools = {pool.id: pool for pool in (await look(db)).pools}
+
+    assert {id: pool.health for id, pool in pools.items()} == {
+        "alive": Health.ALIVE,
+        "dead": Health.DEAD,
+        NODE: Health.UNKNOWN,
+    }
+    assert (pools["alive"].tasks, pools["alive"].concurrency) == (("task",), 4)
+    assert [pools[id].jobs for id in ("alive", "dead", NODE)] == [0, 1, 1]
+    assert pools[NODE].runtime == "node"
+
+
+async def test_right_after_a_restart_of_the_server_nobody_is_dead(db, client, sql):
+    client.add_job("task")
+    register(sql, "unheard", silence="101 days", lease="100 days")
+    lock(sql, 1, "unheard")
+
+    seen = await look(db)
+
+    assert seen.pools[0].health is Health.UNKNOWN
+    assert seen.locked[0].state is State.RUNNING
+
+
+async def test_the_newest_job_that_fails_says_how(db, client, sql):
+    client.add_jobs([JobSpec("task") for _ in range(3)])
+    sql.run(
+        "update :schema._private_jobs set attempts = 1, run_at = now() + interval '1 h', "
+        "last_error = 'Boom ' || id where id < 3"
+    )
+
+    [task] = (await look(db)).tasks
+
+    assert (task.newest_failing, task.error, task.failing) == (2, "Boom 2", 2)
+
+
+async def test_times_that_nobody_can_count_do_no_harm(db, client, sql):
+    client.add_jobs([JobSpec("task"), JobSpec("task"), JobSpec("task")])
+    sql.run("update :schema._private_jobs set run_at = '-infinity' where id = 1")
+    sql.run("update :schema._private_jobs set run_at = 'infinity' where id = 2")
+    sql.run(
+        "update :schema._private_jobs set locked_at = '-infinity', locked_by = 'x' where id = 3"
+    )
+
+    seen = await look(db)
+
+    assert counts(seen) == {"ready": 1, "scheduled": 1, "stale": 1}
+    assert seen.oldest_ready == math.inf
+
+
+async def test_a_job_whose_task_is_nowhere_is_counted(db, client, sql):
+    client.add_job("task")
+    sql.run("delete from :schema._private_tasks")
+
+    [task] = (await look(db)).tasks
+
+    assert task.identifier == "task id 1"
+
+
+async def test_two_looks_tell_how_fast_jobs_come_and_go(db, client):
+    watch = Watch(await look(db))
+    client.add_jobs([JobSpec("task") for _ in range(50)])
+    client.complete_jobs(range(1, 21))
+    client.close()
+
+    # Its session said what it did when it ended; the server may need a moment to hear it.
+    async with asyncio.timeout(20):
+        while watch.rates is None or watch.rates.added == 0:
+            watch.add_counters(await look_at_counters(db))
+
+    assert watch.rates.added == pytest.approx(watch.rates.done * 50 / 20)
+
+
+async def test_a_role_that_owns_nothing_is_told_that_it_sees_nothing(database, client, sql):
+    client.add_job("task")
+    role = f"reader_{database.name}"
+    sql.run(f"create role {role} login")
+    sql.run(f"grant usage on schema :schema to {role}")
+    sql.run(f"grant select on all tables in schema :schema to {role}")
+    dsn = make_conninfo(database.dsn, user=role)
+    theirs = PsycopgDatabase(dsn, Schemas.named(database.schema))
+
+    seen = await look(theirs)
+    await theirs.close()
+    sql.run(f"drop owned by {role}")
+    sql.run(f"drop role {role}")
+
+    assert (seen.tasks, seen.pools) == ((), ())
+    assert (seen.server.hides_rows, seen.server.role) == (True, role)
+
+
+async def test_a_look_can_only_read_and_not_for_long(db):
+    async with db.transaction() as connection:
+        await connection.run(limit_look(50))
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            await connection.raw.execute("select pg_sleep(10)")
+
+    async with db.transaction() as connection:
+        await connection.run(limit_look(5000))
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            await connection.raw.execute("create table t ()")
+
+
+async def test_without_the_schema_it_says_so(database):
+    nowhere = PsycopgDatabase(database.dsn, Schemas.named("nowhere"))
+
+    for ask in (look, look_at_counters):
+        with pytest.raises(SchemaMissing):
+            await ask(nowhere)
+    await nowhere.close()
