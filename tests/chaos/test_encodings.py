@@ -1,11 +1,13 @@
 """Databases that are not UTF-8: texts come back as they went, or are refused in plain words."""
 
+import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg_pool import AsyncConnectionPool
 
 from graphile_worker import JobSpec, JobSpecError, WorkerOptions, run_once, sync
 from graphile_worker.sql.cron import schedule_jobs
@@ -142,3 +144,19 @@ async def test_what_an_error_says_is_kept_with_letters_or_their_numbers(encoded,
 
     first_lines = [error.splitlines()[0] for (error,) in sql.run(ERRORS)]
     assert first_lines == [f"ValueError: {kept}"] * 2
+
+
+@pytest.mark.parametrize("encoded", ["LATIN1"], indirect=True)
+async def test_an_error_that_the_callers_pool_cannot_say_is_written_with_escapes(encoded, sql):
+    async def fails(payload: Any) -> None:
+        raise ValueError(WIDE)
+
+    with sync.Client(encoded.dsn, schema=SCHEMA) as client:
+        client.add_job("fails", {})
+    # It speaks as the database does, unless it is told otherwise.
+    async with AsyncConnectionPool(encoded.dsn, min_size=1, max_size=8, open=False) as pool:
+        async with asyncio.timeout(30):
+            await run_once(pool, {"fails": fails}, options=WorkerOptions(schema=SCHEMA))
+
+    [(error,)] = sql.run(ERRORS)
+    assert WIDE.encode("ascii", "backslashreplace").decode() in error

@@ -424,7 +424,7 @@ async def test_the_jobs_of_a_silent_pool_are_told_once_however_old_their_locks(d
 
 
 async def test_a_pool_is_silent_only_when_others_should_have_noticed(database, sql):
-    enter(sql, "sleepy", silent="1.5 seconds", lease="1 second")
+    enter(sql, "sleepy", silent="15 minutes", lease="10 minutes")
     enter(sql, "swept", silent="1 hour", swept=True)
 
     assert await found(database) == {}
@@ -608,13 +608,14 @@ async def test_it_gives_up_after_the_time_that_it_has(database, sql):
     other.run("begin")
     other.run("lock table :schema._private_jobs in access exclusive mode")
 
-    told = await report(database, timeout=timedelta(milliseconds=100))
+    told = await report(database, timeout=timedelta(milliseconds=200))
     other.close()
 
     [finding] = [each for each in told.findings if "jobs, locks" in each.title]
     assert finding.id is FindingId.CHECK_UNFINISHED
     assert "statement timeout" in finding.evidence[0]
-    assert finding.shell == "graphile-worker doctor --timeout 1m"
+    assert finding.shell is not None
+    assert finding.shell.startswith("graphile-worker doctor --timeout 1m")
 
 
 def test_jobs_are_read_once(database, sql):

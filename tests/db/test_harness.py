@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -29,6 +29,7 @@ from graphile_worker import (
 )
 from graphile_worker.testing import Harness
 from tests.conftest import TestDatabase
+from tests.support.processes import eventually
 from tests.support.sql import Sql
 
 NEW_YEAR = datetime(2030, 1, 1, tzinfo=UTC)
@@ -333,6 +334,8 @@ def test_a_task_that_adds_itself_for_ever_is_told(gw: Harness, shop: Shop):
     with pytest.raises(RuntimeError, match="20 jobs were run and there are more"):
         gw.drain(at_most=20)
 
+    assert gw.assert_enqueued(shop.chain).attempts == 0
+
 
 def test_jobs_of_a_named_queue_run_one_after_the_other(gw: Harness, shop: Shop):
     for number in range(3):
@@ -503,6 +506,69 @@ def test_a_statement_that_fails_undoes_its_job_and_no_more(gw: Harness, shop: Sh
     gw.refute_enqueued(shop.count)
 
 
+def test_a_statement_that_fails_and_is_passed_over_fails_its_job_and_no_more(gw, shop):
+    @shop.app.task
+    def passes_over(ctx: JobContext) -> None:
+        with suppress(psycopg.Error):
+            ctx.query("select * from nowhere")
+
+    shop.send.using(priority=1).enqueue("ada")
+    passes_over.enqueue()
+
+    with pytest.raises(RuntimeError, match="statements failed, and the task went on"):
+        gw.drain()
+
+    gw.assert_enqueued(passes_over, having={"attempts": 1})
+    assert [job.task_identifier for job in gw.drain()] == ["send"]
+
+
+def test_a_job_that_was_ended_and_undone_is_there_again(gw: Harness, shop: Shop):
+    @shop.app.task
+    def breaks_late(ctx: JobContext) -> None:
+        with ctx.transaction():
+            ctx.add_job("count", {"number": 1})
+        ctx.query("select * from nowhere")
+
+    breaks_late.enqueue()
+
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        gw.drain()
+
+    gw.assert_enqueued(breaks_late, having={"attempts": 1})
+    assert len(gw.drain(include_delayed=True, raise_errors=False)) > 1
+
+
+@pytest.mark.parametrize("word", ["commit", "rollback"])
+def test_what_a_task_says_of_the_transaction_is_passed_over(gw, shop, sql, word):
+    sql.run("select :schema.add_job('count', '{\"number\": 1}')")
+
+    @shop.app.task
+    def says(ctx: JobContext) -> None:
+        with ctx.connection() as connection:
+            getattr(connection, word)()
+        ctx.add_job("send", {"to": "ada"})
+
+    says.enqueue()
+    says.fn(gw.context(says))
+    gw.drain()
+
+    assert shop.ran == [("send", "ada", None)] * 2
+    # The job of somebody else is still there, and nothing of ours.
+    assert sql.run("select count(*) from :schema._private_jobs") == [(1,)]
+
+
+def test_threads_end_with_the_test(shop: Shop):
+    async def run_plain() -> None:
+        with Harness(shop.app) as gw:
+            await shop.count.aenqueue(1)
+            await gw.adrain()
+
+    before = threading.active_count()
+    asyncio.run(run_plain())
+
+    eventually(lambda: threading.active_count() <= before, "threads end")
+
+
 # Inline
 
 
@@ -537,6 +603,18 @@ def test_inline_errors_are_raised_where_the_job_is_added(gw: Harness, shop: Shop
 def test_inline_what_cannot_be_json_is_refused(gw: Harness, shop: Shop):
     with gw.inline(), pytest.raises(JobSpecError):
         shop.app.add_job("count", {"number": object()})
+
+
+def test_inline_what_an_async_listener_adds_runs_too(gw: Harness, shop: Shop):
+    @shop.app.on(JobSucceeded)
+    async def add_another(event: JobSucceeded) -> None:
+        if event.job.task_identifier == "send":
+            await shop.app.aadd_job("count", {"number": 7})
+
+    with gw.inline():
+        shop.send.enqueue("ada")
+
+    assert ("count", 7) in shop.ran
 
 
 def test_inline_what_waits_stays(gw: Harness, shop: Shop):
@@ -676,11 +754,14 @@ def test_nothing_is_left_behind(shop: Shop, sql: Sql):
 
 
 def test_jobs_of_others_are_neither_seen_nor_run(shop: Shop, sql: Sql):
-    sql.run("select :schema.add_job('count', '{\"number\": 1}')")
+    sql.run("select :schema.add_job('count', '{\"number\": 1}', queue_name => 'q')")
+    sql.run("update :schema._private_job_queues set locked_at = now(), locked_by = 'somebody'")
 
     with Harness(shop.app) as gw:
         gw.refute_enqueued()
         assert gw.drain() == []
+        shop.count.using(queue_name="q").enqueue(2)
+        assert len(gw.drain()) == 1
 
     assert sql.run("select count(*) from :schema._private_jobs") == [(1,)]
 

@@ -1,6 +1,7 @@
 """`graphile-worker jobs`, `workers` and `add`: what they print, what they change, how they end."""
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,9 +24,12 @@ def table(database, sql) -> Iterator[Table]:
 
 
 @pytest.fixture
-def shell(database, tmp_path, monkeypatch, capsys) -> Shell:
+def shell(database, tmp_path, monkeypatch, capsys) -> Iterator[Shell]:
     monkeypatch.setenv("TZ", "UTC")
-    return Shell(database, tmp_path, monkeypatch, capsys)
+    time.tzset()
+    yield Shell(database, tmp_path, monkeypatch, capsys)
+    monkeypatch.undo()
+    time.tzset()
 
 
 def read(said: Said) -> Any:
@@ -58,7 +62,7 @@ def test_jobs_are_listed_the_newest_first(table, shell):
 
 @pytest.mark.parametrize(
     "arguments", [["task:a", "state:failed"], ["--where", "task:a state:failed"], ["--where",
-        "task:a", "--where", "-state:ready"]]
+        "task:a", "--where", "-state:ready"], ["-task:b", "-state:ready"]]
 )  # fmt: skip
 def test_a_filter_may_stand_in_words_or_after_where(table, shell, arguments):
     job = table.in_state("failed", task="a")
@@ -155,6 +159,7 @@ def test_a_job_is_shown_with_all_that_is_known_of_it(database, table, shell):
         attempts="2",
         payload="'{\"id\": 9007199254740993}'",
         last_error="e'first\\n  second'",
+        run_at="now() - interval '2 hours'",
     )
 
     said = shell("jobs", "show", job)
@@ -167,7 +172,7 @@ def test_a_job_is_shown_with_all_that_is_known_of_it(database, table, shell):
     assert "attempts    2 of 25" in lines
     assert "locked by   -" in lines
     assert "flags       vip" in lines
-    assert [line for line in lines if line.startswith("run at")][0].endswith(" UTC, 1m ago")
+    assert [line for line in lines if line.startswith("run at")][0].endswith(" UTC, 2h ago")
     assert '    "id": 9007199254740993' in lines
     assert lines[lines.index("last error") :] == ["last error", "  first", "    second"]
 
@@ -189,6 +194,20 @@ def test_of_a_job_that_is_gone_it_says_so(shell, command):
 
     assert (said.code, said.out) == (1, "")
     assert said.err == "graphile-worker: there is no job 7: it is done, or was removed\n"
+
+
+def test_a_job_that_lost_its_task_is_shown(table, shell, sql):
+    job = table.job()
+    sql.run("update :schema._private_jobs set task_id = 0")
+
+    assert shell("jobs", "show", job).code == 0
+    assert "no worker runs task None" in shell("jobs", "why", job).out
+
+
+def test_a_payload_that_json_cannot_say_is_shown_as_text(table, shell):
+    job = table.job(payload="'{\"a\": 1e400}'")
+
+    assert read(shell("jobs", "show", job, "--json"))["payload"] == '{"a": 1e400}'
 
 
 # why
@@ -259,7 +278,17 @@ def test_an_outcome_in_json(table, shell):
     assert found == {"action": "retry", "total": 2, "done": 2, "skipped_locked": 1, "gone": 0}
 
 
-@pytest.mark.parametrize("arguments", [["retry"], ["complete", "--yes"], ["unlock"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["retry"],
+        ["complete", "--yes"],
+        ["unlock"],
+        # As from a variable that is not set.
+        ["complete", "--where", "", "--yes"],
+        ["fail", "--where", " ", "--yes"],
+    ],
+)
 def test_a_change_must_be_told_which_jobs(table, shell, arguments):
     table.in_state("failed")
 
@@ -384,16 +413,29 @@ def test_jobs_are_removed_by_their_keys(table, shell):
 def test_one_that_runs_is_left_unless_it_may_finish_for_the_last_time(table, shell, sql):
     table.in_state("running", key="'k'")
 
+    refused = shell("jobs", "remove", "k", "--running")
     first = shell("jobs", "remove", "k", "--yes")
     before = sql.run("select key, attempts, locked_by from :schema._private_jobs")
     second = shell("jobs", "remove", "k", "--yes", "--running")
     after = sql.run("select key, attempts, locked_by from :schema._private_jobs")
 
+    assert (refused.code, "delete 1 job?" in refused.err) == (1, True)
     assert first == Said(1, "deleted 0 jobs; left 1 alone that a worker holds\n", "")
     assert before == [("k", 1, NODE)]
     assert second.code == 0
     assert second.out.endswith("1 job may finish, and will not run again\n")
     assert after == [(None, 25, NODE)]
+
+
+def test_what_was_removed_and_what_may_finish_is_one_object_in_json(table, shell):
+    table.in_state("running", key="'k'")
+    table.in_state("ready", key="'l'")
+
+    preview = read(shell("jobs", "remove", "k", "l", "--running", "--dry-run", "--json"))
+    found = read(shell("jobs", "remove", "k", "l", "--running", "--yes", "--json"))
+
+    assert (preview["total"], preview["held"]) == (1, 1)
+    assert found == {"action": "delete", "done": 1, "skipped_locked": 1, "gone": 0, "stopped": 1}
 
 
 # workers

@@ -228,7 +228,7 @@ async def test_two_looks_tell_how_fast_jobs_come_and_go(db, client):
 
     # Its session said what it did when it ended; the server may need a moment to hear it.
     async with asyncio.timeout(20):
-        while watch.rates is None or watch.rates.added == 0:
+        while watch.rates is None or watch.rates.done == 0:
             watch.add_counters(await look_at_counters(db))
 
     assert watch.rates.added == pytest.approx(watch.rates.done * 50 / 20)

@@ -64,13 +64,13 @@ def all_of(table: Table, job: int) -> list[str]:
 
 def test_it_runs(table, enter):
     enter()
-    job = table.job(locked_at="now() - interval '2 minutes'", locked_by=f"'{OURS}'", attempts="3")
+    job = table.job(locked_at="now() - interval '2 hours'", locked_by=f"'{OURS}'", attempts="3")
 
     reason = first(table, job)
 
     assert reason.why is Why.RUNNING
     assert reason.sentence.startswith(
-        f"worker {OURS} holds it for 2m, attempt 3 of 25; that worker"
+        f"worker {OURS} holds it for 2h, attempt 3 of 25; that worker"
     )
     assert reason.evidence["worker"] == OURS
     assert reason.evidence["worker_health"] is Health.ALIVE

@@ -157,6 +157,8 @@ def progress(worker: Program) -> list[tuple[float, int]]:
 def rate(worker: Program, since: float, until: float) -> float:
     """Jobs per second between two moments."""
     told = [each for each in progress(worker) if since <= each[0] <= until]
+    if len(told) < 2:
+        return 0.0
     (first, before), (last, after) = told[0], told[-1]
     return (after - before) / (last - first)
 

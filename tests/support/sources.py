@@ -29,6 +29,7 @@ class FakeClaims:
         self.errors: list[BaseException] = []
         self.asked: list[int] = []
         self.again_at: float | None = None
+        self.was_cut = False
         self.answering = asyncio.Event()
         self.answering.set()
         self.flags_may_change = flags is not None

@@ -215,6 +215,15 @@ def test_many_jobs_that_fail_and_ever_more():
     assert found.command == "graphile-worker jobs list 'task:resize state:retrying,failed'"
 
 
+@pytest.mark.parametrize("error", [None, "", " \n"])
+def test_an_error_that_says_nothing_is_no_evidence(error):
+    now = make_task(retrying=310, newest_failing=9, error=error)
+
+    found = only(found_in(make_snapshot(make_task(retrying=1)), make_snapshot(now, after=5)))
+
+    assert (found.rule, found.evidence) == (Rule.FAILING, ())
+
+
 @pytest.mark.parametrize(("before", "now"), [(325, 325), (325, 310), (0, 19)])
 def test_what_has_failed_before_or_is_little_is_not_news(before, now):
     first = make_snapshot(make_task(retrying=before))

@@ -128,7 +128,9 @@ def test_ages(text, low, high):
         (">2026-08-01T10:00Z", AUGUST.replace(hour=10), None),
         (">2026-08-01T10:00+02:00", AUGUST.replace(hour=8), None),
         ("2026-08-01", AUGUST, AUGUST + timedelta(days=1, microseconds=-1)),
-        ("2026-08-01..2026-08-02", AUGUST, AUGUST + timedelta(days=1)),
+        ("2026-08-01..2026-08-02", AUGUST, AUGUST + timedelta(days=2, microseconds=-1)),
+        ("<=2026-08-01", None, AUGUST + timedelta(days=1, microseconds=-1)),
+        ("<2026-08-01", None, AUGUST),
         ("2026-08-01..-1m", AUGUST, -MINUTE),
     ],
 )

@@ -472,9 +472,8 @@ def _slots(seen: Snapshot) -> tuple[str, ...]:
 
 
 def _error(task: TaskCount) -> tuple[str, ...]:
-    if task.error is None:
-        return ()
-    return (f"job {task.newest_failing}: {task.error.strip().splitlines()[0][:200]}",)
+    first = (task.error or "").strip().partition("\n")[0]
+    return (f"job {task.newest_failing}: {first[:200]}",) if first else ()
 
 
 def _vacuum(case: Case, title: str) -> Attention:

@@ -362,9 +362,16 @@ def _moments(word: _Word) -> Iterator[Value]:
         return
     expected = "a date such as 2026-08-01, or < or > and a moment: >2026-08-01T10:00Z, <1h, >-10m"
     found = _within(word, expected, _moment, step=None)
+    if _ends_with_day(word.text) and isinstance(found.high, datetime):
+        found = Within(found.low, _end_of(found.high))
     if found.low == found.high:
         raise word.expected(expected)
     yield found
+
+
+def _ends_with_day(text: str) -> bool:
+    """Does it go on up to a day, and that one is meant too?"""
+    return (".." in text or text.startswith("<=")) and bool(DATE.fullmatch(text[-10:]))
 
 
 def _json(word: _Word) -> Iterator[Value]:

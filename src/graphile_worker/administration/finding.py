@@ -194,6 +194,8 @@ def raise_explained(error: Exception, schemas: Schemas, patience: Patience) -> N
 
 def clauses_of(wanted: Filter, dead: Sequence[str]) -> tuple[Clause, ...]:
     """What a filter says, for a statement about jobs; these pools are dead."""
+    if not all(term.values for term in wanted.terms):
+        raise ValueError("a term without values would mean every job")
     return tuple(
         Clause(tuple(_conditions(term, dead)), is_negated=term.is_negated) for term in wanted.terms
     )

@@ -225,7 +225,8 @@ def _paused(it: Situation) -> Reason:
 def _no_worker(it: Situation) -> Reason:
     task = it.job.task_identifier
     known = sorted({name for pool in living(it.pools) for name in pool.tasks or ()})
-    near = difflib.get_close_matches(task, known, n=1)
+    # A job may have lost its task: see the doctor.
+    near = difflib.get_close_matches(task, known, n=1) if task is not None else []
     ids = [pool.id for pool in living(it.pools)]
     who = f"of {len(ids)} that live, none does" if ids else "none is known to live"
     hint = f"; is {near[0]!r} meant?" if near else ""

@@ -25,6 +25,7 @@ from graphile_worker.cli.settings import Settings
 from graphile_worker.cli.sources import database_of
 from graphile_worker.db.database import BlockingDatabase, perform_blocking
 from graphile_worker.errors import GraphileWorkerError
+from graphile_worker.jobs import check_text
 from graphile_worker.sql.administering import removing_job
 
 # As shells have it: 128 and the number of the signal.
@@ -48,6 +49,9 @@ class Way:
     dry_run: bool = False
     as_json: bool = False
     rest: float | None = None
+    # Those that a worker holds are meant as well, and somebody else says what came of it.
+    also_held: bool = False
+    is_quiet: bool = False
 
 
 def change(settings: Settings, action: Action, wanted: Filter, way: Way) -> Outcome | None:
@@ -58,10 +62,12 @@ def change(settings: Settings, action: Action, wanted: Filter, way: Way) -> Outc
         if way.dry_run:
             _print_preview(preview, way)
             return None
-        if preview.total and way.must_be_sure:
-            make_sure(f"{way.verb} {count_of(preview.total, 'job')}?", way.warning, way.is_sure)
+        at_stake = preview.total + (preview.held if way.also_held else 0)
+        if at_stake and way.must_be_sure:
+            make_sure(f"{way.verb} {count_of(at_stake, 'job')}?", way.warning, way.is_sure)
         outcome = _done(database, preview, way)
-    _print_outcome(preview, outcome, way)
+    if not way.is_quiet:
+        _print_outcome(preview, outcome, way)
     return outcome
 
 
@@ -93,6 +99,10 @@ def _done(database: BlockingDatabase, preview: Preview, way: Way) -> Outcome:
         except KeyboardInterrupt:
             click.echo(f"\ninterrupted: {_words(so_far, way)}", err=True)
             click.get_current_context().exit(INTERRUPTED)
+        except Exception:
+            if so_far != Outcome():
+                click.echo(f"\nuntil then: {_words(so_far, way)}", err=True)
+            raise
 
 
 @contextmanager
@@ -174,9 +184,12 @@ def remove_by_key(
         must_be_sure=True,
         is_sure=is_sure,
         dry_run=dry_run,
-        as_json=as_json and not also_running,
+        as_json=as_json,
+        also_held=also_running,
+        is_quiet=as_json and also_running,
     )
-    outcome = change(settings, Complete(), with_keys(dict.fromkeys(keys)), way)
+    keys = [check_text("job_key", key) for key in dict.fromkeys(keys)]
+    outcome = change(settings, Complete(), with_keys(keys), way)
     if outcome is None:
         return True
     stopped = _stop_running(settings, keys) if also_running else 0

@@ -180,7 +180,7 @@ def _moment(moment: datetime, now: datetime) -> str:
 def _pretty(job: Job) -> str:
     try:
         return json.dumps(job.payload, indent=2, ensure_ascii=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return job.payload_text
 
 
@@ -200,7 +200,9 @@ def _all_of(found: Explanation) -> dict[str, Any]:
 
 
 def _payload(job: Job) -> Any:
+    """As JSON has it; what cannot be read, or be written again, as its text."""
     try:
-        return job.payload
-    except ValueError:
+        json.dumps(job.payload, allow_nan=False)
+        return plain(job.payload)
+    except (ValueError, RecursionError):
         return job.payload_text

@@ -59,6 +59,9 @@ def recover_jobs(
         if chosen:
             question = f"recover {count_of(len(held), 'job')} of {count_of(len(chosen), 'worker')}?"
             make_sure(question, "What a living worker still runs may run twice.", is_sure)
+        if chosen and not by_force:
+            # One may have been heard of again while somebody read the question.
+            _refuse_living(chosen, _pools(database))
         plan = recovering_jobs_of(chosen, timedelta(0), schemas)
         recovered = perform_blocking(database, within_limits(plan, schemas))
     _print(chosen, recovered, as_json)

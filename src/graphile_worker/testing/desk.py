@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
+from threading import Lock
 from typing import Any
 
-import psycopg
+from psycopg import Connection
 
 from graphile_worker.app import App
 from graphile_worker.db.conninfo import resolve
@@ -30,6 +31,14 @@ from graphile_worker.testing.running import Crew, Drained, Shift
 OF_LIFESPAN: Any = object()
 
 
+class _Uncommitted(Connection[Any]):
+    """What a task says of the transaction is passed over: elsewhere each statement commits."""
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+
 class Desk:
     """The clients of the app are here while a test lasts. Nothing is opened until it is needed."""
 
@@ -41,6 +50,7 @@ class Desk:
         self._dsn = dsn
         self._schemas = Schemas.named(app.schema or default_schema())
         self._crew: Crew | None = None
+        self._making = Lock()
         self._is_inline = False
         self._is_draining = False
         # Jobs that were added inline and wait for their turn, while one of them runs.
@@ -52,6 +62,8 @@ class Desk:
 
     def close(self) -> None:
         self._stack.close()
+        if self._crew is not None:
+            self._crew.line.place.close()
         self._crew = None
 
     @property
@@ -61,9 +73,10 @@ class Desk:
     @property
     def crew(self) -> Crew:
         """What jobs need to run on the connection of the test."""
-        if self._crew is None:
-            self._crew = self._made_crew(self._line())
-        return self._crew
+        with self._making:
+            if self._crew is None:
+                self._crew = self._made_crew(self._line())
+            return self._crew
 
     # In place of the app's own clients
 
@@ -84,8 +97,8 @@ class Desk:
         if not self._takes(jobs):
             return
         try:
-            crew = self._crew_on(conn)
-            drained = crew.line.place.run(partial(self._run_added, crew))
+            with self._crew_on(conn) as crew:
+                drained = crew.line.place.run(partial(self._run_added, crew))
         finally:
             self._adding = None
         drained.raise_first()
@@ -95,7 +108,8 @@ class Desk:
         if not self._takes(jobs):
             return
         try:
-            drained = await self._run_added(self._crew_on(conn))
+            with self._crew_on(conn) as crew:
+                drained = await self._run_added(crew)
         finally:
             self._adding = None
         drained.raise_first()
@@ -143,17 +157,26 @@ class Desk:
             return Line.of(self._connection, self._schemas, preparing)
         return Line.opened_by(self._connect, self._schemas, starting_empty)
 
-    def _connect(self) -> psycopg.Connection[Any]:
-        connection = psycopg.connect(resolve(self._dsn or self._app.dsn))
+    def _connect(self) -> Connection[Any]:
+        is_prepared = self._app._options["prepared_statements"]
+        connection = _Uncommitted.connect(
+            resolve(self._dsn or self._app.dsn), prepare_threshold=5 if is_prepared else None
+        )
         # What was not committed is rolled back by that.
         self._stack.callback(connection.close)
         return connection
 
-    def _crew_on(self, conn: object) -> Crew:
+    @contextmanager
+    def _crew_on(self, conn: object) -> Iterator[Crew]:
         """On a connection that the tested code has named, or that of the test."""
         if self.is_at(conn):
-            return self.crew
-        return self._made_crew(Line.of(conn, self._schemas, as_it_is))
+            yield self.crew
+            return
+        crew = self._made_crew(Line.of(conn, self._schemas, as_it_is))
+        try:
+            yield crew
+        finally:
+            crew.line.place.close()
 
     def _made_crew(self, line: Line) -> Crew:
         client = TestClient(line.database, **self._app._options)

@@ -8,7 +8,18 @@ from typing import Any
 import psycopg
 
 # What they return is for `with` and goes on being used, rather than being an answer.
-OPENING = ("cursor", "transaction", "pipeline", "copy")
+OPENING = ("cursor", "transaction", "pipeline", "copy", "stream", "results", "notifies")
+
+# What psycopg's async classes do not await either.
+PLAIN = (
+    "add_notice_handler",
+    "add_notify_handler",
+    "cancel",
+    "fileno",
+    "nextset",
+    "remove_notice_handler",
+    "remove_notify_handler",
+)
 
 Ask = Callable[[Callable[[], Any]], Awaitable[Any]]
 Wait = Callable[[Callable[[], Any]], Any]
@@ -28,7 +39,7 @@ class Awaited:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._plain, name)
-        if not callable(found):
+        if not callable(found) or name in PLAIN:
             return found
         if name in OPENING:
             return lambda *args, **kwargs: Awaited(found(*args, **kwargs), self._ask)

@@ -1,9 +1,11 @@
 """The connection of a test, for async and for blocking code alike: one transaction for all."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
+from threading import RLock
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
@@ -109,6 +111,8 @@ class OnBlocking(BlockingTestDatabase):
         self._connect = connect
         self._is_ours = is_ours
         self._preparing: Preparing | None = preparing
+        # Whoever comes first opens the connection and makes the queue ready; others wait for that.
+        self._turn = RLock()
 
     @cached_property
     def _raw(self) -> Any:
@@ -116,7 +120,8 @@ class OnBlocking(BlockingTestDatabase):
         return of_scope(self._connect())
 
     def run(self, query: Query[T]) -> T:
-        self._prepare()
+        with self._turn:
+            self._prepare()
         return borrow_blocking(self._raw, self.schemas).run(query)
 
     @contextmanager
@@ -134,7 +139,8 @@ class OnBlocking(BlockingTestDatabase):
     def prepare(self) -> None:
         # What is done on one that is ours alone, others do not see, and might wait for.
         if not self._is_ours:
-            self._prepare()
+            with self._turn:
+                self._prepare()
 
     def _prepare(self) -> None:
         if self._preparing is None:
@@ -183,14 +189,17 @@ class OnAsync(TestDatabase):
         self._given = connection
         self._preparing: Preparing | None = preparing
         self._place = place
+        # Async drivers take one statement at a time.
+        self._turn = asyncio.Lock()
 
     @cached_property
     def _raw(self) -> Any:
         return of_scope(self._given)
 
     async def run(self, query: Query[T]) -> T:
-        await self.prepare()
-        return await borrow(self._raw, self.schemas).run(query)
+        async with self._turn:
+            await self._prepare()
+            return await borrow(self._raw, self.schemas).run(query)
 
     @asynccontextmanager
     async def savepoint(self, *, always: bool = False) -> AsyncIterator[None]:
@@ -203,6 +212,10 @@ class OnAsync(TestDatabase):
         return await async_driver_of(self._raw)
 
     async def prepare(self) -> None:
+        async with self._turn:
+            await self._prepare()
+
+    async def _prepare(self) -> None:
         self._place.enter()
         if self._preparing is None:
             return

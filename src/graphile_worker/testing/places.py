@@ -36,6 +36,10 @@ class Place(Protocol):
         """What a task returns that is a plain function, for a coroutine."""
         ...
 
+    def close(self) -> None:
+        """Nothing runs here any more."""
+        ...
+
 
 class PlainPlace:
     """For connections that any thread may use, one after the other."""
@@ -56,20 +60,38 @@ class PlainPlace:
         result: T = await (self._threads.run(call) if bridge is None else bridge.ask(call))
         return result
 
+    def close(self) -> None:
+        self._threads.close()
+
 
 class DjangoPlace:
     """For Django, whose connections belong to a thread, and which has its own way back to it."""
+
+    def __init__(self) -> None:
+        # The thread of a test that is in a transaction; None where there is none.
+        is_atomic = sys.modules["django.db"].connection.in_atomic_block
+        self._thread = threading.get_ident() if is_atomic else None
 
     def run(self, main: Main[T]) -> T:
         result: T = sys.modules["asgiref.sync"].async_to_sync(main)()
         return result
 
     async def ask(self, call: Callable[[], T]) -> T:
-        result: T = await sys.modules["asgiref.sync"].sync_to_async(call)()
+        result: T = await sys.modules["asgiref.sync"].sync_to_async(self._called)(call)
         return result
 
     async def perform(self, call: Callable[[], T]) -> T:
         return await self.ask(call)
+
+    def close(self) -> None: ...
+
+    def _called(self, call: Callable[[], T]) -> T:
+        if self._thread not in (None, threading.get_ident()):
+            raise RuntimeError(
+                "from this coroutine Django uses another connection than that of the test: make "
+                "the test a method of django.test.TestCase, or a plain function"
+            )
+        return call()
 
 
 class AsyncPlace:
@@ -98,6 +120,9 @@ class AsyncPlace:
     async def perform(self, call: Callable[[], T]) -> T:
         result: T = await self._threads.run(call)
         return result
+
+    def close(self) -> None:
+        self._threads.close()
 
 
 class PlacedThreads(Threads):

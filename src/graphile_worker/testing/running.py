@@ -93,6 +93,7 @@ class Shift:
         async with self._working() as work:
             while held := await self._next(until or self._crew.clock.now()):
                 if len(self.drained) == at_most:
+                    await self._settler.hand_back([held])
                     raise RuntimeError(
                         f"{at_most} jobs were run and there are more: does a task add itself? "
                         "If that is right, say drain(at_most=…)"
@@ -144,6 +145,8 @@ class Shift:
         still_ours = await self._settler.settle(outcome)
         seconds = time.monotonic() - began
         announce_end(self._hooks, context, outcome, still_ours=still_ours, seconds=seconds)
+        # What async listeners add comes after what is there, and before the end.
+        await self._hooks.drain(LISTENERS_END_WITHIN)
         error = _error_of(outcome)
         if error is not None:
             self.drained.errors.append((held.job, error))
@@ -159,12 +162,11 @@ class Shift:
         try:
             async with self._db.savepoint():
                 outcome = await run_job(task, context, self._places, self._hooks)
-                if _error_of(outcome) is not None:
-                    await self._db.run(probe())
-        except Exception:
-            if outcome is None or _error_of(outcome) is None:
+                await self._db.run(probe())
+        except Exception as error:
+            if outcome is None:
                 raise
-        assert outcome is not None
+            return _undone(context.held, outcome, error)
         return outcome
 
     def _timed(self, outcome: Outcome) -> Outcome:
@@ -188,6 +190,19 @@ def _here(task: Task[..., Any]) -> Task[..., Any]:
 def _backed_off(job: Job, clock: TestClock) -> datetime:
     delay = timedelta(seconds=math.exp(min(job.attempts, 10)))
     return max(clock.now(), job.run_at) + delay
+
+
+def _undone(held: HeldJob, outcome: Outcome, error: Exception) -> Outcome:
+    """The failure of a task whose transaction cannot go on: also its end, if it wrote that."""
+    if isinstance(outcome, Failed):
+        return outcome
+    reason = RuntimeError(
+        "one of its statements failed, and the task went on. In production each statement commits "
+        "by itself; in the transaction of a test all that the task did is undone. Put what may "
+        "fail into ctx.transaction(), or into a savepoint"
+    )
+    reason.__cause__ = error
+    return Failed(held, _error_of(outcome) or reason)
 
 
 def _error_of(outcome: Outcome) -> BaseException | None:

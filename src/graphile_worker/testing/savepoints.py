@@ -54,7 +54,7 @@ def savepoint(connection: Any, *, always: bool) -> Iterator[None]:
     if not always and not _in_transaction(driver_of(connection)):
         yield
         return
-    with _nested(connection):
+    with _nested(connection, of_job=not always):
         yield
 
 
@@ -98,12 +98,15 @@ def _in_transaction(driver: Any) -> bool:
     return bool(driver.get_transaction_status() != TransactionStatus.IDLE)
 
 
-def _nested(connection: Any) -> AbstractContextManager[Any]:
+def _nested(connection: Any, *, of_job: bool) -> AbstractContextManager[Any]:
     manager: AbstractContextManager[Any]
     if is_django(connection):
-        manager = sys.modules["django.db.transaction"].atomic(using=connection.alias)
+        atomic = sys.modules["django.db.transaction"].atomic(using=connection.alias)
+        # Tasks may begin what they call durable, as they may in Django's own tests.
+        atomic._from_testcase = of_job
+        manager = atomic
     elif hasattr(connection, "begin_nested"):
-        manager = connection.begin_nested()
+        manager = _of_sqlalchemy(connection)
     elif isinstance(connection, psycopg.Connection):
         manager = connection.transaction()
     else:
@@ -112,9 +115,37 @@ def _nested(connection: Any) -> AbstractContextManager[Any]:
 
 
 def _async_nested(connection: Any) -> AbstractAsyncContextManager[Any]:
-    begin = getattr(connection, "begin_nested", None) or connection.transaction
-    manager: AbstractAsyncContextManager[Any] = begin()
+    if hasattr(connection, "begin_nested"):
+        return _of_async_sqlalchemy(connection)
+    manager: AbstractAsyncContextManager[Any] = connection.transaction()
     return manager
+
+
+# Not SQLAlchemy's own `with`, in which a session that a task commits takes no more statements.
+
+
+@contextmanager
+def _of_sqlalchemy(connection: Any) -> Iterator[None]:
+    nested = connection.begin_nested()
+    try:
+        yield
+    except BaseException:
+        (nested if nested.is_active else connection).rollback()
+        raise
+    if nested.is_active:
+        nested.commit()
+
+
+@asynccontextmanager
+async def _of_async_sqlalchemy(connection: Any) -> AsyncIterator[None]:
+    nested = await connection.begin_nested()
+    try:
+        yield
+    except BaseException:
+        await (nested if nested.is_active else connection).rollback()
+        raise
+    if nested.is_active:
+        await nested.commit()
 
 
 @contextmanager

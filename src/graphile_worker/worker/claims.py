@@ -74,6 +74,8 @@ class Claims:
         self._empty_at = 0.0
         # So many at once, as larger answers did not come in time.
         self._most = math.inf
+        # Were fewer asked for than wanted, the last time? Then there may be more.
+        self.was_cut = False
 
     @property
     def pool_id(self) -> str:
@@ -164,6 +166,7 @@ class Claims:
 
     async def _fetch_in_time(self, pool_id: str, limit: int, **given: Any) -> list[HeldJob]:
         """Fewer than the last time, if that was too much for the line to the database."""
+        self.was_cut = self._most < limit
         limit = int(min(limit, self._most))
         began = time.monotonic()
         try:

@@ -141,7 +141,7 @@ class LocalQueue:
             self._leave_to(Mode.WAITING)
         elif self._once and alone and not taken:
             self.stop()
-        elif len(taken) < limit and not _may_hide_others(taken):
+        elif len(taken) < limit and not self._claims.was_cut and not _may_hide_others(taken):
             await self._rest(len(taken))
 
     async def _serve(self) -> None:

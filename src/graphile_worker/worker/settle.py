@@ -207,7 +207,7 @@ def _refused(outcome: Failed | Snoozed, error: Exception) -> Failure:
     job, state = outcome.held.job, sqlstate_of(error)
     if not isinstance(outcome, Failed):
         return Failure(job, error_text(error))
-    if state == UNTRANSLATABLE:
+    if state == UNTRANSLATABLE or isinstance(error, UnicodeEncodeError):
         message = ascii_text(_failure(outcome).message)
         return Failure(job, message, outcome.when, outcome.give_up)
     left = outcome.left if state == OUT_OF_RANGE else None
@@ -215,4 +215,5 @@ def _refused(outcome: Failed | Snoozed, error: Exception) -> Failure:
 
 
 def _is_refusal(error: Exception) -> bool:
-    return (sqlstate_of(error) or "")[:2] == DATA_EXCEPTION
+    # A pool of the caller's may speak an encoding that lacks a letter.
+    return isinstance(error, UnicodeEncodeError) or (sqlstate_of(error) or "")[:2] == DATA_EXCEPTION

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import TypeVar
 
 from graphile_worker.administration.doctor import clocks, installation, jobs, reach, server
-from graphile_worker.administration.doctor.case import Case, DoctorOptions, Findings
+from graphile_worker.administration.doctor.case import Case, DoctorOptions, Findings, command
 from graphile_worker.administration.doctor.finding import Finding, FindingId, Report, Severity
 from graphile_worker.administration.doctor.installation import REGISTRY, SchemaState
 from graphile_worker.db.database import perform_on
@@ -165,7 +165,7 @@ class _Examination:
             advice="Allow it more time, when the database has some."
             if took_too_long
             else "Mend what it says, or let a role look that may; then look again.",
-            shell="graphile-worker doctor --timeout 1m" if took_too_long else None,
+            shell=command(self._schemas, "doctor --timeout 1m") if took_too_long else None,
         )
 
     def _report(self) -> Report:

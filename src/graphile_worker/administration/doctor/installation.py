@@ -85,8 +85,11 @@ def facts(state: SchemaState, schemas: Schemas) -> Iterator[tuple[str, str]]:
     if state.levels:
         owner = state.of("_private_jobs")
         whose = f", owned by {owner.owner}" if owner else ""
-        said = f"level {state.level}, installed by {installer(state.levels)} on "
-        yield "schema", f"{schemas.shared}: {said}{_day(state.levels[0].at)}{whose}"
+        said = f"level {state.level}, installed by {installer(state.levels)}"
+        # Old ledgers do not say when.
+        at = state.levels[0].at
+        day = f" on {_day(at)}" if at else ""
+        yield "schema", f"{schemas.shared}: {said}{day}{whose}"
     if state.steps:
         step = state.steps[-1]
         said = f"level {step.id} of {len(EXT_STEPS)}, by {step.by} on {_day(step.at)}"

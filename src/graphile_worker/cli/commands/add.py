@@ -66,9 +66,8 @@ def add(
 def _payload(text: str | None) -> Any:
     if text is None:
         return None
-    if text == "-":
-        text = sys.stdin.read()
     try:
+        text = sys.stdin.read() if text == "-" else text
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"the payload is not JSON: {error}") from None

@@ -3,6 +3,7 @@
 What does it is imported when it is asked for: every worker that starts would pay for it.
 """
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from graphile_worker.administration.bulk import Action
 
 Command = Callable[..., Any]
+
+# A term that is turned around, as in administration/filters.py.
+NEGATED = re.compile(
+    r"-(task|queue|state|id|key|worker|error|attempts|priority|age|run|created|flag|payload)[:.]"
+)
 
 on_queue = with_flags_of("connection", "schema", "ext_schema")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -33,7 +39,14 @@ def jobs() -> None:
 # Looking
 
 
-@jobs.command(name="list")
+class Worded(click.Command):
+    """Terms that begin with a minus are no options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [f" {arg}" if NEGATED.match(arg) else arg for arg in args])
+
+
+@jobs.command(name="list", cls=Worded)
 @click.argument("words", nargs=-1, metavar="[FILTER]...")
 @click.option("--where", multiple=True, metavar="FILTER", help="Which jobs; all must hold.")
 @click.option("--limit", type=AT_LEAST_1, default=50, show_default=True, help="At most so many.")
@@ -202,9 +215,10 @@ def _change(action: "Action", given: dict[str, Any], *, verb: str, done: str, **
     from graphile_worker.cli.looking import filter_of
 
     ids, where, is_all = given.pop("ids"), given.pop("where"), given.pop("is_all")
-    if not ids and not where and not is_all:
-        raise click.UsageError("say which jobs: their ids, --where or --all")
     wanted = filter_of(where)
+    # A filter may come from a variable that is not set, and then is no word for all of them.
+    if not ids and not wanted.terms and not is_all:
+        raise click.UsageError("say which jobs: their ids, --where or --all")
     if ids:
         wanted = with_ids(ids) & wanted
     way = Way(verb=verb, done=done, **more, **given)

@@ -44,6 +44,8 @@ def _run(database: PsycopgDatabase, work: Coroutine[Any, Any, None]) -> None:
     async def and_close() -> None:
         try:
             await work
+        except TimeoutError:
+            raise ConfigurationError("the database does not answer") from None
         finally:
             await database.close()
 

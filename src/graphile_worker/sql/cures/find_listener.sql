@@ -1,4 +1,4 @@
-select pid, usename, application_name, state, now() - xact_start as open_for
+select pid, datname, usename, application_name, state, now() - xact_start as open_for
 from pg_stat_activity
-where datname = current_database() and xact_start is not null
+where backend_type = 'client backend' and xact_start is not null
 order by xact_start;

@@ -1,4 +1,5 @@
--- Delete all jobs if there are $1 at most; says how many there are, counted up to one more.
+-- Delete all jobs, and free all named queues, if there are $1 at most; says how many there are,
+-- counted up to one more.
 with counted as (
   select count(*) as count
   from (
@@ -9,5 +10,11 @@ with counted as (
 ), deleted as (
   delete from :schema._private_jobs as jobs
   where (select count from counted) <= $1::int
+), freed as (
+  update :schema._private_job_queues as job_queues
+  set locked_by = null,
+      locked_at = null
+  where job_queues.locked_at is not null
+    and (select count from counted) <= $1::int
 )
 select count from counted;

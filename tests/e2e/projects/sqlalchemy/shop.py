@@ -32,6 +32,7 @@ def charge(order_id: int) -> None:
             raise LookupError(f"no order {order_id}")
         order.paid = True
         session.commit()
+        session.refresh(order)
 
 
 @app.task
