@@ -404,6 +404,11 @@ class Connection:
         return self.is_waiting and self.asked[:6].upper() == b"COMMIT"
 
     @property
+    def has_gap(self) -> bool:
+        """Something that was sent will never arrive."""
+        return self._requests.has_gap or self._replies.has_gap
+
+    @property
     def is_abandoned(self) -> bool:
         """One end has left, and the other will never be told."""
         ends = (self._requests.source, self._requests.sink)
@@ -557,13 +562,13 @@ class _Lane:
         self._backlog: deque[tuple[float, bytes | None]] = deque()
         self._size = 0
         self._is_pressed = False
-        self._has_gap = False
+        self.has_gap = False
         self.is_lost = False
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, data: bytes, mode: Treatment) -> None:
-        if self._has_gap or mode.swallows(self._way):
-            self._has_gap = True
+        if self.has_gap or mode.swallows(self._way):
+            self.has_gap = True
             return
         if mode.__class__ is Pass and not self._backlog and self.sink is not None:
             self.sink.write(data)
@@ -581,7 +586,7 @@ class _Lane:
 
     def lose(self) -> None:
         """Nothing arrives any more, not even the end."""
-        self.is_lost = self._has_gap = True
+        self.is_lost = self.has_gap = True
         self._backlog.clear()
         self._size = 0
         self.flush()

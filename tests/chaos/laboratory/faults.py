@@ -19,6 +19,9 @@ from tests.support.proxy import Blackhole, CutAfterRequest, Mode, OneWay, Proxy,
 
 logger = logging.getLogger("laboratory")
 
+# Seconds, as our keepalives and the user timeout have it: see db/conninfo.py.
+TIMES_OUT = 10.0
+
 VICTIMS = """
 select pid, application_name
 from pg_stat_activity
@@ -121,7 +124,17 @@ class Injector:
 
     def _partition(self, rng: random.Random) -> str:
         mode = rng.choice((Blackhole(), Blackhole(), OneWay()))
-        return self._treated(rng, lambda name: self._put(mode, name), rng.uniform(1, 6))
+        name = self._treated(rng, lambda name: self._put(mode, name), rng.uniform(1, 6))
+        thread = threading.Thread(target=self._time_out, args=(name,), daemon=True)
+        thread.start()
+        self._running.append(thread)
+        return name
+
+    def _time_out(self, name: str) -> None:
+        """A connection that lost something is given up by TCP; through a proxy nobody would."""
+        time.sleep(TIMES_OUT)
+        for proxy in self._proxies:
+            proxy.reset(lambda each: each.application_name == name and each.has_gap)
 
     def _half_open(self, rng: random.Random) -> str:
         """The server's ends are gone, and nobody says so."""
