@@ -29,6 +29,7 @@ _FRAGMENTS = (
     "chosen_jobs",
     "left_jobs",
     "job_state",
+    "is_superseded",
 )
 
 

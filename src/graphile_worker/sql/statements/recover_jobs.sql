@@ -81,12 +81,7 @@ with gone as (
 ), jobs as (
   update :schema._private_jobs as jobs
   set attempts = case
-        -- Superseded by its key while it was held: it must not be revived.
-        when jobs.attempts >= jobs.max_attempts
-          and jobs.key is null
-          and jobs.updated_at > jobs.created_at
-          and jobs.updated_at > jobs.locked_at
-          then jobs.attempts
+        when :is_superseded then jobs.attempts
         when judged.is_parked then jobs.max_attempts
         when judged.was_started is false then greatest(0, jobs.attempts - 1)
         else greatest(0, least(jobs.attempts, jobs.max_attempts - 1))

@@ -3,12 +3,7 @@
 with returned as (
   update :schema._private_jobs as jobs
   set attempts = case
-        -- Superseded by its key since it was locked: it must not be revived.
-        when jobs.attempts >= jobs.max_attempts
-          and jobs.key is null
-          and jobs.updated_at > jobs.created_at
-          and jobs.updated_at > jobs.locked_at
-          then jobs.attempts
+        when :is_superseded then jobs.attempts
         else greatest(0, jobs.attempts - 1)
       end,
       locked_by = null,

@@ -36,12 +36,7 @@ with there as materialized (
 ), changed as (
   update :schema._private_jobs as jobs
   set attempts = case
-        -- Superseded by its key while it was held: it must not be revived.
-        when jobs.attempts >= jobs.max_attempts
-          and jobs.key is null
-          and jobs.updated_at > jobs.created_at
-          and jobs.updated_at > jobs.locked_at
-          then jobs.attempts
+        when :is_superseded then jobs.attempts
         else greatest(0, least(jobs.attempts, jobs.max_attempts - 1))
       end,
       -- Begins like what Rust workers write; see sql/workers.py.
