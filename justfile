@@ -3,15 +3,18 @@ default:
     @just --list
 
 # Install everything, once
-setup:
-    tools/setup && tools/pgbouncer && tools/faketime && tools/tmux
+setup: install
+    .venv/bin/pre-commit install
+
+# The same without the hook of git
+install:
+    tools/setup && tools/pgbouncer && tools/faketime && tools/tmux && tools/chromium
     python=$(tools/python newest) && uv venv --allow-existing --python "$python"
     uv pip install --require-hashes -r requirements-dev.txt
     uv pip install --no-deps -e .
-    .venv/bin/pre-commit install
 
-# Everything a change must pass, in a few minutes
-check: check-style (test "tests/unit" "tests/db")
+# What most changes need, in a few minutes: style, unit tests, database, and pages that may be stale
+check: check-style (test "tests/unit" "tests/db" "tests/docs/test_reference_pages.py" "tests/docs/test_features_page.py" "tests/docs/test_diagrams.py")
 
 # Format, lint, layers, types, spelling
 check-style:
@@ -40,6 +43,11 @@ test *args:
 test-all *args:
     .venv/bin/nox {{ args }}
 
+# On the oldest releases of the dependencies that are allowed: just test-lowest tests/db
+test-lowest *args="tests/unit tests/db tests/integrations":
+    tools/lowest .venv-lowest
+    .venv-lowest/bin/pytest {{ args }}
+
 # What takes too long for every check: more rounds, larger payloads
 test-long *args:
     .venv/bin/pytest --long -m long {{ args }}
@@ -48,7 +56,7 @@ test-long *args:
 chaos *args:
     .venv/bin/python -m tests.chaos.laboratory {{ args }}
 
-# Measure: just bench throughput --pg 15; beside PgQueuer and Procrastinate after benchmarks/setup
+# Measure: just bench throughput --only ours,node; beside PgQueuer and Procrastinate too after benchmarks/setup
 bench *args:
     .venv/bin/python -m benchmarks {{ args }}
 
@@ -56,9 +64,35 @@ bench *args:
 features *args:
     .venv/bin/python -m tools.features {{ args }}
 
+# Build the documentation site, into dist/site unless told otherwise
+docs *folder:
+    .venv/bin/python -m tools.site {{ folder }}
+
+# Write what docs/reference says of the code anew
+reference:
+    .venv/bin/python -m tools.reference
+
+# Draw the diagrams of docs/concepts anew
+diagrams:
+    .venv/bin/python -m tools.diagrams
+
+# Empty the schemas in the database of DATABASE_URL, jobs and all, and install them again
+[confirm("Drop the schemas of the queue in the database of DATABASE_URL, with all jobs? (y/N)")]
+reset:
+    .venv/bin/python -m tools.reset
+
 # Write docs/reference/schema.sql anew
 dump-schema:
     .venv/bin/python -m tools.dump_schema
+
+# Build the wheel and the sdist into dist/, dated by the commit: the same bytes wherever it is done
+build:
+    rm -f dist/*.whl dist/*.tar.gz
+    SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) .venv/bin/python -m hatchling build -d dist
+
+# Write what a plain install consists of into dist/
+sbom:
+    .venv/bin/python -m tools.sbom dist/graphile-worker.cdx.json
 
 # Lock the development tools
 lock:

@@ -15,9 +15,19 @@ SERVERS = [14, 15, 16, 17, 18]
 @nox.parametrize("pg", SERVERS)
 @nox.parametrize("python", PYTHONS)
 def tests(session: nox.Session, python: str, pg: int) -> None:
-    """All tests on one Python and one PostgreSQL; further arguments go to pytest."""
+    """All tests but `alone` on one Python and one PostgreSQL; further arguments go to pytest."""
     folder = _environment(session, python)
-    session.run(f"{folder}/bin/pytest", "-n", "2", "--pg", str(pg), *session.posargs)
+    beside = ("-n", "2", "-m", "not alone")
+    session.run(f"{folder}/bin/pytest", *beside, "--pg", str(pg), *session.posargs)
+
+
+@nox.session(venv_backend="none", default=False)
+def lowest(session: nox.Session) -> None:
+    """The tests on the oldest releases of the dependencies that are allowed, on Python 3.11."""
+    folder = ".nox/lowest"
+    session.run("tools/lowest", folder)
+    given = session.posargs or ["tests/unit", "tests/db", "tests/integrations"]
+    session.run(f"{folder}/bin/pytest", "-n", "2", *given)
 
 
 def _environment(session: nox.Session, python: str) -> str:

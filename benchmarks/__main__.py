@@ -15,6 +15,7 @@ from benchmarks.latency import latency
 from benchmarks.matrix import matrix
 from benchmarks.report import write_report
 from benchmarks.server import LASTING, SETTINGS, Server, served
+from benchmarks.shards import shards
 from benchmarks.short import short
 from benchmarks.snapshot import snapshot
 from benchmarks.startup import startup
@@ -145,6 +146,19 @@ def endurance_command(minutes: float, rate: int, held: float, pg: int, out: Path
 def waiting_command(local_queue: int | None, pg: int, out: Path | None) -> None:
     """How long a fetched job waits before it starts, in a fast and in a slow pool."""
     _measured("waiting", pg, out, lambda on: waiting(on, local_queue=local_queue))
+
+
+@main.command("shards")
+@click.option("--jobs", default=20_000, show_default=True, help="How many jobs, on all together.")
+@click.option("--databases", default=2, show_default=True, help="How many databases.")
+@rounds_option
+@pg_option
+@out_option
+def shards_command(jobs: int, databases: int, rounds: int, pg: int, out: Path | None) -> None:
+    """One database and several side by side, with as many workers."""
+    _measured(
+        "shards", pg, out, lambda on: shards(on, jobs=jobs, databases=databases, rounds=rounds)
+    )
 
 
 @main.command("short")

@@ -1,7 +1,7 @@
-"""Write the tables of docs/performance.md, and the charts beside it, from the JSON of the runs.
+"""Write figures and charts of docs/performance.md and docs/comparison.md from the JSON of the runs.
 
-Between `<!-- figures: throughput -->` and `<!-- end -->` the page is written anew; all else is left
-as it is. A benchmark has one table for each PostgreSQL that it was run on.
+Between `<!-- figures: throughput -->` and `<!-- end -->` a page is written anew; all else is left
+as it is. A benchmark has a table for each PostgreSQL that it was run on, and a chart of the newest.
 """
 
 import json
@@ -15,28 +15,31 @@ from benchmarks.processes import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "performance.md"
+PAGES = [PAGE, ROOT / "docs" / "comparison.md"]
 CHARTS = ROOT / "docs" / "images"
 SECTION = re.compile(r"(<!-- figures: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 RESULT = re.compile(r"(\w+)-pg(\d+)\.json")
 
 Result = dict[str, Any]
+Results = dict[str, dict[int, Result]]
 
 
 def write_report() -> list[Path]:
     """The files that were written."""
     results = read_results(RESULTS)
-    written = [PAGE]
+    written = [*PAGES]
     CHARTS.mkdir(exist_ok=True)
-    PAGE.write_text(report(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(report(page.read_text(encoding="utf-8"), results), encoding="utf-8")
     for name, text in charts(results).items():
         (CHARTS / name).write_text(text, encoding="utf-8")
         written.append(CHARTS / name)
     return written
 
 
-def read_results(folder: Path) -> dict[str, dict[int, Result]]:
+def read_results(folder: Path) -> Results:
     """By benchmark, then by PostgreSQL, newest first."""
-    found: dict[str, dict[int, Result]] = {}
+    found: Results = {}
     for path in folder.glob("*.json"):
         if match := RESULT.fullmatch(path.name):
             result = json.loads(path.read_text(encoding="utf-8"))
@@ -44,31 +47,45 @@ def read_results(folder: Path) -> dict[str, dict[int, Result]]:
     return {name: dict(sorted(found[name].items(), reverse=True)) for name in sorted(found)}
 
 
-def report(page: str, results: dict[str, dict[int, Result]]) -> str:
+def report(page: str, results: Results) -> str:
     """The page with its sections written anew."""
 
     def section(match: re.Match[str]) -> str:
-        of = results.get(match[2], {})
-        parts = [_part(match[2], major, result) for major, result in of.items()]
-        return match[1] + ("\n".join(parts) or "*Not measured yet.*\n") + match[4]
+        told = _about_all(match[2], results) or _about_one(match[2], results)
+        return match[1] + (told or "*Not measured yet.*\n") + match[4]
 
     return SECTION.sub(section, page)
 
 
-def charts(results: dict[str, dict[int, Result]]) -> dict[str, str]:
+def charts(results: Results) -> dict[str, str]:
     """The text of each chart by the name of its file."""
     return {
-        _chart_name(name, major): CHART_OF[name](result, major)
+        _chart_name(name, major): CHART_OF[name](of[major], major)
         for name, of in results.items()
         if name in CHART_OF
-        for major, result in of.items()
+        for major in [max(of)]
     }
 
 
-def _part(name: str, major: int, result: Result) -> str:
+def _about_all(name: str, results: Results) -> str:
+    """A section that is made of several benchmarks."""
+    if name not in OVERVIEW_OF:
+        return ""
+    return "\n".join([*OVERVIEW_OF[name](results), ""])
+
+
+def _about_one(name: str, results: Results) -> str:
+    of = results.get(name, {})
+    return "\n".join(
+        _part(name, major, result, with_chart=name in CHART_OF and major == max(of))
+        for major, result in of.items()
+    )
+
+
+def _part(name: str, major: int, result: Result, *, with_chart: bool) -> str:
     lines = [_heading(result), "", *TABLE_OF[name](result), ""]
-    if name in CHART_OF:
-        lines += [f"![{name} on PostgreSQL {major}](images/{_chart_name(name, major)})", ""]
+    if with_chart:
+        lines += [f"![{ALT_OF[name]}, PostgreSQL {major}](images/{_chart_name(name, major)})", ""]
     return "\n".join(lines)
 
 
@@ -204,6 +221,95 @@ def _ratio(result: Result, name: str) -> str:
     return "" if ratio is None else f"{ratio['median']:.2g} ×"
 
 
+# What stands at the top of the page
+
+
+def _summary(results: Results) -> list[str]:
+    """A line for each benchmark whose figure a newcomer would ask for."""
+    newest = {name: of[max(of)] for name, of in results.items()}
+    return [tell(newest[name]) for name, tell in SUMMARY_OF.items() if name in newest]
+
+
+def _throughput_summary(result: Result) -> str:
+    ours, node = (_median(result, name, "jobs_per_second") for name in ("ours", "node"))
+    return (
+        f"- **Throughput.** One worker process ran {ours:,.0f} trivial jobs a second with its "
+        f"defaults, {_ratio(result, 'node')} as many as Graphile Worker for Node in the same run "
+        f"({node:,.0f})."
+    )
+
+
+def _latency_summary(result: Result) -> str:
+    ours, node = (_median(result, name, "p50_ms") for name in ("ours", "node"))
+    return (
+        f"- **Latency.** A job that is added starts in another process after {ours:.2f} ms, Node's "
+        f"after {node:.2f} ms (medians)."
+    )
+
+
+def _adding_summary(result: Result) -> str:
+    each, many = (_median(result, "ours", key) for key in ("one_by_one", "in_batches"))
+    return (
+        f"- **Adding.** One connection adds {each:,.0f} jobs a second one by one, and {many:,.0f} "
+        f"with {result['settings']['batch']:,} in a call."
+    )
+
+
+def _matrix_summary(result: Result) -> str:
+    times = [table["cells"]["100"]["ms"] for table in result["tables"]]
+    return (
+        f"- **A table full of other things.** A fetch of 100 jobs took {min(times):.1f} to "
+        f"{max(times):.1f} ms on eleven kinds of tables, with up to a million jobs in the way."
+    )
+
+
+def _endurance_summary(result: Result) -> str:
+    settings = result["settings"]
+    return (
+        f"- **For long.** {settings['minutes']:g} minutes at {settings['rate']:,} jobs a second: "
+        f"the p99 from add to start was {result['p99_ms_first']:,.1f} ms at the beginning, "
+        f"{result['p99_ms_held']:,.1f} ms while somebody held a snapshot, and "
+        f"{result['p99_ms_last']:,.1f} ms at the end."
+    )
+
+
+def _startup_summary(result: Result) -> str:
+    ours, node = (_median(result, name, "seconds") for name in ("ours", "node"))
+    return f"- **Start.** The command starts and ends in {ours:.2f} s, Node's in {node:.2f} s."
+
+
+def _median(result: Result, name: str, key: str) -> float:
+    found: float = result["contenders"][name][key]["median"]
+    return found
+
+
+# The page that compares
+
+
+def _comparison(results: Results) -> list[str]:
+    """The figures of all who were measured beside each other, on the newest PostgreSQL."""
+    newest = {name: of[max(of)] for name, of in results.items()}
+    told = [
+        "| | jobs/s | CPU per job | add to start, p50 | p99 | added one by one | in batches |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in ("ours", "node", "pgqueuer", "procrastinate"):
+        rates, times, adds = (
+            newest[which]["contenders"][name] for which in ("throughput", "latency", "add")
+        )
+        figures = [
+            f"{rates['jobs_per_second']['median']:,.0f} jobs/s",
+            f"{rates['cpu_us_per_job']['median']:.0f} µs",
+            *(f"{times[key]['median']:.2f} ms" for key in ("p50_ms", "p99_ms")),
+            *(f"{adds[key]['median']:,.0f} jobs/s" for key in ("one_by_one", "in_batches")),
+        ]
+        told.append(f"| {rates['label']} | {' | '.join(figures)} |")
+    return told
+
+
+# Charts
+
+
 def _throughput_chart(result: Result, major: int) -> str:
     bars = [
         Bar(
@@ -211,7 +317,41 @@ def _throughput_chart(result: Result, major: int) -> str:
         )
         for name, each in result["contenders"].items()
     ]
-    return chart(f"Jobs per second, PostgreSQL {major}", bars)
+    return chart("Jobs per second", _on(result, major), bars)
+
+
+def _latency_chart(result: Result, major: int) -> str:
+    bars = []
+    for name, each in result["contenders"].items():
+        half, most = (each[key]["median"] for key in ("p50_ms", "p99_ms"))
+        bars += [
+            Bar(each["label"], half, f"p50 {half:.2f} ms", _is_ours(name)),
+            Bar("", most, f"p99 {most:.2f} ms", _is_ours(name)),
+        ]
+    return chart("From adding a job to its start", _on(result, major), bars)
+
+
+def _adding_chart(result: Result, major: int) -> str:
+    bars = []
+    for name, each in result["contenders"].items():
+        one, many = (each[key]["median"] for key in ("one_by_one", "in_batches"))
+        bars += [
+            Bar(each["label"], one, f"one by one {one:,.0f}", _is_ours(name)),
+            Bar("", many, f"in batches {many:,.0f}", _is_ours(name)),
+        ]
+    return chart("Jobs added per second", _on(result, major), bars)
+
+
+def _waiting_chart(result: Result, major: int) -> str:
+    bars = []
+    for name, each in result["kinds"].items():
+        label = "jobs of mixed lengths" if name == "mixed" else f"jobs of {name}"
+        times = {key: each[f"{key}_ms"] for key in ("p50", "p99", "max")}
+        bars += [
+            Bar(label if key == "p50" else "", ms, f"{key} {ms:,.0f} ms", is_ours=True)
+            for key, ms in times.items()
+        ]
+    return chart("From a fetch to the start of the job", _on(result, major), bars)
 
 
 def _matrix_chart(result: Result, major: int) -> str:
@@ -221,10 +361,10 @@ def _matrix_chart(result: Result, major: int) -> str:
         theirs = cell["reference_ms"]
         bars += [
             Bar(table["label"], cell["ms"], f"{cell['ms']:.1f} ms", is_ours=True),
-            Bar("the reference's statement", theirs, f"{theirs:.1f} ms"),
+            Bar("", theirs, f"the reference {theirs:.1f} ms"),
         ]
-    title = f"A fetch of 100 jobs, logarithmic, PostgreSQL {major}"
-    return chart(title, bars, logarithmic=True)
+    about = f"{_on(result, major)}, logarithmic"
+    return chart("A fetch of 100 jobs", about, bars, logarithmic=True)
 
 
 def _endurance_chart(result: Result, major: int) -> str:
@@ -235,9 +375,13 @@ def _endurance_chart(result: Result, major: int) -> str:
         Line("dead rows", result["dead_rows"]),
         Line("pages touched per job", result["pages_per_job"]),
     ]
-    title = f"{result['settings']['minutes']:g} minutes, a snapshot held in between"
+    about = f"{_on(result, major)}; shaded: a snapshot was held"
     held = range(result["held_from_second"], result["held_until_second"])
-    return lines(f"{title}, PostgreSQL {major}", panels, held)
+    return lines(f"{result['settings']['rate']:,} jobs per second", about, panels, held)
+
+
+def _on(result: Result, major: int) -> str:
+    return f"PostgreSQL {major}, {result['surroundings']['date']}"
 
 
 def _is_ours(name: str) -> bool:
@@ -261,6 +405,30 @@ TABLE_OF: dict[str, Callable[[Result], list[str]]] = {
 }
 CHART_OF: dict[str, Callable[[Result, int], str]] = {
     "throughput": _throughput_chart,
+    "latency": _latency_chart,
+    "add": _adding_chart,
     "matrix": _matrix_chart,
     "endurance": _endurance_chart,
+    "waiting": _waiting_chart,
+}
+# What stands in for a chart that cannot be seen: the table above it has the figures.
+ALT_OF = {
+    "throughput": "Bars of the table above: jobs per second",
+    "latency": "Bars of the table above: milliseconds from adding a job to its start",
+    "add": "Bars of the table above: jobs added per second",
+    "matrix": "Bars of the tables above: milliseconds of a fetch of 100 jobs",
+    "endurance": "Five lines over time, of which the table above has the figures",
+    "waiting": "Bars of the table above: milliseconds from a fetch to the start of the job",
+}
+SUMMARY_OF: dict[str, Callable[[Result], str]] = {
+    "throughput": _throughput_summary,
+    "latency": _latency_summary,
+    "add": _adding_summary,
+    "matrix": _matrix_summary,
+    "endurance": _endurance_summary,
+    "startup": _startup_summary,
+}
+OVERVIEW_OF: dict[str, Callable[[Results], list[str]]] = {
+    "summary": _summary,
+    "comparison": _comparison,
 }

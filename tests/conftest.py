@@ -27,11 +27,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # Those that may take longest first, so that nobody waits for the last one alone.
+    items.sort(key=_patience, reverse=True)
     if config.getoption("--long"):
         return
     for item in items:
         if item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="runs by command: --long"))
+
+
+def _patience(item: pytest.Item) -> tuple[bool, float]:
+    timeout = item.get_closest_marker("timeout")
+    return item.get_closest_marker("once") is not None, timeout.args[0] if timeout else 0.0
 
 
 @dataclass(frozen=True)
@@ -143,7 +150,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ran = [
         report
         for report in terminalreporter.getreports("passed")
-        if "tests/docs/test_pages" in report.nodeid
+        if "test_the_blocks_of_a_page_run" in report.nodeid
     ]
     if ran:
         found = ", ".join(f"{count} {kind}" for kind, count in sorted(counts().items()))

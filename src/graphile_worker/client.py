@@ -302,7 +302,10 @@ async def add_job_adhoc(
     flags: Collection[str] | None = None,
     schema: str | None = None,
 ) -> Job:
-    """Migrate, add one job, close: for scripts. Programs build a `Client` once and share it."""
+    """Migrate, add one job, close: for scripts only, as each call pays for a connection of its own.
+
+    Programs build a `Client` once and share it.
+    """
     async with await make_worker_utils(database, schema=schema) as client:
         return await client.add_job(
             identifier,

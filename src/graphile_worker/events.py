@@ -82,7 +82,7 @@ class JobSucceeded(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSucceededLate(JobSucceeded):
-    """A JobSucceeded whose task raised after its own transaction had ended the job."""
+    """A `JobSucceeded` whose task raised after its own transaction had ended the job."""
 
     name = "job:success:late"
 
@@ -274,7 +274,7 @@ class PoolFenced(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSwept(PoolEvent):
-    """Others took the pool for dead: it lost these jobs and goes on under a new id."""
+    """Others took the pool for dead: it lost these jobs and goes on under a new id, `pool_id`."""
 
     name = "pool:swept"
     old_pool_id: str

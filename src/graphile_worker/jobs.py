@@ -23,8 +23,12 @@ class JobKeyMode(StrEnum):
     """What a keyed add does to a job that already has the key."""
 
     REPLACE = "replace"
+    """The job becomes the one that is added: with a later `run_at` it is debounced."""
     PRESERVE_RUN_AT = "preserve_run_at"
+    """The same, but it runs when it would have run: it is throttled."""
     UNSAFE_DEDUPE = "unsafe_dedupe"
+    """Nothing. Dangerous: a job that runs already, or has failed for good, counts as well, so that
+    what is added may have no effect at all."""
 
 
 JobKeyModeName = Literal["replace", "preserve_run_at", "unsafe_dedupe"]

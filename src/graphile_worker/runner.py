@@ -162,7 +162,7 @@ class Runner:
         migrate: bool = True,
     ) -> None:
         self.options = options or WorkerOptions()
-        self.hooks = _heard(hooks, tasks)
+        self.hooks: Hooks = _heard(hooks, tasks)
         self.forced_by: signal.Signals | None = None
         self._database = database
         self._plan = Blueprint(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chart import Line, lines
+from benchmarks.chart import PANEL, Line, lines
 from benchmarks.endurance import Length, Second, backlogs, series
 from benchmarks.endurance import judged as judged_endurance
 from benchmarks.histogram import Histogram
@@ -193,13 +193,13 @@ def test_a_long_run_is_told_as_table_and_chart(run):
 
 
 def test_a_line_has_a_point_for_each_second_and_a_shade_where_asked():
-    drawn = ElementTree.fromstring(lines("Jobs", [Line("a & b", [0, 5, 10])], range(1, 2)))
+    drawn = ElementTree.fromstring(lines("Jobs", "", [Line("a & b", [0, 5, 10])], range(1, 2)))
 
     [line] = drawn.findall(f"{SVG}polyline")
     points = [tuple(map(float, each.split(","))) for each in line.attrib["points"].split()]
     [_, shade] = drawn.findall(f"{SVG}rect")
 
-    assert [y - points[0][1] for _, y in points] == [0, -45, -90]
+    assert [y - points[0][1] for _, y in points] == [0, -PANEL / 2, -PANEL]
     assert float(shade.attrib["x"]) == pytest.approx(points[1][0])
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chart import Bar, chart
-from benchmarks.report import CHARTS, PAGE, RESULTS, charts, read_results, report
+from benchmarks.chart import WIDTH, Bar, chart
+from benchmarks.report import CHARTS, PAGES, RESULTS, charts, read_results, report
 from benchmarks.rounds import Figures, alternated, ratios, summary
 
+SVG = "{http://www.w3.org/2000/svg}"
 AROUND = {"postgresql": "18.4", "python": "3.11.7", "cores": 2, "date": "2026-01-01"}
 
 
@@ -59,7 +60,7 @@ def test_a_section_of_the_page_is_written_from_the_results(throughput):
 
     assert "| Ours | defaults | 300 | 12 µs |  |" in told
     assert "| Node | defaults | 100 |  | 3 × |" in told
-    assert "![throughput on PostgreSQL 18](images/throughput-pg18.svg)" in told
+    assert "jobs per second, PostgreSQL 18](images/throughput-pg18.svg)" in told
     assert "old" not in told
     assert told.startswith("before\n<!-- figures: throughput -->\n")
     assert told.endswith("<!-- end -->\nafter\n")
@@ -72,20 +73,33 @@ def test_what_was_not_measured_is_said_so():
     assert report(page, {}) == "<!-- figures: latency -->\n*Not measured yet.*\n<!-- end -->\n"
 
 
-@pytest.mark.feature("F301")
-def test_the_page_and_its_charts_say_what_is_in_the_results():
-    results = read_results(RESULTS)
-    page = PAGE.read_text(encoding="utf-8")
+def test_the_chart_of_the_newest_server_is_drawn_and_no_other(throughput):
+    page = "<!-- figures: throughput -->\n<!-- end -->\n"
+    results = {"throughput": {18: throughput, 15: throughput}}
 
-    assert report(page, results) == page, "run `python -m benchmarks report`"
-    for name, text in charts(results).items():
-        assert (CHARTS / name).read_text(encoding="utf-8") == text
+    assert list(charts(results)) == ["throughput-pg18.svg"]
+    assert report(page, results).count(".svg") == 1
+
+
+@pytest.mark.feature("F301")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_says_what_is_in_the_results(page):
+    text = page.read_text(encoding="utf-8")
+
+    assert report(text, read_results(RESULTS)) == text, "run `python -m benchmarks report`"
+
+
+def test_the_charts_show_what_is_in_the_results():
+    for name, text in charts(read_results(RESULTS)).items():
+        assert (CHARTS / name).read_text(encoding="utf-8") == text, (
+            "run `python -m benchmarks report`"
+        )
 
 
 def test_a_chart_is_svg_with_a_bar_for_each():
     bars = [Bar("ours & <mine>", 40, "40", is_ours=True), Bar("theirs", 10, "10")]
 
-    [_, *rectangles] = _rectangles(chart("Jobs", bars))
+    [_, *rectangles] = _rectangles(chart("Jobs", "a second", bars))
 
     widths = [float(each.attrib["width"]) for each in rectangles]
     assert widths[0] == pytest.approx(4 * widths[1], abs=0.2)
@@ -95,11 +109,37 @@ def test_a_chart_is_svg_with_a_bar_for_each():
 def test_on_a_logarithmic_chart_ten_times_as_much_is_one_step():
     bars = [Bar(f"{value}", value, "") for value in (1, 10, 100)]
 
-    [_, *rectangles] = _rectangles(chart("Milliseconds", bars, logarithmic=True))
+    [_, *rectangles] = _rectangles(chart("Milliseconds", "each", bars, logarithmic=True))
 
     widths = [float(each.attrib["width"]) for each in rectangles]
     assert widths[1] - widths[0] == pytest.approx(widths[2] - widths[1], abs=0.2)
 
 
+def test_bars_and_their_values_stay_inside_of_the_chart():
+    bars = [Bar("", value, f"p99 {value:,.0f} milliseconds") for value in (1, 100_000)]
+
+    rectangles = _rectangles(chart("Milliseconds", "each", bars))
+    texts = ElementTree.fromstring(chart("Milliseconds", "each", bars)).findall(f"{SVG}text")
+
+    assert max(float(each.attrib["width"]) for each in rectangles[1:]) < WIDTH
+    assert max(float(each.attrib["x"]) + 6 * len(each.text or "") for each in texts) < WIDTH
+
+
+def test_a_bar_without_a_label_belongs_to_the_one_above():
+    bars = [Bar("a", 1, "p50"), Bar("", 2, "p99"), Bar("b", 1, "p50")]
+
+    tops = [float(each.attrib["y"]) for each in _rectangles(chart("Times", "each", bars))[1:]]
+
+    assert tops[1] - tops[0] < tops[2] - tops[1]
+
+
+def test_a_chart_has_colours_for_the_dark_and_words_for_who_cannot_see_it():
+    drawn = ElementTree.fromstring(chart("Jobs", "a second & more", [Bar("a", 1, "1")]))
+
+    assert drawn.findtext(f"{SVG}title") == "Jobs"
+    assert drawn.findtext(f"{SVG}desc") == "a second & more"
+    assert "prefers-color-scheme: dark" in (drawn.findtext(f"{SVG}style") or "")
+
+
 def _rectangles(text: str) -> list[ElementTree.Element]:
-    return ElementTree.fromstring(text).findall("{http://www.w3.org/2000/svg}rect")
+    return ElementTree.fromstring(text).findall(f"{SVG}rect")

@@ -229,6 +229,7 @@ PLACES = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.feature("F217", "F220", "F221")
 @pytest.mark.parametrize(("threshold", "seconds"), [SCALED, IN_FULL])
 @pytest.mark.parametrize("task", ["sleep_on_loop", "compute_on_loop"])
@@ -300,6 +301,7 @@ def proxy(cluster) -> Iterator[Proxy]:
         yield proxy
 
 
+@pytest.mark.once
 @pytest.mark.feature("F220", "F221")
 @pytest.mark.timeout(120)
 def test_a_worker_whose_loop_is_blocked_while_its_database_is_away_lives(field, database, proxy):
@@ -333,6 +335,7 @@ def test_a_worker_whose_loop_is_blocked_while_its_database_is_away_lives(field, 
 # In a thread
 
 
+@pytest.mark.once
 @pytest.mark.feature("F220")
 @pytest.mark.timeout(120)
 def test_a_plain_function_that_stands_still_is_named_once_and_those_that_go_on_are_not(field):

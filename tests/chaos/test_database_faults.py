@@ -91,6 +91,7 @@ def test_a_worker_outlives_a_server_that_crashes(own_field, own_cluster, figure)
     own_field.check_alive(worker)
 
 
+@pytest.mark.once
 @pytest.mark.timeout(120)
 def test_a_worker_waits_for_a_server_that_is_away_for_long(own_field, own_cluster, figure):
     worker = own_field.start("-j", "2")
@@ -117,6 +118,7 @@ def proxy(cluster) -> Iterator[Proxy]:
         yield proxy
 
 
+@pytest.mark.once
 @pytest.mark.timeout(120)
 def test_a_network_that_stood_still_is_no_reason_to_end(field, database, proxy, figure):
     worker = field.start("-j", "5", DATABASE_URL=through(proxy.port, database))
@@ -135,6 +137,7 @@ def test_a_network_that_stood_still_is_no_reason_to_end(field, database, proxy, 
     field.check_alive(worker)
 
 
+@pytest.mark.once
 @pytest.mark.timeout(120)
 def test_connections_whose_other_end_vanished_are_given_up(field, database, proxy, figure):
     worker = field.start("-j", "5", DATABASE_URL=through(proxy.port, database))

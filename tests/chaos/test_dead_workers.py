@@ -188,6 +188,7 @@ def shown(seconds: Iterable[float]) -> str:
     return ", ".join(f"{each:.1f}" for each in sorted(seconds)) + " s"
 
 
+@pytest.mark.patient
 @pytest.mark.once
 @pytest.mark.feature("F217", "F219", "F221", "F224")
 @pytest.mark.timeout(240)
@@ -247,6 +248,7 @@ def test_the_jobs_of_twenty_workers_killed_in_four_groups_can_be_taken_within_45
     check_they_run(field, 80)
 
 
+@pytest.mark.once
 @pytest.mark.feature("F219")
 @pytest.mark.timeout(120)
 def test_nobody_takes_the_jobs_of_a_dead_worker_that_recovery_was_switched_off_for(field, sql):
@@ -265,6 +267,7 @@ def test_nobody_takes_the_jobs_of_a_dead_worker_that_recovery_was_switched_off_f
     assert sql.run(available) == [(1,)]
 
 
+@pytest.mark.once
 @pytest.mark.feature("F223", "F224")
 @pytest.mark.timeout(120)
 def test_five_hundred_jobs_of_one_attempt_all_run_though_whoever_fetched_them_died(field, sql):
@@ -392,6 +395,7 @@ def test_of_a_worker_killed_while_it_stops_all_jobs_are_handed_back_or_recovered
     check_they_run(field, 6, *SHORT)
 
 
+@pytest.mark.once
 @pytest.mark.feature("F221")
 @pytest.mark.timeout(120)
 def test_what_a_killed_sweeper_had_begun_the_next_one_does_once(field, sql):

@@ -310,6 +310,37 @@ def function_of(kind: str, name: str) -> Any:
     return partial(asyncio.to_thread, getattr(sync, name))
 
 
+NOTE_SESSIONS = """
+create table sessions (pid int);
+create function note_session() returns trigger language plpgsql as $$
+begin
+  insert into sessions values (pg_backend_pid());
+  return new;
+end
+$$;
+create trigger note_session before insert on :schema._private_jobs
+for each row execute function note_session();
+"""
+
+
+@pytest.mark.feature("F53")
+async def test_an_ad_hoc_job_pays_for_a_connection_and_those_of_a_client_do_not(
+    kind, database, sql
+):
+    sql.run(NOTE_SESSIONS)
+    quick_add_job = function_of(kind, "quick_add_job")
+
+    for _ in range(3):
+        await quick_add_job(database.dsn, "ad hoc", schema=database.schema)
+    async with opened(kind, database) as client:
+        for _ in range(10):
+            await client.add_job("shared")
+
+    pids = [pid for (pid,) in sql.run("select pid from sessions")]
+    assert len(set(pids[:3])) == 3
+    assert len(set(pids[3:])) < 10
+
+
 @pytest.mark.feature("F50")
 async def test_one_client_serves_many_callers_at_once(client):
     jobs = await asyncio.gather(*(client.add_job("task", number) for number in range(50)))

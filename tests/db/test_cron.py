@@ -492,6 +492,15 @@ async def test_of_two_crontabs_with_one_id_only_one_runs_at_a_common_minute(make
     assert [row[0] for row in sql.run(JOBS)] == ["ours"] * 4 + ["theirs"]
 
 
+@pytest.mark.feature("F266")
+async def test_under_another_id_an_item_runs_once_more_in_the_same_minute(make, sql):
+    await make("* * * * * report ?id=old").tick(THEN)
+    await make("* * * * * report ?id=old").tick(THEN)
+    await make("* * * * * report ?id=new").tick(THEN)
+
+    assert [row[0] for row in marks(sql)] == [THEN, THEN]
+
+
 async def test_a_tick_that_has_not_begun_adds_nothing_and_says_so(make, sql, recorder):
     soon = sql.value("select date_trunc('minute', now()) + interval '2 minutes'")
 
@@ -574,6 +583,18 @@ async def test_after_three_hours_with_a_fill_of_one_sixty_minutes_are_owed(make,
     (job,) = events[0].jobs
     assert (job.known_since, job.last_execution) == (known.known_since, known.last_execution)
     assert job.spec.payload == {"n": 1, "_cron": {"ts": marks(sql)[0][1], "backfilled": True}}
+
+
+@pytest.mark.feature("F279")
+@pytest.mark.parametrize("fill", [1, 2])
+async def test_each_owed_minute_is_a_statement_before_the_start_is_over(
+    make, sql, statements, fill
+):
+    know(sql, "report", since=DAY, last=3 * HOUR)
+
+    await make(f"* * * * * report ?fill={fill}h").start()
+
+    assert statements.count("schedule_jobs") == count_jobs(sql) == 60 * fill
 
 
 @pytest.mark.feature("F276")

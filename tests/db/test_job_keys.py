@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from graphile_worker import Job, JobKeyMode, JobSpec
+from graphile_worker.events import JobStarted, JobSucceeded
 from tests.support.clients import lent, opened, spy
 from tests.support.fetching import commit_once_waited_for, open_fetch, wait_for_lock
 from tests.support.sql import Sql
@@ -17,6 +18,7 @@ MODES = tuple(JobKeyMode)
 OVERWRITING = MODES[:2]
 OLD_TIME = datetime(2035, 1, 1, tzinfo=UTC)
 NEW_TIME = datetime(2045, 1, 1, tzinfo=UTC)
+SOON = timedelta(milliseconds=20)
 
 
 async def add_old(client: Any) -> Job:
@@ -206,6 +208,17 @@ async def test_any_text_of_up_to_512_characters_is_a_key(client, key):
     assert (again.id, again.key) == (job.id, key)
 
 
+@pytest.mark.feature("F85")
+@pytest.mark.parametrize("mode", OVERWRITING)
+async def test_a_key_is_one_name_space_over_all_tasks(client, sql, mode):
+    invoice = await client.add_job("send_invoice", job_key="9")
+
+    reminder = await client.add_job("send_reminder", job_key="9", job_key_mode=mode)
+
+    assert (reminder.id, reminder.task_identifier) == (invoice.id, "send_reminder")
+    assert count_jobs(sql) == 1
+
+
 # Arrays
 
 
@@ -374,7 +387,7 @@ async def test_two_sessions_that_add_a_new_key_at_once_make_one_job(client, conn
     assert count_jobs(sql) == 1
 
 
-@pytest.mark.feature("F67", "F69")
+@pytest.mark.feature("F67", "F69", "F71")
 async def test_replace_debounces_and_preserve_run_at_throttles(client):
     delay = timedelta(minutes=5)
     for mode in OVERWRITING:
@@ -386,3 +399,90 @@ async def test_replace_debounces_and_preserve_run_at_throttles(client):
     )
 
     assert (debounced.run_at, throttled.run_at) == (OLD_TIME + delay, OLD_TIME)
+
+
+# What comes of it on a worker.
+
+
+def make_due(sql: Sql) -> None:
+    sql.run("update :schema._private_jobs set run_at = now()")
+
+
+@pytest.mark.feature("F71")
+async def test_what_is_debounced_runs_once_when_it_is_quiet(client, sql, start, recorder):
+    ran: list[Any] = []
+    await start({"save": ran.append}, poll_interval=SOON)
+    jobs = [
+        await client.add_job("save", n, job_key="save:7", run_at=timedelta(minutes=n))
+        for n in (1, 2, 3)
+    ]
+
+    make_due(sql)
+    await recorder.wait_for(JobSucceeded)
+
+    assert {job.id for job in jobs} == {jobs[0].id}
+    assert jobs[0].run_at < jobs[1].run_at < jobs[2].run_at
+    assert ran == [3]
+
+
+@pytest.mark.feature("F71")
+async def test_what_is_throttled_runs_once_in_each_period(client, sql, start, recorder):
+    ran: list[Any] = []
+    await start({"count": ran.append}, poll_interval=SOON)
+    period = timedelta(minutes=1)
+    options = {"job_key": "count:7", "job_key_mode": "preserve_run_at", "run_at": period}
+
+    for number in (1, 2):
+        first = await client.add_job("count", [number], **options)
+        second = await client.add_job("count", {"newest": number}, **options)
+        assert (second.id, second.run_at) == (first.id, first.run_at)
+        make_due(sql)
+        await recorder.wait_for(JobSucceeded, count=number)
+
+    assert ran == [{"newest": 1}, {"newest": 2}]
+
+
+@pytest.mark.feature("F74")
+async def test_with_unsafe_dedupe_what_is_added_while_a_job_runs_never_runs(
+    client, sql, start, recorder
+):
+    ran: list[Any] = []
+    added = asyncio.Event()
+
+    async def export(payload: Any) -> None:
+        ran.append(payload)
+        await added.wait()
+
+    await start({"export": export}, poll_interval=SOON)
+    await client.add_job("export", "Monday", job_key="k")
+    await recorder.wait_for(JobStarted)
+    await client.add_job("export", "Tuesday", job_key="k", job_key_mode="unsafe_dedupe")
+    added.set()
+    await recorder.wait_for(JobSucceeded)
+
+    assert count_jobs(sql) == 0
+    assert ran == ["Monday"]
+
+
+@pytest.mark.feature("F74")
+async def test_with_unsafe_dedupe_nothing_is_added_once_a_job_has_failed_for_good(client, sql):
+    failed = await client.add_job("export", "Monday", job_key="k")
+    await client.permanently_fail_jobs([failed.id], "no space")
+
+    job = await client.add_job("export", "Tuesday", job_key="k", job_key_mode="unsafe_dedupe")
+
+    assert (job.id, job.attempts, job.payload) == (failed.id, job.max_attempts, "Monday")
+    assert count_jobs(sql) == 1
+
+
+@pytest.mark.feature("F244")
+@pytest.mark.parametrize("name", ["größe/ñ", "送信", "🚀", "a b\nc"])
+async def test_names_of_other_letters_than_ascii_work(client, start, recorder, name):
+    ran: list[Any] = []
+    await start({name: ran.append}, poll_interval=SOON)
+
+    job = await client.add_job(name, 7, queue_name=name, job_key=name)
+    await recorder.wait_for(JobSucceeded, job_id=job.id)
+
+    assert (job.task_identifier, job.queue_name, job.key) == (name, name, name)
+    assert ran == [7]

@@ -686,7 +686,7 @@ async def test_a_worker_whose_rights_to_the_registry_are_taken_goes_on_under_ano
     assert again.pool_id == swept.pool_id != first.pool_id
     assert row(sql, job)["locked_by"] == swept.pool_id
     assert entered(sql) == [first.pool_id]
-    await runner.stop()
+    await runner.kill()
 
 
 async def test_a_registry_that_is_dropped_does_not_stop_a_worker(

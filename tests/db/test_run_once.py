@@ -523,3 +523,46 @@ async def test_once_leaves_nothing_of_five_thousand_jobs_in_five_hundred_queues(
 
     assert await run(concurrency=20) == 5000
     assert sql.value("select count(*) from :schema._private_jobs") == 0
+
+
+# What a task starts, it must wait for.
+
+
+@pytest.mark.feature("F109")
+async def test_what_a_task_started_and_did_not_await_cannot_fail_its_job(app, run, heard, sql):
+    started: list[asyncio.Task[None]] = []
+    go_on = asyncio.Event()
+
+    async def send() -> None:
+        await go_on.wait()
+        raise Gone
+
+    @app.task
+    async def careless() -> None:
+        started.append(asyncio.create_task(send()))
+
+    await careless.aenqueue()
+    await run()
+    go_on.set()
+
+    assert names(heard) == ["job:start", "job:success", "job:complete"]
+    assert sql.run(ROW) == []
+    with pytest.raises(Gone):
+        await started[0]
+
+
+@pytest.mark.feature("F109")
+async def test_what_a_task_awaits_in_a_group_fails_its_job(app, run, heard, sql):
+    async def send() -> None:
+        raise Gone
+
+    @app.task
+    async def careful() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(send())
+
+    await careful.aenqueue()
+    await run()
+
+    assert names(heard) == ["job:start", "job:error", "job:complete"]
+    assert len(sql.run(ROW)) == 1

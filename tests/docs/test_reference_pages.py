@@ -6,6 +6,7 @@ import math
 import re
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -20,54 +21,39 @@ from graphile_worker import (
     TaskProcessOptions,
     WorkerOptions,
     errors,
-    events,
+    options,
+    sync,
+    testing,
 )
+from graphile_worker.administration import doctor
 from graphile_worker.administration.doctor import FindingId
 from graphile_worker.cli.catalogue import SETTINGS
 from graphile_worker.cli.commands.config import config
 from graphile_worker.cli.main import command
 from graphile_worker.cli.values import to_text
-from graphile_worker.events import BY_NAME, Event, Moment
+from graphile_worker.contrib import opentelemetry
+from graphile_worker.events import BY_NAME, Event
+from graphile_worker.retries import JobSignal
 from tests.docs.pages import ROOT
+from tests.docs.tables import codes, rows, section
+from tools.pages import parts
+from tools.reference import pages, written
+from tools.reference.commands import options_of
+from tools.reference.events import groups, words
+from tools.reference.python_api import named
 
 SOURCES = Path(graphile_worker.__file__).parent
-CODE = re.compile(r"`([^`]+)`")
 VARIABLE = re.compile(r"(?:environ\.get\(|environ\[)\"(\w+)\"")
 
 # They name events without announcing them.
 MENTIONING = {"__init__.py", "events.py", "reporting.py"}
 
 
-def section(page: str, heading: str) -> str:
-    """What stands under a heading of the second level."""
-    parts = re.split(
-        r"^## ", (ROOT / "docs" / page).read_text(encoding="utf-8"), flags=re.MULTILINE
-    )
-    [found] = [part for part in parts if part.splitlines()[0] == heading]
-    return found
-
-
-def rows(text: str) -> list[list[str]]:
-    """The cells of all tables in a text, without the heads of the tables."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    heads = [index - 1 for index, row in enumerate(cells) if set("".join(row)) == {"-"}]
-    return [row for index, row in enumerate(cells) if index not in heads and index - 1 not in heads]
-
-
-def codes(cell: str) -> list[str]:
-    return CODE.findall(cell)
-
-
 # The command
 
 
 def flags_of(function: click.Command) -> set[str]:
-    context = click.Context(function, help_option_names=["-h", "--help"])
-    shown = [each for each in function.get_params(context) if not getattr(each, "hidden", False)]
-    names = {name for each in shown for name in (*each.opts, *each.secondary_opts)}
-    # The others are arguments.
-    return {name for name in names if name.startswith("-")}
+    return {name for each in options_of(function) for name in (*each.opts, *each.secondary_opts)}
 
 
 @pytest.mark.parametrize(
@@ -76,13 +62,46 @@ def flags_of(function: click.Command) -> set[str]:
     + [(f"`graphile-worker {name}`", each) for name, each in command.commands.items()],
 )
 def test_the_page_of_the_command_names_its_flags(heading, function):
-    told = {
-        flag for row in rows(section("reference/command.md", heading)) for flag in codes(row[0])
-    }
+    # What comes under a heading of the third level is a subcommand's.
+    own, _, _ = section("reference/command.md", heading).partition("\n### ")
+
+    told = {flag for row in rows(own) for flag in codes(row[0])}
 
     # `config` takes those of all settings, which need not be told twice.
     of_settings = flags_of(command) & flags_of(function) if function is config else set()
     assert told == flags_of(function) - (of_settings - {"-h", "--help"})
+
+
+def groups_of_commands() -> dict[str, click.Group]:
+    return {name: each for name, each in command.commands.items() if isinstance(each, click.Group)}
+
+
+def test_the_page_of_the_command_has_a_section_for_each_subcommand():
+    page = (ROOT / "docs/reference/command.md").read_text(encoding="utf-8")
+
+    told = re.findall(r"^### `graphile-worker (\w+ [\w-]+)`$", page, re.MULTILINE)
+
+    groups = groups_of_commands()
+    known = [f"{group} {name}" for group in groups for name in groups[group].commands]
+    assert sorted(told) == sorted(known)
+    assert sorted(parts(page)) == sorted(f"commands {group}" for group in groups)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [f"{group} {each}" for group, of in groups_of_commands().items() for each in of.commands],
+)
+def test_the_page_of_the_command_names_the_flags_of_a_subcommand(name):
+    group, _, own = name.partition(" ")
+    _, _, after = section("reference/command.md", f"`graphile-worker {group}`").partition(
+        f"### `graphile-worker {name}`\n"
+    )
+    text, _, _ = after.partition("\n### ")
+
+    told = [flag for row in rows(text) for flag in codes(row[0])]
+
+    assert len(told) == len(set(told))
+    assert set(told) == flags_of(groups_of_commands()[group].commands[own])
 
 
 def test_the_page_of_the_command_tells_key_and_default_of_each_setting():
@@ -114,8 +133,8 @@ def test_the_page_of_options_tells_each_with_its_default(monkeypatch):
 
     told = {codes(row[0])[0]: value(row[1]) for row in rows(first) if len(row) == 3}
 
-    options = WorkerOptions()
-    assert told == {name: getattr(options, name) for name in names_of(options)}
+    worker = WorkerOptions()
+    assert told == {name: getattr(worker, name) for name in names_of(worker)}
 
 
 @pytest.mark.parametrize("kind", [RecoveryOptions, TaskProcessOptions, ExecutableOptions])
@@ -124,8 +143,8 @@ def test_the_page_of_options_tells_those_of_each_part(kind):
 
     told = {codes(row[0])[0]: value(row[1]) for row in table}
 
-    options = kind()
-    assert told == {name: getattr(options, name) for name in names_of(options)}
+    part = kind()
+    assert told == {name: getattr(part, name) for name in names_of(part)}
 
 
 def test_the_page_of_options_tells_those_of_a_local_queue():
@@ -136,6 +155,16 @@ def test_the_page_of_options_tells_those_of_a_local_queue():
     queue, delay = LocalQueueOptions(), RefetchDelayOptions()
     defaults = {name: getattr(queue, name) for name in names_of(queue)}
     assert told == defaults | {name: getattr(delay, name) for name in names_of(delay)}
+
+
+def test_the_page_of_options_has_all_parts():
+    page = (ROOT / "docs/reference/options.md").read_text(encoding="utf-8")
+
+    parts = public_names(options) - {"default_schema"}
+
+    assert {
+        name for name in parts if f"`{name}`" not in page and f"## {name}\n" not in page
+    } == set()
 
 
 def value(cell: str) -> Any:
@@ -157,53 +186,23 @@ def names_of(it: Any) -> list[str]:
 # Events
 
 
-def groups() -> dict[str, list[type[Any]]]:
-    """The classes of events.py under the comments that stand above them."""
-    found: dict[str, list[type[Any]]] = {}
-    for line in inspect.getsource(events).splitlines():
-        if line.startswith("# "):
-            group = found.setdefault(line.removeprefix("# "), [])
-        elif match := re.match(r"class (\w+)\(", line):
-            each = getattr(events, match[1])
-            if each in BY_NAME.values() or (issubclass(each, Moment) and each is not Moment):
-                group.append(each)
-    return found
-
-
-GROUPS = groups()
-
-
 def test_the_page_of_events_has_their_groups_in_order():
     page = (ROOT / "docs/reference/events.md").read_text(encoding="utf-8")
 
-    assert re.findall(r"^## (.+)$", page, re.MULTILINE) == list(GROUPS)
+    assert re.findall(r"^## (.+)$", page, re.MULTILINE) == list(groups())
+    assert [*parts(page)] == [f"events {group}" for group in groups()]
 
 
 def test_every_event_is_in_a_group():
-    events = [each for group in GROUPS.values() for each in group if issubclass(each, Event)]
+    events = [each for group in groups().values() for each in group if issubclass(each, Event)]
 
     assert events == list(BY_NAME.values())
 
 
-@pytest.mark.parametrize("group", [name for name in GROUPS if "around" not in name])
-def test_the_page_of_events_names_class_name_base_and_fields(group):
-    told = [[*map(codes, row[:4])] for row in rows(section("reference/events.md", group))]
-
-    assert told == [event_row(each) for each in GROUPS[group]]
-
-
-def event_row(event: type[Event]) -> list[list[str]]:
-    base = event.__mro__[1]
-    fields = [name for name in names_of(event) if name not in names_of(base)]
-    return [[event.__name__], [event.name], [base.__name__], fields]
-
-
-def test_the_page_of_events_names_the_moments_and_their_fields():
-    [heading] = [name for name in GROUPS if "around" in name]
-
-    told = [[*map(codes, row[:2])] for row in rows(section("reference/events.md", heading))]
-
-    assert told == [[[each.__name__], names_of(each)] for each in GROUPS[heading]]
+@pytest.mark.parametrize("event", [each for group in groups().values() for each in group])
+def test_the_docstring_of_an_event_says_when_it_comes(event):
+    # Generated tables show them; those of dataclasses without one are their signature.
+    assert words(event).endswith(".")
 
 
 def test_the_page_of_events_says_which_ones_nothing_announces_yet():
@@ -239,6 +238,110 @@ def test_the_page_of_errors_draws_their_tree():
 
     assert tree is not None
     assert tree[0].strip() in (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_errors_tells_each_class_and_what_it_has():
+    table = rows(section("reference/errors.md", "Each of them"))
+
+    told = {codes(row[0])[0]: codes(row[1]) for row in table}
+
+    assert told == {each.__name__: attributes_of(each) for each in error_classes()}
+    assert all(row[3] for row in table)
+
+
+def test_the_tree_of_errors_is_that_of_the_classes():
+    drawn = re.findall(r"^((?:[│├└─ ]{4})*)(\w+)", errors.__doc__ or "", re.MULTILINE)
+    tree = [(len(indent) // 4, name) for indent, name in drawn if name in vars(errors)]
+
+    assert sorted(tree) == sorted(
+        (
+            len(each.__mro__) - len(errors.GraphileWorkerError.__mro__) - is_value(each),
+            each.__name__,
+        )
+        for each in error_classes()
+    )
+
+
+def is_value(error: type[Exception]) -> bool:
+    return issubclass(error, ValueError)
+
+
+def error_classes() -> list[type[Exception]]:
+    found = [each for each in vars(errors).values() if inspect.isclass(each)]
+    return [each for each in found if issubclass(each, errors.GraphileWorkerError)]
+
+
+def attributes_of(error: type[Exception]) -> list[str]:
+    """What its `__init__` keeps, in that order."""
+    return re.findall(r"^        self\.(\w+) = ", inspect.getsource(error), re.MULTILINE)
+
+
+def test_every_public_exception_is_told():
+    page = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+
+    found = [getattr(graphile_worker, name) for name in graphile_worker.__all__]
+    raised = [each for each in found if inspect.isclass(each) and issubclass(each, Exception)]
+
+    assert [each for each in raised if f"`{each.__name__}`" not in page] == []
+    assert {*raised} - {*error_classes()} == {*JobSignal.__subclasses__()}
+
+
+def test_the_page_of_errors_tells_the_codes_that_a_job_can_be_refused_with():
+    table = rows(section("reference/errors.md", "Jobs that cannot be added"))
+
+    told = {code for row in table for code in codes(row[2])}
+
+    assert told == set(refusals())
+
+
+# What the database says before it is translated, or what is not about a job.
+NOT_TOLD = {"22012", "23514"}
+
+
+def refusals() -> list[str]:
+    """The codes in all files that refuse jobs."""
+    texts = [path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py")]
+    refusing = [text for text in texts if re.search(r"JobSpecError\(|_refused\(", text)]
+    found = re.findall(r'"((?:GW|2\d|54)[0-9A-Z]{3})"', "\n".join(refusing))
+    return [code for code in found if code not in NOT_TOLD]
+
+
+# The Python API
+
+
+def test_the_page_of_the_python_api_names_each_public_name_once():
+    page = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
+    found = [named(part.partition(" ")[2]) for part in parts(page)]
+
+    told: dict[str, list[str]] = {module: [] for module, _ in found}
+    for module, names in found:
+        told[module] += names
+
+    assert sorted(told["graphile_worker"]) == sorted(graphile_worker.__all__)
+    assert sorted(told["graphile_worker.testing"]) == sorted(testing.__all__)
+    assert sorted(told["graphile_worker.administration.doctor"]) == sorted(doctor.__all__)
+    assert set(told["graphile_worker.sync"]) == public_names(sync)
+    assert set(told["graphile_worker.contrib.opentelemetry"]) == public_names(opentelemetry)
+    assert set(told["graphile_worker.errors"]) == public_names(errors) - {*graphile_worker.__all__}
+
+
+def public_names(module: ModuleType) -> set[str]:
+    """The functions and classes that a module defines, and their other names."""
+    found = {name: it for name, it in vars(module).items() if not name.startswith("_")}
+    return {
+        name
+        for name, it in found.items()
+        if inspect.isroutine(it) or inspect.isclass(it)
+        if it.__module__ == module.__name__
+    }
+
+
+# All of them
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_a_page_is_what_the_code_says(page):
+    assert page.read_text(encoding="utf-8") == written(page), "write it anew: just reference"
 
 
 @pytest.mark.feature("F207")

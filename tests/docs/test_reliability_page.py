@@ -5,6 +5,7 @@ from collections import Counter
 
 from tests.chaos.laboratory.report import RULES
 from tests.docs.pages import ROOT
+from tools.features import cells
 
 PAGE = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
 
@@ -12,10 +13,6 @@ NUMBERS = [*map(str, range(1, 49)), "48b", *map(str, range(49, 86))]
 FAULT = re.compile(r"^\| (\d+b?) \|.*\|$", re.MULTILINE)
 TEST = re.compile(r"(tests/[\w/]+\.py)::(test_\w+)")
 KINDS = ("tested", "not yet", "not injectable")
-
-
-def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 FAULTS = {match[1]: cells(match[0]) for match in FAULT.finditer(PAGE)}

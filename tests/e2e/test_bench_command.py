@@ -63,14 +63,19 @@ def test_the_parts_are_startup_throughput_latency_and_add(programs):
 def test_the_page_of_the_command_tells_each_part_with_its_defaults():
     page = (ROOT / "docs/reference/command.md").read_text(encoding="utf-8")
 
-    told = re.findall(r"^- `graphile-worker bench (.+)`:", page, re.MULTILINE)
+    told = re.findall(
+        r"^### `graphile-worker bench (\w+)`$(.*?)(?=^#)", page + "#", re.MULTILINE | re.DOTALL
+    )
 
-    assert told == [f"{name}{_defaults(each)}" for name, each in bench.commands.items()]
+    assert [name for name, _ in told] == list(bench.commands)
+    for name, section in told:
+        for flag, default in _defaults(bench.commands[name]):
+            assert re.search(rf"^\| `{flag}.*default: {default}", section, re.MULTILINE), flag
 
 
-def _defaults(command: click.Command) -> str:
+def _defaults(command: click.Command) -> list[tuple[str, Any]]:
     numbers = [each for each in command.params if isinstance(each.type, click.IntRange)]
-    return "".join(f" {each.opts[0]} {each.default}" for each in numbers)
+    return [(each.opts[0], each.default) for each in numbers]
 
 
 @pytest.mark.feature("F298")

@@ -8,8 +8,6 @@ import signal
 import socket
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import pytest
 from graphile_worker import sync
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
+from tests.support.health import status
 from tests.support.processes import INSTALLED, READY, Program, Programs, eventually
 from tests.support.sql import Sql
 
@@ -987,17 +986,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def status(port: int, path: str) -> int:
-    """The status with which the worker answers."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-            found: int = answer.status
-            return found
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
 
 
 def assert_one_line(done: Program) -> None:

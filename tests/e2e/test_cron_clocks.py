@@ -106,6 +106,7 @@ def cases(cluster: Cluster, schema: str, template: str, tmp_path: Path) -> Itera
         yield [made("ahead", "+1d"), made("behind", "-1h"), made("stepping", "+0")]
 
 
+@pytest.mark.patient
 @pytest.mark.feature("F274")
 @pytest.mark.once
 @pytest.mark.timeout(300)

@@ -170,6 +170,7 @@ def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
         yield programs
 
 
+@pytest.mark.patient
 @pytest.mark.feature("F274")
 @pytest.mark.once
 @pytest.mark.timeout(400)

@@ -35,7 +35,7 @@ AS_ALWAYS = {"echo", "icanon", "ixon", "isig"}
 COLOUR = re.compile(r"\x1b\[(\d+;)*[349][0-7]m")
 
 # A busy machine makes looks seldom, so that what waits for one may take long.
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.once, pytest.mark.timeout(180)]
 
 TASKS = {
     "send_email": "import asyncio\nasync def task(payload): await asyncio.sleep(0.01)\n",
@@ -217,6 +217,7 @@ def enter_worker(desk: Desk) -> None:
     database.close()
 
 
+@pytest.mark.once
 def test_a_pause_leaves_the_database_alone(desk: Desk, client: sync.Client):
     with desk.top(WIDE, "--interval", "500ms") as terminal:
         terminal.see("There are no jobs.")
@@ -351,6 +352,7 @@ def test_as_json_it_is_one_object(desk: Desk, client: sync.Client):
     assert (found["attention"], found["workers"], found["locked"]) == ([], [], [])
 
 
+@pytest.mark.once
 def test_without_once_json_is_a_line_for_each_look(desk: Desk):
     program = desk.programs.command("top", "--json", "--interval", "500ms")
 

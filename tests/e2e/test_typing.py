@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.wheel import environment_with_wheel
 
+pytestmark = pytest.mark.once
+
 SNIPPETS = Path(__file__).parents[1] / "typing"
 BIN = Path(sys.executable).parent
 

@@ -328,3 +328,38 @@ async def test_so_it_is_on_an_async_connection(kind, empty_database):
             await shop.plain.aenqueue(1)
             assert len(await gw.adrain()) == 2
         await owner.rollback()
+
+
+def test_a_schema_that_was_rolled_back_by_the_tested_code_is_made_again(empty_database):
+    shop = Shop(empty_database.schema)
+
+    with psycopg.connect(empty_database.dsn) as conn, Harness(shop.app, conn) as gw:
+        conn.execute("select 1")
+        with conn.transaction():
+            shop.plain.enqueue(0)
+            gw.assert_enqueued(shop.plain)
+            raise psycopg.Rollback
+        gw.refute_enqueued()
+        shop.plain.enqueue(0)
+        gw.drain()
+        conn.rollback()
+
+    assert shop.done == [("plain", 0)]
+
+
+async def test_so_it_is_in_async_code(empty_database):
+    shop = Shop(empty_database.schema)
+
+    async with await psycopg.AsyncConnection.connect(empty_database.dsn) as conn:
+        with Harness(shop.app, conn) as gw:
+            await conn.execute("select 1")
+            async with conn.transaction():
+                await shop.waits.aenqueue(0)
+                await gw.aassert_enqueued(shop.waits)
+                raise psycopg.Rollback
+            await gw.arefute_enqueued()
+            await shop.waits.aenqueue(0)
+            await gw.adrain()
+        await conn.rollback()
+
+    assert shop.done == [("waits", 0)]

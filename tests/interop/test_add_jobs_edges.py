@@ -15,6 +15,8 @@ from tests.support.sql import Sql
 
 Row = dict[str, Any]
 
+pytestmark = pytest.mark.once
+
 MODES = ("replace", "preserve_run_at", "unsafe_dedupe")
 OLD_TIME = datetime(2035, 1, 1, tzinfo=UTC)
 NEW_TIME = datetime(2045, 1, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Debian's PgBouncer 1.18 in transaction mode: no session outlives a transaction."""
+"""Debian's PgBouncer 1.18: in transaction mode no session outlives a transaction."""
 
 import os
 import shutil
@@ -25,21 +25,23 @@ listen_addr = 127.0.0.1
 listen_port = {port}
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
-default_pool_size = 5
+pool_mode = {mode}
+default_pool_size = {size}
 """
 
 
 class PgBouncer:
     """One in front of a server, which may be stopped and started again."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, mode: str = "transaction", *, size: int = 5) -> None:
         if not PROGRAM.exists():
             pytest.skip("PgBouncer is not installed: run tools/pgbouncer")
         self.port = free_port()
         self._folder = Path(tempfile.mkdtemp(prefix="gwpgb-"))
         self._settings = self._folder / "pgbouncer.ini"
-        self._settings.write_text(SETTINGS.format(server=cluster.port, port=self.port))
+        self._settings.write_text(
+            SETTINGS.format(server=cluster.port, port=self.port, mode=mode, size=size)
+        )
         # It does not run as root, and must be able to read them.
         self._folder.chmod(0o755)
         self._settings.chmod(0o644)

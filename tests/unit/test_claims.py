@@ -397,8 +397,16 @@ async def test_an_id_is_in_use_while_jobs_are_held_under_it_or_may_be(it, clock)
     assert it.claims.ids_in_use == {"p1", "p2"}
 
     it.claims.let_go(first)
+    # Its answer came: what it locked is handed back, and it will lock no more.
     await it.claims.settle_doubts()
-    assert it.claims.ids_in_use == {"p2"}
+    assert it.claims.ids_in_use == set()
+
+    it.database.meanwhile = lambda: None
+    it.database.errors = [OSError("gone")]
+    with pytest.raises(OSError, match="gone"):
+        await it.take()
+    await it.claims.settle_doubts()
+    assert it.claims.ids_in_use == {"p3"}
 
     clock.now += DOUBT_LASTS + 1
     await it.claims.settle_doubts()

@@ -34,6 +34,17 @@ def test_a_url_pairs_and_a_bare_name_are_understood(given, expected):
     assert expected.items() <= conninfo_to_dict(resolve(given)).items()
 
 
+@pytest.mark.parametrize(
+    "text", ["postgres://host/db?sslmode=require\n", " dbname=db sslmode=require\n"]
+)
+def test_a_line_end_as_a_file_has_it_belongs_to_no_setting(text, monkeypatch):
+    monkeypatch.setenv("DATABASE_URL", text)
+
+    for given in (text, None):
+        settings = conninfo_to_dict(resolve(given))
+        assert (settings["dbname"], settings["sslmode"]) == ("db", "require")
+
+
 def test_what_is_given_wins_over_the_environment(monkeypatch):
     monkeypatch.setenv("DATABASE_URL", "postgres://host/from_url")
 

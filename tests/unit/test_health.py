@@ -41,6 +41,16 @@ async def test_a_worker_is_ready_when_it_says_so():
         assert await ask(port, "/readyz") == (200, "ok")
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+async def test_it_answers_on_addresses_of_both_kinds():
+    async with health_server(0, lambda: True) as port:
+        for host in ("127.0.0.1", "::1"):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"GET /livez HTTP/1.0\r\n\r\n")
+            assert (await reader.readline()).split()[1] == b"200"
+            writer.close()
+
+
 async def test_two_paths_are_known_and_no_others():
     paths = ["/livez?deep=1", "/", "/healthz", "/readyz/more", "/READYZ"]
     async with health_server(0, lambda: True) as port:

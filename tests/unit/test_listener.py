@@ -127,6 +127,11 @@ def added(count: object) -> Notification:
 
 
 @pytest.fixture(autouse=True)
+def _look_at_once(monkeypatch) -> None:
+    monkeypatch.setattr(listener_module, "LOOK_EVERY", 0.0)
+
+
+@pytest.fixture(autouse=True)
 def pauses(monkeypatch) -> list[int]:
     """No time between attempts; which ones they followed."""
     attempts: list[int] = []
@@ -204,6 +209,21 @@ async def test_a_migration_is_no_job():
     await it.until_lost()
 
     assert it.told[2:] == ["migration"]
+
+
+async def test_of_many_migrations_at_once_the_ledger_is_looked_at_once_and_once_more(monkeypatch):
+    monkeypatch.setattr(listener_module, "LOOK_EVERY", 3600.0)
+    it = Scene(FakeListening(*[MIGRATED] * 100, added(3)))
+
+    await it.until_lost()
+
+    # At the beginning; the next look is due in an hour, and jobs do not wait for it.
+    assert it.told == [None, "migration", 3]
+
+    monkeypatch.setattr(listener_module, "LOOK_EVERY", 0.0)
+    it = Scene(FakeListening(MIGRATED, added(1)))
+    await it.until_lost()
+    assert it.told[2:] == ["migration", 1]
 
 
 async def test_what_is_heard_is_announced_whatever_it_is():

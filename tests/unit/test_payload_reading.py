@@ -702,10 +702,10 @@ def order_model(**config: Any) -> Any:
     pydantic = pytest.importorskip("pydantic")
     settings = pydantic.ConfigDict(**config)
     item = pydantic.create_model(
-        "Item", __config__=settings, width=int, tags=(frozenset[str], frozenset())
+        "Item", __config__=settings, width=(int, ...), tags=(frozenset[str], frozenset())
     )
     items = (array_of(item), pydantic.Field(alias="orderItems"))
-    return pydantic.create_model("Order", __config__=settings, at=datetime, items=items)
+    return pydantic.create_model("Order", __config__=settings, at=(datetime, ...), items=items)
 
 
 @pytest.mark.feature("F116")
@@ -750,7 +750,7 @@ def test_a_dataclass_of_pydantic_is_read_by_pydantic():
 
 
 def test_a_pydantic_model_that_is_not_complete_is_refused_when_the_reader_is_made():
-    model = pytest.importorskip("pydantic").create_model("Model", lost="Nowhere")
+    model = pytest.importorskip("pydantic").create_model("Model", lost=("Nowhere", ...))
 
     assert "Model: its annotations cannot be resolved yet" in refusal(model)
 

@@ -1,6 +1,7 @@
 """`/livez` and `/readyz` for an orchestrator, from a thread that answers even if the loop hangs."""
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -58,9 +59,20 @@ async def health_server(
         server.server_close()
 
 
+class _Server(ThreadingHTTPServer):
+    """On all addresses of the machine: a cluster may have none but those of IPv6."""
+
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
 def _bound(port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
     try:
-        return ThreadingHTTPServer(("", port), handler)
+        return _Server(("", port), handler)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(f"--health-port {port}: {error}") from error
 

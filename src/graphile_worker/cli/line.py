@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from graphile_worker.cli.streams import flush_all
@@ -34,10 +35,16 @@ AGAIN = 128
 # Seconds between two signs of life of a child.
 SAY_EVERY = 1.0
 
-# Seconds in which a child must have stopped that has no parent any more, as nobody would kill it.
-ORPHAN_WITHIN = 35.0
+# Seconds that a child may take for its end beyond the longest time that a stop may take: then its
+# parent kills it, or it ends itself if there is no parent any more.
+SPARE = 10.0
 
 logger = logging.getLogger("graphile_worker")
+
+
+def longest_stop(stop_after: timedelta | None) -> float | None:
+    """The seconds in which a child that was asked to stop must have ended; None: no limit."""
+    return None if stop_after is None else stop_after.total_seconds() + SPARE
 
 
 def stop_word(number: int) -> bytes:
@@ -51,7 +58,8 @@ def kill_word(number: int) -> bytes:
 class LineToParent:
     """A child's end. A thread listens, so that it is heard while tasks are imported, too."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, stop_within: float | None) -> None:
+        self._stop_within = stop_within
         try:
             self._socket = socket.socket(fileno=number)
         except OSError as error:
@@ -105,8 +113,10 @@ class LineToParent:
             self._tell(word[0])
         logger.warning("the parent process is gone: stopping")
         self._tell(signal.SIGTERM)
-        time.sleep(ORPHAN_WITHIN)
-        _leave(signal.SIGTERM)
+        # Nobody else would end it, if it cannot stop.
+        if self._stop_within is not None:
+            time.sleep(self._stop_within)
+            _leave(signal.SIGTERM)
 
     def _tell(self, word: int) -> None:
         # The loop may have been closed at this very moment.

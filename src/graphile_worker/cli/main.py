@@ -18,6 +18,7 @@ from graphile_worker.cli.commands.top import top
 from graphile_worker.cli.commands.tune import tune
 from graphile_worker.cli.commands.workers import workers
 from graphile_worker.cli.flags import current_settings, with_flags_of
+from graphile_worker.cli.process_one import leave_process_one
 from graphile_worker.cli.streams import flush_all, open_all
 from graphile_worker.errors import GraphileWorkerError
 from graphile_worker.sql.cleaning import CleanupTask
@@ -69,6 +70,7 @@ command.add_command(config)
 def main() -> None:
     """Run the command; what a person can act on is one line, not a traceback."""
     open_all()
+    leave_process_one()
     try:
         command(prog_name="graphile-worker")
     except (GraphileWorkerError, psycopg.Error) as error:

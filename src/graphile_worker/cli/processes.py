@@ -20,9 +20,7 @@ from graphile_worker.worker.signals import heard_by
 # Seconds between two looks at the memory of children.
 LOOK_EVERY = 1.0
 
-# Seconds before a child that was asked to stop is killed: a little more than a stop takes at most,
-# and more than one takes that is cut short.
-STOP_WITHIN = 35.0
+# Seconds before a child is killed that was asked to stop at once: more than that takes.
 KILL_WITHIN = 10.0
 
 logger = logging.getLogger("graphile_worker")
@@ -30,9 +28,13 @@ logger = logging.getLogger("graphile_worker")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What the settings say about processes; `max_memory` is in megabytes."""
+    """What the settings say about processes; `max_memory` is in megabytes.
+
+    A child that was asked to stop is killed after the seconds `stop_within`, or never.
+    """
 
     count: int
+    stop_within: float | None
     once: bool = False
     max_memory: int | None = None
     health_port: int | None = None
@@ -160,7 +162,8 @@ class Processes:
         self._stopping.set()
         for shift in self._shifts:
             shift.stop(stop_word(number))
-        self._kill_after(STOP_WITHIN)
+        if self._plan.stop_within is not None:
+            self._kill_after(self._plan.stop_within)
 
     def _kill_after(self, seconds: float) -> None:
         asyncio.get_running_loop().call_later(seconds, self._kill_all)

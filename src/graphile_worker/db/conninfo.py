@@ -40,7 +40,8 @@ def resolve(given: str | None) -> str:
     if given is not None and not given.strip():
         # Most likely a variable that is not set: no other database will do instead.
         raise ConfigurationError("the connection string is empty")
-    text = given or os.environ.get("DATABASE_URL")
+    # A file with a secret often ends with a line end, which would belong to the last setting.
+    text = (given or os.environ.get("DATABASE_URL") or "").strip()
     if text:
         return _conninfo(_read(text))
     if os.environ.get("PGDATABASE"):

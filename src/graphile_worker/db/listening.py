@@ -1,6 +1,7 @@
 """LISTEN on one connection that does nothing else: psycopg's or asyncpg's."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Protocol
@@ -13,6 +14,10 @@ from graphile_worker.errors import ConfigurationError
 # full stays so, and no job can be added, until somebody asks how full it is: only then the server
 # forgets what everybody has heard.
 ARE_YOU_THERE = "select pg_notification_queue_usage()"
+
+# So many of a channel may wait to be asked for, as anybody may send as many and as long ones as he
+# likes. Those beyond are dropped: each says to look, and so do all that wait and are heard later.
+MOST_WAITING = 1_000
 
 
 class Notification(NamedTuple):
@@ -56,8 +61,13 @@ class _Heard:
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Notification | Exception] = asyncio.Queue()
+        self._waiting: Counter[str] = Counter()
 
     def put(self, item: Notification | Exception) -> None:
+        if isinstance(item, Notification):
+            if self._waiting[item.channel] >= MOST_WAITING:
+                return
+            self._waiting[item.channel] += 1
         self._queue.put_nowait(item)
 
     async def next(self, within: float) -> Notification | None:
@@ -68,6 +78,7 @@ class _Heard:
             return None
         if isinstance(item, Exception):
             raise item
+        self._waiting[item.channel] -= 1
         return item
 
 

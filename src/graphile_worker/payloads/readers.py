@@ -313,7 +313,9 @@ def _model_reader(model: type) -> Reader:
     """Pydantic reads JSON text, because strict models take less from Python values."""
     pydantic = sys.modules["pydantic"]
     adapter = pydantic.TypeAdapter(model)
-    if not adapter.pydantic_complete:
+    # Adapters say so since 2.10, models always have.
+    complete = getattr(adapter, "pydantic_complete", getattr(model, "__pydantic_complete__", True))
+    if not complete:
         raise _unreadable(model, "its annotations cannot be resolved yet")
     validate = adapter.validate_json
 

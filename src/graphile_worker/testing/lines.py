@@ -30,8 +30,8 @@ from graphile_worker.testing.savepoints import (
 
 T = TypeVar("T")
 
-# Makes the queue ready, on the connection of a test.
-Preparing = Callable[[Schemas], Plan[Any]]
+# Makes the queue ready, on the connection of a test; False if a rollback could undo that.
+Preparing = Callable[[Schemas], Plan[bool]]
 
 
 class Lent(NamedTuple):
@@ -111,6 +111,8 @@ class OnBlocking(BlockingTestDatabase):
         self._connect = connect
         self._is_ours = is_ours
         self._preparing: Preparing | None = preparing
+        # A schema that was made in a savepoint of the tested code may be gone at any time.
+        self._is_lasting = True
         # Whoever comes first opens the connection and makes the queue ready; others wait for that.
         self._turn = RLock()
 
@@ -149,8 +151,10 @@ class OnBlocking(BlockingTestDatabase):
         # A session cannot be asked without arguments.
         raw = self._raw.connection() if is_session else self._raw
         connection = borrow_blocking(raw, self.schemas)
-        carry_out_blocking(self._preparing(self.schemas), partial(_act_blocking, connection))
-        self._preparing = None
+        act = partial(_act_blocking, connection)
+        self._is_lasting &= carry_out_blocking(self._preparing(self.schemas), act)
+        if self._is_lasting:
+            self._preparing = None
 
 
 class AboveBlocking(TestDatabase):
@@ -188,6 +192,7 @@ class OnAsync(TestDatabase):
         borrow(connection, schemas)  # refuses what is none
         self._given = connection
         self._preparing: Preparing | None = preparing
+        self._is_lasting = True
         self._place = place
         # Async drivers take one statement at a time.
         self._turn = asyncio.Lock()
@@ -221,8 +226,10 @@ class OnAsync(TestDatabase):
             return
         is_session = is_a(self._raw, "sqlalchemy.ext.asyncio", "AsyncSession")
         raw = await self._raw.connection() if is_session else self._raw
-        await carry_out(self._preparing(self.schemas), partial(_act, borrow(raw, self.schemas)))
-        self._preparing = None
+        act = partial(_act, borrow(raw, self.schemas))
+        self._is_lasting &= await carry_out(self._preparing(self.schemas), act)
+        if self._is_lasting:
+            self._preparing = None
 
 
 class AboveAsync(BlockingTestDatabase):

@@ -13,16 +13,18 @@ from graphile_worker.sql.testing import clear_jobs
 MOST_JOBS = 1000
 
 
-def preparing(schemas: Schemas) -> Plan[None]:
-    """Install the schema where it is missing, to be rolled back with the test."""
+def preparing(schemas: Schemas) -> Plan[bool]:
+    """Install the schema where it is missing, to be rolled back with the test; was it there?"""
     try:
         yield from checking(schemas)
     except SchemaMissing:
         yield from migrating(schemas)
+        return False
+    return True
 
 
-def starting_empty(schemas: Schemas) -> Plan[None]:
-    """The same, and hide the jobs of others, which a drain would run."""
+def starting_empty(schemas: Schemas) -> Plan[bool]:
+    """The same where only we roll back, and hide the jobs of others, which a drain would run."""
     yield from preparing(schemas)
     count: int = yield clear_jobs(MOST_JOBS)
     if count > MOST_JOBS:
@@ -31,11 +33,13 @@ def starting_empty(schemas: Schemas) -> Plan[None]:
             "look like a database for tests. Name one by the fixture gw_dsn, or lend a connection "
             "by gw_connection"
         )
+    return True
 
 
-def as_it_is(schemas: Schemas) -> Plan[None]:
+def as_it_is(schemas: Schemas) -> Plan[bool]:
     """Nothing, on a connection that the tested code has used already."""
     yield from ()
+    return True
 
 
 def django_connection() -> Any:

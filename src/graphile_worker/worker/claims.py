@@ -120,10 +120,12 @@ class Claims:
         self._in_doubt = pool_id
         taken = await self._fetch_in_time(pool_id, limit, skip_flags=flags, now=now)
         failpoint("claim_sent")
-        if pool_id != self.pool_id:
-            # Swept meanwhile: nobody vouches for that id any more. They are handed back.
-            return []
         self._in_doubt = None
+        if pool_id != self.pool_id:
+            # Swept meanwhile: nobody vouches for that id any more. They are handed back, and once
+            # is enough: the answer is there, so nothing more will be locked under it.
+            self._doubt(pool_id, lasts=-math.inf)
+            return []
         self._count(taken)
         self._hold(taken)
         return taken
@@ -195,8 +197,9 @@ class Claims:
             if older is not None:
                 self.on_reclaimed(older)
 
-    def _doubt(self, pool_id: str) -> None:
-        self._doubts[pool_id] = time.monotonic() + DOUBT_LASTS
+    def _doubt(self, pool_id: str, lasts: float = DOUBT_LASTS) -> None:
+        until = time.monotonic() + lasts
+        self._doubts[pool_id] = max(until, self._doubts.get(pool_id, until))
         self._settled_at = -math.inf
 
     async def _look_at_tasks(self) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import math
+import time
 from collections.abc import Awaitable, Callable
 
 from graphile_worker.db.database import Database
@@ -25,6 +27,9 @@ MIGRATIONS = "worker:migrate"
 SILENCE = 5.0
 LONGEST_PAUSE = 0.6
 
+# Seconds between two looks at the ledger: anybody may say that it has changed.
+LOOK_EVERY = 1.0
+
 
 class Listener:
     """Calls `on_jobs` with how many were added, None for who knows, and `on_migration`."""
@@ -44,6 +49,9 @@ class Listener:
         self._on_jobs = on_jobs
         self._on_migration = on_migration
         self._attempts = 0
+        self._looked_at = -math.inf
+        # When to look at the ledger, if somebody said so.
+        self._look_at: float | None = None
 
     async def run(self) -> None:
         while True:
@@ -70,18 +78,33 @@ class Listener:
     async def _catch_up(self) -> None:
         """Nobody told us what happened before we listened."""
         self._on_jobs(None)
-        await self._on_migration()
+        await self._look_at_ledger()
 
     async def _hear(self, heard: Listening) -> None:
-        notification = await heard.next(SILENCE)
-        if notification is None:
+        notification = await heard.next(self._patience())
+        if notification is not None:
+            self._heed(notification)
+        elif self._look_at is None:
             await heard.check(SILENCE)
-            return
+        if self._look_at is not None and time.monotonic() >= self._look_at:
+            await self._look_at_ledger()
+
+    def _patience(self) -> float:
+        if self._look_at is None:
+            return SILENCE
+        return max(0.0, self._look_at - time.monotonic())
+
+    def _heed(self, notification: Notification) -> None:
         self._announce(notification)
         if notification.channel == JOBS:
             self._on_jobs(job_count(notification.payload))
         elif notification.channel == MIGRATIONS:
-            await self._on_migration()
+            self._look_at = self._looked_at + LOOK_EVERY
+
+    async def _look_at_ledger(self) -> None:
+        self._look_at = None
+        self._looked_at = time.monotonic()
+        await self._on_migration()
 
     def _announce(self, notification: Notification) -> None:
         if self._hooks.hears(ListenNotified):

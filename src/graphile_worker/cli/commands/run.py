@@ -16,7 +16,7 @@ import psycopg
 
 from graphile_worker.cli.catalogue import CommandOptions
 from graphile_worker.cli.health import health_server
-from graphile_worker.cli.line import DUE, LineToParent
+from graphile_worker.cli.line import DUE, LineToParent, longest_stop
 from graphile_worker.cli.log_format import configure
 from graphile_worker.cli.loops import LoopFactory, loop_factory
 from graphile_worker.cli.processes import Plan, Processes
@@ -87,8 +87,12 @@ def work(asked: Asked, settings: Settings) -> int:
         # By its second and its size, what was compiled a moment ago may look like what is new.
         sys.dont_write_bytecode = True
     make_loop = loop_factory(command.loop)
-    line = None if asked.parent is None else LineToParent(asked.parent)
+    line = None if asked.parent is None else _line(asked.parent, settings)
     return _until_done(_worked(_runner(asked, settings), asked, settings, line), make_loop)
+
+
+def _line(number: int, settings: Settings) -> LineToParent:
+    return LineToParent(number, longest_stop(settings.options.stop_after))
 
 
 def check_command(command: CommandOptions) -> None:
@@ -105,7 +109,7 @@ def _watches(asked: Asked, settings: Settings) -> bool:
 
 def _oversee(asked: Asked, settings: Settings) -> int:
     # What makes no sense is said once, not by each process.
-    command, _ = settings.command, settings.options
+    command, options = settings.command, settings.options
     loop_factory(command.loop)
     watches = _watches(asked, settings)
     # Whoever watches waits until a crontab is mended.
@@ -113,6 +117,7 @@ def _oversee(asked: Asked, settings: Settings) -> int:
         load_crontab(crontab)
     plan = Plan(
         count=command.processes or 1,
+        stop_within=longest_stop(options.stop_after),
         once=asked.once,
         max_memory=command.max_memory,
         health_port=command.health_port,

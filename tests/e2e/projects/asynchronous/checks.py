@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-import shop
 
+import shop
 from graphile_worker.testing import Harness
 
 DAY = timedelta(days=1)

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 from django.db import IntegrityError, connection
 from django.test import TestCase
-from shop.models import Order
-from shop.tasks import charge, double, place_order, remind
 
 from graphile_worker.testing import Harness
+from shop.models import Order
+from shop.tasks import charge, double, place_order, remind
 
 DAY = timedelta(days=1)
 

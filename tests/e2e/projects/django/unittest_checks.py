@@ -1,10 +1,10 @@
 """Django's own runner, without pytest."""
 
 from django.test import TestCase
-from shop.models import Order
-from shop.tasks import app, charge, double, place_order
 
 from graphile_worker.testing import Harness
+from shop.models import Order
+from shop.tasks import app, charge, double, place_order
 
 
 class OrderTests(TestCase):

@@ -6,11 +6,11 @@ from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
-import shop
 from sqlalchemy import create_engine, func, select
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+import shop
 from graphile_worker.testing import Harness
 
 URL = os.environ["DATABASE_URL"].partition("://")[2]

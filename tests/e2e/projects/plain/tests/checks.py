@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-import shop
 
+import shop
 from graphile_worker.testing import Harness
 
 DAY = timedelta(days=1)

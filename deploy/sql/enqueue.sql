@@ -1,0 +1,82 @@
+-- The one function that enqueuers may call. It may be run again at any time.
+set role queue_api;
+
+-- Who may add which tasks, and within which bounds. A low number is a good priority.
+create table if not exists graphile_worker_api.allowed_tasks (
+  caller name not null,
+  task_identifier text not null,
+  max_payload_bytes integer not null default 65536,
+  best_priority smallint not null default 0,
+  most_attempts smallint not null default 25,
+  longest_delay interval not null default interval '30 days',
+  primary key (caller, task_identifier)
+);
+
+create or replace function graphile_worker_api.enqueue(
+  task_identifier text,
+  payload json default '{}',
+  queue_name text default null,
+  run_at timestamptz default null,
+  max_attempts integer default null,
+  job_key text default null,
+  priority integer default null,
+  job_key_mode text default 'replace'
+)
+returns bigint
+language plpgsql
+security definer
+-- Whatever the caller has set: no function, operator or table of his is found. If pg_temp did not
+-- stand last, it would come first.
+set search_path = pg_catalog, pg_temp
+as $body$
+declare
+  -- Of whoever has logged in: the current user is, in here, the owner of this function. No name with
+  -- this behind it is the beginning of another one.
+  prefix constant text := quote_ident(session_user) || ':';
+  allowed graphile_worker_api.allowed_tasks;
+  job_id bigint;
+begin
+  select tasks.* into allowed
+  from graphile_worker_api.allowed_tasks as tasks
+  where tasks.caller = session_user
+    and tasks.task_identifier = enqueue.task_identifier;
+
+  if not found then
+    raise exception 'role % may not add jobs of this task', session_user using errcode = '42501';
+  end if;
+  if octet_length(payload::text) > allowed.max_payload_bytes then
+    raise exception 'the payload is larger than % bytes', allowed.max_payload_bytes
+      using errcode = '54000';
+  end if;
+  -- Arrays of one key are joined, which would go around the limit.
+  if job_key is not null and json_typeof(payload) = 'array' then
+    raise exception 'a job with a key may not have an array as its payload' using errcode = '22023';
+  end if;
+  if length(prefix || job_key) > 512 or length(prefix || queue_name) > 128 then
+    raise exception 'the key or the name of the queue is too long' using errcode = '22001';
+  end if;
+
+  select jobs.id into job_id
+  from graphile_worker.add_job(
+    identifier => enqueue.task_identifier,
+    payload => enqueue.payload,
+    queue_name => prefix || enqueue.queue_name,
+    run_at => least(greatest(enqueue.run_at, now()), now() + allowed.longest_delay),
+    max_attempts => least(greatest(coalesce(enqueue.max_attempts, 25), 1), allowed.most_attempts),
+    job_key => prefix || enqueue.job_key,
+    priority => least(greatest(coalesce(enqueue.priority, 0), allowed.best_priority), 32767),
+    job_key_mode => enqueue.job_key_mode
+  ) as jobs;
+
+  -- A worker took the job of this key at this very moment.
+  if job_id is null then
+    raise exception 'try again' using errcode = '40001';
+  end if;
+  return job_id;
+end;
+$body$;
+
+revoke all on function graphile_worker_api.enqueue from public;
+grant usage on schema graphile_worker_api to queue_enqueuer;
+grant execute on function graphile_worker_api.enqueue to queue_enqueuer;
+reset role;

@@ -1,0 +1,34 @@
+-- Where another role has installed the schema: once, after roles.sql, by a superuser or by that role
+-- as a member of queue_owner. It may be run again at any time.
+alter schema graphile_worker owner to queue_owner;
+alter schema graphile_worker_ext owner to queue_owner;
+
+do $do$
+declare
+  schemas constant regnamespace[] := array['graphile_worker', 'graphile_worker_ext'];
+  object text;
+begin
+  for object in
+    select 'table ' || oid::regclass
+    from pg_class
+    where relnamespace = any (schemas)
+      and relkind in ('r', 'p', 'v', 'm')
+    union all
+    select 'type ' || reltype::regtype
+    from pg_class
+    where relnamespace = any (schemas)
+      and relkind = 'c'
+    union all
+    select 'type ' || oid::regtype
+    from pg_type
+    where typnamespace = any (schemas)
+      and typtype in ('d', 'e')
+    union all
+    select 'routine ' || oid::regprocedure
+    from pg_proc
+    where pronamespace = any (schemas)
+  loop
+    execute format('alter %s owner to queue_owner', object);
+  end loop;
+end;
+$do$;

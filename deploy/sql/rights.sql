@@ -1,0 +1,86 @@
+-- After every migration, by the owner of the schemas. It may be run again at any time.
+revoke execute on all functions in schema graphile_worker from public;
+grant usage on schema graphile_worker to queue_worker, queue_reader, queue_cleaner, queue_api;
+grant usage on schema graphile_worker_ext to queue_worker, queue_reader;
+grant select on graphile_worker.migrations to queue_worker, queue_reader, queue_cleaner;
+grant select on graphile_worker_ext.migrations to queue_worker, queue_reader;
+
+-- Workers take jobs, add them, write how they ended, and recover those of workers that died.
+grant select, insert, update, delete on graphile_worker._private_jobs to queue_worker;
+grant select, insert, update on graphile_worker._private_job_queues to queue_worker;
+grant select, insert on graphile_worker._private_tasks to queue_worker;
+grant select, insert, update on graphile_worker._private_known_crontabs to queue_worker;
+grant select on graphile_worker.jobs to queue_worker;
+grant execute on all functions in schema graphile_worker to queue_worker;
+grant select, insert, update, delete
+  on graphile_worker_ext.pools, graphile_worker_ext.recoveries to queue_worker;
+
+-- Readers see everything but payloads.
+grant select on graphile_worker.jobs to queue_reader;
+grant select (
+  id, job_queue_id, task_id, priority, run_at, attempts, max_attempts, last_error, created_at,
+  updated_at, key, locked_at, locked_by, revision, flags, is_available
+) on graphile_worker._private_jobs to queue_reader;
+grant select
+  on graphile_worker._private_job_queues,
+    graphile_worker._private_tasks,
+    graphile_worker._private_known_crontabs
+  to queue_reader;
+grant select on graphile_worker_ext.pools, graphile_worker_ext.recoveries to queue_reader;
+
+-- The cleaner deletes what failed for good, and names of tasks and queues.
+grant select (id, job_queue_id, task_id, attempts, max_attempts, locked_at), delete
+  on graphile_worker._private_jobs to queue_cleaner;
+grant select, delete
+  on graphile_worker._private_job_queues, graphile_worker._private_tasks to queue_cleaner;
+
+-- What add_job needs, for the function that adds jobs on behalf of enqueuers.
+grant select, insert, update on graphile_worker._private_jobs to queue_api;
+grant select, insert
+  on graphile_worker._private_job_queues, graphile_worker._private_tasks to queue_api;
+grant execute on function graphile_worker.add_job, graphile_worker.add_jobs to queue_api;
+
+-- Which rows they see of the jobs, queues, tasks and crontabs. A policy that is there is left alone:
+-- without it, if only for a moment, workers would see no jobs.
+do $do$
+declare
+  wanted record;
+begin
+  for wanted in
+    select *
+    from (
+      values
+        ('queue_worker', 'all', 'graphile_worker._private_jobs'::regclass, 'true'),
+        ('queue_worker', 'all', 'graphile_worker._private_job_queues', 'true'),
+        ('queue_worker', 'all', 'graphile_worker._private_tasks', 'true'),
+        ('queue_worker', 'all', 'graphile_worker._private_known_crontabs', 'true'),
+        ('queue_reader', 'select', 'graphile_worker._private_jobs', 'true'),
+        ('queue_reader', 'select', 'graphile_worker._private_job_queues', 'true'),
+        ('queue_reader', 'select', 'graphile_worker._private_tasks', 'true'),
+        ('queue_reader', 'select', 'graphile_worker._private_known_crontabs', 'true'),
+        ('queue_cleaner', 'select', 'graphile_worker._private_jobs', 'true'),
+        ('queue_cleaner', 'delete', 'graphile_worker._private_jobs',
+          'attempts >= max_attempts and locked_at is null'),
+        ('queue_cleaner', 'all', 'graphile_worker._private_job_queues', 'true'),
+        ('queue_cleaner', 'all', 'graphile_worker._private_tasks', 'true'),
+        ('queue_api', 'all', 'graphile_worker._private_jobs', 'true'),
+        ('queue_api', 'all', 'graphile_worker._private_job_queues', 'true'),
+        ('queue_api', 'all', 'graphile_worker._private_tasks', 'true')
+    ) as policies (role, command, of_table, condition)
+    where not exists (
+      select from pg_policy
+      where polrelid = of_table
+        and polname = role || '_' || command
+    )
+  loop
+    execute format(
+      'create policy %I on %s for %s to %I using (%s)',
+      wanted.role || '_' || wanted.command,
+      wanted.of_table,
+      wanted.command,
+      wanted.role,
+      wanted.condition
+    );
+  end loop;
+end;
+$do$;

@@ -1,0 +1,53 @@
+"""Readings come one by one, are gathered for a moment, and stored together."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from graphile_worker import App, Backoff, JobContext
+
+KEY = "gather:readings"
+WINDOW = timedelta(seconds=2)
+
+STORE = """
+insert into readings (sensor, at, value)
+select * from unnest(%s::text[], %s::timestamptz[], %s::float8[])
+on conflict do nothing
+"""
+
+app = App()
+
+
+@dataclass
+class Reading:
+    sensor: str
+    at: datetime
+    value: float
+
+
+def note(reading: Reading) -> int:
+    """Put a reading into the job that gathers; how many are in there now."""
+    return len(gather.accumulate(reading, key=KEY, within=WINDOW).payload)
+
+
+@app.batch_task
+async def gather(ctx: JobContext, readings: list[Reading]) -> None:
+    """At the end of a window: hand on what came in it, to a job without a key."""
+    await ctx.add_jobs([store.spec(readings)])
+
+
+@app.batch_task(max_attempts=10, retry=Backoff(base=timedelta(seconds=1)))
+async def store(ctx: JobContext, readings: list[Reading]) -> list[BaseException | None]:
+    """One insert for all; readings of unknown sensors are tried again, and they alone."""
+    known = await known_sensors(ctx, readings)
+    good = [reading for reading in readings if reading.sensor in known]
+    async with ctx.connection() as conn:
+        columns = [[r.sensor for r in good], [r.at for r in good], [r.value for r in good]]
+        await conn.execute(STORE, columns)
+    ctx.logger.info("stored %d of %d readings", len(good), len(readings))
+    return [None if r.sensor in known else LookupError(f"no sensor {r.sensor}") for r in readings]
+
+
+async def known_sensors(ctx: JobContext, readings: list[Reading]) -> set[str]:
+    names = [reading.sensor for reading in readings]
+    rows = await ctx.query("select name from sensors where name = any(%s)", [names])
+    return {row["name"] for row in rows}

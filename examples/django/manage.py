@@ -1,0 +1,9 @@
+"""Django's commands: python manage.py migrate, runserver, test."""
+
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+execute_from_command_line(sys.argv)

@@ -1,0 +1,22 @@
+"""How an order is placed: in one transaction with the job that sends its receipt."""
+
+from django.db import connection, transaction
+from django.db.models import F
+from graphile_worker import Job
+
+from shop.models import Order, Product
+from shop.tasks import send_receipt
+
+
+class SoldOut(Exception): ...
+
+
+@transaction.atomic
+def place_order(email: str, product: Product) -> tuple[Order, Job]:
+    """The order and its job: both are committed or, if this raises, neither."""
+    order = Order.objects.create(email=email, product=product)
+    job = send_receipt.using(conn=connection).enqueue(order.id)
+    in_stock = Product.objects.filter(id=product.id, stock__gt=0)
+    if not in_stock.update(stock=F("stock") - 1):
+        raise SoldOut
+    return order, job

@@ -1,0 +1,30 @@
+"""Tests of the Python half, without Node: what it adds is a row, whoever runs that."""
+
+import pytest
+from graphile_worker import Discard
+
+from payloads import Line, Order
+from python_worker import app, price_order
+
+
+@pytest.fixture
+def gw_app():
+    return app
+
+
+def test_an_order_becomes_an_invoice(gw):
+    price_order.enqueue(Order(7, [Line("tea", 2), Line("cup", 1)]))
+
+    gw.drain()
+
+    invoice = gw.assert_enqueued("send_invoice", order=7)
+    assert invoice.payload["total"] == "15.90"  # as Node will see it
+
+
+def test_what_nobody_sells_is_given_up(gw):
+    price_order.enqueue(Order(8, [Line("moon", 1)]))
+
+    with pytest.raises(Discard):
+        gw.drain()
+
+    gw.refute_enqueued("send_invoice")

@@ -1,0 +1,7 @@
+"""Ten orders to charge, which carry the flag of the service, and twenty receipts, which do not."""
+
+from tasks import STRIPE, app, charge, send_receipt
+
+limited = charge.using(flags=[STRIPE])
+app.add_jobs([limited.spec(order_id) for order_id in range(10)])
+app.add_jobs([send_receipt.spec(order_id) for order_id in range(20)])

@@ -1,0 +1,79 @@
+"""The distributions on a clean Python of each version, with what they declare and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.closure import declared, installed
+from tests.support.wheel import clean_environment, interpreter, run
+
+pytestmark = [pytest.mark.once, pytest.mark.timeout(180), pytest.mark.feature("F9")]
+
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+
+# Every module but those of the extras, and every public name.
+IMPORTS = """
+import importlib, pkgutil, sys
+import graphile_worker, psycopg
+import graphile_worker.sync
+
+absent = {}
+for module in pkgutil.walk_packages(graphile_worker.__path__, "graphile_worker."):
+    if not module.name.endswith("__main__"):
+        try:
+            importlib.import_module(module.name)
+        except ImportError as error:
+            absent[module.name] = str(error)
+for name in graphile_worker.__all__:
+    getattr(graphile_worker, name)
+print(psycopg.pq.__impl__)
+print(*absent)
+for told in absent.values():
+    print(told)
+"""
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def python(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory) -> Path:
+    """A clean Python with the wheel."""
+    found = interpreter(request.param)
+    if found is None:
+        pytest.skip(f"Python {request.param} is not on this machine")
+    return clean_environment(tmp_path_factory.mktemp("clean") / request.param, found, str(wheel))
+
+
+def test_what_is_installed_is_what_is_declared(python: Path):
+    found = installed(python)
+
+    assert set(found) == declared("graphile-worker", found, python.parents[1].name)
+    assert set(found) >= {"psycopg-binary", "psycopg-pool", "click", "json5"}
+
+
+def test_everything_can_be_imported_and_the_driver_is_the_fast_one(python: Path):
+    implementation, absent, *told = run(
+        str(python), "-I", "-W", "error", "-c", IMPORTS
+    ).splitlines()
+
+    assert implementation == "binary"
+    assert absent.split() == ["graphile_worker.contrib.opentelemetry"]
+    assert told == ['tracing needs OpenTelemetry: pip install "graphile-worker[otel]"']
+
+
+def test_the_command_says_its_version(python: Path):
+    version = installed(python)["graphile-worker"].version
+
+    by_name = run(str(python.parent / "graphile-worker"), "--version")
+    by_module = run(str(python), "-m", "graphile_worker", "--version")
+
+    assert by_name == by_module == f"graphile-worker, version {version}\n"
+
+
+def test_the_sdist_builds_with_what_it_asks_for(sdist: Path, tmp_path: Path):
+    found = interpreter("3.11")
+    if found is None:
+        pytest.skip("Python 3.11 is not on this machine")
+
+    python = clean_environment(tmp_path / "3.11", found, f"{sdist}[otel,uvloop]")
+
+    assert {"opentelemetry-api", "uvloop"} <= set(installed(python))
+    assert run(str(python.parent / "graphile-worker"), "--version").startswith("graphile-worker, ")

@@ -1,0 +1,138 @@
+"""The quickstart followed to the letter: an empty folder, the built wheel, nothing else typed."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TestDatabase
+from tests.support.processes import READY, Program, Programs, eventually
+from tests.support.tools import client_program
+from tests.support.wheel import ROOT, interpreter
+
+# What stands in the page for the reader's own.
+DATABASE = "postgres://localhost/my_database"
+STEP = re.compile(r"^\d\. (.*?)^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"`(\S+\.py)`")
+
+# What differs from one run to the next, and nothing else.
+DIFFERING = re.compile(r"worker-[0-9a-f]{18}|\d+\.\d\d(?= ms)")
+
+# Seconds from the first command to the greeting.
+SOON = 60
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a reader types, and what they then see."""
+
+    install: str
+    file: str
+    task: str
+    start: str
+    add: str
+    log: str
+    sql: str
+
+
+def steps_of(page: str, heading: str) -> Steps:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    section = re.search(rf"^## {heading}\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    assert section is not None
+    words, kinds, blocks = zip(*(step.groups() for step in STEP.finditer(section[1])), strict=True)
+    assert list(kinds) == ["sh", "python", "sh", "sh", "text", "sh"]
+    assert section[1].count("\n```") == 2 * len(kinds), "a block that is no step"
+    named = FILE.search(words[1])
+    assert named is not None
+    install, task, start, add, log, sql = blocks
+    return Steps(install, named[1], task, start, add, log, sql)
+
+
+@pytest.fixture
+def steps() -> Steps:
+    return steps_of("docs/quickstart.md", "Hello")
+
+
+@pytest.fixture
+def terminals(dist: Path, tmp_path: Path) -> Iterator[Programs]:
+    """Terminals in an empty folder of a machine that has Python and psql, and finds our wheel."""
+    python = interpreter("3.11")
+    if python is None:
+        pytest.skip("Python 3.11 is not on this machine")
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    path = [Path(python).parent, "/usr/bin", "/bin", client_program("psql").parent]
+    found = f"{dist} {os.environ.get('PIP_FIND_LINKS', '')}"
+    with Programs(folder, PATH=":".join(map(str, path)), PIP_FIND_LINKS=found) as programs:
+        yield programs
+
+
+class Terminal:
+    """A shell that does what is typed."""
+
+    def __init__(self, terminals: Programs, database: TestDatabase) -> None:
+        theirs, self._keyboard = os.pipe()
+        without = {"PYTHONPATH": None, "VIRTUAL_ENV": None}
+        self.shell: Program = terminals.start(
+            ["bash", "-es"], without, stdin=theirs, start_new_session=True
+        )
+        os.close(theirs)
+        self._database = database.url
+
+    def type(self, block: str) -> None:
+        os.write(self._keyboard, block.replace(DATABASE, self._database).encode())
+
+    def press_ctrl_c(self) -> None:
+        os.killpg(self.shell.pid, signal.SIGINT)
+
+    def end(self) -> int:
+        os.close(self._keyboard)
+        return self.shell.end()
+
+
+@pytest.mark.once
+@pytest.mark.timeout(180)
+@pytest.mark.feature("F9", "F203")
+def test_the_quickstart_leads_from_nothing_to_a_job_within_a_minute(
+    steps: Steps,
+    terminals: Programs,
+    empty_database: TestDatabase,
+    figure: Callable[[str], None],
+):
+    first = Terminal(terminals, empty_database)
+    began = time.monotonic()
+    first.type(steps.install)
+    command = terminals.folder / ".venv/bin/graphile-worker"
+    eventually(command.exists, "it is installed", within=SOON)
+    terminals.write(steps.file, steps.task)
+    first.type(steps.start)
+    first.shell.hear(READY)
+    second = Terminal(terminals, empty_database)
+    second.type(steps.add)
+    first.shell.hear("Hello, Ada")
+    took = time.monotonic() - began
+    second.type(steps.sql)
+    first.shell.hear("Hello, Bobby Tables")
+    first.shell.hear("completed job 2")
+    first.press_ctrl_c()
+
+    assert (first.end(), second.end()) == (0, 0), second.shell.err
+    assert alike(first.shell.err).startswith(alike(steps.log))
+    assert first.shell.err.endswith("[core] INFO: stopping: heard SIGINT\n")
+    figure(f"quickstart: the hello job ran {took:.1f} s after the first command")
+    assert took < SOON
+
+
+def test_the_readme_has_the_same_steps(steps: Steps):
+    assert steps_of("README.md", "From nothing to a job") == steps
+
+
+def alike(log: str) -> str:
+    """The lines of the worker, without what differs from one run to the next."""
+    lines = [line for line in log.splitlines(keepends=True) if line.startswith("[")]
+    return DIFFERING.sub("…", "".join(lines))

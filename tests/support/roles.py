@@ -1,0 +1,118 @@
+"""The roles of deploy/sql, for whatever schema the run is about."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from graphile_worker import sync
+from graphile_worker.sql.identifiers import companion_schema, quote_identifier
+from tests.conftest import TestDatabase
+from tests.support.cluster import Cluster
+from tests.support.sql import Sql
+
+SCRIPTS = Path(__file__).parent.parent.parent / "deploy" / "sql"
+
+# In an order in which they can be dropped.
+ROLES = (
+    "queue_api",
+    "queue_enqueuer",
+    "queue_cleaner",
+    "queue_reader",
+    "queue_worker",
+    "queue_migrator",
+    "queue_owner",
+    "queue_former",
+    "queue_dba",
+)
+
+
+def script(name: str, schema: str) -> bytes:
+    """One of the files, for that schema."""
+    names = {"graphile_worker": schema, "graphile_worker_ext": companion_schema(schema)}
+    text = (SCRIPTS / name).read_text(encoding="utf-8")
+
+    def renamed(match: re.Match[str]) -> str:
+        quoted = quote_identifier(names[match[2]])
+        return match[1] + (quoted.replace("'", "''") if match[1] else quoted)
+
+    return re.sub(r"('?)\b(graphile_worker(?:_ext)?)\b", renamed, text).encode()
+
+
+def run_script(database: TestDatabase, name: str, user: str = "postgres") -> None:
+    with psycopg.connect(as_role(database, user), autocommit=True) as connection:
+        connection.execute(script(name, database.schema))
+
+
+def as_role(database: TestDatabase, role: str) -> str:
+    """How that role connects."""
+    return make_conninfo(database.dsn, user=role)
+
+
+def owners(sql: Sql) -> set[str]:
+    """Whom anything in both schemas belongs to."""
+    found = sql.run(
+        """
+        select distinct pg_get_userbyid(owner)
+        from (
+          select relowner, relnamespace from pg_class
+          union all
+          select proowner, pronamespace from pg_proc
+          union all
+          select typowner, typnamespace from pg_type
+          union all
+          select nspowner, oid from pg_namespace
+        ) as objects (owner, schema)
+        where schema in ($1::regnamespace, $2::regnamespace)
+        """,
+        sql.text(":schema").decode(),
+        sql.text(":ext_schema").decode(),
+    )
+    return {owner for (owner,) in found}
+
+
+@contextmanager
+def secured(cluster: Cluster, schema: str, name: str) -> Iterator[TestDatabase]:
+    """A database that was set up as the page of security says; the roles go with it."""
+    with administered(cluster, schema, name) as database:
+        run_script(database, "roles.sql", user="queue_dba")
+        give_rights(database)
+        yield database
+
+
+def give_rights(database: TestDatabase) -> None:
+    """Migrate as the one who may, and let the roles do what they are for."""
+    with sync.Client(as_role(database, "queue_migrator"), schema=database.schema) as migrator:
+        migrator.migrate()
+    run_script(database, "rights.sql", user="queue_migrator")
+    run_script(database, "enqueue.sql", user="queue_dba")
+
+
+@contextmanager
+def administered(cluster: Cluster, schema: str, name: str) -> Iterator[TestDatabase]:
+    """An empty database of `queue_dba`; whatever roles are made go with it.
+
+    That one may make roles and owns the database, but is no superuser, as on a server that
+    somebody else runs.
+    """
+    drop_roles(cluster)
+    cluster.create_database(name)
+    database = TestDatabase(name, cluster, schema)
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        connection.execute("create role queue_dba login createrole")
+        connection.execute(f"alter database {name} owner to queue_dba".encode())
+        # Its owner by default, from PostgreSQL 15 on.
+        connection.execute("alter schema public owner to queue_dba")
+    yield database
+    cluster.drop_database(name)
+    drop_roles(cluster)
+
+
+def drop_roles(cluster: Cluster) -> None:
+    """They belong to the cluster, not to a database."""
+    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+        for role in ROLES:
+            connection.execute(f"drop role if exists {role}".encode())

@@ -1,0 +1,1 @@
+"""The diagrams of docs/concepts: `python -m tools.diagrams` draws them anew into docs/images."""

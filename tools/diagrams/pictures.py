@@ -1,0 +1,229 @@
+"""What the diagrams of docs/concepts show; the pages beside them say it in words."""
+
+from collections.abc import Callable, Mapping
+
+from tools.diagrams.drawing import PALE, WIDTH, Drawing
+
+MIDDLE = WIDTH / 2
+
+
+def life_of_a_job() -> Drawing:
+    """The states, and numbers on what moves a job from one to the next."""
+    drawing = Drawing(
+        "The life of a job",
+        "A job is scheduled or ready when it is added. A worker takes it; then its row is gone, "
+        "it is retried, it has failed for good, or it is handed back. A stale lock is released.",
+        478,
+    )
+    drawing.text(MIDDLE, 32, "add_job", anchor="middle", bold=True)
+    drawing.arrow((MIDDLE - 38, 27), (84, 27), (84, 70))
+    drawing.arrow((MIDDLE, 40), (MIDDLE, 70))
+    drawing.box(16, 72, 136, 62, "scheduled", "not due yet", kind="plain")
+    drawing.box(172, 72, 136, 62, "ready", "could run now", kind="good")
+    drawing.box(328, 72, 136, 62, "waiting", "queue is busy", kind="late")
+    drawing.arrow((152, 103), (170, 103))
+    drawing.arrow((310, 103), (326, 103), both=True)
+    drawing.box(172, 238, 136, 62, "running", "locked", kind="busy")
+    drawing.box(344, 238, 120, 62, "stale", "worker died", kind="bad")
+    drawing.arrow((214, 134), (214, 236))
+    drawing.arrow((248, 238), (248, 136))
+    drawing.arrow((308, 269), (342, 269))
+    drawing.arrow((404, 238), (404, 176), (288, 176), (288, 136))
+    drawing.box(16, 396, 136, 62, "retrying", "has to wait", kind="late")
+    drawing.box(172, 396, 136, 62, "done", "the row is gone", kind="good")
+    drawing.box(328, 396, 136, 62, "failed", "the row stays", kind="bad")
+    drawing.arrow((MIDDLE, 300), (MIDDLE, 394))
+    drawing.arrow((190, 300), (190, 346), (84, 346), (84, 394))
+    drawing.arrow((290, 300), (290, 346), (396, 346), (396, 394))
+    drawing.arrow((40, 396), (40, 176), (186, 176), (186, 136))
+    for x, y, number in [
+        (84, 48, 1),
+        (214, 186, 2),
+        (MIDDLE, 346, 3),
+        (130, 346, 4),
+        (350, 346, 5),
+        (248, 200, 6),
+        (40, 286, 7),
+        (346, 176, 8),
+    ]:
+        drawing.number(x, y, number)
+    return drawing
+
+
+def how_a_fetch_works() -> Drawing:
+    """One worker asks for three jobs at 09:01."""
+    drawing = Drawing(
+        "How a fetch works",
+        "A worker wakes by NOTIFY or every two seconds, asks for three jobs in one statement, and "
+        "passes over those that are locked, wait for a queue, are of another task or are not due.",
+        608,
+    )
+    drawing.box(16, 20, 212, 62, "NOTIFY", "a job was added", kind="plain")
+    drawing.box(252, 20, 212, 62, "every 2 s", "and after a lost link", kind="plain")
+    drawing.box(
+        96, 116, 288, 62, "worker A wants 3 jobs", "it is 09:01 in the database", kind="busy"
+    )
+    drawing.arrow((122, 82), (122, 114))
+    drawing.arrow((358, 82), (358, 114))
+    drawing.arrow((MIDDLE, 178), (MIDDLE, 206))
+    _jobs_in_order(drawing, top=232)
+    drawing.text(24, 572, "Taken: locked_by, locked_at, attempts + 1,", color=PALE)
+    drawing.text(24, 592, "and the row of the named queue is locked.", color=PALE)
+    return drawing
+
+
+def _jobs_in_order(drawing: Drawing, top: float) -> None:
+    for x, head in [(30, "prio"), (82, "due"), (150, "queue"), (240, "worker A")]:
+        drawing.text(x, top, head, color=PALE)
+    rows = [
+        ("-5", "08:59", "", "skips: B has locked it", "area"),
+        ("0", "08:57", "", "takes it", "good"),
+        ("0", "08:58", "user:7", "takes it", "good"),
+        ("0", "08:59", "user:7", "waits for the queue", "late"),
+        ("0", "09:00", "", "has no such task", "area"),
+        ("0", "09:30", "", "not due", "area"),
+        ("5", "08:30", "", "takes it, last", "good"),
+    ]
+    for number, (priority, due, queue, what, kind) in enumerate(rows):
+        y = top + 12 + number * 44
+        drawing.box(16, y, 448, 38, kind=kind)
+        for x, text in [(36, priority), (82, due), (150, queue)]:
+            drawing.text(x, y + 24.5, text)
+        drawing.text(240, y + 24.5, what, bold=kind == "good")
+
+
+def locks_and_recovery() -> Drawing:
+    """What a silent pool and the others do, second by second, with the default threshold."""
+    drawing = Drawing(
+        "A pool that falls silent",
+        "Without a heartbeat a pool takes no more jobs after 15 seconds and gives up those it has "
+        "after 25. After 30 it counts as dead, and within 10 more a sweep frees its jobs.",
+        566,
+    )
+    drawing.text(96, 34, "the silent pool", bold=True)
+    drawing.text(304, 34, "the others", bold=True)
+    drawing.line((76, 48), (76, 546))
+    for y, when, ours, theirs in [
+        (50, "0 s", ("busy", "last heartbeat", "that was heard"), None),
+        (132, "15 s", ("late", "no more jobs", "are taken"), None),
+        (214, "25 s", ("late", "jobs given up", "tasks are cancelled"), None),
+        (296, "30 s", None, ("plain", "counts as dead")),
+        (378, "≤ 40 s", None, ("good", "one sweeps", "its jobs are free")),
+        (460, "later", ("bad", "goes on anew", "its id is refused"), None),
+    ]:
+        drawing.text(66, y + 36, when, anchor="end")
+        drawing.line((70, y + 30), (82, y + 30))
+        if ours:
+            drawing.box(96, y, 184, 62, *ours[1:], kind=ours[0])
+        if theirs:
+            drawing.box(304, y, 160, 62, *theirs[1:], kind=theirs[0])
+    drawing.box(304, 460, 160, 62, "they run again", kind="good")
+    drawing.arrow((384, 440), (384, 458))
+    drawing.arrow((384, 358), (384, 376))
+    drawing.arrow((188, 112), (188, 130))
+    drawing.arrow((188, 194), (188, 212))
+    drawing.arrow((188, 276), (188, 458), dashed=True)
+    return drawing
+
+
+def time_and_clocks() -> Drawing:
+    """Three programs with three clocks, and the one that counts."""
+    drawing = Drawing(
+        "Whose clock",
+        "Programs whose own clocks differ send how long to wait, ask what is due and which minute "
+        "it is; the database's clock answers. For a cron item one of two workers adds the job.",
+        588,
+    )
+    drawing.box(316, 20, 148, 324, kind="area")
+    drawing.text(390, 150, "the database", anchor="middle", bold=True)
+    drawing.text(390, 176, "09:00:00", anchor="middle", bold=True)
+    drawing.text(390, 202, "the only clock", anchor="middle")
+    drawing.text(390, 222, "that counts", anchor="middle")
+    for y, who, clock, question, more in [
+        (20, "web server", "says 08:57", "in 10 min", "run_at 09:10"),
+        (138, "worker A", "says 09:04", "what is due?", "run_at ≤ 09:00"),
+        (256, "worker B", "says 09:00", "which minute?", "09:00"),
+    ]:
+        drawing.box(16, y, 132, 88, who, clock, kind="plain")
+        drawing.text(232, y + 28, question, anchor="middle")
+        drawing.arrow((150, y + 38), (314, y + 38))
+        drawing.text(232, y + 80, more, anchor="middle", color=PALE)
+        drawing.arrow((314, y + 60), (150, y + 60), dashed=True)
+    drawing.line((16, 366), (464, 366))
+    drawing.text(24, 394, "rollup, due every hour", bold=True)
+    drawing.box(16, 410, 132, 62, "worker A", "adds 09:00", kind="good")
+    drawing.box(16, 504, 132, 62, "worker B", "is too late", kind="area")
+    drawing.box(256, 446, 208, 84, "rollup", "last_execution", "08:00 → 09:00", kind="busy")
+    drawing.arrow((150, 441), (210, 441), (210, 474), (254, 474))
+    drawing.arrow((150, 535), (210, 535), (210, 504), (254, 504), dashed=True)
+    return drawing
+
+
+def local_queue() -> Drawing:
+    """Down on the right through a worker's process, and back into the table on the left."""
+    drawing = Drawing(
+        "The local queue",
+        "One fetch brings jobs into a worker's process, where they wait for a tenth of a second at "
+        "most; slots run them, and their ends gather and are written together.",
+        548,
+    )
+    drawing.box(16, 20, 124, 508, kind="area")
+    drawing.text(78, 262, "the table", anchor="middle", bold=True)
+    drawing.text(78, 286, "of jobs", anchor="middle", bold=True)
+    drawing.box(234, 20, 230, 508, kind="area")
+    drawing.text(349, 48, "a worker's process", anchor="middle", bold=True)
+    drawing.box(254, 66, 190, 84, "local queue", "what will end", "in 0.1 s", kind="late")
+    for number in range(3):
+        drawing.box(254 + number * 66, 232, 58, 58, "slot", kind="busy")
+    drawing.text(349, 316, "concurrency: 3", anchor="middle", color=PALE)
+    drawing.box(254, 386, 190, 84, "ends gather", "while the last batch", "is written", kind="good")
+    for number in range(3):
+        x = 283 + number * 66
+        drawing.arrow((x, 150), (x, 230))
+        drawing.arrow((x, 326), (x, 384))
+    drawing.text(187, 70, "a fetch", anchor="middle")
+    drawing.arrow((142, 84), (252, 84))
+    drawing.text(187, 152, "back, if", anchor="middle")
+    drawing.text(187, 172, "too late", anchor="middle")
+    drawing.arrow((252, 130), (142, 130), dashed=True)
+    drawing.text(187, 392, "one write", anchor="middle")
+    drawing.text(187, 412, "for all", anchor="middle")
+    drawing.arrow((252, 426), (142, 426))
+    return drawing
+
+
+def sharing_a_database() -> Drawing:
+    """Who reads and writes what."""
+    drawing = Drawing(
+        "One database, three languages",
+        "Python, Node and Rust share the schema graphile_worker: its tables, functions and ledger. "
+        "Python alone has three indexes in it and the companion schema graphile_worker_ext.",
+        636,
+    )
+    for x, name in [(16, "Python"), (172, "Node"), (328, "Rust")]:
+        drawing.box(x, 20, 136, 62, name, "adds and runs", kind="busy")
+        drawing.arrow((x + 88, 82), (x + 88, 132), both=True)
+    drawing.box(52, 134, 412, 306, kind="area")
+    drawing.text(258, 162, "graphile_worker", anchor="middle", bold=True)
+    drawing.box(
+        70, 176, 376, 62, "tables and functions", "jobs, queues, tasks, crontabs", kind="good"
+    )
+    drawing.box(70, 250, 376, 40, "the ledger: level 20", kind="good")
+    drawing.box(70, 302, 376, 62, "_private_workers", "Rust's, where Rust made it", kind="plain")
+    drawing.box(70, 376, 376, 50, "3 indexes gwpy_…: Python's", kind="late")
+    drawing.box(52, 466, 412, 150, kind="area")
+    drawing.text(258, 494, "graphile_worker_ext", anchor="middle", bold=True)
+    drawing.box(70, 508, 376, 40, "pools: who lives", kind="late")
+    drawing.box(70, 560, 376, 40, "recoveries, and a ledger of its own", kind="late")
+    drawing.arrow((32, 82), (32, 541), (50, 541))
+    return drawing
+
+
+PICTURES: Mapping[str, Callable[[], Drawing]] = {
+    "life-of-a-job": life_of_a_job,
+    "how-a-fetch-works": how_a_fetch_works,
+    "locks-and-recovery": locks_and_recovery,
+    "time": time_and_clocks,
+    "local-queue": local_queue,
+    "sharing-a-database": sharing_a_database,
+}

@@ -1,0 +1,52 @@
+"""The tables of docs/reference/events.md, from the classes and their docstrings."""
+
+import dataclasses
+import inspect
+import re
+from typing import Any
+
+from graphile_worker import events
+from graphile_worker.events import BY_NAME, Moment
+from tools.reference.tables import code, table
+
+
+def event_table(group: str) -> str:
+    """The events under one comment of events.py, or the moments."""
+    classes = groups()[group]
+    if issubclass(classes[0], Moment):
+        rows = [[code(each.__name__), code(*fields(each)), words(each)] for each in classes]
+        return table(["moment", "fields", "when"], rows)
+    return table(["event", "name", "is a", "fields", "when"], map(_event, classes))
+
+
+def groups() -> dict[str, list[type[Any]]]:
+    """The classes of events.py under the comments that stand above them."""
+    found: dict[str, list[type[Any]]] = {}
+    for line in inspect.getsource(events).splitlines():
+        if line.startswith("# "):
+            group = found.setdefault(line.removeprefix("# "), [])
+        elif match := re.match(r"class (\w+)\(", line):
+            each = getattr(events, match[1])
+            if each in BY_NAME.values() or (issubclass(each, Moment) and each is not Moment):
+                group.append(each)
+    return found
+
+
+def _event(event: type[Any]) -> list[str]:
+    base = event.__mro__[1]
+    own = [name for name in fields(event) if name not in fields(base)]
+    return [
+        code(event.__name__),
+        code(event.name),
+        code(base.__name__),
+        code(*own),
+        words(event),
+    ]
+
+
+def fields(it: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(it)]
+
+
+def words(it: type[Any]) -> str:
+    return " ".join((inspect.getdoc(it) or "").split())
