@@ -17,7 +17,7 @@ from tests.support.tools import MODULES, NODE
 PROGRAM = Path(__file__).parent / "programs" / "batch.js"
 ROW = """
 select payload::text, attempts, max_attempts, last_error, locked_by, locked_at, revision,
-  key is null, flags is null, extract(epoch from run_at - now()) > 1
+  key is null, flags is null, run_at > created_at + interval '1 second'
 from :schema._private_jobs
 """
 

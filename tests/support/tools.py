@@ -7,6 +7,7 @@ unprivileged user of the servers can read (a checkout may not be).
 import importlib.util
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 TOOLS = Path(os.environ.get("GW_TEST_TOOLS", "/var/tmp/graphile-worker-tools"))
@@ -43,5 +44,6 @@ def _restore_symlinks(package: Path) -> None:
         return
     for link in json.loads(listing.read_text()):
         target = package / link["target"]
-        if not target.is_symlink() and not target.exists():
+        # Another process may make it just now.
+        with suppress(FileExistsError):
             target.symlink_to(os.path.relpath(package / link["source"], target.parent))

@@ -222,12 +222,13 @@ def test_a_payload_that_says_one_thing_over_and_over_is_read_within_a_second(
     ids=lambda text: ascii(text[:24]),
 )
 def test_more_than_64_kb_are_refused_unread(text: str) -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
 
     with pytest.raises(CrontabError, match="at most 65,536 bytes"):
         parse_crontab(text)
 
-    assert time.perf_counter() - start < 0.1
+    # Of its own work: the machine may stand still.
+    assert time.thread_time() - start < 0.1
 
 
 def test_64_kb_are_read() -> None:
