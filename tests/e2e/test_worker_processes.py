@@ -407,7 +407,7 @@ def test_processes_are_replaced_one_at_a_time(parent, sql):
     samples: list[tuple[float, int]] = []
 
     def look() -> bool:
-        said = running.err
+        said: str = running.err
         starting = said.count("started process") - said.count(READY)
         samples.append((time.monotonic(), starting))
         return said.count(READY) >= ready + 3
