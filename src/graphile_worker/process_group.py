@@ -47,6 +47,20 @@ class ProcessGroup:
         assert code is not None
         return f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
 
+    @property
+    def has_ended(self) -> bool:
+        """Has the program ended, even if `wait` has not heard of it yet?"""
+        if self._process.returncode is not None:
+            return True
+        if not hasattr(os, "waitid"):
+            return False
+        try:
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        except ChildProcessError:
+            # Just now.
+            return True
+        return found is not None
+
     async def wait(self) -> int:
         """The exit code of the program, once all of the group have ended."""
         await self._ended.wait()

@@ -266,7 +266,7 @@ async def test_a_task_that_misbehaves_fails_its_own_job_and_the_pool_goes_on(
         await asyncio.gather(*(finished(recorder, job) for job in good))
         await finished(recorder, await client.add_job("where", {"path": str(other)}))
         # Not at the end of the worker, but of the job.
-        assert not any(lives(int(pid)) for (pid,) in lines(said))
+        await until(lambda: not any(lives(int(pid)) for (pid,) in lines(said)))
 
     assert error in row(sql, bad).last_error
     assert len(lines(other)) == 4
@@ -285,7 +285,7 @@ async def test_all_of_them_at_once_beside_good_jobs(client, worker, recorder, sq
     assert sql.value("select count(*) from :schema._private_jobs where locked_by is not null") == 0
     assert [error in row(sql, job).last_error for job, (_, error) in zip(bad, BAD, strict=True)]
     assert len(lines(other)) == 20
-    assert not any(lives(int(pid)) for (pid,) in lines(said))
+    await until(lambda: not any(lives(int(pid)) for (pid,) in lines(said)))
 
 
 async def test_what_a_process_said_last_is_kept_with_how_it_ended(client, worker, recorder, sql):

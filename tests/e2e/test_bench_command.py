@@ -17,6 +17,9 @@ from tests.docs.pages import ROOT
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 
+# What depends on versions lies deeper, and is tested there on each.
+pytestmark = pytest.mark.once
+
 SPREAD = ["minimum", "average", "p50", "p95", "p99", "maximum"]
 
 

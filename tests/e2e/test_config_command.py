@@ -13,6 +13,9 @@ from tests.conftest import TestDatabase
 from tests.support.processes import READY, Program, Programs, eventually
 from tests.support.sql import Sql
 
+# What depends on versions lies deeper, and is tested there on each.
+pytestmark = pytest.mark.once
+
 CANARY = "s3cr3t-canary"
 
 HELLO = """

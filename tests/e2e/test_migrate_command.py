@@ -15,6 +15,9 @@ from tests.support.cluster import Cluster
 from tests.support.sql import Sql
 from tests.support.tools import client_program
 
+# What depends on versions lies deeper, and is tested there on each.
+pytestmark = pytest.mark.once
+
 INSTALLED = str(Path(sys.executable).parent / "graphile-worker")
 SECRET = "s3cr3t-canary"
 OURS = re.compile(r"^(PG|DATABASE_URL$|GRAPHILE_WORKER)")

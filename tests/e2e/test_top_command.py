@@ -44,9 +44,11 @@ TASKS = {
 }
 
 # Whatever a line of the overview may be; anything else is a line that was torn.
-TASK = r"\S+ +(\S+s|-) +[\d,]+|\S+ +(\S+s|-) +-"
-JOB = r" *\d+ +\S+ +\S+s +\d+/\d+ +.*"
-WORKER = r"pypool-[0-9a-f]{18} +alive +\S+s +\d+/\d+ +python.*"
+# A look may come late on a busy machine.
+AGE = r"\d\S*[smh]"
+TASK = rf"\S+ +({AGE}|-) +[\d,]+|\S+ +({AGE}|-) +-"
+JOB = rf" *\d+ +\S+ +{AGE} +\d+/\d+ +.*"
+WORKER = rf"pypool-[0-9a-f]{{18}} +alive +{AGE} +\d+/\d+ +python.*"
 LINES = [
     r"(graphile-worker top  )?shop/graphile_worker( +level 20)? +[\d:]{8} UTC  .*every [\d.]+s",
     r"[●▲✕] (HEALTHY|DEGRADED|STALLED)  .*",

@@ -13,6 +13,9 @@ from tests.support.processes import Programs
 from tests.support.sql import Sql
 from tests.support.tools import client_program
 
+# What depends on versions lies deeper, and is tested there on each.
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:

@@ -50,6 +50,7 @@ def wait_for_receipt(site: Site, order_id: int) -> None:
     eventually(lambda: site.get(path).json()["receipt_sent_at"], "the receipt is sent")
 
 
+@pytest.mark.once
 @pytest.mark.feature("F1", "F39")
 def test_orders_get_receipts_and_what_is_rolled_back_gets_none(
     example: Example, site: Site, example_sql: Sql

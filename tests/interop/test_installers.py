@@ -13,6 +13,9 @@ from tests.support.catalogue import read_catalogue, read_companion, read_ledger
 from tests.support.node import node_install, node_worker
 from tests.support.sql import Sql
 
+# What depends on versions lies deeper, and is tested there on each.
+pytestmark = pytest.mark.once
+
 ASYNC = 19
 THREADS = 19
 NODES = 12

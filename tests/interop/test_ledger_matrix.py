@@ -16,6 +16,9 @@ from tests.support.node import node_install, node_worker
 from tests.support.rust import rust_install
 from tests.support.sql import Sql
 
+# What depends on versions lies deeper, and is tested there on each.
+pytestmark = pytest.mark.once
+
 
 def by_us(database):
     with sync.Client(database.dsn, schema=database.schema) as client:

@@ -12,6 +12,9 @@ from graphile_worker import JobSpec, sync
 from tests.support.node import node_worker
 from tests.support.sql import Sql
 
+# What depends on versions lies deeper, and is tested there on each.
+pytestmark = pytest.mark.once
+
 FAILS = {
     "python": "def task(payload):\n    raise ValueError('boom')\n",
     "node": "module.exports = async () => { throw new Error('boom'); };\n",

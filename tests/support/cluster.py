@@ -33,6 +33,7 @@ class Cluster:
         self._base = Path(tempfile.mkdtemp(prefix="gwpg-", dir=MEMORY if MEMORY.exists() else None))
         self.log = self._base / "log"
         self.port = free_port()
+        self._connection: psycopg.Connection | None = None
 
     def start(self) -> "Cluster":
         identity = unprivileged()
@@ -56,10 +57,12 @@ class Cluster:
 
     def halt(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop the server and keep its data: SIGINT is fast, SIGQUIT immediate, as in a crash."""
+        self._disconnect()
         self._server.send_signal(how)
         self._server.wait(timeout=30)
 
     def stop(self) -> None:
+        self._disconnect()
         if self._server.poll() is None:
             self.halt()
         shutil.rmtree(self._base, ignore_errors=True)
@@ -81,8 +84,25 @@ class Cluster:
         self._admin(f'drop database if exists "{name}" with (force)')
 
     def _admin(self, statement: str) -> None:
-        with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            connection.execute(statement.encode())
+        try:
+            self._connect().execute(statement.encode())
+        except psycopg.OperationalError:
+            # A test has ended it, with others of the server.
+            if self._connection is None or not self._connection.broken:
+                raise
+            self._disconnect()
+            self._connect().execute(statement.encode())
+
+    def _connect(self) -> psycopg.Connection:
+        # Kept, as most tests have a database made and dropped: that takes less than to connect.
+        if self._connection is None:
+            self._connection = psycopg.connect(self.dsn(), autocommit=True)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _initdb(self, identity: dict[str, Any]) -> None:
         command = [str(self._bin / "initdb"), "-D", str(self._base / "data"), "-U", "postgres"]

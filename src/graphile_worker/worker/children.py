@@ -142,7 +142,7 @@ class _Child:
 
     @property
     def is_alive(self) -> bool:
-        return not self.ending.done() and not self._reader.at_eof()
+        return not self._group.has_ended and not self._reader.at_eof()
 
     async def ask(self, request: Message, hear: Callable[[str], object]) -> Message:
         self.count += 1
