@@ -21,7 +21,7 @@ class Container:
         wrapped_in: tuple[str, ...] = (),
         **options: Any,
     ) -> None:
-        whole = [*wrapped_in, *NAMESPACE, *command]
+        whole = [*NAMESPACE, *wrapped_in, *command]
         self.program: Program = programs.start(whole, variables or {}, **options)
         [self.process_one] = eventually(lambda: children(self.program.pid), "process 1 is there")
 

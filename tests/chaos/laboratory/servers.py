@@ -153,6 +153,7 @@ class Server(Cluster):
         return int(newest.stem, 16), Position.parse(place)
 
     def _end(self, how: signal.Signals) -> None:
+        self._disconnect()
         if not self.is_running:
             return
         self._server.send_signal(how)
