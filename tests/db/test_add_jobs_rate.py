@@ -21,6 +21,8 @@ JOBS = 100_000
 ROUNDS = 5
 
 
+@pytest.mark.alone
+@pytest.mark.once
 @pytest.mark.timeout(600)
 @pytest.mark.feature("F57")
 def test_a_hundred_thousand_jobs_are_added_at_half_the_rate_of_psql_or_better(
