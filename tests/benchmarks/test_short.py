@@ -14,6 +14,7 @@ from benchmarks.short import RECORDED, recorded, regressions, short
 
 
 @pytest.mark.feature("F297", "F301")
+@pytest.mark.alone
 @pytest.mark.once
 @pytest.mark.timeout(400)
 def test_no_ratio_is_clearly_worse_than_the_recorded_one(pytestconfig, schema, figure):
