@@ -27,6 +27,7 @@ def wait_for_receipt(site: Site, answer: httpx.Response) -> None:
 
 @pytest.mark.once
 @pytest.mark.feature("F1", "F39")
+@pytest.mark.timeout(240)
 def test_orders_get_receipts_and_what_is_rolled_back_gets_none(
     example: Example, site: Site, example_sql: Sql
 ):

@@ -21,6 +21,7 @@ SENT = "select email from orders where receipt_sent_at is not null order by id"
 
 @pytest.mark.once
 @pytest.mark.feature("F1", "F39")
+@pytest.mark.timeout(240)
 def test_orders_get_receipts_and_what_is_rolled_back_gets_none(example: Example, example_sql: Sql):
     example.type("alembic upgrade head")
     example.type("python -m shop ada")
