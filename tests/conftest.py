@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -147,11 +148,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for name, text in (each for report in reports for each in report.user_properties):
         if name == "figure":
             terminalreporter.write_line(f"measured: {text}")
-    ran = [
-        report
-        for report in terminalreporter.getreports("passed")
-        if "test_the_blocks_of_a_page_run" in report.nodeid
-    ]
-    if ran:
-        found = ", ".join(f"{count} {kind}" for kind, count in sorted(counts().items()))
-        terminalreporter.write_line(f"documentation blocks run: {found}, on {len(ran)} pages")
+    passed = (each.user_properties for each in terminalreporter.getreports("passed"))
+    pages = [Path(text) for each in passed for name, text in each if name == "page"]
+    if pages:
+        found = ", ".join(f"{count} {kind}" for kind, count in sorted(counts(pages).items()))
+        terminalreporter.write_line(f"documentation blocks run: {found}, on {len(pages)} pages")

@@ -72,11 +72,12 @@ class Row:
 
 @dataclass
 class Lock:
-    """Who holds a named queue, and by which claim."""
+    """Who holds a named queue, and by which claim; of a lost one its pool knows nothing."""
 
     locked_by: str | None = None
     locked_at: int | None = None
     claim: int = 0
+    is_lost: bool = False
 
     def free(self) -> None:
         self.locked_by = self.locked_at = None
@@ -118,6 +119,8 @@ class Model:
         self.recoveries: dict[int, Recoveries] = {}
         self._lease = lease * SECOND
         self._claims = 0
+        # By pool and job: what it has neither lost nor let go.
+        self._known: dict[tuple[str, int], Claim] = {}
 
     # What everybody may call
 
@@ -201,9 +204,9 @@ class Model:
             found.append(row)
         return found
 
-    def claim(self, pool: str, ids: Iterable[int]) -> list[Claim]:
+    def claim(self, pool: str, ids: Iterable[int], *, is_lost: bool = False) -> list[Claim]:
         self._claims += 1
-        return [self._claim(pool, self.jobs[job_id]) for job_id in ids]
+        return [self._claim(pool, self.jobs[job_id], is_lost) for job_id in ids]
 
     def finish(self, claims: list[Claim], *, again: bool = False) -> set[int]:
         # Ours: only what the pool still holds. The reference deletes whatever has that id.
@@ -346,13 +349,16 @@ class Model:
         row.max_attempts = spec.max_attempts or 25
         row.priority = spec.priority or 0
 
-    def _claim(self, pool: str, row: Row) -> Claim:
+    def _claim(self, pool: str, row: Row, is_lost: bool) -> Claim:
         row.attempts += 1
         row.locked_by, row.locked_at = pool, self.now
         if row.queue is not None:
-            self.queues[row.queue] = Lock(pool, self.now, self._claims)
+            self.queues[row.queue] = Lock(pool, self.now, self._claims, is_lost)
         is_keyed = row.key is not None
-        return Claim(self._claims, pool, row.id, row.queue, row.attempts, is_keyed)
+        claim = Claim(self._claims, pool, row.id, row.queue, row.attempts, is_keyed)
+        if not is_lost:
+            self._known[pool, row.id] = claim
+        return claim
 
     def _still_held(self, claims: list[Claim]) -> list[Row]:
         """The fence: a pool's id, so that only a pool of another name is kept out."""
@@ -363,10 +369,21 @@ class Model:
         if held or not again:
             for each in claims:
                 lock = self.queues.get(each.queue or "")
-                # Not if the pool has taken it for another job since.
-                if lock and (lock.locked_by, lock.claim) == (each.pool, each.number):
+                if lock and lock.locked_by == each.pool and self._is_last(each, lock, claims):
                     lock.free()
+        if not again:
+            for each in claims:
+                del self._known[each.pool, each.id]
         return {row.id for row in held}
+
+    def _is_last(self, claim: Claim, lock: Lock, ending: list[Claim]) -> bool:
+        """Has its pool not taken the queue for another job since, as far as it knows?"""
+        if not lock.is_lost:
+            return lock.claim == claim.number
+        # It was unlocked by force, and taken again by a fetch whose answer got lost: runs nowhere.
+        others = [each for each in self._known.values() if each not in ending]
+        later = [each for each in others if each.number > claim.number]
+        return (claim.pool, claim.queue) not in {(each.pool, each.queue) for each in later}
 
     def _free_queues_of(self, pools: Collection[str], but: Collection[str | None] = ()) -> None:
         for name, lock in self.queues.items():

@@ -299,7 +299,7 @@ class Steps(RuleBasedStateMachine):
             assert ids == [row.id for row in sorted(rows, key=lambda row: row.place)]
         else:
             assert ids == [row.id for row in wanted]
-        claims = self.model.claim(pool, ids)
+        claims = self.model.claim(pool, ids, is_lost=is_lost)
         for claim, held in zip(claims, taken, strict=True):
             held.taken_at = claim.number
             assert (held.job.attempts, held.pool_id) == (claim.attempts, pool)

@@ -387,6 +387,14 @@ def test_a_schedule_that_makes_no_sense_ends_with_2(shell, arguments, words):
     assert words in said.err
 
 
+@pytest.mark.parametrize("factor", ["nan", "inf", "-1", "long"])
+def test_a_rest_that_nobody_can_take_ends_with_2(shell, factor):
+    said = shell("jobs", "retry", "--all", "--rest", factor)
+
+    assert said.code == 2
+    assert "Invalid value for '--rest'" in said.err
+
+
 def test_stale_jobs_are_unlocked_and_running_ones_only_by_force(table, shell, sql):
     stale, running = table.in_state("stale"), table.in_state("running")
 

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,5 +38,5 @@ def wants_schema(page: Path) -> bool:
     return MIGRATED in page.read_text()
 
 
-def counts() -> Counter[str]:
-    return Counter(block.kind for page in pages() for block in blocks(page))
+def counts(pages: Iterable[Path]) -> Counter[str]:
+    return Counter(block.kind for page in pages for block in blocks(page))

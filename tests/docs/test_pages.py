@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,12 @@ def page_of(path: Path) -> Any:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("page", [page_of(each) for each in pages()])
-def test_the_blocks_of_a_page_run(page: Path, empty_database: TestDatabase, tmp_path: Path):
+def test_the_blocks_of_a_page_run(
+    page: Path,
+    empty_database: TestDatabase,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+):
     if wants_schema(page):
         with sync.Client(empty_database.dsn) as client:
             client.migrate()
@@ -51,6 +57,7 @@ def test_the_blocks_of_a_page_run(page: Path, empty_database: TestDatabase, tmp_
     )
 
     assert done.returncode == 0, done.stderr
+    record_property("page", str(page))
 
 
 def test_no_block_is_written_so_that_it_would_not_run():

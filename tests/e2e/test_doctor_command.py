@@ -178,6 +178,7 @@ def test_a_pooler_that_lends_sessions_by_transaction_is_named(programs, database
     with PgBouncer(cluster) as pgbouncer:
         through = make_conninfo(database.dsn, port=pgbouncer.port)
         done = programs.done("doctor", "--json", "-c", through)
+        elsewhere = programs.done("doctor", "--json", "-c", through, "--schema", "my jobs")
         told = programs.done(
             "doctor", "--json", "-c", through, "--no-listen", "--no-prepared-statements"
         )
@@ -185,6 +186,7 @@ def test_a_pooler_that_lends_sessions_by_transaction_is_named(programs, database
     [(id, finding)] = found(done).items()
     assert (done.code, id) == (0, "transaction-pooling")
     assert "--no-listen --no-prepared-statements" in finding["shell"]
+    assert "--schema 'my jobs'" in found(elsewhere)["transaction-pooling"]["shell"]
     assert (told.code, found(told)) == (0, {})
     assert json.loads(told.out)["facts"]["pooler"] == "lends sessions by transaction"
 

@@ -1,12 +1,27 @@
 """Arguments of commands: numbers, lengths of time and moments, as people write them."""
 
+import math
 from datetime import datetime, timedelta
+from typing import Any
 
 import click
 
 from graphile_worker.durations import read_duration
 
 AT_LEAST_1 = click.IntRange(min=1)
+
+
+class Factor(click.FloatRange):
+    """A number that can be multiplied by, and not below 0."""
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        factor: float = super().convert(value, parameter, context)
+        # These are in every range.
+        if not math.isfinite(factor):
+            self.fail(f"expected a number such as 0.5, got {value!r}.", parameter, context)
+        return factor
 
 
 class Span(click.ParamType):  # type: ignore[type-arg]  # generic in newer ones only
@@ -50,3 +65,4 @@ class When(click.ParamType):  # type: ignore[type-arg]
 
 
 SPAN, SOME_TIME, WHEN = Span(may_be_none=True), Span(may_be_none=False), When()
+FACTOR = Factor(min=0)

@@ -92,7 +92,7 @@ class _Examination:
             return self._report()
         case = Case(self._schemas, self._options, session)
         self._found += reach.read_only(case)
-        await self._look_for_pooler()
+        await self._look_for_pooler(case)
         await self._run_checks(*OF_SERVER, case=case)
         await self._examine_schema(case)
         return self._report()
@@ -109,7 +109,7 @@ class _Examination:
             )
         return session
 
-    async def _look_for_pooler(self) -> None:
+    async def _look_for_pooler(self, case: Case) -> None:
         try:
             async with (
                 asyncio.timeout(self._patience),
@@ -122,7 +122,7 @@ class _Examination:
             self._found.append(self._unfinished("a pooler", error))
             return
         self._facts["pooler"] = "lends sessions by transaction"
-        self._found += reach.transaction_pooling(self._options)
+        self._found += reach.transaction_pooling(case)
 
     async def _examine_schema(self, case: Case) -> None:
         try:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from graphile_worker.administration.doctor.case import Case, DoctorOptions, command
+from graphile_worker.administration.doctor.case import Case, command
 from graphile_worker.administration.doctor.finding import Finding, FindingId, Severity
 from graphile_worker.db.database import Connection
 from graphile_worker.db.migrate import OLDEST_SERVER
@@ -156,12 +156,12 @@ async def _session_number(connection: Connection) -> int:
     return session.backend_pid
 
 
-def transaction_pooling(options: DoctorOptions) -> list[Finding]:
+def transaction_pooling(case: Case) -> list[Finding]:
     """What does not work through it, unless workers are told not to try."""
     wrong = []
-    if options.listen:
+    if case.options.listen:
         wrong.append("LISTEN is not heard: jobs wait for the next poll, without a word in any log")
-    if options.prepared_statements:
+    if case.options.prepared_statements:
         wrong.append("prepared statements fail, unless it is PgBouncer 1.21 or newer")
     if not wrong:
         return []
@@ -173,6 +173,6 @@ def transaction_pooling(options: DoctorOptions) -> list[Finding]:
             evidence=tuple(wrong),
             advice="Let workers connect past it, straight to PostgreSQL. Or let them poll only, "
             "more often:",
-            shell="graphile-worker --no-listen --no-prepared-statements --poll-interval 500ms",
+            shell=case.command("--no-listen --no-prepared-statements --poll-interval 500ms"),
         )
     ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphile_worker.cli.arguments import AT_LEAST_1, SPAN, WHEN
+from graphile_worker.cli.arguments import AT_LEAST_1, FACTOR, SPAN, WHEN
 from graphile_worker.cli.flags import current_settings, with_flags_of
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def changes_jobs(function: Command) -> Command:
         click.option("--limit", type=AT_LEAST_1, help="At most so many, the oldest first."),
         click.option(
             "--rest",
-            type=click.FloatRange(min=0),
+            type=FACTOR,
             metavar="FACTOR",
             help="Pause so many times as long as each batch took (default: 4).",
         ),
