@@ -381,9 +381,9 @@ class Model:
         if not lock.is_lost:
             return lock.claim == claim.number
         # It was unlocked by force, and taken again by a fetch whose answer got lost: runs nowhere.
-        others = [each for each in self._known.values() if each not in ending]
-        later = [each for each in others if each.number > claim.number]
-        return (claim.pool, claim.queue) not in {(each.pool, each.queue) for each in later}
+        others = (each for each in self._known.values() if each not in ending)
+        later = {(each.pool, each.queue) for each in others if each.number > claim.number}
+        return (claim.pool, claim.queue) not in later
 
     def _free_queues_of(self, pools: Collection[str], but: Collection[str | None] = ()) -> None:
         for name, lock in self.queues.items():

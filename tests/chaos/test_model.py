@@ -23,8 +23,8 @@ from tests.chaos.model import Spec
 from tests.chaos.model_steps import TASKS, Place, Steps
 
 EXAMPLES = 150
-# Seconds: an example that fails is made smaller for up to 300.
-SHRUNK = 600
+# Seconds: 300 of them may go into making an example that fails smaller.
+TIME_TO_SHRINK = 600
 
 
 @pytest.fixture
@@ -53,13 +53,13 @@ def run(place: Place, number: int, **given: Any) -> None:
 
 
 @pytest.mark.once
-@pytest.mark.timeout(SHRUNK)
+@pytest.mark.timeout(TIME_TO_SHRINK)
 def test_the_tables_are_as_in_the_model_after_every_step(place):
     run(place, 8, max_examples=EXAMPLES, stateful_step_count=30)
 
 
 @pytest.mark.once
-@pytest.mark.timeout(SHRUNK)
+@pytest.mark.timeout(TIME_TO_SHRINK)
 def test_the_tables_are_as_in_the_model_with_another_seed_each_time(place, figure):
     number = int(os.environ.get("GW_MODEL_SEED") or random.SystemRandom().randrange(2**32))
     figure(f"model ring with GW_MODEL_SEED={number}")

@@ -8,9 +8,10 @@ from psycopg import OperationalError
 
 from graphile_worker.administration import doctor
 from graphile_worker.administration.doctor import clocks, reach
-from graphile_worker.administration.doctor.case import command, lasting, lines
+from graphile_worker.administration.doctor.case import lasting, lines
 from graphile_worker.administration.doctor.finding import FindingId, Severity
 from graphile_worker.administration.doctor.installation import installer
+from graphile_worker.administration.wording import command
 from graphile_worker.sql.cures import cure
 from graphile_worker.sql.health import Level
 from graphile_worker.sql.identifiers import Schemas

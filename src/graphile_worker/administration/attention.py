@@ -5,7 +5,6 @@ where no worker runs at all, nobody needs to hear of each task that is late.
 """
 
 import difflib
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,10 +15,10 @@ from graphile_worker.administration.pools import PAUSED, Health, Pool, living
 from graphile_worker.administration.snapshot import HeldQueue, Snapshot, TaskCount
 from graphile_worker.administration.states import State
 from graphile_worker.administration.watch import Watch
+from graphile_worker.administration.wording import command, counted
 from graphile_worker.durations import about
 from graphile_worker.sql.identifiers import Schemas
 
-DEFAULT_SCHEMA = "graphile_worker"
 OUR_LEVEL = 20
 
 # Seconds.
@@ -357,16 +356,6 @@ RULES: tuple[Callable[[Case], Found], ...] = (
 
 
 # Words
-
-
-def command(schemas: Schemas, words: str, *arguments: str) -> str:
-    """A command of ours for that schema, to be typed."""
-    given = [] if schemas.shared == DEFAULT_SCHEMA else ["--schema", schemas.shared]
-    return " ".join(["graphile-worker", words, *map(shlex.quote, [*given, *arguments])])
-
-
-def counted(count: int, word: str) -> str:
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
 def age(seconds: float | None) -> str:

@@ -18,7 +18,7 @@ class Factor(click.FloatRange):
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> float:
         factor: float = super().convert(value, parameter, context)
-        # These are in every range.
+        # No range keeps nan out, nor one without an end infinity.
         if not math.isfinite(factor):
             self.fail(f"expected a number such as 0.5, got {value!r}.", parameter, context)
         return factor

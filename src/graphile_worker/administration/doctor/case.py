@@ -1,16 +1,14 @@
 """Case: what is known about the database at hand when its checks begin."""
 
-import shlex
 from dataclasses import dataclass
 from datetime import timedelta
 
 from graphile_worker.administration.doctor.finding import Finding
+from graphile_worker.administration.wording import command
 from graphile_worker.sql.cures import cure
 from graphile_worker.sql.health import Session
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Plan
-
-DEFAULT_SCHEMA = "graphile_worker"
 
 # Lines of evidence in one finding.
 MOST_LINES = 5
@@ -46,20 +44,11 @@ class Case:
 Findings = Plan[list[Finding]]
 
 
-def command(schemas: Schemas, words: str, *arguments: str) -> str:
-    given = [] if schemas.shared == DEFAULT_SCHEMA else ["--schema", schemas.shared]
-    return " ".join(["graphile-worker", words, *map(shlex.quote, [*given, *arguments])])
-
-
 def lines(texts: list[str]) -> tuple[str, ...]:
     """The first few, and how many more there are."""
     if len(texts) <= MOST_LINES:
         return tuple(texts)
     return (*texts[:MOST_LINES], f"and {len(texts) - MOST_LINES:,} more")
-
-
-def counted(count: int, word: str) -> str:
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
 def lasting(seconds: float) -> str:

@@ -8,9 +8,10 @@ from importlib.metadata import version
 from typing import TypeVar
 
 from graphile_worker.administration.doctor import clocks, installation, jobs, reach, server
-from graphile_worker.administration.doctor.case import Case, DoctorOptions, Findings, command
+from graphile_worker.administration.doctor.case import Case, DoctorOptions, Findings
 from graphile_worker.administration.doctor.finding import Finding, FindingId, Report, Severity
 from graphile_worker.administration.doctor.installation import REGISTRY, SchemaState
+from graphile_worker.administration.wording import command
 from graphile_worker.db.database import perform_on
 from graphile_worker.db.psycopg import CannotConnect, PsycopgDatabase, implementation
 from graphile_worker.options import default_schema

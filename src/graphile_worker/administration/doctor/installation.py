@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from graphile_worker.administration.doctor.case import Case, command
+from graphile_worker.administration.doctor.case import Case
 from graphile_worker.administration.doctor.finding import Finding, FindingId, Severity
+from graphile_worker.administration.wording import command
 from graphile_worker.db.migrate import FUNCTIONS, INDEX_STEP, OLDEST_LEVEL, RELATIONS
 from graphile_worker.errors import SchemaTooOld
 from graphile_worker.sql import health, migrations

@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from graphile_worker.administration.doctor.case import Case, Findings, counted, lasting, lines
+from graphile_worker.administration.doctor.case import Case, Findings, lasting, lines
 from graphile_worker.administration.doctor.finding import Finding, FindingId, Severity
+from graphile_worker.administration.wording import counted
 from graphile_worker.sql import health
 from graphile_worker.sql.health import JobGroup, PoolRow, QueueGroup
 

@@ -3,8 +3,9 @@
 import re
 from dataclasses import dataclass
 
-from graphile_worker.administration.doctor.case import Case, command
+from graphile_worker.administration.doctor.case import Case
 from graphile_worker.administration.doctor.finding import Finding, FindingId, Severity
+from graphile_worker.administration.wording import command
 from graphile_worker.db.database import Connection
 from graphile_worker.db.migrate import OLDEST_SERVER
 from graphile_worker.sql.cures import cure

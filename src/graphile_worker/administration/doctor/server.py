@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from graphile_worker.administration.doctor.case import Case, Findings, counted, lasting, lines
+from graphile_worker.administration.doctor.case import Case, Findings, lasting, lines
 from graphile_worker.administration.doctor.finding import Finding, FindingId, Severity
+from graphile_worker.administration.wording import counted
 from graphile_worker.sql import health, storage
 from graphile_worker.sql.health import Connections, DeadRows, FreeIds, IdSequence
 from graphile_worker.sql.storage import HeldSnapshot, ServerSetting

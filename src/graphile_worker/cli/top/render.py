@@ -12,14 +12,13 @@ from graphile_worker.administration.attention import (
     Severity,
     Verdict,
     age,
-    command,
-    counted,
     verdict_of,
 )
 from graphile_worker.administration.pools import Health, Pool, living
 from graphile_worker.administration.snapshot import LockedJob, Snapshot, TaskCount
 from graphile_worker.administration.states import State
 from graphile_worker.administration.watch import Watch
+from graphile_worker.administration.wording import command, counted
 from graphile_worker.cli.top.tables import Cell, Column, table
 from graphile_worker.cli.top.text import (
     EMPTY,
