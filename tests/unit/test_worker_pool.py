@@ -548,7 +548,7 @@ async def test_the_end_of_what_was_handed_back_is_not_written(scene, tasks, task
 
 
 async def test_a_plain_function_that_ends_in_time_has_ended_well(scene, tasks):
-    it = await scene("plain", stop_after=SOON)
+    it = await scene("plain", stop_after=MANY)
 
     it.pool.stop_gracefully("bye")
     tasks.release_thread.set()
