@@ -140,13 +140,15 @@ class Behind:
 @pytest.mark.feature("F98")
 async def test_tiny_jobs_are_fetched_hundreds_at_once(client, once, figure):
     await client.add_jobs(tiny(8000))
-    hooks, sizes = Hooks(), list[int]()
+    hooks, sizes, returned = Hooks(), list[int](), list[int]()
     hooks.on(LocalQueueFetched)(lambda event: sizes.append(len(event.jobs)))
+    hooks.on(LocalQueueReturned)(lambda event: returned.append(len(event.jobs)))
 
     assert await once({"tiny": nothing}, concurrency=24, hooks=hooks) == 8000
 
     figure(f"8000 tiny jobs in {len(sizes)} fetches of up to {max(sizes)}")
-    assert sum(sizes) == 8000
+    # Some go back, to be fetched again, when the machine stands still with jobs at hand.
+    assert sum(sizes) - sum(returned) == 8000
     assert 3 * 24 < max(sizes) <= LARGEST
     # For those who ask alone there would be 333 at least.
     assert len(sizes) < 200
