@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from graphile_worker import sync
@@ -19,6 +20,10 @@ ODD_SCHEMA = "we\"i'rd $1 %s :schema ::x $gw$ ünï-çødé-Ω-名-01234567890"
 assert len(ODD_SCHEMA.encode()) == 63
 
 _numbers = itertools.count(1)
+
+# How long an example takes says nothing: the machine may stand still.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

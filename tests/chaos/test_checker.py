@@ -1053,7 +1053,7 @@ def stories(draw: Callable[..., Any]) -> Story:
 ANY = Run(strict_priority=True, max_recoveries=None)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(stories())
 def test_any_history_that_keeps_the_rules_passes(story):
     report = check(story.end(), ANY)
@@ -1061,7 +1061,7 @@ def test_any_history_that_keeps_the_rules_passes(story):
     assert report.violations == 0, "\n".join(report.lines())
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(stories(), st.data())
 def test_any_change_that_is_left_out_is_missed(story, data):
     changes = story.history.changes
@@ -1070,7 +1070,7 @@ def test_any_change_that_is_left_out_is_missed(story, data):
     assert check(story.end(), ANY).violations > 0
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(stories(), st.data())
 def test_any_claim_that_is_there_twice_is_found(story, data):
     story.live(99, priority=-9)
@@ -1082,7 +1082,7 @@ def test_any_claim_that_is_there_twice_is_found(story, data):
     assert check(story.end(), ANY).violations > 0
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(stories(), st.data())
 def test_any_job_that_another_process_completes_is_found(story, data):
     story.live(99, priority=-9)
@@ -1098,7 +1098,7 @@ def test_any_job_that_another_process_completes_is_found(story, data):
     assert check(story.end(), ANY).broken == {"I3"}
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(stories(), st.data())
 def test_any_two_owners_that_are_swapped_are_found(story, data):
     story.live(99, priority=-9)

@@ -430,7 +430,7 @@ def test_a_worker_whose_database_comes_back_in_time_gives_nothing_up(
 def test_a_worker_alone_takes_up_again_what_it_gave_up_and_no_attempt_is_counted(
     field, sql, proxy, through_proxy
 ):
-    threshold = 4.0
+    threshold = 8.0
     worker = field.start("worker", threshold, DATABASE_URL=through_proxy)
     field.add(*["linger", "heed_in_thread"] * 3)
     field.wait_until("began", worker, field.count)

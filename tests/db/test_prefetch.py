@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -464,6 +465,7 @@ async def test_an_urgent_job_overtakes_those_that_were_fetched_before_it(
 async def test_a_flag_that_is_forbidden_while_jobs_run_keeps_those_from_starting_that_wait(
     start, client, recorder, sql
 ):
+    slots = 1
     forbidden: list[str] = []
     ran: list[int] = []
 
@@ -476,12 +478,18 @@ async def test_a_flag_that_is_forbidden_while_jobs_run_keeps_those_from_starting
     await client.add_jobs(
         [JobSpec("work", {"n": n}, flags=["slow"] if n in flagged else None) for n in range(1000)]
     )
-    await start({"work": work}, forbidden_flags=lambda: list(forbidden), poll_interval=HOUR)
+    await start(
+        {"work": work},
+        concurrency=slots,
+        forbidden_flags=lambda: list(forbidden),
+        poll_interval=HOUR,
+    )
     await until(lambda: len(set(ran) - flagged) == 500)
     await until(lambda: sql.run(LOCKS) == NOTHING_LOCKED)
 
     assert flagged & set(ran[:300])
-    assert not flagged & set(ran[300:])
+    # But for what a fetch that was under way by then brings to those who wait for it.
+    assert len(flagged & set(ran[300:])) <= slots
     assert sql.run(PAYLOADS) == [(n, 0, False) for n in sorted(flagged - set(ran))]
 
 
@@ -549,7 +557,8 @@ async def test_a_stop_while_jobs_wait_behind_slow_ones_hands_them_back_before_th
 
 @pytest.mark.feature("F292", "F293", "F295")
 async def test_jobs_that_succeed_and_fail_are_all_written_by_default(client, once, sql):
-    await client.add_jobs(tiny(600))
+    # Once: the run may last until they would be due again.
+    await client.add_jobs([replace(each, max_attempts=1) for each in tiny(600)])
 
     async def some(payload: dict[str, int]) -> None:
         if payload["n"] % 3 == 0:

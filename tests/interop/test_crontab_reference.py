@@ -649,7 +649,7 @@ def minutes_of(day: date) -> Iterator[TimestampDigest]:
 
 
 @pytest.mark.once
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_every_minute_of_400_days_matches_as_with_the_reference(figure: Figure) -> None:
     days = days_to_compare()
     generator = Crontabs(SEED)

@@ -295,7 +295,7 @@ def is_owed(each: ParsedCronItem, about: KnownCrontab | None, start: datetime, t
 
 
 @pytest.mark.feature("F276", "F277")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(scenes())
 def test_exactly_what_the_definition_says_is_owed(scene):
     items, about, start = scene

@@ -369,7 +369,7 @@ DAYS_OF_2024 = [date(2024, 1, 1) + n * DAY for n in range(366)]
 @pytest.mark.once
 @pytest.mark.feature("F249")
 @in_each_zone
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(hour=st.integers(0, 23), minute=st.integers(0, 59))
 def test_a_daily_item_runs_once_on_each_day_of_the_calendar(zone, hour, minute):
     info = ZoneInfo(zone)
@@ -430,7 +430,7 @@ patterns = st.tuples(lists(0, 59), lists(0, 23), lists(1, 31), st.just("*"), lis
 
 
 @pytest.mark.once
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     text=patterns,
     change=st.sampled_from([*SPRING, *AUTUMN]),

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphile_worker.errors import JobSpecError
@@ -101,7 +101,6 @@ def test_none_is_left_to_the_database():
 
 
 @given(VALUES)
-@settings(deadline=None)
 def test_every_json_value_comes_back_as_it_was(value):
     text = encode([value])
 
@@ -110,7 +109,6 @@ def test_every_json_value_comes_back_as_it_was(value):
 
 
 @given(st.text(st.characters(codec=None)) | st.text("\\u0\x00a"))
-@settings(deadline=None)
 def test_text_is_refused_exactly_when_it_holds_nul_or_a_lone_surrogate(text):
     cannot_be = "\x00" in text or any("\ud800" <= letter <= "\udfff" for letter in text)
 

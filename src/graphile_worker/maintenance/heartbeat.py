@@ -39,7 +39,8 @@ LOOK_EVERY = 30.0
 # it would count as left behind.
 RENEW_EVERY = 60.0
 
-# Seconds that an answer may take: a third of the lease, but in these limits.
+# Seconds that an answer may take: a third of the lease, but in these limits; the longest before
+# there is one.
 SHORTEST_ANSWER = 1.0
 LONGEST_ANSWER = 10.0
 
@@ -85,10 +86,8 @@ class Heartbeat:
         self._threshold = threshold
         self._every = min(every or LONGEST_EVERY, LONGEST_EVERY).total_seconds()
         self._details = details
+        # Nobody has to be heard in time before the first sign of life, which may have to connect.
         self._answer_within = LONGEST_ANSWER
-        if threshold is not None:
-            third = threshold.total_seconds() / 3
-            self._answer_within = max(SHORTEST_ANSWER, min(LONGEST_ANSWER, third))
         self._has_rust = False
         self._looked_at = 0.0
         self._told_rust_at = 0.0
@@ -107,6 +106,9 @@ class Heartbeat:
         """Before the first job is taken; raises if the database is out of reach."""
         await self._look()
         await self._tell_rust()
+        if self._threshold is not None:
+            third = self._threshold.total_seconds() / 3
+            self._answer_within = max(SHORTEST_ANSWER, min(LONGEST_ANSWER, third))
 
     async def run(self) -> None:
         while True:
