@@ -897,6 +897,26 @@ def test_a_worker_whose_loop_is_blocked_is_not_alive(programs, sql):
     assert worker.stop() == 0
 
 
+IMPATIENT = """
+    from graphile_worker.cli.main import main
+    from graphile_worker.maintenance import heartbeat
+
+    # Ten seconds: too long to wait for in a test.
+    heartbeat.LONGEST_ANSWER = 0.0
+
+    main()
+"""
+
+
+def test_a_database_that_does_not_answer_at_the_start_is_one_line(programs):
+    programs.write("tasks/hello.py", HELLO)
+    worker = programs.python(IMPATIENT)
+
+    assert worker.end() == 1
+    assert "graphile-worker: no answer within 0 s" in worker.err
+    assert "Traceback" not in worker.err
+
+
 def test_a_port_that_is_taken_is_one_line(greeting):
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]

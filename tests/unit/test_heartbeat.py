@@ -390,7 +390,7 @@ async def test_a_database_without_an_answer_is_given_up(monkeypatch):
     it = Scene()
     it.database.answering.clear()
 
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.01 s"):
         await it.heartbeat.register()
 
 

@@ -73,7 +73,7 @@ def main() -> None:
     leave_process_one()
     try:
         command(prog_name="graphile-worker")
-    except (GraphileWorkerError, psycopg.Error) as error:
+    except (GraphileWorkerError, psycopg.Error, TimeoutError) as error:
         say(error)
         sys.exit(getattr(error, "exit_code", 1))
     finally:

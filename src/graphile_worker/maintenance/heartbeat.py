@@ -273,5 +273,9 @@ class Heartbeat:
         return {self._lease.pool_id} | self._older
 
     async def _ask(self, query: Query[T]) -> T:
-        async with asyncio.timeout(self._answer_within):
-            return await self._db.run(query)
+        try:
+            async with asyncio.timeout(self._answer_within):
+                return await self._db.run(query)
+        except TimeoutError as error:
+            # By itself it has no words.
+            raise TimeoutError(f"no answer within {self._answer_within:g} s") from error
