@@ -68,8 +68,7 @@ def test_a_worker_whose_backends_are_terminated_goes_on(field, sql, figure):
 
     field.wait_for_all(worker)
     figure(f"backends terminated 10 times: first job after {max(seconds):.2f} s at most")
-    # But for one: the machine may stand still.
-    assert sorted(seconds)[-2] < SOON
+    assert max(seconds) < SOON
     field.check_alive(worker)
 
 
@@ -88,8 +87,7 @@ def test_a_worker_outlives_a_server_that_crashes(own_field, own_cluster, figure)
 
     own_field.wait_for_all(worker)
     figure(f"server crashed 3 times: first job {max(seconds):.2f} s after its return at most")
-    # But for one: the machine may stand still.
-    assert sorted(seconds)[-2] < SOON
+    assert max(seconds) < SOON
     own_field.check_alive(worker)
 
 
