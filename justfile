@@ -14,7 +14,7 @@ install:
     uv pip install --no-deps -e .
 
 # What most changes need, in a few minutes: style, unit tests, database, and pages that may be stale
-check: check-style (test "tests/unit" "tests/db" "tests/docs/test_reference_pages.py" "tests/docs/test_features_page.py" "tests/docs/test_diagrams.py")
+check: check-style (test "tests/unit" "tests/db" "tests/rules/test_reference_pages.py" "tests/rules/test_features_page.py" "tests/rules/test_diagrams.py")
 
 # Format, lint, layers, types, spelling
 check-style:
@@ -48,13 +48,13 @@ test-lowest *args="tests/unit tests/db tests/integrations":
     tools/lowest .venv-lowest
     .venv-lowest/bin/pytest {{ args }}
 
-# What takes too long for every check: more rounds, larger payloads
-test-long *args:
-    .venv/bin/pytest --long -m long {{ args }}
+# Tests at their nightly sizes: just test-nightly tests/chaos -k model
+test-nightly *args:
+    .venv/bin/pytest --tier nightly {{ args }}
 
 # Random faults on real workers, judged: just chaos long --seed 7 --report FILE
 chaos *args:
-    .venv/bin/python -m tests.chaos.laboratory {{ args }}
+    .venv/bin/python -m tests.laboratory {{ args }}
 
 # Measure: just bench throughput --only ours,node; beside PgQueuer and Procrastinate too after benchmarks/setup
 bench *args:

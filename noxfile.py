@@ -15,9 +15,9 @@ SERVERS = [14, 15, 16, 17, 18]
 @nox.parametrize("pg", SERVERS)
 @nox.parametrize("python", PYTHONS)
 def tests(session: nox.Session, python: str, pg: int) -> None:
-    """All tests but `alone` on one Python and one PostgreSQL; further arguments go to pytest."""
+    """All tests but `serial` on one Python and one PostgreSQL; further arguments go to pytest."""
     folder = _environment(session, python)
-    beside = ("-n", "2", "-m", "not alone")
+    beside = ("-n", "2", "-m", "not serial")
     session.run(f"{folder}/bin/pytest", *beside, "--pg", str(pg), *session.posargs)
 
 

@@ -9,9 +9,10 @@ import hypothesis
 import pytest
 
 from graphile_worker import sync
-from tests.docs.pages import counts
+from tests.support import tiers
 from tests.support.cluster import Cluster
 from tests.support.node import node_install
+from tests.support.pages import counts
 from tests.support.sql import Sql
 
 # Everything that could be taken for something else: quotes, a placeholder, a percent sign, colons,
@@ -21,30 +22,35 @@ assert len(ODD_SCHEMA.encode()) == 63
 
 _numbers = itertools.count(1)
 
-# How long an example takes says nothing: the machine may stand still.
-hypothesis.settings.register_profile("patient", deadline=None)
-hypothesis.settings.load_profile("patient")
+# The time of one example shows nothing, as the machine may be busy.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pg", type=int, default=18, help="PostgreSQL major version, 12 to 18")
     parser.addoption("--gw-schema", default="graphile_worker", help="worker schema, or odd")
-    parser.addoption("--long", action="store_true", help="also run what is marked long")
+    parser.addoption("--tier", choices=("gate", "nightly"), default="gate", help="sizes of tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tiers.select(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # Those that may take longest first, so that nobody waits for the last one alone.
-    items.sort(key=_patience, reverse=True)
-    if config.getoption("--long"):
+    # The tests with the longest time limits come first, so that none of them runs alone at the end.
+    items.sort(key=_time_limit, reverse=True)
+    if tiers.is_nightly():
         return
-    for item in items:
-        if item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.skip(reason="runs by command: --long"))
+    later = [item for item in items if item.get_closest_marker("nightly")]
+    config.hook.pytest_deselected(items=later)
+    items[:] = [item for item in items if not item.get_closest_marker("nightly")]
 
 
-def _patience(item: pytest.Item) -> tuple[bool, float]:
+def _time_limit(item: pytest.Item) -> tuple[bool, float]:
     timeout = item.get_closest_marker("timeout")
-    return item.get_closest_marker("once") is not None, timeout.args[0] if timeout else 0.0
+    limit = timeout.args[0] if timeout else 0.0
+    return item.get_closest_marker("single_version") is not None, limit
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ def field(database, programs, sql) -> Iterator[Field]:
 
 SCALED = pytest.param(3.0, 12.0, id="scaled", marks=pytest.mark.timeout(120))
 IN_FULL = pytest.param(
-    None, 120.0, id="in full", marks=[pytest.mark.long, pytest.mark.timeout(300)]
+    None, 120.0, id="in full", marks=[pytest.mark.nightly, pytest.mark.timeout(300)]
 )
 
 # The line that it must be seen at.
@@ -229,7 +229,7 @@ PLACES = {
 }
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F217", "F220", "F221")
 @pytest.mark.parametrize(("threshold", "seconds"), [SCALED, IN_FULL])
 @pytest.mark.parametrize("task", ["sleep_on_loop", "compute_on_loop"])
@@ -270,7 +270,8 @@ def test_a_worker_whose_loop_a_task_blocks_is_not_taken_for_dead_and_names_the_t
 @pytest.mark.feature("F217", "F220", "F221")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    "task", ["keep_gil_on_loop", pytest.param("keep_gil_in_thread", marks=pytest.mark.once)]
+    "task",
+    ["keep_gil_on_loop", pytest.param("keep_gil_in_thread", marks=pytest.mark.single_version)],
 )
 def test_a_worker_that_one_call_stops_as_a_whole_loses_its_job_and_lives(field, sql, task):
     threshold = 3.0
@@ -301,7 +302,7 @@ def proxy(cluster) -> Iterator[Proxy]:
         yield proxy
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F220", "F221")
 @pytest.mark.timeout(120)
 def test_a_worker_whose_loop_is_blocked_while_its_database_is_away_lives(field, database, proxy):
@@ -335,7 +336,7 @@ def test_a_worker_whose_loop_is_blocked_while_its_database_is_away_lives(field, 
 # In a thread
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F220")
 @pytest.mark.timeout(120)
 def test_a_plain_function_that_stands_still_is_named_once_and_those_that_go_on_are_not(field):

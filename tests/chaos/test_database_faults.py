@@ -91,7 +91,7 @@ def test_a_worker_outlives_a_server_that_crashes(own_field, own_cluster, figure)
     own_field.check_alive(worker)
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_a_worker_waits_for_a_server_that_is_away_for_long(own_field, own_cluster, figure):
     worker = own_field.start("-j", "2")
@@ -118,7 +118,7 @@ def proxy(cluster) -> Iterator[Proxy]:
         yield proxy
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_a_network_that_stood_still_is_no_reason_to_end(field, database, proxy, figure):
     worker = field.start("-j", "5", DATABASE_URL=through(proxy.port, database))
@@ -137,7 +137,7 @@ def test_a_network_that_stood_still_is_no_reason_to_end(field, database, proxy, 
     field.check_alive(worker)
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_connections_whose_other_end_vanished_are_given_up(field, database, proxy, figure):
     worker = field.start("-j", "5", DATABASE_URL=through(proxy.port, database))
@@ -250,7 +250,7 @@ where datname = current_database()
 """
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_a_statement_that_is_given_up_keeps_no_session_of_the_server(field, sql):
     worker = field.start("-j", "1")

@@ -188,8 +188,8 @@ def shown(seconds: Iterable[float]) -> str:
     return ", ".join(f"{each:.1f}" for each in sorted(seconds)) + " s"
 
 
-@pytest.mark.patient
-@pytest.mark.once
+@pytest.mark.slow_io
+@pytest.mark.single_version
 @pytest.mark.feature("F217", "F219", "F221", "F224")
 @pytest.mark.timeout(240)
 def test_the_jobs_of_four_workers_killed_at_once_can_be_taken_within_45_seconds(field, sql, figure):
@@ -206,7 +206,7 @@ def test_the_jobs_of_four_workers_killed_at_once_can_be_taken_within_45_seconds(
     check_they_run(field, 20)
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F217")
 @pytest.mark.timeout(120)
 def test_with_a_threshold_of_two_seconds_they_can_be_taken_within_four(field, sql, figure):
@@ -222,7 +222,7 @@ def test_with_a_threshold_of_two_seconds_they_can_be_taken_within_four(field, sq
     check_they_run(field, 20, *TIGHT)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.feature("F217")
 @pytest.mark.timeout(600)
 def test_the_jobs_of_twenty_workers_killed_in_four_groups_can_be_taken_within_45_seconds(
@@ -248,7 +248,7 @@ def test_the_jobs_of_twenty_workers_killed_in_four_groups_can_be_taken_within_45
     check_they_run(field, 80)
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F219")
 @pytest.mark.timeout(120)
 def test_nobody_takes_the_jobs_of_a_dead_worker_that_recovery_was_switched_off_for(field, sql):
@@ -267,7 +267,7 @@ def test_nobody_takes_the_jobs_of_a_dead_worker_that_recovery_was_switched_off_f
     assert sql.run(available) == [(1,)]
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F223", "F224")
 @pytest.mark.timeout(120)
 def test_five_hundred_jobs_of_one_attempt_all_run_though_whoever_fetched_them_died(field, sql):
@@ -314,7 +314,7 @@ def test_a_started_job_keeps_its_attempt_spent_and_one_that_was_only_fetched_get
     assert sweeper.err.count(f"{whose} fetched, not started (recoveries while it ran: 0)") == 4
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F223")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_of_a_worker_killed_while_it_stops_all_jobs_are_handed_back_or_recovered
     check_they_run(field, 6, *SHORT)
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F221")
 @pytest.mark.timeout(120)
 def test_what_a_killed_sweeper_had_begun_the_next_one_does_once(field, sql):

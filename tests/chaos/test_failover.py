@@ -9,12 +9,12 @@ import pytest
 
 from graphile_worker import Client, sync
 from tests.chaos.field import SOON, Adder, Field, field_on, ran
-from tests.chaos.laboratory.servers import Pair, Server
 from tests.conftest import TestDatabase
+from tests.laboratory.servers import Pair, Server
 from tests.support.processes import Program, eventually
 from tests.support.proxy import Proxy
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.single_version, pytest.mark.timeout(120)]
 
 
 @pytest.fixture

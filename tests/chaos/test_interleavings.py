@@ -14,8 +14,9 @@ from tests.chaos.interleavings.actions import BY_HAND, STATEMENTS, Action, Answe
 from tests.chaos.interleavings.ring import PAIRS, Found, Ring
 from tests.chaos.interleavings.rules import Actor
 from tests.chaos.interleavings.scenes import SCENES, A, B
+from tests.support import tiers
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.single_version
 
 
 # Rules that these do not keep yet.
@@ -39,11 +40,10 @@ KNOWN: dict[tuple[str, str], set[str]] = {
 
 
 @pytest.fixture(scope="module")
-def ring(cluster, schema, template, pytestconfig) -> Iterator[Ring]:
-    """All of it on one database; with --long in all orders of beginnings as well."""
+def ring(cluster, schema, template) -> Iterator[Ring]:
+    """All of it on one database; nightly in all orders of beginnings as well."""
     cluster.create_database("interleavings", template)
-    in_full = pytestconfig.getoption("--long")
-    ring = Ring(cluster.dsn("interleavings"), schema, in_full=in_full)
+    ring = Ring(cluster.dsn("interleavings"), schema, in_full=tiers.is_nightly())
     yield ring
     ring.close()
     cluster.drop_database("interleavings")

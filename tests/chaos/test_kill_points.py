@@ -287,7 +287,7 @@ def test_every_failpoint_has_a_scene():
     assert len(CELLS) == 64
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(400)
 def test_wherever_a_worker_dies_another_does_the_rest(cluster, schema, template, tmp_path, figure):
     def failure_of(cell: Cell) -> str | None:
@@ -305,7 +305,7 @@ def test_wherever_a_worker_dies_another_does_the_rest(cluster, schema, template,
     assert not failures, "\n\n".join(failures)
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("is_batched", [False, True], ids=["one by one", "batched"])
 @pytest.mark.parametrize("is_queued", [False, True], ids=["no queue", "queue"])

@@ -52,13 +52,13 @@ def run(place: Place, number: int, **given: Any) -> None:
     run_state_machine_as_test(make, settings=chosen)
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(TIME_TO_SHRINK)
 def test_the_tables_are_as_in_the_model_after_every_step(place):
     run(place, 8, max_examples=EXAMPLES, stateful_step_count=30)
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(TIME_TO_SHRINK)
 def test_the_tables_are_as_in_the_model_with_another_seed_each_time(place, figure):
     number = int(os.environ.get("GW_MODEL_SEED") or random.SystemRandom().randrange(2**32))
@@ -82,7 +82,7 @@ def test_a_queue_that_a_lost_fetch_took_again_is_freed_with_the_job_from_before(
     steps.teardown()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_the_tables_are_as_in_the_model_in_many_long_examples(place, figure):
     number = int(os.environ.get("GW_MODEL_SEED") or random.SystemRandom().randrange(2**32))
@@ -180,7 +180,7 @@ def _forget_rendered() -> None:
     statements.render_bytes.cache_clear()
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_one_statement_is_noticed(place, mistake):
@@ -188,7 +188,7 @@ def test_a_mistake_in_one_statement_is_noticed(place, mistake):
         notice(place)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mistake", RARE_MISTAKES)
 def test_a_mistake_that_shows_rarely_is_noticed(place, mistake):

@@ -61,7 +61,7 @@ def deaf_listener(database: TestDatabase) -> Iterator[None]:
         session.rollback()
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_while_no_notification_can_be_sent_jobs_are_found_by_looking(small_queue, figure):
     field = small_queue
@@ -95,7 +95,7 @@ def can_add(field: Field) -> bool:
     return True
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 def test_a_worker_that_listens_never_keeps_the_queue_from_being_emptied(small_queue):
     field = small_queue
     worker = field.start()
@@ -112,7 +112,7 @@ def test_a_worker_that_listens_never_keeps_the_queue_from_being_emptied(small_qu
     field.check_alive(worker)
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_a_flood_of_notifications_by_anybody_makes_few_fetches_and_delays_no_job(
     pytestconfig, schema, tmp_path, figure

@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 from graphile_worker.sql.workers import recover_jobs, register_pool
-from tests.chaos.laboratory.audit import install_audit, read_audit
-from tests.chaos.laboratory.checker import check
+from tests.laboratory.audit import install_audit, read_audit
+from tests.laboratory.checker import check
 from tests.support.pools import pool_on
 
 

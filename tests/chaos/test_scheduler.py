@@ -45,13 +45,13 @@ def wrong_with(seeds: Iterable[int]) -> dict[int, list[str]]:
     return {seed: problems for seed, problems in played if problems}
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(300)
 def test_every_claim_ends_once_and_every_stop_in_time():
     assert wrong_with(range(SEEDS)) == {}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_every_claim_ends_once_with_seeds_that_nobody_has_seen(figure):
     first = random.SystemRandom().randrange(SEEDS, 2**31)
@@ -159,7 +159,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_part_that_is_broken_is_noticed(what, monkeypatch):

@@ -18,12 +18,12 @@ import psycopg
 import pytest
 
 from tests.chaos.field import SOON, Adder, Field, field_on, ran
-from tests.chaos.laboratory.servers import Primary, Server
+from tests.laboratory.servers import Primary, Server
 from tests.support.cluster import unprivileged
 from tests.support.processes import eventually
 from tests.support.tools import client_program
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.single_version, pytest.mark.timeout(120)]
 
 # Questions in a second that a worker may put to a server that refuses them all.
 GENTLE = 10

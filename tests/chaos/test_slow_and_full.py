@@ -52,7 +52,7 @@ def field(database, tmp_path) -> Iterator[Field]:
 # Slow
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_a_worker_whose_answers_take_five_seconds_has_one_fetch_under_way_and_is_heard(
     pytestconfig, schema, tmp_path, figure
@@ -136,7 +136,7 @@ def far_database(database: Any, proxy: Proxy, *, options: str = "", **more: Any)
 # A thin line
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_a_worker_behind_a_thin_line_holds_no_more_than_it_can_run(field, database, proxy, figure):
     worker = field.start("-j", "10", DATABASE_URL=through(proxy.port, database))
@@ -172,7 +172,7 @@ def memory(worker: Program) -> float:
     return int(found[1]) / 1024
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 async def test_jobs_too_large_for_the_line_are_fetched_in_smaller_parts(
     database, proxy, monkeypatch
 ):
@@ -200,7 +200,7 @@ async def test_jobs_too_large_for_the_line_are_fetched_in_smaller_parts(
 # Full
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_a_worker_that_gets_no_connection_waits_for_one(pytestconfig, schema, tmp_path, figure):
     cluster = Cluster(pytestconfig.getoption("--pg"), ["max_connections=20"])
@@ -265,7 +265,7 @@ class Others:
 # Read-only
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_a_worker_waits_until_its_database_can_be_written_to(
     pytestconfig, schema, tmp_path, figure

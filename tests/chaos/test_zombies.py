@@ -268,7 +268,7 @@ def through_proxy(proxy, database) -> str:
 # Stopped as a whole
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F217", "F220", "F221")
 @pytest.mark.timeout(120)
 def test_a_worker_that_was_stopped_for_three_thresholds_can_write_nothing_and_goes_on_as_new(
@@ -321,7 +321,7 @@ def test_a_worker_that_was_stopped_for_three_thresholds_can_write_nothing_and_go
 # Cut off from the database
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F217", "F220", "F221")
 @pytest.mark.timeout(120)
 def test_a_worker_without_its_database_gives_its_jobs_up_before_another_one_runs_them(
@@ -365,7 +365,7 @@ def test_a_worker_without_its_database_gives_its_jobs_up_before_another_one_runs
     field.check_goes_on(zombie)
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F217", "F220", "F221")
 @pytest.mark.timeout(120)
 def test_an_end_that_comes_after_another_worker_has_done_the_job_is_not_called_a_success(
@@ -424,7 +424,7 @@ def test_a_worker_whose_database_comes_back_in_time_gives_nothing_up(
     assert worker.stop() == 0
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F220")
 @pytest.mark.timeout(120)
 def test_a_worker_alone_takes_up_again_what_it_gave_up_and_no_attempt_is_counted(

@@ -1,6 +1,6 @@
 """Arguments and payloads at and beyond their limits: stored as they are, or refused with a reason.
 
-The cases are in tests/data. What JSON cannot hold is named there and built by `BUILDERS` here.
+The cases are in tests/support/data. What JSON cannot hold is named there and built by `BUILDERS`.
 """
 
 import json
@@ -24,7 +24,7 @@ from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.sql import Sql
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[1] / "support" / "data"
 
 Case = dict[str, Any]
 Call = Callable[..., Awaitable[Any]]
@@ -110,7 +110,7 @@ def build(value: Any) -> Any:
 def parameters(cases: list[Case], **wanted: bool) -> list[Any]:
     """The cases that have (or have not) these entries, as parameters of a test."""
     chosen = [case for case in cases if all((key in case) == has for key, has in wanted.items())]
-    long = [pytest.mark.long, pytest.mark.timeout(600)]
+    long = [pytest.mark.nightly, pytest.mark.timeout(600)]
     return [
         pytest.param(case, id=case["name"], marks=long if "long" in case else []) for case in chosen
     ]

@@ -297,7 +297,7 @@ def test_a_fetch_that_is_not_over_hides_nothing_behind_an_obstacle(
     assert (first, second) == ([0], [1])
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F5", "F95")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("limit", [1, 10])
@@ -437,7 +437,7 @@ def explained_again(
     return plan
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 async def test_a_plan_that_was_made_for_an_empty_table_is_not_kept(
     database, sql, fill, monkeypatch
 ):
@@ -463,7 +463,7 @@ async def test_a_plan_that_was_made_for_an_empty_table_is_not_kept(
     assert min(others) < max(first / 4, psycopg_module.SLOW)
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 def test_taking_one_of_ten_thousand_queues_writes_less_than_a_kilobyte(
     indexed_pool, sql, fill, figure
 ):

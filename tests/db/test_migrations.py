@@ -424,7 +424,7 @@ def test_a_ledger_that_stands_below_18_is_refused(database, sql, monkeypatch, le
     assert read_ledger(database.dsn, database.schema)[-1][0] == level
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F24")
 def test_a_ledger_below_18_has_ten_seconds_to_move(database, sql):
     set_level(sql, 17)

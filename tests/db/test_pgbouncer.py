@@ -17,7 +17,7 @@ from graphile_worker.events import HeartbeatFailed, ListenStarted
 from tests.conftest import TestDatabase
 from tests.support.pgbouncer import PgBouncer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.single_version
 
 
 def through(pooler: PgBouncer, database: TestDatabase) -> str:

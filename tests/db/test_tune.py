@@ -272,7 +272,7 @@ async def test_sessions_of_other_databases_are_not_in_the_way(client, cluster, a
     assert not any("elsewhere" in each.name for each in found.held)
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 def test_a_prepared_transaction_is_named(pytestconfig, at_once):
     server = Cluster(pytestconfig.getoption("--pg"), ["max_prepared_transactions=1"]).start()
     try:

@@ -13,12 +13,12 @@ from psycopg.conninfo import make_conninfo
 
 from graphile_worker.cli.commands.bench import bench
 from tests.conftest import TestDatabase
-from tests.docs.pages import ROOT
+from tests.support.pages import ROOT
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 
 # What depends on versions lies deeper, and is tested there on each.
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.single_version
 
 SPREAD = ["minimum", "average", "p50", "p95", "p99", "maximum"]
 

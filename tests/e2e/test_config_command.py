@@ -14,7 +14,7 @@ from tests.support.processes import READY, Program, Programs, eventually
 from tests.support.sql import Sql
 
 # What depends on versions lies deeper, and is tested there on each.
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.single_version
 
 CANARY = "s3cr3t-canary"
 

@@ -106,9 +106,9 @@ def cases(cluster: Cluster, schema: str, template: str, tmp_path: Path) -> Itera
         yield [made("ahead", "+1d"), made("behind", "-1h"), made("stepping", "+0")]
 
 
-@pytest.mark.patient
+@pytest.mark.slow_io
 @pytest.mark.feature("F274")
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(300)
 def test_a_clock_ahead_behind_or_stepping_back_makes_no_tick_early_double_or_missing(cases, figure):
     ahead, behind, stepping = cases

@@ -12,7 +12,7 @@ from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 
 # What depends on versions lies deeper, and is tested there on each.
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.single_version
 
 # A zone of which no system need know anything.
 FAR = {"TZ": "FAR-5:30"}

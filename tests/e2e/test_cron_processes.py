@@ -170,9 +170,9 @@ def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
         yield programs
 
 
-@pytest.mark.patient
+@pytest.mark.slow_io
 @pytest.mark.feature("F274")
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(400)
 def test_processes_of_two_languages_killed_at_random_add_each_tick_exactly_once(
     database, programs, sql, figure

@@ -16,7 +16,7 @@ from tests.support.sql import Sql
 from tests.support.tools import client_program
 
 # What depends on versions lies deeper, and is tested there on each.
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.single_version
 
 INSTALLED = str(Path(sys.executable).parent / "graphile-worker")
 SECRET = "s3cr3t-canary"

@@ -13,7 +13,7 @@ from tests.support.wheel import environment_with_wheel
 
 PROJECTS = Path(__file__).parent / "projects"
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.single_version, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from tests.support.sql import Sql
 from tests.support.tools import client_program
 
 # What depends on versions lies deeper, and is tested there on each.
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.single_version
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.conftest import TestDatabase
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 
-pytestmark = [pytest.mark.feature("F197"), pytest.mark.once]
+pytestmark = [pytest.mark.feature("F197"), pytest.mark.single_version]
 
 WAITING = "waiting for the next change of a file"
 
@@ -149,7 +149,7 @@ def bench(tmp_path: Path, database: TestDatabase, sql: Sql) -> Iterator[Bench]:
         yield Bench(programs, sql)
 
 
-@pytest.mark.alone
+@pytest.mark.serial
 @pytest.mark.timeout(300)
 def test_twenty_edits_under_load_lose_no_job_and_run_within_three_seconds(bench):
     bench.edit(0)

@@ -15,7 +15,7 @@ from tests.support.sql import Sql
 
 Row = dict[str, Any]
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.single_version
 
 MODES = ("replace", "preserve_run_at", "unsafe_dedupe")
 OLD_TIME = datetime(2035, 1, 1, tzinfo=UTC)

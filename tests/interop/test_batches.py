@@ -86,7 +86,7 @@ async def test_what_one_leaves_of_a_batch_the_other_ends(languages, sql, order):
 
 
 @pytest.mark.feature("F61")
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(180)
 async def test_every_item_that_producers_gather_beside_a_worker_is_handled_once(
     database, sql, figure

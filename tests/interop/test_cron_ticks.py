@@ -173,7 +173,7 @@ def behind(either_database) -> Iterator[Sql]:
 
 
 @pytest.mark.feature("F274")
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(400)
 async def test_of_2000_ticks_over_25_schedulers_each_happens_once(database, sql, figure):
     dsn, schema = database.dsn, database.schema

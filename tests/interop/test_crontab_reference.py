@@ -433,7 +433,7 @@ def names_of(case: Case) -> set[str]:
 
 
 @pytest.mark.feature("F255", "F257", "F268")
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(180)
 def test_generated_crontabs_are_read_as_the_reference_reads_them(figure: Figure) -> None:
     generator = Crontabs(SEED)
@@ -648,7 +648,7 @@ def minutes_of(day: date) -> Iterator[TimestampDigest]:
     return (TimestampDigest.of(start + timedelta(minutes=n)) for n in range(24 * 60))
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(400)
 def test_every_minute_of_400_days_matches_as_with_the_reference(figure: Figure) -> None:
     days = days_to_compare()

@@ -146,7 +146,7 @@ def both(database, sql, tmp_path) -> Both:
 
 
 @pytest.mark.feature("F121")
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(240)
 def test_an_executable_sees_the_same_under_the_reference_byte_for_byte(both, sql, figure):
     for payload in PAYLOADS:
@@ -170,7 +170,7 @@ def test_an_executable_sees_the_same_under_the_reference_byte_for_byte(both, sql
 
 
 @pytest.mark.feature("F121")
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_an_integer_that_the_reference_rounds_keeps_its_digits(both):
     job = both.add("[9007199254740993]")

@@ -14,14 +14,14 @@ from tests.support.node import node_install, node_worker
 from tests.support.sql import Sql
 
 # What depends on versions lies deeper, and is tested there on each.
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.single_version
 
 ASYNC = 19
 THREADS = 19
 NODES = 12
 ALL = ASYNC + THREADS + NODES
 
-ROUNDS = [*range(3), *(pytest.param(n, marks=pytest.mark.long) for n in range(3, 20))]
+ROUNDS = [*range(3), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(3, 20))]
 
 
 @pytest.mark.timeout(120)

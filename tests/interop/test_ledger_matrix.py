@@ -17,7 +17,7 @@ from tests.support.rust import rust_install
 from tests.support.sql import Sql
 
 # What depends on versions lies deeper, and is tested there on each.
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.single_version
 
 
 def by_us(database):

@@ -161,7 +161,7 @@ def check(sql: Sql, count: int) -> dict[str, int]:
 
 
 @pytest.mark.feature("F5", "F92", "F95")
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(300)
 def test_two_python_and_two_node_workers_run_every_job_once_and_every_queue_in_turn(
     either_database, watched, figure
@@ -181,7 +181,7 @@ def test_two_python_and_two_node_workers_run_every_job_once_and_every_queue_in_t
     figure(f"mixed fleet: 20,000 jobs in {seconds:.0f} s, finished by {done}, overlaps 0")
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_the_same_holds_beside_node_workers_as_they_come(either_database, watched, figure):
     with fleet(either_database, "defaults") as workers:

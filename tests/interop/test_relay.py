@@ -13,7 +13,7 @@ from tests.support.node import node_worker
 from tests.support.sql import Sql
 
 # What depends on versions lies deeper, and is tested there on each.
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.single_version
 
 FAILS = {
     "python": "def task(payload):\n    raise ValueError('boom')\n",

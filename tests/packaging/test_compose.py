@@ -24,7 +24,7 @@ def services() -> dict:
     return found
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 def test_it_is_right_by_the_schema_of_compose_files():
     check_compose_file(ROOT / "compose.yaml")
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.wheel import ROOT, build, checkout
 
-pytestmark = [pytest.mark.once, pytest.mark.feature("F9")]
+pytestmark = [pytest.mark.single_version, pytest.mark.feature("F9")]
 
 
 @pytest.fixture(scope="module")

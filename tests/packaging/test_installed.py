@@ -7,7 +7,7 @@ import pytest
 from tests.packaging.closure import declared, installed
 from tests.support.wheel import clean_environment, interpreter, run
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(180), pytest.mark.feature("F9")]
+pytestmark = [pytest.mark.single_version, pytest.mark.timeout(180), pytest.mark.feature("F9")]
 
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 

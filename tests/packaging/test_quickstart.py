@@ -95,7 +95,7 @@ class Terminal:
         return self.shell.end()
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(180)
 @pytest.mark.feature("F9", "F203")
 def test_the_quickstart_leads_from_nothing_to_a_job_within_a_minute(

@@ -366,7 +366,7 @@ def of_year(zone: str, minute: int) -> Iterator[datetime]:
 DAYS_OF_2024 = [date(2024, 1, 1) + n * DAY for n in range(366)]
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.feature("F249")
 @in_each_zone
 @settings(max_examples=6)
@@ -429,7 +429,7 @@ patterns = st.tuples(lists(0, 59), lists(0, 23), lists(1, 31), st.just("*"), lis
 )
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @settings(max_examples=30)
 @given(
     text=patterns,
@@ -517,7 +517,7 @@ def test_a_function_of_a_zone_is_asked_by_its_clocks():
     ]
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 def test_a_function_that_never_says_yes_is_not_asked_for_ever():
     asked = 0
 

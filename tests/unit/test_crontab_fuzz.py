@@ -152,8 +152,8 @@ def check_item(item: ParsedCronItem) -> None:
 @pytest.mark.parametrize(
     "seconds",
     [
-        pytest.param(60, marks=[pytest.mark.once, pytest.mark.timeout(120)]),
-        pytest.param(600, marks=[pytest.mark.long, pytest.mark.timeout(700)]),
+        pytest.param(60, marks=[pytest.mark.single_version, pytest.mark.timeout(120)]),
+        pytest.param(600, marks=[pytest.mark.nightly, pytest.mark.timeout(700)]),
     ],
 )
 def test_any_text_is_taken_or_refused_within_a_second(
@@ -192,7 +192,7 @@ SUSPECTS = (
 
 
 @pytest.mark.feature("F268")
-@pytest.mark.once
+@pytest.mark.single_version
 def test_a_payload_that_says_one_thing_over_and_over_is_read_within_a_second(
     figure: Callable[[str], None],
 ) -> None:

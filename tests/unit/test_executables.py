@@ -382,7 +382,7 @@ async def test_its_last_words_are_kept_even_so(place):
     assert failed.last_words.endswith("\n999\n1000")
 
 
-@pytest.mark.once
+@pytest.mark.single_version
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("lines", ["yes", "cat /dev/zero"])
 async def test_a_gigabyte_of_it_costs_no_memory_and_never_blocks_the_program(place, lines, figure):

@@ -120,7 +120,7 @@ def by_javascript(texts: list[str]) -> list[str]:
 
 
 @pytest.mark.feature("F121")
-@pytest.mark.once
+@pytest.mark.single_version
 def test_what_is_read_is_written_as_javascript_writes_it(figure):
     texts = made_texts()
 

@@ -1,0 +1,277 @@
+"""Fleet: worker processes that are killed, frozen and replaced, each life under its own name."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.laboratory.versions import ROOT, SOURCE
+from tests.support.processes import OURS
+from tests.support.tools import MODULES, NODE
+
+APP = "tests.laboratory.tasks:app"
+NODE_WORKER = ROOT / "tests/chaos/programs/history.js"
+
+# Seconds without a job, while there are many, after which a worker of the reference hangs.
+HANGING = 15.0
+
+# How workers differ from each other; one is drawn for each life.
+WAYS: tuple[Mapping[str, str], ...] = (
+    {},
+    {"GRAPHILE_WORKER_LOCAL_QUEUE": "off"},
+    {"GRAPHILE_WORKER_LOCAL_QUEUE_SIZE": "64"},
+    {"GRAPHILE_WORKER_LOCAL_QUEUE_SIZE": "500"},
+    {"GRAPHILE_WORKER_COMPLETE_BATCH_DELAY": "off", "GRAPHILE_WORKER_FAIL_BATCH_DELAY": "off"},
+    {"GRAPHILE_WORKER_COMPLETE_BATCH_DELAY": "50"},
+    {"GRAPHILE_WORKER_COMPLETE_BATCH_DELAY": "250", "GRAPHILE_WORKER_LOCAL_QUEUE_SIZE": "64"},
+    {"GRAPHILE_WORKER_LISTEN": "false", "GRAPHILE_WORKER_POLL_INTERVAL": "200"},
+)
+
+
+@dataclass
+class Life:
+    """One process, from its start to its end."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    born: float
+    # Where the library lies that it runs.
+    source: Path
+    # Of its end, as we meant it; a process that ends without is a fact of its own.
+    expected: bool = False
+    frozen: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+
+@dataclass
+class Surroundings:
+    """What every worker of a run is told."""
+
+    dsn: str
+    schema: str
+    folder: Path
+    threshold: float
+    crontab: Path | None = None
+    more: Mapping[str, str] = field(default_factory=dict)
+    # The version with which a run begins.
+    source: Path = ROOT / SOURCE
+
+
+class Fleet:
+    """Keeps so many workers running; whoever draws faults asks it to end some of them."""
+
+    def __init__(self, around: Surroundings, size: int, rng: random.Random) -> None:
+        self._around = around
+        self._rng = rng
+        self._numbers = [0] * size
+        self._places: list[Life | None] = [None] * size
+        self._sources = [around.source] * size
+        self._lock = threading.Lock()
+        self.lives: list[Life] = []
+        self.failed_starts = 0
+
+    def start(self) -> None:
+        for place in range(len(self._places)):
+            self._start(place)
+
+    def running(self) -> list[int]:
+        """Places whose process runs and is not frozen."""
+        with self._lock:
+            return [
+                place
+                for place, life in enumerate(self._places)
+                if life is not None and life.is_running and not life.frozen
+            ]
+
+    def name_of(self, place: int) -> str:
+        life = self._places[place]
+        assert life is not None
+        return life.name
+
+    def kill(self, place: int) -> str:
+        """SIGKILL, and another one in its place; the name of the dead."""
+        life = self._end(place, signal.SIGKILL)
+        life.process.wait(30)
+        self._start(place)
+        return life.name
+
+    def freeze(self, place: int, seconds: float) -> str:
+        """SIGSTOP for so long, then SIGCONT: a zombie that does not know it."""
+        life = self._places[place]
+        assert life is not None
+        life.frozen = True
+        life.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        life.process.send_signal(signal.SIGCONT)
+        life.frozen = False
+        return life.name
+
+    def replace(self, place: int) -> str:
+        """SIGTERM: it may finish what it does; another one at once."""
+        life = self._end(place, signal.SIGTERM)
+        self._start(place)
+        return life.name
+
+    def upgrade(self, place: int, source: Path) -> str:
+        """As `replace`, by another version, which this place keeps."""
+        self._sources[place] = source
+        return self.replace(place)
+
+    def behind(self, source: Path) -> list[int]:
+        """Places that have another version."""
+        return [place for place, each in enumerate(self._sources) if each != source]
+
+    def versions(self, source: Path) -> tuple[int, int]:
+        """How many processes ran another version, and how many this one."""
+        ours = sum(life.source == source for life in self.lives)
+        return len(self.lives) - ours, ours
+
+    def look(self) -> list[str]:
+        """Names of processes that ended though nobody meant them to; others take their places.
+
+        One that ends while it starts, because there is no database yet, is started again.
+        """
+        fallen = []
+        for place, life in enumerate(list(self._places)):
+            if life is not None and not life.is_running and not life.expected:
+                if self._was_ready(life):
+                    fallen.append(life.name)
+                else:
+                    self.failed_starts += 1
+                life.expected = True
+                self._start(place)
+        return fallen
+
+    def _was_ready(self, life: Life) -> bool:
+        return (self._around.folder / f"{life.name}.ready").exists()
+
+    def stop(self, within: float = 40.0) -> list[str]:
+        """SIGTERM to all; the names of those that had to be killed."""
+        bad = []
+        for life in self.lives:
+            if life.is_running:
+                life.expected = True
+                life.process.send_signal(signal.SIGCONT)
+                life.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + within
+        for life in self.lives:
+            try:
+                life.process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                bad.append(life.name)
+                life.process.kill()
+                life.process.wait()
+        return bad
+
+    def _end(self, place: int, number: signal.Signals) -> Life:
+        life = self._places[place]
+        assert life is not None
+        life.expected = True
+        life.process.send_signal(number)
+        return life
+
+    def _start(self, place: int) -> None:
+        with self._lock:
+            self._numbers[place] += 1
+            name = f"py-{place}-{self._numbers[place]}"
+            source = self._sources[place]
+            life = Life(name, self._spawn(name, source), time.time(), source)
+            self._places[place] = life
+            self.lives.append(life)
+
+    def _spawn(self, name: str, source: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "graphile_worker", "--app", APP]
+        command += ["--recovery-threshold", str(int(self._around.threshold * 1000))]
+        if self._around.crontab is not None:
+            command += ["--crontab", str(self._around.crontab)]
+        command += ["-j", str(self._rng.choice((1, 4, 10)))]
+        ways = {**self._rng.choice(WAYS), "PYTHONPATH": str(source)}
+        return spawn(command, name, self._around, ways)
+
+
+class NodeFleet:
+    """A few workers of the reference beside ours; those that end or stand still are replaced."""
+
+    def __init__(self, around: Surroundings, size: int) -> None:
+        self._around = around
+        self._size = size
+        self._living: list[Life] = []
+        # How they ended, one line for each.
+        self.ends: list[str] = []
+
+    def look(self) -> None:
+        """Start others for those that have ended, or have not begun a job for long."""
+        for life in list(self._living):
+            if not life.is_running:
+                self._bury(life, f"exit code {life.process.wait()}")
+            elif time.time() - self._last_heard(life) > HANGING:
+                life.process.kill()
+                life.process.wait()
+                self._bury(life, "hanging")
+        while len(self._living) < self._size:
+            self._living.append(self._start())
+
+    def stop(self) -> None:
+        for life in self._living:
+            life.process.terminate()
+            try:
+                life.process.wait(15)
+            except subprocess.TimeoutExpired:
+                life.process.kill()
+                life.process.wait()
+
+    def _start(self) -> Life:
+        started = len(self.ends) + len(self._living) + 1
+        name = f"node-{started}"
+        # Its ends are written one by one or together, by turns.
+        mode = "batched" if started % 2 else "defaults"
+        command = node_worker(self._around.dsn, self._around.schema, mode, self._journal(name))
+        process = spawn(command, name, self._around, {})
+        return Life(name, process, time.time(), self._around.source)
+
+    def _bury(self, life: Life, how: str) -> None:
+        self._living.remove(life)
+        self.ends.append(f"{life.name}: {how}")
+
+    def _last_heard(self, life: Life) -> float:
+        journal = self._journal(life.name)
+        return max(life.born, journal.stat().st_mtime if journal.exists() else 0.0)
+
+    def _journal(self, name: str) -> Path:
+        return self._around.folder / f"{name}.jsonl"
+
+
+def node_worker(url: str, schema: str, mode: str, journal: Path) -> list[str]:
+    """The command of a worker of the reference that notes what it runs."""
+    package = str(MODULES / "gw018")
+    return [str(NODE), str(NODE_WORKER), package, url, schema, "4", mode, str(journal)]
+
+
+def spawn(
+    command: Sequence[str], name: str, around: Surroundings, ways: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """A process that calls itself by this name in the database, and in the files of the run."""
+    kept = {key: value for key, value in os.environ.items() if not OURS.match(key)}
+    variables = {
+        **kept,
+        **around.more,
+        **ways,
+        "DATABASE_URL": around.dsn,
+        "GRAPHILE_WORKER_SCHEMA": around.schema,
+        "PGAPPNAME": name,
+        "NO_LOG_SUCCESS": "1",
+        "LABORATORY_JOURNAL": str(around.folder / f"{name}.jsonl"),
+    }
+    with (around.folder / f"{name}.log").open("ab") as log:
+        return subprocess.Popen(
+            command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )

@@ -1,0 +1,197 @@
+"""Load: enqueuers that note of every call what they know of it, as Jepsen's clients do."""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from graphile_worker import JobKeyMode, JobSpec, sync
+from graphile_worker.errors import JobSpecError
+from tests.laboratory.history import Add, Journal, Step
+
+QUEUES = [f"queue-{number}" for number in range(20)]
+KEYS = [f"key-{number}" for number in range(100)]
+
+ENQUEUERS = 4
+
+# Seconds that an enqueuer rests after the database did not answer.
+REST = 0.2
+
+Draw = Callable[[random.Random], JobSpec]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """So many jobs, by so many threads, so many a second."""
+
+    jobs: int
+    rate: float
+    threads: int = ENQUEUERS
+    seed: int = 0
+
+
+class Load:
+    """Adds jobs until so many are acknowledged, however often there is no database."""
+
+    def __init__(self, dsn: str, schema: str, folder: Path, plan: Plan, draw: Draw) -> None:
+        self._dsn = dsn
+        self._schema = schema
+        self._folder = folder
+        self._plan = plan
+        self._draw = draw
+        self._counting = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), daemon=True)
+            for number in range(plan.threads)
+        ]
+        self._stop = threading.Event()
+        self.acknowledged = 0
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int) -> None:
+        name = f"add-{number}"
+        enqueuer = Enqueuer(name, f"{self._dsn} application_name={name}", self._schema)
+        enqueuer.journal = Journal(self._folder / f"{name}.jsonl")
+        rng = random.Random(self._plan.seed * 1000 + number)
+        began, added = time.monotonic(), 0
+        while self.acknowledged < self._plan.jobs and not self._stop.is_set():
+            specs = self._drawn(rng)
+            if enqueuer.add(specs):
+                with self._counting:
+                    self.acknowledged += len(specs)
+            else:
+                self._stop.wait(REST)
+            added += len(specs)
+            # What is late because there was no database is made up for.
+            due = began + added * self._plan.threads / self._plan.rate
+            self._stop.wait(max(0.0, due - time.monotonic()))
+        enqueuer.close()
+
+    def _drawn(self, rng: random.Random) -> list[JobSpec]:
+        first = self._draw(rng)
+        if first.job_key is not None:
+            # A call with a key is about that one alone.
+            return [first]
+        others = (self._draw(rng) for _ in range(rng.choice((0, 0, 0, 4, 19))))
+        return [first, *(spec for spec in others if spec.job_key is None)]
+
+
+class Enqueuer:
+    """One client; when the database did not answer, it begins with a new connection."""
+
+    journal: Journal
+    # How far the log of the server has come; None where that does not matter.
+    position: Callable[[], float | None]
+
+    def __init__(self, name: str, dsn: str, schema: str) -> None:
+        self._name = name
+        self._dsn = dsn
+        self._schema = schema
+        self._calls = 0
+        self._client: sync.Client | None = None
+        self.position = lambda: None
+
+    def add(self, specs: list[JobSpec]) -> bool:
+        """Add them in one call; False if nobody can know whether that was done."""
+        self._calls += 1
+        call = f"{self._name}:{self._calls}"
+        tokens = tuple(f"{call}:{at}" for at in range(len(specs)))
+        key, mode = specs[0].job_key, str(specs[0].job_key_mode or "replace")
+        began = Add(
+            "invoke",
+            call,
+            time.time(),
+            tokens=tokens,
+            key=key,
+            key_mode=mode,
+            position=self.position(),
+        )
+        self.journal.note(began)
+        step, job_ids = self._added([_marked(*each) for each in zip(specs, tokens, strict=True)])
+        ended = replace(began, step=step, at=time.time(), job_ids=job_ids)
+        self.journal.note(replace(ended, position=self.position()))
+        return step != "info"
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _added(self, specs: list[JobSpec]) -> tuple[Step, tuple[int, ...]]:
+        try:
+            client = self._client = self._client or sync.Client(self._dsn, schema=self._schema)
+            jobs = [client.add_spec(specs[0])] if len(specs) == 1 else client.add_jobs(specs)
+        except JobSpecError:
+            return "fail", ()
+        except Exception:
+            # What was lost may be the answer, and not the question.
+            self.close()
+            return "info", ()
+        return "ok", tuple(job.id for job in jobs)
+
+
+def _marked(spec: JobSpec, token: str) -> JobSpec:
+    return replace(spec, payload={**(spec.payload or {}), "token": token})
+
+
+# What is added
+
+
+def drawn(rng: random.Random) -> JobSpec:
+    """Any of the kinds of jobs that there are."""
+    kinds = (plain, queued, keyed, delayed, failing, in_thread, paid, failing_in_queue)
+    return rng.choices(kinds, (40, 20, 10, 8, 8, 6, 5, 3))[0](rng)
+
+
+def plain(rng: random.Random) -> JobSpec:
+    return JobSpec("work", {"seconds": _seconds(rng)}, priority=rng.randrange(-2, 3))
+
+
+def queued(rng: random.Random) -> JobSpec:
+    return JobSpec("work", {"seconds": _seconds(rng) / 5}, queue_name=rng.choice(QUEUES))
+
+
+def keyed(rng: random.Random) -> JobSpec:
+    mode = rng.choice(list(JobKeyMode))
+    delay = timedelta(milliseconds=rng.choice((0, 500, 3000)))
+    payload = {"seconds": _seconds(rng)}
+    return JobSpec("work", payload, job_key=rng.choice(KEYS), job_key_mode=mode, run_at=delay)
+
+
+def delayed(rng: random.Random) -> JobSpec:
+    return JobSpec("work", {}, run_at=timedelta(seconds=rng.random() * 5))
+
+
+def failing(rng: random.Random) -> JobSpec:
+    return JobSpec("stumble", {"times": rng.choice((1, 1, 2, 30))}, max_attempts=4)
+
+
+def in_thread(rng: random.Random) -> JobSpec:
+    return JobSpec("work_in_thread", {"seconds": _seconds(rng)})
+
+
+def paid(rng: random.Random) -> JobSpec:
+    return JobSpec("pay", {})
+
+
+def failing_in_queue(rng: random.Random) -> JobSpec:
+    return JobSpec("stumble", {"times": 1}, queue_name=rng.choice(QUEUES))
+
+
+def _seconds(rng: random.Random) -> float:
+    return rng.choice((0.0, 0.0, 0.0, 0.01, 0.05, 0.3))

@@ -1,0 +1,275 @@
+"""Run a scenario: servers, workers, enqueuers, faults; then let it heal, and judge the history."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.laboratory.audit import install_audit, read_audit
+from tests.laboratory.checker import Run, check
+from tests.laboratory.faults import Injector
+from tests.laboratory.fleet import Fleet, NodeFleet, Surroundings
+from tests.laboratory.history import History, Journal
+from tests.laboratory.load import Load, Plan
+from tests.laboratory.report import Report
+from tests.laboratory.scenarios import Scenario, schedule
+from tests.laboratory.servers import DATABASE, SCHEMA, Pair, Primary
+from tests.laboratory.versions import ROOT, SOURCE, migrate, unpack
+from tests.support.proxy import Proxy
+
+CRONTAB = "* * * * * tick ?id=every-minute&fill=10m\n"
+MINUTE = 60.0
+
+# Seconds in which all must be done after the last fault.
+QUIET_WITHIN = 120.0
+
+UNFINISHED = f"""
+select count(*)
+from {SCHEMA}._private_jobs
+where locked_by is not null or is_available
+"""
+
+logger = logging.getLogger("laboratory")
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    scenario: Scenario
+    report: Report
+    history: History
+    faults: dict[str, int]
+    acknowledged: int
+    seconds: float
+    exits: list[str]
+    slow_to_stop: list[str]
+    failed_starts: int
+    # Processes that ran the older version, and those that ran this one.
+    versions: tuple[int, int]
+    # How workers of the reference ended before they were asked to.
+    node_ends: list[str]
+
+    def lines(self) -> list[str]:
+        faults = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
+        return [
+            f"scenario {self.scenario.name}, seed {self.scenario.seed}: "
+            f"{self.acknowledged} jobs acknowledged in {self.seconds:.0f} s, "
+            f"{self.scenario.processes} processes, {len(self.history.changes)} changes",
+            f"faults: {sum(self.faults.values())} ({faults})",
+            *self._versions(),
+            *self.report.lines(),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "scenario": self.scenario.name,
+            "seed": self.scenario.seed,
+            "acknowledged": self.acknowledged,
+            "seconds": round(self.seconds),
+            "processes": self.scenario.processes,
+            "node_workers": self.scenario.node_workers,
+            "versions": self._versions(),
+            "node_ends": self.node_ends,
+            "threshold": self.scenario.threshold,
+            "changes": len(self.history.changes),
+            "faults": self.faults,
+            "exits": self.exits,
+            "slow_to_stop": self.slow_to_stop,
+            "failed_starts": self.failed_starts,
+            "report": self.report.to_json(),
+        }
+
+    def _versions(self) -> list[str]:
+        if self.scenario.upgrade_from is None:
+            return []
+        older, ours = self.versions
+        return [f"processes: {older} of {self.scenario.upgrade_from}, then {ours} of this version"]
+
+
+def run_scenario(scenario: Scenario, folder: Path, major: int = 18) -> Outcome:
+    """Run it to the end, in so long as its jobs take and a little more."""
+    with Laboratory(scenario, folder, major) as laboratory:
+        return laboratory.run()
+
+
+class Laboratory:
+    """All that a run is made of."""
+
+    def __init__(self, scenario: Scenario, folder: Path, major: int) -> None:
+        self._scenario = scenario
+        self._folder = folder
+        settings = ("max_connections=300",)
+        kind = Pair if scenario.has_standby else Primary
+        self._servers = kind(major, settings)
+        self._stack = ExitStack()
+        self._watching = threading.Event()
+        self._all_added = threading.Event()
+        self._exits: list[str] = []
+
+    def __enter__(self) -> "Laboratory":
+        self._stack.enter_context(self._servers)
+        if isinstance(self._servers, Pair):
+            self._servers.synchronize()
+        self._servers.create_database(DATABASE)
+        self._direct = self._servers.dsn(DATABASE)
+        self._source = self._version()
+        migrate(self._direct, SCHEMA, self._source)
+        install_audit(self._direct, SCHEMA)
+        self._proxies = [self._stack.enter_context(Proxy(port)) for port in self._servers.ports]
+        around = self._around = self._surroundings()
+        self._fleet = Fleet(around, self._scenario.processes, random.Random(self._scenario.seed))
+        self._nodes = NodeFleet(self._for_node(around), self._scenario.node_workers)
+        self._stack.callback(self._end_all)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def run(self) -> Outcome:
+        began = time.monotonic()
+        load = Load(self._around.dsn, SCHEMA, self._folder, self._plan(), self._scenario.draw)
+        journal = Journal(self._folder / "faults.jsonl")
+        injector = Injector(self._scenario, self._servers, self._proxies, self._fleet, journal)
+        self._fleet.start()
+        with self._watched():
+            load.start()
+            self._follow_schedule(injector)
+            load_ends = time.monotonic() + QUIET_WITHIN
+            while not load.is_done and time.monotonic() < load_ends:
+                time.sleep(0.1)
+            load.stop()
+            self._all_added.set()
+            injector.join()
+            self._heal()
+            healed_at = time.time()
+            self._wait_until_quiet()
+        slow = self._fleet.stop()
+        self._nodes.stop()
+        history = read_audit(self._direct, SCHEMA)
+        history.read_journals(self._folder)
+        report = check(history, self._asked(history, healed_at))
+        return Outcome(
+            scenario=self._scenario,
+            report=report,
+            history=history,
+            faults=dict(sorted(injector.counts.items())),
+            acknowledged=load.acknowledged,
+            seconds=time.monotonic() - began,
+            exits=self._exits,
+            slow_to_stop=slow,
+            failed_starts=self._fleet.failed_starts,
+            versions=self._fleet.versions(ROOT / SOURCE),
+            node_ends=self._nodes.ends,
+        )
+
+    # How it goes
+
+    def _follow_schedule(self, injector: Injector) -> None:
+        began = time.monotonic()
+        for moment in schedule(self._scenario):
+            time.sleep(max(0.0, began + moment.at - time.monotonic()))
+            injector.inject(moment)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Meanwhile workers that end by themselves are noted and replaced."""
+        thread = threading.Thread(target=self._watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._watching.set()
+            thread.join()
+
+    def _watch(self) -> None:
+        while not self._watching.wait(0.3):
+            self._exits += self._fleet.look()
+            # Later they are idle, which is not to be told from hanging.
+            if not self._all_added.is_set():
+                self._nodes.look()
+
+    def _heal(self) -> None:
+        for proxy in self._proxies:
+            proxy.heal()
+
+    def _wait_until_quiet(self) -> None:
+        deadline = time.monotonic() + QUIET_WITHIN
+        while time.monotonic() < deadline:
+            try:
+                with psycopg.connect(self._direct) as connection:
+                    found = connection.execute(UNFINISHED.encode()).fetchone()
+                if found == (0,):
+                    break
+            except psycopg.Error:
+                logger.info("the database does not answer yet")
+            time.sleep(0.2)
+        # Not around the beginning of a minute, of which nobody could say whether it is over.
+        while self._scenario.with_cron and not 8 <= time.time() % MINUTE <= 50:
+            time.sleep(0.5)
+
+    def _end_all(self) -> None:
+        self._fleet.stop(5)
+        self._nodes.stop()
+
+    # What it is told
+
+    def _plan(self) -> Plan:
+        scenario = self._scenario
+        return Plan(jobs=scenario.jobs, rate=scenario.rate, seed=scenario.seed)
+
+    def _surroundings(self) -> Surroundings:
+        crontab = None
+        if self._scenario.with_cron:
+            crontab = self._folder / "crontab"
+            crontab.write_text(CRONTAB)
+        return Surroundings(
+            dsn=self._servers.dsn(DATABASE, [proxy.port for proxy in self._proxies]),
+            schema=SCHEMA,
+            folder=self._folder,
+            threshold=self._scenario.threshold,
+            crontab=crontab,
+            more=self._scenario.more,
+            source=self._source,
+        )
+
+    def _version(self) -> Path:
+        """The one that is there first."""
+        commit = self._scenario.upgrade_from
+        return unpack(commit, self._folder / "older") if commit else ROOT / SOURCE
+
+    def _for_node(self, around: Surroundings) -> Surroundings:
+        # The reference's driver knows one host.
+        url = f"postgres://postgres@127.0.0.1:{self._proxies[0].port}/{DATABASE}"
+        return Surroundings(dsn=url, schema=SCHEMA, folder=self._folder, threshold=around.threshold)
+
+    def _asked(self, history: History, healed_at: float) -> Run:
+        mixed = self._scenario.node_workers > 0
+        return Run(
+            held_by=(lambda name: name.startswith("py-")) if mixed else None,
+            cron={"every-minute": self._minutes(history)} if self._scenario.with_cron else None,
+            transactional=("pay",),
+            must_finish=not mixed,
+            healed_at=healed_at,
+            exits=self._exits,
+        )
+
+    def _minutes(self, history: History) -> list[float]:
+        """The minutes from when the crontab was known until the end."""
+        known = [
+            change.new.known_since  # type: ignore[union-attr]  # a row of crontabs
+            for change in history.changes
+            if type(change.new).__name__ == "CrontabRow"
+        ]
+        if not known:
+            return []
+        first = (min(known) // MINUTE + 1) * MINUTE
+        last = time.time() // MINUTE * MINUTE
+        return [first + MINUTE * number for number in range(int((last - first) // MINUTE) + 1)]

@@ -1,0 +1,42 @@
+"""The laboratory, in small: random faults on real processes, and every promise kept.
+
+`python -m tests.laboratory long` is the same in large.
+"""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.laboratory.run import run_scenario
+from tests.laboratory.scenarios import Moment, schedule, smoke
+
+pytestmark = [pytest.mark.single_version, pytest.mark.timeout(400)]
+
+RANDOM = random.SystemRandom().randrange(10**6)
+
+
+@pytest.mark.parametrize("seed", [7, RANDOM], ids=["fixed", "random"])
+def test_nothing_is_lost_doubled_or_left_locked_whatever_happens(
+    seed: int, tmp_path: Path, pytestconfig: pytest.Config, figure: Callable[[str], None]
+):
+    outcome = run_scenario(smoke(seed), tmp_path, pytestconfig.getoption("--pg"))
+
+    figure(f"laboratory, seed {seed}: {outcome.lines()[1]}")
+    assert outcome.report.violations == 0, "\n".join(outcome.lines())
+    assert outcome.acknowledged >= 5_000
+    assert sum(outcome.faults.values()) >= 25
+    assert outcome.slow_to_stop == []
+
+
+def test_a_schedule_follows_from_its_seed():
+    assert schedule(smoke(1)) == schedule(smoke(1)) != schedule(smoke(2))
+
+
+def test_every_fault_of_a_scenario_comes_while_jobs_are_added():
+    scenario = smoke(3)
+    moments: list[Moment] = schedule(scenario)
+
+    assert len(moments) == sum(scenario.faults.values())
+    assert all(0 <= moment.at <= scenario.seconds for moment in moments)

@@ -1,0 +1,47 @@
+"""Versions of the library: this one, and older ones out of the repository's history."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = "src"
+
+MIGRATIONS = f"{SOURCE}/graphile_worker/sql/ext/0*.sql"
+
+
+def commit_of(revision: str) -> str:
+    """Its short hash; "" if the history that we have does not reach so far."""
+    return _git(
+        "rev-parse", "--verify", "--quiet", "--short", f"{revision}^{{commit}}", check=False
+    )
+
+
+def before_the_last_migration() -> str:
+    """The commit before the one that brought our newest migration; "" if history ends earlier."""
+    newest = _git("log", "--diff-filter=A", "-1", "--format=%h", "--", MIGRATIONS, check=False)
+    return commit_of(f"{newest}^") if newest else ""
+
+
+def unpack(commit: str, folder: Path) -> Path:
+    """What must stand first in PYTHONPATH to get the library as it was at that commit."""
+    folder.mkdir(parents=True, exist_ok=True)
+    packed = folder / "source.tar"
+    _git("archive", f"--output={packed}", commit, SOURCE)
+    subprocess.run(["tar", "xf", packed, "-C", folder], check=True)
+    return folder / SOURCE
+
+
+def migrate(dsn: str, schema: str, source: Path) -> None:
+    """Install or upgrade the schema, by the version that lies there."""
+    command = [sys.executable, "-m", "graphile_worker", "--schema-only", "-s", schema, "-c", dsn]
+    variables = {**os.environ, "PYTHONPATH": str(source)}
+    subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
+
+
+def _git(*arguments: str, check: bool = True) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, check=check, stdout=subprocess.PIPE, text=True
+    ).stdout.strip()

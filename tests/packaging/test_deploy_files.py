@@ -1,0 +1,317 @@
+"""The files under deploy/: what they ask for is there, and a worker started as they say serves."""
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from configparser import RawConfigParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from graphile_worker import WorkerOptions
+from graphile_worker.cli.catalogue import SETTINGS
+from graphile_worker.cli.line import longest_stop
+from tests.conftest import TestDatabase
+from tests.support.cluster import free_port
+from tests.support.health import status
+from tests.support.pages import ROOT, blocks
+from tests.support.processes import INSTALLED, Programs, eventually
+from tests.support.roles import as_role, secured
+from tests.support.sql import Sql
+
+# It is about files, not about versions.
+pytestmark = pytest.mark.single_version
+
+DEPLOY = ROOT / "deploy"
+UNIT = DEPLOY / "systemd" / "graphile-worker.service"
+PAGE = (ROOT / "docs/operations/deploy.md").read_text(encoding="utf-8")
+
+SHOP = """
+    from graphile_worker import App
+
+    app = App()
+
+    @app.task
+    async def greet() -> None: ...
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
+    """Programs in a folder with an app `shop:app` and a tasks folder."""
+    with Programs.beside(database, tmp_path) as programs:
+        programs.write("shop.py", SHOP)
+        programs.write("tasks/greet.py", "async def task(payload): ...")
+        yield programs
+
+
+def unit() -> RawConfigParser:
+    parser = RawConfigParser()
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(UNIT)
+    return parser
+
+
+def documents(name: str) -> dict[str, dict[str, Any]]:
+    """The objects of a manifest, by their kind."""
+    text = (DEPLOY / "kubernetes" / name).read_text(encoding="utf-8")
+    return {each["kind"]: each for each in yaml.safe_load_all(text)}
+
+
+def pod(name: str, kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = documents(name)[kind]["spec"]["template"]["spec"]
+    return found
+
+
+def container(name: str, kind: str) -> dict[str, Any]:
+    [found] = pod(name, kind)["containers"]
+    return dict(found)
+
+
+UNIT_ARGUMENTS = shlex.split(unit()["Service"]["ExecStart"])[1:]
+POD_ARGUMENTS = container("worker.yaml", "Deployment")["args"]
+ARGUMENTS = {"systemd": UNIT_ARGUMENTS, "kubernetes": POD_ARGUMENTS}
+
+
+# Both
+
+
+def test_the_pages_show_the_files_as_they_are():
+    security = blocks(ROOT / "docs/operations/security.md")
+    shown = [block.text for block in security if block.kind == "sql"]
+
+    for path in sorted((DEPLOY / "sql").iterdir()):
+        assert path.read_text(encoding="utf-8") in shown, path.name
+    for path in (UNIT, *sorted((DEPLOY / "kubernetes").iterdir())):
+        assert path.read_text(encoding="utf-8") in PAGE, path.name
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS.keys())
+def test_a_worker_with_these_arguments_answers_the_probes_and_ends_well(programs, arguments):
+    port = str(free_port())
+    at = arguments.index("--health-port") + 1
+    worker = programs.worker(*arguments[:at], port, *arguments[at + 1 :])
+
+    probes = {status(port, path) for path in paths()}
+
+    assert paths() == {"/livez", "/readyz"}
+    assert probes == {200}
+    assert status(port, "/metrics") == 404
+    assert worker.stop() == 0
+
+
+def paths() -> set[str]:
+    worker = container("worker.yaml", "Deployment")
+    return {
+        worker[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")
+    }
+
+
+def test_they_wait_longer_for_an_end_than_a_worker_takes():
+    longest = longest_stop(WorkerOptions().stop_after)
+    assert longest is not None
+
+    assert int(unit()["Service"]["TimeoutStopSec"]) > longest
+    assert pod("worker.yaml", "Deployment")["terminationGracePeriodSeconds"] > longest
+
+
+def test_passwords_are_nowhere_in_them():
+    for path in DEPLOY.rglob("*"):
+        if path.is_file():
+            assert "://" not in path.read_text(encoding="utf-8"), path.name
+    for name, kind in (("worker.yaml", "Deployment"), ("migrate.yaml", "Job")):
+        [variable] = container(name, kind)["env"]
+        assert (variable["name"], [*variable["valueFrom"]]) == ("DATABASE_URL", ["secretKeyRef"])
+        assert not {"-c", "--connection"} & {*container(name, kind)["args"]}
+    assert not {"-c", "--connection"} & {*UNIT_ARGUMENTS}
+
+
+# systemd
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd")
+def test_systemd_takes_the_unit(tmp_path):
+    path = tmp_path / UNIT.name
+    # Only that the program is there is looked for, too.
+    path.write_text(re.sub(r"ExecStart=\S+", f"ExecStart={INSTALLED}", UNIT.read_text()))
+
+    done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_unit_starts_again_but_not_where_that_is_of_no_use(programs, sql):
+    service = unit()["Service"]
+    wrong = programs.done("--no-such-flag")
+    sql.run("insert into :schema.migrations values (999, now(), true)")
+    too_new = programs.done("--app", "shop:app")
+
+    assert service["Restart"] == "always"
+    assert service["RestartPreventExitStatus"] == f"{wrong.code} {too_new.code}"
+    assert (service["Type"], service["KillSignal"]) == ("exec", "SIGTERM")
+
+
+SLOW_TO_START = """
+    import asyncio
+    from contextlib import asynccontextmanager
+    from graphile_worker import App
+
+    @asynccontextmanager
+    async def lifespan():
+        print("waiting", flush=True)
+        await asyncio.sleep(60)
+        yield
+
+    app = App(lifespan=lifespan)
+
+    @app.task
+    async def greet() -> None: ...
+"""
+
+
+def test_a_signal_that_comes_before_a_worker_is_ready_counts_as_a_good_end(programs):
+    programs.write("shop.py", SLOW_TO_START)
+    worker = programs.command("--app", "shop:app")
+    eventually(lambda: "waiting" in worker.out, "the worker is about to start")
+
+    assert str(worker.stop()) == unit()["Service"]["SuccessExitStatus"]
+
+
+# Kubernetes
+
+
+@pytest.mark.parametrize("name", ["worker.yaml", "migrate.yaml", "scale.yaml"])
+def test_a_manifest_names_kind_and_version_of_each_object(name):
+    for kind, each in documents(name).items():
+        assert each["apiVersion"]
+        assert each["metadata"].keys() & {"name", "generateName"}, kind
+
+
+def test_the_probes_ask_at_the_port_that_the_worker_is_told():
+    worker = container("worker.yaml", "Deployment")
+    [port] = worker["ports"]
+    told = worker["args"][worker["args"].index("--health-port") + 1]
+
+    assert str(port["containerPort"]) == told
+    for kind in ("startup", "liveness", "readiness"):
+        assert worker[f"{kind}Probe"]["httpGet"]["port"] == port["name"]
+
+
+def test_every_flag_of_the_files_is_one_of_the_command():
+    known = {flag for setting in SETTINGS.values() for flag in setting.flags}
+
+    for arguments in ARGUMENTS.values():
+        assert {each for each in arguments if each.startswith("-")} <= known
+
+
+def test_a_pod_runs_with_few_rights():
+    for name, kind in (("worker.yaml", "Deployment"), ("migrate.yaml", "Job")):
+        assert pod(name, kind)["securityContext"]["runAsNonRoot"] is True
+        assert pod(name, kind)["automountServiceAccountToken"] is False
+        rights = container(name, kind)["securityContext"]
+        assert rights["readOnlyRootFilesystem"] is True
+        assert rights["allowPrivilegeEscalation"] is False
+        assert rights["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_labels_and_selectors_agree():
+    found = documents("worker.yaml")
+    deployment, budget = found["Deployment"], found["PodDisruptionBudget"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+
+    assert deployment["spec"]["selector"]["matchLabels"] == labels
+    assert budget["spec"]["selector"]["matchLabels"] == labels
+    scaled = documents("scale.yaml")["ScaledObject"]["spec"]["scaleTargetRef"]["name"]
+    assert scaled == deployment["metadata"]["name"]
+
+
+def test_the_job_that_migrates_does(tmp_path, empty_database):
+    with Programs(tmp_path, DATABASE_URL=empty_database.url) as programs:
+        done = programs.done(*container("migrate.yaml", "Job")["args"])
+
+    assert (done.code, done.out) == (0, "schema graphile_worker is at level 20\n")
+
+
+def test_tasks_of_a_config_map_are_found(programs, sql):
+    """Its files are links into a hidden folder, and anyone may write to the folder itself."""
+    tasks = programs.folder / "mounted"
+    programs.write("mounted/..2026/hello.py", "async def task(payload, ctx): print('hello')")
+    (tasks / "..data").symlink_to("..2026")
+    (tasks / "hello.py").symlink_to("..data/hello.py")
+    tasks.chmod(0o777)
+
+    sql.run("select :schema.add_job('hello')")
+    done = programs.done("--tasks", "mounted", "--once")
+
+    assert done.out == "hello\n"
+    assert "anyone may put tasks into the folder" in done.err
+
+
+# KEDA
+
+
+@pytest.fixture
+def scaler(cluster) -> Iterator[Sql]:
+    """A session of the role that KEDA logs in as."""
+    with secured(cluster, "graphile_worker", "scaled") as database:
+        session = Sql(as_role(database, "queue_reader"), "graphile_worker")
+        yield session
+        session.close()
+
+
+@pytest.fixture
+def behind(scaler, cluster) -> Iterator[Sql]:
+    """A session of the owner beside it."""
+    session = Sql(cluster.dsn("scaled"), "graphile_worker")
+    yield session
+    session.close()
+
+
+ADD = "select :schema.add_job($1, queue_name => $2, run_at => now() + $3::text::interval)"
+
+
+def test_the_scaler_counts_what_workers_could_run_and_what_they_run(scaler, behind):
+    count = query()
+    counts = [scaler.value(count)]
+
+    def add(number: int, queue: str | None = None, after: str = "0") -> None:
+        for _ in range(number):
+            behind.run(ADD, "work", queue, after)
+        counts.append(scaler.value(count))
+
+    add(3)
+    add(5, queue="a")
+    add(2, queue="b")
+    add(1, after="10 seconds")
+    add(4, after="1 hour")
+    behind.run("update :schema._private_jobs set locked_by = 'x', locked_at = now() where id < 3")
+    add(0)
+    behind.run("update :schema._private_jobs set attempts = max_attempts where id = 3")
+    add(0)
+
+    # Nothing; three; a queue is one; so is another; one that is soon due; none of later; as many
+    # when two of them run; one less when it has failed for good.
+    assert counts == [0, 3, 4, 5, 6, 6, 6, 5]
+
+
+def test_the_scaler_counts_no_more_than_all_pods_could_run(scaler, behind):
+    behind.run(
+        "select count(*) from generate_series(1, 300) as n, "
+        "lateral :schema.add_job('work', queue_name => case when n > 290 then n::text end) as job"
+    )
+    spec = documents("scale.yaml")["ScaledObject"]["spec"]
+    at_once = POD_ARGUMENTS[POD_ARGUMENTS.index("--jobs") + 1]
+
+    assert spec["triggers"][0]["metadata"]["targetQueryValue"] == at_once
+    assert f"limit {spec['maxReplicaCount'] * int(at_once)}" in query()
+    assert scaler.value(query()) == 210
+
+
+def query() -> str:
+    [trigger] = documents("scale.yaml")["ScaledObject"]["spec"]["triggers"]
+    text: str = trigger["metadata"]["query"]
+    return text

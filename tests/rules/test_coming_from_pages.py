@@ -1,0 +1,107 @@
+"""The pages for those who come from elsewhere name what there is, and link what they quote."""
+
+import inspect
+import re
+
+import pytest
+
+import graphile_worker
+from graphile_worker import Client, JobContext, Runner, run
+from graphile_worker.cli.catalogue import SETTINGS
+from graphile_worker.cli.main import command
+from graphile_worker.events import BY_NAME
+from tests.support.pages import ROOT
+from tests.support.tables import codes, rows, section
+from tests.unit.test_events import REFERENCE
+
+FOLDER = ROOT / "docs/coming-from"
+NODE = (FOLDER / "node.md").read_text(encoding="utf-8")
+
+# What is not a name of ours: the words of a table that explain.
+EXPLAINED = {"App", "datetime", "timedelta", "logging.Logger", "off", ".py", "$1", "%s"}
+
+# As the reference has them, by its documentation of 0.18.
+NODE_OPTIONS = re.findall(
+    r"[\w.]+",
+    """
+    connectionString pgPool schema maxPoolSize pollInterval concurrentJobs concurrency
+    preparedStatements noPreparedStatements taskDirectory taskList fileExtensions
+    crontabFile crontab parsedCronItems useNodeTime gracefulShutdownAbortTimeout
+    minResetLockedInterval maxResetLockedInterval localQueue.size localQueue.ttl
+    localQueue.refetchDelay.durationMs localQueue.refetchDelay.threshold
+    localQueue.refetchDelay.maxAbortThreshold completeJobBatchDelay failJobBatchDelay
+    getQueueNameBatchDelay forbiddenFlags noHandleSignals logger events workerId
+    """,
+)
+
+
+def part(heading: str) -> str:
+    return section("coming-from/node.md", heading)
+
+
+def test_every_option_of_the_reference_has_a_row():
+    told = {name for row in rows(part("Options")) for name in codes(row[0])}
+
+    assert set(NODE_OPTIONS) <= told
+
+
+def test_what_stands_beside_an_option_is_a_setting_or_an_argument():
+    arguments = {f"{name}=" for name in inspect.signature(run).parameters}
+    known = SETTINGS.keys() | arguments | EXPLAINED | {"run"}
+
+    told = {name for row in rows(part("Options")) for name in codes(row[1])}
+
+    assert told - known == set()
+
+
+def test_every_function_that_is_named_exists():
+    names = {
+        *dir(graphile_worker),
+        *(name for kind in (Client, Runner) for name in dir(kind)),
+        *inspect.signature(run).parameters,
+        "hooks",
+        "job_key_mode",
+    }
+
+    told = {name for row in rows(part("Functions")) for name in codes(row[1])}
+    words = {re.split(r"[(=]", name.removeprefix("await "))[0].split(".")[-1] for name in told}
+
+    assert words - names - {"Client", "Logger", "tasks"} == set()
+
+
+def test_every_helper_has_its_place_in_the_context():
+    told = {
+        name for row in rows(part("Helpers")) for name in re.findall(r"ctx\.(\w+)", " ".join(row))
+    }
+
+    assert told <= {name for name in dir(JobContext) if not name.startswith("_")}
+
+
+def test_all_flags_of_the_reference_are_ours():
+    told = set(re.findall(r"`(--?[a-zA-Z-]+)`", part("Command and environment")))
+    ours = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
+
+    assert len(told) > 10
+    assert told <= ours
+
+
+def test_all_events_of_the_reference_have_their_names():
+    assert f"All {len(REFERENCE)} events" in NODE
+    assert BY_NAME.keys() >= REFERENCE
+    assert len(BY_NAME) - len(REFERENCE) == 10
+    assert "Ten more are ours" in NODE
+
+
+@pytest.mark.parametrize(
+    ("page", "home"),
+    [
+        ("celery.md", "https://docs.celeryq.dev/en/stable/"),
+        ("procrastinate.md", "https://procrastinate.readthedocs.io/en/stable/"),
+    ],
+)
+def test_what_is_said_of_others_has_links_to_their_own_words_and_a_date(page, home):
+    text = (FOLDER / page).read_text(encoding="utf-8")
+    links = re.findall(r"\]\((https://[^)]+)\)", text)
+
+    assert len({link for link in links if link.startswith(home)}) > 8
+    assert re.search(r"read on \d{4}-\d\d-\d\d", text)

@@ -1,0 +1,78 @@
+"""The page of reliability: each fault of the catalogue once, and every test it names is there."""
+
+import re
+from collections import Counter
+
+from tests.laboratory.report import RULES
+from tests.support.pages import ROOT
+from tools.features import cells
+
+PAGE = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+
+NUMBERS = [*map(str, range(1, 49)), "48b", *map(str, range(49, 86))]
+FAULT = re.compile(r"^\| (\d+b?) \|.*\|$", re.MULTILINE)
+TEST = re.compile(r"(tests/[\w/]+\.py)::(test_\w+)")
+KINDS = ("tested", "not yet", "not injectable")
+
+
+FAULTS = {match[1]: cells(match[0]) for match in FAULT.finditer(PAGE)}
+
+
+def kind_of(row: list[str]) -> str:
+    """Tested, unless its last cell begins with something else."""
+    return next((kind for kind in KINDS if row[-1].startswith(f"**{kind}**")), "tested")
+
+
+def test_each_fault_of_the_catalogue_has_one_row():
+    assert [match[1] for match in FAULT.finditer(PAGE)] == NUMBERS
+
+
+def test_each_row_says_what_how_what_was_seen_and_where():
+    assert {number: row for number, row in FAULTS.items() if len(row) != 5 or not all(row)} == {}
+
+
+def test_a_fault_has_a_test_or_says_that_it_has_none():
+    tested = {number: row[-1] for number, row in FAULTS.items() if kind_of(row) == "tested"}
+
+    # Nothing else stands there: not "partly", and no test of which only the file is named.
+    assert [number for number, cell in tested.items() if TEST.sub("", cell).strip("`, ")] == []
+
+
+def test_the_page_says_how_many_have_one(figure):
+    kinds = Counter(map(kind_of, FAULTS.values()))
+    figure(f"faults of the catalogue: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}")
+
+    told = re.search(
+        r"(\d+) have a test, (\d+) have none yet, and (\d+) cannot\s+be injected", PAGE
+    )
+
+    assert told is not None
+    assert [*map(int, told.groups())] == [kinds[kind] for kind in KINDS]
+
+
+def test_every_test_that_is_named_exists():
+    named = TEST.findall(PAGE)
+
+    missing = [f"{path}::{name}" for path, name in named if not defines(path, name)]
+
+    assert len(named) > len(NUMBERS)
+    assert missing == []
+
+
+def defines(path: str, name: str) -> bool:
+    file = ROOT / path
+    return file.exists() and f"def {name}(" in file.read_text(encoding="utf-8")
+
+
+def test_every_file_that_is_named_exists():
+    named = set(re.findall(r"\btests/[\w/.]+\w", PAGE))
+
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_rules_are_those_of_the_checker():
+    rows = [cells(line) for line in PAGE.splitlines() if re.match(r"\| [IL]\d", line)]
+
+    told = {rule.strip("`"): (invariant, what) for invariant, _, rule, what in rows if rule}
+
+    assert told == RULES

@@ -1,0 +1,58 @@
+"""What the page about scaling calls measured was: its figures are those of the runs."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.support.pages import ROOT
+
+PAGE = " ".join((ROOT / "docs/operations/scale.md").read_text(encoding="utf-8").split())
+
+
+def result(name: str) -> dict[str, Any]:
+    path = ROOT / "benchmarks" / "results" / f"{name}-pg18.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def median(name: str, contender: str, figure: str = "jobs_per_second") -> float:
+    found: float = result(name)["contenders"][contender][figure]["median"]
+    return found
+
+
+def test_the_rates_are_those_of_the_runs():
+    fast, slow = median("throughput", "ours"), median("direct", "ours_direct")
+
+    assert f"{fast:,.0f} against {slow:,.0f} a second" in PAGE
+    assert f"{fast:,.0f} a second from a full table" in PAGE
+    assert f"{median('throughput', 'engine_2'):,.0f} a second" in PAGE
+    assert f"{median('throughput', 'ours', 'cpu_us_per_job'):.0f} µs of processor time" in PAGE
+
+
+def test_what_adding_takes_is_that_of_the_run():
+    many, one = median("add", "ours", "in_batches"), median("add", "ours", "one_by_one")
+
+    assert f"adds {many:,.0f} a second on one connection, `add_job` {one:,.0f}" in PAGE
+
+
+def test_the_long_run_is_told_as_it_was():
+    run = result("endurance")
+    settings = run["settings"]
+    told = re.search(
+        r"([\d,]+) a second for (\d+) minutes.* ([\d.]+) ms at the beginning, "
+        r"([\d.]+) ms at the end, ([\d.]+) ms while it was held",
+        PAGE,
+    )
+
+    assert told is not None
+    rate, minutes, *times = (float(each.replace(",", "")) for each in told.groups())
+    assert (rate, minutes) == (settings["rate"], settings["minutes"])
+    parts = ("p99_ms_first", "p99_ms_last", "p99_ms_held")
+    assert times == [pytest.approx(run[part], abs=0.05) for part in parts]
+
+
+def test_it_says_what_was_not_measured():
+    assert "is **not measured**" in PAGE
+    assert not (ROOT / "benchmarks/results/shards-pg18.json").exists(), "tell its figures"

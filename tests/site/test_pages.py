@@ -1,0 +1,82 @@
+"""Every python, sql and console block of README and docs runs, page by page, in order."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphile_worker import sync
+from tests.conftest import TestDatabase
+from tests.support.pages import KINDS, ROOT, pages, wants_schema
+from tests.support.processes import OURS
+from tests.support.tools import client_program
+
+FIRST = ("README.md", "docs/quickstart.md", "docs/guides/tasks.md", "docs/guides/testing.md")
+
+# The beginning of every block, wherever it stands.
+FENCES = re.compile(r"^([ >]*`{3,}.+)$", re.MULTILINE)
+RUN = {f"```{kind}" for kind in KINDS}
+# What a test cannot run, or what is not for a computer.
+OTHERS = (
+    *("sh", "text", "toml", "yaml", "ini", "json", "just", "typescript", "dockerfile"),
+    # Signatures.
+    "pyi",
+)
+SHOWN = {f"```{kind}" for kind in OTHERS}
+
+
+def page_of(path: Path) -> Any:
+    """The first pages of a newcomer run on all versions, the others once."""
+    name = str(path.relative_to(ROOT))
+    return pytest.param(path, id=name, marks=[] if name in FIRST else [pytest.mark.single_version])
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("page", [page_of(each) for each in pages()])
+def test_the_blocks_of_a_page_run(
+    page: Path,
+    empty_database: TestDatabase,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+):
+    if wants_schema(page):
+        with sync.Client(empty_database.dsn) as client:
+            client.migrate()
+
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.site.run_page", str(page)],
+        env=_environment(empty_database),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    record_property("page", str(page))
+
+
+def test_no_block_is_written_so_that_it_would_not_run():
+    """An indented fence, one with attributes, or another word for the same language."""
+    found = {
+        f"{page.relative_to(ROOT)}: {fence}"
+        for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        for fence in FENCES.findall(page.read_text(encoding="utf-8"))
+        if fence not in RUN and fence not in SHOWN
+    }
+
+    assert found == set()
+
+
+def _environment(database: TestDatabase) -> dict[str, str]:
+    programs = [Path(sys.executable).parent, client_program("psql").parent]
+    return {
+        **{name: value for name, value in os.environ.items() if not OURS.match(name)},
+        "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
+        "DATABASE_URL": database.url,
+    }

@@ -1,0 +1,47 @@
+"""The guide to testing, followed by a reader: its files written, and pytest run on them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TestDatabase
+from tests.support.pages import ROOT
+from tools.site import COMMENT
+
+BLOCK = re.compile(r"^```(python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """What the page says up to its rules for connections, in the files that it names."""
+    page = (ROOT / "docs/guides/testing.md").read_text(encoding="utf-8")
+    shown, _, _ = COMMENT.sub("", page).partition("## The connection of a test")
+    blocks = [match.groups() for match in BLOCK.finditer(shown)]
+    (settings,) = (text for kind, text in blocks if kind == "toml")
+    tasks, *tests = (text for kind, text in blocks if kind == "python")
+    (tmp_path / "pyproject.toml").write_text(settings)
+    (tmp_path / "shop.py").write_text(tasks)
+    (tmp_path / "test_shop.py").write_text("\n\n".join(tests))
+    return tmp_path
+
+
+@pytest.mark.single_version
+@pytest.mark.feature("F130", "F305")
+def test_its_tests_pass(project: Path, database: TestDatabase):
+    ours = re.compile(r"^(PYTEST|PG|GRAPHILE)")
+    environment = {name: value for name, value in os.environ.items() if not ours.match(name)}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:django"],
+        cwd=project,
+        env={**environment, "DATABASE_URL": database.url},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^9 passed", done.stdout, re.MULTILINE), done.stdout

@@ -1,0 +1,34 @@
+"""The two tiers of tests: the gate, which every change passes, and the nightly tier.
+
+A rule has one test. Where its full size takes minutes, the test asks for its size here: the gate
+runs it at a size that shows the rule, the nightly tier at the full one.
+"""
+
+import random
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+_nightly = False
+
+
+def select(config: pytest.Config) -> None:
+    """Choose the tier of this run; must come before test modules are imported."""
+    global _nightly
+    _nightly = config.getoption("--tier") == "nightly"
+
+
+def is_nightly() -> bool:
+    return _nightly
+
+
+def size(gate: T, nightly: T) -> T:
+    """Choose a count, a list of seeds or another size by the tier of this run."""
+    return nightly if _nightly else gate
+
+
+def random_seed() -> int:
+    """Draw a seed for the nightly tier; the gate never depends on chance."""
+    return random.SystemRandom().randrange(10**6)
