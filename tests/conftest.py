@@ -42,9 +42,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_time_limit, reverse=True)
     if tiers.is_nightly():
         return
-    later = [item for item in items if item.get_closest_marker("nightly")]
-    config.hook.pytest_deselected(items=later)
-    items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+    config.hook.pytest_deselected(items=[item for item in items if tiers.is_later(item)])
+    items[:] = [item for item in items if not tiers.is_later(item)]
 
 
 def _time_limit(item: pytest.Item) -> tuple[bool, float]:

@@ -27,6 +27,7 @@ from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.statements import render_bytes
 from tests.support.pools import Pool, payloads, pool_on, session
 from tests.support.sql import Sql
+from tests.support.tiers import size
 
 FLAG = "no"
 
@@ -300,8 +301,9 @@ def test_a_fetch_that_is_not_over_hides_nothing_behind_an_obstacle(
 @pytest.mark.single_version
 @pytest.mark.feature("F5", "F95")
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("limit", [1, 10])
-@pytest.mark.parametrize("fetchers", [2, 8])
+@pytest.mark.parametrize(
+    ("fetchers", "limit"), size(gate=[(8, 10)], nightly=[(2, 1), (2, 10), (8, 1), (8, 10)])
+)
 def test_nobody_gets_an_empty_answer_while_there_is_a_job_to_run(
     pool, database, fill, fetchers, limit
 ):

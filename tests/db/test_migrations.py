@@ -93,6 +93,7 @@ def enter_level(sql: Sql, level: int, *, breaking: bool) -> None:
 # Where it runs, and what it makes
 
 
+@pytest.mark.nightly
 @pytest.mark.feature("F6")
 def test_a_server_older_than_14_is_refused_with_its_version():
     server = Cluster(13).start()

@@ -18,6 +18,7 @@ from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.processes import READY, Program, Programs, eventually
 from tests.support.sql import Sql
+from tests.support.tiers import size
 
 # The command with other deadlines, as its own are too long for a test.
 COMMAND = """
@@ -641,7 +642,7 @@ def test_a_closed_standard_output_does_not_hold_up_the_end(programs, sql):
 # All of it at once
 
 
-ROUNDS = 50
+ROUNDS = size(gate=12, nightly=50)
 STOP_AFTER = 1.0
 
 # How many jobs of which kind run at once.

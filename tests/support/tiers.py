@@ -11,6 +11,9 @@ import pytest
 
 T = TypeVar("T")
 
+# Marks of tests that only the nightly tier runs.
+NIGHTLY_MARKS = ("nightly", "slow_io", "serial")
+
 _nightly = False
 
 
@@ -22,6 +25,11 @@ def select(config: pytest.Config) -> None:
 
 def is_nightly() -> bool:
     return _nightly
+
+
+def is_later(item: pytest.Item) -> bool:
+    """Does this test wait for the nightly tier?"""
+    return any(item.get_closest_marker(name) for name in NIGHTLY_MARKS)
 
 
 def size(gate: T, nightly: T) -> T:
