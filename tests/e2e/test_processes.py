@@ -11,9 +11,6 @@ import pytest
 from tests.conftest import TestDatabase
 from tests.support.sql import Sql
 
-# The newest Python may be another than the one that runs these tests; it has the package too.
-INTERPRETERS = sorted({sys.executable, os.environ.get("GW_NEWEST_PYTHON", sys.executable)})
-
 WITNESS = """
 create table seen (who text, backend int, at timestamptz default clock_timestamp());
 
@@ -56,8 +53,7 @@ def wait_for(child):
 class Program:
     """A script that runs in a process of its own, beside the test's database."""
 
-    def __init__(self, interpreter: str, folder: Path, database: TestDatabase) -> None:
-        self._interpreter = interpreter
+    def __init__(self, folder: Path, database: TestDatabase) -> None:
         self._path = folder / "program.py"
         self._environment = {
             **os.environ,
@@ -72,7 +68,7 @@ class Program:
     def run(self, script: str) -> subprocess.CompletedProcess[str]:
         self._path.write_text(BEGINNING + textwrap.dedent(script))
         return subprocess.run(
-            [self._interpreter, str(self._path)],
+            [sys.executable, str(self._path)],
             env=self._environment,
             capture_output=True,
             text=True,
@@ -80,9 +76,9 @@ class Program:
         )
 
 
-@pytest.fixture(params=INTERPRETERS, ids=lambda path: Path(path).name)
-def program(request: pytest.FixtureRequest, tmp_path: Path, database: TestDatabase) -> Program:
-    return Program(request.param, tmp_path, database)
+@pytest.fixture
+def program(tmp_path: Path, database: TestDatabase) -> Program:
+    return Program(tmp_path, database)
 
 
 @pytest.fixture(autouse=True)
