@@ -20,6 +20,9 @@ from tests.support.sql import Sql
 ODD_SCHEMA = "we\"i'rd $1 %s :schema ::x $gw$ ünï-çødé-Ω-名-01234567890"
 assert len(ODD_SCHEMA.encode()) == 63
 
+# Tests of the command run on one pair of versions, but for one test of each behavior.
+COMMANDS = Path(__file__).parent / "e2e"
+
 _numbers = itertools.count(1)
 
 # The time of one example shows nothing, as the machine may be busy.
@@ -37,7 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
     tiers.select(config)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(COMMANDS) and not item.get_closest_marker("every_version"):
+            item.add_marker(pytest.mark.single_version)
     # The tests with the longest time limits come first, so that none of them runs alone at the end.
     items.sort(key=_time_limit, reverse=True)
     if tiers.is_nightly():

@@ -42,6 +42,7 @@ def loop(request) -> str:
     return name
 
 
+@pytest.mark.every_version
 def test_its_output_is_in_the_log_and_its_exit_code_in_the_row(programs, sql, loop):
     programs.write("tasks/say.sh", SAYS).chmod(0o755)
     job = sql.value("select id from :schema.add_job('say', to_json(repeat('x', 1000000)))")

@@ -32,6 +32,7 @@ def left(sql: Sql) -> int:
     return count
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize(("answer", "code", "still"), [("y\n", 0, 0), ("\n", 1, 3)])
 def test_it_asks_before_it_deletes(programs, sql, answer, code, still):
     sql.run(FILL, 3)

@@ -41,6 +41,7 @@ def add(sql: Sql) -> None:
     sql.run("select from :schema.add_job('it')")
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize(("flags", "module"), [([], "uvloop"), (["--loop", "asyncio"], "asyncio.")])
 def test_a_worker_runs_on_uvloop_unless_it_is_told_otherwise(programs, sql, flags, module):
     add(sql)
@@ -85,6 +86,7 @@ def test_a_debug_line_says_which_loop_it_is(programs, loop):
     assert f"the event loop is that of {loop}" in done.err
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_signal_stops_a_worker_on_either_loop(programs, loop, number):

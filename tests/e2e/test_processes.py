@@ -165,6 +165,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_program_that_closes_nothing_ends_at_once(
     ending: str, program: Program, sql: Sql
@@ -226,6 +227,7 @@ CHILD_ENDINGS = {
 }
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize("ending", CHILD_ENDINGS)
 def test_parent_and_child_both_go_on_adding(ending: str, program: Program, sql: Sql) -> None:
     done = program.run(

@@ -125,6 +125,7 @@ def worker(programs: Programs) -> Worker:
 # The first signal
 
 
+@pytest.mark.every_version
 @pytest.mark.feature("F212", "F213")
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_the_first_signal_lets_running_jobs_finish_and_takes_no_more(worker, sql, number):
@@ -307,6 +308,7 @@ def test_without_a_deadline_a_stop_waits_for_tasks_that_do_not_listen(worker, sq
 # At the deadline
 
 
+@pytest.mark.every_version
 @pytest.mark.feature("F214", "F215")
 def test_at_stop_after_async_tasks_are_cancelled_and_their_jobs_handed_back(worker, sql):
     running = worker.start(NEVER_ENDS, abort_after=0.1, stop_after=0.5)
@@ -451,6 +453,7 @@ def test_a_lifespan_that_does_not_end_does_not_keep_jobs_locked(programs, sql):
 # A second signal
 
 
+@pytest.mark.every_version
 @pytest.mark.feature("F212")
 @pytest.mark.parametrize("task", [NEVER_ENDS, SLEEPS, SWALLOWS], ids=["async", "plain", "swallows"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)

@@ -125,6 +125,7 @@ def parent(programs: Programs, sql: Sql) -> Parent:
 # Work
 
 
+@pytest.mark.every_version
 def test_processes_share_the_jobs_and_run_each_once(parent, sql):
     running = parent.start(NOTES, "-p", "3", ready=3)
     jobs = add(sql, 300)
@@ -180,6 +181,7 @@ def test_once_the_parent_has_the_code_of_a_child_that_failed(parent, programs):
 # Restarting
 
 
+@pytest.mark.every_version
 def test_a_process_that_is_killed_is_started_again_and_its_job_recovered(parent, sql):
     running = parent.start(WAITS, "-p", "2", "--recovery-threshold", "1500", FIRST_PAUSE=0.1)
     [job] = add(sql, 1)
@@ -476,6 +478,7 @@ def test_less_than_one_is_no_number(programs, flag):
 # Stopping
 
 
+@pytest.mark.every_version
 def test_the_first_signal_lets_running_jobs_finish_in_all_processes(parent, sql):
     running = parent.start(WAITS, "-p", "2")
     add(sql, 2)
