@@ -12,7 +12,7 @@ from tools.nightly import Result
 
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Record an outcome of one step, some commits ago; None where the history has no such commit."""
+    """Record an outcome of one step, some commits ago; None for a commit that is unknown."""
     monkeypatch.setattr(nightly, "RESULTS", tmp_path / "results.json")
 
     def record(outcome: str, age: int | None = 0) -> int:
