@@ -48,6 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # The tests with the longest time limits come first, so that none of them runs alone at the end.
     items.sort(key=_time_limit, reverse=True)
     if tiers.is_nightly():
+        for item in filter(tiers.is_larger, items):
+            item.add_marker(pytest.mark.sized)
         return
     config.hook.pytest_deselected(items=[item for item in items if tiers.is_later(item)])
     items[:] = [item for item in items if not tiers.is_later(item)]

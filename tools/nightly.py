@@ -32,6 +32,9 @@ MAX_AGE_COMMITS = 60
 PAIRS = (("3.11", 14), ("3.12", 16), ("3.13", 17), ("3.14", 15))
 EVERY_VERSION = ("tests/unit", "tests/db", "tests/integrations")
 
+# What the gate does not run, or not in full.
+LARGER = "(nightly or slow_io or sized) and not serial"
+
 AUDIT = ("uvx", "pip-audit", "--disable-pip", "--require-hashes", "-r", "requirements-dev.txt")
 
 
@@ -72,7 +75,7 @@ def steps() -> list[Step]:
         for version, server in PAIRS
     ]
     return [
-        Step("full sizes", (*pytest, "-n", "4", "--dist", "worksteal", "-m", "not serial")),
+        Step("full sizes", (*pytest, "-n", "4", "--dist", "worksteal", "-m", LARGER)),
         Step("rates and times", (*pytest, "-n", "0", "-m", "serial")),
         *cells,
         Step("oldest dependencies", (python, "-m", "nox", "-s", "lowest", "--", *EVERY_VERSION)),

@@ -5,6 +5,7 @@ runs it at a size that shows the rule, the nightly tier at the full one.
 """
 
 import random
+import sys
 from typing import TypeVar
 
 import pytest
@@ -15,6 +16,7 @@ T = TypeVar("T")
 NIGHTLY_MARKS = ("nightly", "slow_io", "serial")
 
 _nightly = False
+_sized_modules: set[str] = set()
 
 
 def select(config: pytest.Config) -> None:
@@ -34,7 +36,14 @@ def is_later(item: pytest.Item) -> bool:
 
 def size(gate: T, nightly: T) -> T:
     """Choose a count, a list of seeds or another size by the tier of this run."""
+    _sized_modules.add(sys._getframe(1).f_globals["__name__"])
     return nightly if _nightly else gate
+
+
+def is_larger(item: pytest.Item) -> bool:
+    """Does the nightly tier run more of this test's module than the gate?"""
+    module = item.getparent(pytest.Module)
+    return module is not None and module.obj.__name__ in _sized_modules
 
 
 def random_seed() -> int:
