@@ -14,9 +14,11 @@ from tests.chaos.interleavings.actions import BY_HAND, STATEMENTS, Action, Answe
 from tests.chaos.interleavings.ring import PAIRS, Found, Ring
 from tests.chaos.interleavings.rules import Actor
 from tests.chaos.interleavings.scenes import SCENES, A, B
-from tests.support import tiers
+from tests.support.tiers import size
 
 pytestmark = pytest.mark.single_version
+
+IN_FULL = size(gate=False, nightly=True)
 
 
 # Rules that these do not keep yet.
@@ -43,7 +45,7 @@ KNOWN: dict[tuple[str, str], set[str]] = {
 def ring(cluster, schema, template) -> Iterator[Ring]:
     """All of it on one database; nightly in all orders of beginnings as well."""
     cluster.create_database("interleavings", template)
-    ring = Ring(cluster.dsn("interleavings"), schema, in_full=tiers.is_nightly())
+    ring = Ring(cluster.dsn("interleavings"), schema, in_full=IN_FULL)
     yield ring
     ring.close()
     cluster.drop_database("interleavings")

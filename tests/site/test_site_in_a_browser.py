@@ -19,6 +19,30 @@ SIZES = {"wide": (1280, 900), "narrow": (375, 800)}
 PICTURES = os.environ.get("GW_PICTURES")
 
 
+def nearly_all(site: Site) -> list[str]:
+    """Every page, but few of those that only show a file, which are all alike."""
+    files = [name for name in site.pages if name.startswith("files/")]
+    return [name for name in site.pages if name not in files[3:]]
+
+
+def one_of_each_kind(site: Site) -> list[str]:
+    """The first pages of a newcomer, and the longest page of each folder: 12 in all."""
+    by_folder: dict[str, list[str]] = {}
+    for name in site.pages:
+        by_folder.setdefault(name.partition("/")[0] if "/" in name else "", []).append(name)
+    by_folder.pop("")
+    longest = [
+        max(names, key=lambda name: (site.folder / name).stat().st_size)
+        for names in by_folder.values()
+    ]
+    chosen = ["index.html", "quickstart.html", *sorted(longest)]
+    more = [name for name in site.pages if name not in chosen and not name.startswith("files/")]
+    return [*chosen, *more][:12]
+
+
+PAGES = size(gate=one_of_each_kind, nightly=nearly_all)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as found:
@@ -42,8 +66,7 @@ def test_nothing_overlaps_and_code_can_be_read(browser, address, site: Site, fig
     asked: set[str] = set()
     page.on("request", lambda request: asked.add(request.url))
 
-    names = size(gate=one_of_each_kind, nightly=nearly_all)(site)
-    wrong = {name: look(page, f"{address}/{name}") for name in names}
+    wrong = {name: look(page, f"{address}/{name}") for name in PAGES(site)}
 
     figure(f"pages seen in Chromium, wide and narrow: {len(wrong)}")
     assert {name: found for name, found in wrong.items() if found} == {}
@@ -69,27 +92,6 @@ def test_a_page_that_is_drawn_badly_is_found(style, complaint, browser, address)
     page.add_style_tag(content=style)
 
     assert any(complaint in each for each in page.evaluate(LAYOUT))
-
-
-def nearly_all(site: Site) -> list[str]:
-    """Every page, but few of those that only show a file, which are all alike."""
-    files = [name for name in site.pages if name.startswith("files/")]
-    return [name for name in site.pages if name not in files[3:]]
-
-
-def one_of_each_kind(site: Site) -> list[str]:
-    """The first pages of a newcomer, and the longest page of each folder: 12 in all."""
-    by_folder: dict[str, list[str]] = {}
-    for name in site.pages:
-        by_folder.setdefault(name.partition("/")[0] if "/" in name else "", []).append(name)
-    by_folder.pop("")
-    longest = [
-        max(names, key=lambda name: (site.folder / name).stat().st_size)
-        for names in by_folder.values()
-    ]
-    chosen = ["index.html", "quickstart.html", *sorted(longest)]
-    more = [name for name in site.pages if name not in chosen and not name.startswith("files/")]
-    return [*chosen, *more][:12]
 
 
 def look(page: Page, address: str) -> list[str]:
