@@ -3,7 +3,6 @@
 What must hold is written in interleavings/rules.py, one function for each rule.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tests.chaos.interleavings.actions import BY_HAND, STATEMENTS, Action, Answe
 from tests.chaos.interleavings.ring import PAIRS, Found, Ring
 from tests.chaos.interleavings.rules import Actor
 from tests.chaos.interleavings.scenes import SCENES, A, B
+from tests.support.shared_folder import made_once
 from tests.support.tiers import size
 
 pytestmark = pytest.mark.single_version
@@ -54,10 +54,7 @@ def ring(cluster, schema, template) -> Iterator[Ring]:
 @pytest.fixture(scope="session")
 def tally(tmp_path_factory) -> Path:
     """A folder for counts that is the same for all processes of a run."""
-    base: Path = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "interleavings"
-    folder.mkdir(exist_ok=True)
-    return folder
+    return made_once(tmp_path_factory, "interleavings", lambda folder: None)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.closure import declared, installed
+from tests.support.shared_folder import made_once
 from tests.support.tiers import size
 from tests.support.wheel import clean_environment, interpreter, run
 
@@ -41,7 +42,13 @@ def python(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory) -> Pat
     found = interpreter(request.param)
     if found is None:
         pytest.skip(f"Python {request.param} is not on this machine")
-    return clean_environment(tmp_path_factory.mktemp("clean") / request.param, found, str(wheel))
+
+    def make(folder: Path) -> None:
+        clean_environment(folder / request.param, found, str(wheel))
+
+    return (
+        made_once(tmp_path_factory, f"clean-{request.param}", make) / request.param / "bin/python"
+    )
 
 
 def test_what_is_installed_is_what_is_declared(python: Path):
