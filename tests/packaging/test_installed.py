@@ -39,16 +39,15 @@ for told in absent.values():
 @pytest.fixture(scope="module", params=PYTHONS)
 def python(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory) -> Path:
     """A clean Python with the wheel."""
-    found = interpreter(request.param)
+    version: str = request.param
+    found = interpreter(version)
     if found is None:
-        pytest.skip(f"Python {request.param} is not on this machine")
+        pytest.skip(f"Python {version} is not on this machine")
 
     def make(folder: Path) -> None:
-        clean_environment(folder / request.param, found, str(wheel))
+        clean_environment(folder / version, found, str(wheel))
 
-    return (
-        made_once(tmp_path_factory, f"clean-{request.param}", make) / request.param / "bin/python"
-    )
+    return made_once(tmp_path_factory, f"clean-{version}", make) / version / "bin/python"
 
 
 def test_what_is_installed_is_what_is_declared(python: Path):

@@ -1,4 +1,4 @@
-"""Folders that are made once for all processes of a run, though each process has its own fixtures."""
+"""Folders that are made once for all processes of a run, each of which has its own fixtures."""
 
 import fcntl
 import os
