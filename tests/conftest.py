@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -14,6 +15,9 @@ from tests.support.cluster import Cluster
 from tests.support.node import node_install
 from tests.support.pages import counts
 from tests.support.sql import Sql
+
+if TYPE_CHECKING:
+    from tests.support.processes import Programs
 
 # Everything that could be taken for something else: quotes, a placeholder, a percent sign, colons,
 # the quotes of function bodies, letters of several bytes; as long as PostgreSQL allows.
@@ -144,6 +148,16 @@ def sql(database: TestDatabase) -> Iterator[Sql]:
 def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Say a measured figure in the summary of the run."""
     return lambda text: record_property("figure", text)
+
+
+@pytest.fixture
+def programs(database: TestDatabase, tmp_path: Path) -> Iterator["Programs"]:
+    """Programs that run in an empty folder; their environment variables name `database`."""
+    # Imported here because that module imports this one.
+    from tests.support.processes import Programs
+
+    with Programs.beside(database, tmp_path) as programs:
+        yield programs
 
 
 def _database(cluster: Cluster, schema: str, template: str) -> Iterator[TestDatabase]:

@@ -202,10 +202,9 @@ def ended(*workers: Program, count: int) -> list[tuple[int, int]]:
 
 
 @pytest.fixture
-def programs(database, tmp_path) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        programs.write("app.py", APP)
-        yield programs
+def programs(programs: Programs) -> Programs:
+    programs.write("app.py", APP)
+    return programs
 
 
 @pytest.fixture

@@ -30,12 +30,6 @@ def own_database(own_cluster, schema) -> TestDatabase:
 
 
 @pytest.fixture
-def programs(tmp_path, database) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
-
-
-@pytest.fixture
 def field(database, programs) -> Field:
     return Field(database, programs)
 

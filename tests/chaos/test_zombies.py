@@ -241,10 +241,9 @@ class Field:
 
 
 @pytest.fixture
-def programs(database, tmp_path) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        programs.write("app.py", APP)
-        yield programs
+def programs(programs: Programs) -> Programs:
+    programs.write("app.py", APP)
+    return programs
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.processes import READY, Program, Programs, eventually
 from tests.support.sql import Sql
@@ -100,12 +99,6 @@ class Worker:
 
     def let_go(self) -> None:
         (self._programs.folder / "go").touch()
-
-
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
 
 
 @pytest.fixture
