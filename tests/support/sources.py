@@ -5,24 +5,15 @@ from collections.abc import Callable
 from typing import Any
 
 from graphile_worker.sql.holding import HeldJob
+from tests.support.clocks import ManualClock
 
 Asks = list[asyncio.Task[HeldJob | None]]
-
-
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 class FakeClaims:
     """A table of ready jobs: a fetch sees what was there when it began."""
 
-    def __init__(self, clock: Clock, flags: Callable[[], Any] | None = None) -> None:
+    def __init__(self, clock: ManualClock, flags: Callable[[], Any] | None = None) -> None:
         self.pool_id = "p1"
         self.ready: list[HeldJob] = []
         self.held: dict[int, HeldJob] = {}

@@ -24,19 +24,10 @@ from graphile_worker.worker.claims import (
     SETTLE_EVERY,
     Claims,
 )
+from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
 
 HAND_BACK = "return_unheld_jobs"
-
-
-class Clock:
-    """Stands in for the module `time`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 class FakeDatabase:
@@ -85,7 +76,7 @@ class FakeDatabase:
 class Scene:
     """The claims of a pool that is known, and what it was told."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.database = FakeDatabase()
         self.lease = Lease(timedelta(seconds=30), pool_id="p1")
         self.lease.renew(clock.now)
@@ -105,11 +96,8 @@ class Scene:
 
 
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(lease_module, "time", clock)
-    monkeypatch.setattr(claims_module, "time", clock)
-    return clock
+def clock(monkeypatch) -> ManualClock:
+    return ManualClock.patch(monkeypatch, lease_module, claims_module)
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker import source as source_module
 from graphile_worker.worker.outcomes import Interrupted, Outcome
 from graphile_worker.worker.source import DirectSource
+from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
-from tests.support.sources import Clock, FakeClaims, got, settled
+from tests.support.sources import FakeClaims, got, settled
 
 NEVER = timedelta(hours=1)
 AT_ONCE = timedelta(milliseconds=1)
@@ -38,7 +39,7 @@ class Scene:
     """A source, and all that is around it."""
 
     def __init__(self, *, poll: timedelta = NEVER, once: bool = False) -> None:
-        self.claims = FakeClaims(Clock())
+        self.claims = FakeClaims(ManualClock())
         self.settler = FakeSettler()
         self.hooks = Hooks()
         self.events: list[WorkerEvent] = []
@@ -259,13 +260,11 @@ async def test_a_job_that_nobody_announced_is_found_by_polling():
 
 
 async def test_a_poll_that_is_due_is_not_put_off_by_those_who_ask(monkeypatch):
-    now = 0.0
-    clock = type("Clock", (), {"monotonic": staticmethod(lambda: now)})
-    monkeypatch.setattr(source_module, "time", clock)
+    clock = ManualClock.patch(monkeypatch, source_module)
     async with scene() as it:
         asks = await it.ask("a", "b", "c")
 
-        now = NEVER.total_seconds()
+        clock.now += NEVER.total_seconds()
         it.ready(1, 2, 3)
         asks += await it.ask("d")
 
@@ -617,7 +616,7 @@ class NeverSettles:
 
 
 async def test_whoever_asked_is_sent_away_when_the_source_is_cancelled_while_it_hands_back():
-    claims = FakeClaims(Clock())
+    claims = FakeClaims(ManualClock())
     claims.ready = [HeldJob(make_job(id=1, locked_by="p1"), None)]
     claims.answering.clear()
     settler: Any = NeverSettles()

@@ -22,6 +22,7 @@ from graphile_worker.maintenance.heartbeat import (
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
+from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
 from tests.support.recorder import until
 
@@ -29,16 +30,6 @@ SCHEMAS = Schemas("shared", "companion")
 THRESHOLD = timedelta(seconds=30)
 AT_ONCE = timedelta(milliseconds=1)
 DETAILS = {"host": "here"}
-
-
-class Clock:
-    """Stands in for the module `time`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 class RefusedError(Exception):
@@ -174,11 +165,8 @@ class Scene:
 
 
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(lease_module, "time", clock)
-    monkeypatch.setattr(heartbeat_module, "time", clock)
-    return clock
+def clock(monkeypatch) -> ManualClock:
+    return ManualClock.patch(monkeypatch, lease_module, heartbeat_module)
 
 
 @pytest.fixture

@@ -35,9 +35,10 @@ from graphile_worker.worker.claims import Claims
 from graphile_worker.worker.local_queue import STEPS, LocalQueue, Mode
 from graphile_worker.worker.settle import Settler
 from graphile_worker.worker.shelf import next_limit
+from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
 from tests.support.recorder import until
-from tests.support.sources import Asks, Clock, FakeClaims, FakeSettler, answers, got, settled
+from tests.support.sources import Asks, FakeClaims, FakeSettler, answers, got, settled
 
 HOUR = timedelta(hours=1)
 AT_ONCE = timedelta(milliseconds=1)
@@ -58,7 +59,7 @@ class Scene:
         once: bool = False,
         flags: Callable[[], Any] | None = None,
     ) -> None:
-        self.claims = FakeClaims(Clock(), flags)
+        self.claims = FakeClaims(ManualClock(), flags)
         self.settler = FakeSettler()
         self.hooks = Hooks()
         self.events: list[PoolEvent] = []

@@ -21,8 +21,9 @@ from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker import prefetch as prefetch_module
 from graphile_worker.worker.prefetch import LARGEST, LATE, MOMENT, Pace, Prefetch
 from graphile_worker.worker.shelf import FIRST
+from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
-from tests.support.sources import Asks, Clock, FakeClaims, FakeSettler, answers, got, settled
+from tests.support.sources import Asks, FakeClaims, FakeSettler, answers, got, settled
 
 HOUR = timedelta(hours=1)
 # Only a bug takes so long.
@@ -33,10 +34,9 @@ NOT_YET = LATE / 2
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch) -> Clock:
+def clock(monkeypatch) -> ManualClock:
     """Time stands, and a look at it takes none."""
-    clock = Clock()
-    monkeypatch.setattr(prefetch_module, "time", clock)
+    clock = ManualClock.patch(monkeypatch, prefetch_module)
     monkeypatch.setattr(prefetch_module, "LOOK_EVERY", 0.0)
     return clock
 
@@ -52,7 +52,7 @@ def no_pause(monkeypatch):
 class Runs:
     """A pace, and the jobs that it is told of."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.pace = Pace()
         self._clock = clock
         self.look()
@@ -212,7 +212,7 @@ class Scene:
 
     def __init__(
         self,
-        clock: Clock,
+        clock: ManualClock,
         *,
         pace: int = 0,
         max_bytes: int = 1_000_000,

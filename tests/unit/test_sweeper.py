@@ -18,21 +18,12 @@ from graphile_worker.options import RecoveryOptions
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.workers import Recovery
+from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
 from tests.support.recorder import until
 
 LOOK = "get_silent_pools"
 TAKE = "recover_jobs"
-
-
-class Clock:
-    """Stands in for the module `time`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 class FakeDatabase:
@@ -75,7 +66,7 @@ class FakeDatabase:
 class Scene:
     """A pool that is known and has been heard all the time, and what it did."""
 
-    def __init__(self, clock: Clock, **options: Any) -> None:
+    def __init__(self, clock: ManualClock, **options: Any) -> None:
         self.database = FakeDatabase()
         self.lease = Lease(timedelta(seconds=30), pool_id="p1")
         self.lease.renew(clock.now)
@@ -109,10 +100,8 @@ def recovery(job_id: int, **given: Any) -> Recovery:
 
 
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(lease_module, "time", clock)
-    return clock
+def clock(monkeypatch) -> ManualClock:
+    return ManualClock.patch(monkeypatch, lease_module)
 
 
 @pytest.fixture
