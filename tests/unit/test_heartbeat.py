@@ -23,6 +23,7 @@ from graphile_worker.sql.holding import HeldJob
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from tests.support.clocks import ManualClock
+from tests.support.fake_database import FakeDatabase, RefusedError
 from tests.support.jobs import make_job
 from tests.support.recorder import until
 
@@ -32,19 +33,11 @@ AT_ONCE = timedelta(milliseconds=1)
 DETAILS = {"host": "here"}
 
 
-class RefusedError(Exception):
-    """The database says no, and why."""
-
-    def __init__(self, sqlstate: str) -> None:
-        super().__init__(sqlstate)
-        self.sqlstate = sqlstate
-
-
-class FakeDatabase:
+class Registries(FakeDatabase):
     """Two registries and the locks of jobs, as far as a heartbeat sees them."""
 
     def __init__(self) -> None:
-        self.asked: list[Query[Any]] = []
+        super().__init__()
         # Seconds, by the server's clock.
         self.time = 50_000.0
         self.has_registry = True
@@ -55,21 +48,13 @@ class FakeDatabase:
         # What becomes of a statement, so many times.
         self.errors: dict[str, list[Exception]] = {}
         self.meanwhile: Callable[[str], None] = lambda statement: None
-        self.answering = asyncio.Event()
-        self.answering.set()
 
-    async def run(self, query: Query[Any]) -> Any:
-        self.asked.append(query)
-        await self.answering.wait()
+    def answer(self, query: Query[Any]) -> Any:
         self.meanwhile(query.statement)
         if errors := self.errors.get(query.statement):
             raise errors.pop(0)
         answer = getattr(self, f"_{query.statement}")
         return query.read(answer(*query.args))
-
-    @property
-    def statements(self) -> list[str]:
-        return [each.statement for each in self.asked]
 
     def forget(self) -> None:
         """Count from here."""
@@ -116,7 +101,7 @@ class Scene:
     def __init__(
         self, *, threshold: timedelta | None = THRESHOLD, every: timedelta | None = AT_ONCE
     ) -> None:
-        self.database = FakeDatabase()
+        self.database = Registries()
         self.lease = Lease(threshold, pool_id="p1")
         self.started: list[int] = []
         self.held: list[HeldJob] = []

@@ -55,7 +55,7 @@ class Quiet(FakeListening):
         return None
 
 
-class FakeDatabase:
+class ListeningDatabase:
     """Gives one connection after the other; an error stands for one that cannot be made."""
 
     def __init__(self, *connections: FakeListening | Exception) -> None:
@@ -80,7 +80,7 @@ class Scene:
     """A listener, and what it told."""
 
     def __init__(self, *connections: FakeListening | Exception) -> None:
-        self.database = FakeDatabase(*connections)
+        self.database = ListeningDatabase(*connections)
         self.told: list[object] = []
         self.events: list[PoolEvent] = []
         self.hooks = Hooks()

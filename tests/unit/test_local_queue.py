@@ -28,7 +28,6 @@ from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
 from graphile_worker.options import LocalQueueOptions, RefetchDelayOptions
 from graphile_worker.sql.holding import HeldJob
-from graphile_worker.sql.query import Query
 from graphile_worker.worker import local_queue as local_queue_module
 from graphile_worker.worker import settle as settle_module
 from graphile_worker.worker.claims import Claims
@@ -36,6 +35,7 @@ from graphile_worker.worker.local_queue import STEPS, LocalQueue, Mode
 from graphile_worker.worker.settle import Settler
 from graphile_worker.worker.shelf import next_limit
 from tests.support.clocks import ManualClock
+from tests.support.fake_database import FakeDatabase
 from tests.support.jobs import make_job
 from tests.support.recorder import until
 from tests.support.sources import Asks, FakeClaims, FakeSettler, answers, got, settled
@@ -1061,21 +1061,6 @@ async def test_the_second_asks_for_more_once_some_came():
 
 
 # Handing back
-
-
-class FakeDatabase:
-    """Gives these answers, one after the other; an error is raised."""
-
-    def __init__(self, *answers: Exception | None) -> None:
-        self.asked: list[Query[Any]] = []
-        self._answers = list(answers)
-
-    async def run(self, query: Query[Any]) -> set[int]:
-        self.asked.append(query)
-        answer = self._answers.pop(0)
-        if answer is not None:
-            raise answer
-        return set()
 
 
 def settler_on(database: Any, **options: Any) -> Settler:

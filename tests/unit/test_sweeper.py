@@ -26,7 +26,7 @@ LOOK = "get_silent_pools"
 TAKE = "recover_jobs"
 
 
-class FakeDatabase:
+class DatabaseOfDeadPools:
     """Answers each statement with what is said here; an error is raised."""
 
     schemas = Schemas("shared", "companion")
@@ -46,7 +46,7 @@ class FakeDatabase:
         return self._answer(query.statement)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator["FakeDatabase"]:
+    async def transaction(self) -> AsyncIterator["DatabaseOfDeadPools"]:
         self._answer("begin")
         yield self
         self._answer("commit")
@@ -67,7 +67,7 @@ class Scene:
     """A pool that is known and has been heard all the time, and what it did."""
 
     def __init__(self, clock: ManualClock, **options: Any) -> None:
-        self.database = FakeDatabase()
+        self.database = DatabaseOfDeadPools()
         self.lease = Lease(timedelta(seconds=30), pool_id="p1")
         self.lease.renew(clock.now)
         self.events: list[PoolEvent] = []
@@ -264,7 +264,7 @@ async def test_a_sweep_that_takes_too_long_is_given_up(it, monkeypatch):
     async def never(query: Query[Any]) -> Any:
         if query.statement == TAKE:
             await asyncio.Event().wait()
-        return await FakeDatabase.run(it.database, query)
+        return await DatabaseOfDeadPools.run(it.database, query)
 
     it.dead(recovery(1))
     monkeypatch.setattr(it.database, "run", never)
