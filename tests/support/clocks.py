@@ -1,4 +1,4 @@
-"""A clock that tests move by hand."""
+"""A clock that tests move by hand, and delays that take no time."""
 
 from types import ModuleType
 from typing import Self
@@ -22,3 +22,15 @@ class ManualClock:
 
     def monotonic(self) -> float:
         return self.now
+
+
+def skip_delays(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[int]:
+    """Let the module retry without delay; the list gets the number of each failed attempt."""
+    attempts: list[int] = []
+
+    def delay_after(attempt: int, *longest: float) -> float:
+        attempts.append(attempt)
+        return 0
+
+    monkeypatch.setattr(module, "delay_after", delay_after)
+    return attempts

@@ -22,7 +22,7 @@ from graphile_worker.maintenance.heartbeat import (
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
-from tests.support.clocks import ManualClock
+from tests.support.clocks import ManualClock, skip_delays
 from tests.support.fake_database import FakeDatabase, RefusedError
 from tests.support.jobs import make_job
 from tests.support.recorder import until
@@ -175,15 +175,7 @@ async def rusty(clock) -> Scene:
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch) -> list[int]:
-    """No time after a failure; which ones they were."""
-    failures: list[int] = []
-
-    def delay_after(failure: int) -> float:
-        failures.append(failure)
-        return 0
-
-    monkeypatch.setattr(heartbeat_module, "delay_after", delay_after)
-    return failures
+    return skip_delays(monkeypatch, heartbeat_module)
 
 
 # The beginning

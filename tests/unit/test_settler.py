@@ -20,6 +20,7 @@ from graphile_worker.worker.outcomes import (
     Written,
 )
 from graphile_worker.worker.settle import Settler
+from tests.support.clocks import skip_delays
 from tests.support.fake_database import FakeDatabase, RefusedError
 from tests.support.jobs import make_job
 
@@ -58,15 +59,7 @@ def named(value: object) -> str | None:
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch) -> list[int]:
-    """No time between attempts; which ones they followed."""
-    attempts: list[int] = []
-
-    def delay_after(attempt: int, *longest: float) -> float:
-        attempts.append(attempt)
-        return 0
-
-    monkeypatch.setattr(settle_module, "delay_after", delay_after)
-    return attempts
+    return skip_delays(monkeypatch, settle_module)
 
 
 # What is written at its end
