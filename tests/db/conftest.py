@@ -1,15 +1,18 @@
 """Each rule about clients runs twice, async and blocking; workers run in the test's process."""
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from graphile_worker import Client, sync
 from tests.conftest import TestDatabase
+from tests.support.administering import Table
 from tests.support.clients import KINDS, connected, opened, spy
 from tests.support.pools import Pool, pool_on
 from tests.support.recorder import Recorder, Start, runners_on
+from tests.support.sql import Sql
 
 
 @pytest.fixture(params=KINDS)
@@ -47,6 +50,12 @@ def pool(pool_database) -> Iterator[Pool]:
     """A pool that knows the task "task"."""
     with pool_on(pool_database) as pool:
         yield pool
+
+
+@pytest.fixture
+def table(database: TestDatabase, sql: Sql) -> Iterator[Table]:
+    with closing(Table(database, sql)) as table:
+        yield table
 
 
 @pytest.fixture
