@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -33,14 +32,6 @@ SHOP = """
     async def ship(order: int):
         print("shipped", order, flush=True)
 """
-
-
-@pytest.fixture
-def own_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """A server that the test may take away."""
-    server = Cluster(pytestconfig.getoption("--pg")).start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

@@ -102,14 +102,6 @@ class Worker:
 
 
 @pytest.fixture
-def own_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """A server that the test may take away."""
-    server = Cluster(pytestconfig.getoption("--pg")).start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def worker(programs: Programs) -> Worker:
     return Worker(programs)
 
