@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -35,12 +34,6 @@ HELD = "select count(*) from :schema._private_jobs where locked_by is not null"
 # listen, and to write how two of them have ended.
 WATCHED = 3.0
 TRIES = 15
-
-
-@pytest.fixture
-def proxy(cluster) -> Iterator[Proxy]:
-    with Proxy(cluster.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture
