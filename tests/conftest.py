@@ -1,19 +1,25 @@
 """A fresh database per test, cloned from a migrated template on a cluster of this run's own."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
-from graphile_worker import sync
+from graphile_worker import App, sync
 from tests.support import tiers
 from tests.support.cluster import Cluster
 from tests.support.node import node_install
 from tests.support.pages import counts
+from tests.support.proxy import Proxy
 from tests.support.sql import Sql
+
+if TYPE_CHECKING:
+    from tests.support.processes import Programs
 
 # Everything that could be taken for something else: quotes, a placeholder, a percent sign, colons,
 # the quotes of function bodies, letters of several bytes; as long as PostgreSQL allows.
@@ -152,6 +158,37 @@ def sql(database: TestDatabase) -> Iterator[Sql]:
 def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Say a measured figure in the summary of the run."""
     return lambda text: record_property("figure", text)
+
+
+@pytest.fixture
+def programs(database: TestDatabase, tmp_path: Path) -> Iterator["Programs"]:
+    """Programs that run in an empty folder; their environment variables name `database`."""
+    # Imported here because that module imports this one.
+    from tests.support.processes import Programs
+
+    with Programs.beside(database, tmp_path) as programs:
+        yield programs
+
+
+@pytest.fixture
+async def app(database: TestDatabase) -> AsyncIterator[App[None]]:
+    """An app on `database`, open for the test."""
+    async with App(database.dsn, schema=database.schema) as app:
+        yield app
+
+
+@pytest.fixture
+def behind(empty_database: TestDatabase) -> Iterator[Sql]:
+    """A connection of the test itself to `empty_database`."""
+    with closing(Sql(empty_database.dsn, empty_database.schema)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def proxy(cluster: Cluster) -> Iterator[Proxy]:
+    """A proxy between the test's programs and the server."""
+    with Proxy(cluster.port) as proxy:
+        yield proxy
 
 
 def _database(cluster: Cluster, schema: str, template: str) -> Iterator[TestDatabase]:

@@ -36,11 +36,10 @@ FAR = 8000
 
 
 @pytest.fixture(params=["indexed", "unindexed"])
-def pool(request, database) -> Iterator[Pool]:
+def pool(request, pool: Pool) -> Pool:
     """It takes jobs by the one statement or the other."""
-    with pool_on(database) as pool:
-        pool.has_indexes = request.param == "indexed"
-        yield pool
+    pool.has_indexes = request.param == "indexed"
+    return pool
 
 
 @pytest.fixture

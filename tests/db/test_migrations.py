@@ -49,13 +49,6 @@ LONG_NAMES = ["x" * 59, "x" * 60, "x" * 63, "ü" * 31 + "x", "語" * 21, 'Some "
 
 
 @pytest.fixture
-def behind(empty_database):
-    """A connection for looking behind the scenes of `empty_database`."""
-    with closing(Sql(empty_database.dsn, empty_database.schema)) as sql:
-        yield sql
-
-
-@pytest.fixture
 def role(empty_database, behind):
     """A role that may log in and create nothing; roles belong to the cluster, so it goes again."""
     name = f"role_{empty_database.name}"

@@ -8,8 +8,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -34,21 +32,6 @@ SHOP = """
     async def ship(order: int):
         print("shipped", order, flush=True)
 """
-
-
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    """Programs in an empty folder; the environment names the test's database."""
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
-
-
-@pytest.fixture
-def own_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """A server that the test may take away."""
-    server = Cluster(pytestconfig.getoption("--pg")).start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

@@ -3,14 +3,11 @@
 import json
 import re
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from graphile_worker import sync
-from tests.conftest import TestDatabase
-from tests.support.processes import READY, Program, Programs, eventually
+from tests.support.processes import READY, Program, eventually
 from tests.support.sql import Sql
 
 # What depends on versions lies deeper, and is tested there on each.
@@ -22,13 +19,6 @@ HELLO = """
     async def task(payload, ctx):
         print("Hello", payload["name"], flush=True)
 """
-
-
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    """Programs in an empty folder; the environment names the test's database."""
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
 
 
 def test_config_needs_no_database_and_no_tasks(programs):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 
@@ -71,13 +70,6 @@ SHOP = """
     async def clean_up(ctx: JobContext):
         print("made up for", ctx.cron.ts.isoformat(), ctx.cron.backfilled, flush=True)
 """
-
-
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    """Programs in an empty folder; the environment names the test's database."""
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -26,12 +25,6 @@ pytestmark = pytest.mark.single_version
 
 # The servers of the tests write nothing to disk: true, and told.
 OF_THE_TESTS = "unsafe-server"
-
-
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
 
 
 @pytest.fixture

@@ -1,13 +1,10 @@
 """Executables under the command, on each of its event loops."""
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
-from tests.support.processes import Programs, eventually, lives
+from tests.support.processes import eventually, lives
 
 pytestmark = pytest.mark.feature("F121")
 
@@ -28,12 +25,6 @@ WAITS = """\
     wait
     sleep 600
 """
-
-
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])

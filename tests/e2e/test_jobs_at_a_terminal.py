@@ -2,13 +2,9 @@
 
 import re
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
-from tests.support.processes import Programs
 from tests.support.sql import Sql
 from tests.support.terminal import Terminal
 
@@ -19,12 +15,6 @@ with task as (
 insert into :schema._private_jobs (task_id, attempts)
 select id, 25 from task, generate_series(1, $1::int)
 """
-
-
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
 
 
 def left(sql: Sql) -> int:

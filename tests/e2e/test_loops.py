@@ -1,12 +1,9 @@
 """The event loop of the command: uvloop where it is installed, asyncio's own if asked for."""
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
 from tests.support.processes import READY, Programs
 from tests.support.sql import Sql
 
@@ -24,11 +21,10 @@ NOT_INSTALLED = "raise ModuleNotFoundError('No module named uvloop', name='uvloo
 
 
 @pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        programs.write("tasks/it.py", ASKS)
-        programs.write("nowhere/uvloop.py", NOT_INSTALLED)
-        yield programs
+def programs(programs: Programs) -> Programs:
+    programs.write("tasks/it.py", ASKS)
+    programs.write("nowhere/uvloop.py", NOT_INSTALLED)
+    return programs
 
 
 @pytest.fixture

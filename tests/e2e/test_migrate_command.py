@@ -46,13 +46,6 @@ def guarded_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
         server.stop()
 
 
-@pytest.fixture
-def behind(empty_database: TestDatabase) -> Iterator[Sql]:
-    connection = Sql(empty_database.dsn, empty_database.schema)
-    yield connection
-    connection.close()
-
-
 @pytest.mark.feature("F15", "F18", "F20")
 def test_a_url_says_which_database(empty_database, behind):
     done = run("migrate", "-c", empty_database.url, "-s", empty_database.schema)

@@ -2,12 +2,10 @@
 
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
 from tests.support.processes import Programs, eventually
 from tests.support.sql import Sql
 
@@ -70,12 +68,6 @@ IN_FOLDER = """
     def anything(name: str) -> None:
         Path(name).write_text(f"{os.getpid()} {os.getppid()}")
 """
-
-
-@pytest.fixture
-def programs(database: TestDatabase, tmp_path: Path) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
 
 
 def said(programs: Programs) -> list[str]:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.processes import READY, Program, Programs, eventually
 from tests.support.sql import Sql
@@ -101,20 +100,6 @@ class Worker:
 
     def let_go(self) -> None:
         (self._programs.folder / "go").touch()
-
-
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
-
-
-@pytest.fixture
-def own_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """A server that the test may take away."""
-    server = Cluster(pytestconfig.getoption("--pg")).start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

@@ -3,24 +3,16 @@
 import re
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.conftest import TestDatabase
-from tests.support.processes import Programs
 from tests.support.sql import Sql
 from tests.support.tools import client_program
 
 # What depends on versions lies deeper, and is tested there on each.
 pytestmark = pytest.mark.single_version
-
-
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 
@@ -144,9 +143,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, database: TestDatabase, sql: Sql) -> Iterator[Bench]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield Bench(programs, sql)
+def bench(programs: Programs, sql: Sql) -> Bench:
+    return Bench(programs, sql)
 
 
 @pytest.mark.serial

@@ -7,13 +7,12 @@ import socket
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
 from tests.support.cluster import free_port
 from tests.support.health import status
 from tests.support.processes import INSTALLED, READY, Program, Programs, eventually
@@ -108,12 +107,6 @@ class Parent:
 
     def let_go(self) -> None:
         (self._programs.folder / "go").touch()
-
-
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
 
 
 @pytest.fixture
