@@ -32,7 +32,7 @@ def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
 
 
 def test_config_needs_no_database_and_no_tasks(programs):
-    done = programs.done("config", DATABASE_URL=None)
+    done = programs.real.done("config", DATABASE_URL=None)
 
     assert (done.code, done.err) == (0, "")
     assert re.search(r"^concurrency +1 +default$", done.out, re.MULTILINE)
