@@ -188,7 +188,7 @@ def test_processes_come_to_the_settings_of_their_parent(programs, sql):
         threshold = "7s"
         """,
     )
-    running = programs.command("-C", "worker.toml", GRAPHILE_WORKER_MAX_POOL_SIZE="8")
+    running = programs.real.command("-C", "worker.toml", GRAPHILE_WORKER_MAX_POOL_SIZE="8")
     eventually(lambda: running.err.count(READY) == 2, "both look for jobs")
 
     found = leases(sql)

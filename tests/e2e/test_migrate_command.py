@@ -12,12 +12,7 @@ import pytest
 
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
-from tests.support.processes import (
-    INSTALLED,
-    Program,
-    inherited_environment,
-    start_process,
-)
+from tests.support.processes import INSTALLED, Programs
 from tests.support.sql import Sql
 from tests.support.tools import client_program
 
@@ -321,11 +316,10 @@ def run(*arguments: str, **variables: str) -> Done:
 
 
 def run_as(command: list[str], *arguments: str, **variables: str) -> Done:
-    process = start_process(
-        [*command, *arguments], cwd=Path.cwd(), env={**inherited_environment(), **variables}
-    )
-    program = Program(process)
-    return Done(command, program.end(), program.out, program.err)
+    with Programs(Path.cwd()) as programs:
+        program = programs.start([*command, *arguments], variables)
+        code = program.end()
+    return Done(command, code, program.out, program.err)
 
 
 def psql(database: TestDatabase, script: Path) -> None:

@@ -22,7 +22,7 @@ READY = "worker connected and looking for jobs"
 # Variables that would change what a program does, if whoever runs the tests has set them.
 OURS = re.compile(r"^(PG|DATABASE_URL$|GRAPHILE_|NO_LOG_SUCCESS$|NO_COLOR$|PYTHONUNBUFFERED$)")
 
-# Such commands start processes of their own, or measure a start.
+# Arguments of commands that start processes from their own command line, or measure a start.
 STARTS_PROCESSES = re.compile(r"^(-p\d*|--processes(=.*)?|--watch|bench)$")
 
 # Seconds: only a program that hangs takes so long.
@@ -53,21 +53,21 @@ def lives(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def start_process(
-    command: Sequence[str], *, can_fork: bool = True, **options: Any
+def _start(
+    command: Sequence[str], *, can_fork: bool, **options: Any
 ) -> subprocess.Popen[str] | ForkedProcess:
     """Start a program as `subprocess.Popen` does, by a fork where that makes no difference."""
     given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     whole = {**given, **options}
     if can_fork and fork_server.is_enabled() and _is_forkable(command, whole):
-        server = fork_server.fork_server(inherited_environment())
+        server = fork_server.fork_server(_inherited_environment())
         if server.suits(whole["env"]):
             script = command if command[0] == INSTALLED else command[1:]
             return server.start(script, **whole)
     return subprocess.Popen(command, **whole, text=True, encoding="utf-8", errors="replace")
 
 
-def inherited_environment() -> dict[str, str]:
+def _inherited_environment() -> dict[str, str]:
     """The environment of the tests without what would change a program."""
     return {name: value for name, value in os.environ.items() if not OURS.match(name)}
 
@@ -75,7 +75,7 @@ def inherited_environment() -> dict[str, str]:
 def _is_forkable(command: Sequence[str], options: Mapping[str, Any]) -> bool:
     if set(options) != {"cwd", "env", "stdin", "stdout", "stderr"}:
         return False
-    is_script = command[0] == sys.executable and command[1].endswith(".py")
+    is_script = command[0] == sys.executable and "".join(command[1:2]).endswith(".py")
     return (
         (is_script or command[0] == INSTALLED)
         and not any(map(STARTS_PROCESSES.match, command))
@@ -210,7 +210,7 @@ class Programs:
         self, command: Sequence[str], variables: Mapping[str, str | None], **options: Any
     ) -> Program:
         environment = self._environment(variables)
-        process = start_process(
+        process = _start(
             command, can_fork=self._can_fork, cwd=self.folder, env=environment, **options
         )
         program = Program(process)
@@ -218,7 +218,7 @@ class Programs:
         return program
 
     def _environment(self, variables: Mapping[str, str | None]) -> dict[str, str]:
-        given: dict[str, str | None] = {**inherited_environment(), **self._variables, **variables}
+        given: dict[str, str | None] = {**_inherited_environment(), **self._variables, **variables}
         return {name: value for name, value in given.items() if value is not None}
 
     def __enter__(self) -> Self:
