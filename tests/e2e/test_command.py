@@ -47,7 +47,7 @@ def greeting(programs: Programs) -> Programs:
 @pytest.mark.every_version
 @pytest.mark.feature("F3")
 def test_the_command_runs_the_tasks_of_the_folder_until_a_signal(greeting, sql):
-    worker = greeting.worker()
+    worker = greeting.real.worker()
 
     add(sql, "hello", name="Ada")
     worker.hear("Hello, Ada")

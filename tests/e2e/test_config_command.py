@@ -22,7 +22,7 @@ HELLO = """
 
 
 def test_config_needs_no_database_and_no_tasks(programs):
-    done = programs.done("config", DATABASE_URL=None)
+    done = programs.real.done("config", DATABASE_URL=None)
 
     assert (done.code, done.err) == (0, "")
     assert re.search(r"^concurrency +1 +default$", done.out, re.MULTILINE)
@@ -178,7 +178,7 @@ def test_processes_come_to_the_settings_of_their_parent(programs, sql):
         threshold = "7s"
         """,
     )
-    running = programs.command("-C", "worker.toml", GRAPHILE_WORKER_MAX_POOL_SIZE="8")
+    running = programs.real.command("-C", "worker.toml", GRAPHILE_WORKER_MAX_POOL_SIZE="8")
     eventually(lambda: running.err.count(READY) == 2, "both look for jobs")
 
     found = leases(sql)

@@ -89,7 +89,7 @@ def test_check_reads_the_file_that_is_named_or_lies_here_and_needs_no_database(
 ):
     alone.write(name, CRONTAB)
 
-    done = alone.done("cron", "check", *arguments)
+    done = alone.real.done("cron", "check", *arguments)
 
     assert (done.code, done.err) == (0, "")
     assert done.out == f"{name}: 2 items, nothing wrong\n"

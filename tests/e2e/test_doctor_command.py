@@ -44,7 +44,7 @@ def found(done: Program) -> dict[str, dict[str, Any]]:
 
 
 def test_a_missing_role_is_named(programs, database):
-    done = programs.done("doctor", "--json", "-c", make_conninfo(database.dsn, user="no one"))
+    done = programs.real.done("doctor", "--json", "-c", make_conninfo(database.dsn, user="no one"))
 
     [(id, finding)] = found(done).items()
     assert (done.code, id) == (1, "role-missing")

@@ -53,7 +53,7 @@ def test_a_bar_shows_how_far_it_is_and_the_output_stays_clean(programs, sql):
 def test_without_a_terminal_there_is_no_bar(programs, sql):
     sql.run(FILL, 1500)
 
-    done = programs.done("jobs", "retry", "--all", "--rest", "0")
+    done = programs.real.done("jobs", "retry", "--all", "--rest", "0")
 
     assert (done.code, done.out, done.err) == (0, "retried 1,500 jobs\n", "")
 

@@ -35,7 +35,7 @@ def settings(sql: Sql) -> list[str]:
 
 
 def test_it_prints_sql_with_reasons_and_changes_nothing(programs, sql):
-    done = programs.done("tune")
+    done = programs.real.done("tune")
 
     assert (done.code, done.err) == (0, "")
     assert "  autovacuum_vacuum_scale_factor = 0, -- is not set\n" in done.out

@@ -231,7 +231,7 @@ def test_an_edit_of_the_file_with_settings_is_taken(bench):
     (bench.programs.folder / "other").mkdir()
     settings = bench.programs.folder / "graphile-worker.toml"
     settings.write_text("watch = true\n")
-    watching = bench.programs.worker()
+    watching = bench.programs.real.worker()
 
     settings.write_text("concurrences = 2\n")
     watching.hear("there is no setting concurrences: is it concurrency?")
