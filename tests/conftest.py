@@ -1,6 +1,5 @@
-"""A fresh database per test, cloned from a migrated template on a cluster of this run's own."""
+"""A database per test, like a migrated template, on a cluster of this run's own."""
 
-import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import pytest
 from graphile_worker import App, sync
 from tests.support import tiers
 from tests.support.cluster import Cluster
+from tests.support.database_pool import DatabasePool
 from tests.support.node import node_install
 from tests.support.pages import counts
 from tests.support.proxy import Proxy
@@ -28,8 +28,6 @@ assert len(ODD_SCHEMA.encode()) == 63
 
 # Tests of the command run on one pair of versions, but for one test of each behavior.
 COMMANDS = Path(__file__).parent / "e2e"
-
-_numbers = itertools.count(1)
 
 # The time of one example shows nothing, as the machine may be busy.
 hypothesis.settings.register_profile("no deadline", deadline=None)
@@ -120,22 +118,45 @@ def node_template(cluster: Cluster, schema: str) -> str:
     return "template_node"
 
 
+@pytest.fixture(scope="session")
+def databases(cluster: Cluster) -> Iterator[DatabasePool]:
+    """The databases of this run, used by one test after another."""
+    pool = DatabasePool(cluster)
+    yield pool
+    pool.close()
+
+
 @pytest.fixture
-def empty_database(cluster: Cluster, schema: str) -> Iterator[TestDatabase]:
+def empty_database(
+    databases: DatabasePool, cluster: Cluster, schema: str
+) -> Iterator[TestDatabase]:
     """A database with nothing in it."""
-    yield from _database(cluster, schema, "template0")
+    name = databases.clone("template0")
+    yield TestDatabase(name, cluster, schema)
+    cluster.drop_database(name)
 
 
 @pytest.fixture
-def database(cluster: Cluster, schema: str, template: str) -> Iterator[TestDatabase]:
-    """A database with our schema."""
-    yield from _database(cluster, schema, template)
+def database(
+    databases: DatabasePool, cluster: Cluster, schema: str, template: str
+) -> Iterator[TestDatabase]:
+    """A database with our schema, without rows; a test may alter it in any way.
+
+    The pool keeps one more session in it.
+    """
+    name = databases.take(template)
+    yield TestDatabase(name, cluster, schema)
+    databases.give_back(name)
 
 
 @pytest.fixture
-def node_database(cluster: Cluster, schema: str, node_template: str) -> Iterator[TestDatabase]:
-    """A database with the schema of the reference 0.18."""
-    yield from _database(cluster, schema, node_template)
+def node_database(
+    databases: DatabasePool, cluster: Cluster, schema: str, node_template: str
+) -> Iterator[TestDatabase]:
+    """A database with the schema of the reference 0.18, as `database` otherwise."""
+    name = databases.take(node_template)
+    yield TestDatabase(name, cluster, schema)
+    databases.give_back(name)
 
 
 @pytest.fixture(params=["python", "node"])
@@ -189,13 +210,6 @@ def proxy(cluster: Cluster) -> Iterator[Proxy]:
     """A proxy between the test's programs and the server."""
     with Proxy(cluster.port) as proxy:
         yield proxy
-
-
-def _database(cluster: Cluster, schema: str, template: str) -> Iterator[TestDatabase]:
-    name = f"test_{next(_numbers)}"
-    cluster.create_database(name, template)
-    yield TestDatabase(name, cluster, schema)
-    cluster.drop_database(name)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
