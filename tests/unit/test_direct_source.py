@@ -357,11 +357,10 @@ async def test_those_who_got_nothing_from_a_part_of_the_table_wait_for_the_next_
         assert not any(isinstance(event, GetJobEmpty) for event in it.events)
 
 
-async def test_they_ask_again_when_it_is_time_to():
+async def test_they_ask_again_when_it_is_time_to(monkeypatch):
     async with scene() as it:
-        it.claims.again_at = time.monotonic() + 0.02
+        look_again_soon(it.claims, monkeypatch)
         asks = await it.ask("a")
-        it.claims.again_at = None
         it.ready(1)
 
         await asyncio.wait(asks, timeout=PATIENCE)
@@ -635,3 +634,14 @@ async def test_whoever_asked_is_sent_away_when_the_source_is_cancelled_while_it_
     await settled()
 
     assert ask.done()
+
+
+def look_again_soon(claims: FakeClaims, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fetch says that the next one is due after 20 ms."""
+    take = claims.take
+
+    async def take_and_say_when(limit: int) -> list[HeldJob]:
+        claims.again_at = time.monotonic() + 0.02
+        return await take(limit)
+
+    monkeypatch.setattr(claims, "take", take_and_say_when)
