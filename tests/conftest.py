@@ -1,5 +1,6 @@
 """A database per test, like a migrated template, on a cluster of this run's own."""
 
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -29,9 +30,8 @@ assert len(ODD_SCHEMA.encode()) == 63
 # Tests of the command run on one pair of versions, but for one test of each behavior.
 COMMANDS = Path(__file__).parent / "e2e"
 
-# The time of one example shows nothing, as the machine may be busy.
-hypothesis.settings.register_profile("no deadline", deadline=None)
-hypothesis.settings.load_profile("no deadline")
+# Signals that a program started by a test must find at its default.
+DEFAULT_SIGNALS = (signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,6 +42,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     tiers.select(config)
+    _reset_signals()
+    # The gate draws the same examples in every run. A busy machine makes any example slow.
+    hypothesis.settings.register_profile("tier", deadline=None, derandomize=not tiers.is_nightly())
+    hypothesis.settings.load_profile("tier")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,6 +61,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     config.hook.pytest_deselected(items=[item for item in items if tiers.is_later(item)])
     items[:] = [item for item in items if not tiers.is_later(item)]
+
+
+def _reset_signals() -> None:
+    """Undo what a shell sets for background jobs: it ignores SIGINT, and programs inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in DEFAULT_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    # As Python sets it when it starts; subprocess restores the default in programs.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def _time_limit(item: pytest.Item) -> tuple[bool, float]:

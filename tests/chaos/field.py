@@ -16,6 +16,7 @@ from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
+from tests.support.tiers import size
 
 APP = """
 import asyncio
@@ -51,8 +52,8 @@ async def stay(n: int) -> None:
     os.write(1, b"ran %d\\n" % n)
 """
 
-# Seconds from the database's return to the first job.
-SOON = 2.0
+# Seconds from the database's return to the first job: the rule in the nightly tier.
+SOON = size(gate=30.0, nightly=2.0)
 
 # In the text of each statement that takes jobs, once.
 CLAIM = "set attempts = jobs.attempts + 1"

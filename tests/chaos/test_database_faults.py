@@ -4,7 +4,6 @@ import signal
 import time
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 
 from tests.chaos.field import LEFT, SOON, Field, database_on, ran, through
@@ -206,17 +205,20 @@ def test_a_worker_polls_through_pgbouncer_in_transaction_mode(field, database, c
 
 @pytest.mark.timeout(120)
 def test_low_time_limits_of_the_server_only_delay_jobs(field, database, sql, figure):
-    with psycopg.connect(database.cluster.dsn(), autocommit=True) as admin:
-        for setting in ("statement_timeout", "idle_in_transaction_session_timeout"):
-            admin.execute(f"alter database {database.name} set {setting} = '150ms'".encode())
-    worker = field.start("-j", "10")
+    # For the role of the worker alone, so that no statement of the test is canceled.
+    role = f"limited_{database.name}"
+    sql.run(f"create role {role} superuser login")
+    address = f"postgres://{role}@127.0.0.1:{database.cluster.port}/{database.name}"
+    worker = field.start("-j", "10", DATABASE_URL=address)
+    for setting in ("statement_timeout", "idle_in_transaction_session_timeout"):
+        sql.run(f"alter role {role} set {setting} = '150ms'")
+    # Its next sessions have the limits.
+    assert terminate_backends(sql) > 0
     field.add(100, queues=10)
     # A worker that writes how a job ended says nothing of limits, and asks for no other.
     field.wait_for_all(worker)
 
     blocker = sql.another()
-    blocker.run("set statement_timeout = 0")
-    blocker.run("set idle_in_transaction_session_timeout = 0")
     blocker.run("begin")
     blocker.run("lock table :schema._private_jobs in access exclusive mode")
     worker.hear("canceling statement due to statement timeout")

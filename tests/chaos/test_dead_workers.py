@@ -14,16 +14,22 @@ from graphile_worker import JobSpec, sync
 from tests.conftest import TestDatabase
 from tests.support.processes import READY, Program, Programs, eventually
 from tests.support.sql import Sql
+from tests.support.tiers import size
 
 MORTAL = Path(__file__).parent / "programs" / "mortal.py"
 
-TIGHT = ("--recovery-threshold", "2000")
-# Where it is not about seconds: on a busy machine the living must not look dead.
-SHORT = ("--recovery-threshold", "3000")
+TIGHT = ("--recovery-threshold", size(gate="8s", nightly="2s"))
+# Where the test is not about seconds: a long lease, so that a live worker on a busy machine keeps
+# it. The test ages the rows of workers that it killed.
+LONG = (
+    *("--recovery-threshold", "30s"),
+    *("--recovery-interval", "500ms"),
+    *("--recovery-sweep-interval", "1s"),
+)
 
 # Seconds from the death of a worker until all of its jobs can be taken.
-SOON = 45.0
-SOON_IF_TIGHT = 4.0
+SOON = size(gate=60.0, nightly=45.0)
+SOON_IF_TIGHT = size(gate=30.0, nightly=4.0)
 
 # Seconds: only what hangs takes so long.
 PATIENCE = 90.0
@@ -92,6 +98,13 @@ class Field:
     def go(self) -> None:
         """Let all end that linger."""
         self._programs.write("go", "")
+
+    def age(self, *workers: Program) -> None:
+        """Make these dead workers look silent for longer than their lease."""
+        old = "update :ext_schema.pools set seen_at = seen_at - interval '1 hour'"
+        for worker in workers:
+            worker.end()
+            self._sql.run(f"{old} where details ->> 'pid' = $1", str(worker.pid))
 
     def pool_id(self, worker: Program) -> str:
         query = "select id from :ext_schema.pools where details ->> 'pid' = $1"
@@ -246,15 +259,16 @@ def test_the_jobs_of_twenty_workers_killed_in_four_groups_can_be_taken_within_45
 @pytest.mark.feature("F219")
 @pytest.mark.timeout(120)
 def test_nobody_takes_the_jobs_of_a_dead_worker_that_recovery_was_switched_off_for(field, sql):
-    field.start_sweeper(*SHORT)
+    field.start_sweeper(*LONG)
     alone = field.start("--no-recovery")
     field.add(lingering(1))
     eventually(lambda: numbers("began", alone) == [0], "it runs")
-    watched = field.start(*SHORT)
+    watched = field.start(*LONG)
     field.add([JobSpec("linger", {"n": 1})])
     eventually(lambda: numbers("began", watched) == [1], "it runs")
 
     kill([alone, watched])
+    field.age(alone, watched)
     available = "select (payload ->> 'n')::int from :schema._private_jobs where is_available"
     eventually(lambda: sql.run(available), "one of them can be taken")
 
@@ -266,20 +280,21 @@ def test_nobody_takes_the_jobs_of_a_dead_worker_that_recovery_was_switched_off_f
 @pytest.mark.timeout(120)
 def test_five_hundred_jobs_of_one_attempt_all_run_though_whoever_fetched_them_died(field, sql):
     field.add(lingering(500, max_attempts=1))
-    doomed = field.start("-j", "10", *SHORT, ahead=500)
+    doomed = field.start("-j", "10", *LONG, ahead=500)
     eventually(lambda: len(numbers("began", doomed)) == 10, "ten run")
     field.wait_until_told(doomed, 10)
     assert sql.run(LOCKS) == [(500, 250)]
 
     kill([doomed])
-    field.start_sweeper(*SHORT)
+    field.age(doomed)
+    field.start_sweeper(*LONG)
     field.wait_until_free()
 
     rows = sql.run(ROWS)
     assert {attempts for _, attempts, _, _ in rows} == {0}
     assert [n for n, _, _, count in rows if count == 1] == numbers("began", doomed)
     assert len([n for n, _, _, count in rows if count == 0]) == 490
-    check_they_run(field, 500, *SHORT)
+    check_they_run(field, 500, *LONG)
 
 
 @pytest.mark.feature("F188", "F223", "F224")
@@ -288,12 +303,13 @@ def test_a_started_job_keeps_its_attempt_spent_and_one_that_was_only_fetched_get
     field, sql
 ):
     field.add(lingering(6))
-    doomed = field.start("-j", "2", *SHORT, ahead=6)
+    doomed = field.start("-j", "2", *LONG, ahead=6)
     field.wait_until_told(doomed, 2)
     pool_id = field.pool_id(doomed)
 
     kill([doomed])
-    sweeper = field.start_sweeper(*SHORT)
+    field.age(doomed)
+    sweeper = field.start_sweeper(*LONG)
     field.wait_until_free()
 
     started = f"{RECOVERED}: it was held by pool {pool_id}"
@@ -352,7 +368,8 @@ def restarted_until_finished(field: Field, sql: Sql) -> list[Program]:
 
     def look() -> bool:
         if not workers or not workers[-1].is_running:
-            workers.append(field.launch("-j", "10", *SHORT, ahead=500))
+            field.age(*workers[-1:])
+            workers.append(field.launch("-j", "10", *LONG, ahead=500))
         return bool(sql.value(UNFINISHED) == 0)
 
     eventually(look, "all has run that can", PATIENCE)
@@ -369,16 +386,17 @@ def recoveries_of(job_id: int, *workers: Program) -> list[int]:
 @pytest.mark.timeout(120)
 def test_of_a_worker_killed_while_it_stops_all_jobs_are_handed_back_or_recovered(field, sql):
     field.add(JobSpec("linger", {"n": n, "resists": n == 5}) for n in range(6))
-    doomed = field.start("-j", "6", *SHORT)
+    doomed = field.start("-j", "6", *LONG)
     field.wait_until_told(doomed, 6)
     pool_id = field.pool_id(doomed)
-    field.start_sweeper(*SHORT)
+    field.start_sweeper(*LONG)
 
     doomed.signal(signal.SIGTERM)
     doomed.hear("stopping:")
     doomed.signal(signal.SIGTERM)
     eventually(lambda: numbers("blocks", doomed) == [5], "it can do no more")
     kill([doomed])
+    field.age(doomed)
     field.wait_until_free()
 
     handed_back = (0, None, None)
@@ -386,7 +404,7 @@ def test_of_a_worker_killed_while_it_stops_all_jobs_are_handed_back_or_recovered
     *others, last = (row[1:] for row in sql.run(ROWS))
     assert last == recovered
     assert set(others) <= {handed_back, recovered}
-    check_they_run(field, 6, *SHORT)
+    check_they_run(field, 6, *LONG)
 
 
 @pytest.mark.single_version
@@ -394,7 +412,7 @@ def test_of_a_worker_killed_while_it_stops_all_jobs_are_handed_back_or_recovered
 @pytest.mark.timeout(120)
 def test_what_a_killed_sweeper_had_begun_the_next_one_does_once(field, sql):
     field.add(lingering(4))
-    doomed = field.start("-j", "4", *SHORT)
+    doomed = field.start("-j", "4", *LONG)
     field.wait_until_told(doomed, 4)
     pool_id = field.pool_id(doomed)
     in_the_way = sql.another()
@@ -403,10 +421,11 @@ def test_what_a_killed_sweeper_had_begun_the_next_one_does_once(field, sql):
     in_the_way.run("insert into :ext_schema.recoveries (job_id, count) values (4, 0)")
 
     kill([doomed])
-    killed = field.start_sweeper(*SHORT)
+    field.age(doomed)
+    killed = field.start_sweeper(*LONG)
     eventually(lambda: sql.value(WAITING) == 1, "it is in the middle of its sweep")
     kill([killed])
-    sweeper = field.start_sweeper(*SHORT)
+    sweeper = field.start_sweeper(*LONG)
     in_the_way.close()
     field.wait_until_free()
 
@@ -414,7 +433,7 @@ def test_what_a_killed_sweeper_had_begun_the_next_one_does_once(field, sql):
     assert sql.run(ROWS) == [(n, 1, recovered, 1) for n in range(4)]
     assert killed.err.count("recovered job") == 0
     eventually(lambda: sweeper.err.count("recovered job") == 4, "it says so")
-    check_they_run(field, 4, *SHORT)
+    check_they_run(field, 4, *LONG)
 
 
 WAITING = """

@@ -32,6 +32,9 @@ QUEUES = 4
 # Seconds: only what hangs takes so long.
 PATIENCE = 90.0
 
+# Makes the dead worker look silent for longer than its lease.
+AGE = "update :ext_schema.pools set seen_at = seen_at - interval '1 hour'"
+
 RECOVERED = "Job recovered after worker interruption"
 
 
@@ -426,6 +429,7 @@ class Stage:
         eventually(lambda: self._sql.value(OTHERS) == 0, "the server has noticed", PATIENCE)
         if self._scene.is_empty:
             return []
+        self._sql.run(AGE)
         left = [LeftJob(*row) for row in self._sql.run(LEFT)]
         wanted = {self._scene.leaves} - {""}
         assert wanted <= {job.state for job in left}, "the scene is not what it should be"

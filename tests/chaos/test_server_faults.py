@@ -64,7 +64,7 @@ HELD = "select count(*) from :schema._private_jobs where locked_by is not null"
 def test_when_a_machine_loses_its_power_all_that_was_acknowledged_runs_afterwards(
     field, server, figure
 ):
-    fallen = [field.start("-j", "5", "--recovery-threshold", "2s") for _ in range(3)]
+    fallen = [field.start("-j", "5", "--recovery-threshold", "8s") for _ in range(3)]
     field.add(5, "stay")
     eventually(lambda: sum(each.out.count("began") for each in fallen) == 5, "all run")
     with Adder(field.database) as adder:
@@ -78,7 +78,7 @@ def test_when_a_machine_loses_its_power_all_that_was_acknowledged_runs_afterward
             held = sql.value(HELD)
         field.let_go_on()
         began = time.monotonic()
-        risen = [field.start("-j", "5", "--recovery-threshold", "2s") for _ in range(3)]
+        risen = [field.start("-j", "5", "--recovery-threshold", "8s") for _ in range(3)]
         adder.wait_for_more(50)
 
     field.wait_for_all(*fallen, *risen)
@@ -153,7 +153,7 @@ def data_of(server: Server) -> Path:
 def rate(said: Callable[[], int], count: int = 6) -> float:
     """How often in a second something is said again, once the first and quickest are past."""
     eventually(lambda: said() >= count, "it is said again and again")
-    first, began = said(), time.monotonic()
+    began, first = time.monotonic(), said()
     eventually(lambda: said() >= first + count, "it is said again and again")
     return (said() - first) / (time.monotonic() - began)
 

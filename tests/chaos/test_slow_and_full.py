@@ -25,6 +25,7 @@ from tests.support.processes import Program, eventually
 from tests.support.proxy import Bandwidth, Delay, Mode, Proxy
 from tests.support.recorder import Recorder, runners_on
 from tests.support.sql import Sql
+from tests.support.tiers import is_nightly, size
 
 SILENCE = "select extract(epoch from clock_timestamp() - min(seen_at)) from :ext_schema.pools"
 
@@ -34,6 +35,11 @@ HELD = "select count(*) from :schema._private_jobs where locked_by is not null"
 # listen, and to write how two of them have ended.
 WATCHED = 3.0
 TRIES = 15
+
+# Statements that take jobs, and seconds without a heartbeat, while answers take 5 s. In the gate
+# the worker only has to keep its lease of 30 s.
+MOST_CLAIMS = size(gate=20, nightly=8)
+LONGEST_SILENCE = size(gate=25.0, nightly=11.0)
 
 
 @pytest.fixture
@@ -68,10 +74,12 @@ def test_a_worker_whose_answers_take_five_seconds_has_one_fetch_under_way_and_is
 
         figure(f"answers took 5 s: {claims} claims, silent for {max(silences):.1f} s at most")
         assert max(fetches) == 1
-        assert claims <= 8
+        assert claims <= MOST_CLAIMS
         # Every five seconds, and some for the way.
-        assert max(silences) < 11
-        assert "cannot say that this worker lives" not in worker.err
+        assert max(silences) < LONGEST_SILENCE
+        assert "gave up jobs" not in worker.err
+        if is_nightly():
+            assert "cannot say that this worker lives" not in worker.err
         assert seconds < SOON
         field.wait_for_all(worker)
         assert max(ran(worker).values()) == 1
@@ -95,13 +103,14 @@ def look_until_done(field: Field, proxy: Proxy) -> tuple[list[int], list[float]]
 
 
 async def test_a_connection_that_was_slow_and_then_fell_silent_is_given_up(database, proxy):
-    db = far_database(database, proxy, answer_within=timedelta(seconds=1))
+    within = size(gate=timedelta(seconds=8), nightly=timedelta(seconds=1))
+    db = far_database(database, proxy, answer_within=within)
     proxy.mode = Delay(0.1)
     await db.run(get_time())
     proxy.mode = Mode.PASS
 
     proxy.forget()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(size(gate=40, nightly=10)):
         await db.run(get_time())
 
     await db.close()
@@ -151,7 +160,7 @@ def test_a_worker_behind_a_thin_line_holds_no_more_than_it_can_run(field, databa
     assert grown < 20
     assert held < 200
     # What is in the line by then comes first.
-    assert seconds < 12
+    assert seconds < size(gate=35.0, nightly=12.0)
     assert max(ran(worker).values()) == 1
     field.check_alive(worker)
 
@@ -179,7 +188,7 @@ async def test_jobs_too_large_for_the_line_are_fetched_in_smaller_parts(
         proxy.mode = Bandwidth(80_000)
         with sync.Client(database.dsn, schema=database.schema) as client:
             client.add_jobs([JobSpec("note", {"text": "x" * 20_000}) for _ in range(8)])
-        succeeded = await recorder.wait_for(JobSucceeded, count=8)
+        succeeded = await recorder.wait_for(JobSucceeded, count=8, timeout=40)
         proxy.mode = Mode.PASS
         await runner.stop()
 
@@ -203,18 +212,19 @@ def test_a_worker_that_gets_no_connection_waits_for_one(pytestconfig, schema, tm
 
         with Others(cluster) as others:
             others.take_all(worker)
-            log = Log(cluster)
+            began, log = time.monotonic(), Log(cluster)
             # Their tasks end meanwhile, and the writes wait.
             field.wait_for(1, worker)
             time.sleep(WATCHED)
             refused = log.count("too many clients")
+            watched = time.monotonic() - began
             with pytest.raises(psycopg.OperationalError, match="too many clients"):
                 field.try_to_add()
         seconds = field.seconds_to_the_next_job(worker)
 
         field.wait_for_all(worker)
         figure(f"no connection left: refused {refused} times, then a job after {seconds:.2f} s")
-        assert 0 < refused < (2 + WATCHED) * TRIES
+        assert 0 < refused < watched * TRIES
         assert seconds < SOON
         assert max(ran(worker).values()) == 1
         field.check_alive(worker)
@@ -268,12 +278,13 @@ def test_a_worker_waits_until_its_database_can_be_written_to(
         field.add(2, "linger")
         eventually(lambda: worker.out.count("began") == 2, "both began")
 
-        log = Log(cluster)
+        began, log = time.monotonic(), Log(cluster)
         set_everywhere(cluster, "default_transaction_read_only = on")
         worker.hear("in a read-only transaction")
         field.wait_for(1, worker)
         time.sleep(WATCHED)
         refused = log.count("in a read-only transaction")
+        watched = time.monotonic() - began
         with pytest.raises(errors.ReadOnlySqlTransaction, match="in a read-only transaction"):
             field.try_to_add()
         set_everywhere(cluster, "default_transaction_read_only = off")
@@ -281,7 +292,7 @@ def test_a_worker_waits_until_its_database_can_be_written_to(
 
         field.wait_for_all(worker)
         figure(f"read-only: refused {refused} times, then a job after {seconds:.2f} s")
-        assert 0 < refused < (2 + WATCHED) * TRIES
+        assert 0 < refused < watched * TRIES
         assert seconds < SOON
         assert max(ran(worker).values()) == 1
         field.check_alive(worker)

@@ -1,9 +1,12 @@
 """What is around a source of jobs that has no database: what it takes from, and gives back to."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+
+import pytest
 
 from graphile_worker.events import Event
 from graphile_worker.hooks import Hooks
@@ -163,3 +166,14 @@ def answers(*each: Any) -> Callable[[], Any]:
         return now
 
     return answer
+
+
+def look_again_soon(claims: FakeClaims, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fetch says that the next one is due after 20 ms."""
+    take = claims.take
+
+    async def take_and_say_when(limit: int) -> list[HeldJob]:
+        claims.again_at = time.monotonic() + 0.02
+        return await take(limit)
+
+    monkeypatch.setattr(claims, "take", take_and_say_when)

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -18,7 +17,7 @@ from graphile_worker.worker.outcomes import Interrupted, Outcome
 from graphile_worker.worker.source import DirectSource
 from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
-from tests.support.sources import FakeClaims, SourceScene, got, settled
+from tests.support.sources import FakeClaims, SourceScene, got, look_again_soon, settled
 
 NEVER = timedelta(hours=1)
 AT_ONCE = timedelta(milliseconds=1)
@@ -337,11 +336,10 @@ async def test_those_who_got_nothing_from_a_part_of_the_table_wait_for_the_next_
         assert not any(isinstance(event, GetJobEmpty) for event in it.events)
 
 
-async def test_they_ask_again_when_it_is_time_to():
+async def test_they_ask_again_when_it_is_time_to(monkeypatch):
     async with scene() as it:
-        it.claims.again_at = time.monotonic() + 0.02
+        look_again_soon(it.claims, monkeypatch)
         asks = await it.ask("a")
-        it.claims.again_at = None
         it.ready(1)
 
         await asyncio.wait(asks, timeout=PATIENCE)

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -114,6 +115,7 @@ def test_a_wait_of_nothing_stays_nothing():
 def test_waits_are_spread_by_the_jitter():
     backoff = Backoff(10 * SECOND, jitter=0.5)
 
+    random.seed(7)
     found = [waits(backoff, 1) / SECOND for _ in range(300)]
 
     assert all(5 <= seconds <= 15 for seconds in found)

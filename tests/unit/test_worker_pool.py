@@ -316,7 +316,7 @@ def scene(tasks: Functions) -> Callable[..., Any]:
 def _patient(monkeypatch):
     """A slow machine is no reason to give up."""
     monkeypatch.setattr(pool_module, "TIDY_UP_WITHIN", 20)
-    monkeypatch.setattr(pool_module, "WRITE_WITHIN", 5)
+    monkeypatch.setattr(pool_module, "WRITE_WITHIN", 20)
 
 
 @pytest.fixture
