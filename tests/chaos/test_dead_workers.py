@@ -43,6 +43,13 @@ where jobs.is_available
   and coalesce(job_queues.is_available, true)
 """
 
+# A short lease, as no worker counts as silent before the server itself has run for one.
+AGE = """
+update :ext_schema.pools
+set seen_at = seen_at - interval '1 hour', lease = '1 second'
+where details ->> 'pid' = $1
+"""
+
 # Of jobs, and of named queues.
 LOCKS = """
 select
@@ -101,10 +108,9 @@ class Field:
 
     def age(self, *workers: Program) -> None:
         """Make these dead workers look silent for longer than their lease."""
-        old = "update :ext_schema.pools set seen_at = seen_at - interval '1 hour'"
         for worker in workers:
             worker.end()
-            self._sql.run(f"{old} where details ->> 'pid' = $1", str(worker.pid))
+            self._sql.run(AGE, str(worker.pid))
 
     def pool_id(self, worker: Program) -> str:
         query = "select id from :ext_schema.pools where details ->> 'pid' = $1"

@@ -32,8 +32,9 @@ QUEUES = 4
 # Seconds: only what hangs takes so long.
 PATIENCE = 90.0
 
-# Makes the dead worker look silent for longer than its lease.
-AGE = "update :ext_schema.pools set seen_at = seen_at - interval '1 hour'"
+# Makes the dead worker look silent for longer than its lease. A short lease, as no worker counts
+# as silent before the server itself has run for one.
+AGE = "update :ext_schema.pools set seen_at = seen_at - interval '1 hour', lease = '1 second'"
 
 RECOVERED = "Job recovered after worker interruption"
 

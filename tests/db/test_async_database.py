@@ -11,6 +11,7 @@ import pytest
 from graphile_worker import Client, ConfigurationError, JobSpec
 from tests.conftest import TestDatabase
 from tests.support.sql import Sql
+from tests.support.tiers import size
 
 BACKENDS = """
 select pid
@@ -238,8 +239,12 @@ def waiting(sql: Sql) -> int:
     return count
 
 
+# Seconds: a pool without a connection gives up after 30.
+AT_ONCE = size(gate=20.0, nightly=5.0)
+
+
 async def test_a_database_that_is_not_there_is_named_at_once(database: TestDatabase) -> None:
     elsewhere = database.cluster.dsn("nowhere")
-    async with Client(elsewhere, schema=database.schema) as client, asyncio.timeout(5):
+    async with Client(elsewhere, schema=database.schema) as client, asyncio.timeout(AT_ONCE):
         with pytest.raises(psycopg.OperationalError, match="nowhere"):
             await client.add_job("task")

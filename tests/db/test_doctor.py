@@ -613,7 +613,8 @@ async def test_it_gives_up_after_the_time_that_it_has(database, sql):
 
     [finding] = [each for each in told.findings if "jobs, locks" in each.title]
     assert finding.id is FindingId.CHECK_UNFINISHED
-    assert "statement timeout" in finding.evidence[0]
+    # A busy machine may leave more than the jobs unread.
+    assert any("statement timeout" in each for each in finding.evidence)
     assert finding.shell is not None
     assert finding.shell.startswith("graphile-worker doctor --timeout 1m")
 

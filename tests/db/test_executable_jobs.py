@@ -99,11 +99,11 @@ async def test_a_program_that_takes_too_long_fails_its_job(database, sql, folder
     folder.program("slow", WAITS)
     sql.run("select :schema.add_job('slow')")
 
-    await once(database, folder, executables=ExecutableOptions(timeout=timedelta(seconds=1)))
+    await once(database, folder, executables=ExecutableOptions(timeout=timedelta(seconds=5)))
 
     [(attempts, _, last_error)] = sql.run(ROWS)
     assert attempts == 1
-    assert last_error.startswith("ExecutableFailed: slow was ended after 0:00:01")
+    assert last_error.startswith("ExecutableFailed: slow was ended after 0:00:05")
     pids = await folder.pids
     await until(lambda: gone(pids))
 

@@ -457,7 +457,8 @@ async def test_a_plan_that_was_made_for_an_empty_table_is_not_kept(
     for _ in range(12):
         await seconds()
     fill.jobs(100_000)
-    first, *others = [await seconds() for _ in range(6)]
+    # The quickest of many: the machine may be busy.
+    first, *others = [await seconds() for _ in range(31)]
     await db.close()
 
     # If it was slow at all, it is not any more.

@@ -330,7 +330,7 @@ async def test_an_idle_worker_hears_of_jobs(start, client, recorder):
 @pytest.mark.feature("F98")
 async def test_jobs_that_are_announced_one_by_one_are_fetched_together(start, client, recorder):
     delay = RefetchDelayOptions(
-        duration=timedelta(seconds=1), threshold=100, max_abort_threshold=1_000_000
+        duration=timedelta(seconds=3), threshold=100, max_abort_threshold=1_000_000
     )
     await start(
         {"work": nothing},
@@ -376,7 +376,7 @@ async def test_a_superseded_job_is_not_revived_when_it_was_held_for_too_long(
 ):
     await client.add_jobs(numbered(1))
     await client.add_job("work", {"n": 1}, job_key="k", max_attempts=3)
-    await hold(start, gate, recorder, ttl=timedelta(seconds=2))
+    await hold(start, gate, recorder, ttl=timedelta(seconds=8))
 
     await client.add_job("work", {"n": 2}, job_key="k")
     await recorder.wait_for(LocalQueueReturned)

@@ -347,7 +347,7 @@ async def test_any_iterable_of_ids_will_do(client, pool):
 async def test_a_living_pool_that_is_recovered_loses_its_job_and_goes_on_under_a_new_id(
     client, start, recorder, sql
 ):
-    often = RecoveryOptions(threshold=timedelta(seconds=6), interval=timedelta(milliseconds=50))
+    often = RecoveryOptions(threshold=timedelta(seconds=30), interval=timedelta(milliseconds=50))
     ran: list[tuple[str, Any]] = []
 
     async def linger(payload: Any, ctx: JobContext) -> None:
@@ -382,7 +382,7 @@ async def test_a_living_pool_that_is_recovered_loses_its_job_and_goes_on_under_a
 async def test_a_job_that_a_swept_pool_takes_before_it_knows_is_handed_back(
     client, start, recorder, sql
 ):
-    rarely = RecoveryOptions(threshold=timedelta(seconds=6), interval=timedelta(seconds=1))
+    rarely = RecoveryOptions(threshold=timedelta(seconds=30), interval=timedelta(seconds=1))
     release = asyncio.Event()
 
     async def linger(payload: object) -> None:
@@ -408,7 +408,7 @@ async def test_a_swept_pool_runs_nothing_under_the_old_id_while_it_enters_the_ne
     database, start, recorder, sql
 ):
     """Nobody hears of the old one, so whatever is locked under it will be taken from it."""
-    often = RecoveryOptions(threshold=timedelta(seconds=6), interval=timedelta(milliseconds=50))
+    often = RecoveryOptions(threshold=timedelta(seconds=30), interval=timedelta(milliseconds=50))
     runner = await start({"endless": endless}, recovery=often)
     job = await runner.add_job("endless")
     (first,) = await recorder.wait_for(JobStarted)

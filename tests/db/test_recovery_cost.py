@@ -52,6 +52,7 @@ def test_neither_a_heartbeat_nor_a_look_for_the_silent_touches_the_jobs(database
     assert touched == {"pools"}
 
 
+@pytest.mark.nightly
 @pytest.mark.single_version
 @pytest.mark.timeout(300)
 @pytest.mark.feature("F220", "F221")

@@ -61,7 +61,7 @@ SEEN = "select seen_at from :ext_schema.pools where id = $1"
 
 # So long that a busy machine does not let it lapse, with heartbeats that need not be waited for.
 OFTEN = RecoveryOptions(
-    threshold=timedelta(seconds=6),
+    threshold=timedelta(seconds=30),
     interval=timedelta(milliseconds=50),
     sweep_interval=timedelta(milliseconds=50),
 )

@@ -28,7 +28,7 @@ from tests.support.sql import Sql
 HOUR = timedelta(hours=1)
 
 # So long that a busy machine does not let it lapse, with heartbeats that need not be waited for.
-OFTEN = RecoveryOptions(threshold=timedelta(seconds=6), interval=timedelta(milliseconds=50))
+OFTEN = RecoveryOptions(threshold=timedelta(seconds=30), interval=timedelta(milliseconds=50))
 
 POOLS = "select id from :ext_schema.pools where swept_at is null"
 UNLOCK = "update :schema._private_jobs set locked_by = null, locked_at = null where id = $1"
@@ -43,7 +43,7 @@ order by queue_name
 @pytest.fixture
 def pool(database):
     # What waits for somebody else's lock does not pass for one that does not.
-    with pool_on(database, statement_timeout="5s") as pool:
+    with pool_on(database, statement_timeout="20s") as pool:
         yield pool
 
 

@@ -244,7 +244,8 @@ async def test_a_worker_recovers_the_jobs_of_a_dead_one(queue, start, recorder, 
 
     async def work(payload: Any) -> None: ...
 
-    await start({"work": work}, recovery=RecoveryOptions(threshold=timedelta(seconds=1)))
+    sweeps = RecoveryOptions(sweep_interval=timedelta(milliseconds=100))
+    await start({"work": work}, recovery=sweeps)
 
     await recorder.wait_for(JobRecovered)
     await recorder.wait_for(JobSucceeded)

@@ -14,6 +14,7 @@ from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.tuning import TableTuning, Tuning
 from tests.support.clients import lent, opened
 from tests.support.cluster import Cluster
+from tests.support.fetching import wait_for_lock
 from tests.support.sql import Sql
 
 TABLES = ["_private_jobs", "_private_job_queues"]
@@ -157,8 +158,8 @@ async def test_it_waits_for_a_vacuum_and_nobody_who_adds_jobs_waits_for_it(clien
     other.run("lock table :schema._private_jobs in share update exclusive mode")
 
     applying = asyncio.create_task(client.apply_tuning())
-    await asyncio.sleep(0.3)
-    sql.run("set statement_timeout = '2s'")
+    await wait_for_lock(sql)
+    sql.run("set statement_timeout = '20s'")
     sql.run("select :schema.add_job('task')")
     was_waiting = not applying.done()
     other.run("rollback")

@@ -28,6 +28,7 @@ from graphile_worker.events import (
 from graphile_worker.worker import claims
 from tests.support.recorder import Recorder
 from tests.support.sql import Sql
+from tests.support.tiers import size
 
 # Nothing is found by polling where this is the interval.
 HOUR = timedelta(hours=1)
@@ -73,8 +74,8 @@ async def test_a_worker_hears_of_a_job_within_a_second(start, recorder, sql):
         took.append(time.monotonic() - added)
         await recorder.wait_for(JobSucceeded, count=n)
 
-    # The quickest of them: the machine may be busy.
-    assert min(took) < 1
+    # The next poll comes after an hour. The quickest of them: the machine may be busy.
+    assert min(took) < size(gate=20.0, nightly=1.0)
 
 
 @pytest.mark.feature("F100")

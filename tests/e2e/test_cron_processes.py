@@ -117,7 +117,7 @@ class Fleet:
         self._places += [Place("node", self._node) for _ in range(2)]
 
     def wait_until_up(self) -> None:
-        eventually(lambda: all(place.is_up for place in self._places), "all six are up")
+        eventually(lambda: all(place.is_up for place in self._places), "all six are up", 90)
 
     def choose_guard(self, language: str) -> Place:
         """One that is up, and will be left alone."""

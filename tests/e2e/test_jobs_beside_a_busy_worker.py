@@ -157,6 +157,7 @@ def rate(worker: Program, since: float, until: float) -> float:
     return (after - before) / (last - first)
 
 
+@pytest.mark.nightly
 @pytest.mark.single_version
 @pytest.mark.serial
 @pytest.mark.timeout(300)

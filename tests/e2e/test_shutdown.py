@@ -23,18 +23,29 @@ from tests.support.tiers import size
 COMMAND = """
     import os
 
+    from graphile_worker import assembly, lifeline
     from graphile_worker.cli.main import main
+    from graphile_worker.worker import pool
 
+    assembly.WRITE_WITHIN = pool.WRITE_WITHIN = lifeline.SIGN_OFF_WITHIN = WRITE_WITHIN
     os.environ.update(VARIABLES)
 
     main()
 """
 
-# Seconds that a stop may take beyond its deadline.
-GRACE = 5
+# Seconds that a stop may take beyond its deadline: the rule in the nightly tier. In the gate it
+# only shows that the stop does not wait for a task that sleeps for 120 s.
+GRACE = size(gate=35.0, nightly=5.0)
 
-# And where nobody answers: it takes nearly that much to find out, on a machine with nothing to do.
-GRACE_WITHOUT_DATABASE = 8
+# The same without a database: the worker needs nearly as long to notice, on an idle machine.
+GRACE_WITHOUT_DATABASE = size(gate=35.0, nightly=8.0)
+
+# Seconds that a stop waits for a write. The gate gives a busy machine more than the 2 s of the
+# command.
+WRITE_WITHIN = size(gate=20.0, nightly=2.0)
+
+# Seconds that are enough to cancel a task, tidy up and release its job.
+ENOUGH_TO_RELEASE = 5.0
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGABRT]
 
@@ -91,10 +102,13 @@ class Worker:
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
 
-    def start(self, task: str, *flags: str, **options: float | None) -> Program:
+    def start(
+        self, task: str, *flags: str, write_within: float = WRITE_WITHIN, **options: float | None
+    ) -> Program:
         """The worker, once it looks for jobs."""
         self._programs.write("tasks/it.py", task)
-        worker = self._programs.python(command_with(**options), *flags)
+        command = command_with(write_within=write_within, **options)
+        worker = self._programs.python(command, *flags)
         worker.hear(READY)
         return worker
 
@@ -280,8 +294,7 @@ def test_without_a_deadline_a_stop_waits_for_tasks_that_do_not_listen(worker, sq
 
     running.signal(signal.SIGTERM)
     running.hear("heard it, and goes on")
-    # As long as would be enough to be cancelled, tidied up and handed back.
-    stayed = stays(running, seconds=GRACE)
+    stayed = stays(running, seconds=ENOUGH_TO_RELEASE)
     worker.let_go()
 
     assert stayed
@@ -512,7 +525,7 @@ def test_a_second_signal_does_not_wait_for_a_lifespan_that_does_not_end(programs
     running.signal(signal.SIGTERM)
     running.hear("the lifespan ends")
 
-    code = running.stop(signal.SIGTERM, within=20)
+    code = running.stop(signal.SIGTERM)
 
     assert code == 128 + signal.SIGTERM
 
@@ -523,7 +536,7 @@ def test_a_second_signal_does_not_wait_for_a_lifespan_that_does_not_end(programs
 @pytest.mark.parametrize("task", [NEVER_ENDS, SLEEPS, SWALLOWS], ids=["async", "plain", "swallows"])
 def test_without_a_database_it_says_which_jobs_stay_locked(tmp_path, own_cluster, task):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
-        running = Worker(programs).start(task, stop_after=0.5)
+        running = Worker(programs).start(task, stop_after=0.5, write_within=2.0)
         job = add_to(own_cluster)
         running.hear("begun")
         own_cluster.stop()
@@ -538,7 +551,7 @@ def test_without_a_database_it_says_which_jobs_stay_locked(tmp_path, own_cluster
 def test_a_job_that_ended_while_the_database_was_away_is_named_too(tmp_path, own_cluster):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
         worker = Worker(programs)
-        running = worker.start(WAITS, stop_after=0.5)
+        running = worker.start(WAITS, stop_after=0.5, write_within=2.0)
         job = add_to(own_cluster)
         running.hear("begun")
         own_cluster.stop()
@@ -554,7 +567,9 @@ def test_a_job_that_ended_while_the_database_was_away_is_named_too(tmp_path, own
 
 def test_an_idle_worker_whose_database_is_away_ends_well(tmp_path, own_cluster):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
-        running = Worker(programs).start(WAITS, "--poll-interval", "100", stop_after=0.5)
+        running = Worker(programs).start(
+            WAITS, "--poll-interval", "100", stop_after=0.5, write_within=2.0
+        )
         own_cluster.stop()
         running.hear("could not ask for a job")
 
@@ -567,7 +582,7 @@ def test_an_idle_worker_whose_database_is_away_ends_well(tmp_path, own_cluster):
 @pytest.mark.parametrize("task", [NEVER_ENDS, SLEEPS], ids=["async", "plain"])
 def test_a_server_that_says_nothing_any_more_does_not_hold_up_the_end(tmp_path, own_cluster, task):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
-        running = Worker(programs).start(task, stop_after=0.5)
+        running = Worker(programs).start(task, stop_after=0.5, write_within=2.0)
         job = add_to(own_cluster)
         running.hear("begun")
 
@@ -581,7 +596,9 @@ def test_a_server_that_says_nothing_any_more_does_not_hold_up_the_end(tmp_path, 
 
 def test_an_idle_worker_whose_server_says_nothing_any_more_ends_in_time(tmp_path, own_cluster):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
-        running = Worker(programs).start(WAITS, "--poll-interval", "100", stop_after=0.5)
+        running = Worker(programs).start(
+            WAITS, "--poll-interval", "100", stop_after=0.5, write_within=2.0
+        )
 
         with frozen(own_cluster):
             # Longer than it takes until it asks again.
@@ -671,6 +688,7 @@ BUSY = """
     NOTE = "insert into diary (job, round, what) values (%s, %s, %s)"
     # In most rounds these give in, as each stop that must do without them takes two seconds more.
     STUBBORN = ROUND % 5 == 0
+    chance = random.Random(ROUND)
 
     app = App()
     diary = psycopg.connect(os.environ["DATABASE_URL"], autocommit=True)
@@ -686,7 +704,7 @@ BUSY = """
         diary.execute(NOTE, [ctx.job.id, ROUND, what])
 
     def moment():
-        return random.random() * 0.3
+        return chance.random() * 0.3
 
     @app.task
     async def soon(ctx: JobContext):
@@ -850,13 +868,14 @@ def assert_well_left(sql: Sql, there: set[int]) -> None:
 # Words of this file
 
 
-def command_with(**options: float | None) -> str:
+def command_with(*, write_within: float = WRITE_WITHIN, **options: float | None) -> str:
     """A program that is the command, with these options; durations in seconds."""
     variables = {
         f"GRAPHILE_WORKER_{name.upper()}": "off" if value is None else f"{value * 1000:.0f}ms"
         for name, value in options.items()
     }
-    return COMMAND.replace("VARIABLES", repr(variables))
+    command = COMMAND.replace("VARIABLES", repr(variables))
+    return command.replace("= WRITE_WITHIN", f"= {write_within}")
 
 
 def add(

@@ -29,7 +29,7 @@ from tests.support.tools import MODULES, NODE
 
 # So long that a busy machine does not let it lapse, with heartbeats that need not be waited for.
 OFTEN = RecoveryOptions(
-    threshold=timedelta(seconds=6),
+    threshold=timedelta(seconds=30),
     interval=timedelta(milliseconds=50),
     sweep_interval=timedelta(milliseconds=50),
 )
@@ -111,7 +111,7 @@ async def test_jobs_of_a_living_node_worker_are_taken_by_the_four_hour_rule_only
     async with runners_on(either_database, recorder.hooks) as start:
         often = timedelta(milliseconds=50)
         resets = {"min_reset_locked_interval": often, "max_reset_locked_interval": often}
-        tight = RecoveryOptions(threshold=timedelta(seconds=1), sweep_interval=often)
+        tight = RecoveryOptions(threshold=timedelta(seconds=30), sweep_interval=often)
         await start({"linger": nothing}, recovery=tight, concurrency=5, **resets)
         await until(lambda: statements.count("get_silent_pools") > 30)
         await until(lambda: statements.count("unlock_stale_jobs") > 30)

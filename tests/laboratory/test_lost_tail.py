@@ -39,7 +39,7 @@ def test_only_what_was_committed_after_the_replayed_position_is_missing(
         with sync.Client(dsn, schema=SCHEMA) as client:
             client.migrate()
         install_audit(dsn, SCHEMA)
-        fleet = Fleet(Surroundings(dsn, SCHEMA, tmp_path, threshold=3.0), 2, random.Random(seed))
+        fleet = Fleet(Surroundings(dsn, SCHEMA, tmp_path, threshold=8.0), 2, random.Random(seed))
         fleet.start()
         adding = Adding(dsn, tmp_path)
         try:

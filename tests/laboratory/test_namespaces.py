@@ -31,14 +31,14 @@ print("connected", flush=True)
 for line in sys.stdin:
     match line.strip():
         case "ask":
-            old.settimeout(1)
+            old.settimeout(5)
             old.sendall(b"x")
             print(said(lambda: old.recv(1)), flush=True)
         case "hear":
             old.settimeout(20)
             print(said(lambda: old.recv(1)), flush=True)
         case "connect":
-            made = said(lambda: socket.create_connection(address, timeout=2))
+            made = said(lambda: socket.create_connection(address, timeout=5))
             print(made if isinstance(made, str) else "connected", flush=True)
 """
 

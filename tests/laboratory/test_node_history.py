@@ -76,7 +76,7 @@ class Fleet:
     def settle(self) -> None:
         """Wait until somebody has ended by itself, or has had the time to."""
         with suppress(AssertionError):
-            eventually(self._bury, "one ends", within=6)
+            eventually(self._bury, "one ends", within=12)
 
     def give_up(self) -> None:
         """Nobody works any more, though there is work, and nobody has ended."""
@@ -97,7 +97,7 @@ class Fleet:
         for name, program in self._living.items():
             program.signal(signal.SIGTERM)
             try:
-                program.end(within=8)
+                program.end(within=15)
             except subprocess.TimeoutExpired:
                 self.exits[name] = "hanging"
 
@@ -126,7 +126,7 @@ def can_work(database: Any, sql: Sql) -> bool:
     before = count_completed(sql)
     add_jobs(database, 100)
     with suppress(AssertionError):
-        return eventually(lambda: count_completed(sql) > before + 10, "they work", within=10)
+        return eventually(lambda: count_completed(sql) > before + 10, "they work", within=20)
     return False
 
 

@@ -177,15 +177,15 @@ def test_what_passes_arrives_in_both_directions(site):
 
 def test_a_delay_counts_each_way(site):
     with site.connect() as connection:
-        site.proxy.mode = Delay(0.5)
+        site.proxy.mode = Delay(5)
         began = time.monotonic()
         connection.execute("select 1")
-        assert time.monotonic() - began >= 1
+        assert time.monotonic() - began >= 10
 
         site.proxy.heal()
         began = time.monotonic()
         connection.execute("select 1")
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 10
 
 
 def test_a_thin_line_lets_so_many_bytes_through_in_a_second(site):

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import TestDatabase
 from tests.support.processes import READY, Program, Programs, eventually
+from tests.support.tiers import size
 from tests.support.tools import client_program
 from tests.support.wheel import ROOT, interpreter
 
@@ -24,7 +25,7 @@ FILE = re.compile(r"`(\S+\.py)`")
 DIFFERING = re.compile(r"worker-[0-9a-f]{18}|\d+\.\d\d(?= ms)")
 
 # Seconds from the first command to the greeting.
-SOON = 60
+SOON = size(gate=120, nightly=60)
 
 
 @dataclass(frozen=True)
