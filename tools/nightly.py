@@ -89,7 +89,7 @@ def audit(result: Result, said: str) -> None:
     packages = len(re.findall(r"^[A-Za-z0-9._-]+==", requirements(), re.MULTILINE))
     if result.outcome == "passed" and packages - skipped < 1:
         result.outcome, result.reason = "not run", "the advisory database cannot be reached"
-    elif result.outcome == "failed" and "vulnerabilit" not in said:
+    elif result.outcome == "failed" and not re.search(r"Found \d+ known", said):
         result.outcome, result.reason = "not run", said.strip().splitlines()[-1][:200]
     else:
         result.figures.append(f"{packages - skipped} packages audited")
