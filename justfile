@@ -48,6 +48,11 @@ test-lowest *args="tests/unit tests/db tests/integrations":
     tools/lowest .venv-lowest
     .venv-lowest/bin/pytest {{ args }}
 
+# The nightly tier: full sizes, rates and times, versions, oldest dependencies; records the result
+nightly *args:
+    tools/setup all
+    .venv/bin/python -m tools.nightly {{ args }}
+
 # Tests at their nightly sizes: just test-nightly tests/chaos -k model
 test-nightly *args:
     .venv/bin/pytest --tier nightly {{ args }}
@@ -63,6 +68,7 @@ bench *args:
 # Which features have a test, and which have none
 features *args:
     .venv/bin/python -m tools.features {{ args }}
+    .venv/bin/python -m tools.nightly --check
 
 # Build the documentation site, into dist/site unless told otherwise
 docs *folder:

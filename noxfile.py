@@ -1,6 +1,7 @@
 """The whole matrix by one command: `nox`; one cell: `nox -s "tests(python='3.12', pg=14)"`."""
 
 import subprocess
+import sys
 
 import nox
 
@@ -10,15 +11,26 @@ nox.options.error_on_missing_interpreters = False
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 SERVERS = [14, 15, 16, 17, 18]
 
+# Most tests wait most of the time: four at once keep two cores busy.
+BESIDE = ("-n", "4", "--dist", "worksteal")
+
 
 @nox.session(venv_backend="none")
 @nox.parametrize("pg", SERVERS)
 @nox.parametrize("python", PYTHONS)
 def tests(session: nox.Session, python: str, pg: int) -> None:
-    """All tests but `serial` on one Python and one PostgreSQL; further arguments go to pytest."""
+    """The gate's tests on one Python and one PostgreSQL; further arguments go to pytest."""
     folder = _environment(session, python)
-    beside = ("-n", "2", "-m", "not serial")
-    session.run(f"{folder}/bin/pytest", *beside, "--pg", str(pg), *session.posargs)
+    session.run(f"{folder}/bin/pytest", *BESIDE, "--pg", str(pg), *session.posargs)
+
+
+@nox.session(venv_backend="none", default=False)
+def units(session: nox.Session) -> None:
+    """The tests that need neither PostgreSQL nor Node, on the Python that runs nox."""
+    folder = f".nox/units-{sys.version_info[0]}.{sys.version_info[1]}"
+    _install(session, sys.executable, folder)
+    programs = "Scripts" if sys.platform == "win32" else "bin"
+    session.run(f"{folder}/{programs}/pytest", *BESIDE, "tests/unit", *session.posargs)
 
 
 @nox.session(venv_backend="none", default=False)
@@ -27,7 +39,7 @@ def lowest(session: nox.Session) -> None:
     folder = ".nox/lowest"
     session.run("tools/lowest", folder)
     given = session.posargs or ["tests/unit", "tests/db", "tests/integrations"]
-    session.run(f"{folder}/bin/pytest", "-n", "2", *given)
+    session.run(f"{folder}/bin/pytest", *BESIDE, *given)
 
 
 def _environment(session: nox.Session, python: str) -> str:
@@ -36,8 +48,12 @@ def _environment(session: nox.Session, python: str) -> str:
     if found.returncode:
         session.skip(f"Python {python} is not on this machine")
     folder = f".nox/python-{python}"
-    session.run("uv", "venv", "-q", "--allow-existing", "--python", found.stdout.strip(), folder)
+    _install(session, found.stdout.strip(), folder)
+    return folder
+
+
+def _install(session: nox.Session, python: str, folder: str) -> None:
+    session.run("uv", "venv", "-q", "--allow-existing", "--python", python, folder)
     install = ("uv", "pip", "install", "-q", "--python", folder)
     session.run(*install, "--require-hashes", "-r", "requirements-dev.txt")
     session.run(*install, "--no-deps", "-e", ".")
-    return folder

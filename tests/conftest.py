@@ -1,27 +1,34 @@
-"""A fresh database per test, cloned from a migrated template on a cluster of this run's own."""
+"""A database per test, like a migrated template, on a cluster of this run's own."""
 
-import itertools
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
-from graphile_worker import sync
+from graphile_worker import App, sync
 from tests.support import tiers
 from tests.support.cluster import Cluster
+from tests.support.database_pool import DatabasePool
 from tests.support.node import node_install
 from tests.support.pages import counts
+from tests.support.proxy import Proxy
 from tests.support.sql import Sql
+
+if TYPE_CHECKING:
+    from tests.support.processes import Programs
 
 # Everything that could be taken for something else: quotes, a placeholder, a percent sign, colons,
 # the quotes of function bodies, letters of several bytes; as long as PostgreSQL allows.
 ODD_SCHEMA = "we\"i'rd $1 %s :schema ::x $gw$ ünï-çødé-Ω-名-01234567890"
 assert len(ODD_SCHEMA.encode()) == 63
 
-_numbers = itertools.count(1)
+# Tests of the command run on one pair of versions, but for one test of each behavior.
+COMMANDS = Path(__file__).parent / "e2e"
 
 # Signals that a program started by a test must find at its default.
 DEFAULT_SIGNALS = (signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
@@ -41,14 +48,19 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("tier")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(COMMANDS) and not item.get_closest_marker("every_version"):
+            item.add_marker(pytest.mark.single_version)
     # The tests with the longest time limits come first, so that none of them runs alone at the end.
     items.sort(key=_time_limit, reverse=True)
     if tiers.is_nightly():
+        for item in filter(tiers.is_larger, items):
+            item.add_marker(pytest.mark.sized)
         return
-    later = [item for item in items if item.get_closest_marker("nightly")]
-    config.hook.pytest_deselected(items=later)
-    items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+    config.hook.pytest_deselected(items=[item for item in items if tiers.is_later(item)])
+    items[:] = [item for item in items if not tiers.is_later(item)]
 
 
 def _reset_signals() -> None:
@@ -120,22 +132,45 @@ def node_template(cluster: Cluster, schema: str) -> str:
     return "template_node"
 
 
+@pytest.fixture(scope="session")
+def databases(cluster: Cluster) -> Iterator[DatabasePool]:
+    """The databases of this run, used by one test after another."""
+    pool = DatabasePool(cluster)
+    yield pool
+    pool.close()
+
+
 @pytest.fixture
-def empty_database(cluster: Cluster, schema: str) -> Iterator[TestDatabase]:
+def empty_database(
+    databases: DatabasePool, cluster: Cluster, schema: str
+) -> Iterator[TestDatabase]:
     """A database with nothing in it."""
-    yield from _database(cluster, schema, "template0")
+    name = databases.clone("template0")
+    yield TestDatabase(name, cluster, schema)
+    cluster.drop_database(name)
 
 
 @pytest.fixture
-def database(cluster: Cluster, schema: str, template: str) -> Iterator[TestDatabase]:
-    """A database with our schema."""
-    yield from _database(cluster, schema, template)
+def database(
+    databases: DatabasePool, cluster: Cluster, schema: str, template: str
+) -> Iterator[TestDatabase]:
+    """A database with our schema, without rows; a test may alter it in any way.
+
+    The pool keeps one more session in it.
+    """
+    name = databases.take(template)
+    yield TestDatabase(name, cluster, schema)
+    databases.give_back(name)
 
 
 @pytest.fixture
-def node_database(cluster: Cluster, schema: str, node_template: str) -> Iterator[TestDatabase]:
-    """A database with the schema of the reference 0.18."""
-    yield from _database(cluster, schema, node_template)
+def node_database(
+    databases: DatabasePool, cluster: Cluster, schema: str, node_template: str
+) -> Iterator[TestDatabase]:
+    """A database with the schema of the reference 0.18, as `database` otherwise."""
+    name = databases.take(node_template)
+    yield TestDatabase(name, cluster, schema)
+    databases.give_back(name)
 
 
 @pytest.fixture(params=["python", "node"])
@@ -160,11 +195,35 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str], No
     return lambda text: record_property("figure", text)
 
 
-def _database(cluster: Cluster, schema: str, template: str) -> Iterator[TestDatabase]:
-    name = f"test_{next(_numbers)}"
-    cluster.create_database(name, template)
-    yield TestDatabase(name, cluster, schema)
-    cluster.drop_database(name)
+@pytest.fixture
+def programs(database: TestDatabase, tmp_path: Path) -> Iterator["Programs"]:
+    """Programs that run in an empty folder; their environment variables name `database`."""
+    # Imported here because that module imports this one.
+    from tests.support.processes import Programs
+
+    with Programs.beside(database, tmp_path) as programs:
+        yield programs
+
+
+@pytest.fixture
+async def app(database: TestDatabase) -> AsyncIterator[App[None]]:
+    """An app on `database`, open for the test."""
+    async with App(database.dsn, schema=database.schema) as app:
+        yield app
+
+
+@pytest.fixture
+def behind(empty_database: TestDatabase) -> Iterator[Sql]:
+    """A connection of the test itself to `empty_database`."""
+    with closing(Sql(empty_database.dsn, empty_database.schema)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def proxy(cluster: Cluster) -> Iterator[Proxy]:
+    """A proxy between the test's programs and the server."""
+    with Proxy(cluster.port) as proxy:
+        yield proxy
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from graphile_worker import Job, JobSpec, sync
 from tests.support.processes import PATIENCE, Program, Programs, eventually
-from tests.support.proxy import Mode, Proxy
+from tests.support.proxy import Mode
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
@@ -203,10 +203,9 @@ def ended(*workers: Program, count: int) -> list[tuple[int, int]]:
 
 
 @pytest.fixture
-def programs(database, tmp_path) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        programs.write("app.py", APP)
-        yield programs
+def programs(programs: Programs) -> Programs:
+    programs.write("app.py", APP)
+    return programs
 
 
 @pytest.fixture
@@ -300,12 +299,6 @@ def test_a_worker_that_one_call_stops_as_a_whole_loses_its_job_and_lives(field, 
     field.wait_until_empty()
     assert ended(other, count=1) == [(job, 2)]
     field.check_goes_on_as_new(blocked, old_id)
-
-
-@pytest.fixture
-def proxy(cluster) -> Iterator[Proxy]:
-    with Proxy(cluster.port) as proxy:
-        yield proxy
 
 
 @pytest.mark.single_version

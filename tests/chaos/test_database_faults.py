@@ -11,7 +11,7 @@ from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.pgbouncer import PgBouncer
 from tests.support.processes import Programs, eventually
-from tests.support.proxy import Mode, Proxy
+from tests.support.proxy import Mode
 from tests.support.sql import Sql
 
 
@@ -26,12 +26,6 @@ def own_cluster(pytestconfig) -> Iterator[Cluster]:
 @pytest.fixture
 def own_database(own_cluster, schema) -> TestDatabase:
     return database_on(own_cluster, schema)
-
-
-@pytest.fixture
-def programs(tmp_path, database) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
 
 
 @pytest.fixture
@@ -109,12 +103,6 @@ def test_a_worker_waits_for_a_server_that_is_away_for_long(own_field, own_cluste
     assert seconds < SOON
     assert max(ran(worker).values()) == 1
     own_field.check_alive(worker)
-
-
-@pytest.fixture
-def proxy(cluster) -> Iterator[Proxy]:
-    with Proxy(cluster.port) as proxy:
-        yield proxy
 
 
 @pytest.mark.single_version

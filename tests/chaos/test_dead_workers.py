@@ -3,7 +3,7 @@
 import re
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -149,12 +149,6 @@ class Field:
 
         eventually(look, "all of them can be taken", PATIENCE)
         return seconds
-
-
-@pytest.fixture
-def programs(database, tmp_path) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
 
 
 @pytest.fixture

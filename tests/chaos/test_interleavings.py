@@ -3,7 +3,6 @@
 What must hold is written in interleavings/rules.py, one function for each rule.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +13,12 @@ from tests.chaos.interleavings.actions import BY_HAND, STATEMENTS, Action, Answe
 from tests.chaos.interleavings.ring import PAIRS, Found, Ring
 from tests.chaos.interleavings.rules import Actor
 from tests.chaos.interleavings.scenes import SCENES, A, B
-from tests.support import tiers
+from tests.support.shared_folder import made_once
+from tests.support.tiers import size
 
 pytestmark = pytest.mark.single_version
+
+IN_FULL = size(gate=False, nightly=True)
 
 
 # Rules that these do not keep yet.
@@ -43,7 +45,7 @@ KNOWN: dict[tuple[str, str], set[str]] = {
 def ring(cluster, schema, template) -> Iterator[Ring]:
     """All of it on one database; nightly in all orders of beginnings as well."""
     cluster.create_database("interleavings", template)
-    ring = Ring(cluster.dsn("interleavings"), schema, in_full=tiers.is_nightly())
+    ring = Ring(cluster.dsn("interleavings"), schema, in_full=IN_FULL)
     yield ring
     ring.close()
     cluster.drop_database("interleavings")
@@ -52,10 +54,7 @@ def ring(cluster, schema, template) -> Iterator[Ring]:
 @pytest.fixture(scope="session")
 def tally(tmp_path_factory) -> Path:
     """A folder for counts that is the same for all processes of a run."""
-    base: Path = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "interleavings"
-    folder.mkdir(exist_ok=True)
-    return folder
+    return made_once(tmp_path_factory, "interleavings", lambda folder: None)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)

@@ -61,12 +61,6 @@ ERRORS: dict[str, BaseException] = {
 
 
 @pytest.fixture
-async def app(database):
-    async with App(database.dsn, schema=database.schema) as app:
-        yield app
-
-
-@pytest.fixture
 def all_at_once(monkeypatch) -> list[int]:
     """How many jobs each fetch brought: the bad ones must come together with the good."""
     sizes: list[int] = []

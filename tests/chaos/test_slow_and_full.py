@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +21,7 @@ from graphile_worker.sql.cron import get_time
 from graphile_worker.sql.identifiers import Schemas
 from tests.chaos.field import CLAIM, LEFT, SOON, Field, Log, field_with, ran, through
 from tests.support.cluster import Cluster
-from tests.support.processes import Program, Programs, eventually
+from tests.support.processes import Program, eventually
 from tests.support.proxy import Bandwidth, Delay, Mode, Proxy
 from tests.support.recorder import Recorder, runners_on
 from tests.support.sql import Sql
@@ -44,15 +43,8 @@ LONGEST_SILENCE = size(gate=25.0, nightly=11.0)
 
 
 @pytest.fixture
-def proxy(cluster) -> Iterator[Proxy]:
-    with Proxy(cluster.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def field(database, tmp_path) -> Iterator[Field]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield Field(database, programs)
+def field(database, programs) -> Field:
+    return Field(database, programs)
 
 
 # Slow

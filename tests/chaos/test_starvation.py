@@ -6,17 +6,11 @@ from typing import Any
 
 import pytest
 
-from graphile_worker import App, JobContext, JobSpec, WorkerOptions
+from graphile_worker import JobContext, JobSpec, WorkerOptions
 from graphile_worker.events import JobStarted, JobSucceeded, ListenNotified, ListenStarted
 from tests.support.recorder import Recorder
 
 TASKS = 50
-
-
-@pytest.fixture
-async def app(database):
-    async with App(database.dsn, schema=database.schema) as app:
-        yield app
 
 
 @pytest.mark.feature("F125")

@@ -11,7 +11,7 @@ import pytest
 
 from graphile_worker import sync
 from tests.support.processes import Program, Programs, eventually
-from tests.support.proxy import Mode, Proxy
+from tests.support.proxy import Mode
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
@@ -242,10 +242,9 @@ class Field:
 
 
 @pytest.fixture
-def programs(database, tmp_path) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        programs.write("app.py", APP)
-        yield programs
+def programs(programs: Programs) -> Programs:
+    programs.write("app.py", APP)
+    return programs
 
 
 @pytest.fixture
@@ -253,12 +252,6 @@ def field(database, programs, sql) -> Iterator[Field]:
     sql.run(WATCH)
     with sync.Client(database.dsn, schema=database.schema) as client:
         yield Field(programs, client, sql)
-
-
-@pytest.fixture
-def proxy(cluster, database) -> Iterator[Proxy]:
-    with Proxy(cluster.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -1,12 +1,18 @@
 """Each rule about clients runs twice, async and blocking; workers run in the test's process."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from graphile_worker import Client, sync
+from tests.conftest import TestDatabase
+from tests.support.administering import Table
 from tests.support.clients import KINDS, connected, opened, spy
+from tests.support.pools import Pool, pool_on
 from tests.support.recorder import Recorder, Start, runners_on
+from tests.support.sql import Sql
 
 
 @pytest.fixture(params=KINDS)
@@ -19,6 +25,37 @@ def kind(request) -> str:
 async def client(kind, database) -> AsyncIterator[Any]:
     async with opened(kind, database) as client:
         yield client
+
+
+@pytest.fixture
+def pool_database(database: TestDatabase) -> TestDatabase:
+    """The database of `pool`, `blocking_client` and `async_client`; a file may override it."""
+    return database
+
+
+@pytest.fixture
+def blocking_client(pool_database) -> Iterator[sync.Client]:
+    with sync.Client(pool_database.dsn, schema=pool_database.schema) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(pool_database) -> AsyncIterator[Client]:
+    async with Client(pool_database.dsn, schema=pool_database.schema) as client:
+        yield client
+
+
+@pytest.fixture
+def pool(pool_database) -> Iterator[Pool]:
+    """A pool that knows the task "task"."""
+    with pool_on(pool_database) as pool:
+        yield pool
+
+
+@pytest.fixture
+def table(database: TestDatabase, sql: Sql) -> Iterator[Table]:
+    with closing(Table(database, sql)) as table:
+        yield table
 
 
 @pytest.fixture

@@ -14,12 +14,6 @@ ROW = "select payload, attempts, last_error, locked_by from :schema._private_job
 
 
 @pytest.fixture
-async def app(database):
-    async with App(database.dsn, schema=database.schema) as app:
-        yield app
-
-
-@pytest.fixture
 def run(database, app):
     async def run(tasks: Any = app, hooks: Hooks | None = None) -> int:
         options = WorkerOptions(schema=database.schema)

@@ -27,9 +27,8 @@ where datname = current_database() and application_name = 'graphile-worker'
 
 
 @pytest.fixture
-def client(database: TestDatabase) -> Iterator[sync.Client]:
-    with sync.Client(database.dsn, schema=database.schema) as client:
-        yield client
+def client(blocking_client: sync.Client) -> sync.Client:
+    return blocking_client
 
 
 def backends(sql: Sql) -> set[int]:

@@ -34,13 +34,6 @@ ACTIONS = [
 ]
 
 
-@pytest.fixture
-def table(database, sql) -> Iterator[Table]:
-    table = Table(database, sql)
-    yield table
-    table.close()
-
-
 def preview(table: Table, action: Any, wanted: Filter = Filter(), **more: Any) -> Preview:  # noqa: B008
     return table.perform(previewing(action, wanted, table.schemas, **more))
 

@@ -145,7 +145,7 @@ async def test_a_missing_database_is_told(database):
     assert told.findings[0].sql == 'create database "nowhere";'
 
 
-@pytest.mark.single_version
+@pytest.mark.nightly
 async def test_a_server_that_is_too_old_is_told():
     server = Cluster(13).start()
     try:

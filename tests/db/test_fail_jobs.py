@@ -5,12 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphile_worker import sync
 from graphile_worker.sql.holding import Failure, fail_jobs
 from tests.support.pools import (
     change,
     payloads,
-    pool_on,
     queue_ids,
     queue_lock,
     row,
@@ -38,15 +36,8 @@ DELAYS = {
 
 
 @pytest.fixture
-def pool(database):
-    with pool_on(database) as pool:
-        yield pool
-
-
-@pytest.fixture
-def client(database):
-    with sync.Client(database.dsn, schema=database.schema) as client:
-        yield client
+def client(blocking_client):
+    return blocking_client
 
 
 # When the next attempt is

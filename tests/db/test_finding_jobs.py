@@ -1,6 +1,5 @@
 """Which jobs a filter finds: each field, each state, both ways; pages, numbers, and limits."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -20,13 +19,6 @@ from tests.support.administering import NODE, Table
 from tests.support.pools import session
 
 EVERYTHING = Filter()
-
-
-@pytest.fixture
-def table(database, sql) -> Iterator[Table]:
-    table = Table(database, sql)
-    yield table
-    table.close()
 
 
 def found(table: Table, text: str) -> set[int]:

@@ -2,22 +2,14 @@
 
 import pytest
 
-from graphile_worker import sync
 from graphile_worker.sql.holding import HeldJob, finish_jobs
-from tests.support.pools import Pool, payloads, pool_on, queue_lock, row
+from tests.support.pools import Pool, payloads, queue_lock, row
 from tests.support.sql import Sql
 
 
 @pytest.fixture
-def pool(database):
-    with pool_on(database) as pool:
-        yield pool
-
-
-@pytest.fixture
-def client(database):
-    with sync.Client(database.dsn, schema=database.schema) as client:
-        yield client
+def client(blocking_client):
+    return blocking_client
 
 
 def lose(sql: Sql, held: HeldJob, pool: Pool) -> HeldJob:

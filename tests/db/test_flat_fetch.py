@@ -27,6 +27,7 @@ from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.statements import render_bytes
 from tests.support.pools import Pool, payloads, pool_on, session
 from tests.support.sql import Sql
+from tests.support.tiers import size
 
 FLAG = "no"
 
@@ -35,11 +36,10 @@ FAR = 8000
 
 
 @pytest.fixture(params=["indexed", "unindexed"])
-def pool(request, database) -> Iterator[Pool]:
+def pool(request, pool: Pool) -> Pool:
     """It takes jobs by the one statement or the other."""
-    with pool_on(database) as pool:
-        pool.has_indexes = request.param == "indexed"
-        yield pool
+    pool.has_indexes = request.param == "indexed"
+    return pool
 
 
 @pytest.fixture
@@ -300,8 +300,9 @@ def test_a_fetch_that_is_not_over_hides_nothing_behind_an_obstacle(
 @pytest.mark.single_version
 @pytest.mark.feature("F5", "F95")
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("limit", [1, 10])
-@pytest.mark.parametrize("fetchers", [2, 8])
+@pytest.mark.parametrize(
+    ("fetchers", "limit"), size(gate=[(8, 10)], nightly=[(2, 1), (2, 10), (8, 1), (8, 10)])
+)
 def test_nobody_gets_an_empty_answer_while_there_is_a_job_to_run(
     pool, database, fill, fetchers, limit
 ):

@@ -35,9 +35,8 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def pool(either_database):
-    with pool_on(either_database) as pool:
-        yield pool
+def pool_database(either_database):
+    return either_database
 
 
 @pytest.fixture
@@ -48,9 +47,8 @@ def impatient_pool(either_database):
 
 
 @pytest.fixture
-def client(either_database):
-    with sync.Client(either_database.dsn, schema=either_database.schema) as client:
-        yield client
+def client(blocking_client):
+    return blocking_client
 
 
 @pytest.fixture

@@ -9,18 +9,11 @@ from typing import Any
 import pytest
 
 from graphile_worker.sql.workers import register_pool
-from tests.support.administering import NODE, Table
+from tests.support.administering import NODE
 from tests.support.pools import queue_lock, session
 from tests.support.shell import Said, Shell
 
 OURS = "pypool-0123456789abcdef01"
-
-
-@pytest.fixture
-def table(database, sql) -> Iterator[Table]:
-    table = Table(database, sql)
-    yield table
-    table.close()
 
 
 @pytest.fixture

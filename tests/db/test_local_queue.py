@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -49,9 +49,8 @@ NOTHING_LOCKED = [(0, 0)]
 
 
 @pytest.fixture
-async def client(database) -> AsyncIterator[Client]:
-    async with Client(database.dsn, schema=database.schema) as client:
-        yield client
+def client(async_client):
+    return async_client
 
 
 @pytest.fixture

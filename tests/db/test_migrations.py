@@ -49,13 +49,6 @@ LONG_NAMES = ["x" * 59, "x" * 60, "x" * 63, "ü" * 31 + "x", "語" * 21, 'Some "
 
 
 @pytest.fixture
-def behind(empty_database):
-    """A connection for looking behind the scenes of `empty_database`."""
-    with closing(Sql(empty_database.dsn, empty_database.schema)) as sql:
-        yield sql
-
-
-@pytest.fixture
 def role(empty_database, behind):
     """A role that may log in and create nothing; roles belong to the cluster, so it goes again."""
     name = f"role_{empty_database.name}"
@@ -93,6 +86,7 @@ def enter_level(sql: Sql, level: int, *, breaking: bool) -> None:
 # Where it runs, and what it makes
 
 
+@pytest.mark.nightly
 @pytest.mark.feature("F6")
 def test_a_server_older_than_14_is_refused_with_its_version():
     server = Cluster(13).start()

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from graphile_worker import Hooks, JobContext, JobSpec, WorkerOptions, run_once
-from graphile_worker.client import Client
 from graphile_worker.events import (
     GetJobEmpty,
     JobStarted,
@@ -42,9 +41,8 @@ NOTHING_LOCKED = [(0, 0)]
 
 
 @pytest.fixture
-async def client(database) -> AsyncIterator[Client]:
-    async with Client(database.dsn, schema=database.schema) as client:
-        yield client
+def client(async_client):
+    return async_client
 
 
 @pytest.fixture

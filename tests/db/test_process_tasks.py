@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from graphile_worker import Client, Job, TaskProcessOptions, Tasks, WorkerOptions
+from graphile_worker import Job, TaskProcessOptions, Tasks, WorkerOptions
 from graphile_worker.errors import ConfigurationError, TaskProcessDied, TaskProcessError
 from graphile_worker.events import JobErrored, JobFinished, JobInterrupted, RunningJob
 from graphile_worker.logs import Logger
@@ -31,9 +31,8 @@ def said(tmp_path) -> Path:
 
 
 @pytest.fixture
-async def client(database) -> AsyncIterator[Client]:
-    async with Client(database.dsn, schema=database.schema) as client:
-        yield client
+def client(async_client):
+    return async_client
 
 
 @pytest.fixture

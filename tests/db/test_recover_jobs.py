@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from graphile_worker import JobContext, RecoveryOptions, sync
+from graphile_worker import JobContext, RecoveryOptions
 from graphile_worker.events import (
     GetJobEmpty,
     JobInterrupted,
@@ -33,7 +33,7 @@ from graphile_worker.sql.workers import (
     sign_off,
 )
 from tests.support.fetching import wait_for_lock
-from tests.support.pools import Pool, change, payloads, pool_on, queue_lock, row, session
+from tests.support.pools import Pool, change, payloads, queue_lock, row, session
 from tests.support.recorder import until
 from tests.support.sql import Sql
 
@@ -52,15 +52,8 @@ OFTEN: dict[str, Any] = {
 
 
 @pytest.fixture
-def pool(database):
-    with pool_on(database) as pool:
-        yield pool
-
-
-@pytest.fixture
-def client(database):
-    with sync.Client(database.dsn, schema=database.schema) as client:
-        yield client
+def client(blocking_client):
+    return blocking_client
 
 
 def die(pool: Pool, sql: Sql, *started: HeldJob, lease: str = "50 ms") -> None:

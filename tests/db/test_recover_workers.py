@@ -18,7 +18,7 @@ from graphile_worker.events import (
 )
 from graphile_worker.sql.workers import heartbeat, register_pool
 from tests.support.clients import KINDS, lent, opened
-from tests.support.pools import Pool, change, pool_on, queue_lock, row
+from tests.support.pools import Pool, change, queue_lock, row
 from tests.support.recorder import until
 
 HOUR = timedelta(hours=1)
@@ -27,12 +27,6 @@ NODE = "pool-0123456789abcdef01"
 RUST = "graphile_worker_0123456789abcdef01"
 INTERRUPTED = "Job recovered after worker interruption: "
 POOLS = "select id from :ext_schema.pools where swept_at is null order by id"
-
-
-@pytest.fixture
-def pool(database):
-    with pool_on(database) as pool:
-        yield pool
 
 
 async def held_by(client: Any, pool: Pool, holder: str, **spec: Any) -> Job:

@@ -46,7 +46,7 @@ from graphile_worker.sql.workers import (
     sign_off,
 )
 from tests.support.clients import before_each, spy
-from tests.support.pools import Pool, pool_on, row, session
+from tests.support.pools import Pool, row, session
 from tests.support.recorder import until
 from tests.support.sql import Sql
 
@@ -68,15 +68,8 @@ OFTEN = RecoveryOptions(
 
 
 @pytest.fixture
-def pool(database):
-    with pool_on(database) as pool:
-        yield pool
-
-
-@pytest.fixture
-def client(database):
-    with sync.Client(database.dsn, schema=database.schema) as client:
-        yield client
+def client(blocking_client):
+    return blocking_client
 
 
 def enter(pool: Pool, *pool_ids: str, lease: timedelta = LEASE) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from graphile_worker import JobContext, RecoveryOptions, sync
+from graphile_worker import JobContext, RecoveryOptions
 from graphile_worker.events import (
     JobInterrupted,
     JobLockLost,
@@ -48,9 +48,8 @@ def pool(database):
 
 
 @pytest.fixture
-def client(database):
-    with sync.Client(database.dsn, schema=database.schema) as client:
-        yield client
+def client(blocking_client):
+    return blocking_client
 
 
 def renew(pool: Pool, *held: HeldJob) -> set[int]:

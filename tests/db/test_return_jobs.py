@@ -4,12 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphile_worker import sync
 from graphile_worker.sql.holding import Return, return_jobs
 from tests.support.pools import (
     change,
     payloads,
-    pool_on,
     queue_ids,
     queue_lock,
     row,
@@ -21,15 +19,8 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def pool(database):
-    with pool_on(database) as pool:
-        yield pool
-
-
-@pytest.fixture
-def client(database):
-    with sync.Client(database.dsn, schema=database.schema) as client:
-        yield client
+def client(blocking_client):
+    return blocking_client
 
 
 # As it was

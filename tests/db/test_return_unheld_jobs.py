@@ -4,13 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphile_worker import sync
 from graphile_worker.sql.holding import HeldJob, return_unheld_jobs
 from tests.support.pools import (
     Pool,
     change,
     payloads,
-    pool_on,
     queue_ids,
     queue_lock,
     row,
@@ -20,15 +18,8 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def pool(database):
-    with pool_on(database) as pool:
-        yield pool
-
-
-@pytest.fixture
-def client(database):
-    with sync.Client(database.dsn, schema=database.schema) as client:
-        yield client
+def client(blocking_client):
+    return blocking_client
 
 
 def return_unheld(pool: Pool, *held: HeldJob) -> set[int]:

@@ -34,12 +34,6 @@ def backed_off(seconds: float, began: float) -> bool:
 
 
 @pytest.fixture
-async def app(database):
-    async with App(database.dsn, schema=database.schema) as app:
-        yield app
-
-
-@pytest.fixture
 def hooks() -> Hooks:
     return Hooks()
 

@@ -67,12 +67,6 @@ def options(database) -> WorkerOptions:
     return WorkerOptions(schema=database.schema)
 
 
-@pytest.fixture
-async def app(database) -> AsyncIterator[App]:
-    async with App(database.dsn, schema=database.schema) as app:
-        yield app
-
-
 async def nothing(payload: object) -> None: ...
 
 

@@ -9,7 +9,6 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from graphile_worker import sync
 from graphile_worker.administration.pools import Health
 from graphile_worker.administration.snapshot import Snapshot, look, look_at_counters
 from graphile_worker.administration.states import State
@@ -24,9 +23,8 @@ NODE = "pool-3fa94c1d77e0aa19b2"
 
 
 @pytest.fixture
-def client(database):
-    with sync.Client(database.dsn, schema=database.schema) as client:
-        yield client
+def client(blocking_client):
+    return blocking_client
 
 
 @pytest.fixture

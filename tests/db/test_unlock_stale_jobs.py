@@ -4,13 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphile_worker import Job, sync
+from graphile_worker import Job
 from graphile_worker.sql.workers import unlock_stale_jobs
 from tests.support.pools import (
     Pool,
     change,
     payloads,
-    pool_on,
     queue_lock,
     row,
 )
@@ -27,15 +26,13 @@ values ($1, 'dead', now() - $2::text::interval)
 
 
 @pytest.fixture
-def pool(either_database):
-    with pool_on(either_database) as pool:
-        yield pool
+def pool_database(either_database):
+    return either_database
 
 
 @pytest.fixture
-def client(either_database):
-    with sync.Client(either_database.dsn, schema=either_database.schema) as client:
-        yield client
+def client(blocking_client):
+    return blocking_client
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Why does a job not run? Each reason where it holds, and the one that counts first."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -24,13 +23,6 @@ create table :schema._private_workers (
   metadata jsonb
 )
 """
-
-
-@pytest.fixture
-def table(database, sql) -> Iterator[Table]:
-    table = Table(database, sql)
-    yield table
-    table.close()
 
 
 @pytest.fixture

@@ -24,13 +24,6 @@ SPREAD = ["minimum", "average", "p50", "p95", "p99", "maximum"]
 
 
 @pytest.fixture
-def behind(empty_database: TestDatabase) -> Iterator[Sql]:
-    connection = Sql(empty_database.dsn, empty_database.schema)
-    yield connection
-    connection.close()
-
-
-@pytest.fixture
 def programs(tmp_path: Path, empty_database: TestDatabase, behind: Sql) -> Iterator[Programs]:
     """Programs whose environment names a database in which nothing is."""
     with Programs(tmp_path, DATABASE_URL=empty_database.url) as programs:

@@ -8,8 +8,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -37,21 +35,6 @@ SHOP = """
 
 
 @pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    """Programs in an empty folder; the environment names the test's database."""
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
-
-
-@pytest.fixture
-def own_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """A server that the test may take away."""
-    server = Cluster(pytestconfig.getoption("--pg")).start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def greeting(programs: Programs) -> Programs:
     """Programs in a folder with one task, `hello`."""
     programs.write("tasks/hello.py", HELLO)
@@ -61,9 +44,10 @@ def greeting(programs: Programs) -> Programs:
 # What it is
 
 
+@pytest.mark.every_version
 @pytest.mark.feature("F3")
 def test_the_command_runs_the_tasks_of_the_folder_until_a_signal(greeting, sql):
-    worker = greeting.worker()
+    worker = greeting.real.worker()
 
     add(sql, "hello", name="Ada")
     worker.hear("Hello, Ada")
@@ -97,6 +81,7 @@ def test_a_worker_installs_the_schema_by_itself(tmp_path, empty_database):
     assert level == 20
 
 
+@pytest.mark.every_version
 @pytest.mark.feature("F190")
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_help_names_every_flag(programs, flag):
@@ -247,6 +232,7 @@ def test_a_worker_serves_the_schema_that_was_given(greeting, database):
 # What it does instead of running for ever
 
 
+@pytest.mark.every_version
 @pytest.mark.feature("F195")
 def test_schema_only_installs_and_needs_no_tasks(tmp_path, empty_database):
     with Programs.beside(empty_database, tmp_path) as programs:
@@ -258,6 +244,7 @@ def test_schema_only_installs_and_needs_no_tasks(tmp_path, empty_database):
         assert done.out == f"schema {empty_database.schema} is up to date, at level 20\n"
 
 
+@pytest.mark.every_version
 @pytest.mark.feature("F196")
 def test_once_runs_what_is_ready_and_ends(greeting, sql):
     for name in ("Ada", "Grace"):
@@ -305,6 +292,7 @@ def test_cleanup_keeps_the_names_of_the_tasks_that_are_here(greeting, sql):
     assert sql.run("select queue_name from :schema._private_job_queues") == []
 
 
+@pytest.mark.every_version
 def test_cleanup_takes_a_list_and_needs_no_tasks(programs, sql):
     add(sql, "gone")
     sql.run("update :schema._private_jobs set attempts = max_attempts")
@@ -507,6 +495,7 @@ def test_a_worker_listens_unless_that_is_switched_off(greeting, sql, flags, list
 # Where its tasks come from
 
 
+@pytest.mark.every_version
 def test_an_app_is_named_by_its_module(programs, sql):
     programs.write("shop.py", SHOP)
     add(sql, "ship", order=7)
@@ -683,6 +672,7 @@ def test_a_file_that_is_no_task_is_named_in_an_info_line(greeting, name):
     assert any(name in line and " INFO: " in line for line in done.err.splitlines()), done.err
 
 
+@pytest.mark.every_version
 def test_a_file_that_cannot_be_imported_is_one_line_with_its_name(greeting):
     greeting.write("tasks/mail/broken.py", "1 / 0\n")
 
@@ -720,6 +710,7 @@ def test_log_lines_have_the_form_of_the_reference(greeting, sql):
     )
 
 
+@pytest.mark.every_version
 @pytest.mark.feature("F132")
 def test_json_lines_carry_the_ids_as_fields(greeting, sql):
     job = add(sql, "hello", name="Ada")
@@ -734,6 +725,7 @@ def test_json_lines_carry_the_ids_as_fields(greeting, sql):
     assert found == {"level": "info", "label": "job", "task_identifier": "hello", "job_id": job}
 
 
+@pytest.mark.every_version
 def test_a_failure_is_told_with_its_traceback(programs, sql):
     programs.write("tasks/fail.py", "def task(payload):\n    raise ValueError('no such user')\n")
     job = add(sql, "fail")
@@ -777,6 +769,7 @@ def test_debug_lines_come_only_when_asked_for(programs, sql, variable):
     assert (f"DEBUG: began job {job} (hello)" in done.err) is asked
 
 
+@pytest.mark.every_version
 @pytest.mark.feature("F132")
 @pytest.mark.parametrize(
     ("variables", "level"), [({}, "\x1b[32mINFO\x1b[0m"), ({"NO_COLOR": "1"}, "INFO")]
@@ -821,6 +814,7 @@ def test_a_pipe_that_nobody_reads_any_more_does_not_stop_the_worker(programs, sq
     assert worker.stop() == 0
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize("redirection", ["1>&-", "2>&-", "1>&- 2>&-"])
 def test_a_worker_runs_without_its_streams(greeting, sql, redirection):
     add(sql, "hello", name="Ada")
@@ -835,6 +829,7 @@ def test_a_worker_runs_without_its_streams(greeting, sql, redirection):
 # Its health
 
 
+@pytest.mark.every_version
 def test_a_worker_that_takes_jobs_is_alive_and_ready(greeting):
     port = free_port()
 

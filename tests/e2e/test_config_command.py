@@ -3,14 +3,11 @@
 import json
 import re
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from graphile_worker import sync
-from tests.conftest import TestDatabase
-from tests.support.processes import READY, Program, Programs, eventually
+from tests.support.processes import READY, Program, eventually
 from tests.support.sql import Sql
 
 # What depends on versions lies deeper, and is tested there on each.
@@ -24,15 +21,8 @@ HELLO = """
 """
 
 
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    """Programs in an empty folder; the environment names the test's database."""
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
-
-
 def test_config_needs_no_database_and_no_tasks(programs):
-    done = programs.done("config", DATABASE_URL=None)
+    done = programs.real.done("config", DATABASE_URL=None)
 
     assert (done.code, done.err) == (0, "")
     assert re.search(r"^concurrency +1 +default$", done.out, re.MULTILINE)
@@ -188,7 +178,7 @@ def test_processes_come_to_the_settings_of_their_parent(programs, sql):
         threshold = "7s"
         """,
     )
-    running = programs.command("-C", "worker.toml", GRAPHILE_WORKER_MAX_POOL_SIZE="8")
+    running = programs.real.command("-C", "worker.toml", GRAPHILE_WORKER_MAX_POOL_SIZE="8")
     eventually(lambda: running.err.count(READY) == 2, "both look for jobs")
 
     found = leases(sql)

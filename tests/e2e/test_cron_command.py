@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 
@@ -74,13 +73,6 @@ SHOP = """
 
 
 @pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    """Programs in an empty folder; the environment names the test's database."""
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
-
-
-@pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Programs]:
     """Programs in an empty folder, and a database that does not answer."""
     with Programs(tmp_path, DATABASE_URL=NOWHERE) as programs:
@@ -97,7 +89,7 @@ def test_check_reads_the_file_that_is_named_or_lies_here_and_needs_no_database(
 ):
     alone.write(name, CRONTAB)
 
-    done = alone.done("cron", "check", *arguments)
+    done = alone.real.done("cron", "check", *arguments)
 
     assert (done.code, done.err) == (0, "")
     assert done.out == f"{name}: 2 items, nothing wrong\n"

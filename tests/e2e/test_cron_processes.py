@@ -2,10 +2,9 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -162,12 +161,6 @@ def pause(second: float, chance: random.Random) -> float:
     if second >= 59.95 or second < 0.3:
         return chance.uniform(0, 0.06)
     return chance.uniform(0.5, 2.0)
-
-
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
 
 
 @pytest.mark.slow_io

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -29,12 +28,6 @@ OF_THE_TESTS = "unsafe-server"
 
 
 @pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
-
-
-@pytest.fixture
 def role(database: TestDatabase, sql: Sql) -> Iterator[str]:
     """A role that owns nothing; its name would move the cursor if it could."""
     name = f"role_{database.name}\x1b[2J"
@@ -51,7 +44,7 @@ def found(done: Program) -> dict[str, dict[str, Any]]:
 
 
 def test_a_missing_role_is_named(programs, database):
-    done = programs.done("doctor", "--json", "-c", make_conninfo(database.dsn, user="no one"))
+    done = programs.real.done("doctor", "--json", "-c", make_conninfo(database.dsn, user="no one"))
 
     [(id, finding)] = found(done).items()
     assert (done.code, id) == (1, "role-missing")

@@ -1,13 +1,10 @@
 """Executables under the command, on each of its event loops."""
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
-from tests.support.processes import Programs, eventually, lives
+from tests.support.processes import eventually, lives
 
 pytestmark = pytest.mark.feature("F121")
 
@@ -30,18 +27,13 @@ WAITS = """\
 """
 
 
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
-
-
 @pytest.fixture(params=["uvloop", "asyncio"])
 def loop(request) -> str:
     name: str = request.param
     return name
 
 
+@pytest.mark.every_version
 def test_its_output_is_in_the_log_and_its_exit_code_in_the_row(programs, sql, loop):
     programs.write("tasks/say.sh", SAYS).chmod(0o755)
     job = sql.value("select id from :schema.add_job('say', to_json(repeat('x', 1000000)))")

@@ -2,13 +2,9 @@
 
 import re
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
-from tests.support.processes import Programs
 from tests.support.sql import Sql
 from tests.support.terminal import Terminal
 
@@ -21,17 +17,12 @@ select id, 25 from task, generate_series(1, $1::int)
 """
 
 
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
-
-
 def left(sql: Sql) -> int:
     count: int = sql.value("select count(*) from :schema._private_jobs where attempts = 25")
     return count
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize(("answer", "code", "still"), [("y\n", 0, 0), ("\n", 1, 3)])
 def test_it_asks_before_it_deletes(programs, sql, answer, code, still):
     sql.run(FILL, 3)
@@ -62,7 +53,7 @@ def test_a_bar_shows_how_far_it_is_and_the_output_stays_clean(programs, sql):
 def test_without_a_terminal_there_is_no_bar(programs, sql):
     sql.run(FILL, 1500)
 
-    done = programs.done("jobs", "retry", "--all", "--rest", "0")
+    done = programs.real.done("jobs", "retry", "--all", "--rest", "0")
 
     assert (done.code, done.out, done.err) == (0, "retried 1,500 jobs\n", "")
 

@@ -1,12 +1,9 @@
 """The event loop of the command: uvloop where it is installed, asyncio's own if asked for."""
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
 from tests.support.processes import READY, Programs
 from tests.support.sql import Sql
 
@@ -24,11 +21,10 @@ NOT_INSTALLED = "raise ModuleNotFoundError('No module named uvloop', name='uvloo
 
 
 @pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        programs.write("tasks/it.py", ASKS)
-        programs.write("nowhere/uvloop.py", NOT_INSTALLED)
-        yield programs
+def programs(programs: Programs) -> Programs:
+    programs.write("tasks/it.py", ASKS)
+    programs.write("nowhere/uvloop.py", NOT_INSTALLED)
+    return programs
 
 
 @pytest.fixture
@@ -41,6 +37,7 @@ def add(sql: Sql) -> None:
     sql.run("select from :schema.add_job('it')")
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize(("flags", "module"), [([], "uvloop"), (["--loop", "asyncio"], "asyncio.")])
 def test_a_worker_runs_on_uvloop_unless_it_is_told_otherwise(programs, sql, flags, module):
     add(sql)
@@ -85,6 +82,7 @@ def test_a_debug_line_says_which_loop_it_is(programs, loop):
     assert f"the event loop is that of {loop}" in done.err
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_signal_stops_a_worker_on_either_loop(programs, loop, number):

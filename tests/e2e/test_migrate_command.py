@@ -12,15 +12,14 @@ import pytest
 
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
+from tests.support.processes import INSTALLED, Programs
 from tests.support.sql import Sql
 from tests.support.tools import client_program
 
 # What depends on versions lies deeper, and is tested there on each.
 pytestmark = pytest.mark.single_version
 
-INSTALLED = str(Path(sys.executable).parent / "graphile-worker")
 SECRET = "s3cr3t-canary"
-OURS = re.compile(r"^(PG|DATABASE_URL$|GRAPHILE_WORKER)")
 
 # "guarded" needs a password, everybody else is let in.
 HOST_RULES = """\
@@ -44,13 +43,6 @@ def guarded_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
         behind.close()
         yield server
         server.stop()
-
-
-@pytest.fixture
-def behind(empty_database: TestDatabase) -> Iterator[Sql]:
-    connection = Sql(empty_database.dsn, empty_database.schema)
-    yield connection
-    connection.close()
 
 
 @pytest.mark.feature("F15", "F18", "F20")
@@ -317,16 +309,10 @@ def run(*arguments: str, **variables: str) -> Done:
 
 
 def run_as(command: list[str], *arguments: str, **variables: str) -> Done:
-    inherited = {name: value for name, value in os.environ.items() if not OURS.match(name)}
-    return subprocess.run(
-        [*command, *arguments],
-        env={**inherited, **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=50,
-    )
+    with Programs(Path.cwd()) as programs:
+        program = programs.start([*command, *arguments], variables)
+        code = program.end()
+    return Done(command, code, program.out, program.err)
 
 
 def psql(database: TestDatabase, script: Path) -> None:

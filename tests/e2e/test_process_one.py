@@ -4,12 +4,9 @@ import os
 import pty
 import signal
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
 from tests.support.container import Container, children
 from tests.support.processes import INSTALLED, READY, Programs, eventually
 from tests.support.sql import Sql
@@ -34,10 +31,9 @@ LEAVES = """\
 
 
 @pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        programs.write("tasks/wait.py", WAITS)
-        yield programs
+def programs(programs: Programs) -> Programs:
+    programs.write("tasks/wait.py", WAITS)
+    return programs
 
 
 def test_a_signal_stops_it_gracefully(programs: Programs, sql: Sql):

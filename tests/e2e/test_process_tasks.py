@@ -2,12 +2,10 @@
 
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
 from tests.support.processes import Programs, eventually
 from tests.support.sql import Sql
 
@@ -72,12 +70,6 @@ IN_FOLDER = """
 """
 
 
-@pytest.fixture
-def programs(database: TestDatabase, tmp_path: Path) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
-
-
 def said(programs: Programs) -> list[str]:
     return (programs.folder / "said").read_text().split()
 
@@ -109,6 +101,7 @@ def test_a_script_that_starts_a_worker_whenever_it_is_imported_fails_its_jobs_al
     assert 'under `if __name__ == "__main__":`' in error
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize("command", [["-m", "shop"], ["-m", "shop.tasks"]])
 def test_a_module_may_be_the_program(programs, command):
     programs.write("shop/__init__.py", "")
@@ -131,6 +124,7 @@ def test_a_file_of_the_tasks_folder_may_hold_one(programs, sql: Sql):
     assert said(programs)[1] == str(program.pid)
 
 
+@pytest.mark.every_version
 def test_processes_and_what_they_started_end_with_a_worker_that_is_killed(programs, sql: Sql):
     programs.write("shop.py", GUARDED)
     worker = programs.worker("--app", "shop:app")

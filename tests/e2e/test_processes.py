@@ -12,9 +12,6 @@ from tests.conftest import TestDatabase
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
-# The newest Python may be another than the one that runs these tests; it has the package too.
-INTERPRETERS = sorted({sys.executable, os.environ.get("GW_NEWEST_PYTHON", sys.executable)})
-
 WITNESS = """
 create table seen (who text, backend int, at timestamptz default clock_timestamp());
 
@@ -57,8 +54,7 @@ def wait_for(child):
 class Program:
     """A script that runs in a process of its own, beside the test's database."""
 
-    def __init__(self, interpreter: str, folder: Path, database: TestDatabase) -> None:
-        self._interpreter = interpreter
+    def __init__(self, folder: Path, database: TestDatabase) -> None:
         self._path = folder / "program.py"
         self._environment = {
             **os.environ,
@@ -73,7 +69,7 @@ class Program:
     def run(self, script: str) -> subprocess.CompletedProcess[str]:
         self._path.write_text(BEGINNING + textwrap.dedent(script))
         return subprocess.run(
-            [self._interpreter, str(self._path)],
+            [sys.executable, str(self._path)],
             env=self._environment,
             capture_output=True,
             text=True,
@@ -81,9 +77,9 @@ class Program:
         )
 
 
-@pytest.fixture(params=INTERPRETERS, ids=lambda path: Path(path).name)
-def program(request: pytest.FixtureRequest, tmp_path: Path, database: TestDatabase) -> Program:
-    return Program(request.param, tmp_path, database)
+@pytest.fixture
+def program(tmp_path: Path, database: TestDatabase) -> Program:
+    return Program(tmp_path, database)
 
 
 @pytest.fixture(autouse=True)
@@ -174,6 +170,7 @@ ENDINGS = {
 AT_ONCE = size(gate=30.0, nightly=5.0)
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_program_that_closes_nothing_ends_at_once(
     ending: str, program: Program, sql: Sql
@@ -237,6 +234,7 @@ CHILD_ENDINGS = {
 }
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize("ending", CHILD_ENDINGS)
 def test_parent_and_child_both_go_on_adding(ending: str, program: Program, sql: Sql) -> None:
     done = program.run(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TestDatabase
+from tests.support.shared_folder import made_once
 from tests.support.wheel import environment_with_wheel
 
 PROJECTS = Path(__file__).parent / "projects"
@@ -19,7 +20,8 @@ pytestmark = [pytest.mark.single_version, pytest.mark.timeout(120)]
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter that has the built wheel."""
-    return environment_with_wheel(tmp_path_factory.mktemp("installed"))
+    folder = made_once(tmp_path_factory, "installed", environment_with_wheel)
+    return folder / "env/bin/python"
 
 
 def ran(project: str, installed: Path, folder: Path, database: TestDatabase, *command: str) -> str:

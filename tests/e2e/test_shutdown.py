@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.processes import READY, Program, Programs, eventually
 from tests.support.sql import Sql
@@ -118,20 +117,6 @@ class Worker:
 
 
 @pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
-
-
-@pytest.fixture
-def own_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """A server that the test may take away."""
-    server = Cluster(pytestconfig.getoption("--pg")).start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def worker(programs: Programs) -> Worker:
     return Worker(programs)
 
@@ -139,6 +124,7 @@ def worker(programs: Programs) -> Worker:
 # The first signal
 
 
+@pytest.mark.every_version
 @pytest.mark.feature("F212", "F213")
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_the_first_signal_lets_running_jobs_finish_and_takes_no_more(worker, sql, number):
@@ -320,6 +306,7 @@ def test_without_a_deadline_a_stop_waits_for_tasks_that_do_not_listen(worker, sq
 # At the deadline
 
 
+@pytest.mark.every_version
 @pytest.mark.feature("F214", "F215")
 def test_at_stop_after_async_tasks_are_cancelled_and_their_jobs_handed_back(worker, sql):
     running = worker.start(NEVER_ENDS, abort_after=0.1, stop_after=0.5)
@@ -464,6 +451,7 @@ def test_a_lifespan_that_does_not_end_does_not_keep_jobs_locked(programs, sql):
 # A second signal
 
 
+@pytest.mark.every_version
 @pytest.mark.feature("F212")
 @pytest.mark.parametrize("task", [NEVER_ENDS, SLEEPS, SWALLOWS], ids=["async", "plain", "swallows"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
@@ -659,7 +647,7 @@ def test_a_closed_standard_output_does_not_hold_up_the_end(programs, sql):
 # All of it at once
 
 
-ROUNDS = 50
+ROUNDS = size(gate=12, nightly=50)
 STOP_AFTER = 1.0
 
 # How many jobs of which kind run at once.

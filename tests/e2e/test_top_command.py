@@ -350,7 +350,7 @@ def test_colours_are_left_out_where_nobody_wants_them(desk: Desk):
 def test_once_it_is_printed_and_that_is_all(desk: Desk, client: sync.Client):
     client.add_job("send_email")
 
-    done = desk.programs.done("top", "--once", "--interval", "500ms", COLUMNS="100")
+    done = desk.programs.real.done("top", "--once", "--interval", "500ms", COLUMNS="100")
 
     assert (done.code, done.err) == (0, "")
     assert "\x1b" not in done.out

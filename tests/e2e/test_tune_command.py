@@ -3,24 +3,16 @@
 import re
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.conftest import TestDatabase
-from tests.support.processes import Programs
 from tests.support.sql import Sql
 from tests.support.tools import client_program
 
 # What depends on versions lies deeper, and is tested there on each.
 pytestmark = pytest.mark.single_version
-
-
-@pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
 
 
 @pytest.fixture
@@ -43,7 +35,7 @@ def settings(sql: Sql) -> list[str]:
 
 
 def test_it_prints_sql_with_reasons_and_changes_nothing(programs, sql):
-    done = programs.done("tune")
+    done = programs.real.done("tune")
 
     assert (done.code, done.err) == (0, "")
     assert "  autovacuum_vacuum_scale_factor = 0, -- is not set\n" in done.out

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 from tests.support.tiers import size
@@ -145,9 +144,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, database: TestDatabase, sql: Sql) -> Iterator[Bench]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield Bench(programs, sql)
+def bench(programs: Programs, sql: Sql) -> Bench:
+    return Bench(programs, sql)
 
 
 @pytest.mark.serial
@@ -234,7 +232,7 @@ def test_an_edit_of_the_file_with_settings_is_taken(bench):
     (bench.programs.folder / "other").mkdir()
     settings = bench.programs.folder / "graphile-worker.toml"
     settings.write_text("watch = true\n")
-    watching = bench.programs.worker()
+    watching = bench.programs.real.worker()
 
     settings.write_text("concurrences = 2\n")
     watching.hear("there is no setting concurrences: is it concurrency?")

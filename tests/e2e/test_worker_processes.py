@@ -6,12 +6,11 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import TestDatabase
 from tests.support.cluster import free_port
 from tests.support.health import status
 from tests.support.processes import INSTALLED, READY, Program, Programs, eventually
@@ -122,12 +121,6 @@ class Parent:
 
 
 @pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
-    with Programs.beside(database, tmp_path) as programs:
-        yield programs
-
-
-@pytest.fixture
 def parent(programs: Programs, sql: Sql) -> Parent:
     sql.run("create table public.runs (job bigint, process int)")
     return Parent(programs)
@@ -136,6 +129,7 @@ def parent(programs: Programs, sql: Sql) -> Parent:
 # Work
 
 
+@pytest.mark.every_version
 def test_processes_share_the_jobs_and_run_each_once(parent, sql):
     running = parent.start(NOTES, "-p", "3", ready=3)
     jobs = add(sql, 300)
@@ -191,6 +185,7 @@ def test_once_the_parent_has_the_code_of_a_child_that_failed(parent, programs):
 # Restarting
 
 
+@pytest.mark.every_version
 def test_a_process_that_is_killed_is_started_again_and_its_job_recovered(parent, sql):
     running = parent.start(WAITS, "-p", "2", "--recovery-threshold", "8s", FIRST_PAUSE=0.1)
     [job] = add(sql, 1)
@@ -484,6 +479,7 @@ def test_less_than_one_is_no_number(programs, flag):
 # Stopping
 
 
+@pytest.mark.every_version
 def test_the_first_signal_lets_running_jobs_finish_in_all_processes(parent, sql):
     running = parent.start(WAITS, "-p", "2")
     add(sql, 2)

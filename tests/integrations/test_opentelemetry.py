@@ -4,7 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
@@ -83,12 +83,6 @@ def spans() -> Iterator[Spans]:
     spans = Spans()
     yield spans
     spans.provider.shutdown()
-
-
-@pytest.fixture
-async def app(database: TestDatabase) -> AsyncIterator[App[None]]:
-    async with App(database.dsn, schema=database.schema) as app:
-        yield app
 
 
 @pytest.fixture

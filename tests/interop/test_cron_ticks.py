@@ -22,6 +22,7 @@ from tests.support.node import node_command
 from tests.support.processes import Programs, eventually
 from tests.support.recorder import until
 from tests.support.sql import Sql
+from tests.support.tiers import size
 from tests.support.tools import MODULES
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ HOUR = timedelta(hours=1)
 THEN = datetime(2024, 2, 28, 22, 0, tzinfo=UTC)
 
 ITEMS = ("ape", "bee", "mole", "zebra")
-MINUTES = 500
+MINUTES = size(gate=100, nightly=500)
 TICKS = len(ITEMS) * MINUTES
 PYTHON, NODE = 17, 8
 
@@ -175,7 +176,7 @@ def behind(either_database) -> Iterator[Sql]:
 @pytest.mark.feature("F274")
 @pytest.mark.single_version
 @pytest.mark.timeout(400)
-async def test_of_2000_ticks_over_25_schedulers_each_happens_once(database, sql, figure):
+async def test_of_many_ticks_over_25_schedulers_each_happens_once(database, sql, figure):
     dsn, schema = database.dsn, database.schema
     dice = random.Random(2000)
     languages = [PythonScheduler(schema, ITEMS)] * PYTHON, [NodeScheduler(schema, ITEMS)] * NODE

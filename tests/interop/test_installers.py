@@ -12,6 +12,7 @@ from graphile_worker.sql.migrations import LEVEL
 from tests.support.catalogue import read_catalogue, read_companion, read_ledger
 from tests.support.node import node_install, node_worker
 from tests.support.sql import Sql
+from tests.support.tiers import size
 
 # What depends on versions lies deeper, and is tested there on each.
 pytestmark = pytest.mark.single_version
@@ -21,7 +22,7 @@ THREADS = 19
 NODES = 12
 ALL = ASYNC + THREADS + NODES
 
-ROUNDS = [*range(3), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(3, 20))]
+ROUNDS = range(size(gate=1, nightly=20))
 
 
 @pytest.mark.timeout(120)

@@ -13,10 +13,13 @@ import pytest
 
 from graphile_worker import JobSpec, sync
 from tests.support.sql import Sql
+from tests.support.tiers import size
 from tests.support.tools import MODULES, NODE
 
 PROGRAMS = Path(__file__).parent / "programs"
 CONCURRENCY = 10
+JOBS = size(gate=3_000, nightly=20_000)
+FEWER_JOBS = size(gate=500, nightly=2_000)
 
 # Who held which job when, seen from inside the database: no worker's word is taken for it.
 WATCH = """
@@ -168,26 +171,26 @@ def test_two_python_and_two_node_workers_run_every_job_once_and_every_queue_in_t
 ):
     with fleet(either_database, "batched") as workers:
         began = time.monotonic()
-        add_jobs(either_database, 20_000)
+        add_jobs(either_database, JOBS)
         wait_until_empty(watched, 240)
         seconds = time.monotonic() - began
         codes = workers.stop()
 
-    done = check(watched, 20_000)
+    done = check(watched, JOBS)
     # Node re-raises the signal that ended it.
     assert codes[2:] == [0, 0]
     # Each language has a fifth to itself, so neither could have done it all.
-    assert min(done.values()) > 4000, done
-    figure(f"mixed fleet: 20,000 jobs in {seconds:.0f} s, finished by {done}, overlaps 0")
+    assert min(done.values()) >= JOBS // 5, done
+    figure(f"mixed fleet: {JOBS:,} jobs in {seconds:.0f} s, finished by {done}, overlaps 0")
 
 
 @pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_the_same_holds_beside_node_workers_as_they_come(either_database, watched, figure):
     with fleet(either_database, "defaults") as workers:
-        add_jobs(either_database, 2000)
+        add_jobs(either_database, FEWER_JOBS)
         wait_until_empty(watched, 90)
         workers.stop()
 
-    done = check(watched, 2000)
-    figure(f"mixed fleet, Node's own defaults: 2,000 jobs, finished by {done}, overlaps 0")
+    done = check(watched, FEWER_JOBS)
+    figure(f"mixed fleet, Node's own defaults: {FEWER_JOBS:,} jobs, finished by {done}, overlaps 0")

@@ -3,7 +3,6 @@
 `python -m tests.laboratory long` is the same in large.
 """
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,13 +10,14 @@ import pytest
 
 from tests.laboratory.run import run_scenario
 from tests.laboratory.scenarios import Moment, schedule, smoke
+from tests.support.tiers import random_seed, size
 
 pytestmark = [pytest.mark.single_version, pytest.mark.timeout(400)]
 
-RANDOM = random.SystemRandom().randrange(10**6)
+SEEDS = size(gate=[7], nightly=[7, random_seed()])
 
 
-@pytest.mark.parametrize("seed", [7, RANDOM], ids=["fixed", "random"])
+@pytest.mark.parametrize("seed", SEEDS, ids=["fixed", "random"][: len(SEEDS)])
 def test_nothing_is_lost_doubled_or_left_locked_whatever_happens(
     seed: int, tmp_path: Path, pytestconfig: pytest.Config, figure: Callable[[str], None]
 ):

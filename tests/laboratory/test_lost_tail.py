@@ -19,6 +19,7 @@ from tests.laboratory.history import JobRow, Journal
 from tests.laboratory.load import Enqueuer
 from tests.laboratory.servers import Pair, Position
 from tests.support.processes import eventually
+from tests.support.tiers import size
 
 pytestmark = [pytest.mark.single_version, pytest.mark.timeout(200)]
 
@@ -28,7 +29,7 @@ BEFORE, AFTER = 300, 100
 LEFT = f"select count(*) from {SCHEMA}._private_jobs where is_available or locked_by is not null"
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", size(gate=[1], nightly=[1, 2, 3]))
 def test_only_what_was_committed_after_the_replayed_position_is_missing(
     seed: int, tmp_path: Path, pytestconfig: pytest.Config, figure: Callable[[str], None]
 ):

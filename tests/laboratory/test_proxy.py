@@ -79,12 +79,6 @@ class Site:
 
 
 @pytest.fixture
-def proxy(cluster) -> Iterator[Proxy]:
-    with Proxy(cluster.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def site(empty_database, proxy) -> Iterator[Site]:
     site = Site(empty_database.cluster, empty_database.name, proxy)
     yield site

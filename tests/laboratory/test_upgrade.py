@@ -12,13 +12,14 @@ import pytest
 from tests.laboratory.run import run_scenario
 from tests.laboratory.scenarios import upgrade
 from tests.laboratory.versions import before_the_last_migration, commit_of
+from tests.support.tiers import size
 
 pytestmark = [pytest.mark.single_version, pytest.mark.timeout(300)]
 
-OLDER = {"previous commit": commit_of("HEAD~1"), "other schema": before_the_last_migration()}
+OLDER = {"other schema": before_the_last_migration(), "previous commit": commit_of("HEAD~1")}
 
 
-@pytest.mark.parametrize("older", OLDER)
+@pytest.mark.parametrize("older", size(gate=["other schema"], nightly=list(OLDER)))
 def test_workers_are_replaced_by_newer_ones_and_no_job_is_lost_or_stuck(
     older: str, tmp_path: Path, pytestconfig: pytest.Config, figure: Callable[[str], None]
 ):

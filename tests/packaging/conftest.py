@@ -4,16 +4,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.shared_folder import made_once
 from tests.support.wheel import build
 
 
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the sdist."""
-    folder = tmp_path_factory.mktemp("dist")
-    build("sdist", folder)
-    build("wheel", folder)
-    return folder
+
+    def make(folder: Path) -> None:
+        build("sdist", folder)
+        build("wheel", folder)
+
+    return made_once(tmp_path_factory, "dist", make)
 
 
 @pytest.fixture(scope="session")

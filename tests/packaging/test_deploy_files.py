@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from configparser import RawConfigParser
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ import yaml
 from graphile_worker import WorkerOptions
 from graphile_worker.cli.catalogue import SETTINGS
 from graphile_worker.cli.line import longest_stop
-from tests.conftest import TestDatabase
 from tests.support.cluster import free_port
 from tests.support.health import status
 from tests.support.pages import ROOT, blocks
@@ -41,12 +39,11 @@ SHOP = """
 
 
 @pytest.fixture
-def programs(tmp_path: Path, database: TestDatabase) -> Iterator[Programs]:
+def programs(programs: Programs) -> Programs:
     """Programs in a folder with an app `shop:app` and a tasks folder."""
-    with Programs.beside(database, tmp_path) as programs:
-        programs.write("shop.py", SHOP)
-        programs.write("tasks/greet.py", "async def task(payload): ...")
-        yield programs
+    programs.write("shop.py", SHOP)
+    programs.write("tasks/greet.py", "async def task(payload): ...")
+    return programs
 
 
 def unit() -> RawConfigParser:

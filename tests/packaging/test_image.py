@@ -15,7 +15,7 @@ from tests.support.container import Container, children
 from tests.support.processes import READY, Programs
 from tests.support.wheel import ROOT, interpreter, run
 
-pytestmark = [pytest.mark.single_version, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(180)]
 
 HADOLINT = str(Path(sys.executable).parent / "hadolint")
 TASK = """\

@@ -33,7 +33,7 @@ def lowest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin/python"
 
 
-@pytest.mark.single_version
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_the_oldest_releases_that_are_allowed_do(lowest: Path, pytestconfig: pytest.Config):
     found = installed(lowest)

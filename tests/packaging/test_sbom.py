@@ -11,7 +11,7 @@ import pytest
 from tests.packaging.closure import declared, installed
 from tests.support.wheel import ROOT, clean_environment, run
 
-pytestmark = [pytest.mark.single_version, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")

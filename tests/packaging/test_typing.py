@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.shared_folder import made_once
 from tests.support.wheel import environment_with_wheel
 
 pytestmark = pytest.mark.single_version
@@ -24,7 +25,8 @@ Checker = Callable[[Path, Path], set[int]]
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
     """An interpreter that has the built wheel, and nothing of the repository."""
-    python = environment_with_wheel(tmp_path_factory.mktemp("installed"))
+    folder = made_once(tmp_path_factory, "installed", environment_with_wheel)
+    python = folder / "env/bin/python"
     where = [str(python), "-c", "import graphile_worker; print(graphile_worker.__file__)"]
     found = subprocess.run(where, capture_output=True, text=True, check=True).stdout
     assert str(python.parents[1]) in found

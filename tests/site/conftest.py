@@ -3,11 +3,11 @@
 import pytest
 
 from tests.site.built_site import Site
+from tests.support.shared_folder import made_once
 from tools.site import build
 
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    folder = tmp_path_factory.mktemp("site")
-    build(folder / "built")
+    folder = made_once(tmp_path_factory, "site", lambda folder: build(folder / "built"))
     return Site(folder / "built")

@@ -1,17 +1,26 @@
-"""Run the blocks of one page in order: `python -m tests.site.run_page PAGE`."""
+"""Run the blocks of one page in order: `python tests/site/run_page.py PAGE`."""
 
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from tests.support.pages import Block, blocks
+ROOT = Path(__file__).parents[2]
+
+# The folder of the page comes first, as for a reader who types the blocks.
+sys.path[:1] = [os.getcwd(), str(ROOT), str(ROOT / "src")]
+
+from tests.support.pages import Block, blocks  # noqa: E402
 
 
 def main() -> None:
+    warnings.simplefilter("error")
+    # For the programs of console blocks.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     page = Path(sys.argv[1])
     # Later python blocks use what earlier ones made, as a reader would.
     namespace: dict[str, Any] = {"__name__": "__main__"}

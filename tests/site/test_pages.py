@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from graphile_worker import sync
 from tests.conftest import TestDatabase
 from tests.support.pages import KINDS, ROOT, pages, wants_schema
-from tests.support.processes import OURS
+from tests.support.processes import Programs
 from tests.support.tools import client_program
 
 FIRST = ("README.md", "docs/quickstart.md", "docs/guides/tasks.md", "docs/guides/testing.md")
@@ -48,15 +47,11 @@ def test_the_blocks_of_a_page_run(
         with sync.Client(empty_database.dsn) as client:
             client.migrate()
 
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.site.run_page", str(page)],
-        env=_environment(empty_database),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, str(Path(__file__).with_name("run_page.py")), str(page)]
+    with Programs(tmp_path, DATABASE_URL=empty_database.url, PATH=_path()) as programs:
+        program = programs.start(command, {})
 
-    assert done.returncode == 0, done.stderr
+        assert program.end(within=120) == 0, program.err
     record_property("page", str(page))
 
 
@@ -72,11 +67,7 @@ def test_no_block_is_written_so_that_it_would_not_run():
     assert found == set()
 
 
-def _environment(database: TestDatabase) -> dict[str, str]:
+def _path() -> str:
+    """Where a reader's shell finds what they have installed."""
     programs = [Path(sys.executable).parent, client_program("psql").parent]
-    return {
-        **{name: value for name, value in os.environ.items() if not OURS.match(name)},
-        "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
-        "DATABASE_URL": database.url,
-    }
+    return os.pathsep.join([*map(str, programs), os.environ["PATH"]])

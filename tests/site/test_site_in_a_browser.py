@@ -10,12 +10,37 @@ from playwright.sync_api import Browser, Page
 
 from tests.site.built_site import Site
 from tests.support.browser import chromium, served
+from tests.support.tiers import size
 
 LAYOUT = (Path(__file__).parent / "layout.js").read_text(encoding="utf-8")
 SIZES = {"wide": (1280, 900), "narrow": (375, 800)}
 
 # A folder for pictures of every page, for those who want to look.
 PICTURES = os.environ.get("GW_PICTURES")
+
+
+def nearly_all(site: Site) -> list[str]:
+    """Every page, but few of those that only show a file, which are all alike."""
+    files = [name for name in site.pages if name.startswith("files/")]
+    return [name for name in site.pages if name not in files[3:]]
+
+
+def one_of_each_kind(site: Site) -> list[str]:
+    """The first pages of a newcomer, and the longest page of each folder: 12 in all."""
+    by_folder: dict[str, list[str]] = {}
+    for name in site.pages:
+        by_folder.setdefault(name.partition("/")[0] if "/" in name else "", []).append(name)
+    by_folder.pop("")
+    longest = [
+        max(names, key=lambda name: (site.folder / name).stat().st_size)
+        for names in by_folder.values()
+    ]
+    chosen = ["index.html", "quickstart.html", *sorted(longest)]
+    more = [name for name in site.pages if name not in chosen and not name.startswith("files/")]
+    return [*chosen, *more][:12]
+
+
+PAGES = size(gate=one_of_each_kind, nightly=nearly_all)
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +66,7 @@ def test_nothing_overlaps_and_code_can_be_read(browser, address, site: Site, fig
     asked: set[str] = set()
     page.on("request", lambda request: asked.add(request.url))
 
-    # Those that only show a file are all alike.
-    files = [name for name in site.pages if name.startswith("files/")]
-    names = [name for name in site.pages if name not in files[3:]]
-    wrong = {name: look(page, f"{address}/{name}") for name in names}
+    wrong = {name: look(page, f"{address}/{name}") for name in PAGES(site)}
 
     figure(f"pages seen in Chromium, wide and narrow: {len(wrong)}")
     assert {name: found for name, found in wrong.items() if found} == {}

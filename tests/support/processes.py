@@ -1,5 +1,6 @@
 """Programs in processes of their own: started in a folder, heard, signalled, ended in any case."""
 
+import copy
 import os
 import re
 import subprocess
@@ -12,12 +13,17 @@ from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
 from tests.conftest import TestDatabase
+from tests.support import fork_server
+from tests.support.fork_server import ForkedProcess
 
 INSTALLED = str(Path(sys.executable).parent / "graphile-worker")
 READY = "worker connected and looking for jobs"
 
 # Variables that would change what a program does, if whoever runs the tests has set them.
 OURS = re.compile(r"^(PG|DATABASE_URL$|GRAPHILE_|NO_LOG_SUCCESS$|NO_COLOR$|PYTHONUNBUFFERED$)")
+
+# Arguments of commands that start processes from their own command line, or measure a start.
+STARTS_PROCESSES = re.compile(r"^(-p\d*|--processes(=.*)?|--watch|bench)$")
 
 # Seconds: only a program that hangs takes so long.
 PATIENCE = 40.0
@@ -47,14 +53,47 @@ def lives(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
+def _start(
+    command: Sequence[str], *, can_fork: bool, **options: Any
+) -> subprocess.Popen[str] | ForkedProcess:
+    """Start a program as `subprocess.Popen` does, by a fork where that makes no difference."""
+    given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    whole = {**given, **options}
+    if can_fork and fork_server.is_enabled() and _is_forkable(command, whole):
+        server = fork_server.fork_server(_inherited_environment())
+        if server.suits(whole["env"]):
+            script = command if command[0] == INSTALLED else command[1:]
+            return server.start(script, **whole)
+    return subprocess.Popen(command, **whole, text=True, encoding="utf-8", errors="replace")
+
+
+def _inherited_environment() -> dict[str, str]:
+    """The environment of the tests without what would change a program."""
+    return {name: value for name, value in os.environ.items() if not OURS.match(name)}
+
+
+def _is_forkable(command: Sequence[str], options: Mapping[str, Any]) -> bool:
+    if set(options) != {"cwd", "env", "stdin", "stdout", "stderr"}:
+        return False
+    is_script = command[0] == sys.executable and "".join(command[1:2]).endswith(".py")
+    return (
+        (is_script or command[0] == INSTALLED)
+        and not any(map(STARTS_PROCESSES.match, command))
+        and "GRAPHILE_WORKER_PROCESSES" not in options["env"]
+        and not any(_is_terminal(options[each]) for each in ("stdin", "stdout", "stderr"))
+    )
+
+
+def _is_terminal(stream: int | IO[Any]) -> bool:
+    # Constants of subprocess are negative.
+    return os.isatty(stream) if isinstance(stream, int) else stream.isatty()
+
+
 class Program:
     """A program that runs; what it says is read as it comes."""
 
-    def __init__(self, command: Sequence[str], **options: Any) -> None:
-        given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self._process = subprocess.Popen(
-            command, **{**given, **options}, text=True, encoding="utf-8", errors="replace"
-        )
+    def __init__(self, process: subprocess.Popen[str] | ForkedProcess) -> None:
+        self._process = process
         self._out = _Ear(self._process.stdout)
         self._err = _Ear(self._process.stderr)
 
@@ -125,11 +164,19 @@ class Programs:
         self.folder = folder
         self._variables = variables
         self._started: list[Program] = []
+        self._can_fork = True
 
     @classmethod
     def beside(cls, database: TestDatabase, folder: Path) -> Self:
         """Programs whose environment names this database and its schema."""
         return cls(folder, DATABASE_URL=database.url, GRAPHILE_WORKER_SCHEMA=database.schema)
+
+    @property
+    def real(self) -> Self:
+        """The same programs, none of them started by a fork."""
+        programs = copy.copy(self)
+        programs._can_fork = False
+        return programs
 
     def write(self, name: str, text: str) -> Path:
         """A file in the folder."""
@@ -162,13 +209,16 @@ class Programs:
     def start(
         self, command: Sequence[str], variables: Mapping[str, str | None], **options: Any
     ) -> Program:
-        program = Program(command, cwd=self.folder, env=self._environment(variables), **options)
+        environment = self._environment(variables)
+        process = _start(
+            command, can_fork=self._can_fork, cwd=self.folder, env=environment, **options
+        )
+        program = Program(process)
         self._started.append(program)
         return program
 
     def _environment(self, variables: Mapping[str, str | None]) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not OURS.match(name)}
-        given: dict[str, str | None] = {**inherited, **self._variables, **variables}
+        given: dict[str, str | None] = {**_inherited_environment(), **self._variables, **variables}
         return {name: value for name, value in given.items() if value is not None}
 
     def __enter__(self) -> Self:

@@ -1,28 +1,29 @@
 """What is around a source of jobs that has no database: what it takes from, and gives back to."""
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
+from graphile_worker.events import Event
+from graphile_worker.hooks import Hooks
 from graphile_worker.sql.holding import HeldJob
+from tests.support.clocks import ManualClock
+from tests.support.jobs import make_job
+
+# Only a source that hangs takes longer.
+STOP_TIMEOUT_SECONDS = 20
 
 Asks = list[asyncio.Task[HeldJob | None]]
-
-
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 class FakeClaims:
     """A table of ready jobs: a fetch sees what was there when it began."""
 
-    def __init__(self, clock: Clock, flags: Callable[[], Any] | None = None) -> None:
+    def __init__(self, clock: ManualClock, flags: Callable[[], Any] | None = None) -> None:
         self.pool_id = "p1"
         self.ready: list[HeldJob] = []
         self.held: dict[int, HeldJob] = {}
@@ -78,6 +79,62 @@ class FakeSettler:
         self.offered.append(count)
 
 
+class SourceScene:
+    """A source of jobs that a subclass makes, what it works with, and the events that it sends."""
+
+    source: Any
+
+    def __init__(
+        self, clock: ManualClock | None = None, flags: Callable[[], Any] | None = None
+    ) -> None:
+        self.claims: Any = FakeClaims(clock or ManualClock(), flags)
+        self.settler: Any = FakeSettler()
+        self.hooks = Hooks()
+        self.events: list[Any] = []
+        self.hooks.on(Event)(self.events.append)
+
+    def run(self) -> None:
+        self.running = asyncio.create_task(self.source.run())
+
+    async def stop(self) -> None:
+        self.source.stop()
+        await asyncio.wait([self.running], timeout=STOP_TIMEOUT_SECONDS)
+        assert self.running.done()
+
+    @asynccontextmanager
+    async def run_with(self, *ready: int) -> AsyncIterator[None]:
+        """Let the source run, with these jobs to fetch; stop it at the end."""
+        self.ready(*ready)
+        self.run()
+        await settled()
+        yield
+        self.claims.answering.set()
+        self.settler.answering.set()
+        await self.stop()
+
+    def ready(self, *job_ids: int, queue: int | None = None, **more: Any) -> None:
+        jobs = [make_job(**{"id": each, "locked_by": "p1", **more}) for each in job_ids]
+        self.claims.ready.extend(HeldJob(job, queue) for job in jobs)
+
+    async def ask(self, *workers: str) -> Asks:
+        """Let workers ask, and see what comes of it."""
+        asks = [asyncio.create_task(self.source.next(each)) for each in workers]
+        await settled()
+        return asks
+
+    async def pulse(self, count: int | None = None) -> None:
+        self.source.pulse(count)
+        await settled()
+
+    async def answer(self) -> None:
+        """Let the database answer the fetch that is under way."""
+        self.claims.answering.set()
+        await settled()
+
+    def heard(self, *kinds: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kinds)]
+
+
 async def settled() -> None:
     """Until nothing more happens by itself, for nothing here takes time."""
     for _ in range(200):
@@ -109,3 +166,14 @@ def answers(*each: Any) -> Callable[[], Any]:
         return now
 
     return answer
+
+
+def look_again_soon(claims: FakeClaims, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fetch says that the next one is due after 20 ms."""
+    take = claims.take
+
+    async def take_and_say_when(limit: int) -> list[HeldJob]:
+        claims.again_at = time.monotonic() + 0.02
+        return await take(limit)
+
+    monkeypatch.setattr(claims, "take", take_and_say_when)

@@ -5,13 +5,18 @@ runs it at a size that shows the rule, the nightly tier at the full one.
 """
 
 import random
+import sys
 from typing import TypeVar
 
 import pytest
 
 T = TypeVar("T")
 
+# Marks of tests that only the nightly tier runs.
+NIGHTLY_MARKS = ("nightly", "slow_io", "serial")
+
 _nightly = False
+_sized_modules: set[str] = set()
 
 
 def select(config: pytest.Config) -> None:
@@ -24,9 +29,21 @@ def is_nightly() -> bool:
     return _nightly
 
 
+def is_later(item: pytest.Item) -> bool:
+    """Does this test wait for the nightly tier?"""
+    return any(item.get_closest_marker(name) for name in NIGHTLY_MARKS)
+
+
 def size(gate: T, nightly: T) -> T:
     """Choose a count, a list of seeds or another size by the tier of this run."""
+    _sized_modules.add(sys._getframe(1).f_globals["__name__"])
     return nightly if _nightly else gate
+
+
+def is_larger(item: pytest.Item) -> bool:
+    """Does the nightly tier run more of this test's module than the gate?"""
+    module = item.getparent(pytest.Module)
+    return module is not None and module.obj.__name__ in _sized_modules
 
 
 def random_seed() -> int:

@@ -14,17 +14,15 @@ from graphile_worker.worker.beginning import (
     REST,
     Beginning,
 )
+from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
-from tests.support.sources import Clock
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(beginning_module, "time", clock)
-    return clock
+def clock(monkeypatch) -> ManualClock:
+    return ManualClock.patch(monkeypatch, beginning_module)
 
 
 def jobs(*minutes: int, priority: int = 0) -> list[HeldJob]:

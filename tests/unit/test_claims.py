@@ -24,34 +24,25 @@ from graphile_worker.worker.claims import (
     SETTLE_EVERY,
     Claims,
 )
+from tests.support.clocks import ManualClock
+from tests.support.fake_database import FakeDatabase
 from tests.support.jobs import make_job
 
 HAND_BACK = "return_unheld_jobs"
 
 
-class Clock:
-    """Stands in for the module `time`."""
+class JobTable(FakeDatabase):
+    """Gives the jobs that a test made ready, locked for the pool that fetches them."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-class FakeDatabase:
-    """Brings the jobs that it is told to, locked for whoever asks."""
-
-    def __init__(self) -> None:
-        self.asked: list[Query[Any]] = []
+        super().__init__()
         self.ready: list[tuple[int, int | None]] = []
         self.errors: list[BaseException] = []
         self.has_indexes = True
         # What happens between a fetch and its answer.
         self.meanwhile: Callable[[], None] = lambda: None
 
-    async def run(self, query: Query[Any]) -> Any:
-        self.asked.append(query)
+    def answer(self, query: Query[Any]) -> Any:
         match query.statement:
             case "get_task_ids":
                 return {1: "resize"}
@@ -73,10 +64,6 @@ class FakeDatabase:
         return [HeldJob(make_job(id=each, locked_by=pool_id), queue) for each, queue in taken]
 
     @property
-    def statements(self) -> list[str]:
-        return [each.statement for each in self.asked]
-
-    @property
     def handed_back(self) -> list[tuple[object, ...]]:
         """For each time: under which id, but which jobs, and but which queues."""
         return [each.args for each in self.asked if each.statement == HAND_BACK]
@@ -85,8 +72,8 @@ class FakeDatabase:
 class Scene:
     """The claims of a pool that is known, and what it was told."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.database = FakeDatabase()
+    def __init__(self, clock: ManualClock) -> None:
+        self.database = JobTable()
         self.lease = Lease(timedelta(seconds=30), pool_id="p1")
         self.lease.renew(clock.now)
         database: Any = self.database
@@ -105,11 +92,8 @@ class Scene:
 
 
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(lease_module, "time", clock)
-    monkeypatch.setattr(claims_module, "time", clock)
-    return clock
+def clock(monkeypatch) -> ManualClock:
+    return ManualClock.patch(monkeypatch, lease_module, claims_module)
 
 
 @pytest.fixture

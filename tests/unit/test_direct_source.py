@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -10,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from graphile_worker.events import GetJobEmpty, GetJobErrored, GetJobStarted, WorkerEvent
+from graphile_worker.events import GetJobEmpty, GetJobErrored, GetJobStarted
 from graphile_worker.hooks import Hooks
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker import source as source_module
 from graphile_worker.worker.outcomes import Interrupted, Outcome
 from graphile_worker.worker.source import DirectSource
+from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
-from tests.support.sources import Clock, FakeClaims, got, settled
+from tests.support.sources import FakeClaims, SourceScene, got, look_again_soon, settled
 
 NEVER = timedelta(hours=1)
 AT_ONCE = timedelta(milliseconds=1)
@@ -34,45 +34,26 @@ class FakeSettler:
         return True
 
 
-class Scene:
-    """A source, and all that is around it."""
+class Scene(SourceScene):
+    """A source that fetches a job when a worker asks, and that runs."""
 
     def __init__(self, *, poll: timedelta = NEVER, once: bool = False) -> None:
-        self.claims = FakeClaims(Clock())
+        super().__init__()
         self.settler = FakeSettler()
-        self.hooks = Hooks()
-        self.events: list[WorkerEvent] = []
-        self.hooks.on(WorkerEvent)(self.events.append)
-        claims: Any = self.claims
-        settler: Any = self.settler
-        self.source = DirectSource(claims, settler, self.hooks, poll_interval=poll, once=once)
-        self.running = asyncio.create_task(self.source.run())
+        self.source = DirectSource(
+            self.claims, self.settler, self.hooks, poll_interval=poll, once=once
+        )
+        self.run()
 
-    def ready(self, *job_ids: int, queue: int | None = None) -> None:
-        self.claims.ready.extend(HeldJob(make_job(id=each), queue) for each in job_ids)
-
-    async def ask(self, *workers: str) -> list[asyncio.Task[HeldJob | None]]:
-        """Let workers ask, and see what comes of it."""
-        asks = [asyncio.create_task(self.source.next(each)) for each in workers]
-        await settled()
-        return asks
-
-    async def pulse(self, count: int | None = None) -> None:
-        self.source.pulse(count)
-        await settled()
-
-    async def answer(self) -> None:
-        """Let the database answer the fetch that is under way."""
-        self.claims.answering.set()
-        await settled()
+    def ready(self, *job_ids: int, queue: int | None = None, **more: Any) -> None:
+        super().ready(*job_ids, queue=queue, locked_by=None, **more)
 
 
 @asynccontextmanager
 async def scene(*, poll: timedelta = NEVER, once: bool = False) -> AsyncIterator[Scene]:
     scene = Scene(poll=poll, once=once)
     yield scene
-    scene.source.stop()
-    await asyncio.wait([scene.running])
+    await scene.stop()
 
 
 @pytest.fixture
@@ -259,13 +240,11 @@ async def test_a_job_that_nobody_announced_is_found_by_polling():
 
 
 async def test_a_poll_that_is_due_is_not_put_off_by_those_who_ask(monkeypatch):
-    now = 0.0
-    clock = type("Clock", (), {"monotonic": staticmethod(lambda: now)})
-    monkeypatch.setattr(source_module, "time", clock)
+    clock = ManualClock.patch(monkeypatch, source_module)
     async with scene() as it:
         asks = await it.ask("a", "b", "c")
 
-        now = NEVER.total_seconds()
+        clock.now += NEVER.total_seconds()
         it.ready(1, 2, 3)
         asks += await it.ask("d")
 
@@ -616,7 +595,7 @@ class NeverSettles:
 
 
 async def test_whoever_asked_is_sent_away_when_the_source_is_cancelled_while_it_hands_back():
-    claims = FakeClaims(Clock())
+    claims = FakeClaims(ManualClock())
     claims.ready = [HeldJob(make_job(id=1, locked_by="p1"), None)]
     claims.answering.clear()
     settler: Any = NeverSettles()
@@ -634,14 +613,3 @@ async def test_whoever_asked_is_sent_away_when_the_source_is_cancelled_while_it_
     await settled()
 
     assert ask.done()
-
-
-def look_again_soon(claims: FakeClaims, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each fetch says that the next one is due after 20 ms."""
-    take = claims.take
-
-    async def take_and_say_when(limit: int) -> list[HeldJob]:
-        claims.again_at = time.monotonic() + 0.02
-        return await take(limit)
-
-    monkeypatch.setattr(claims, "take", take_and_say_when)

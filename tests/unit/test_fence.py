@@ -9,22 +9,13 @@ from graphile_worker import lease as lease_module
 from graphile_worker.lease import Lease
 from graphile_worker.worker import fence as fence_module
 from graphile_worker.worker.fence import LOOK_CLOSELY_EVERY, LOOK_EVERY, Fence
-
-
-class Clock:
-    """Stands in for the module `time`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
+from tests.support.clocks import ManualClock
 
 
 class Scene:
     """A fence, and how often jobs were given up."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.lease = Lease(timedelta(seconds=30))
         self.given_up = 0
@@ -45,8 +36,7 @@ class Scene:
 
 @pytest.fixture
 def it(monkeypatch) -> Scene:
-    clock = Clock()
-    monkeypatch.setattr(lease_module, "time", clock)
+    clock = ManualClock.patch(monkeypatch, lease_module)
     return Scene(clock)
 
 

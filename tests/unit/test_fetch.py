@@ -10,8 +10,8 @@ from graphile_worker.worker import beginning as beginning_module
 from graphile_worker.worker import fetch as fetch_module
 from graphile_worker.worker.beginning import DEAR_IN_A_ROW, LONGEST_REST
 from graphile_worker.worker.fetch import CHEAPER_AGAIN_AFTER, MISSES, WIDER_AFTER, Fetch
+from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
-from tests.support.sources import Clock
 
 PLAIN, SOONEST, EVERYWHERE = "get_plain_jobs", "get_soonest_jobs", "get_jobs"
 
@@ -19,7 +19,7 @@ PLAIN, SOONEST, EVERYWHERE = "get_plain_jobs", "get_soonest_jobs", "get_jobs"
 class Scene:
     """A fetch, and for each statement the queues of the jobs that it finds."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.held: dict[int, HeldJob] = {}
         self.finds: dict[str, list[int | None]] = {}
         self.asked: list[str] = []
@@ -51,11 +51,8 @@ class Scene:
 
 
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(fetch_module, "time", clock)
-    monkeypatch.setattr(beginning_module, "time", clock)
-    return clock
+def clock(monkeypatch) -> ManualClock:
+    return ManualClock.patch(monkeypatch, fetch_module, beginning_module)
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from graphile_worker.maintenance.heartbeat import (
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
+from tests.support.clocks import ManualClock, skip_delays
+from tests.support.fake_database import FakeDatabase, RefusedError
 from tests.support.jobs import make_job
 from tests.support.recorder import until
 
@@ -31,29 +33,11 @@ AT_ONCE = timedelta(milliseconds=1)
 DETAILS = {"host": "here"}
 
 
-class Clock:
-    """Stands in for the module `time`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-class RefusedError(Exception):
-    """The database says no, and why."""
-
-    def __init__(self, sqlstate: str) -> None:
-        super().__init__(sqlstate)
-        self.sqlstate = sqlstate
-
-
-class FakeDatabase:
+class Registries(FakeDatabase):
     """Two registries and the locks of jobs, as far as a heartbeat sees them."""
 
     def __init__(self) -> None:
-        self.asked: list[Query[Any]] = []
+        super().__init__()
         # Seconds, by the server's clock.
         self.time = 50_000.0
         self.has_registry = True
@@ -64,21 +48,13 @@ class FakeDatabase:
         # What becomes of a statement, so many times.
         self.errors: dict[str, list[Exception]] = {}
         self.meanwhile: Callable[[str], None] = lambda statement: None
-        self.answering = asyncio.Event()
-        self.answering.set()
 
-    async def run(self, query: Query[Any]) -> Any:
-        self.asked.append(query)
-        await self.answering.wait()
+    def answer(self, query: Query[Any]) -> Any:
         self.meanwhile(query.statement)
         if errors := self.errors.get(query.statement):
             raise errors.pop(0)
         answer = getattr(self, f"_{query.statement}")
         return query.read(answer(*query.args))
-
-    @property
-    def statements(self) -> list[str]:
-        return [each.statement for each in self.asked]
 
     def forget(self) -> None:
         """Count from here."""
@@ -125,7 +101,7 @@ class Scene:
     def __init__(
         self, *, threshold: timedelta | None = THRESHOLD, every: timedelta | None = AT_ONCE
     ) -> None:
-        self.database = FakeDatabase()
+        self.database = Registries()
         self.lease = Lease(threshold, pool_id="p1")
         self.started: list[int] = []
         self.held: list[HeldJob] = []
@@ -174,11 +150,8 @@ class Scene:
 
 
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(lease_module, "time", clock)
-    monkeypatch.setattr(heartbeat_module, "time", clock)
-    return clock
+def clock(monkeypatch) -> ManualClock:
+    return ManualClock.patch(monkeypatch, lease_module, heartbeat_module)
 
 
 @pytest.fixture
@@ -202,15 +175,7 @@ async def rusty(clock) -> Scene:
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch) -> list[int]:
-    """No time after a failure; which ones they were."""
-    failures: list[int] = []
-
-    def delay_after(failure: int) -> float:
-        failures.append(failure)
-        return 0
-
-    monkeypatch.setattr(heartbeat_module, "delay_after", delay_after)
-    return failures
+    return skip_delays(monkeypatch, heartbeat_module)
 
 
 # The beginning

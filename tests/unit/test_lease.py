@@ -7,25 +7,14 @@ import pytest
 
 from graphile_worker import lease as lease_module
 from graphile_worker.lease import Lease, new_pool_id
+from tests.support.clocks import ManualClock
 
 LENGTH = timedelta(seconds=30)
 
 
-class Clock:
-    """Stands in for the module `time`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(lease_module, "time", clock)
-    return clock
+def clock(monkeypatch) -> ManualClock:
+    return ManualClock.patch(monkeypatch, lease_module)
 
 
 @pytest.fixture
@@ -36,7 +25,7 @@ def lease(clock) -> Lease:
     return lease
 
 
-def beat(lease: Lease, clock: Clock, *, every: float = 5, times: int) -> None:
+def beat(lease: Lease, clock: ManualClock, *, every: float = 5, times: int) -> None:
     """Let so many heartbeats be heard."""
     for _ in range(times):
         clock.now += every

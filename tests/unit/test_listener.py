@@ -20,6 +20,7 @@ from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
 from graphile_worker.worker import listener as listener_module
 from graphile_worker.worker.listener import SILENCE, Listener, job_count
+from tests.support.clocks import skip_delays
 
 MIGRATED = Notification("worker:migrate", '{"migrationNumber":20,"breaking":false}')
 
@@ -55,7 +56,7 @@ class Quiet(FakeListening):
         return None
 
 
-class FakeDatabase:
+class ListeningDatabase:
     """Gives one connection after the other; an error stands for one that cannot be made."""
 
     def __init__(self, *connections: FakeListening | Exception) -> None:
@@ -80,7 +81,7 @@ class Scene:
     """A listener, and what it told."""
 
     def __init__(self, *connections: FakeListening | Exception) -> None:
-        self.database = FakeDatabase(*connections)
+        self.database = ListeningDatabase(*connections)
         self.told: list[object] = []
         self.events: list[PoolEvent] = []
         self.hooks = Hooks()
@@ -133,15 +134,7 @@ def _look_at_once(monkeypatch) -> None:
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch) -> list[int]:
-    """No time between attempts; which ones they followed."""
-    attempts: list[int] = []
-
-    def delay_after(attempt: int, *longest: float) -> float:
-        attempts.append(attempt)
-        return 0
-
-    monkeypatch.setattr(listener_module, "delay_after", delay_after)
-    return attempts
+    return skip_delays(monkeypatch, listener_module)
 
 
 # What a notification says

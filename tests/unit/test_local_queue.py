@@ -28,16 +28,16 @@ from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
 from graphile_worker.options import LocalQueueOptions, RefetchDelayOptions
 from graphile_worker.sql.holding import HeldJob
-from graphile_worker.sql.query import Query
 from graphile_worker.worker import local_queue as local_queue_module
 from graphile_worker.worker import settle as settle_module
 from graphile_worker.worker.claims import Claims
 from graphile_worker.worker.local_queue import STEPS, LocalQueue, Mode
 from graphile_worker.worker.settle import Settler
 from graphile_worker.worker.shelf import next_limit
+from tests.support.fake_database import FakeDatabase
 from tests.support.jobs import make_job
 from tests.support.recorder import until
-from tests.support.sources import Asks, Clock, FakeClaims, FakeSettler, answers, got, settled
+from tests.support.sources import SourceScene, answers, got, look_again_soon, settled
 
 HOUR = timedelta(hours=1)
 AT_ONCE = timedelta(milliseconds=1)
@@ -45,8 +45,8 @@ AT_ONCE = timedelta(milliseconds=1)
 PATIENCE = 20
 
 
-class Scene:
-    """A local queue, and all that is around it."""
+class Scene(SourceScene):
+    """A local queue, and the modes that it went through."""
 
     def __init__(
         self,
@@ -58,66 +58,31 @@ class Scene:
         once: bool = False,
         flags: Callable[[], Any] | None = None,
     ) -> None:
-        self.claims = FakeClaims(Clock(), flags)
-        self.settler = FakeSettler()
-        self.hooks = Hooks()
-        self.events: list[PoolEvent] = []
-        claims: Any = self.claims
-        settler: Any = self.settler
+        super().__init__(flags=flags)
         options = LocalQueueOptions(size=size, ttl=ttl, refetch_delay=delay)
-        self.queue = LocalQueue(
-            claims, settler, self.hooks, options, size=size, poll_interval=poll, once=once
+        self.queue = self.source = LocalQueue(
+            self.claims,
+            self.settler,
+            self.hooks,
+            options,
+            size=size,
+            poll_interval=poll,
+            once=once,
         )
-        self.hooks.on(PoolEvent)(self.events.append)
         self.modes: list[str] = []
         self.hooks.on(LocalQueueModeChanged)(lambda event: self.modes.append(event.new_mode))
-
-    def run(self) -> None:
-        self.running = asyncio.create_task(self.queue.run())
-
-    def ready(self, *job_ids: int, queue: int | None = None, **more: Any) -> None:
-        jobs = [make_job(id=each, locked_by="p1", **more) for each in job_ids]
-        self.claims.ready.extend(HeldJob(job, queue) for job in jobs)
-
-    async def ask(self, *workers: str) -> Asks:
-        """Let workers ask, and see what comes of it."""
-        asks = [asyncio.create_task(self.queue.next(each)) for each in workers]
-        await settled()
-        return asks
-
-    async def pulse(self, count: int | None = None) -> None:
-        self.queue.pulse(count)
-        await settled()
-
-    async def answer(self) -> None:
-        """Let the database answer the fetch that is under way."""
-        self.claims.answering.set()
-        await settled()
-
-    async def stop(self) -> None:
-        self.queue.stop()
-        await asyncio.wait([self.running], timeout=PATIENCE)
-        assert self.running.done()
 
     async def until(self, mode: Mode) -> None:
         await until(lambda: self.queue.mode == mode)
         await settled()
-
-    def heard(self, *kinds: type[PoolEvent]) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kinds)]
 
 
 @asynccontextmanager
 async def scene(*ready: int, **options: Any) -> AsyncIterator[Scene]:
     """A local queue that runs, and found these jobs at its first fetch."""
     scene = Scene(**options)
-    scene.ready(*ready)
-    scene.run()
-    await settled()
-    yield scene
-    scene.claims.answering.set()
-    scene.settler.answering.set()
-    await scene.stop()
+    async with scene.run_with(*ready):
+        yield scene
 
 
 def ids(jobs: Any) -> list[int]:
@@ -1063,21 +1028,6 @@ async def test_the_second_asks_for_more_once_some_came():
 # Handing back
 
 
-class FakeDatabase:
-    """Gives these answers, one after the other; an error is raised."""
-
-    def __init__(self, *answers: Exception | None) -> None:
-        self.asked: list[Query[Any]] = []
-        self._answers = list(answers)
-
-    async def run(self, query: Query[Any]) -> set[int]:
-        self.asked.append(query)
-        answer = self._answers.pop(0)
-        if answer is not None:
-            raise answer
-        return set()
-
-
 def settler_on(database: Any, **options: Any) -> Settler:
     return Settler(database, Lease(pool_id="p1"), Hooks(), **options)
 
@@ -1189,14 +1139,3 @@ async def test_it_asks_again_when_a_fetch_says_so(monkeypatch):
         await asyncio.wait(asks, timeout=PATIENCE)
 
         assert got(asks) == [1]
-
-
-def look_again_soon(claims: FakeClaims, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each fetch says that the next one is due after 20 ms."""
-    take = claims.take
-
-    async def take_and_say_when(limit: int) -> list[HeldJob]:
-        claims.again_at = time.monotonic() + 0.02
-        return await take(limit)
-
-    monkeypatch.setattr(claims, "take", take_and_say_when)

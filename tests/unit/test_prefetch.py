@@ -14,15 +14,12 @@ from graphile_worker.events import (
     GetJobStarted,
     LocalQueueFetched,
     LocalQueueReturned,
-    PoolEvent,
 )
-from graphile_worker.hooks import Hooks
-from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker import prefetch as prefetch_module
 from graphile_worker.worker.prefetch import LARGEST, LATE, MOMENT, Pace, Prefetch
 from graphile_worker.worker.shelf import FIRST
-from tests.support.jobs import make_job
-from tests.support.sources import Asks, Clock, FakeClaims, FakeSettler, answers, got, settled
+from tests.support.clocks import ManualClock
+from tests.support.sources import SourceScene, answers, got, settled
 
 HOUR = timedelta(hours=1)
 # Only a bug takes so long.
@@ -33,10 +30,9 @@ NOT_YET = LATE / 2
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch) -> Clock:
+def clock(monkeypatch) -> ManualClock:
     """Time stands, and a look at it takes none."""
-    clock = Clock()
-    monkeypatch.setattr(prefetch_module, "time", clock)
+    clock = ManualClock.patch(monkeypatch, prefetch_module)
     monkeypatch.setattr(prefetch_module, "LOOK_EVERY", 0.0)
     return clock
 
@@ -52,7 +48,7 @@ def no_pause(monkeypatch):
 class Runs:
     """A pace, and the jobs that it is told of."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.pace = Pace()
         self._clock = clock
         self.look()
@@ -207,12 +203,12 @@ class FakePace:
         self.jobs = 0
 
 
-class Scene:
-    """A source, and all that is around it."""
+class Scene(SourceScene):
+    """A prefetching source whose pace a test chooses."""
 
     def __init__(
         self,
-        clock: Clock,
+        clock: ManualClock,
         *,
         pace: int = 0,
         max_bytes: int = 1_000_000,
@@ -220,60 +216,28 @@ class Scene:
         once: bool = False,
         flags: Callable[[], Any] | None = None,
     ) -> None:
+        super().__init__(clock, flags)
         self.clock = clock
-        self.claims = FakeClaims(clock, flags)
-        self.settler = FakeSettler()
-        self.hooks = Hooks()
         self.pace = FakePace()
         self.pace.jobs = pace
-        self.events: list[PoolEvent] = []
-        self.hooks.on(PoolEvent)(self.events.append)
-        claims: Any = self.claims
-        settler: Any = self.settler
-        pace_of_it: Any = self.pace
         self.source = Prefetch(
-            claims, settler, self.hooks, max_bytes=max_bytes, poll_interval=poll, once=once
+            self.claims,
+            self.settler,
+            self.hooks,
+            max_bytes=max_bytes,
+            poll_interval=poll,
+            once=once,
         )
-        self.source._pace = pace_of_it
-
-    def run(self) -> None:
-        self.running = asyncio.create_task(self.source.run())
-
-    def ready(self, *job_ids: int, queue: int | None = None, **more: Any) -> None:
-        jobs = [make_job(**{"id": each, "locked_by": "p1", **more}) for each in job_ids]
-        self.claims.ready.extend(HeldJob(job, queue) for job in jobs)
-
-    async def ask(self, *workers: str) -> Asks:
-        """Let workers ask, and see what comes of it."""
-        asks = [asyncio.create_task(self.source.next(each)) for each in workers]
-        await settled()
-        return asks
-
-    async def pulse(self) -> None:
-        self.source.pulse()
-        await settled()
-
-    async def answer(self) -> None:
-        """Let the database answer the fetch that is under way."""
-        self.claims.answering.set()
-        await settled()
+        self.source._pace = self.pace
 
     async def let_pass(self, seconds: float) -> None:
         self.clock.now += seconds
         await settled()
 
-    async def stop(self) -> None:
-        self.source.stop()
-        await asyncio.wait([self.running], timeout=PATIENCE)
-        assert self.running.done()
-
     @property
     def waiting(self) -> list[int]:
         """The jobs that wait for a worker."""
         return [held.job.id for held in self.source._shelf.jobs]
-
-    def heard(self, *kinds: type[PoolEvent]) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kinds)]
 
 
 @pytest.fixture
@@ -282,13 +246,8 @@ def scene(clock) -> Callable[..., Any]:
     async def scene(*ready: int, **options: Any) -> AsyncIterator[Scene]:
         """A source that runs, and these jobs."""
         it = Scene(clock, **options)
-        it.ready(*ready)
-        it.run()
-        await settled()
-        yield it
-        it.claims.answering.set()
-        it.settler.answering.set()
-        await it.stop()
+        async with it.run_with(*ready):
+            yield it
 
     return scene
 

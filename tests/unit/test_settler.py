@@ -10,7 +10,6 @@ from graphile_worker.events import PoolEvent, PoolFatalError
 from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
 from graphile_worker.sql.holding import HeldJob
-from graphile_worker.sql.query import Query
 from graphile_worker.worker import settle as settle_module
 from graphile_worker.worker.outcomes import (
     Completed,
@@ -21,6 +20,8 @@ from graphile_worker.worker.outcomes import (
     Written,
 )
 from graphile_worker.worker.settle import Settler
+from tests.support.clocks import skip_delays
+from tests.support.fake_database import FakeDatabase, RefusedError
 from tests.support.jobs import make_job
 
 HELD = HeldJob(make_job(id=7, attempts=3, locked_by="p1"), 5)
@@ -32,33 +33,6 @@ NOT_COMPLETED = [FAILED, SNOOZED, INTERRUPTED]
 ENDS = [COMPLETED, *NOT_COMPLETED]
 # What the database knows of a job: whether this pool held it when its end was written.
 OURS, NOT_OURS = {7}, set[int]()
-
-
-class RefusedError(Exception):
-    """The database says no, and why."""
-
-    def __init__(self, sqlstate: str) -> None:
-        super().__init__(sqlstate)
-        self.sqlstate = sqlstate
-
-
-class FakeDatabase:
-    """Gives these answers, one after the other; an error is raised."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.asked: list[Query[Any]] = []
-        self._answers = list(answers)
-
-    async def run(self, query: Query[Any]) -> Any:
-        self.asked.append(query)
-        answer = self._answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    @property
-    def statements(self) -> list[str]:
-        return [each.statement for each in self.asked]
 
 
 class Scene:
@@ -85,15 +59,7 @@ def named(value: object) -> str | None:
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch) -> list[int]:
-    """No time between attempts; which ones they followed."""
-    attempts: list[int] = []
-
-    def delay_after(attempt: int, *longest: float) -> float:
-        attempts.append(attempt)
-        return 0
-
-    monkeypatch.setattr(settle_module, "delay_after", delay_after)
-    return attempts
+    return skip_delays(monkeypatch, settle_module)
 
 
 # What is written at its end

@@ -12,15 +12,16 @@ from graphile_worker.events import LocalQueueFetched, LocalQueueReturned, PoolEv
 from graphile_worker.hooks import Hooks
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker.shelf import GROWTH, TURN, Shelf, next_limit
+from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
-from tests.support.sources import Asks, Clock, FakeClaims, FakeSettler, answers, got, settled
+from tests.support.sources import Asks, FakeClaims, FakeSettler, answers, got, settled
 
 
 class Scene:
     """A shelf, and all that is around it."""
 
     def __init__(self, flags: Callable[[], Any] | None = None) -> None:
-        self.clock = Clock()
+        self.clock = ManualClock()
         self.claims = FakeClaims(self.clock, flags)
         self.settler = FakeSettler()
         self.hooks = Hooks()

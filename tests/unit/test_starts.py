@@ -16,36 +16,25 @@ from graphile_worker.sql.query import Query
 from graphile_worker.sql.workers import RECOVERED
 from graphile_worker.worker.outcomes import Interrupted
 from graphile_worker.worker.starts import NOT_YET, Starts
+from tests.support.fake_database import FakeDatabase, RefusedError
 from tests.support.jobs import make_job
 
 # Of three recoveries: one that was running at so many is parked by the next.
 LAST_CHANCE = 2
 
 
-class RefusedError(Exception):
-    """The database says no, and why."""
-
-    def __init__(self, sqlstate: str) -> None:
-        super().__init__(sqlstate)
-        self.sqlstate = sqlstate
-
-
-class FakeDatabase:
+class CrashCounts(FakeDatabase):
     """Knows at how many recoveries each job was running; None if somebody else holds it now."""
 
     def __init__(self) -> None:
-        self.asked: list[Query[Any]] = []
+        super().__init__()
         self.counts: dict[int, int | None] = {}
         self.error: Exception | None = None
         # What happens before it answers.
         self.meanwhile: Callable[[], None] = lambda: None
-        self.answering = asyncio.Event()
-        self.answering.set()
 
-    async def run(self, query: Query[Any]) -> Any:
+    def answer(self, query: Query[Any]) -> Any:
         assert query.statement == "note_start"
-        self.asked.append(query)
-        await self.answering.wait()
         self.meanwhile()
         if self.error is not None:
             raise self.error
@@ -60,7 +49,7 @@ class Scene:
     """A pool that is known, and what it said."""
 
     def __init__(self) -> None:
-        self.database = FakeDatabase()
+        self.database = CrashCounts()
         self.lease = Lease(timedelta(seconds=30), pool_id="p1")
         self.lease.renew(time.monotonic())
         self.events: list[PoolEvent] = []

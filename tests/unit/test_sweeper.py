@@ -18,6 +18,7 @@ from graphile_worker.options import RecoveryOptions
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.workers import Recovery
+from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
 from tests.support.recorder import until
 
@@ -25,17 +26,7 @@ LOOK = "get_silent_pools"
 TAKE = "recover_jobs"
 
 
-class Clock:
-    """Stands in for the module `time`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-class FakeDatabase:
+class DatabaseOfDeadPools:
     """Answers each statement with what is said here; an error is raised."""
 
     schemas = Schemas("shared", "companion")
@@ -55,7 +46,7 @@ class FakeDatabase:
         return self._answer(query.statement)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator["FakeDatabase"]:
+    async def transaction(self) -> AsyncIterator["DatabaseOfDeadPools"]:
         self._answer("begin")
         yield self
         self._answer("commit")
@@ -75,8 +66,8 @@ class FakeDatabase:
 class Scene:
     """A pool that is known and has been heard all the time, and what it did."""
 
-    def __init__(self, clock: Clock, **options: Any) -> None:
-        self.database = FakeDatabase()
+    def __init__(self, clock: ManualClock, **options: Any) -> None:
+        self.database = DatabaseOfDeadPools()
         self.lease = Lease(timedelta(seconds=30), pool_id="p1")
         self.lease.renew(clock.now)
         self.events: list[PoolEvent] = []
@@ -109,10 +100,8 @@ def recovery(job_id: int, **given: Any) -> Recovery:
 
 
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(lease_module, "time", clock)
-    return clock
+def clock(monkeypatch) -> ManualClock:
+    return ManualClock.patch(monkeypatch, lease_module)
 
 
 @pytest.fixture
@@ -275,7 +264,7 @@ async def test_a_sweep_that_takes_too_long_is_given_up(it, monkeypatch):
     async def never(query: Query[Any]) -> Any:
         if query.statement == TAKE:
             await asyncio.Event().wait()
-        return await FakeDatabase.run(it.database, query)
+        return await DatabaseOfDeadPools.run(it.database, query)
 
     it.dead(recovery(1))
     monkeypatch.setattr(it.database, "run", never)

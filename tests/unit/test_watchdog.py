@@ -25,20 +25,11 @@ from graphile_worker.worker.context import Cancellation, Context, Surroundings
 from graphile_worker.worker.outcomes import Completed
 from graphile_worker.worker.run_job import Places, job_of, run_job
 from graphile_worker.worker.threads import Threads
+from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
 from tests.support.recorder import until
 
 AFTER = timedelta(seconds=5)
-
-
-class Clock:
-    """Stands in for the module `time`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 class Line(NamedTuple):
@@ -69,7 +60,7 @@ class Log:
 class Scene:
     """A watchdog of the test's own loop, the jobs that it sees there, and what it says."""
 
-    def __init__(self, clock: Clock, after: timedelta) -> None:
+    def __init__(self, clock: ManualClock, after: timedelta) -> None:
         self.clock = clock
         self.log = Log()
         self.watchdog = Watchdog(Logger(self.log), after, partial(job_of, {"p1"}))
@@ -114,8 +105,7 @@ def surroundings() -> Surroundings:
 
 @pytest.fixture
 async def it(monkeypatch) -> AsyncIterator[Scene]:
-    clock = Clock()
-    monkeypatch.setattr(watchdog_module, "time", clock)
+    clock = ManualClock.patch(monkeypatch, watchdog_module)
     it = Scene(clock, AFTER)
     yield it
     it.threads.close()
@@ -251,7 +241,7 @@ async def test_what_blocks_the_loop_without_a_job_is_shown_all_the_same(it):
 
 
 async def test_a_loop_that_is_really_blocked_is_seen_from_a_thread_beside_it():
-    it = Scene(Clock(), timedelta(milliseconds=20))
+    it = Scene(ManualClock(), timedelta(milliseconds=20))
     it.watchdog.start()
 
     async def resize() -> None:

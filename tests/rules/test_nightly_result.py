@@ -1,0 +1,61 @@
+"""The recorded result of the nightly tier: a red one is refused, an old one is reported."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools import nightly
+from tools.nightly import Result
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Record an outcome of one step, some commits ago; None for a commit that is unknown."""
+    monkeypatch.setattr(nightly, "RESULTS", tmp_path / "results.json")
+
+    def record(outcome: str, age: int | None = 0) -> int:
+        step = {"name": "full sizes", "outcome": outcome, "reason": "no server"}
+        whole = {"commit": "abc1234def", "steps": [step]}
+        nightly.RESULTS.write_text(json.dumps(whole))
+        monkeypatch.setattr(nightly, "commits_since", lambda commit: age)
+        return nightly.check()
+
+    return record
+
+
+def test_a_nightly_result_that_is_red_or_missing_fails_the_gate(recorded, capsys):
+    assert nightly.check() == 1
+    assert recorded("failed") == 1
+    assert "nightly: red on abc1234: full sizes" in capsys.readouterr().out
+
+
+def test_a_nightly_result_older_than_60_commits_is_a_warning(recorded, capsys):
+    for age, expected in [
+        (60, "nightly: green on abc1234, 60 commits ago"),
+        (61, "nightly: warning: the result is 61 commits old. Run `just nightly`."),
+        (None, "nightly: warning: the result is not in this history. Run `just nightly`."),
+    ]:
+        assert recorded("passed", age) == 0
+        assert expected in capsys.readouterr().out
+
+
+def test_a_nightly_step_that_was_not_run_is_named_with_its_reason(recorded, capsys):
+    assert recorded("not run") == 0
+    assert "nightly: full sizes was not run: no server" in capsys.readouterr().out
+
+
+def test_an_audit_counts_only_if_it_reports_an_audited_package(monkeypatch):
+    monkeypatch.setattr(nightly, "requirements", lambda: "click==8.5.1 \\\njson5==0.17.3 \\\n")
+    unknown = "not found on PyPI and could not be audited\n"
+    for outcome, said, expected in [
+        ("passed", "No known vulnerabilities found", "passed"),
+        ("passed", unknown, "passed"),
+        ("passed", unknown * 2, "not run"),
+        ("failed", "Found 1 known vulnerability in 1 package", "failed"),
+        ("failed", "name resolution failed", "not run"),
+    ]:
+        result = Result("known vulnerabilities", "pip-audit", outcome, 1)
+        nightly.audit(result, said)
+        assert result.outcome == expected, said

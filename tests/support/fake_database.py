@@ -1,0 +1,40 @@
+"""A database without a server: it records queries and gives the answers that a test chooses."""
+
+import asyncio
+from typing import Any
+
+from graphile_worker.sql.query import Query
+
+
+class RefusedError(Exception):
+    """An error of the database, with its SQLSTATE."""
+
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__(sqlstate)
+        self.sqlstate = sqlstate
+
+
+class FakeDatabase:
+    """Gives its answers in order and raises those that are errors; subclasses compute them."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.asked: list[Query[Any]] = []
+        # A test clears it to delay the answers.
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self._answers = list(answers)
+
+    async def run(self, query: Query[Any]) -> Any:
+        self.asked.append(query)
+        await self.answering.wait()
+        answer = self.answer(query)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def answer(self, query: Query[Any]) -> Any:
+        return self._answers.pop(0)
+
+    @property
+    def statements(self) -> list[str]:
+        return [each.statement for each in self.asked]

@@ -1,0 +1,225 @@
+"""Run the nightly tier and record its result: `just nightly`.
+
+The gate runs every rule at a size that shows it. This runs what takes longer or measures the
+machine: full counts, new random seeds, rates and times, every version of Python and PostgreSQL, the
+oldest dependencies and known vulnerabilities. The last result is tests/nightly/results.json; the
+gate refuses a change while it is red (`python -m tools.nightly --check`).
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from tools.pages import ROOT
+
+RESULTS = ROOT / "tests" / "nightly" / "results.json"
+MAX_AGE_COMMITS = 60
+
+# Each Python and each PostgreSQL at least once, beside the two pairs of the gate. All 20 cells:
+# `just test-all`.
+PAIRS = (("3.11", 14), ("3.12", 16), ("3.13", 17), ("3.14", 15))
+EVERY_VERSION = ("tests/unit", "tests/db", "tests/integrations")
+
+# What the gate does not run, or not in full.
+LARGER = "(nightly or slow_io or sized) and not serial"
+
+AUDIT = ("uvx", "pip-audit", "--disable-pip", "--require-hashes", "-r", "requirements-dev.txt")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One part of the tier: a command whose exit code says whether it passed."""
+
+    name: str
+    command: tuple[str, ...]
+    # pytest is at the end of the command, so its report can be asked for there.
+    has_report: bool = True
+    judge: Callable[["Result", str], None] | None = None
+
+
+@dataclass
+class Result:
+    """What became of a step."""
+
+    name: str
+    command: str
+    outcome: str
+    seconds: int
+    tests: dict[str, int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    figures: list[str] = field(default_factory=list)
+    reason: str = ""
+
+
+def steps() -> list[Step]:
+    python = sys.executable
+    pytest = (python, "-m", "pytest", "--tier", "nightly", "-p", "no:cacheprovider")
+    cells = [
+        Step(
+            f"Python {version}, PostgreSQL {server}",
+            (python, "-m", "nox", "-s", f"tests(python='{version}', pg={server})", "--")
+            + EVERY_VERSION,
+        )
+        for version, server in PAIRS
+    ]
+    return [
+        Step("full sizes", (*pytest, "-n", "4", "--dist", "worksteal", "-m", LARGER)),
+        Step("rates and times", (*pytest, "-n", "0", "-m", "serial")),
+        *cells,
+        Step("oldest dependencies", (python, "-m", "nox", "-s", "lowest", "--", *EVERY_VERSION)),
+        Step("known vulnerabilities", AUDIT, has_report=False, judge=audit),
+    ]
+
+
+def audit(result: Result, said: str) -> None:
+    """An audit counts only if it reports at least one audited package."""
+    skipped = len(re.findall(r"could not be audited", said))
+    packages = len(re.findall(r"^[A-Za-z0-9._-]+==", requirements(), re.MULTILINE))
+    if result.outcome == "passed" and packages - skipped < 1:
+        result.outcome, result.reason = "not run", "the advisory database cannot be reached"
+    elif result.outcome == "failed" and "vulnerabilit" not in said:
+        result.outcome, result.reason = "not run", said.strip().splitlines()[-1][:200]
+    else:
+        result.figures.append(f"{packages - skipped} packages audited")
+
+
+def requirements() -> str:
+    return (ROOT / "requirements-dev.txt").read_text(encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="just nightly", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="Check the recorded result.")
+    parser.add_argument("--only", metavar="STEP", help="Run the steps whose name contains STEP.")
+    given = parser.parse_args()
+    if given.check:
+        sys.exit(check())
+    chosen = [step for step in steps() if (given.only or "") in step.name]
+    results = [run(step) for step in chosen]
+    record(results, partly=given.only is not None)
+    sys.exit(1 if any(each.outcome == "failed" for each in results) else 0)
+
+
+def run(step: Step) -> Result:
+    print(f"\n== {step.name} ==", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        asked = (f"--junitxml={report}",) if step.has_report else ()
+        began = time.monotonic()
+        code, said = _run_and_show((*step.command, *asked))
+        result = Result(
+            name=step.name,
+            command=" ".join(Path(part).name if "/" in part else part for part in step.command),
+            outcome="passed" if code == 0 else "failed",
+            seconds=round(time.monotonic() - began),
+        )
+        if report.exists():
+            _read_report(report, result)
+    if step.judge:
+        step.judge(result, said)
+    return result
+
+
+def _run_and_show(command: tuple[str, ...]) -> tuple[int, str]:
+    try:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+    except FileNotFoundError as error:
+        return 127, str(error)
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        lines.append(line)
+    return process.wait(), "".join(lines)
+
+
+def _read_report(path: Path, result: Result) -> None:
+    """Take counts, names of failed tests and figures from pytest's report."""
+    for suite in ElementTree.parse(path).iter("testsuite"):
+        result.tests = {name: int(suite.get(name, 0)) for name in ("tests", "skipped")}
+    for case in ElementTree.parse(path).iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            result.failures.append(f"{case.get('classname')}::{case.get('name')}")
+        for each in case.iter("property"):
+            if each.get("name") == "figure":
+                result.figures.append(str(each.get("value")))
+
+
+def record(results: list[Result], *, partly: bool) -> None:
+    """Write the result file; a run of some steps replaces only these."""
+    before = json.loads(RESULTS.read_text(encoding="utf-8")) if partly else {"steps": []}
+    steps = {each["name"]: each for each in before["steps"]}
+    steps |= {each.name: asdict(each) for each in results}
+    whole: dict[str, Any] = {
+        "commit": _git("rev-parse", "HEAD"),
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "machine": machine(),
+        "steps": list(steps.values()),
+    }
+    RESULTS.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"\nwrote {RESULTS.relative_to(ROOT)}")
+
+
+def machine() -> dict[str, Any]:
+    cpu = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": cpu[1] if cpu else platform.processor(),
+        "cores": os.cpu_count(),
+        "memory": f"{memory:.0f} GiB",
+        "python": platform.python_version(),
+    }
+
+
+def check() -> int:
+    """Refuse a red result; warn about one that is old."""
+    if not RESULTS.exists():
+        print("nightly: no result is recorded. Run `just nightly`.")
+        return 1
+    recorded = json.loads(RESULTS.read_text(encoding="utf-8"))
+    failed = [step["name"] for step in recorded["steps"] if step["outcome"] == "failed"]
+    if failed:
+        print(f"nightly: red on {recorded['commit'][:7]}: {', '.join(failed)}")
+        return 1
+    for step in recorded["steps"]:
+        if step["outcome"] == "not run":
+            print(f"nightly: {step['name']} was not run: {step['reason']}")
+    age = commits_since(recorded["commit"])
+    if age is None or age > MAX_AGE_COMMITS:
+        since = "not in this history" if age is None else f"{age} commits old"
+        print(f"nightly: warning: the result is {since}. Run `just nightly`.")
+    else:
+        print(f"nightly: green on {recorded['commit'][:7]}, {age} commits ago")
+    return 0
+
+
+def commits_since(commit: str) -> int | None:
+    """Count the commits after this one; None where the history does not contain it."""
+    try:
+        return int(_git("rev-list", "--count", f"{commit}..HEAD"))
+    except subprocess.CalledProcessError:
+        return None
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
