@@ -152,15 +152,30 @@ def empty_database(
 
 @pytest.fixture
 def database(
-    databases: DatabasePool, cluster: Cluster, schema: str, template: str
+    request: pytest.FixtureRequest,
+    databases: DatabasePool,
+    cluster: Cluster,
+    schema: str,
+    template: str,
 ) -> Iterator[TestDatabase]:
     """A database with our schema, without rows; a test may alter it in any way.
 
-    The pool keeps one more session in it.
+    The pool keeps a session in it, unless the test asks for `fresh_database`.
     """
-    name = databases.take(template)
-    yield TestDatabase(name, cluster, schema)
-    databases.give_back(name)
+    if "fresh_database" in request.fixturenames:
+        name = databases.clone(template)
+        yield TestDatabase(name, cluster, schema)
+        cluster.drop_database(name)
+    else:
+        name = databases.take(template)
+        yield TestDatabase(name, cluster, schema)
+        databases.give_back(name)
+
+
+@pytest.fixture
+def fresh_database(database: TestDatabase) -> TestDatabase:
+    """The `database` of this test as a new clone, in which all sessions are those of the test."""
+    return database
 
 
 @pytest.fixture

@@ -130,6 +130,15 @@ def test_a_database_without_the_session_of_the_pool_is_dropped(databases, taken)
     assert "AdminShutdown" in (given_back(databases, taken) or "")
 
 
+@pytest.mark.usefixtures("fresh_database")
+def test_a_fresh_database_has_no_session_of_the_pool(sql):
+    sessions = """
+    select pid = pg_backend_pid() from pg_stat_activity
+    where datname = $1 and backend_type = 'client backend'
+    """
+    assert sql.run(sessions, sql.connection.info.dbname) == [(True,)]
+
+
 def exists(cluster: Cluster, name: str) -> bool:
     with psycopg.connect(cluster.dsn()) as connection:
         found = connection.execute("select from pg_database where datname = %s", [name])

@@ -172,6 +172,7 @@ async def test_what_cannot_be_a_database_is_refused(database, options):
             await run(connection, {"work": nothing}, options=options)
 
 
+@pytest.mark.usefixtures("fresh_database")
 async def test_a_worker_that_did_not_start_leaves_no_connection(database, options, sql):
     @asynccontextmanager
     async def lifespan():
@@ -476,6 +477,7 @@ async def test_stop_lets_running_jobs_finish_and_takes_no_more(start, recorder, 
     assert [row[:3] for row in sql.run(JOBS)] == [(0, None, None)]
 
 
+@pytest.mark.usefixtures("fresh_database")
 async def test_a_stopped_runner_has_no_connection_and_no_thread(start, recorder, sql):
     before = set(threading.enumerate())
     runner = await start({"async": nothing, "plain": lambda payload: None})

@@ -18,8 +18,6 @@ from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 
 # What depends on versions lies deeper, and is tested there on each.
-pytestmark = pytest.mark.single_version
-
 SPREAD = ["minimum", "average", "p50", "p95", "p99", "maximum"]
 
 

@@ -1,12 +1,9 @@
 """The measurement of several databases runs all of its jobs."""
 
-import pytest
-
 from benchmarks.server import served
 from benchmarks.shards import shape
 
 
-@pytest.mark.single_version
 def test_two_databases_are_emptied_side_by_side(pytestconfig):
     with served(pytestconfig.getoption("--pg")) as server:
         found = shape(server, 200, shards=2, workers_each=1)()

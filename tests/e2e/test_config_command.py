@@ -11,8 +11,6 @@ from tests.support.processes import READY, Program, eventually
 from tests.support.sql import Sql
 
 # What depends on versions lies deeper, and is tested there on each.
-pytestmark = pytest.mark.single_version
-
 CANARY = "s3cr3t-canary"
 
 HELLO = """

@@ -108,7 +108,6 @@ def cases(cluster: Cluster, schema: str, template: str, tmp_path: Path) -> Itera
 
 @pytest.mark.slow_io
 @pytest.mark.feature("F274")
-@pytest.mark.single_version
 @pytest.mark.timeout(300)
 def test_a_clock_ahead_behind_or_stepping_back_makes_no_tick_early_double_or_missing(cases, figure):
     ahead, behind, stepping = cases

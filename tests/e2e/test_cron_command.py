@@ -11,8 +11,6 @@ from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 
 # What depends on versions lies deeper, and is tested there on each.
-pytestmark = pytest.mark.single_version
-
 # A zone of which no system need know anything.
 FAR = {"TZ": "FAR-5:30"}
 NOWHERE = "postgres://nobody@127.0.0.1:1/nowhere"

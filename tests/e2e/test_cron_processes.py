@@ -165,7 +165,6 @@ def pause(second: float, chance: random.Random) -> float:
 
 @pytest.mark.slow_io
 @pytest.mark.feature("F274")
-@pytest.mark.single_version
 @pytest.mark.timeout(400)
 def test_processes_of_two_languages_killed_at_random_add_each_tick_exactly_once(
     database, programs, sql, figure

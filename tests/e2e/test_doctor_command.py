@@ -21,8 +21,6 @@ from tests.support.rust import rust_install
 from tests.support.sql import Sql
 
 # What depends on versions lies deeper, and is tested there on each.
-pytestmark = pytest.mark.single_version
-
 # The servers of the tests write nothing to disk: true, and told.
 OF_THE_TESTS = "unsafe-server"
 

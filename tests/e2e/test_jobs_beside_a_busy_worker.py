@@ -158,7 +158,6 @@ def rate(worker: Program, since: float, until: float) -> float:
 
 
 @pytest.mark.nightly
-@pytest.mark.single_version
 @pytest.mark.serial
 @pytest.mark.timeout(300)
 def test_a_million_jobs_are_listed_and_a_tenth_retried_while_a_worker_goes_on(

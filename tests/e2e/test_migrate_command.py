@@ -17,8 +17,6 @@ from tests.support.sql import Sql
 from tests.support.tools import client_program
 
 # What depends on versions lies deeper, and is tested there on each.
-pytestmark = pytest.mark.single_version
-
 SECRET = "s3cr3t-canary"
 
 # "guarded" needs a password, everybody else is let in.

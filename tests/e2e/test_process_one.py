@@ -12,7 +12,6 @@ from tests.support.processes import INSTALLED, READY, Programs, eventually
 from tests.support.sql import Sql
 
 pytestmark = [
-    pytest.mark.single_version,
     pytest.mark.feature("F308"),
     pytest.mark.skipif(os.getuid() != 0, reason="only root may make a namespace of processes"),
 ]

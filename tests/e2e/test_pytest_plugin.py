@@ -14,7 +14,7 @@ from tests.support.wheel import environment_with_wheel
 
 PROJECTS = Path(__file__).parent / "projects"
 
-pytestmark = [pytest.mark.single_version, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")

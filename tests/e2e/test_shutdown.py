@@ -794,7 +794,6 @@ BUSY = """
 
 
 @pytest.mark.feature("F212", "F213", "F214", "F215")
-@pytest.mark.single_version
 @pytest.mark.timeout(900)
 def test_no_stop_of_a_busy_worker_leaves_a_lock_or_runs_a_completed_job_again(
     programs: Programs, sql: Sql, figure: Callable[[str], None]

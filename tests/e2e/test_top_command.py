@@ -36,7 +36,7 @@ AS_ALWAYS = {"echo", "icanon", "ixon", "isig"}
 COLOUR = re.compile(r"\x1b\[(\d+;)*[349][0-7]m")
 
 # A busy machine makes looks seldom, so that what waits for one may take long.
-pytestmark = [pytest.mark.single_version, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 TASKS = {
     "send_email": "import asyncio\nasync def task(payload): await asyncio.sleep(0.01)\n",
@@ -169,7 +169,6 @@ def settled(desk: Desk) -> float | None:
     return before if spent(desk) == before else None
 
 
-@pytest.mark.single_version
 @pytest.mark.serial
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["160x50", "60x20"])
 def test_screens_are_whole_under_load_and_cost_less_than_one_percent(
@@ -237,7 +236,6 @@ def enter_worker(desk: Desk) -> None:
     database.close()
 
 
-@pytest.mark.single_version
 def test_a_pause_leaves_the_database_alone(desk: Desk, client: sync.Client):
     with desk.top(WIDE, "--interval", "500ms") as terminal:
         terminal.see("There are no jobs.")
@@ -318,7 +316,6 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-@pytest.mark.single_version
 def test_when_the_database_is_away_the_last_screen_stays_and_it_goes_on(
     desk: Desk, client: sync.Client
 ):
@@ -372,7 +369,6 @@ def test_as_json_it_is_one_object(desk: Desk, client: sync.Client):
     assert (found["attention"], found["workers"], found["locked"]) == ([], [], [])
 
 
-@pytest.mark.single_version
 def test_without_once_json_is_a_line_for_each_look(desk: Desk):
     program = desk.programs.command("top", "--json", "--interval", "500ms")
 

@@ -16,7 +16,7 @@ from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
-pytestmark = [pytest.mark.feature("F197"), pytest.mark.single_version]
+pytestmark = pytest.mark.feature("F197")
 
 WAITING = "waiting for the next change of a file"
 

@@ -222,7 +222,6 @@ def test_a_process_that_is_stopped_by_hand_finishes_its_job_and_is_started_again
     assert left(sql) == 0
 
 
-@pytest.mark.single_version
 def test_a_pause_grows_while_processes_die_young(parent):
     # No process counts as steady, however slow the machine is.
     limits = {"FIRST_PAUSE": 0.1, "LONGEST_PAUSE": 0.4, "STEADY_AFTER": 600.0}
@@ -273,7 +272,6 @@ def test_flags_that_make_no_sense_are_told_once(parent, programs):
     assert done.err == "graphile-worker: concurrency must be an integer from 1, got 0\n"
 
 
-@pytest.mark.single_version
 def test_the_parent_gives_up_when_nothing_can_start_any_more(parent):
     port = free_port()
     flags = ["-p", "2", "--health-port", str(port)]
@@ -289,7 +287,6 @@ def test_the_parent_gives_up_when_nothing_can_start_any_more(parent):
     assert "no worker process could start: giving up" in running.err
 
 
-@pytest.mark.single_version
 def test_a_machine_that_can_make_no_process_for_a_moment_is_asked_again(parent):
     # As while a new environment is put in place of the old one.
     running = parent.start(
@@ -304,7 +301,6 @@ def test_a_machine_that_can_make_no_process_for_a_moment_is_asked_again(parent):
     assert running.stop(signal.SIGTERM) == 0
 
 
-@pytest.mark.single_version
 def test_one_process_that_can_start_is_enough_to_go_on(parent, programs):
     parent.write(
         """
@@ -331,7 +327,6 @@ def test_one_process_that_can_start_is_enough_to_go_on(parent, programs):
 # Replacing
 
 
-@pytest.mark.single_version
 def test_after_max_jobs_a_process_is_replaced_and_no_job_is_lost(parent, sql):
     flags = ["-p", "2", "--max-jobs", "5", "--poll-interval", "100"]
     running = parent.start(NOTES, *flags, FIRST_PAUSE=0.05, LONGEST_PAUSE=0.1)
@@ -354,7 +349,6 @@ def test_after_max_jobs_a_process_is_replaced_and_no_job_is_lost(parent, sql):
     assert "ended by" not in running.err
 
 
-@pytest.mark.single_version
 def test_a_process_goes_on_until_the_one_after_it_works(parent, sql):
     running = parent.start(
         NOTES, "-p", "1", "--max-jobs", "1", ready=1, FIRST_PAUSE=0.1, LONGEST_PAUSE=0.1
@@ -375,7 +369,6 @@ def test_a_process_goes_on_until_the_one_after_it_works(parent, sql):
     assert running.err.count(READY) == 2
 
 
-@pytest.mark.single_version
 def test_a_process_that_is_replaced_finishes_its_job_however_long_that_takes(parent, sql):
     running = parent.start(
         WAITS, "-p", "1", "-j", "2", "--max-jobs", "2", ready=1, FIRST_PAUSE=0.05
@@ -394,7 +387,6 @@ def test_a_process_that_is_replaced_finishes_its_job_however_long_that_takes(par
     assert left(sql) == 0
 
 
-@pytest.mark.single_version
 def test_a_process_that_holds_too_much_memory_is_replaced(parent, sql):
     running = parent.start(LEAKS, "-p", "2", "--max-memory", "300", FIRST_PAUSE=0.05)
     first = children(running)
@@ -413,7 +405,6 @@ def test_a_process_that_holds_too_much_memory_is_replaced(parent, sql):
     assert len(children(running)) == 3
 
 
-@pytest.mark.single_version
 def test_processes_are_replaced_one_at_a_time(parent, sql):
     running = parent.start(
         LEAKS, "-p", "3", "--max-memory", "1", ready=3, FIRST_PAUSE=0.3, Child=TELLING
@@ -582,7 +573,6 @@ def test_once_a_signal_lets_running_jobs_finish(parent, programs, sql):
 AT_ONCE = ("--abort-after", "0s", "--stop-after", "0s")
 
 
-@pytest.mark.single_version
 def test_a_process_may_take_as_long_for_its_stop_as_it_was_told(parent, sql):
     running = parent.start(WAITS, "-p", "1", "--stop-after", "1h", ready=1, SPARE=-3599.5)
     add(sql, 1)
@@ -606,7 +596,6 @@ def test_a_process_without_a_limit_for_its_stop_is_waited_for(parent, sql):
     assert "it is killed" not in running.err
 
 
-@pytest.mark.single_version
 def test_a_process_that_does_not_stop_is_killed(parent, sql):
     # Enough for the other one, which has nothing to do, on a busy machine too.
     running = parent.start(BLOCKS, "-p", "2", *AT_ONCE, SPARE=size(gate=15.0, nightly=6.0))
@@ -676,7 +665,6 @@ def test_a_line_that_is_none_is_refused(parent, programs):
 # Health
 
 
-@pytest.mark.single_version
 def test_the_parent_answers_for_the_health_of_all(parent, sql):
     port = free_port()
     flags = ["-p", "2", "--health-port", str(port)]

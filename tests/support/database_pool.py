@@ -13,7 +13,7 @@ APPLICATION_NAME = "test database pool"
 
 # A backend ends shortly after its client closes the connection.
 SESSIONS_END_WITHIN_SECONDS = 0.25
-SESSION_POLL_SECONDS = 0.0005
+SESSION_POLL_SECONDS = 0.001
 
 # Each reset leaves dead rows in pg_class.
 MAX_USES = 200
