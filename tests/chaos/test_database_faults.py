@@ -6,13 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.field import LEFT, SOON, Field, database_on, ran, through
+from tests.chaos.field import FIRST_JOB_WITHIN, LEFT, Field, database_on, ran, through
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.pgbouncer import PgBouncer
 from tests.support.processes import Programs, eventually
 from tests.support.proxy import Mode
 from tests.support.sql import Sql
+from tests.support.tiers import size
+
+# Seconds from the database's return to the first job.
+SOON = size(**FIRST_JOB_WITHIN)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from graphile_worker import Client, sync
-from tests.chaos.field import SOON, Adder, Field, field_on, ran
+from tests.chaos.field import FIRST_JOB_WITHIN, Adder, Field, field_on, ran
 from tests.conftest import TestDatabase
 from tests.laboratory.servers import Pair, Server
 from tests.support.processes import Program, eventually
@@ -16,6 +16,9 @@ from tests.support.proxy import Proxy
 from tests.support.tiers import size
 
 pytestmark = [pytest.mark.single_version, pytest.mark.timeout(120)]
+
+# Seconds from the database's return to the first job.
+SOON = size(**FIRST_JOB_WITHIN)
 
 # A worker gives its jobs up a sixth of its lease before another takes them. In the gate that is
 # 2.5 s, more than a busy machine delays one process.

@@ -17,13 +17,17 @@ from typing import Self
 import psycopg
 import pytest
 
-from tests.chaos.field import SOON, Adder, Field, field_on, ran
+from tests.chaos.field import FIRST_JOB_WITHIN, Adder, Field, field_on, ran
 from tests.laboratory.servers import Primary, Server
 from tests.support.cluster import unprivileged
 from tests.support.processes import eventually
+from tests.support.tiers import size
 from tests.support.tools import client_program
 
 pytestmark = [pytest.mark.single_version, pytest.mark.timeout(120)]
+
+# Seconds from the database's return to the first job.
+SOON = size(**FIRST_JOB_WITHIN)
 
 # Questions in a second that a worker may put to a server that refuses them all.
 GENTLE = 10

@@ -19,7 +19,7 @@ from graphile_worker.db.psycopg import PsycopgDatabase
 from graphile_worker.events import GetJobEmpty, GetJobErrored, JobSucceeded
 from graphile_worker.sql.cron import get_time
 from graphile_worker.sql.identifiers import Schemas
-from tests.chaos.field import CLAIM, LEFT, SOON, Field, Log, field_with, ran, through
+from tests.chaos.field import CLAIM, FIRST_JOB_WITHIN, LEFT, Field, Log, field_with, ran, through
 from tests.support.cluster import Cluster
 from tests.support.processes import Program, eventually
 from tests.support.proxy import Bandwidth, Delay, Mode, Proxy
@@ -36,10 +36,20 @@ HELD = "select count(*) from :schema._private_jobs where locked_by is not null"
 WATCHED = 3.0
 TRIES = 15
 
+# Seconds from the database's return to the first job.
+SOON = size(**FIRST_JOB_WITHIN)
+
 # Statements that take jobs, and seconds without a heartbeat, while answers take 5 s. In the gate
 # the worker only has to keep its lease of 30 s.
 MOST_CLAIMS = size(gate=20, nightly=8)
 LONGEST_SILENCE = size(gate=25.0, nightly=11.0)
+
+# How long a far database may take to answer, and seconds until a silent connection is given up.
+ANSWER_WITHIN = size(gate=timedelta(seconds=8), nightly=timedelta(seconds=1))
+GIVEN_UP_WITHIN = size(gate=40, nightly=10)
+
+# Seconds to the first job after a thin line, which still holds some bytes.
+AFTER_A_THIN_LINE = size(gate=35.0, nightly=12.0)
 
 
 @pytest.fixture
@@ -103,14 +113,13 @@ def look_until_done(field: Field, proxy: Proxy) -> tuple[list[int], list[float]]
 
 
 async def test_a_connection_that_was_slow_and_then_fell_silent_is_given_up(database, proxy):
-    within = size(gate=timedelta(seconds=8), nightly=timedelta(seconds=1))
-    db = far_database(database, proxy, answer_within=within)
+    db = far_database(database, proxy, answer_within=ANSWER_WITHIN)
     proxy.mode = Delay(0.1)
     await db.run(get_time())
     proxy.mode = Mode.PASS
 
     proxy.forget()
-    async with asyncio.timeout(size(gate=40, nightly=10)):
+    async with asyncio.timeout(GIVEN_UP_WITHIN):
         await db.run(get_time())
 
     await db.close()
@@ -160,7 +169,7 @@ def test_a_worker_behind_a_thin_line_holds_no_more_than_it_can_run(field, databa
     assert grown < 20
     assert held < 200
     # What is in the line by then comes first.
-    assert seconds < size(gate=35.0, nightly=12.0)
+    assert seconds < AFTER_A_THIN_LINE
     assert max(ran(worker).values()) == 1
     field.check_alive(worker)
 

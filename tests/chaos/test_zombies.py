@@ -150,6 +150,12 @@ RECOVERED = "select count(*) from :ext_schema.recoveries"
 
 REFUSED = "somebody else holds it now: nothing was written"
 
+# Seconds of the leases. In the gate a busy machine may delay a worker: by seconds where its lease
+# ends, by more where its database comes back in time.
+LEASE = size(gate=8.0, nightly=4.0)
+LEASE_TO_GIVE_UP = size(gate=15.0, nightly=8.0)
+LEASE_TO_KEEP = size(gate=30.0, nightly=6.0)
+
 ASYNC = ("linger", "stay", "write")
 PLAIN = ("linger_in_thread", "heed_in_thread", "write_in_thread")
 
@@ -268,7 +274,7 @@ def through_proxy(proxy, database) -> str:
 def test_a_worker_that_was_stopped_for_three_thresholds_can_write_nothing_and_goes_on_as_new(
     field, sql, figure
 ):
-    threshold = size(gate=8.0, nightly=3.0)
+    threshold = LEASE
     zombie = field.start("zombie", threshold)
     field.add(*ASYNC, *PLAIN, *ASYNC, *PLAIN)
     field.wait_until("began", zombie, field.count)
@@ -321,7 +327,7 @@ def test_a_worker_that_was_stopped_for_three_thresholds_can_write_nothing_and_go
 def test_a_worker_without_its_database_gives_its_jobs_up_before_another_one_runs_them(
     field, sql, proxy, through_proxy, figure
 ):
-    threshold = size(gate=15.0, nightly=6.0)
+    threshold = LEASE_TO_GIVE_UP
     zombie = field.start("zombie", threshold, DATABASE_URL=through_proxy)
     field.add(*["linger", "heed_in_thread"] * 4)
     field.wait_until("began", zombie, field.count)
@@ -365,7 +371,7 @@ def test_a_worker_without_its_database_gives_its_jobs_up_before_another_one_runs
 def test_an_end_that_comes_after_another_worker_has_done_the_job_is_not_called_a_success(
     field, sql, proxy, through_proxy
 ):
-    threshold = size(gate=8.0, nightly=4.0)
+    threshold = LEASE
     zombie = field.start("zombie", threshold, DATABASE_URL=through_proxy)
     field.add("linger_in_thread", "linger_in_thread")
     field.wait_until("began", zombie, field.count)
@@ -394,7 +400,7 @@ def test_an_end_that_comes_after_another_worker_has_done_the_job_is_not_called_a
 def test_a_worker_whose_database_comes_back_in_time_gives_nothing_up(
     field, sql, proxy, through_proxy
 ):
-    threshold = size(gate=30.0, nightly=6.0)
+    threshold = LEASE_TO_KEEP
     worker = field.start("worker", threshold, DATABASE_URL=through_proxy)
     field.add(*["linger", "linger_in_thread"] * 3)
     field.wait_until("began", worker, field.count)
@@ -424,7 +430,7 @@ def test_a_worker_whose_database_comes_back_in_time_gives_nothing_up(
 def test_a_worker_alone_takes_up_again_what_it_gave_up_and_no_attempt_is_counted(
     field, sql, proxy, through_proxy
 ):
-    threshold = size(gate=15.0, nightly=8.0)
+    threshold = LEASE_TO_GIVE_UP
     worker = field.start("worker", threshold, DATABASE_URL=through_proxy)
     field.add(*["linger", "heed_in_thread"] * 3)
     field.wait_until("began", worker, field.count)

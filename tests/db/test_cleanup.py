@@ -159,6 +159,10 @@ async def test_a_name_that_was_deleted_comes_back_with_its_next_job(client):
 # Beside others
 
 
+# Seconds: an add that waited for the cleanup would never end.
+SLOWEST_ADD = size(gate=20.0, nightly=2.0)
+
+
 async def test_an_open_transaction_is_given_up_on_and_others_add_on(
     client, conn, monkeypatch, kind, database
 ):
@@ -174,7 +178,7 @@ async def test_an_open_transaction_is_given_up_on_and_others_add_on(
 
     with pytest.raises(CleanupBlocked):
         await blocked
-    assert slowest < size(gate=20.0, nightly=2.0)
+    assert slowest < SLOWEST_ADD
 
 
 async def slowest_add_until(blocked: "asyncio.Task[None]", producer: Any) -> float:

@@ -137,6 +137,10 @@ class Behind:
 # How many at once
 
 
+# Fetches for 8000 jobs; a busy machine makes jobs look slow.
+MOST_FETCHES = size(gate=333, nightly=200)
+
+
 @pytest.mark.feature("F98")
 async def test_tiny_jobs_are_fetched_hundreds_at_once(client, once, figure):
     await client.add_jobs(tiny(8000))
@@ -151,7 +155,7 @@ async def test_tiny_jobs_are_fetched_hundreds_at_once(client, once, figure):
     assert sum(sizes) - sum(returned) == 8000
     assert 3 * 24 < max(sizes) <= LARGEST
     # For those who ask alone there would be 333 at least.
-    assert len(sizes) < size(gate=333, nightly=200)
+    assert len(sizes) < MOST_FETCHES
 
 
 @pytest.mark.feature("F98")

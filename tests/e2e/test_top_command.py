@@ -21,7 +21,6 @@ from graphile_worker.db.blocking import BlockingPsycopgDatabase
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.workers import register_pool
 from tests.conftest import TestDatabase
-from tests.support import tiers
 from tests.support.cluster import Cluster
 from tests.support.processes import INSTALLED, OURS, Program, Programs, eventually
 from tests.support.sql import Sql
@@ -197,9 +196,7 @@ def test_screens_are_whole_under_load_and_cost_less_than_one_percent(
 
     desk.folder.joinpath("screen.txt").write_text("\n".join(last), encoding="utf-8")
     assert [wrong for screen in screens for wrong in torn(screen, *size)] == []
-    # The server's time for a statement includes the time in which the machine does other things.
-    if tiers.is_nightly():
-        assert share < 0.01
+    assert share < 0.01
     figure(f"top, {size[0]}x{size[1]} beside a busy worker: {share:.2%} of one backend")
 
 

@@ -21,6 +21,12 @@ from tests.support.tiers import size
 pytestmark = [pytest.mark.feature("F304"), pytest.mark.timeout(180)]
 PATIENCE = 90.0
 
+# Seconds from the second signal to the end.
+AT_THE_SECOND_SIGNAL = size(gate=35.0, nightly=8.0)
+
+# Seconds after the limit of a stop in which an idle process must end.
+SPARE = size(gate=15.0, nightly=6.0)
+
 # The command with other limits, as its own are too long for a test; children are it, too.
 COMMAND = """
     from graphile_worker.cli import child, line, processes, shift
@@ -508,7 +514,7 @@ def test_the_second_signal_hands_back_at_once(parent, sql):
     code = running.stop(signal.SIGTERM)
 
     assert code == 128 + signal.SIGTERM
-    assert time.monotonic() - began < size(gate=35.0, nightly=8.0)
+    assert time.monotonic() - began < AT_THE_SECOND_SIGNAL
     assert (left(sql), locked(sql)) == (2, 0)
     assert sql.run("select distinct attempts from :schema.jobs") == [(0,)]
 
@@ -598,7 +604,7 @@ def test_a_process_without_a_limit_for_its_stop_is_waited_for(parent, sql):
 
 def test_a_process_that_does_not_stop_is_killed(parent, sql):
     # Enough for the other one, which has nothing to do, on a busy machine too.
-    running = parent.start(BLOCKS, "-p", "2", *AT_ONCE, SPARE=size(gate=15.0, nightly=6.0))
+    running = parent.start(BLOCKS, "-p", "2", *AT_ONCE, SPARE=SPARE)
     add(sql, 1)
     running.hear("begun")
 
