@@ -24,6 +24,9 @@ from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.sql import Sql
 
+# Heavy: the nightly tier runs it on the other versions.
+pytestmark = pytest.mark.single_version
+
 DATA = Path(__file__).parents[1] / "support" / "data"
 
 Case = dict[str, Any]

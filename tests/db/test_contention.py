@@ -25,6 +25,9 @@ with taken as (
 update :schema._private_jobs as jobs
 set locked_at = now(), locked_by = 'fetcher', attempts = attempts + 1
 from taken
+
+# Heavy: the nightly tier runs it on the other versions.
+pytestmark = pytest.mark.single_version
 where jobs.id = taken.id
 """
 RELEASE = """

@@ -29,6 +29,9 @@ from tests.support.pools import Pool, payloads, pool_on, session
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
+# Heavy: the nightly tier runs it on the other versions.
+pytestmark = pytest.mark.single_version
+
 FLAG = "no"
 
 # How many rows the statement reads in one go before it tries another way: see get_jobs.sql.
@@ -297,7 +300,6 @@ def test_a_fetch_that_is_not_over_hides_nothing_behind_an_obstacle(
     assert (first, second) == ([0], [1])
 
 
-@pytest.mark.single_version
 @pytest.mark.feature("F5", "F95")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
@@ -438,7 +440,6 @@ def explained_again(
     return plan
 
 
-@pytest.mark.single_version
 async def test_a_plan_that_was_made_for_an_empty_table_is_not_kept(
     database, sql, fill, monkeypatch
 ):
@@ -465,7 +466,6 @@ async def test_a_plan_that_was_made_for_an_empty_table_is_not_kept(
     assert min(others) < max(first / 4, psycopg_module.SLOW)
 
 
-@pytest.mark.single_version
 def test_taking_one_of_ten_thousand_queues_writes_less_than_a_kilobyte(
     indexed_pool, sql, fill, figure
 ):

@@ -21,7 +21,8 @@ from tests.support.sql import Sql
 
 ALL = process_tasks.tasks
 
-pytestmark = pytest.mark.timeout(90)
+# Heavy: the nightly tier runs it on the other versions.
+pytestmark = [pytest.mark.single_version, pytest.mark.timeout(90)]
 
 
 @pytest.fixture
