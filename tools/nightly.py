@@ -161,14 +161,14 @@ def _read_report(path: Path, result: Result) -> None:
 
 def record(results: list[Result], *, partly: bool) -> None:
     """Write the result file; a run of some steps replaces only these."""
-    before = json.loads(RESULTS.read_text(encoding="utf-8")) if partly else {"steps": []}
-    steps = {each["name"]: each for each in before["steps"]}
-    steps |= {each.name: asdict(each) for each in results}
+    before = recorded()["steps"] if partly and RESULTS.exists() else []
+    by_name = {each["name"]: each for each in before}
+    by_name |= {each.name: asdict(each) for each in results}
     whole: dict[str, Any] = {
         "commit": _git("rev-parse", "HEAD"),
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "machine": machine(),
-        "steps": list(steps.values()),
+        "steps": list(by_name.values()),
     }
     RESULTS.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"\nwrote {RESULTS.relative_to(ROOT)}")
@@ -191,21 +191,29 @@ def check() -> int:
     if not RESULTS.exists():
         print("nightly: no result is recorded. Run `just nightly`.")
         return 1
-    recorded = json.loads(RESULTS.read_text(encoding="utf-8"))
-    failed = [step["name"] for step in recorded["steps"] if step["outcome"] == "failed"]
+    last = recorded()
+    failed = [step["name"] for step in last["steps"] if step["outcome"] == "failed"]
     if failed:
-        print(f"nightly: red on {recorded['commit'][:7]}: {', '.join(failed)}")
+        print(f"nightly: red on {last['commit'][:7]}: {', '.join(failed)}")
         return 1
-    for step in recorded["steps"]:
+    for step in last["steps"]:
         if step["outcome"] == "not run":
             print(f"nightly: {step['name']} was not run: {step['reason']}")
-    age = commits_since(recorded["commit"])
+    if missing := {step.name for step in steps()} - {step["name"] for step in last["steps"]}:
+        print(f"nightly: warning: no result of {', '.join(sorted(missing))}. Run `just nightly`.")
+    age = commits_since(last["commit"])
     if age is None or age > MAX_AGE_COMMITS:
         since = "not in this history" if age is None else f"{age} commits old"
         print(f"nightly: warning: the result is {since}. Run `just nightly`.")
     else:
-        print(f"nightly: green on {recorded['commit'][:7]}, {age} commits ago")
+        print(f"nightly: green on {last['commit'][:7]}, {age} commits ago")
     return 0
+
+
+def recorded() -> dict[str, Any]:
+    """The content of the result file."""
+    last: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return last
 
 
 def commits_since(commit: str) -> int | None:
