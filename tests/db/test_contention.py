@@ -10,6 +10,9 @@ from graphile_worker import Job, sync
 from tests.support.clients import spy
 from tests.support.sql import Sql
 
+# Heavy: the nightly tier runs it on the other versions.
+pytestmark = pytest.mark.single_version
+
 CONNECTIONS = 20
 KEYS = 50
 ADDS = 10_000
@@ -25,9 +28,6 @@ with taken as (
 update :schema._private_jobs as jobs
 set locked_at = now(), locked_by = 'fetcher', attempts = attempts + 1
 from taken
-
-# Heavy: the nightly tier runs it on the other versions.
-pytestmark = pytest.mark.single_version
 where jobs.id = taken.id
 """
 RELEASE = """
