@@ -20,6 +20,7 @@ from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
+from tests.support.tiers import size
 
 _numbers = itertools.count(1)
 
@@ -144,10 +145,16 @@ class Cell:
         ]
 
 
+# With and without a named queue, with and without batched completions.
+KINDS_OF_JOBS = size(
+    gate=[(False, False), (True, True)],
+    nightly=[(False, False), (False, True), (True, False), (True, True)],
+)
+
 CELLS = [
     Cell(point, is_queued, is_batched, scene)
     for point, scene in SCENES.items()
-    for is_queued, is_batched in itertools.product([False, True], repeat=2)
+    for is_queued, is_batched in KINDS_OF_JOBS
 ]
 
 RUNS = """

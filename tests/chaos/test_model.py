@@ -20,10 +20,10 @@ from hypothesis.stateful import (
 from graphile_worker.sql import statements
 from tests.chaos.model import Spec
 from tests.chaos.model_steps import TASKS, Place, Steps
-from tests.support.tiers import random_seed, size
+from tests.support.tiers import random_seed
 
 EXAMPLES = 150
-ANOTHER_SEED = size(gate=9, nightly=random_seed())
+ANOTHER_SEED = random_seed()
 # Seconds: 300 of them may go into making an example that fails smaller.
 TIME_TO_SHRINK = 600
 
@@ -54,7 +54,7 @@ def run(place: Place, number: int, **given: Any) -> None:
 
 
 def chosen_seed() -> int:
-    """The seed of the environment, else a new one; the gate always takes the same."""
+    """The seed of the environment, else a new one."""
     return int(os.environ.get("GW_MODEL_SEED") or ANOTHER_SEED)
 
 
@@ -64,7 +64,7 @@ def test_the_tables_are_as_in_the_model_after_every_step(place):
     run(place, 8, max_examples=EXAMPLES, stateful_step_count=30)
 
 
-@pytest.mark.single_version
+@pytest.mark.nightly
 @pytest.mark.timeout(TIME_TO_SHRINK)
 def test_the_tables_are_as_in_the_model_with_another_seed_each_time(place, figure):
     number = chosen_seed()

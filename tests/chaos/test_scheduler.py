@@ -25,9 +25,13 @@ from graphile_worker.worker.settle import Settler
 from graphile_worker.worker.shelf import Shelf
 from tests.chaos.scheduled_pool import play
 from tests.chaos.scheduler import ScheduledLoop, Stuck
+from tests.support.tiers import size
 
-SEEDS = 1000
+SEEDS = size(gate=400, nightly=1000)
 MANY_SEEDS = 10_000
+
+# A mistake may show late; most show within a few seeds.
+SEEDS_TO_NOTICE = 1000
 
 
 @pytest.fixture(autouse=True)
@@ -166,10 +170,10 @@ def test_a_part_that_is_broken_is_noticed(what, monkeypatch):
     part, name, broken, expected = BROKEN[what]
     monkeypatch.setattr(part, name, broken)
 
-    found = ((seed, each) for seed in range(SEEDS) for each in play(seed).problems)
+    found = ((seed, each) for seed in range(SEEDS_TO_NOTICE) for each in play(seed).problems)
     noticed = next((each for each in found if re.search(expected, each[1])), None)
 
-    assert noticed is not None, f"not in {SEEDS} seeds"
+    assert noticed is not None, f"not in {SEEDS_TO_NOTICE} seeds"
 
 
 # The loop itself

@@ -298,7 +298,7 @@ def test_a_swept_pool_is_forgotten_after_another_lease_if_nothing_is_left_of_it(
     for each in ("early", "late"):
         sweep(pool, sql, each)
     sql.run("update :ext_schema.pools set swept_at = now() - lease * 2 where id = 'late'")
-    sql.run("update :ext_schema.pools set swept_at = now() + lease where id = 'early'")
+    sql.run("update :ext_schema.pools set swept_at = now() + '1 hour' where id = 'early'")
     if holds:
         client.add_job("task")
         pool.named("late").take_one()

@@ -28,7 +28,6 @@ from tests.laboratory.history import (
 )
 from tests.laboratory.kinds import NOT_STARTED, PARKED, RECOVERED
 from tests.laboratory.report import RULES
-from tests.support.tiers import size
 
 MINUTE = 60.0
 BEGIN = 1000 * MINUTE
@@ -1118,10 +1117,10 @@ def is_claim(change: Change) -> bool:
 
 
 # Seconds for a million changes.
-MILLION_CHANGES_WITHIN = size(gate=120, nightly=40)
+MILLION_CHANGES_WITHIN = 40
 
 
-@pytest.mark.single_version
+@pytest.mark.nightly
 def test_a_million_changes_would_take_much_less_than_a_minute(figure):
     history = many_lives(50_000)
 

@@ -46,16 +46,17 @@ def test_a_nightly_step_that_was_not_run_is_named_with_its_reason(recorded, caps
     assert "nightly: full sizes was not run: no server" in capsys.readouterr().out
 
 
-def test_an_audit_counts_only_if_it_reports_an_audited_package(monkeypatch):
-    monkeypatch.setattr(nightly, "requirements", lambda: "click==8.5.1 \\\njson5==0.17.3 \\\n")
-    unknown = "not found on PyPI and could not be audited\n"
-    for outcome, said, expected in [
-        ("passed", "No known vulnerabilities found", "passed"),
-        ("passed", unknown, "passed"),
-        ("passed", unknown * 2, "not run"),
-        ("failed", "Found 1 known vulnerability in 1 package", "failed"),
-        ("failed", "name resolution failed", "not run"),
+def test_an_audit_counts_only_if_it_reports_an_audited_package():
+    unknown = {"name": "click", "skip_reason": "could not be audited"}
+    sound = {"name": "json5", "version": "0.17.3", "vulns": []}
+    faulty = {"name": "jinja2", "version": "2.0", "vulns": [{"id": "CVE-1"}]}
+    for outcome, packages, expected in [
+        ("passed", [unknown, sound], ("passed", [], "1 of 2 packages audited")),
+        ("passed", [unknown], ("not run", [], "0 of 1 packages audited")),
+        ("failed", [sound, faulty], ("failed", ["jinja2"], "2 of 2 packages audited")),
+        ("failed", [], ("not run", [], "0 of 0 packages audited")),
     ]:
         result = Result("known vulnerabilities", "pip-audit", outcome, 1)
-        nightly.audit(result, said)
-        assert result.outcome == expected, said
+        said = json.dumps({"dependencies": packages, "fixes": []}) if packages else "no network"
+        nightly.audit(result, f"progress\n{said}\n")
+        assert (result.outcome, result.failures, *result.figures) == expected
