@@ -35,8 +35,10 @@ EVERY_VERSION = ("tests/unit", "tests/db", "tests/integrations")
 # What the gate does not run, or not in full.
 LARGER = "(nightly or slow_io or sized) and not serial"
 
-AUDIT = ("uvx", "pip-audit", "--disable-pip", "--require-hashes", "--format", "json")
-AUDIT += ("--requirement", "requirements-dev.txt")
+AUDIT = (
+    *("uvx", "pip-audit", "--disable-pip", "--require-hashes"),
+    *("--format", "json", "--requirement", "requirements-dev.txt"),
+)
 
 
 @dataclass(frozen=True)
