@@ -295,7 +295,7 @@ class Run(NamedTuple):
 
 def test_every_failpoint_has_a_scene():
     assert SCENES.keys() == PLACES.keys()
-    assert len(CELLS) == 64
+    assert len(CELLS) == size(gate=32, nightly=64)
 
 
 @pytest.mark.single_version

@@ -243,7 +243,7 @@ class Field:
         self.wait_until_empty()
         # A fetch that was on its way under the old id is released again: the last hold ran it.
         holds = self._sql.run(
-            "select holder, attempts from held where job = $1 order by began", self.ids[number]
+            "select holder, began, ended from held where job = $1 order by began", self.ids[number]
         )
         new_id = holds[-1][0]
         assert new_id not in old_ids, holds
