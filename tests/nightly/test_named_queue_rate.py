@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ import pytest
 from graphile_worker import App, Hooks, JobSpec, WorkerOptions, run_once
 from graphile_worker.events import GetJobStarted
 from graphile_worker.worker.source import ONCE
-from tests.interop.test_mixed_fleet import PROGRAMS
 from tests.support.tools import MODULES, NODE
 
+PROGRAMS = Path(__file__).parent / "programs"
 JOBS = 2000
 ROUNDS = 9
 
