@@ -204,7 +204,8 @@ def check() -> int:
         since = "not in this history" if age is None else f"{age} commits old"
         print(f"nightly: warning: the result is {since}. Run `just nightly`.")
     else:
-        print(f"nightly: green on {last['commit'][:7]}, {age} commits ago")
+        outcome = "incomplete" if missing else "green"
+        print(f"nightly: {outcome} on {last['commit'][:7]}, {age} commits ago")
     return 0
 
 

@@ -241,11 +241,10 @@ class Field:
         self.add("be_zombies_own")
         eventually(lambda: number in numbers(zombie, "ended"), f"it goes on: {zombie.err}")
         self.wait_until_empty()
-        # A fetch that was on its way under the old id is released again: the last hold ran it.
         holds = self._sql.run(
             "select holder, began, ended from held where job = $1 order by began", self.ids[number]
         )
-        new_id = holds[-1][0]
+        new_id = holds[0][0]
         assert new_id not in old_ids, holds
         assert f"it goes on as {new_id}" in zombie.err
         assert zombie.stop() == 0

@@ -15,9 +15,10 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Record an outcome of one step, some commits ago; None for a commit that is unknown."""
     monkeypatch.setattr(nightly, "RESULTS", tmp_path / "results.json")
 
-    def record(outcome: str, age: int | None = 0) -> int:
-        step = {"name": "full sizes", "outcome": outcome, "reason": "no server"}
-        whole = {"commit": "abc1234def", "steps": [step]}
+    def record(outcome: str, age: int | None = 0, others: str = "passed") -> int:
+        steps = [{"name": "full sizes", "outcome": outcome, "reason": "no server"}]
+        steps += [{"name": each.name, "outcome": others} for each in nightly.steps()[1:] if others]
+        whole = {"commit": "abc1234def", "steps": steps}
         nightly.RESULTS.write_text(json.dumps(whole))
         monkeypatch.setattr(nightly, "commits_since", lambda commit: age)
         return nightly.check()
@@ -39,6 +40,13 @@ def test_a_nightly_result_older_than_60_commits_is_a_warning(recorded, capsys):
     ]:
         assert recorded("passed", age) == 0
         assert expected in capsys.readouterr().out
+
+
+def test_a_nightly_result_without_some_steps_is_not_called_green(recorded, capsys):
+    assert recorded("passed", others="") == 0
+    said = capsys.readouterr().out
+    assert "nightly: warning: no result of" in said
+    assert "nightly: incomplete on abc1234, 0 commits ago" in said
 
 
 def test_a_nightly_step_that_was_not_run_is_named_with_its_reason(recorded, capsys):
