@@ -8,6 +8,7 @@ gate refuses a change while it is red (`python -m tools.nightly --check`).
 
 import argparse
 import json
+import math
 import os
 import platform
 import re
@@ -54,12 +55,15 @@ class Step:
 
 @dataclass
 class Result:
-    """What became of a step."""
+    """What became of a step, of which commit, and on what machine."""
 
     name: str
     command: str
     outcome: str
     seconds: int
+    commit: str = field(default_factory=lambda: _git("rev-parse", "HEAD"))
+    date: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
+    machine: str = field(default_factory=lambda: machine())
     tests: dict[str, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     figures: list[str] = field(default_factory=list)
@@ -105,9 +109,13 @@ def main() -> None:
     if given.check:
         sys.exit(check())
     chosen = [step for step in steps() if (given.only or "") in step.name]
-    results = [run(step) for step in chosen]
-    record(results, partly=given.only is not None)
-    sys.exit(1 if any(each.outcome == "failed" for each in results) else 0)
+    outcomes = set()
+    for step in chosen:
+        result = run(step)
+        record(result)
+        outcomes.add(result.outcome)
+    print(f"\nwrote {RESULTS.relative_to(ROOT)}")
+    sys.exit(1 if "failed" in outcomes else 0)
 
 
 def run(step: Step) -> Result:
@@ -157,62 +165,57 @@ def _read_report(path: Path, result: Result) -> None:
                 result.figures.append(str(each.get("value")))
 
 
-def record(results: list[Result], *, partly: bool) -> None:
-    """Write the result file; a run of some steps replaces only these."""
-    before = recorded()["steps"] if partly and RESULTS.exists() else []
-    by_name = {each["name"]: each for each in before}
-    by_name |= {each.name: asdict(each) for each in results}
-    whole: dict[str, Any] = {
-        "commit": _git("rev-parse", "HEAD"),
-        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        "machine": machine(),
-        "steps": list(by_name.values()),
-    }
-    RESULTS.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"\nwrote {RESULTS.relative_to(ROOT)}")
+def record(result: Result) -> None:
+    """Write the result of this step to the file, in place of the one before."""
+    by_name = {each["name"]: each for each in recorded()}
+    by_name[result.name] = asdict(result)
+    in_order = [by_name[step.name] for step in steps() if step.name in by_name]
+    text = json.dumps({"steps": in_order}, indent=2, ensure_ascii=False)
+    RESULTS.write_text(text + "\n", encoding="utf-8")
 
 
-def machine() -> dict[str, Any]:
+def machine() -> str:
+    """Describe this machine in a line."""
     cpu = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": cpu[1] if cpu else platform.processor(),
-        "cores": os.cpu_count(),
-        "memory": f"{memory:.0f} GiB",
-        "python": platform.python_version(),
-    }
+    return (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores of "
+        f"{cpu[1] if cpu else platform.processor()}, {memory:.0f} GiB"
+    )
 
 
 def check() -> int:
     """Refuse a red result; warn about one that is old."""
-    if not RESULTS.exists():
+    last = recorded()
+    if not last:
         print("nightly: no result is recorded. Run `just nightly`.")
         return 1
-    last = recorded()
-    failed = [step["name"] for step in last["steps"] if step["outcome"] == "failed"]
-    if failed:
-        print(f"nightly: red on {last['commit'][:7]}: {', '.join(failed)}")
+    if failed := [step for step in last if step["outcome"] == "failed"]:
+        for step in failed:
+            print(f"nightly: red on {step['commit'][:7]}: {step['name']}")
         return 1
-    for step in last["steps"]:
+    for step in last:
         if step["outcome"] == "not run":
             print(f"nightly: {step['name']} was not run: {step['reason']}")
-    if missing := {step.name for step in steps()} - {step["name"] for step in last["steps"]}:
+    if missing := {step.name for step in steps()} - {step["name"] for step in last}:
         print(f"nightly: warning: no result of {', '.join(sorted(missing))}. Run `just nightly`.")
-    age = commits_since(last["commit"])
+    ages = {commit: commits_since(commit) for commit in {step["commit"] for step in last}}
+    oldest, age = max(ages.items(), key=lambda each: math.inf if each[1] is None else each[1])
     if age is None or age > MAX_AGE_COMMITS:
         since = "not in this history" if age is None else f"{age} commits old"
-        print(f"nightly: warning: the result is {since}. Run `just nightly`.")
+        print(f"nightly: warning: the result of {oldest[:7]} is {since}. Run `just nightly`.")
     else:
         outcome = "incomplete" if missing else "green"
-        print(f"nightly: {outcome} on {last['commit'][:7]}, {age} commits ago")
+        print(f"nightly: {outcome} on {oldest[:7]}, {age} commits ago")
     return 0
 
 
-def recorded() -> dict[str, Any]:
-    """The content of the result file."""
-    last: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return last
+def recorded() -> list[dict[str, Any]]:
+    """The steps of the result file."""
+    if not RESULTS.exists():
+        return []
+    steps_then: list[dict[str, Any]] = json.loads(RESULTS.read_text(encoding="utf-8"))["steps"]
+    return steps_then
 
 
 def commits_since(commit: str) -> int | None:

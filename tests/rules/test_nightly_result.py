@@ -16,11 +16,14 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(nightly, "RESULTS", tmp_path / "results.json")
 
     def record(outcome: str, age: int | None = 0, others: str = "passed") -> int:
-        steps = [{"name": "full sizes", "outcome": outcome, "reason": "no server"}]
-        steps += [{"name": each.name, "outcome": others} for each in nightly.steps()[1:] if others]
-        whole = {"commit": "abc1234def", "steps": steps}
-        nightly.RESULTS.write_text(json.dumps(whole))
-        monkeypatch.setattr(nightly, "commits_since", lambda commit: age)
+        result = {"commit": "abc1234def", "outcome": outcome, "reason": "no server"}
+        newer = {"commit": "fed4321cba", "outcome": others}
+        names = [each.name for each in nightly.steps()]
+        steps = [result | {"name": names[0]}]
+        steps += [newer | {"name": name} for name in names[1:] if others]
+        nightly.RESULTS.write_text(json.dumps({"steps": steps}))
+        ages = {"abc1234def": age, "fed4321cba": 0}
+        monkeypatch.setattr(nightly, "commits_since", ages.get)
         return nightly.check()
 
     return record
@@ -35,8 +38,8 @@ def test_a_nightly_result_that_is_red_or_missing_fails_the_gate(recorded, capsys
 def test_a_nightly_result_older_than_60_commits_is_a_warning(recorded, capsys):
     for age, expected in [
         (60, "nightly: green on abc1234, 60 commits ago"),
-        (61, "nightly: warning: the result is 61 commits old. Run `just nightly`."),
-        (None, "nightly: warning: the result is not in this history. Run `just nightly`."),
+        (61, "nightly: warning: the result of abc1234 is 61 commits old. Run `just nightly`."),
+        (None, "nightly: warning: the result of abc1234 is not in this history. Run `just nightly`."),
     ]:
         assert recorded("passed", age) == 0
         assert expected in capsys.readouterr().out
@@ -52,6 +55,14 @@ def test_a_nightly_result_without_some_steps_is_not_called_green(recorded, capsy
 def test_a_nightly_step_that_was_not_run_is_named_with_its_reason(recorded, capsys):
     assert recorded("not run") == 0
     assert "nightly: full sizes was not run: no server" in capsys.readouterr().out
+
+
+def test_a_run_of_one_step_leaves_the_commit_of_the_others(recorded):
+    recorded("passed")
+    nightly.record(Result("full sizes", "pytest", "passed", 1, commit="new"))
+    commits = {step["name"]: step["commit"] for step in nightly.recorded()}
+    assert commits.pop("full sizes") == "new"
+    assert set(commits.values()) == {"fed4321cba"}
 
 
 def test_an_audit_counts_only_if_it_reports_an_audited_package():
