@@ -11,7 +11,7 @@ import pytest
 
 from graphile_worker import sync
 from tests.support.processes import Program, Programs, eventually
-from tests.support.proxy import Mode
+from tests.support.proxy import Connection, Mode
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
@@ -148,6 +148,9 @@ select (select count(*) from :schema._private_jobs)
 
 RECOVERED = "select count(*) from :ext_schema.recoveries"
 
+# In every statement that takes jobs, and in no other.
+FETCH = b"set attempts = jobs.attempts + 1"
+
 REFUSED = "somebody else holds it now: nothing was written"
 
 # Seconds of the leases. In the gate a busy machine may delay a worker: by seconds where its lease
@@ -203,9 +206,9 @@ class Field:
         self.count = 0
         self.ids: dict[int, int] = {}
 
-    def start(self, name: str, threshold: float, **variables: str) -> Program:
+    def start(self, name: str, threshold: float, *more: str, **variables: str) -> Program:
         limit = str(round(threshold * 1000))
-        arguments = ("--app", "app:app", "-j", "20", "--recovery-threshold", limit)
+        arguments = ("--app", "app:app", "-j", "20", "--recovery-threshold", limit, *more)
         return self._programs.worker(*arguments, ME=name, **variables)
 
     def add(self, *tasks: str) -> None:
@@ -236,18 +239,27 @@ class Field:
 
     def check_goes_on(self, zombie: Program) -> None:
         """It runs jobs under an id that it did not have, and stops as it should."""
-        old_ids = {each.pool_id for each in said(zombie, "began")}
-        number = self.count
         self.add("be_zombies_own")
+        self.check_runs_last(zombie)
+        assert zombie.stop() == 0
+
+    def check_runs_last(self, zombie: Program) -> None:
+        """It runs the last job, once, under a new id; at most a late fetch held it before."""
+        old_ids = {each.pool_id for each in said(zombie, "began")}
+        number = self.count - 1
         eventually(lambda: number in numbers(zombie, "ended"), f"it goes on: {zombie.err}")
         self.wait_until_empty()
-        holds = self._sql.run(
-            "select holder, began, ended from held where job = $1 order by began", self.ids[number]
-        )
-        new_id = holds[0][0]
-        assert new_id not in old_ids, holds
+        ended = by_number(said(zombie, "ended"))[number]
+        *before, new_id = self.holders(number)
+        assert (ended.attempt, ended.pool_id) == (1, new_id)
+        assert new_id not in old_ids
+        assert set(before) <= old_ids
         assert f"it goes on as {new_id}" in zombie.err
-        assert zombie.stop() == 0
+
+    def holders(self, number: int) -> list[str]:
+        """Who held that job, one after the other."""
+        query = "select holder from held where job = $1 order by began"
+        return [holder for (holder,) in self._sql.run(query, self.ids[number])]
 
 
 @pytest.fixture
@@ -395,6 +407,45 @@ def test_an_end_that_comes_after_another_worker_has_done_the_job_is_not_called_a
     eventually(lambda: zombie.err.count(REFUSED) == field.count, f"all are lost: {zombie.err}")
     assert "completed job" not in zombie.err
     assert other.err.count("completed job") == field.count
+    field.check_goes_on(zombie)
+
+
+@pytest.mark.single_version
+@pytest.mark.feature("F217", "F220")
+@pytest.mark.timeout(120)
+def test_a_fetch_that_arrives_after_its_worker_was_taken_for_dead_is_undone(
+    field, sql, proxy, through_proxy
+):
+    threshold = LEASE
+    # Preparing a statement is a question of its own: it would be the one that arrives late.
+    plain = "--no-prepared-statements"
+    zombie = field.start("zombie", threshold, plain, DATABASE_URL=through_proxy)
+    field.add("linger", "linger")
+    field.wait_until("began", zombie, field.count)
+    other = field.start("other", threshold)
+
+    proxy.mode = Mode.STALL
+    late: set[Connection] = set()
+
+    def look() -> bool:
+        late.update(each for each in proxy.connections if each.is_waiting and FETCH in each.asked)
+        return bool(late)
+
+    eventually(look, "a fetch is on its way")
+    field.let_end("other")
+    field.wait_until("ended", other, field.count)
+    proxy.put(Mode.PASS, lambda connection: connection not in late)
+    zombie.hear("it goes on as")
+    # So that it is the late fetch that takes the next job.
+    zombie.signal(signal.SIGSTOP)
+    field.add("be_zombies_own")
+    proxy.mode = Mode.PASS
+    old_id = pool_id_of(zombie)
+    eventually(lambda: field.holders(2) == [old_id], "the late fetch takes it")
+    zombie.signal(signal.SIGCONT)
+
+    field.check_runs_last(zombie)
+    assert len(field.holders(2)) == 2
     field.check_goes_on(zombie)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from graphile_worker import sync
 from tests.conftest import TestDatabase
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, free_port
 from tests.support.health import status
 from tests.support.processes import INSTALLED, READY, Program, Programs, eventually
 from tests.support.sql import Sql
@@ -998,13 +998,6 @@ def schemas_of(database: TestDatabase) -> set[str]:
 def server_of(cluster: Cluster) -> dict[str, str]:
     """libpq's variables for all but the database."""
     return {"PGHOST": "127.0.0.1", "PGPORT": str(cluster.port), "PGUSER": "postgres"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def assert_one_line(done: Program) -> None:

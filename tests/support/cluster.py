@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from tests.support.tools import server_bin
 FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 ROOM = ("max_connections=200", "log_min_messages=warning", "timezone=UTC")
 MEMORY = Path("/dev/shm")
+
+# Below those that Linux, macOS and Windows give to clients.
+SERVER_PORTS = (10_000, 32_000)
 
 
 class Cluster:
@@ -139,7 +144,13 @@ def unprivileged() -> dict[str, Any]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on, and that the system gives to nobody who only connects.
+
+    A port of the range for clients may be taken by any of them before the server that wants it has
+    started, or while it is down.
+    """
+    while True:
+        port = random.SystemRandom().randrange(*SERVER_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
