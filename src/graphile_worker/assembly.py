@@ -239,6 +239,7 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
         parts.lease,
         plan.hooks,
         held=parts.claims.held,
+        fetching=parts.claims.fetching,
         interrupted_delay=options.interrupted_job_retry_delay,
         # In a caller's transaction nothing can be tried again.
         again=not isinstance(own, BorrowedDatabase),

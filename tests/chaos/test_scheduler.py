@@ -30,6 +30,13 @@ from tests.support.tiers import size
 SEEDS = size(gate=400, nightly=1000)
 MANY_SEEDS = 10_000
 
+# These found faults: a write sent again beside a fetch that took its job anew, a fetch for which
+# nobody waited at the end, a lock under an id that was swept.
+FOUND_FAULTS = (
+    *(1454983702, 1454983911, 1454984957, 1454985147),
+    *(1454986848, 1454986876, 1454986985, 1454988472),
+)
+
 # A mistake may show late; most show within a few seeds.
 SEEDS_TO_NOTICE = 1000
 
@@ -52,7 +59,7 @@ def wrong_with(seeds: Iterable[int]) -> dict[int, list[str]]:
 @pytest.mark.single_version
 @pytest.mark.timeout(300)
 def test_every_claim_ends_once_and_every_stop_in_time():
-    assert wrong_with(range(SEEDS)) == {}
+    assert wrong_with([*range(SEEDS), *FOUND_FAULTS]) == {}
 
 
 @pytest.mark.nightly

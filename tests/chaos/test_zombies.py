@@ -416,10 +416,11 @@ def test_an_end_that_comes_after_another_worker_has_done_the_job_is_not_called_a
 def test_a_fetch_that_arrives_after_its_worker_was_taken_for_dead_is_undone(
     field, sql, proxy, through_proxy
 ):
-    threshold = LEASE
+    # Long enough to poll before it knows that it is cut off.
+    threshold = LEASE_TO_GIVE_UP
     # Preparing a statement is a question of its own: it would be the one that arrives late.
-    plain = "--no-prepared-statements"
-    zombie = field.start("zombie", threshold, plain, DATABASE_URL=through_proxy)
+    how = ("--no-prepared-statements", "--poll-interval", "500")
+    zombie = field.start("zombie", threshold, *how, DATABASE_URL=through_proxy)
     field.add("linger", "linger")
     field.wait_until("began", zombie, field.count)
     other = field.start("other", threshold)

@@ -309,6 +309,21 @@ async def test_a_pool_that_is_swept_again_and_again_hands_back_under_each_id(it)
     assert [args[0] for args in it.database.handed_back[-3:]] == ["p1", "p2", "p3"]
 
 
+async def test_an_id_that_was_swept_stays_in_doubt_while_jobs_are_held_under_it(it):
+    taken = await it.take_one(1)
+    it.database.meanwhile = lambda: it.lease.go_on_as("p2")
+    await it.take()
+
+    # The fetch may have locked that job again, under the id that nobody vouches for.
+    await it.claims.settle_doubts(at_once=True)
+    assert it.claims.in_doubt
+
+    it.claims.let_go(taken)
+    await it.claims.settle_doubts(at_once=True)
+    assert not it.claims.in_doubt
+    assert it.database.handed_back[-2:] == [("p1", [taken.job.id], []), ("p1", [], [])]
+
+
 # An answer that never came
 
 

@@ -1,5 +1,6 @@
 """Settler: what is written when a job ends, under which id, and until it is written."""
 
+import asyncio
 import time
 from datetime import timedelta
 from typing import Any
@@ -23,6 +24,7 @@ from graphile_worker.worker.settle import Settler
 from tests.support.clocks import skip_delays
 from tests.support.fake_database import FakeDatabase, RefusedError
 from tests.support.jobs import make_job
+from tests.support.recorder import until
 
 HELD = HeldJob(make_job(id=7, attempts=3, locked_by="p1"), 5)
 COMPLETED = Completed(HELD)
@@ -274,6 +276,39 @@ async def test_what_the_first_try_does_not_find_is_lost_whoever_is_known(is_know
         it.lease.end()
 
     assert await it.settle(COMPLETED) is False
+
+    assert len(it.database.asked) == 1
+
+
+# While a fetch is under way
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_a_second_try_waits_for_a_fetch_that_may_take_the_job_anew(outcome):
+    fetching, held = asyncio.Lock(), {7: HELD}
+    it = Scene(OSError("gone"), OURS, fetching=fetching, held=held)
+    await fetching.acquire()
+    settling = asyncio.create_task(it.settle(outcome))
+    await until(lambda: it.database.asked)
+
+    # The first got through, and the fetch has found the job.
+    held[7] = HeldJob(make_job(id=7, locked_by="p1"), 5)
+    fetching.release()
+
+    assert await settling
+    assert len(it.database.asked) == 1
+
+
+async def test_jobs_that_a_fetch_took_anew_are_not_handed_back_again():
+    fetching, held = asyncio.Lock(), {7: HELD}
+    it = Scene(OSError("gone"), OURS, fetching=fetching, held=held)
+    await fetching.acquire()
+    returning = asyncio.create_task(it.settler.hand_back([HELD]))
+    await until(lambda: it.database.asked)
+
+    held[7] = HeldJob(make_job(id=7, locked_by="p1"), 5)
+    fetching.release()
+    await returning
 
     assert len(it.database.asked) == 1
 

@@ -54,6 +54,8 @@ class Claims:
         clock: Clock | None = None,
     ) -> None:
         self.held: dict[int, HeldJob] = {}
+        # Locked while a fetch is under way, of which nobody knows yet what it takes.
+        self.fetching = asyncio.Lock()
         self._taken_at = -math.inf
         # Told of a job that is held when it is claimed again: somebody must have unlocked it.
         self.on_reclaimed: Callable[[HeldJob], None] = ignore
@@ -111,24 +113,25 @@ class Claims:
         await self.settle_doubts()
         await self._look_at_tasks()
         flags = await self.flags_to_skip()
-        # Again: all that may have taken its time.
-        self._check_lease()
-        now = None if self._clock is None else self._clock.now()
-        pool_id = self.pool_id
-        failpoint("before_claim")
-        # Whatever ends this but an answer may come after the database has committed.
-        self._in_doubt = pool_id
-        taken = await self._fetch_in_time(pool_id, limit, skip_flags=flags, now=now)
-        failpoint("claim_sent")
-        self._in_doubt = None
-        if pool_id != self.pool_id:
-            # Swept meanwhile: nobody vouches for that id any more. They are handed back, and once
-            # is enough: the answer is there, so nothing more will be locked under it.
-            self._doubt(pool_id, lasts=-math.inf)
-            return []
-        self._count(taken)
-        self._hold(taken)
-        return taken
+        async with self.fetching:
+            # Again: all that may have taken its time.
+            self._check_lease()
+            now = None if self._clock is None else self._clock.now()
+            pool_id = self.pool_id
+            failpoint("before_claim")
+            # Whatever ends this but an answer may come after the database has committed.
+            self._in_doubt = pool_id
+            taken = await self._fetch_in_time(pool_id, limit, skip_flags=flags, now=now)
+            failpoint("claim_sent")
+            self._in_doubt = None
+            if pool_id != self.pool_id:
+                # Swept meanwhile: nobody vouches for that id any more. They are handed back, and
+                # that does not take long: the answer is there, so nothing more will be locked.
+                self._doubt(pool_id, lasts=-math.inf)
+                return []
+            self._count(taken)
+            self._hold(taken)
+            return taken
 
     def let_go(self, held: HeldJob) -> None:
         """That job is settled, or was handed back."""
@@ -150,10 +153,12 @@ class Claims:
             return
         self._settled_at = now
         queues = [each.queue_id for each in self.held.values() if each.queue_id is not None]
+        in_use = {each.pool_id for each in self.held.values()}
         for pool_id, until in list(self._doubts.items()):
             await self._db.run(return_unheld_jobs(pool_id, list(self.held), queues))
-            # Only now, that the database has answered after all that time.
-            if now > until:
+            # Only now, that the database has answered after all that time; and not if jobs were
+            # held under that id, which a fetch may have locked again.
+            if now > until and pool_id not in in_use:
                 del self._doubts[pool_id]
 
     async def _rest(self) -> None:

@@ -182,8 +182,7 @@ class WorkerPool:
             self._source.stop()
             await self._cancel_all()
             # It hands back what it may still bring.
-            await asyncio.wait([fetching], timeout=HAND_BACK_WITHIN)
-            fetching.cancel()
+            await _end(fetching, HAND_BACK_WITHIN, TIDY_UP_WITHIN / 4)
             raise
         if self._fatal is not None:
             raise self._fatal
@@ -230,12 +229,7 @@ class WorkerPool:
     async def _end_fetching(self, fetching: asyncio.Task[None]) -> None:
         self._source.stop()
         # A server that says nothing any more is not waited for.
-        await asyncio.wait([fetching], timeout=TIDY_UP_WITHIN)
-        fetching.cancel()
-        # It may want to hand back what waits in it, for as long as there is no database.
-        await asyncio.wait([fetching], timeout=TIDY_UP_WITHIN / 2)
-        fetching.cancel()
-        await asyncio.wait([fetching])
+        await _end(fetching, TIDY_UP_WITHIN, TIDY_UP_WITHIN / 2)
         self._look_at(fetching)
 
     def _look_at(self, fetching: asyncio.Task[None]) -> None:
@@ -322,6 +316,16 @@ class WorkerPool:
             done = PoolForcefulShutdownCompleted if forced else PoolGracefulShutdownCompleted
             self._hooks.emit(done(pool_id=self.id))
         self._hooks.emit(PoolReleased(pool_id=self.id))
+
+
+async def _end(fetching: asyncio.Task[None], *patience: float) -> None:
+    """Return once it has ended, by itself or cancelled.
+
+    Cancelled, it may want to hand back what waits in it, for as long as there is no database.
+    """
+    for seconds in (*patience, None):
+        await asyncio.wait([fetching], timeout=seconds)
+        fetching.cancel()
 
 
 async def _happens(event: asyncio.Event) -> None:

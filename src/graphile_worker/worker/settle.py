@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import timedelta
 from types import MappingProxyType
 
@@ -45,6 +45,9 @@ OUT_OF_RANGE = "22008"
 UNTRANSLATABLE = "22P05"
 
 
+NOTHING = nullcontext()
+
+
 class Settler:
     """Writes outcomes one by one, each under the id that its job was taken with."""
 
@@ -55,6 +58,7 @@ class Settler:
         hooks: Hooks,
         *,
         held: Mapping[int, HeldJob] = MappingProxyType({}),
+        fetching: asyncio.Lock | None = None,
         interrupted_delay: timedelta | None = None,
         again: bool = True,
     ) -> None:
@@ -62,6 +66,8 @@ class Settler:
         self._lease = lease
         self._hooks = hooks
         self._held = held
+        # Locked while the pool fetches.
+        self._fetching = fetching or asyncio.Lock()
         self._interrupted_delay = interrupted_delay
         # In a caller's transaction nothing can be tried again.
         self._again = again
@@ -75,17 +81,16 @@ class Settler:
             return True
         refused: Exception | None = None
         while True:
-            if attempt > 0 and self._was_taken_anew(outcome.held):
-                return True
             try:
-                query = self._query(outcome, attempt > 0, refused)
-                held = await self._send(type(outcome), query)
+                held = await self._try(outcome, attempt, refused)
             except Exception as error:
                 if not self._again:
                     raise
                 self._complain(outcome, error)
                 refused = error if _is_refusal(error) else refused
             else:
+                if held is None:
+                    return True
                 return outcome.held.job.id in held or await self._got_through(outcome, attempt)
             await asyncio.sleep(delay_after(attempt, LONGEST_PAUSE))
             attempt += 1
@@ -109,22 +114,42 @@ class Settler:
         for pool_id in {held.pool_id for held in unstarted}:
             jobs = [held for held in unstarted if held.pool_id == pool_id]
             attempt = 0
-            while jobs:
+            while True:
                 try:
-                    query = self._return(pool_id, jobs, again=attempt > 0)
-                    await self._send(Interrupted, query)
+                    async with self._when_tried(attempt):
+                        jobs = [held for held in jobs if not self._was_taken_anew(held)]
+                        if jobs:
+                            query = self._return(pool_id, jobs, again=attempt > 0)
+                            await self._send(Interrupted, query)
                     break
                 except Exception:
                     if not self._again:
                         raise
                 await asyncio.sleep(delay_after(attempt, LONGEST_PAUSE))
                 attempt += 1
-                jobs = [held for held in jobs if not self._was_taken_anew(held)]
 
     async def offer(self, count: int) -> None:
         """Tell others that so many jobs can be taken; whoever does not hear it finds them too."""
         with suppress(Exception):
             await self._db.run(announce_jobs(count))
+
+    async def _try(
+        self, outcome: Outcome, attempt: int, refused: Exception | None
+    ) -> set[int] | None:
+        """Write the outcome; None if a try before has got through and the job was taken anew."""
+        async with self._when_tried(attempt):
+            if attempt > 0 and self._was_taken_anew(outcome.held):
+                return None
+            query = self._query(outcome, attempt > 0, refused)
+            return await self._send(type(outcome), query)
+
+    def _when_tried(self, attempt: int) -> AbstractAsyncContextManager[object]:
+        """When a write may be sent: at first at once; again not beside a fetch.
+
+        The fetch may take the job anew, or its queue for another job, if the try before has got
+        through. The write would then be about the wrong one.
+        """
+        return self._fetching if attempt > 0 else NOTHING
 
     async def _send(self, kind: type[Outcome], query: Query[set[int]]) -> set[int]:
         """Write outcomes of one kind; the jobs that were still ours."""
