@@ -34,6 +34,7 @@ PAIRS = (("3.11", 14), ("3.12", 16), ("3.13", 17), ("3.14", 15))
 EVERY_VERSION = ("tests/unit", "tests/db", "tests/integrations")
 
 # What the gate does not run, or not in full.
+BESIDE = ("-n", "4", "--dist", "load", "--maxschedchunk", "1")
 LARGER = "(nightly or slow_io or sized) and not serial"
 
 AUDIT = (
@@ -82,7 +83,8 @@ def steps() -> list[Step]:
         for version, server in PAIRS
     ]
     return [
-        Step("full sizes", (*pytest, "-n", "4", "--dist", "worksteal", "-m", LARGER)),
+        # One test at a time, so that the longest, which come first, run beside each other.
+        Step("full sizes", (*pytest, *BESIDE, "-m", LARGER)),
         Step("rates and times", (*pytest, "-n", "0", "-m", "serial")),
         *cells,
         Step("oldest dependencies", (python, "-m", "nox", "-s", "lowest", "--", *EVERY_VERSION)),

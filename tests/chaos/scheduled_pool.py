@@ -318,9 +318,10 @@ class Life:
         patience = self._course.options.poll_interval.total_seconds() + SLACK
         since = self._loop.time() - patience
         ours = [each for each in self._table.claims if each.pool in self._lease.ids]
-        is_busy = all(each.holds for each in self._pool._workers) or any(
-            each.at > since for each in ours
-        )
+        idle = sum(not each.holds for each in self._pool._workers)
+        # One that has just ended a job waits only for the answer to its next fetch.
+        idle -= sum(each.ended_at > since for each in ours)
+        is_busy = idle <= 0 or any(each.at > since for each in ours)
         if is_busy or not self._scene.is_calm:
             return
         for row in self._table.claimable(since):

@@ -29,6 +29,7 @@ class Claim:
     at: float
     body: str = "not begun"
     body_at: float = 0.0
+    ended_at: float = 0.0
     written: str | None = None
 
     @property

@@ -55,6 +55,7 @@ class Bodies:
             else:
                 claim.body = "has returned"
             finally:
+                claim.ended_at = asyncio.get_running_loop().time()
                 if self._running.get(claim.job.id) is claim:
                     del self._running[claim.job.id]
 

@@ -191,6 +191,11 @@ class WorkerPool:
         """Return the jobs of tasks that nobody can stop; raises if anything stays locked."""
         left = [worker for worker in self._workers if worker.holds]
         locked = [held for held in await asyncio.gather(*map(self._hand_back, left)) if held]
+        for task, worker in self._running.items():
+            # One without a job may be handing back what it was given too late, for as long as there
+            # is no database.
+            if worker.holds is None:
+                task.cancel()
         locked += await self._flush()
         error = JobsLeftLocked(held.job.id for held in locked) if locked else None
         self._announce_end(error)
@@ -229,7 +234,7 @@ class WorkerPool:
     async def _end_fetching(self, fetching: asyncio.Task[None]) -> None:
         self._source.stop()
         # A server that says nothing any more is not waited for.
-        await _end(fetching, TIDY_UP_WITHIN, TIDY_UP_WITHIN / 2)
+        await _end(fetching, TIDY_UP_WITHIN / 2, TIDY_UP_WITHIN / 2)
         self._look_at(fetching)
 
     def _look_at(self, fetching: asyncio.Task[None]) -> None:
