@@ -1,12 +1,13 @@
 """Our own database for async code: autocommit psycopg connections, as many as are needed."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
 from typing import TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from psycopg import AsyncConnection, AsyncRawCursor, OperationalError, pq
 from psycopg.pq import TransactionStatus
@@ -30,6 +31,9 @@ CannotConnect = OperationalError
 # Seconds. A statement that takes longer may follow a plan that was made for another table: one made
 # while there were no jobs reads all of them, until the next analyze, however many have come since.
 SLOW = 0.1
+
+# Seconds after which a connection that is still slow plans anew once more, then twice as many.
+FIRST_REST = 1.0
 
 
 def implementation() -> str:
@@ -153,10 +157,11 @@ class _OpenConnections:
         self._turns = asyncio.Semaphore(max_size)
         # The one used last is used next: the others can fall asleep.
         self._idle: list[AsyncConnection[TupleRow]] = []
-        # Those that must plan anew before they are used again; and those that did, and were not
-        # fast since.
+        # Those that must plan anew before they are used again; when others did, and were not fast
+        # since; and after how many seconds each of these does so again.
         self._distrusted: WeakSet[AsyncConnection[TupleRow]] = WeakSet()
-        self._just_slow: WeakSet[AsyncConnection[TupleRow]] = WeakSet()
+        self._planned_at: WeakKeyDictionary[AsyncConnection[TupleRow], float] = WeakKeyDictionary()
+        self._rests: WeakKeyDictionary[AsyncConnection[TupleRow], float] = WeakKeyDictionary()
         self._closed = False
 
     @asynccontextmanager
@@ -174,10 +179,13 @@ class _OpenConnections:
                 await self._give_back(connection)
 
     def judge(self, connection: AsyncConnection[TupleRow], *, is_slow: bool) -> None:
-        """It took long, or not: whose plan may be wrong plans anew, unless that did not help."""
+        """It took long, or not: whose plan may be wrong plans anew, rarely if that is no help."""
         if not is_slow:
-            self._just_slow.discard(connection)
-        elif connection not in self._just_slow:
+            self._planned_at.pop(connection, None)
+            self._rests.pop(connection, None)
+            return
+        rested = time.monotonic() - self._planned_at.get(connection, -math.inf)
+        if rested >= self._rests.get(connection, 0.0):
             self._distrusted.add(connection)
 
     async def close(self) -> None:
@@ -206,7 +214,8 @@ class _OpenConnections:
             return False
         if is_distrusted:
             self._distrusted.discard(connection)
-            self._just_slow.add(connection)
+            self._planned_at[connection] = time.monotonic()
+            self._rests[connection] = 2 * self._rests.get(connection, FIRST_REST / 2)
         return True
 
     async def _give_back(self, connection: AsyncConnection[TupleRow]) -> None:
