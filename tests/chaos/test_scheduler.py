@@ -30,8 +30,8 @@ from tests.support.tiers import size
 SEEDS = size(gate=400, nightly=1000)
 MANY_SEEDS = 10_000
 
-# These found faults: a write sent again beside a fetch that took its job anew, a fetch or a worker
-# for which nobody waited at the end, a lock under an id that was swept, a stop that took too long.
+# Seeds that found faults: an outcome written twice during a fetch that claimed its job again, a
+# fetch or a worker left behind at the end, a lock under a swept pool id, a stop that took too long.
 FOUND_FAULTS = (
     *(1454983702, 1454983911, 1454984957, 1454985147, 1454986848, 1454986876, 1454986985),
     *(1454988472, 77001274, 77002172, 77008644, 980005203),

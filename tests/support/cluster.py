@@ -144,10 +144,9 @@ def unprivileged() -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that the system gives to nobody who only connects.
+    """A port without a listener, outside the range from which outgoing connections get theirs.
 
-    A port of the range for clients may be taken by any of them before the server that wants it has
-    started, or while it is down.
+    An outgoing connection could take a port of that range before the server has started.
     """
     while True:
         port = random.SystemRandom().randrange(*SERVER_PORTS)

@@ -32,7 +32,7 @@ CannotConnect = OperationalError
 # while there were no jobs reads all of them, until the next analyze, however many have come since.
 SLOW = 0.1
 
-# Seconds after which a connection that is still slow plans anew once more, then twice as many.
+# Seconds before a connection that is still slow discards its plans again; doubled each time.
 FIRST_REST = 1.0
 
 
@@ -157,8 +157,8 @@ class _OpenConnections:
         self._turns = asyncio.Semaphore(max_size)
         # The one used last is used next: the others can fall asleep.
         self._idle: list[AsyncConnection[TupleRow]] = []
-        # Those that must plan anew before they are used again; when others did, and were not fast
-        # since; and after how many seconds each of these does so again.
+        # Connections that must discard their plans before the next use. For those that have done so
+        # and are still slow: when that was, and how many seconds must pass before they do it again.
         self._distrusted: WeakSet[AsyncConnection[TupleRow]] = WeakSet()
         self._planned_at: WeakKeyDictionary[AsyncConnection[TupleRow], float] = WeakKeyDictionary()
         self._rests: WeakKeyDictionary[AsyncConnection[TupleRow], float] = WeakKeyDictionary()
@@ -179,7 +179,7 @@ class _OpenConnections:
                 await self._give_back(connection)
 
     def judge(self, connection: AsyncConnection[TupleRow], *, is_slow: bool) -> None:
-        """It took long, or not: whose plan may be wrong plans anew, rarely if that is no help."""
+        """Have a slow connection discard its plans; ever more rarely while that does not help."""
         if not is_slow:
             self._planned_at.pop(connection, None)
             self._rests.pop(connection, None)

@@ -54,7 +54,7 @@ class Claims:
         clock: Clock | None = None,
     ) -> None:
         self.held: dict[int, HeldJob] = {}
-        # Locked while a fetch is under way, of which nobody knows yet what it takes.
+        # Locked during a fetch: the jobs that it claims are not in `held` yet.
         self.fetching = asyncio.Lock()
         self._taken_at = -math.inf
         # Told of a job that is held when it is claimed again: somebody must have unlocked it.

@@ -136,7 +136,7 @@ class Settler:
     async def _try(
         self, outcome: Outcome, attempt: int, refused: Exception | None
     ) -> set[int] | None:
-        """Write the outcome; None if a try before has got through and the job was taken anew."""
+        """Write the outcome; None if an earlier write succeeded and the job was claimed again."""
         async with self._when_tried(attempt):
             if attempt > 0 and self._was_taken_anew(outcome.held):
                 return None
@@ -144,10 +144,10 @@ class Settler:
             return await self._send(type(outcome), query)
 
     def _when_tried(self, attempt: int) -> AbstractAsyncContextManager[object]:
-        """When a write may be sent: at first at once; again not beside a fetch.
+        """Hold back a repeated write during a fetch; the first write is sent at once.
 
-        The fetch may take the job anew, or its queue for another job, if the try before has got
-        through. The write would then be about the wrong one.
+        If an earlier write succeeded, the fetch may claim the same job again, or another job of its
+        queue. The repeated write would then release the wrong claim.
         """
         return self._fetching if attempt > 0 else NOTHING
 
