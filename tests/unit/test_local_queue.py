@@ -787,6 +787,18 @@ async def test_once_does_not_end_while_it_holds_jobs():
         assert got(await it.ask("a")) == [1]
 
 
+async def test_once_nobody_is_sent_away_before_all_was_looked_at():
+    it = Scene(once=True)
+    it.claims.again_at = math.inf
+    async with it.run_with():
+        asks = await it.ask("a")
+        assert got(asks) == ["waits"]
+
+        it.claims.again_at = None
+
+        assert await asyncio.wait_for(asks[0], PATIENCE) is None
+
+
 @pytest.mark.feature("F175")
 async def test_once_a_failed_fetch_is_raised_by_whoever_asks():
     it = Scene(once=True)

@@ -139,7 +139,7 @@ class LocalQueue:
         self._shelf.put(taken)
         if self._shelf.jobs:
             self._leave_to(Mode.WAITING)
-        elif self._once and alone and not taken:
+        elif self._once and alone and not taken and self._claims.again_at is None:
             self.stop()
         elif len(taken) < limit and not self._claims.was_cut and not _may_hide_others(taken):
             await self._rest(len(taken))
