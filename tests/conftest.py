@@ -1,5 +1,6 @@
 """A database per test, like a migrated template, on a cluster of this run's own."""
 
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
@@ -29,6 +30,9 @@ assert len(ODD_SCHEMA.encode()) == 63
 
 # Tests of the command run on one pair of versions, but for one test of each behavior.
 COMMANDS = Path(__file__).parent / "e2e"
+
+# So many processes begin with the tests that take longest.
+LONG_IN_PROCESSES = 3
 
 # Signals that a program started by a test must find at its default.
 DEFAULT_SIGNALS = (signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
@@ -60,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.sized)
         return
     config.hook.pytest_deselected(items=[item for item in items if tiers.is_later(item)])
-    items[:] = [item for item in items if not tiers.is_later(item)]
+    items[:] = _spread([item for item in items if not tiers.is_later(item)])
 
 
 def _reset_signals() -> None:
@@ -71,6 +75,26 @@ def _reset_signals() -> None:
     # As Python sets it when it starts; subprocess restores the default in programs.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Let several processes begin with the longest tests, of which most wait for something.
+
+    Each process of pytest-xdist is given a share of the list, in order, and takes work from the end
+    of another's share when its own is done.
+    """
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if processes < LONG_IN_PROCESSES:
+        return items
+    long = [item for item in items if _time_limit(item)[1] > 0]
+    short = [item for item in items if _time_limit(item)[1] == 0]
+    spread: list[pytest.Item] = []
+    for process in range(LONG_IN_PROCESSES):
+        first = long[process::LONG_IN_PROCESSES]
+        rest = max(0, len(items) // processes - len(first))
+        spread += first + short[:rest]
+        short = short[rest:]
+    return spread + short
 
 
 def _time_limit(item: pytest.Item) -> tuple[bool, float]:
