@@ -2,7 +2,15 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -56,6 +64,9 @@ DRAIN_WITHIN = timedelta(seconds=3)
 
 # A lifespan may take so long to end while there are jobs that wait to be handed back.
 LIFESPAN_WITHIN = 1.0
+
+# Seconds after which what runs beside the pool, and did not end, is cancelled again.
+CANCEL_AGAIN_AFTER = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,10 +156,15 @@ async def beside(plan: Blueprint, parts: Parts, *, once: bool = False) -> AsyncI
     try:
         yield
     finally:
+        await _end_all(running)
+
+
+async def _end_all(running: Collection[asyncio.Task[None]]) -> None:
+    """Cancel tasks until they have ended: before Python 3.12 asyncio.wait_for can lose it."""
+    while running:
         for task in running:
             task.cancel()
-        if running:
-            await asyncio.wait(running)
+        _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_AFTER)
 
 
 def _beside(plan: Blueprint, parts: Parts, *, once: bool) -> Iterator[Coroutine[Any, Any, None]]:
