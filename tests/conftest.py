@@ -31,7 +31,7 @@ assert len(ODD_SCHEMA.encode()) == 63
 # Tests of the command run on one pair of versions, but for one test of each behavior.
 COMMANDS = Path(__file__).parent / "e2e"
 
-# So many processes begin with the tests that take longest.
+# The number of processes that begin with the longest tests.
 LONG_IN_PROCESSES = 3
 
 # Signals that a program started by a test must find at its default.
@@ -78,7 +78,7 @@ def _reset_signals() -> None:
 
 
 def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Let several processes begin with the longest tests, of which most wait for something.
+    """Start the longest tests in several processes; most of them spend their time waiting.
 
     Each process of pytest-xdist is given a share of the list, in order, and takes work from the end
     of another's share when its own is done.

@@ -65,7 +65,7 @@ DRAIN_WITHIN = timedelta(seconds=3)
 # A lifespan may take so long to end while there are jobs that wait to be handed back.
 LIFESPAN_WITHIN = 1.0
 
-# Seconds after which what runs beside the pool, and did not end, is cancelled again.
+# Seconds before background tasks that have not ended are cancelled again.
 CANCEL_AGAIN_AFTER = 2.0
 
 
@@ -160,7 +160,10 @@ async def beside(plan: Blueprint, parts: Parts, *, once: bool = False) -> AsyncI
 
 
 async def _end_all(running: Collection[asyncio.Task[None]]) -> None:
-    """Cancel tasks until they have ended: before Python 3.12 asyncio.wait_for can lose it."""
+    """Cancel tasks until all have ended.
+
+    Before Python 3.12, asyncio.wait_for can lose a cancellation.
+    """
     while running:
         for task in running:
             task.cancel()
