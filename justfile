@@ -26,7 +26,8 @@ check-style:
 
 # Lock files name packages and hashes, never where they came from
 check-locks:
-    git ls-files --error-unmatch requirements-dev.txt tools/test-tools/package-lock.json > /dev/null
+    git ls-files --error-unmatch requirements-dev.txt requirements-image.txt requirements-build.txt requirements-uv.txt > /dev/null
+    git ls-files --error-unmatch tools/test-tools/package-lock.json > /dev/null
     ! git grep -lE 'https?://' -- 'requirements*.txt' '*.lock'
     ! git grep -n '"resolved"' -- '*package-lock.json'
 
@@ -105,7 +106,11 @@ build:
 sbom:
     .venv/bin/python -m tools.sbom dist/graphile-worker.cdx.json
 
-# Lock the development tools
+# Lock the development tools, what the image consists of and is built with, and uv
 lock:
-    uv pip compile --universal --python-version 3.11 --group dev --generate-hashes \
-      --no-emit-index-url --no-header pyproject.toml -o requirements-dev.txt
+    {{ compile }} --group dev pyproject.toml -o requirements-dev.txt
+    {{ compile }} -c requirements-dev.txt --extra otel --extra uvloop pyproject.toml -o requirements-image.txt
+    echo hatchling | {{ compile }} -c requirements-dev.txt - -o requirements-build.txt
+    echo uv | {{ compile }} - -o requirements-uv.txt
+
+compile := "uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header"

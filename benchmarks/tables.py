@@ -113,6 +113,11 @@ def future(fill: Filler) -> None:
     fill.jobs(READY)
 
 
+def future_of_one_priority(fill: Filler) -> None:
+    fill.jobs(fill.many(1_000_000), due="1 day")
+    fill.jobs(READY)
+
+
 def failed(fill: Filler) -> None:
     fill.jobs(fill.many(1_000_000), attempts=25, due="-1 hour")
     fill.jobs(READY)
@@ -149,6 +154,12 @@ TABLES = (
     Table("stuck", "100,000 stuck in 2 locked queues + 20,000", "free", two_stuck_queues),
     Table("own_queues", "100,000, each in its own queue", "queued", own_queues),
     Table("future", "1,000,000 of better priority in the future + 20,000", "free", future),
+    Table(
+        "future_of_one_priority",
+        "1,000,000 of the same priority in the future + 20,000",
+        "free",
+        future_of_one_priority,
+    ),
     Table("failed", "1,000,000 permanently failed + 20,000", "free", failed),
     Table("own", "1,000,000 ready of its own task", "free", own_task),
     Table("idle_queues", "100,000 idle queues + 20,000", "free", idle_queues),

@@ -12,6 +12,33 @@ create table if not exists graphile_worker_api.allowed_tasks (
   primary key (caller, task_identifier)
 );
 
+-- An entry makes the name of its task, which enqueuers cannot: a name that is added in a transaction
+-- which stays open would be locked for every other program.
+create or replace function graphile_worker_api.create_task()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $body$
+begin
+  insert into graphile_worker._private_tasks (identifier)
+  select new.task_identifier
+  where not exists (
+    select from graphile_worker._private_tasks as tasks
+    where tasks.identifier = new.task_identifier
+  )
+  on conflict do nothing;
+  return null;
+end;
+$body$;
+
+create or replace trigger create_task
+after insert or update on graphile_worker_api.allowed_tasks
+for each row execute function graphile_worker_api.create_task();
+
+-- For entries that were made before, and names that a cleanup has deleted since.
+update graphile_worker_api.allowed_tasks set task_identifier = task_identifier;
+
 create or replace function graphile_worker_api.enqueue(
   task_identifier text,
   payload json default '{}',
@@ -32,7 +59,7 @@ as $body$
 declare
   -- Of whoever has logged in: the current user is, in here, the owner of this function. No name with
   -- this behind it is the beginning of another one.
-  prefix constant text := quote_ident(session_user) || ':';
+  prefix constant text := pg_catalog.quote_ident(session_user) || ':';
   allowed graphile_worker_api.allowed_tasks;
   job_id bigint;
 begin
@@ -44,15 +71,22 @@ begin
   if not found then
     raise exception 'role % may not add jobs of this task', session_user using errcode = '42501';
   end if;
-  if octet_length(payload::text) > allowed.max_payload_bytes then
+  if not exists (
+    select from graphile_worker._private_tasks as tasks
+    where tasks.identifier = enqueue.task_identifier
+  ) then
+    raise exception 'the name of this task was deleted: start its worker, or run enqueue.sql again'
+      using errcode = '42704';
+  end if;
+  if pg_catalog.octet_length(payload::text) > allowed.max_payload_bytes then
     raise exception 'the payload is larger than % bytes', allowed.max_payload_bytes
       using errcode = '54000';
   end if;
   -- Arrays of one key are joined, which would go around the limit.
-  if job_key is not null and json_typeof(payload) = 'array' then
+  if job_key is not null and pg_catalog.json_typeof(payload) = 'array' then
     raise exception 'a job with a key may not have an array as its payload' using errcode = '22023';
   end if;
-  if length(prefix || job_key) > 512 or length(prefix || queue_name) > 128 then
+  if pg_catalog.length(prefix || job_key) > 512 or pg_catalog.length(prefix || queue_name) > 128 then
     raise exception 'the key or the name of the queue is too long' using errcode = '22001';
   end if;
 
@@ -61,7 +95,10 @@ begin
     identifier => enqueue.task_identifier,
     payload => enqueue.payload,
     queue_name => prefix || enqueue.queue_name,
-    run_at => least(greatest(enqueue.run_at, now()), now() + allowed.longest_delay),
+    run_at => least(
+      greatest(enqueue.run_at, pg_catalog.now()),
+      pg_catalog.now() + allowed.longest_delay
+    ),
     max_attempts => least(greatest(coalesce(enqueue.max_attempts, 25), 1), allowed.most_attempts),
     job_key => prefix || enqueue.job_key,
     priority => least(greatest(coalesce(enqueue.priority, 0), allowed.best_priority), 32767),
@@ -76,7 +113,7 @@ begin
 end;
 $body$;
 
-revoke all on function graphile_worker_api.enqueue from public;
+revoke all on function graphile_worker_api.enqueue, graphile_worker_api.create_task from public;
 grant usage on schema graphile_worker_api to queue_enqueuer;
 grant execute on function graphile_worker_api.enqueue to queue_enqueuer;
 reset role;

@@ -14,6 +14,7 @@ grant select on graphile_worker.jobs to queue_worker;
 grant execute on all functions in schema graphile_worker to queue_worker;
 grant select, insert, update, delete
   on graphile_worker_ext.pools, graphile_worker_ext.recoveries to queue_worker;
+grant select, update on graphile_worker_ext.turns to queue_worker;
 
 -- Readers see everything but payloads.
 grant select on graphile_worker.jobs to queue_reader;
@@ -68,12 +69,12 @@ begin
         ('queue_api', 'all', 'graphile_worker._private_tasks', 'true')
     ) as policies (role, command, of_table, condition)
     where not exists (
-      select from pg_policy
-      where polrelid = of_table
+      select from pg_catalog.pg_policy
+      where polrelid = of_table::oid
         and polname = role || '_' || command
     )
   loop
-    execute format(
+    execute pg_catalog.format(
       'create policy %I on %s for %s to %I using (%s)',
       wanted.role || '_' || wanted.command,
       wanted.of_table,

@@ -22,6 +22,6 @@ create schema graphile_worker_api authorization queue_api;
 alter default privileges for role queue_owner revoke execute on functions from public;
 alter default privileges for role queue_api revoke execute on functions from public;
 
--- For the whole database, and the default for those made since PostgreSQL 15. Leave it out where
--- other programs make tables in public: nothing here depends on it.
+-- For the whole database, and the default for those made since PostgreSQL 15. A role that may create
+-- functions in public can put them in the way of built-in ones, in all SQL that names no schemas.
 revoke create on schema public from public;

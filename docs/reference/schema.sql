@@ -95,23 +95,26 @@ begin
     job_queues.id,
     tasks.id,
     coalesce(add_job.payload, '{}'::json),
-    coalesce(add_job.run_at, now()),
+    coalesce(add_job.run_at, pg_catalog.now()),
     coalesce(add_job.max_attempts::smallint, 25::smallint),
     add_job.job_key,
     coalesce(add_job.priority::smallint, 0::smallint),
-    (select jsonb_object_agg(flag, true) from unnest(add_job.flags) as flag)
+    (select pg_catalog.jsonb_object_agg(flag, true) from pg_catalog.unnest(add_job.flags) as flag)
   from "graphile_worker"._private_tasks as tasks
   left join "graphile_worker"._private_job_queues as job_queues
     on job_queues.queue_name = add_job.queue_name
   where tasks.identifier = add_job.identifier
   on conflict (key) do update
   set revision = jobs.revision + 1,
-      updated_at = now()
+      updated_at = pg_catalog.now()
   returning jobs.* into added;
 
   -- Only a job that was not there before is news to the workers.
   if added.revision = 0 then
-    perform pg_notify('jobs:insert', json_build_object('r', random(), 'count', 1)::text);
+    perform pg_catalog.pg_notify(
+      'jobs:insert',
+      pg_catalog.json_build_object('r', pg_catalog.random(), 'count', 1)::text
+    );
   end if;
 
   return added;
@@ -124,7 +127,7 @@ CREATE FUNCTION graphile_worker.add_jobs(specs graphile_worker.job_spec[], job_k
 begin
   insert into "graphile_worker"._private_tasks (identifier)
   select distinct spec.identifier
-  from unnest(specs) as spec
+  from pg_catalog.unnest(specs) as spec
   where not exists (
     select from "graphile_worker"._private_tasks as tasks where tasks.identifier = spec.identifier
   )
@@ -132,7 +135,7 @@ begin
 
   insert into "graphile_worker"._private_job_queues (queue_name)
   select distinct spec.queue_name
-  from unnest(specs) as spec
+  from pg_catalog.unnest(specs) as spec
   where spec.queue_name is not null
     and not exists (
       select from "graphile_worker"._private_job_queues as job_queues
@@ -144,18 +147,20 @@ begin
   update "graphile_worker"._private_jobs as jobs
   set key = null,
       attempts = jobs.max_attempts,
-      updated_at = now()
-  from unnest(specs) as spec
+      updated_at = pg_catalog.now()
+  from pg_catalog.unnest(specs) as spec
   where spec.job_key is not null
     and jobs.key = spec.job_key
     and jobs.is_available is not true;
 
   -- The random number keeps PostgreSQL from folding equal messages of one transaction into one.
-  perform pg_notify(
+  perform pg_catalog.pg_notify(
     'jobs:insert',
     case
-      when cardinality(specs) > 0
-        then json_build_object('r', random(), 'count', cardinality(specs))::text
+      when pg_catalog.cardinality(specs) > 0
+        then pg_catalog.json_build_object(
+          'r', pg_catalog.random(), 'count', pg_catalog.cardinality(specs)
+        )::text
       else ''
     end
   );
@@ -167,12 +172,12 @@ begin
     job_queues.id,
     tasks.id,
     coalesce(spec.payload, '{}'::json),
-    coalesce(spec.run_at, now()),
+    coalesce(spec.run_at, pg_catalog.now()),
     coalesce(spec.max_attempts, 25::smallint),
     spec.job_key,
     coalesce(spec.priority, 0::smallint),
-    (select jsonb_object_agg(flag, true) from unnest(spec.flags) as flag)
-  from unnest(specs) with ordinality as spec
+    (select pg_catalog.jsonb_object_agg(flag, true) from pg_catalog.unnest(spec.flags) as flag)
+  from pg_catalog.unnest(specs) with ordinality as spec
     (identifier, payload, queue_name, run_at, max_attempts, job_key, priority, flags, position)
   join "graphile_worker"._private_tasks as tasks on tasks.identifier = spec.identifier
   left join "graphile_worker"._private_job_queues as job_queues on job_queues.queue_name = spec.queue_name
@@ -182,7 +187,8 @@ begin
   set job_queue_id = excluded.job_queue_id,
       task_id = excluded.task_id,
       payload = case
-        when json_typeof(jobs.payload) = 'array' and json_typeof(excluded.payload) = 'array'
+        when pg_catalog.json_typeof(jobs.payload) = 'array'
+          and pg_catalog.json_typeof(excluded.payload) = 'array'
           then (jobs.payload::jsonb || excluded.payload::jsonb)::json
         else excluded.payload
       end,
@@ -196,7 +202,7 @@ begin
       revision = jobs.revision + 1,
       attempts = 0,
       last_error = null,
-      updated_at = now()
+      updated_at = pg_catalog.now()
   where jobs.locked_at is null
   returning jobs.*;
 end;
@@ -207,7 +213,7 @@ CREATE FUNCTION graphile_worker.complete_jobs(job_ids bigint[]) RETURNS SETOF gr
     AS $$
   delete from "graphile_worker"._private_jobs as jobs
   where jobs.id = any (complete_jobs.job_ids)
-    and (jobs.locked_at is null or jobs.locked_at < now() - interval '4 hours')
+    and (jobs.locked_at is null or jobs.locked_at < pg_catalog.now() - interval '4 hours')
   returning jobs.*;
 $$;
 
@@ -231,9 +237,9 @@ CREATE FUNCTION graphile_worker.permanently_fail_jobs(job_ids bigint[], error_me
   update "graphile_worker"._private_jobs as jobs
   set last_error = coalesce(permanently_fail_jobs.error_message, 'Manually marked as failed'),
       attempts = jobs.max_attempts,
-      updated_at = now()
+      updated_at = pg_catalog.now()
   where jobs.id = any (permanently_fail_jobs.job_ids)
-    and (jobs.locked_at is null or jobs.locked_at < now() - interval '4 hours')
+    and (jobs.locked_at is null or jobs.locked_at < pg_catalog.now() - interval '4 hours')
   returning jobs.*;
 $$;
 
@@ -245,18 +251,21 @@ declare
 begin
   delete from "graphile_worker"._private_jobs as jobs
   where jobs.key = remove_job.job_key
-    and (jobs.locked_at is null or jobs.locked_at < now() - interval '4 hours')
+    and (jobs.locked_at is null or jobs.locked_at < pg_catalog.now() - interval '4 hours')
   returning jobs.* into removed;
 
   if found then
-    perform pg_notify('jobs:insert', json_build_object('r', random(), 'count', -1)::text);
+    perform pg_catalog.pg_notify(
+      'jobs:insert',
+      pg_catalog.json_build_object('r', pg_catalog.random(), 'count', -1)::text
+    );
     return removed;
   end if;
 
   update "graphile_worker"._private_jobs as jobs
   set key = null,
       attempts = jobs.max_attempts,
-      updated_at = now()
+      updated_at = pg_catalog.now()
   where jobs.key = remove_job.job_key
   returning jobs.* into removed;
 
@@ -272,9 +281,9 @@ CREATE FUNCTION graphile_worker.reschedule_jobs(job_ids bigint[], run_at timesta
       priority = coalesce(reschedule_jobs.priority::smallint, jobs.priority),
       attempts = coalesce(reschedule_jobs.attempts::smallint, jobs.attempts),
       max_attempts = coalesce(reschedule_jobs.max_attempts::smallint, jobs.max_attempts),
-      updated_at = now()
+      updated_at = pg_catalog.now()
   where jobs.id = any (reschedule_jobs.job_ids)
-    and (jobs.locked_at is null or jobs.locked_at < now() - interval '4 hours')
+    and (jobs.locked_at is null or jobs.locked_at < pg_catalog.now() - interval '4 hours')
   returning jobs.*;
 $$;
 
@@ -378,6 +387,10 @@ CREATE TABLE graphile_worker_ext.recoveries (
     started_attempt integer
 );
 
+CREATE TABLE graphile_worker_ext.turns (
+    name text NOT NULL
+);
+
 ALTER TABLE ONLY graphile_worker._private_job_queues
     ADD CONSTRAINT job_queues_pkey1 PRIMARY KEY (id);
 
@@ -411,9 +424,14 @@ ALTER TABLE ONLY graphile_worker_ext.pools
 ALTER TABLE ONLY graphile_worker_ext.recoveries
     ADD CONSTRAINT recoveries_pkey PRIMARY KEY (job_id);
 
+ALTER TABLE ONLY graphile_worker_ext.turns
+    ADD CONSTRAINT turns_pkey PRIMARY KEY (name);
+
 CREATE INDEX gwpy_free_jobs ON graphile_worker._private_jobs USING btree (task_id, priority, run_at, id) WHERE ((is_available = true) AND (job_queue_id IS NULL));
 
 CREATE INDEX gwpy_jobs_of_queues ON graphile_worker._private_jobs USING btree (job_queue_id, priority, run_at, id) INCLUDE (task_id) WHERE ((is_available = true) AND (job_queue_id IS NOT NULL));
+
+CREATE INDEX gwpy_locked_jobs ON graphile_worker._private_jobs USING btree (locked_by COLLATE "C") WHERE (locked_at IS NOT NULL);
 
 CREATE INDEX gwpy_queued_jobs ON graphile_worker._private_jobs USING btree (task_id, priority, run_at, id) INCLUDE (job_queue_id) WHERE ((is_available = true) AND (job_queue_id IS NOT NULL));
 

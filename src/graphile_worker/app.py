@@ -92,6 +92,7 @@ class App(Tasks[D]):
             "use_local_time": use_local_time,
             "max_payload_bytes": max_payload_bytes,
             "prepared_statements": prepared_statements,
+            "tasks": self,
         }
         self._blocking: sync.Client | None = None
         self._making = threading.Lock()
@@ -115,7 +116,10 @@ class App(Tasks[D]):
         flags: Collection[str] | None = None,
         conn: object = None,
     ) -> Job:
-        """Add one job by the name of its task, which may live in another program."""
+        """Add one job by the name of its task, which may be defined in another program.
+
+        If this app has the task, its options apply where none is given, and the payload is checked.
+        """
         return self._blocking_client().add_job(
             identifier,
             payload,
@@ -158,7 +162,10 @@ class App(Tasks[D]):
         )
 
     def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
-        """Add any number of jobs in one round trip; the jobs in the order of their specs."""
+        """Add any number of jobs in one round trip; the jobs in the order of their specs.
+
+        The definitions of this app's tasks apply as with `add_job`.
+        """
         return self._blocking_client().add_jobs(specs, conn=self._connection(conn))
 
     async def aadd_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:

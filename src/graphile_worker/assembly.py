@@ -1,6 +1,7 @@
 """Build the parts of a worker and take them apart again: the only place that knows them all."""
 
 import asyncio
+import os
 import sys
 from collections.abc import (
     AsyncIterator,
@@ -24,10 +25,13 @@ from graphile_worker.clock import Clock, SystemClock
 from graphile_worker.cron.scheduler import CronScheduler
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.db.borrowed import BorrowedDatabase
-from graphile_worker.db.database import perform
+from graphile_worker.db.conninfo import plain_text_risk
+from graphile_worker.db.database import Answering, perform
 from graphile_worker.db.migrate import checking, migrating
-from graphile_worker.db.psycopg import implementation
+from graphile_worker.db.patient import PatientDatabase
+from graphile_worker.db.psycopg import PsycopgDatabase, implementation
 from graphile_worker.db.reserved import WorkerDatabases
+from graphile_worker.db.retry import is_outage
 from graphile_worker.error_text import error_line
 from graphile_worker.errors import ConfigurationError, JobsLeftLocked, SchemaTooNew
 from graphile_worker.events import Migrating, RunnerStopped
@@ -36,10 +40,10 @@ from graphile_worker.lease import Lease
 from graphile_worker.lifeline import Lifeline
 from graphile_worker.logs import Logger
 from graphile_worker.maintenance.unlock import StaleLocks
-from graphile_worker.options import RecoveryOptions, WorkerOptions
+from graphile_worker.options import LocalQueueOptions, RecoveryOptions, WorkerOptions
 from graphile_worker.reporting import log_events
 from graphile_worker.sql.migrations import LEVEL, get_ledger
-from graphile_worker.tasks import Task
+from graphile_worker.tasks import Task, Tasks
 from graphile_worker.tasks.importing import locate
 from graphile_worker.worker.batches import Batches
 from graphile_worker.worker.child import refuse_in_child
@@ -48,9 +52,11 @@ from graphile_worker.worker.claims import Claims, ForbiddenFlags
 from graphile_worker.worker.context import Cancellation, Surroundings
 from graphile_worker.worker.listener import Listener
 from graphile_worker.worker.local_queue import LocalQueue
+from graphile_worker.worker.payloads import Payloads
 from graphile_worker.worker.pool import WRITE_WITHIN, WorkerPool
 from graphile_worker.worker.prefetch import Prefetch
 from graphile_worker.worker.run_job import Places
+from graphile_worker.worker.runaways import Runaways
 from graphile_worker.worker.settle import Settler
 from graphile_worker.worker.source import DirectSource, JobSource
 from graphile_worker.worker.starts import Starts
@@ -75,6 +81,8 @@ class Blueprint:
 
     options: WorkerOptions
     tasks: Mapping[str, Task[..., Any]]
+    definitions: Tasks[Any] | None = None
+    """The app, whose definitions apply to jobs that are added by name."""
     cron_items: Callable[[], Sequence[ParsedCronItem]] | None
     hooks: Hooks
     logger: Logger
@@ -100,15 +108,20 @@ class Parts:
             "ext_schema": plan.options.ext_schema,
             "use_local_time": plan.options.use_local_time,
             "hooks": plan.hooks,
+            "tasks": plan.definitions,
         }
         self.databases = databases
+        self.patient_database: Answering = databases.own
+        if not isinstance(databases.own, BorrowedDatabase):
+            self.patient_database = PatientDatabase(databases.maintenance or databases.own)
         recovery = plan.options.recovery
         self.lease = Lease(None if recovery is None else recovery.threshold)
+        self.logger = plan.logger.scope(pid=os.getpid(), pool_id=self.lease.pool_id)
         self.lifeline: Lifeline | None = None
         if not isinstance(databases.own, BorrowedDatabase):
             # What is locked in a caller's transaction is unlocked with it.
             self.lifeline = Lifeline(
-                self.lease, databases, plan.hooks, plan.logger, plan.options, plan.tasks
+                self.lease, databases, plan.hooks, self.logger, plan.options, plan.tasks
             )
         self.places = Places(Threads(), Children(plan.options.task_processes))
         self.client = Client(databases.own, **common)
@@ -132,9 +145,12 @@ async def assembled(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(databases.close)
         parts = Parts(plan, databases)
-        stack.enter_context(log_events(plan.hooks, plan.logger, parts.lease.ids))
+        stack.enter_context(
+            log_events(plan.hooks, parts.logger, parts.lease.ids, is_outage=is_outage)
+        )
         _check(plan)
         await _prepare_schema(plan, databases)
+        await _warn_of_plain_text(plan, databases)
         if parts.lifeline is not None:
             await stack.enter_async_context(parts.lifeline)
         stack.push_async_callback(parts.places.children.close)
@@ -173,6 +189,7 @@ async def _end_all(running: Collection[asyncio.Task[None]]) -> None:
 def _beside(plan: Blueprint, parts: Parts, *, once: bool) -> Iterator[Coroutine[Any, Any, None]]:
     if parts.lifeline is not None:
         yield parts.lifeline.fence().run()
+        yield parts.claims.run()
     if once:
         return
     if parts.lifeline is not None and (sweeper := parts.lifeline.sweeper()) is not None:
@@ -187,17 +204,18 @@ def _beside(plan: Blueprint, parts: Parts, *, once: bool) -> Iterator[Coroutine[
 async def recover_once(parts: Parts) -> None:
     """Take the jobs of dead pools, if this worker shall."""
     if parts.lifeline is not None and (sweeper := parts.lifeline.sweeper()) is not None:
-        await sweeper.sweep_once()
+        await sweeper.sweep_at_start()
 
 
 def stale_locks(plan: Blueprint, parts: Parts) -> StaleLocks:
     return StaleLocks(
-        parts.databases.own,
+        parts.patient_database,
         parts.lease,
         plan.hooks,
         least=plan.options.min_reset_locked_interval,
         most=plan.options.max_reset_locked_interval,
         clock=plan.clock,
+        held=parts.claims.held,
     )
 
 
@@ -247,11 +265,34 @@ async def _prepare_schema(plan: Blueprint, databases: WorkerDatabases) -> None:
     raise ConfigurationError(NOTHING_MIGRATED)
 
 
+async def _warn_of_plain_text(plan: Blueprint, databases: WorkerDatabases) -> None:
+    # A pool or a connection of the caller is set up by the caller.
+    if not isinstance(databases.tasks, PsycopgDatabase):
+        return
+    # The connection that the schema was looked at with.
+    async with databases.tasks.connection() as connection:
+        risk = plain_text_risk(connection.raw.info)
+    if risk is not None:
+        plan.logger.warning(
+            "connection may fall back to plain text (%s): require TLS with sslmode=verify-full",
+            risk,
+        )
+
+
 def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool:
     options = plan.options
     own = parts.databases.own
+    payloads = _payloads(plan, parts)
     parts.claims = Claims(
-        own, parts.lease, plan.tasks, forbidden_flags=plan.forbidden_flags, clock=plan.clock
+        own,
+        parts.lease,
+        plan.tasks,
+        forbidden_flags=plan.forbidden_flags,
+        clock=plan.clock,
+        patient_database=parts.patient_database,
+        # A lock timeout would end a caller's transaction.
+        waits_for_names=isinstance(own, BorrowedDatabase),
+        payloads=payloads,
     )
     settler = Settler(
         own,
@@ -265,18 +306,28 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
     )
     batches = _batches(plan, parts, settler)
     recovery = options.recovery or RecoveryOptions()
-    starts = Starts(own, parts.lease, plan.hooks, max_recoveries=recovery.max_recoveries)
+    runaways = Runaways(plan.hooks, options.max_runaway_threads)
+    parts.claims.paused = runaways.paused
+    starts = Starts(
+        own,
+        parts.lease,
+        plan.hooks,
+        max_recoveries=recovery.max_recoveries,
+        paused=runaways.paused,
+        payloads=payloads,
+    )
     source = _source(plan, parts, settler, once=once)
     cancellation = Cancellation()
     surroundings = Surroundings(
         deps=deps,
-        logger=plan.logger,
+        logger=parts.logger,
         cancellation=cancellation,
         database=parts.databases.tasks,
         client=parts.client,
         blocking_database=parts.databases.blocking_tasks,
         blocking_client=parts.blocking_client,
         held=parts.claims.held,
+        runaways=runaways,
     )
     workers = [
         Worker(
@@ -291,7 +342,7 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
         )
         for _ in range(options.concurrency)
     ]
-    return WorkerPool(
+    pool = WorkerPool(
         parts.lease,
         source,
         workers,
@@ -301,6 +352,19 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
         tasks=plan.tasks,
         abort_after=options.abort_after,
         stop_after=options.stop_after,
+    )
+    runaways.on_resumed = pool.nudge
+    return pool
+
+
+def _payloads(plan: Blueprint, parts: Parts) -> Payloads:
+    queue = plan.options.local_queue or LocalQueueOptions()
+    # Not on the worker's own connections, whose statements must be quick.
+    return Payloads(
+        parts.databases.tasks,
+        max_bytes=queue.max_bytes,
+        max_payload_bytes=plan.options.max_payload_bytes,
+        is_stopping=lambda: parts.pool.is_stopping,
     )
 
 
@@ -340,7 +404,7 @@ async def _look_at_ledger(plan: Blueprint, parts: Parts) -> None:
     try:
         ledger = await parts.databases.own.run(get_ledger())
     except Exception as error:
-        plan.logger.debug("the ledger could not be read: %s", error)
+        parts.logger.debug("the ledger could not be read: %s", error_line(error))
         return
     if ledger.breaking_level > LEVEL:
         parts.pool.stop_because_of(SchemaTooNew(plan.options.schema, ledger.breaking_level))
@@ -367,7 +431,8 @@ async def _finish(
             raise
         # What came first is what the caller must hear of.
         before.add_note(str(error))
-        plan.logger.error(str(error))
+        job_ids = ", ".join(map(str, error.job_ids))
+        parts.logger.error("how jobs ended could not be written, they stay locked: %s", job_ids)
     finally:
         if parts.has_pool:
             await _settle_doubts(plan, parts)
@@ -380,9 +445,11 @@ async def _settle_doubts(plan: Blueprint, parts: Parts) -> None:
     try:
         async with asyncio.timeout(WRITE_WITHIN):
             parts.claims.forget_all_but(parts.pool.held_ids)
+            if parts.lifeline is not None:
+                parts.claims.suspect()
             await parts.claims.settle_doubts(at_once=True)
     except Exception as error:
-        plan.logger.warning("jobs of the last fetch may stay locked: %s", error_line(error))
+        parts.logger.warning("jobs of the last fetch may stay locked: %s", error_line(error))
 
 
 @asynccontextmanager
@@ -399,7 +466,7 @@ async def _limited(plan: Blueprint, parts: Parts) -> AsyncIterator[Any]:
     except TimeoutError:
         if not limit.expired():
             raise
-        plan.logger.warning("the lifespan took too long to end and was cancelled")
+        parts.logger.warning("the lifespan took too long to end and was cancelled")
     finally:
         if hurry is not None:
             hurry.cancel()

@@ -9,10 +9,12 @@ GraphileWorkerError
 ├── SearchTooLong          the database was not done in the time that a look may take
 ├── TaskLoadError          a task file could not be imported
 ├── TaskNotFound           no function for this identifier
+├── PayloadTooLarge        the payload of a job is larger than a worker reads
 ├── TaskProcessError       what a task raised in a process of its own
 ├── TaskProcessDied        the process of a task ended in the middle of a job
 ├── ExecutableFailed       the program of a job did not end with exit code 0
 ├── JobNotHeld             the job that a task wanted to end is held by somebody else now
+├── OutcomeRefused         the database rejects how a job ended
 ├── JobsLeftLocked         a worker stopped and could not say how its jobs ended
 ├── LeaseLapsed            a pool whose heartbeat is not heard takes no jobs
 ├── PoolStopped            asked to work after stopping
@@ -69,20 +71,23 @@ class JobSpecError(GraphileWorkerError):
     """A job cannot be added or changed as asked: which argument, its value, why, and the code.
 
     Codes are those of the reference where it documents one (GWBID, GWBQN, GWBJK, GWBMA, GWBKM,
-    GWNOR), otherwise the SQLSTATE that PostgreSQL gives for the same mistake.
+    GWNOR), otherwise the SQLSTATE that PostgreSQL gives for the same mistake. `text` is the whole
+    message where that names the task and its parameter instead.
     """
 
-    def __init__(self, argument: str, value: object, reason: str, code: str) -> None:
+    def __init__(
+        self, argument: str, value: object, reason: str, code: str, text: str | None = None
+    ) -> None:
         self.argument = argument
         self.value = value
         self.reason = reason
         self.code = code
-        super().__init__(f"{_shown(argument, value)}: {reason} [{code}]")
+        super().__init__(text or f"{_shown(argument, value)}: {reason} [{code}]")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors travel between processes; values that could not come along stay behind.
         value = self.value if isinstance(self.value, str | int | float | None) else None
-        return type(self), (self.argument, value, self.reason, self.code)
+        return type(self), (self.argument, value, self.reason, self.code, str(self))
 
 
 class FilterError(GraphileWorkerError, ValueError):
@@ -106,7 +111,12 @@ class SearchTooLong(GraphileWorkerError):
 
 
 class TaskLoadError(GraphileWorkerError):
-    """A file of the tasks folder could not be imported; the message names it."""
+    """A file of the tasks folder could not be imported; the message names it.
+
+    Also the module of an app. Its cause is the error that the import raised.
+    """
+
+    is_about_import = True
 
 
 class TaskNotFound(GraphileWorkerError):
@@ -120,6 +130,22 @@ class TaskNotFound(GraphileWorkerError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.identifier, self.known)
+
+
+class PayloadTooLarge(GraphileWorkerError):
+    """The payload of a job has `size` bytes, more than the `limit` of this worker."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size = size
+        self.limit = limit
+        super().__init__(
+            f"the payload has {size:,} bytes and was not read: max_payload_bytes is {limit:,}. "
+            "Keep the data elsewhere and put a reference into the payload, or raise "
+            "max_payload_bytes"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.size, self.limit)
 
 
 class TaskProcessError(GraphileWorkerError):
@@ -197,6 +223,13 @@ class JobsLeftLocked(GraphileWorkerError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.job_ids,)
+
+
+class OutcomeRefused(GraphileWorkerError):
+    """The database keeps rejecting the outcome of a job, so the job fails with its message.
+
+    For example, a trigger that raises when the row of a completed job is deleted.
+    """
 
 
 class JobNotHeld(GraphileWorkerError):

@@ -95,6 +95,8 @@ class JobErrored(JobEvent):
     error: BaseException
     duration: timedelta
     batch_job_errors: tuple[BaseException, ...] = ()
+    # Whether there is another attempt; if not, JobFailed follows.
+    will_retry: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,14 @@ class JobInterrupted(JobEvent):
     name = "job:interrupted"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOverran(JobEvent):
+    """A plain function reached its timeout: its job and its slot stay taken until it returns."""
+
+    name = "job:overrun"
+    timeout: timedelta
+
+
 # Workers
 
 
@@ -153,6 +163,13 @@ class WorkerStopped(WorkerEvent):
 
     name = "worker:stop"
     error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRestarted(WorkerEvent):
+    """A worker was cancelled, not by a stop, and starts again: its program cancels its tasks."""
+
+    name = "worker:restart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +230,13 @@ class PoolFatalError(PoolEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GetJobRecovered(PoolEvent):
+    """A pool can ask for jobs again, after that failed."""
+
+    name = "pool:getJob:recovered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListenConnecting(PoolEvent):
     """A connection for LISTEN is about to be made, after so many failed attempts."""
 
@@ -251,6 +275,23 @@ class ListenReleased(PoolEvent):
     name = "pool:listen:release"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPaused(PoolEvent):
+    """So many functions of one task run past their timeout that the pool takes none of its jobs."""
+
+    name = "pool:taskPaused"
+    task_identifier: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResumed(PoolEvent):
+    """One of those functions has ended: the pool takes jobs of its task again."""
+
+    name = "pool:taskResumed"
+    task_identifier: str
+
+
 # Leases
 
 
@@ -261,6 +302,13 @@ class HeartbeatFailed(PoolEvent):
     name = "pool:heartbeat:error"
     error: BaseException
     failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatRecovered(PoolEvent):
+    """A heartbeat reached the database again, after some had failed."""
+
+    name = "pool:heartbeat:recovered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,19 @@
 """The files of a tasks folder: which are tasks, what they are called, and which are not trusted.
 
-Whoever may write a task runs code as the worker. So a file that anyone may change is no task, nor
-is one in a folder that anyone may change, nor one that a link fetches from elsewhere.
+Any user who can write a task runs code as the worker. So a file that `Trust` doubts is not a task,
+nor is a file that a link fetches from elsewhere.
 """
 
 import logging
 import os
 import re
-import shlex
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from graphile_worker.logs import printable
+from graphile_worker.trust import Trust
 
 FOLDER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 FILE_NAME = re.compile(r"([A-Za-z0-9_-]+)(\.[A-Za-z0-9_-]+)*")
@@ -32,27 +32,31 @@ class TaskFile(NamedTuple):
     is_python: bool
 
 
-def task_files(root: Path) -> list[TaskFile]:
-    """The file of each task in a folder and the folders in it, by their identifiers."""
+def task_files(root: Path, trust: Trust | None = None) -> list[TaskFile]:
+    """The file of each task in a folder and the folders in it, by their identifiers.
+
+    Raises ConfigurationError if the folder itself is not trusted.
+    """
+    trust = trust or Trust(root)
+    trust.check("the tasks folder")
     root = root.resolve()
-    if _anyone_may_write(root):
-        logger.warning(
-            "anyone may put tasks into the folder %s: type %s", printable(root), _remedy(root)
-        )
     groups: dict[str, list[TaskFile]] = {}
-    for each in _candidates(root, root, ()):
+    for each in _candidates(root, root, (), trust):
         groups.setdefault(each.identifier, []).append(each)
+    trust.warn_of_groups()
     return [_taken(groups[identifier]) for identifier in sorted(groups)]
 
 
-def _candidates(root: Path, folder: Path, inside: tuple[str, ...]) -> Iterator[TaskFile]:
+def _candidates(
+    root: Path, folder: Path, inside: tuple[str, ...], trust: Trust
+) -> Iterator[TaskFile]:
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith("__"):
             continue
         if entry.is_dir():
-            if _is_task_folder(entry):
-                yield from _candidates(root, entry, (*inside, entry.name))
-        elif (path := _trusted(root, entry)) is not None:
+            if _is_task_folder(entry, trust):
+                yield from _candidates(root, entry, (*inside, entry.name), trust)
+        elif (path := _trusted(root, entry, trust)) is not None:
             identifier = "/".join((*inside, entry.name.partition(".")[0]))
             is_python = entry.suffix == ".py"
             if len(identifier) > LONGEST_IDENTIFIER:
@@ -60,24 +64,24 @@ def _candidates(root: Path, folder: Path, inside: tuple[str, ...]) -> Iterator[T
             elif is_python or _is_executable(path):
                 yield TaskFile(identifier, path, is_python)
             else:
-                logger.info("ignored file %s, which is neither Python nor executable", entry)
+                logger.info(
+                    "ignored file %s, which is neither Python nor executable: a program becomes a "
+                    "task with chmod +x",
+                    entry,
+                )
 
 
-def _is_task_folder(folder: Path) -> bool:
+def _is_task_folder(folder: Path, trust: Trust) -> bool:
     if folder.is_symlink() or not FOLDER_NAME.fullmatch(folder.name):
         logger.info("ignored folder %s", printable(folder))
         return False
-    if _anyone_may_write(folder):
-        logger.warning(
-            "ignored folder %s, into which anyone may put tasks: type %s",
-            printable(folder),
-            _remedy(folder),
-        )
+    if (doubt := trust.doubt(folder)) is not None:
+        logger.warning("ignored folder %s, which is not trusted: %s", printable(folder), doubt)
         return False
     return True
 
 
-def _trusted(root: Path, entry: Path) -> Path | None:
+def _trusted(root: Path, entry: Path, trust: Trust) -> Path | None:
     """Where a file with a proper name lies; None if it is not for us to load."""
     if not FILE_NAME.fullmatch(entry.name) or not entry.is_file():
         logger.info("ignored file %s", printable(entry))
@@ -91,26 +95,10 @@ def _trusted(root: Path, entry: Path) -> Path | None:
             printable(path),
         )
         return None
-    for each in _up_to(root, path):
-        if _anyone_may_write(each):
-            logger.warning(
-                "ignored file %s, as anyone may change it: type %s",
-                printable(entry),
-                _remedy(each),
-            )
-            return None
+    if (doubt := trust.doubt(entry)) is not None:
+        logger.warning("ignored file %s, which is not trusted: %s", printable(entry), doubt)
+        return None
     return path
-
-
-def _up_to(root: Path, path: Path) -> Iterable[Path]:
-    """The file, and the folders that it lies in below the root."""
-    folders = path.relative_to(root).parents
-    return [path, *(root / folder for folder in folders if folder != Path())]
-
-
-def _anyone_may_write(path: Path) -> bool:
-    # Also with the sticky bit: that protects the files of others, but a new file is a new task.
-    return os.name != "nt" and bool(path.stat().st_mode & stat.S_IWOTH)
 
 
 def _is_executable(path: Path) -> bool:
@@ -129,7 +117,3 @@ def _taken(files: Sequence[TaskFile]) -> TaskFile:
             ", ".join(printable(other.path) for other in others),
         )
     return taken
-
-
-def _remedy(path: Path) -> str:
-    return f"chmod o-w {shlex.quote(printable(path))}"

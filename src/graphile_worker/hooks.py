@@ -24,6 +24,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
     nullcontext,
+    suppress,
 )
 from datetime import timedelta
 from functools import partial
@@ -48,6 +49,10 @@ PlainOnly = TypeVar("PlainOnly", bound=PlainManager)
 
 MOMENTS: tuple[type[Moment], ...] = (AddingJobs, RunningJob, Migrating)
 SECONDS_TO_END_WHEN_CANCELLED = 1.0
+
+# With this many calls of async listeners under way, a worker waits before its next job, this long.
+MAX_LISTENER_CALLS = 1000
+CATCH_UP_SECONDS = 1.0
 NOTHING = nullcontext()
 NOTHING_IN_THREAD = nullcontext(NOTHING)
 
@@ -162,6 +167,21 @@ class Hooks:
                     await asyncio.wait(busy)
         except TimeoutError:
             await self._give_up()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether too many calls of async listeners run, so that the worker should wait."""
+        return len(self._busy) >= MAX_LISTENER_CALLS
+
+    async def catch_up(self) -> None:
+        """Wait until fewer calls of async listeners run, at most a second.
+
+        Not longer, because a listener may itself be waiting for the worker.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_SECONDS):
+                while self.is_behind and (busy := self._busy_here()):
+                    await asyncio.wait(busy, return_when=asyncio.FIRST_COMPLETED)
 
     # For the engines: moments
 

@@ -72,6 +72,10 @@ class JobSpec:
             _check_flags(self.flags)
 
 
+# An attribute that is missing would be raised and caught for every job.
+_NOT_DECODED: Any = object()
+
+
 class Job:
     """A job as its row was when it was read.
 
@@ -135,14 +139,13 @@ class Job:
         self.locked_by = locked_by
         self.revision = revision
         self._flags = flags
+        self._payload: Any = _NOT_DECODED
 
     @property
     def payload(self) -> Any:
         """The payload, decoded once; raises ValueError where Python cannot read it."""
-        try:
-            return self._payload
-        except AttributeError:
-            self._payload: Any = _decoded(self.payload_text)
+        if self._payload is _NOT_DECODED:
+            self._payload = _decoded(self.payload_text)
         return self._payload
 
     @property

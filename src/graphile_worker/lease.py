@@ -45,7 +45,8 @@ class Lease:
     @property
     def lets_start(self) -> bool:
         """May it start those that it has?"""
-        return not self._is_lost and self.seconds_left > 0
+        # As `seconds_left` says, and written out, because it is asked for every job.
+        return not self._is_lost and time.monotonic() - self._renewed_at < self.length * GIVES_UP
 
     @property
     def seconds_left(self) -> float:
@@ -59,6 +60,10 @@ class Lease:
         Otherwise the database was out of reach, perhaps for others too, who only seem dead.
         """
         return self.lets_take and time.monotonic() - self._unbroken_since > self.length
+
+    def was_renewed_since(self, moment: float) -> bool:
+        """Did the database accept a heartbeat that was sent later? True if none are sent."""
+        return not self.is_registered or self._renewed_at > moment
 
     def renew(self, sent_at: float, server_time: float | None = None) -> None:
         """A heartbeat was heard that was sent at this time; the database's lease ends later."""

@@ -8,7 +8,6 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 from graphile_worker.db.reserved import WorkerDatabases
 from graphile_worker.error_text import error_line
-from graphile_worker.events import HeartbeatFailed, PoolFenced, PoolSwept
+from graphile_worker.events import HeartbeatFailed, HeartbeatRecovered, PoolFenced, PoolSwept
 from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
 from graphile_worker.logs import Logger
@@ -37,6 +36,9 @@ T = TypeVar("T")
 
 # Seconds in which a program that ends says so, if its database answers.
 SIGN_OFF_WITHIN = 2.0
+
+# Seconds before a heartbeat that has not ended is cancelled again.
+CANCEL_AGAIN_AFTER = 2.0
 
 
 class Lifeline:
@@ -61,7 +63,7 @@ class Lifeline:
         self._loop = asyncio.get_running_loop()
         self._side = SideLoop()
         self._heartbeat = self._make_heartbeat(tasks)
-        self._beating: asyncio.Task[None] | Future[None] | None = None
+        self._beating: asyncio.Task[Any] | None = None
         self._watchdog: Watchdog | None = None
         if options.blocked_after is not None:
             self._watchdog = Watchdog(logger, options.blocked_after, partial(job_of, lease.ids))
@@ -71,6 +73,7 @@ class Lifeline:
         self._pool = pool
         self._claims = claims
         claims.on_reclaimed = pool.drop
+        claims.on_released = pool.nudge
 
     def fence(self) -> Fence:
         return Fence(self._lease, self._give_up)
@@ -83,6 +86,7 @@ class Lifeline:
             self._databases.own,
             self._lease,
             self._hooks,
+            self._logger,
             self._options.recovery,
             on_recovered=self._pool.nudge,
         )
@@ -100,7 +104,7 @@ class Lifeline:
         if self._databases.heartbeat is None:
             self._beating = asyncio.create_task(self._heartbeat.run())
         else:
-            self._beating = self._side.begin(self._heartbeat.run())
+            self._side.begin(self._beat_beside())
         return self
 
     async def __aexit__(
@@ -111,7 +115,7 @@ class Lifeline:
     ) -> None:
         try:
             # Or it would find its row gone, and think that it was swept.
-            await self._stop_beating()
+            await self._call(self._stop_beating())
             if self._holds_nothing:
                 async with asyncio.timeout(SIGN_OFF_WITHIN):
                     await self._call(self._heartbeat.sign_off())
@@ -123,15 +127,20 @@ class Lifeline:
 
     @property
     def _holds_nothing(self) -> bool:
-        if self._pool is None or self._claims is None:
-            return True
-        return not self._pool.holds_jobs and not self._claims.in_doubt
+        return self._pool is None or not self._pool.holds_jobs
+
+    async def _beat_beside(self) -> None:
+        self._beating = asyncio.current_task()
+        await self._heartbeat.run()
 
     async def _stop_beating(self) -> None:
-        if self._beating is not None:
+        """Cancel the heartbeat until it has ended, in its own loop.
+
+        Before Python 3.12, asyncio.wait_for can lose a cancellation.
+        """
+        while self._beating is not None and not self._beating.done():
             self._beating.cancel()
-        if isinstance(self._beating, asyncio.Task):
-            await asyncio.wait([self._beating])
+            await asyncio.wait([self._beating], timeout=CANCEL_AGAIN_AFTER)
 
     async def _end(self) -> None:
         if self._watchdog is not None:
@@ -175,6 +184,8 @@ class Lifeline:
                 on_swept=self._on_loop(self._swept),
                 on_lost=self._on_loop(self._lost),
                 on_error=self._on_loop(self._failed),
+                on_reconnected=self._on_loop(self._reconnected),
+                on_recovered=self._on_loop(self._recovered),
             ),
             details=_details(self._options, tasks),
             threshold=None if recovery is None else recovery.threshold,
@@ -209,6 +220,13 @@ class Lifeline:
         self._hooks.emit(
             HeartbeatFailed(pool_id=self._lease.pool_id, error=error, failures=failures)
         )
+
+    def _reconnected(self) -> None:
+        if self._claims is not None:
+            self._claims.suspect()
+
+    def _recovered(self) -> None:
+        self._hooks.emit(HeartbeatRecovered(pool_id=self._lease.pool_id))
 
     def _give_up(self) -> None:
         given_up = () if self._pool is None else self._pool.give_up_jobs(lambda _: True)

@@ -3,37 +3,49 @@
 And find cron items: in a crontab file or text, in code, or beside the tasks of an app.
 """
 
-import importlib
 import inspect
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from graphile_worker.crontab import ParsedCronItem, parse_crontab
 from graphile_worker.crontab.items import check_identifiers
-from graphile_worker.errors import ConfigurationError, TaskLoadError
+from graphile_worker.errors import ConfigurationError
 from graphile_worker.executables import Executable
 from graphile_worker.folder import TaskFile, task_files
 from graphile_worker.options import ExecutableOptions
 from graphile_worker.tasks import Task, Tasks, positional_task
-from graphile_worker.tasks.importing import FOLDER_MODULES, imported_file
+from graphile_worker.tasks.importing import FOLDER_MODULES, imported_file, imported_module
+from graphile_worker.tasks.router import completed_item
+from graphile_worker.tasks.source_only import read_as_source
+from graphile_worker.trust import Trust
 
 logger = logging.getLogger("graphile_worker")
 
 
 def load_tasks(
-    path: Path, executables: ExecutableOptions | None = None
+    path: Path,
+    executables: ExecutableOptions | None = None,
+    *,
+    allow_unsafe: bool = False,
 ) -> dict[str, Task[..., Any]]:
     """The tasks of a folder, or all functions of one file."""
     if path.is_file():
+        _check(path, "the task file", allow_unsafe)
         return tasks_of(_functions(_imported(path, path.stem)))
     if not path.is_dir():
-        raise ConfigurationError(f"there is no tasks folder at {path}")
+        raise ConfigurationError(
+            f"there is no tasks folder at {path}: make it, or name another one with --tasks"
+        )
     found = {}
-    for file in task_files(path):
+    trust = Trust(path, allow_unsafe=allow_unsafe)
+    files = task_files(path, trust)
+    read_as_source(path, trust)
+    for file in files:
         task = _task_of(file, executables or ExecutableOptions())
         if task is not None:
             found[file.identifier] = task
@@ -50,7 +62,7 @@ def tasks_of(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Task[...,
     }
 
 
-def load_crontab(path: Path) -> list[ParsedCronItem]:
+def load_crontab(path: Path, *, allow_unsafe: bool = False) -> list[ParsedCronItem]:
     """The items of a crontab file."""
     try:
         text = path.read_bytes().decode()
@@ -58,6 +70,7 @@ def load_crontab(path: Path) -> list[ParsedCronItem]:
         raise ConfigurationError(f"the crontab {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"the crontab {path} is not UTF-8: {error.reason}") from error
+    _check(path, "the crontab", allow_unsafe)
     return parse_crontab(text.removeprefix("\ufeff"), source=str(path))
 
 
@@ -67,6 +80,7 @@ def cron_items_of(
     crontab: str | None = None,
     crontab_file: Path | str | None = None,
     cron_items: Sequence[ParsedCronItem] | None = None,
+    allow_unsafe: bool = False,
 ) -> Callable[[], list[ParsedCronItem]] | None:
     """What says, each time anew, which items there are: of an app, and of one source beside it.
 
@@ -79,7 +93,7 @@ def cron_items_of(
     if crontab is not None:
         given = parse_crontab(crontab)
     elif crontab_file is not None:
-        given = load_crontab(Path(crontab_file))
+        given = load_crontab(Path(crontab_file), allow_unsafe=allow_unsafe)
     of_app = tasks.cron_items() if isinstance(tasks, Tasks) else []
     for item in given:
         if not isinstance(item, ParsedCronItem):
@@ -89,7 +103,18 @@ def cron_items_of(
     check_identifiers([*of_app, *given])
     if not of_app and not given and cron_items is None:
         return None
-    return lambda: [*of_app, *given]
+    if not isinstance(tasks, Tasks):
+        return lambda: [*of_app, *given]
+    for item in given:
+        if (task := tasks.find(item.task)) is not None:
+            completed_item(task, item)
+    return lambda: [*of_app, *(_completed(tasks, item) for item in given)]
+
+
+def _completed(tasks: Tasks[Any], item: ParsedCronItem) -> ParsedCronItem:
+    """The item with the options of its task. Its payload is not checked while a worker runs."""
+    task = tasks.find(item.task)
+    return item if task is None else replace(item, spec=task.options.completed(item.spec))
 
 
 def load_app(path: str) -> Tasks[Any]:
@@ -107,24 +132,26 @@ def load_app(path: str) -> Tasks[Any]:
     if isinstance(found, Tasks):
         return found
     apps = [name for name, value in vars(module).items() if isinstance(value, Tasks)]
-    hint = f"write {module_name}:{apps[0]}" if apps else "nothing in it is an App"
+    hint = (
+        f"write {module_name}:{apps[0]}" if apps else "nothing in it is an App, write app = App()"
+    )
     raise ConfigurationError(f"there is no app {attribute or 'app'!r} in {module_name}: {hint}")
 
 
 def _module(path: str, name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        return imported_module(name)
     except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise ConfigurationError(
-                f"--app {path}: there is no module {error.name!r}; write package.module:app, as "
-                "seen from the current directory"
-            ) from error
-        raise TaskLoadError(f"{name} could not be imported: {error!r}") from error
-    except Exception as error:
-        raise TaskLoadError(f"{name} could not be imported: {error!r}") from error
-    except SystemExit as error:
-        raise TaskLoadError(f"{name} ended the program while it was imported") from error
+        raise ConfigurationError(
+            f"--app {path}: there is no module {error.name!r}; write package.module:app, as "
+            "seen from the current directory"
+        ) from error
+
+
+def _check(path: Path, what: str, allow_unsafe: bool) -> None:
+    trust = Trust(path, allow_unsafe=allow_unsafe)
+    trust.check(what)
+    trust.warn_of_groups()
 
 
 def _task_of(file: TaskFile, executables: ExecutableOptions) -> Task[..., Any] | None:

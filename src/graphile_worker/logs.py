@@ -6,14 +6,18 @@ is given a scope and returns a function of level, message and meta.
 """
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from graphile_worker.error_text import printable as printable
+
 Scope = Mapping[str, Any]
 LogFunction = Callable[[str, str, Mapping[str, Any]], object]
 LogFactory = Callable[[Scope], LogFunction]
+
+# Level, template, its arguments, and meta.
+Write = Callable[[str, str, tuple[object, ...], Mapping[str, Any]], None]
 
 LEVELS = MappingProxyType(
     {
@@ -24,32 +28,8 @@ LEVELS = MappingProxyType(
     }
 )
 
-# What moves a cursor, sets colours, ends a line or turns the direction of writing: with these, what
-# others say could pass for lines of ours. A tab is fine.
-_UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-
 # Names that log records have for themselves.
 _RESERVED = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-
-
-def standard(logger: logging.Logger) -> LogFactory:
-    """Lines as records of a logger of the standard library, scope and meta as their `extra`."""
-
-    def factory(scope: Scope) -> LogFunction:
-        def log(level: str, message: str, meta: Mapping[str, Any]) -> None:
-            number = LEVELS[level]
-            if not logger.isEnabledFor(number):
-                return
-            given = {**scope, **meta}
-            shown = given.pop("exc_info", None)
-            extra = {f"{name}_" if name in _RESERVED else name: given[name] for name in given}
-            logger.log(number, "%s", message, exc_info=shown, extra=extra)
-
-        return log
-
-    return factory
 
 
 class Logger:
@@ -58,29 +38,30 @@ class Logger:
     def __init__(
         self, log_factory: LogFactory | logging.Logger, scope: Scope = MappingProxyType({})
     ) -> None:
-        if isinstance(log_factory, logging.Logger):
-            log_factory = standard(log_factory)
         self._factory = log_factory
         self._scope = scope
-        self._log = log_factory(scope)
+        if isinstance(log_factory, logging.Logger):
+            self._write = _as_records(log_factory, scope)
+        else:
+            self._write = _as_text(log_factory(scope))
 
     def scope(self, **more: Any) -> "Logger":
         """A logger that says these things too, besides what this one says."""
         return Logger(self._factory, {**self._scope, **more})
 
     def error(self, message: str, /, *args: object, **meta: Any) -> None:
-        self._log("error", _text(message, args), meta)
+        self._write("error", message, args, meta)
 
     def warning(self, message: str, /, *args: object, **meta: Any) -> None:
-        self._log("warning", _text(message, args), meta)
+        self._write("warning", message, args, meta)
 
     warn = warning
 
     def info(self, message: str, /, *args: object, **meta: Any) -> None:
-        self._log("info", _text(message, args), meta)
+        self._write("info", message, args, meta)
 
     def debug(self, message: str, /, *args: object, **meta: Any) -> None:
-        self._log("debug", _text(message, args), meta)
+        self._write("debug", message, args, meta)
 
     def exception(self, message: str, /, *args: object, **meta: Any) -> None:
         """An error with the traceback of the exception that is being handled."""
@@ -94,16 +75,32 @@ def logger_of(given: "Logger | logging.Logger | None") -> Logger:
     return Logger(given or logging.getLogger("graphile_worker"))
 
 
-def job_logger(core: Logger, worker_id: str, task_identifier: str, job_id: int) -> Logger:
-    """A logger whose lines carry the ids of a job."""
-    return core.scope(
-        label="job", worker_id=worker_id, task_identifier=task_identifier, job_id=job_id
-    )
+def is_heard(logger: Logger, level: str) -> bool:
+    """Would a line of this level be written? Ask before you gather what it says for every job."""
+    factory = logger._factory
+    return not isinstance(factory, logging.Logger) or factory.isEnabledFor(LEVELS[level])
 
 
-def printable(text: object) -> str:
-    """A text of others as one harmless line: what only terminals understand becomes an escape."""
-    return _UNPRINTABLE.sub(lambda it: it[0].encode("unicode_escape").decode(), str(text))
+def _as_records(logger: logging.Logger, scope: Scope) -> Write:
+    """Lines as records of the standard library, not formatted, with scope and meta as `extra`."""
+
+    def write(level: str, template: str, args: tuple[object, ...], meta: Mapping[str, Any]) -> None:
+        number = LEVELS[level]
+        if not logger.isEnabledFor(number):
+            return
+        given = {**scope, **meta}
+        shown = given.pop("exc_info", None)
+        extra = {f"{name}_" if name in _RESERVED else name: given[name] for name in given}
+        logger.log(number, template, *args, exc_info=shown, extra=extra)
+
+    return write
+
+
+def _as_text(log: LogFunction) -> Write:
+    def write(level: str, template: str, args: tuple[object, ...], meta: Mapping[str, Any]) -> None:
+        log(level, _text(template, args), meta)
+
+    return write
 
 
 def _text(message: str, args: tuple[object, ...]) -> str:

@@ -10,6 +10,9 @@ from graphile_worker.errors import ConfigurationError
 
 DEFAULT_SCHEMA = "graphile_worker"
 
+# Bytes of payloads that a pool holds at once, and of one payload.
+MAX_BYTES = 64 * 1024 * 1024
+
 # What a program sees of the worker's own environment: all of it, or what most programs need.
 Environment = Literal["inherit", "minimal"]
 
@@ -83,14 +86,16 @@ class LocalQueueOptions:
 
     As many as end here within a tenth of a second, none when jobs are slow. With `size` it is that
     many at once instead, as in the reference: they are held for up to `ttl`, and after a fetch that
-    brought little the next one may wait for `refetch_delay`. No more is fetched than fits in
-    `max_bytes`, by the size of the payloads that came before.
+    brought little the next one may wait for `refetch_delay`.
+
+    Payloads of jobs that wait and of jobs that run have `max_bytes` together: one that does not fit
+    is read when others have ended. One by itself may be larger.
     """
 
     size: int | None = None
     ttl: timedelta = timedelta(minutes=5)
     refetch_delay: RefetchDelayOptions | None = None
-    max_bytes: int = 64 * 1024 * 1024
+    max_bytes: int = MAX_BYTES
 
     def __post_init__(self) -> None:
         _check_counts(self, max_bytes=1)
@@ -161,10 +166,15 @@ class WorkerOptions:
     are gathered for `complete_batch_delay` or `fail_batch_delay` and written together; zero: while
     those before are written; None: each by itself.
 
+    A job whose payload has more than `max_payload_bytes` fails permanently, and the payload is not
+    read.
+
     Without `recovery` nobody takes this worker's jobs before four hours if it dies, nor does it
     take those of others. A task that stands still for `blocked_after` is named in the log with
-    where it stands. `task_processes` says how tasks run that have processes of their own, and
-    `executables` how the programs of a tasks folder do.
+    where it stands. While `max_runaway_threads` plain functions of one task run past their timeout,
+    no more of its jobs are taken; None: there is no limit. `task_processes` says how tasks run that
+    have processes of their own, and `executables` how the programs of a tasks folder do.
+    `allow_unsafe_tasks` skips the check of who may change the tasks folder and the crontab.
     """
 
     schema: str = field(default_factory=default_schema)
@@ -181,17 +191,22 @@ class WorkerOptions:
     min_reset_locked_interval: timedelta = timedelta(minutes=8)
     max_reset_locked_interval: timedelta = timedelta(minutes=10)
     local_queue: LocalQueueOptions | None = field(default_factory=LocalQueueOptions)
+    max_payload_bytes: int = MAX_BYTES
     complete_batch_delay: timedelta | None = timedelta(0)
     fail_batch_delay: timedelta | None = timedelta(0)
     recovery: RecoveryOptions | None = field(default_factory=RecoveryOptions)
     blocked_after: timedelta | None = timedelta(seconds=5)
+    max_runaway_threads: int | None = 3
     task_processes: TaskProcessOptions = field(default_factory=TaskProcessOptions)
     executables: ExecutableOptions = field(default_factory=ExecutableOptions)
+    allow_unsafe_tasks: bool = False
 
     def __post_init__(self) -> None:
         if not self.schema:
             raise ConfigurationError("schema must not be empty")
-        _check_counts(self, concurrency=1, max_pool_size=2)
+        _check_counts(self, concurrency=1, max_pool_size=2, max_payload_bytes=1)
+        if self.max_runaway_threads is not None:
+            _check_counts(self, max_runaway_threads=1)
         _check_durations(self)
         _check_part(self, "recovery", RecoveryOptions, or_none=True)
         _check_part(self, "local_queue", LocalQueueOptions, or_none=True)

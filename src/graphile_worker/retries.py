@@ -4,10 +4,13 @@ import copyreg
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from graphile_worker.errors import ConfigurationError
+
+# The first line of the error of a batch, as in the reference; those of its items follow.
+BATCH_FAILURES = "Batch failures:"
 
 
 class JobSignal(Exception):
@@ -35,12 +38,24 @@ class PartialFailure(JobSignal):
     """Some items of a batch failed, by their index: they alone are tried again."""
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:
+        if not isinstance(errors, Mapping):
+            raise ConfigurationError(
+                f"PartialFailure takes errors by the index of their item, got {errors!r}"
+            )
+        for at, error in errors.items():
+            if isinstance(at, bool) or not isinstance(at, int):
+                raise ConfigurationError(f"PartialFailure takes indexes of items, got {at!r}")
+            if not isinstance(error, BaseException):
+                raise ConfigurationError(
+                    f"PartialFailure takes an exception for item {at}, got {error!r}. "
+                    f"Write ValueError({error!r})."
+                )
         self.errors = dict(sorted(errors.items()))
         self.reason = None
         super().__init__(self.errors)
 
     def __str__(self) -> str:
-        return "\n".join(["Batch failures:", *map(_message, self.errors.values())])
+        return "\n".join([BATCH_FAILURES, *map(_message, self.errors.values())])
 
 
 class Snooze(JobSignal):
@@ -103,13 +118,19 @@ class Backoff:
 def _message(error: BaseException) -> str:
     try:
         return str(error) or type(error).__name__
-    except Exception:
+    except BaseException:
         return type(error).__name__
 
 
 def _checked(delay: datetime | timedelta) -> datetime | timedelta:
-    if isinstance(delay, timedelta):
-        return delay
-    if isinstance(delay, datetime) and delay.utcoffset() is not None:
-        return delay
+    """The delay, if the time that it means can be stored."""
+    try:
+        if isinstance(delay, timedelta):
+            datetime.now(UTC) + delay
+            return delay
+        if isinstance(delay, datetime) and delay.utcoffset() is not None:
+            delay.astimezone(UTC)
+            return delay
+    except OverflowError:
+        raise ConfigurationError(f"delay ends before year 1 or after 9999: {delay!r}") from None
     raise ConfigurationError(f"delay must be a timedelta or an aware datetime, got {delay!r}")

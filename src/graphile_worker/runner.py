@@ -36,7 +36,7 @@ from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
 from graphile_worker.loading import cron_items_of, load_tasks, tasks_of
 from graphile_worker.logs import Logger, logger_of
-from graphile_worker.options import ExecutableOptions, WorkerOptions
+from graphile_worker.options import WorkerOptions
 from graphile_worker.tasks import Task, Tasks
 from graphile_worker.worker.claims import ForbiddenFlags
 from graphile_worker.worker.pool import WorkerPool
@@ -167,9 +167,14 @@ class Runner:
         self._database = database
         self._plan = Blueprint(
             options=self.options,
-            tasks=found_tasks(tasks, self.options.executables),
+            tasks=found_tasks(tasks, self.options),
+            definitions=tasks if isinstance(tasks, Tasks) else None,
             cron_items=cron_items_of(
-                tasks, crontab=crontab, crontab_file=crontab_file, cron_items=cron_items
+                tasks,
+                crontab=crontab,
+                crontab_file=crontab_file,
+                cron_items=cron_items,
+                allow_unsafe=self.options.allow_unsafe_tasks,
             ),
             hooks=self.hooks,
             logger=logger_of(logger),
@@ -376,14 +381,12 @@ class Runner:
         return self._parts
 
 
-def found_tasks(
-    tasks: TaskSource, executables: ExecutableOptions | None = None
-) -> Mapping[str, Task[..., Any]]:
+def found_tasks(tasks: TaskSource, options: WorkerOptions) -> Mapping[str, Task[..., Any]]:
     """Tasks by their names, wherever they are."""
     if isinstance(tasks, Tasks):
         return tasks.tasks()
     if isinstance(tasks, Path | str):
-        return load_tasks(Path(tasks), executables)
+        return load_tasks(Path(tasks), options.executables, allow_unsafe=options.allow_unsafe_tasks)
     return tasks_of(tasks)
 
 

@@ -34,6 +34,7 @@ from graphile_worker.sql.cron import KnownCrontab
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Plan
 from graphile_worker.sql.tuning import Tuning, applying_tuning, getting_tuning
+from graphile_worker.tasks import Tasks
 
 T = TypeVar("T")
 
@@ -46,7 +47,8 @@ class Client:
     each thread has one connection, opened by its first call. Build one client and share it.
 
     With `conn=` a call joins the transaction of a connection of yours: psycopg, psycopg2,
-    SQLAlchemy, Django.
+    SQLAlchemy, Django. With `tasks=`, an app or a router, jobs of its tasks get the options that
+    they are defined with, and their payloads are checked.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Client:
         prepared_statements: bool = True,
         hooks: Hooks | None = None,
         clock: Clock | None = None,
+        tasks: Tasks[Any] | None = None,
     ) -> None:
         self._schemas = Schemas.named(schema or default_schema(), ext_schema)
         self._db: BlockingDatabase = open_blocking_database(
@@ -69,6 +72,7 @@ class Client:
         self._max_payload_bytes = max_payload_bytes
         self._hooks = hooks or Hooks()
         self._clock = clock or SystemClock()
+        self._tasks = tasks
 
     def add_job(
         self,
@@ -96,7 +100,7 @@ class Client:
             job_key_mode=job_key_mode,
             flags=flags,
         )
-        return self.add_spec(spec, conn=conn)
+        return self.add_spec(self._completed(spec), conn=conn)
 
     def add_spec(self, spec: JobSpec, *, conn: object = None) -> Job:
         """Add the one job that a spec describes."""
@@ -110,7 +114,7 @@ class Client:
 
     def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
         """Add any number of jobs in one round trip; the jobs in the order of their specs."""
-        adding = AddingJobs(specs=[self._timed(spec) for spec in specs])
+        adding = AddingJobs(specs=[self._timed(self._completed(spec)) for spec in specs])
         with self._hooks.around_blocking(adding):
             plan = adding_jobs(
                 adding.specs,
@@ -236,6 +240,11 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _completed(self, spec: JobSpec) -> JobSpec:
+        if self._tasks is None or not isinstance(spec, JobSpec):
+            return spec
+        return self._tasks.completed(spec)
 
     def _timed(self, spec: JobSpec) -> JobSpec:
         if self._use_local_time and isinstance(spec, JobSpec) and spec.run_at is None:

@@ -232,6 +232,9 @@ class Model:
             row.last_error = message
             # Ours: a task may say when, or never.
             row.run_at = usual if delay is None else self.now + delay * SECOND
+            if give_up or row.attempts >= row.max_attempts:
+                # Ours: one that does not run again keeps the time of its failure.
+                row.run_at = self.now
             row.attempts = row.max_attempts if give_up else row.attempts
             row.payload = row.payload if payload is None else payload
             row.unlock()
@@ -244,9 +247,12 @@ class Model:
         held = self._still_held(claims)
         for row in held:
             claim = taken[row.id]
-            is_changed = row.attempts != claim.attempts or (claim.is_keyed and row.key is None)
-            # Ours: one that was superseded is not revived.
-            if row.attempts < row.max_attempts or not is_changed:
+            is_spent = row.attempts >= row.max_attempts
+            # Ours: one that was removed or replaced by its key is gone, one that was failed is not
+            # revived.
+            if is_spent and claim.is_keyed and row.key is None:
+                del self.jobs[row.id]
+            if not is_spent or row.attempts == claim.attempts:
                 row.attempts = max(0, row.attempts - 1)
             row.run_at = row.run_at if delay is None else self.now + delay * SECOND
             row.unlock()
@@ -263,14 +269,21 @@ class Model:
         self._free_queues_of([pool], but={each.queue for each in known})
         return {row.id for row in returned}
 
-    def unlock_stale(self, own: str) -> int:
-        """Ours: but for those of whoever asks, which lives."""
-        stale = [row for row in self._held_by(None) if self._is_stale(row) and row.locked_by != own]
+    def unlock_stale(self, own: str, known: list[Claim]) -> int:
+        """Ours: except those that the pool holds which asks."""
+        held = {each.id for each in known}
+        queues = {each.queue for each in known}
+        stale = [
+            row
+            for row in self._held_by(None)
+            if self._is_stale(row) and not (row.locked_by == own and row.id in held)
+        ]
         for row in stale:
             row.run_at = max(row.run_at, self.now)
             row.unlock()
-        for lock in self.queues.values():
-            if lock.locked_by is not None and self._is_stale(lock) and lock.locked_by != own:
+        for name, lock in self.queues.items():
+            is_held = lock.locked_by == own and name in queues
+            if lock.locked_by is not None and self._is_stale(lock) and not is_held:
                 lock.free()
         return len(stale)
 
@@ -304,14 +317,18 @@ class Model:
         for row in rows:
             self._recover(row, delay, most)
         self._free_queues_of(gone)
-        return sorted(row.id for row in rows)
+        return sorted(row.id for row in rows if row.id in self.jobs)
 
     def _recover(self, row: Row, delay: int, most: int) -> None:
         assert row.locked_by is not None
         owner = self.pools.get(row.locked_by)
-        noted = self.recoveries.setdefault(row.id, Recoveries())
+        noted = self.recoveries.get(row.id, Recoveries())
         has_begun = noted.started == (row.locked_by, row.attempts)
         was_started = None if owner is None else row.id in owner.started or has_begun
+        if was_started is False and row.is_superseded:
+            del self.jobs[row.id]
+            return
+        self.recoveries[row.id] = noted
         count = noted.count + (was_started is True)
         is_parked = was_started is True and count >= most
         noted.count, noted.started = 0 if is_parked else count, None

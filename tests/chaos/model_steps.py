@@ -28,6 +28,7 @@ from graphile_worker.sql.holding import (
     HeldJob,
     Return,
     fail_jobs,
+    find_unheld_jobs,
     finish_jobs,
     get_jobs,
     get_jobs_unindexed,
@@ -437,7 +438,7 @@ class Steps(RuleBasedStateMachine):
             return
         started = [claim.id for claim, _ in chosen][:count]
         heard = self.do(heartbeat([pool], started))
-        assert bool(heard) == self.model.beat(pool, started)
+        assert bool(heard.times) == self.model.beat(pool, started)
 
     def note_start(self, claim: Claim, held: HeldJob) -> None:
         noted = self.do(note_start(claim.id, claim.pool, held.job.attempts))
@@ -461,8 +462,11 @@ class Steps(RuleBasedStateMachine):
             case "recover workers":
                 self.recover_workers(pool, delay)
             case "unlock stale":
-                count = self.do(unlock_stale_jobs(but_of=pool))
-                assert count == self.model.unlock_stale(pool)
+                known = list(self.held[pool].values())
+                queues = [held.queue_id for _, held in known if held.queue_id is not None]
+                jobs = list(self.held[pool])
+                count = self.do(unlock_stale_jobs(but_of=pool, jobs=jobs, queues=queues))
+                assert count == self.model.unlock_stale(pool, [claim for claim, _ in known])
             case "force unlock":
                 self.client.force_unlock_workers([pool], conn=self.conn)
                 self.model.force_unlock([pool])
@@ -492,7 +496,9 @@ class Steps(RuleBasedStateMachine):
         pool = owners[0] if owners and owners[0] else self.id_of("A")
         known = list(self.held[pool].values())
         queues = [held.queue_id for _, held in known if held.queue_id is not None]
-        returned = self.do(return_unheld_jobs(pool, list(self.held[pool]), queues))
+        held = list(self.held[pool])
+        found = self.do(find_unheld_jobs(pool, held, queues))
+        returned = self.do(return_unheld_jobs(pool, found, held, queues))
         assert returned == self.model.give_back_unknown(pool, [claim for claim, _ in known])
 
     # Time

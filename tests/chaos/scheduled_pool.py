@@ -16,7 +16,7 @@ import psycopg
 from graphile_worker import LocalQueueOptions, WorkerOptions
 from graphile_worker import assembly as assembly_module
 from graphile_worker.errors import JobsLeftLocked
-from graphile_worker.events import JobSucceeded
+from graphile_worker.events import JobLockLost, JobSucceeded
 from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
 from graphile_worker.logs import logger_of
@@ -181,8 +181,12 @@ class Scene:
         self._pools.append(pool)
         life = Life(self, course, pool, self._table, parts.lease)
         plan.hooks.on(JobSucceeded)(lambda event: self._check_success(event, life.problems))
+        plan.hooks.on(JobLockLost)(lambda event: self._check_loss(event, life.problems))
         running = asyncio.create_task(pool.run())
-        beside = [asyncio.create_task(life.stop(running))]
+        beside = [
+            asyncio.create_task(life.stop(running)),
+            asyncio.create_task(parts.claims.run()),
+        ]
         if course.swept_at is not None:
             beside.append(asyncio.create_task(life.be_swept(course.swept_at)))
         error = await life.end_of(running)
@@ -206,6 +210,9 @@ class Scene:
         parts: Any = SimpleNamespace(
             lease=Lease(pool_id=pool_id),
             databases=databases,
+            patient_database=self._table,
+            lifeline=self,
+            logger=self._logger,
             client=None,
             blocking_client=None,
             places=Places(Threads(), Children(TaskProcessOptions())),
@@ -213,6 +220,7 @@ class Scene:
         )
         parts.pool = assembly_module._pool(plan, parts, None, once=course.once)
         parts.claims.on_reclaimed = parts.pool.drop
+        parts.claims.on_released = parts.pool.nudge
         # Others know it, so that it asks whether it was swept.
         parts.lease.renew(self._loop.time())
         return plan, parts
@@ -230,6 +238,11 @@ class Scene:
         # One whose pool was swept is taken for done if nobody answers the question whether it was.
         if event.job.id in self._table.rows and claim.written != "swept":
             problems.append(f"job {event.job.id} is announced as done and is still there")
+
+    def _check_loss(self, event: JobLockLost, problems: list[str]) -> None:
+        claim = self._table.claims[int(event.job.payload_text)]
+        if claim.job.claim is claim:
+            problems.append(f"job {event.job.id} is announced as lost though its pool has it")
 
 
 class Life:

@@ -185,8 +185,12 @@ class TableOfJobs:
                 return []
             case "get_plain_jobs" | "get_soonest_jobs" | "get_jobs" | "get_jobs_unindexed":
                 return self._take(query.statement, args)
+            case "find_unheld_jobs":
+                return self._find_unheld(*args)
             case "return_unheld_jobs":
                 return self._return_unheld(*args)
+            case "get_job":
+                return self._get(args[0])
             case "finish_jobs":
                 ids = [int(each) for each in args[0].strip("{}").split(",")]
                 return self._end("finished", dict.fromkeys(ids), *args[1:])
@@ -197,7 +201,7 @@ class TableOfJobs:
                 raise AssertionError(f"nobody said what {other} does")
 
     def _take(self, way: str, args: Any) -> list[tuple[Any, ...]]:
-        pool, _, _, limit, _, priority, first = args
+        pool, _, _, limit, _, priority, first, *_ = args
         now = asyncio.get_running_loop().time()
         ready = [row for row in self.rows.values() if row.claim is None and row.run_at <= now]
         if priority is not None:
@@ -212,6 +216,9 @@ class TableOfJobs:
             if len(taken) < limit and (queue is None or queue not in seen):
                 seen |= set() if queue is None else {queue}
                 taken.append(self._claim(row, pool, now))
+        if way == "get_plain_jobs":
+            # The server searched for no time at all.
+            taken = [(*each, "0") for each in taken]
         return taken
 
     def _claim(self, row: Row, pool: str, now: float) -> tuple[Any, ...]:
@@ -254,14 +261,28 @@ class TableOfJobs:
             self._free(pool, queues)
         return [(row.id,) for row in held]
 
+    def _get(self, job_id: int) -> list[tuple[Any, ...]]:
+        return [(job_id, *[None] * 15)] if job_id in self.rows else []
+
+    def _find_unheld(self, pool: str, known: list[int], queues: list[int]) -> list[tuple[Any, ...]]:
+        held = [row.id for row in self.rows.values() if self._holds(pool, row.id)]
+        locked = [queue for queue, claim in self.queues.items() if claim.pool == pool]
+        jobs = [(each, None) for each in held if each not in known]
+        return jobs + [(None, each) for each in locked if each not in queues]
+
     def _return_unheld(
-        self, pool: str, known: list[int], queues: list[int]
+        self,
+        pool: str,
+        found: list[int],
+        found_queues: list[int],
+        known: list[int],
+        queues: list[int],
     ) -> list[tuple[Any, ...]]:
-        rows = [row for row in self.rows.values() if self._holds(pool, row.id)]
+        rows = [self.rows[each] for each in found if self._holds(pool, each)]
         returned = [row for row in rows if row.id not in known]
         for row in returned:
             self._write(row, "returned", {})
-        self._free(pool, [each for each in self.queues if each not in queues])
+        self._free(pool, [each for each in found_queues if each not in queues])
         return [(row.id,) for row in returned]
 
     def _write(self, row: Row, how: str, asked: Any) -> None:

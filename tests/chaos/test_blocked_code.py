@@ -229,8 +229,8 @@ IN_FULL = pytest.param(
 
 # The line that it must be seen at.
 PLACES = {
-    "sleep_on_loop": r"line \d+, in sleep_on_loop\n +time\.sleep\(seconds\)",
-    "compute_on_loop": r"line \d+, in compute_on_loop\n +(while BLOCKED|sum\(range)",
+    "sleep_on_loop": r"line \d+, in sleep_on_loop\n[ |]+time\.sleep\(seconds\)",
+    "compute_on_loop": r"line \d+, in compute_on_loop\n[ |]+(while BLOCKED|sum\(range)",
 }
 
 
@@ -350,7 +350,7 @@ def test_a_plain_function_that_stands_still_is_named_once_and_those_that_go_on_a
     assert len(named) == 1, worker.err
     assert f"task 'stand' (job {standing.id}) stands still in its thread for" in named[0]
     assert float(re.findall(r"for ([\d.]+) s$", named[0])[0]) >= 5
-    assert re.search(r"line \d+, in stand\n +time\.sleep\(8\)", worker.err)
+    assert re.search(r"line \d+, in stand\n[ |]+time\.sleep\(8\)", worker.err)
     assert all_ended == [(each.id, 1) for each in (standing, *going_on)]
     # That one thread waits holds nobody up.
     assert "event loop" not in worker.err

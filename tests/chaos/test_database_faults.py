@@ -1,12 +1,13 @@
 """The database goes away in every way it can: the process stays, the jobs too, and work goes on."""
 
+import json
 import signal
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.field import FIRST_JOB_WITHIN, LEFT, Field, database_on, ran, through
+from tests.chaos.field import CLAIM, FIRST_JOB_WITHIN, LEFT, Field, database_on, ran, through
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.pgbouncer import PgBouncer
@@ -78,7 +79,7 @@ def test_a_worker_outlives_a_server_that_crashes(own_field, own_cluster, figure)
         own_field.add(200, queues=20)
         own_field.add(5, "linger")
         own_cluster.halt(signal.SIGQUIT)
-        worker.hear("could not ask for a job")
+        worker.hear("database unreachable")
         own_cluster.launch()
         seconds.append(own_field.seconds_to_the_next_job(worker))
 
@@ -118,7 +119,7 @@ def test_a_network_that_stood_still_is_no_reason_to_end(field, database, proxy, 
     field.add(50, queues=5)
 
     # Longer than the worker waits for an answer.
-    worker.hear("could not ask for a job")
+    worker.hear("database unreachable")
     proxy.mode = Mode.PASS
     seconds = field.seconds_to_the_next_job(worker)
 
@@ -131,7 +132,9 @@ def test_a_network_that_stood_still_is_no_reason_to_end(field, database, proxy, 
 @pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_connections_whose_other_end_vanished_are_given_up(field, database, proxy, figure):
-    worker = field.start("-j", "5", DATABASE_URL=through(proxy.port, database))
+    worker = field.start(
+        "-j", "5", DATABASE_URL=through(proxy.port, database), GRAPHILE_LOGGER_DEBUG="1"
+    )
     field.add(20)
     field.wait_for_all(worker)
 
@@ -185,6 +188,40 @@ def test_an_end_whose_write_was_never_answered_is_written_once(field, database, 
     assert ran(worker) == {0: 1, 1: 1}
     assert "somebody else holds it" not in worker.err
     field.check_alive(worker)
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_stops_after_an_outage_signs_off(field, database, proxy, sql):
+    # Short, so that what it locks late is soon released.
+    lease = ["--recovery-threshold", "2000"]
+    address = through(proxy.port, database)
+    worker = field.start("--no-prepared-statements", *lease, DATABASE_URL=address)
+    field.add(1)
+    field.wait_for_all(worker)
+    pool_id = sql.value("select id from :ext_schema.pools")
+
+    proxy.about = CLAIM.encode()
+    proxy.mode = Mode.SWALLOW_REPLIES
+    worker.hear("database unreachable")
+    proxy.mode = Mode.PASS
+    worker.hear("database reachable again")
+    field.check_alive(worker)
+
+    assert workers(field) == []
+    # A fetch of it that comes late after all.
+    field.add(1)
+    sql.run("update :schema._private_jobs set locked_by = $1, locked_at = now()", pool_id)
+    other = field.start(*lease)
+    field.wait_for_all(worker, other)
+    other.hear(f"which dead pool {pool_id} had fetched, not started")
+    field.check_alive(other)
+
+
+def workers(field: Field) -> list[str]:
+    """The ids that `workers list` shows."""
+    done = field.command("workers", "list", "--json")
+    assert done.end() == 0
+    return [each["id"] for each in json.loads(done.out)["workers"]]
 
 
 @pytest.mark.feature("F157", "F202")
@@ -247,7 +284,7 @@ where datname = current_database()
 @pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_a_statement_that_is_given_up_keeps_no_session_of_the_server(field, sql):
-    worker = field.start("-j", "1")
+    worker = field.start("-j", "1", GRAPHILE_LOGGER_DEBUG="1")
     with field.sql() as locker:
         locker.run("begin")
         locker.run("lock table :schema._private_jobs in access exclusive mode")

@@ -54,6 +54,7 @@ ERRORS: dict[str, BaseException] = {
     "huge": ValueError("x" * 10_000_000),
     "endless": Endless(),
     "exit": SystemExit(3),
+    "interrupt": KeyboardInterrupt(),
     "cancelled": asyncio.CancelledError(),
     "generator": GeneratorExit(),
     "stop": StopAsyncIteration(),

@@ -89,13 +89,15 @@ def test_a_seed_decides_all_that_happens(seed):
 # Would it notice? Each of these is one part that is broken on purpose, and how that shows.
 
 
-async def give_up_writing(self: Settler, outcome: Any, *, attempt: int = 0) -> bool:
+async def give_up_writing(
+    self: Settler, outcome: Any, *, attempt: int = 0, is_uncertain: bool = False
+) -> Any:
     """The first error is the last try."""
     try:
         held = await self._db.run(self._query(outcome, attempt > 0, None))
     except Exception:
-        return True
-    return outcome.held.job.id in held
+        return outcome
+    return outcome if outcome.held.job.id in held else None
 
 
 async def drop_a_batch(self: Batch) -> None:
@@ -110,7 +112,7 @@ async def drop_a_batch(self: Batch) -> None:
             outcomes = []
     written, self._writing = self._writing, []
     for ending in written:
-        ending.then(True)
+        ending.end(ending.outcome)
     self._moved.set()
 
 
@@ -160,7 +162,7 @@ BROKEN = {
         HeldJob,
         "pool_id",
         property(of_whoever_it_is_now),
-        "(finished|failed|returned) as|stays locked|runs twice",
+        "(finished|failed|returned) as|stays locked|runs twice|announced as lost",
     ),
     "lost fetches are forgotten": (Claims, "_doubt", forget, "stays locked"),
     "a shelf gives a job twice": (Shelf, "_next", hand_out_twice, "runs twice|runs after"),

@@ -211,7 +211,7 @@ def test_a_full_disk_of_the_log_stops_the_server_and_no_worker(field, server, fi
             adder.wait_for_more(100)
             disk.fill()
             eventually(lambda: gives_up(server), "the server gives up")
-            worker.hear("could not ask for a job")
+            worker.hear("database unreachable")
 
             disk.make_room()
             server.launch()
@@ -273,7 +273,7 @@ def test_without_transaction_ids_nobody_adds_a_job_and_work_goes_on_with_them(
 ):
     if server.major != 18:
         pytest.skip("pg_resetwal is only there for PostgreSQL 18")
-    worker = field.start("-j", "5")
+    worker = field.start("-j", "5", GRAPHILE_LOGGER_DEBUG="1")
     field.add(1, "stay")
     eventually(lambda: "began 0" in worker.out, "it runs")
     # Frozen, so that it finds jobs to ask for once there are no ids: a look that takes none

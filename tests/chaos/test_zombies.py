@@ -425,7 +425,8 @@ def test_a_fetch_that_arrives_after_its_worker_was_taken_for_dead_is_undone(
     field.wait_until("began", zombie, field.count)
     other = field.start("other", threshold)
 
-    proxy.mode = Mode.STALL
+    # A fetch that had reached the server would not be late.
+    proxy.put_between_requests(Mode.STALL)
     late: set[Connection] = set()
 
     def look() -> bool:
@@ -435,7 +436,7 @@ def test_a_fetch_that_arrives_after_its_worker_was_taken_for_dead_is_undone(
     eventually(look, "a fetch is on its way")
     field.let_end("other")
     field.wait_until("ended", other, field.count)
-    proxy.put(Mode.PASS, lambda connection: connection not in late)
+    proxy.pass_all_but(lambda connection: connection in late)
     zombie.hear("it goes on as")
     # So that it is the late fetch that takes the next job.
     zombie.signal(signal.SIGSTOP)
@@ -456,13 +457,13 @@ def test_a_worker_whose_database_comes_back_in_time_gives_nothing_up(
     field, sql, proxy, through_proxy
 ):
     threshold = LEASE_TO_KEEP
-    worker = field.start("worker", threshold, DATABASE_URL=through_proxy)
+    worker = field.start("worker", threshold, DATABASE_URL=through_proxy, GRAPHILE_LOGGER_DEBUG="1")
     field.add(*["linger", "linger_in_thread"] * 3)
     field.wait_until("began", worker, field.count)
     other = field.start("other", threshold)
 
     proxy.mode = Mode.STALL
-    worker.hear("cannot say that this worker lives")
+    worker.hear("heartbeat failed")
     # Their ends cannot be written yet.
     field.let_end("worker")
     field.wait_until("ended", worker, field.count)

@@ -108,7 +108,7 @@ async def test_the_seven_options_mean_the_same_everywhere(shop):
     expected = {**OPTIONS, "flags": frozenset("a")}
     del expected["job_key_mode"]
 
-    added = await shop.ask("add_job", "send_email", **OPTIONS)
+    added = await shop.ask("add_job", "send_email", {"to": "ada"}, **OPTIONS)
     enqueued = await shop.enqueue("ada", using=shop.send_email.using(**OPTIONS))
     (many,) = await shop.ask("add_jobs", [shop.send_email.using(**OPTIONS).spec("ada")])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from graphile_worker import App, Backoff, Hooks, JobContext, PartialFailure, WorkerOptions
+from graphile_worker import App, Backoff, Hooks, JobContext, JobSpec, PartialFailure, WorkerOptions
 from graphile_worker.events import JobErrored, JobFailed
 from graphile_worker.runner import run_once
 
@@ -97,7 +97,8 @@ async def test_an_item_that_cannot_be_read_fails_alone(app, run, sql):
     async def numbers(items: list[int]) -> None:
         seen.extend(items)
 
-    await app.aadd_job("numbers", [1, "two", 3])
+    # As a program without this app would add it.
+    await app.aenqueue(JobSpec("numbers", [1, "two", 3]))
     await run()
 
     assert seen == [1, 3]

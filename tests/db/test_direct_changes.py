@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from graphile_worker import JobLockLost, JobStarted, JobSucceeded
+from tests.support.recorder import until
 from tests.support.sql import Sql
 
 
@@ -100,7 +101,7 @@ async def test_a_job_that_is_unlocked_while_it_runs_runs_twice_at_once(
     await start({"work": endless})
     await recorder.wait_for(JobStarted, count=2)
 
-    assert endless.most_at_once == 2
+    await until(lambda: endless.most_at_once == 2)
     endless.end.set()
     # One of them finds that it does not hold the job any more.
     await recorder.wait_for(JobLockLost)

@@ -17,7 +17,7 @@ from graphile_worker.administration.doctor import (
     Severity,
     examine,
 )
-from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.identifiers import Schemas, companion_schema
 from graphile_worker.sql.statements import Style, render
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
@@ -27,6 +27,14 @@ from tests.support.sql import Sql
 OF_THE_TESTS = {FindingId.UNSAFE_SERVER}
 
 TABLES = ("_private_jobs", "_private_job_queues", "_private_tasks", "_private_known_crontabs")
+
+
+@pytest.fixture(autouse=True)
+def public_is_open_before_15(pytestconfig, monkeypatch) -> None:
+    """By default, every role may create in public up to PostgreSQL 14: true, and told."""
+    if pytestconfig.getoption("--pg") < 15:
+        told = OF_THE_TESTS | {FindingId.UNSAFE_PATH}
+        monkeypatch.setattr("tests.db.test_doctor.OF_THE_TESTS", told)
 
 
 @pytest.fixture
@@ -98,7 +106,7 @@ async def test_nothing_is_wrong_with_a_new_database(database):
     assert not told.is_critical
     assert "level 20, installed by Python on " in told.facts["schema"]
     assert "owned by postgres" in told.facts["schema"]
-    assert "level 3 of 3, by postgres on " in told.facts["companion"]
+    assert "level 4 of 4, by postgres on " in told.facts["companion"]
 
 
 async def test_nothing_is_wrong_with_jobs_of_every_kind_while_they_are_young(database, sql):
@@ -259,6 +267,45 @@ async def test_a_role_that_policies_let_see_is_left_alone(database, sql, role):
     assert await found(database, user=role) == {}
 
 
+async def test_a_role_that_only_reads_is_told_what_is_not_checked_and_no_way_to_more_rights(
+    database, sql, role
+):
+    sql.run(f"grant usage on schema :schema, :ext_schema to {role}")
+    sql.run(f"grant select on all tables in schema :schema to {role}")
+    sql.run(f"grant select on all tables in schema :ext_schema to {role}")
+
+    hidden = await found(database, user=role)
+    for table in TABLES:
+        sql.run(f"create policy all_of_it on :schema.{table} to {role} using (true)")
+    sql.run("select :schema.add_job('a')")
+    sql.run("delete from :schema._private_tasks")
+    seen = await found(database, user=role)
+
+    assert set(hidden) == {FindingId.LIMITED_ROLE}
+    limited = hidden[FindingId.LIMITED_ROLE]
+    assert (limited.severity, limited.sql) == (Severity.WARNING, None)
+    assert limited.evidence[0] == (
+        "not checked: jobs and locks, whose rows are hidden from this role"
+    )
+    assert "no insert, update, delete on _private_jobs" in limited.evidence
+    assert set(seen) == {FindingId.LIMITED_ROLE, FindingId.DANGLING_TASKS}
+
+
+async def test_where_the_queue_has_policies_no_role_is_told_to_become_the_owner(
+    database, sql, role
+):
+    sql.run("create policy for_another_role on :schema._private_jobs to pg_monitor using (true)")
+    without = await found(database, user=role)
+    sql.run(f"grant usage on schema :schema to {role}")
+    sql.run(f"grant all on all tables in schema :schema to {role}")
+    hidden = await found(database, user=role)
+
+    for told, id in ((without, FindingId.RIGHTS_MISSING), (hidden, FindingId.ROWS_HIDDEN)):
+        assert set(told) == {id}
+        assert told[id].sql is None
+        assert "deploy/sql/rights.sql" in told[id].advice
+
+
 async def test_an_owner_that_is_bound_by_security_too_is_told(database, sql, role):
     sql.run(f"grant usage, create on schema :schema to {role}")
     sql.run(f"grant usage on schema :ext_schema to {role}")
@@ -303,6 +350,20 @@ async def test_a_missing_companion_is_told_and_migrating_brings_it(database, sql
     assert await found(database) == {}
 
 
+async def test_a_companion_that_another_role_made_is_told_and_not_read(database, sql, role):
+    sql.run(f"alter schema :ext_schema owner to {role}")
+    # What reads it would fail.
+    sql.run("alter table :ext_schema.migrations drop column applied_by")
+
+    [finding] = (await found(database)).values()
+    do_as_told(sql, finding)
+    migrate(database)
+
+    assert (finding.id, finding.severity) == (FindingId.COMPANION_FOREIGN, Severity.CRITICAL)
+    assert finding.evidence == (f"{companion_schema(database.schema)} belongs to {role}",)
+    assert await found(database) == {}
+
+
 async def test_a_companion_that_is_behind_is_told_and_migrating_brings_it_up(database, sql):
     sql.run("delete from :ext_schema.migrations where id > 1")
 
@@ -310,7 +371,7 @@ async def test_a_companion_that_is_behind_is_told_and_migrating_brings_it_up(dat
     migrate(database)
 
     assert (finding.id, finding.severity) == (FindingId.COMPANION_BEHIND, Severity.WARNING)
-    assert finding.evidence == ("missing: 0002_leases",)
+    assert finding.evidence == ("missing: 0002_leases, 0004_turns",)
     assert await found(database) == {}
 
 
@@ -346,6 +407,67 @@ async def test_missing_indexes_are_told_and_migrating_makes_them(database, sql):
 
 def half_built(sql: Sql) -> str:
     return sql.text(":schema.gwpy_queued_jobs").decode()
+
+
+# The search path
+
+
+async def path_of(database: TestDatabase, **settings: str) -> Finding | None:
+    """What is found about the path, with PostgreSQL's settings for the session."""
+    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    told = await examine(make_conninfo(database.dsn, options=options), schema=database.schema)
+    return next((each for each in told.findings if each.id is FindingId.UNSAFE_PATH), None)
+
+
+async def test_roles_that_may_create_in_a_schema_on_the_search_path_are_told(database, sql, role):
+    sql.run("revoke create on schema public from public")
+    safe = await path_of(database)
+    sql.run(f"grant create on schema public to {role}, public")
+
+    told = await path_of(database)
+    assert told is not None
+    do_as_told(sql, told)
+
+    assert safe is None
+    assert told.severity is Severity.WARNING
+    assert told.evidence == (
+        "every role may create in schema 'public'",
+        f"role '{role}' may create in schema 'public'",
+    )
+    assert "Functions that Node or Rust installed" in told.advice
+    assert await path_of(database) is None
+
+
+async def test_a_schema_of_another_role_on_the_search_path_is_told(database, sql, role):
+    sql.run("revoke create on schema public from public")
+    sql.run(f"create schema shop authorization {role}")
+
+    behind = await path_of(database, search_path="public,shop")
+    first = await path_of(database, search_path="shop,pg_catalog")
+
+    assert behind is not None
+    assert (behind.evidence, behind.sql) == ((f"role '{role}' owns schema 'shop'",), None)
+    assert first is not None
+    assert first.evidence == (
+        f"role '{role}' owns schema 'shop', which is searched before pg_catalog",
+    )
+    assert first.advice.startswith("What they create replaces built-in operators")
+    assert await path_of(database) is None
+
+
+async def test_who_owns_the_queue_or_the_database_may_create_on_the_search_path(
+    database, sql, role
+):
+    sql.run("revoke create on schema public from public")
+    sql.run(f"grant create on schema public to {role}")
+    sql.run(f"alter schema :schema owner to {role}")
+    as_owner_of_the_queue = await path_of(database)
+    sql.run("alter schema :schema owner to postgres")
+    sql.run(f"alter database {database.name} owner to {role}")
+    as_owner_of_the_database = await path_of(database)
+    sql.run(f"alter database {database.name} owner to postgres")
+
+    assert (as_owner_of_the_queue, as_owner_of_the_database) == (None, None)
 
 
 # Jobs
@@ -437,6 +559,30 @@ async def test_a_silent_pool_that_holds_nothing_is_a_warning(database, sql):
 
     assert (finding.id, finding.severity) == (FindingId.SILENT_POOLS, Severity.WARNING)
     assert finding.evidence == ("p on web-1, process 7, silent for 1 h",)
+
+
+async def test_a_session_that_holds_the_turn_to_recover_jobs_is_named(database, sql):
+    locks = (
+        "select pg_advisory_lock(1196905043, 1398228304)",
+        "select name from :ext_schema.turns for update",
+    )
+    for lock in locks:
+        other = sql.another()
+        other.run("begin")
+        other.run(lock)
+        pid = other.value("select pg_backend_pid()")
+
+        young = await found(database)
+        finding = (await found(database, held_for=timedelta(0)))[FindingId.RECOVERY_HELD]
+        do_as_told(sql, finding)
+
+        assert young == {}
+        assert (finding.id, finding.severity) == (FindingId.RECOVERY_HELD, Severity.WARNING)
+        assert finding.evidence[0].startswith(f"pid={pid} role=postgres application=")
+        # A session ends a moment after it was told to.
+        while FindingId.RECOVERY_HELD in await found(database, held_for=timedelta(0)):
+            pass
+        other.close()
 
 
 async def test_the_clock_of_a_worker_that_was_wrong_is_told(database, sql):
@@ -542,7 +688,10 @@ async def test_a_server_without_autovacuum_is_told(strained):
     [finding] = (await found(strained)).values()
 
     assert (finding.id, finding.severity) == (FindingId.AUTOVACUUM_OFF, Severity.WARNING)
-    assert finding.sql == "alter system set \"autovacuum\" = 'on';\nselect pg_reload_conf();"
+    assert (
+        finding.sql
+        == "alter system set \"autovacuum\" = 'on';\nselect pg_catalog.pg_reload_conf();"
+    )
 
 
 async def test_a_prepared_transaction_that_was_forgotten_is_told(strained):

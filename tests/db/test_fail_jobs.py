@@ -2,6 +2,7 @@
 
 import math
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -175,6 +176,18 @@ def test_giving_up_spends_all_attempts(pool, client, sql):
     job = row(sql, held.job)
     assert (job["attempts"], job["last_error"], job["is_available"]) == (7, "for good", False)
     assert queue_lock(sql, "queue") == (None, True)
+
+
+def test_a_job_that_does_not_run_again_has_the_time_of_its_failure_as_run_at(pool, client, sql):
+    failures: list[dict[str, Any]] = [{}, {"when": MOMENT}, {"when": HOUR}, {"give_up": True}]
+    for more in failures:
+        client.add_job("task", max_attempts=7 if "give_up" in more else 1)
+        held = pool.take_one()
+        before = sql.value("select now()")
+
+        pool.fail(held, **more)
+
+        assert before <= row(sql, held.job)["run_at"] <= sql.value("select now()")
 
 
 def test_each_of_a_batch_fails_in_its_own_way(pool, client, sql):

@@ -8,13 +8,21 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import migration_sql, sync
-from graphile_worker.sql.migrations import INDEXES
+from graphile_worker.sql.migrations import EXT_STEPS, INDEXES
 from tests.support.pools import payloads, pool_on
+from tests.support.processes import eventually
 from tests.support.sql import Sql
 
 STILL = "graphile_worker.db.migrate.STILL_SECONDS"
 NO_INDEXES = "makes no indexes"
 NOT_COMPLETE = "are not complete"
+BUILDING = "select exists (select from pg_stat_progress_create_index)"
+WAITING = """
+select exists (
+  select from pg_stat_activity
+  where datname = current_database() and wait_event_type = 'Lock'
+)
+"""
 
 
 @pytest.fixture
@@ -71,7 +79,7 @@ def test_they_are_made_in_a_schema_that_is_in_use(node_database, their_sql):
     migrate(node_database)
 
     assert valid(their_sql) == sorted(INDEXES)
-    assert their_sql.value("select count(*) from :ext_schema.migrations") == 3
+    assert their_sql.value("select count(*) from :ext_schema.migrations") == len(EXT_STEPS)
 
 
 def test_nobody_waits_for_them_to_be_made(node_database, their_sql):
@@ -82,7 +90,7 @@ def test_nobody_waits_for_them_to_be_made(node_database, their_sql):
     with ThreadPoolExecutor(1) as threads:
         installer = threads.submit(migrate, node_database)
         # While it waits for that transaction to end, others add jobs.
-        while not their_sql.value("select exists (select from pg_stat_progress_create_index)"):
+        while not their_sql.value(BUILDING):
             assert not installer.done()
         their_sql.run("select :schema.add_job('task')")
         assert valid(their_sql) == []
@@ -91,6 +99,34 @@ def test_nobody_waits_for_them_to_be_made(node_database, their_sql):
 
     writer.close()
     assert valid(their_sql) == sorted(INDEXES)
+
+
+def test_producers_add_jobs_while_a_migration_waits_for_an_open_transaction(database, sql):
+    for name in INDEXES:
+        sql.run(f"drop index :schema.{name}")
+    writer, producer = sql.another(), sql.another()
+    writer.run("begin")
+    writer.run("select :schema.add_job('one')")
+    # The transaction stays open for longer than that.
+    producer.run("set lock_timeout = '10s'")
+
+    with ThreadPoolExecutor(1) as threads:
+        installer = threads.submit(migrate, database)
+        try:
+            eventually(lambda: sql.value(WAITING), "the installer waits for the transaction")
+            # It lets go of the table, and builds beside those who use it.
+            while not sql.value(BUILDING):
+                assert not installer.done()
+                producer.run("select :schema.add_job('another')")
+            producer.run("select :schema.add_job('another')")
+            assert valid(sql) == []
+        finally:
+            writer.run("commit")
+        installer.result()
+
+    writer.close()
+    producer.close()
+    assert valid(sql) == sorted(INDEXES)
 
 
 def test_one_that_is_missing_is_made_though_its_step_was_entered(database, sql):

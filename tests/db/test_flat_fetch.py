@@ -16,6 +16,7 @@ import pytest
 from graphile_worker.db import psycopg as psycopg_module
 from graphile_worker.db.psycopg import PsycopgDatabase
 from graphile_worker.sql.holding import (
+    NO_LIMIT,
     Place,
     get_jobs,
     get_plain_jobs,
@@ -369,7 +370,7 @@ TABLES = list(beside(Filler.__new__(Filler)))
 
 STATEMENTS = ("get_plain_jobs", "get_soonest_jobs", "get_jobs")
 MODES = ("force_generic_plan", "force_custom_plan")
-NO_PLACE = "null, null, null"
+NO_PLACE = f"null, null, null, {NO_LIMIT}"
 
 
 @pytest.mark.parametrize("statistics_of", ["full", "empty"])
@@ -425,7 +426,7 @@ def prepare_all(sql: Sql) -> None:
     """Every statement under its own name, as only what was prepared has a plan that is kept."""
     for statement in STATEMENTS:
         text = render_bytes(statement, Schemas.named(sql.schema))
-        types = b"(text, int[], text[], int, text, int, text)"
+        types = b"(text, int[], text[], int, text, int, text, int)"
         sql.connection.execute(f"prepare {statement} ".encode() + types + b" as " + text)
 
 
@@ -534,7 +535,7 @@ def explained(
     with sql.connection.transaction(force_rollback=True):
         found = sql.connection.execute(
             b"explain (analyze, buffers, format json) " + text,
-            (pool.id, list(pool.tasks), [FLAG], limit, None, *(since or (None, None))),
+            (pool.id, list(pool.tasks), [FLAG], limit, None, *(since or (None, None)), NO_LIMIT),
         ).fetchone()
     assert found is not None
     plan: dict[str, Any] = found[0][0]["Plan"]

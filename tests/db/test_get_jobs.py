@@ -13,6 +13,7 @@ import pytest
 
 from graphile_worker import Job, JobSpec, sync
 from graphile_worker.sql.holding import (
+    NO_LIMIT,
     HeldJob,
     get_jobs,
     get_jobs_unindexed,
@@ -572,7 +573,7 @@ def test_a_fetch_from_twenty_thousand_jobs_reads_an_index(pool, sql, schema, lim
 def explain_get_jobs(sql: Sql, pool: Pool, schema: str, limit: int) -> dict[str, Any]:
     name = "get_jobs" if pool.has_indexes else "get_jobs_unindexed"
     text = render_bytes(name, Schemas.named(schema))
-    args = (pool.id, list(pool.tasks), ["flag"], limit, None, None, None)
+    args = (pool.id, list(pool.tasks), ["flag"], limit, None, None, None, NO_LIMIT)
     explained = sql.connection.execute(b"explain (analyze, format json) " + text, args).fetchone()
     assert explained is not None
     plan: dict[str, Any] = explained[0][0]["Plan"]

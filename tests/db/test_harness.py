@@ -409,7 +409,8 @@ def test_events_and_hooks_are_those_of_a_worker(gw: Harness, shop: Shop):
 
 
 def test_what_a_payload_does_not_fit_is_raised(gw: Harness, shop: Shop):
-    shop.app.add_job("count", {"number": "many"})
+    # As a program without this app would add it.
+    shop.app.enqueue(JobSpec("count", {"number": "many"}))
 
     with pytest.raises(ValueError, match="number"):
         gw.drain()

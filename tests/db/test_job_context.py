@@ -13,9 +13,11 @@ import asyncpg
 import psycopg
 import psycopg_pool
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from graphile_worker import ConfigurationError, JobSpec, Logger, WorkerOptions
 from graphile_worker.events import JobErrored, JobFinished, JobStarted, JobSucceeded
+from tests.support.proxy import CutAfterRequest
 from tests.support.recorder import until
 
 HOUR = timedelta(hours=1)
@@ -589,6 +591,45 @@ async def test_a_transaction_of_a_lost_job_has_no_effect(start, recorder, sql, k
 
     assert sql.run("select n from paid") == []
     assert sql.run("select locked_by from :schema.jobs") == [("other",)]
+
+
+async def test_a_lost_answer_to_its_commit_does_not_free_the_queue_of_the_next_job(
+    start, recorder, sql, database, proxy
+):
+    """The transaction ended the job; the next job of its named queue runs when that is noticed."""
+    began, overlaps = asyncio.Event(), []
+    running: set[int] = set()
+
+    async def own(payload: object, ctx: Any) -> None:
+        async with ctx.transaction() as conn:
+            await conn.execute("select 'the commit of this is lost'")
+        pytest.fail("the answer to the commit is lost")
+
+    async def next_one(payload: int, ctx: Any) -> None:
+        running.add(payload)
+        overlaps.append(set(running))
+        began.set()
+        await asyncio.sleep(1)
+        running.discard(payload)
+
+    through = make_conninfo(database.dsn, port=proxy.port)
+    runner = await start({"own": own, "next": next_one}, on=through, concurrency=3)
+    lost = CutAfterRequest(b"the commit of this is lost")
+    proxy.put(lost)
+    await runner.add_jobs(
+        [
+            JobSpec("own", queue_name="q"),
+            JobSpec("next", 1, queue_name="q"),
+            JobSpec("next", 2, queue_name="q"),
+        ]
+    )
+    await recorder.wait_for(JobFinished, count=3, timeout=60)
+
+    assert lost.losses
+    assert overlaps == [{1}, {2}]
+    # The job ended with its transaction: the error came too late.
+    [done] = [each for each in recorder.of(JobSucceeded) if each.job.task_identifier == "own"]
+    assert done.late_error is not None
 
 
 # With a pool of the caller's

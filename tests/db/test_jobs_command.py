@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from graphile_worker.sql.workers import register_pool
 from tests.support.administering import NODE
@@ -79,6 +80,69 @@ def test_a_list_in_json_has_all_its_times_and_where_to_go_on(table, shell):
     assert datetime.fromisoformat(page["now"]).utcoffset() == timedelta(0)
     assert page["jobs"][0]["state"] == "ready"
     assert datetime.fromisoformat(page["jobs"][0]["run_at"]) < datetime.now(UTC)
+
+
+def test_a_role_to_which_row_level_security_shows_an_empty_queue_is_told_so(
+    table, shell, database, sql
+):
+    table.job()
+    role = f"reader_{database.name}"
+    sql.run(f"create role {role} login")
+    sql.run(f"grant usage on schema :schema to {role}")
+    sql.run(f"grant select on all tables in schema :schema to {role}")
+    dsn = make_conninfo(database.dsn, user=role)
+
+    listed = shell("jobs", "list", "-c", dsn)
+    as_json = shell("jobs", "list", "--json", "-c", dsn)
+    top = shell("top", "--once", "--interval", "500ms", "-c", dsn)
+    sql.run(f"drop owned by {role}")
+    sql.run(f"drop role {role}")
+
+    for said in (listed, as_json):
+        assert said.code == 0
+        assert "row level security hides all jobs from this role" in said.err
+    assert json.loads(as_json.out)["jobs"] == []
+    assert "Rows are hidden from role" in top.out
+
+
+def test_a_failed_job_shows_when_it_failed_and_no_time_to_run(table, shell, sql):
+    ours = table.in_state("failed")
+    node = table.in_state("failed")
+    by_hand = table.in_state("failed")
+    nine_days, two_hours = "now() - interval '9 days'", "now() - interval '2 hours'"
+    # Node puts run_at off by the backoff of the last attempt, also when there is no next one.
+    for job, run_at, updated_at in (
+        (ours, two_hours, nine_days),
+        (node, f"{two_hours} + exp(10) * interval '1 second'", nine_days),
+        (by_hand, nine_days, two_hours),
+    ):
+        sql.run(
+            "update :schema._private_jobs set created_at = now() - interval '9 days', "
+            f"updated_at = {updated_at}, run_at = {run_at} where id = $1",
+            job,
+        )
+
+    _, *lines = shell("jobs", "list").out.splitlines()
+    listed = read(shell("jobs", "list", "--json"))
+    shown = shell("jobs", "show", node).out
+
+    for line in lines:
+        assert "failed 2h ago" in line
+        assert "UTC" not in line
+    now = datetime.fromisoformat(listed["now"])
+    for job in listed["jobs"]:
+        since = now - datetime.fromisoformat(job["failed_at"])
+        assert abs(since - timedelta(hours=2)) < timedelta(minutes=1)
+    assert "failed at" in shown
+    assert ", 2h ago" in shown
+
+
+def test_a_failed_batch_shows_the_error_of_its_first_item(table, shell):
+    table.in_state("failed", last_error="e'Batch failures:\\nno such address\\nno such user'")
+
+    [_, line] = shell("jobs", "list").out.splitlines()
+
+    assert line.endswith("Batch failures: no such address")
 
 
 def test_people_are_told_that_there_are_more(table, shell):
@@ -295,8 +359,36 @@ def test_a_job_that_was_named_and_not_changed_ends_with_1(table, shell):
     ready, failed = table.in_state("ready"), table.in_state("failed")
 
     assert shell("jobs", "retry", ready) == Said(1, "nothing to retry: 1 ready\n", "")
-    assert shell("jobs", "retry", failed, 999) == Said(1, "retried 1 job\n", "")
     assert shell("jobs", "retry", "--where", "task:none") == Said(0, "retried 0 jobs\n", "")
+    assert shell("jobs", "retry", failed, "--where", "task:none").code == 1
+
+
+def test_a_job_that_is_not_there_is_named(table, shell):
+    failed = table.in_state("failed")
+    gone = "graphile-worker: there is no job 99999: it is done, or was removed\n"
+    both = "graphile-worker: there are no jobs 99998, 99999: they are done, or were removed\n"
+
+    for command in (["retry"], ["complete", "--yes"], ["reschedule", "--priority", 3]):
+        for flags in ([], ["--dry-run"], ["--json"]):
+            assert shell("jobs", *command, 99999, *flags) == Said(1, "", gone)
+    assert shell("jobs", "retry", 99998, 99999) == Said(1, "", both)
+    assert shell("jobs", "retry", failed, 99999) == Said(1, "retried 1 job\n", gone)
+
+
+def test_row_level_security_is_named_where_it_may_hide_a_job(database, table, shell, sql):
+    table.in_state("failed")
+    sql.run("create role mistaken login")
+    sql.run("grant usage on schema :schema to mistaken")
+    sql.run("grant select on all tables in schema :schema to mistaken")
+    try:
+        said = shell("jobs", "retry", 99999, "-c", make_conninfo(database.dsn, user="mistaken"))
+    finally:
+        sql.run("drop owned by mistaken")
+        sql.run("drop role mistaken")
+
+    assert said.code == 1
+    assert "row level security hides all jobs from this role" in said.err
+    assert "there is no job" not in said.err
 
 
 def test_a_limit_is_kept(table, shell):
@@ -504,6 +596,20 @@ def test_a_worker_that_lives_is_recovered_only_by_force(database, table, shell):
     assert (refused.code, refused.out) == (1, "")
     assert f"worker {OURS} lives, heard of" in refused.err
     assert forced.out == "recovered 1 job of 1 worker\n"
+
+
+def test_a_worker_that_is_not_there_is_named(table, shell):
+    job = table.in_state("running")
+    before = table.rows()
+
+    for flags in ([], ["--yes"], ["--yes", "--force"], ["--dry-run"], ["--yes", "--json"]):
+        said = shell("workers", "recover", NODE, "nope", *flags)
+
+        assert (said.code, said.out) == (1, "")
+        assert "there is no worker nope" in said.err
+        assert "`graphile-worker workers list`" in said.err
+    assert table.rows() == before
+    assert read(shell("workers", "recover", NODE, "--yes", "--json"))["jobs"] == [job]
 
 
 def test_nobody_is_recovered_by_nobody(shell):

@@ -353,25 +353,27 @@ async def test_jobs_that_are_announced_one_by_one_are_fetched_together(start, cl
 
 
 @pytest.mark.feature("F98")
-async def test_a_superseded_job_is_not_revived_by_being_handed_back(
+async def test_a_job_that_was_replaced_or_removed_is_gone_when_a_stop_releases_it(
     start, client, recorder, gate, sql
 ):
     await client.add_jobs(numbered(1))
     await client.add_job("work", {"n": 1}, job_key="k", max_attempts=3)
+    await client.add_job("work", {"n": 3}, job_key="removed")
     runner = await hold(start, gate, recorder)
 
     await client.add_job("work", {"n": 2}, job_key="k")
+    assert await client.remove_job("removed") is not None
     stopping = asyncio.create_task(runner.stop())
     await recorder.wait_for(LocalQueueReturned)
     gate.open()
     await stopping
 
-    assert sql.run(KEYED) == [(1, None, 3, False), (2, "k", 0, True)]
+    assert sql.run(KEYED) == [(2, "k", 0, True)]
     assert sql.run(LOCKS) == NOTHING_LOCKED
 
 
 @pytest.mark.feature("F98")
-async def test_a_superseded_job_is_not_revived_when_it_was_held_for_too_long(
+async def test_a_superseded_job_is_gone_when_it_was_held_for_too_long(
     start, client, recorder, gate, sql
 ):
     await client.add_jobs(numbered(1))
@@ -381,7 +383,7 @@ async def test_a_superseded_job_is_not_revived_when_it_was_held_for_too_long(
     await client.add_job("work", {"n": 2}, job_key="k")
     await recorder.wait_for(LocalQueueReturned)
 
-    assert sql.run(KEYED)[1:] == [(1, None, 3, False), (2, "k", 0, True)]
+    assert sql.run(KEYED)[1:] == [(2, "k", 0, True)]
 
 
 # Letting go

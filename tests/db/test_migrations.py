@@ -35,8 +35,8 @@ from graphile_worker.db.blocking import BlockingPsycopgDatabase
 from graphile_worker.db.database import perform_blocking
 from graphile_worker.db.migrate import migrating
 from graphile_worker.sql.identifiers import Schemas, companion_schema
-from graphile_worker.sql.migrations import LEVEL
-from graphile_worker.sql.statements import script_text
+from graphile_worker.sql.migrations import BODIES, LEVEL, checksum
+from graphile_worker.sql.statements import Style, render, script_text
 from tests.support.catalogue import read_catalogue, read_companion, read_ledger
 from tests.support.cluster import Cluster
 from tests.support.node import node_install
@@ -275,6 +275,85 @@ def test_a_role_installs_into_the_empty_schema_that_it_was_given(
     assert migrate(empty_database, dsn=make_conninfo(empty_database.dsn, user=role)) == LEVEL
 
     assert "may not create or read schema" in caplog.text
+
+
+def test_a_companion_of_an_older_release_is_brought_up(database, sql):
+    before = installed(database)
+    sql.run("drop table :ext_schema.turns")
+    sql.run("delete from :ext_schema.migrations where id > 3")
+
+    migrate(database)
+
+    assert installed(database) == before
+    assert sql.run("select name from :ext_schema.turns") == [("sweep",)]
+
+
+def test_a_role_that_may_not_upgrade_the_companion_is_told_so(empty_database, behind, role, caplog):
+    migrate(empty_database)
+    behind.run("delete from :ext_schema.migrations where id > 3")
+    behind.run(f"grant usage on schema :schema, :ext_schema to {role}")
+    behind.run(f"grant select on :schema.migrations, :ext_schema.migrations to {role}")
+
+    migrate(empty_database, dsn=make_conninfo(empty_database.dsn, user=role))
+
+    assert "is at level 3 of 4 and this role may not upgrade it" in caplog.text
+    assert "four hours" not in caplog.text
+
+
+# A role that may create schemas waits for one with more privileges to use what it made.
+TRAP = (
+    "create schema :ext_schema",
+    "grant all on schema :ext_schema to public",
+    "create table :ext_schema.caught (role name)",
+    "create table :ext_schema.migrations (id int primary key, name text, applied_at timestamptz "
+    "default now(), applied_by text default current_user)",
+    "create function :ext_schema.spring() returns trigger language plpgsql as "
+    "'begin insert into caught values (current_user); return new; end'",
+    "alter function :ext_schema.spring set search_path = :ext_schema",
+    "create trigger spring before insert on :ext_schema.migrations "
+    "for each row execute function :ext_schema.spring()",
+    "grant all on all tables in schema :ext_schema to public",
+)
+
+
+def test_a_companion_that_another_role_made_beforehand_is_refused(empty_database, behind, role):
+    behind.run(f"grant create on database {empty_database.name} to {role}")
+    intruder = Sql(make_conninfo(empty_database.dsn, user=role), empty_database.schema)
+    for statement in TRAP:
+        intruder.run(statement)
+    intruder.close()
+
+    with pytest.raises(psycopg.errors.InvalidTextRepresentation, match=f"belongs to role {role}"):
+        run_in_psycopg(empty_database, migration_sql(empty_database.schema))
+    with pytest.raises(SchemaError, match=f"belongs to role '{role}', not to the owner") as refused:
+        migrate(empty_database)
+    # What is in it does not become better by another owner of the schema alone.
+    behind.run("alter schema :ext_schema owner to postgres")
+    with pytest.raises(SchemaError, match=f"'migrations' belongs to role '{role}'"):
+        migrate(empty_database)
+    with sync.Client(empty_database.dsn, schema=empty_database.schema) as client:
+        assert client.recover_workers(["dead"]) == []
+    caught = behind.run("select role from :ext_schema.caught")
+    cure = behind.text("drop schema :ext_schema cascade").decode()
+    behind.run("drop schema :ext_schema cascade")
+
+    assert caught == []
+    assert f"`{cure}`" in str(refused.value)
+    assert migrate(empty_database) == LEVEL
+
+
+def test_a_companion_may_belong_to_the_owner_of_the_schema_or_to_who_has_its_privileges(
+    empty_database, behind, role
+):
+    behind.run(f"create role {role}_member in role {role}")
+    behind.run(f"create schema :schema authorization {role}")
+    behind.run(f"create schema :ext_schema authorization {role}_member")
+
+    assert migrate(empty_database) == LEVEL
+    behind.run(f"alter schema :ext_schema owner to {role}")
+    assert migrate(empty_database) == LEVEL
+
+    behind.run(f"drop role {role}_member")
 
 
 # Names
@@ -547,6 +626,76 @@ def test_an_upgrade_tells_of_every_level(empty_database, behind):
 def heard(sql: Sql, count: int) -> list[dict]:
     notes = sql.connection.notifies(timeout=30, stop_after=count)
     return [json.loads(note.payload) for note in notes]
+
+
+# Functions of earlier releases
+
+
+@pytest.fixture
+def earlier_body(empty_database, behind, monkeypatch) -> str:
+    """The body that an earlier release gave to `complete_jobs`, which has it still."""
+    migrate(empty_database)
+    statement, known = BODIES["complete_jobs"]
+    text = render(statement, Schemas.named(behind.schema), Style.NATIVE)
+    behind.connection.execute(text.replace("delete from", "delete /* earlier */ from").encode())
+    earlier = checksum(body_of(behind), Schemas.named(behind.schema))
+    monkeypatch.setitem(BODIES, "complete_jobs", (statement, (earlier, *known)))
+    return body_of(behind)
+
+
+def body_of(sql: Sql) -> str:
+    body: str = sql.value(
+        "select prosrc from pg_proc "
+        "where proname = 'complete_jobs' and pronamespace = $1::regnamespace",
+        sql.text(":schema").decode(),
+    )
+    return body
+
+
+def test_functions_of_an_earlier_release_are_replaced(empty_database, behind, earlier_body):
+    before = installed(empty_database)
+
+    assert migrate(empty_database) == LEVEL
+
+    assert body_of(behind) == earlier_body.replace("/* earlier */ ", "")
+    assert installed(empty_database) == before
+
+
+def test_any_number_of_installers_may_replace_functions_at_once(
+    empty_database, behind, earlier_body
+):
+    with ThreadPoolExecutor(4) as threads:
+        levels = list(threads.map(migrate, [empty_database] * 4))
+
+    assert levels == [LEVEL] * 4
+    assert body_of(behind) != earlier_body
+
+
+def test_functions_that_this_package_has_not_made_stay_as_they_are(
+    empty_database, behind, earlier_body
+):
+    text = behind.value("select pg_get_functiondef($1::regproc)", name_of(behind))
+    behind.connection.execute(text.replace("earlier", "of Node").encode())
+
+    migrate(empty_database)
+
+    assert body_of(behind) == earlier_body.replace("earlier", "of Node")
+
+
+def name_of(sql: Sql) -> str:
+    return sql.text(":schema.complete_jobs").decode()
+
+
+def test_a_role_that_may_not_replace_functions_is_told_who_may(
+    empty_database, behind, role, caplog, earlier_body
+):
+    behind.run(f"grant usage on schema :schema, :ext_schema to {role}")
+    behind.run(f"grant select on :schema.migrations, :ext_schema.migrations to {role}")
+
+    migrate(empty_database, dsn=make_conninfo(empty_database.dsn, user=role))
+
+    assert "are those of an earlier release, and this role may not replace them" in caplog.text
+    assert body_of(behind) == earlier_body
 
 
 # Pools and engines of the caller's

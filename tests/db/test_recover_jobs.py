@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from psycopg.conninfo import make_conninfo
+from psycopg.errors import InsufficientPrivilege
 
 from graphile_worker import JobContext, RecoveryOptions
 from graphile_worker.events import (
@@ -22,15 +24,19 @@ from graphile_worker.events import (
     SweepFailed,
 )
 from graphile_worker.sql.holding import HeldJob
+from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.workers import (
     Recovery,
+    begin_sweep,
     forget_recoveries,
+    get_turn_holders,
     heartbeat,
     note_start,
     recover_jobs,
     register_pool,
     renew_locks,
     sign_off,
+    take_sweep_turn,
 )
 from tests.support.fetching import wait_for_lock
 from tests.support.pools import Pool, change, payloads, queue_lock, row, session
@@ -413,7 +419,9 @@ def test_a_delay_does_not_bring_a_job_forward(pool, client, sql):
 @pytest.mark.parametrize("started", [True, False], ids=["started", "not started"])
 @pytest.mark.parametrize("attempts", [0, 2], ids=["first", "last"])
 @pytest.mark.parametrize("how", ["replace", "preserve_run_at", "remove"])
-def test_a_superseded_job_is_freed_and_stays_dead(pool, client, sql, how, attempts, started):
+def test_a_superseded_job_has_failed_if_it_had_started_and_is_gone_if_not(
+    pool, client, sql, how, attempts, started
+):
     job = client.add_job("task", "old", queue_name="queue", job_key="k", max_attempts=3)
     change(sql, job, f"attempts = {attempts}")
     held = pool.take_one()
@@ -423,10 +431,15 @@ def test_a_superseded_job_is_freed_and_stays_dead(pool, client, sql, how, attemp
         client.add_job("task", "new", job_key="k", job_key_mode=how)
     die(pool, sql, *[held] * started)
 
-    assert [each.job.id for each in recover(pool)] == [job.id]
+    assert [each.job.id for each in recover(pool)] == [job.id] * started
 
     found = row(sql, job)
-    assert (found["attempts"], found["locked_by"], found["is_available"]) == (3, None, False)
+    if started:
+        assert (found["attempts"], found["locked_by"], found["is_available"]) == (3, None, False)
+        assert found["last_error"].startswith(INTERRUPTED)
+    else:
+        assert found == {}
+        assert sql.run("select from :ext_schema.recoveries") == []
     assert queue_lock(sql, "queue") == (None, True)
     assert payloads(pool.take(10)) == ([] if how == "remove" else ["new"])
 
@@ -592,7 +605,7 @@ async def test_a_pool_that_speaks_up_too_late_learns_that_it_was_swept(
         beating = threads.submit(pool.connection.run, heartbeat([pool.id], []))
         await wait_for_lock(sql)
 
-    assert beating.result() == {}
+    assert beating.result().times == {}
     assert sql.run(LIVING) == []
 
 
@@ -816,22 +829,70 @@ async def test_a_worker_lets_recovered_jobs_wait_for_as_long_as_it_was_told(
 
 
 @pytest.mark.feature("F221")
-async def test_one_sweeps_at_a_time_and_rust_workers_count(
-    start, recorder, sql, pool, client, statements
-):
-    client.add_job("task")
-    die(pool, sql, pool.take_one())
-    rust = sql.another()
-    rust.run("begin")
-    rust.run("select pg_advisory_xact_lock(1196905043, 1398228304)")
+def test_one_sweeps_at_a_time_and_rust_workers_count(sql, database, other_session):
+    with session(database) as another:
+        with other_session.transaction() as first, another.transaction() as second:
+            assert first.run(take_sweep_turn())
+            assert not second.run(take_sweep_turn())
+        rust = sql.another()
+        rust.run("begin")
+        rust.run("select pg_advisory_xact_lock(1196905043, 1398228304)")
+        with another.transaction() as second:
+            assert not second.run(begin_sweep())
+            assert second.run(take_sweep_turn())
+        rust.close()
 
-    await start({"other": nothing}, recovery=RecoveryOptions(**OFTEN))
-    await until(lambda: statements.count("take_sweep_turn") > 3)
-    assert recorder.of(JobRecovered) == []
-    assert "recover_jobs" not in statements
+
+def test_the_session_that_has_the_turn_is_named(sql, database, other_session):
+    schemas = Schemas.named(database.schema)
+    rust = sql.another()
+    rust.run("select pg_advisory_lock(1196905043, 1398228304)")
+
+    with other_session.transaction() as sweeper:
+        sweeper.run(take_sweep_turn())
+        with session(database) as asking:
+            holders = asking.run(get_turn_holders(schemas))
+        [seen_by_itself] = sweeper.run(get_turn_holders(schemas))
+
+    assert len(holders) == 2
+    assert {each.role for each in holders} == {"postgres"}
+    assert "graphile-worker" in {each.application for each in holders}
+    assert seen_by_itself.pid == rust.value("select pg_backend_pid()")
     rust.close()
 
-    await recorder.wait_for(JobRecovered)
+
+async def test_a_role_that_may_only_connect_does_not_stop_recovery(
+    start, recorder, sql, database, pool, client, caplog
+):
+    caplog.set_level(logging.WARNING, logger="graphile_worker")
+    role = f"stranger_{database.name}"
+    sql.run(f"create role {role} login")
+    dsn = make_conninfo(database.dsn, user=role, application_name="lunch")
+    stranger = Sql(dsn, database.schema)
+    stranger.run("select pg_advisory_lock(1196905043, 1398228304)")
+    with pytest.raises(InsufficientPrivilege):
+        stranger.run("select name from :ext_schema.turns for update")
+    pid = stranger.value("select pg_backend_pid()")
+    job = client.add_job("task")
+    die(pool, sql, pool.take_one())
+
+    await start({"other": nothing}, recovery=RecoveryOptions(**OFTEN))
+    await recorder.wait_for(JobRecovered, job_id=job.id)
+    stranger.close()
+    sql.run(f"drop role {role}")
+
+    assert f"held by pid={pid} role={role} application=lunch" in caplog.text
+
+
+async def test_a_companion_without_turns_is_swept_all_the_same(start, recorder, sql, pool, client):
+    """An older release made it, or its owner has not granted the table to this role."""
+    sql.run("drop table :ext_schema.turns")
+    job = client.add_job("task")
+    die(pool, sql, pool.take_one())
+
+    await start({"other": nothing}, recovery=RecoveryOptions(**OFTEN))
+
+    await recorder.wait_for(JobRecovered, job_id=job.id)
 
 
 @pytest.mark.feature("F221")

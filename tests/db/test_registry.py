@@ -35,12 +35,15 @@ from graphile_worker.events import (
     RunnerStopped,
 )
 from graphile_worker.maintenance import heartbeat as beating
+from graphile_worker.sql.health import survey_pools
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.workers import (
+    find_registries,
     find_registry,
     forget_pools,
     get_silent_pools,
     heartbeat,
+    leave_registry,
     recover_jobs,
     register_pool,
     sign_off,
@@ -79,7 +82,7 @@ def enter(pool: Pool, *pool_ids: str, lease: timedelta = LEASE) -> None:
 
 def beat(pool: Pool, *pool_ids: str, started: list[int] | None = None) -> set[str]:
     heard = pool.connection.run(heartbeat(list(pool_ids), started or []))
-    return set(heard)
+    return set(heard.times)
 
 
 def silent(pool: Pool, asking: str = "asking") -> list[str]:
@@ -172,6 +175,21 @@ def test_a_registry_that_a_role_may_not_use_is_not_found(database, sql):
     sql.run(f"drop role {role}")
 
 
+def test_a_registry_that_another_role_owns_is_not_found(pool, database, sql):
+    """To use it could run code of that role."""
+    role = f"role_{database.name}"
+    schemas = Schemas.named(database.schema)
+    sql.run(f"create role {role}")
+    for thing in ("schema :ext_schema", "table :ext_schema.pools"):
+        sql.run(f"alter {thing} owner to {role}")
+        assert pool.connection.run(find_registry(schemas)) is False
+        assert pool.connection.run(find_registries(schemas)) == (False, False)
+        sql.run(f"alter {thing} owner to postgres")
+
+    assert pool.connection.run(find_registries(schemas)) == (True, False)
+    sql.run(f"drop role {role}")
+
+
 # Heartbeats
 
 
@@ -214,7 +232,9 @@ def test_a_heartbeat_is_answered_with_the_time_of_the_server(pool, sql):
         found = connection.run(heartbeat(["a", "b"], []))
 
     (seen,) = sql.run("select distinct extract(epoch from seen_at)::float8 from :ext_schema.pools")
-    assert found == {"a": seen[0], "b": seen[0]}
+    assert found.times == {"a": seen[0], "b": seen[0]}
+    started = sql.value("select extract(epoch from pg_postmaster_start_time())::float8")
+    assert found.server_started == started
 
 
 @pytest.mark.feature("F221")
@@ -251,6 +271,25 @@ def test_who_signs_off_is_gone_and_others_are_not(pool, sql):
     pool.connection.run(sign_off(["a", "c", "unknown"]))
 
     assert entered(sql) == ["b"]
+
+
+def test_the_jobs_that_a_stopped_pool_locks_late_are_released_as_those_of_a_silent_one(
+    pool, client, sql
+):
+    enter(pool, "living", "stopped")
+    job = client.add_job("task")
+    beat(pool, "stopped", started=[job.id])
+
+    pool.connection.run(leave_registry(["stopped"]))
+
+    assert [each.id for each in pool.connection.run(survey_pools())] == ["living"]
+    # A fetch whose answer never came.
+    pool.named("stopped").take_one()
+    for each in ("living", "stopped"):
+        not_seen_for(sql, each, 2 * LEASE)
+    assert silent(pool) == ["living", "stopped"]
+    [recovery] = pool.connection.run(recover_jobs(["stopped"], NOW, 3))
+    assert recovery.was_started is False
 
 
 # Silence

@@ -181,8 +181,8 @@ def test_a_row_that_somebody_else_works_on_is_not_waited_for(pool, client, sql, 
 
 
 @pytest.mark.parametrize("how", ["replace", "remove"])
-def test_a_superseded_job_is_held_and_not_renewed(pool, client, sql, how):
-    """That its lock is older tells a superseded job from one at its last attempt."""
+def test_a_superseded_job_is_renewed_and_stays_superseded(pool, client, sql, how):
+    """That it changed after it was locked tells a superseded job from one at its last attempt."""
     client.add_job("task", queue_name="queue", job_key="k")
     held = pool.take_one()
     grow_old(sql)
@@ -193,8 +193,11 @@ def test_a_superseded_job_is_held_and_not_renewed(pool, client, sql, how):
 
     assert renew(pool, held) == {held.job.id}
 
-    assert not fresh(sql, held)
+    assert fresh(sql, held)
     assert sql.run(FRESH_QUEUES) == [("queue",)]
+    found = row(sql, held.job)
+    assert found["updated_at"] > found["locked_at"]
+    assert found["attempts"] == found["max_attempts"]
 
 
 @pytest.mark.parametrize("key", [None, "k"])

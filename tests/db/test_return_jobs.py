@@ -1,16 +1,20 @@
 """A job that is handed back is as before it was taken, unless somebody ended it meanwhile."""
 
+import asyncio
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from graphile_worker.sql.holding import Return, return_jobs
+from tests.support.fetching import commit_once_waited_for
 from tests.support.pools import (
     change,
     payloads,
     queue_ids,
     queue_lock,
     row,
+    session,
     standing_still,
 )
 
@@ -101,7 +105,9 @@ CLAIMS = pytest.mark.parametrize("attempts", [0, 1, 2], ids=["first", "middle", 
 @pytest.mark.feature("F75")
 @CLAIMS
 @pytest.mark.parametrize("mode", ["replace", "preserve_run_at"])
-def test_a_job_superseded_by_its_key_stays_dead(pool, client, sql, attempts, mode):
+def test_a_job_that_was_replaced_by_its_key_is_gone_when_it_is_released(
+    pool, client, sql, attempts, mode
+):
     added = client.add_job("task", "old", queue_name="queue", job_key="k", max_attempts=3)
     change(sql, added, f"attempts = {attempts}")
     held = pool.take_one()
@@ -109,23 +115,39 @@ def test_a_job_superseded_by_its_key_stays_dead(pool, client, sql, attempts, mod
 
     assert pool.give_back(held) == {held.job.id}
 
-    job = row(sql, held.job)
-    assert (job["attempts"], job["locked_by"], job["is_available"]) == (3, None, False)
+    assert row(sql, held.job) == {}
     assert queue_lock(sql, "queue") == (None, True)
     assert payloads(pool.take(10)) == ["new"]
 
 
 @CLAIMS
 @pytest.mark.feature("F84")
-def test_a_job_removed_by_its_key_stays_dead(pool, client, sql, attempts):
+def test_a_job_that_was_removed_by_its_key_is_gone_when_it_is_released(pool, client, sql, attempts):
     added = client.add_job("task", job_key="k", max_attempts=3)
     change(sql, added, f"attempts = {attempts}")
     held = pool.take_one()
     client.remove_job("k")
 
-    pool.give_back(held)
+    assert pool.give_back(held) == {held.job.id}
 
-    assert (row(sql, held.job)["attempts"], row(sql, held.job)["is_available"]) == (3, False)
+    assert row(sql, held.job) == {}
+    assert pool.give_back(held, again=True) == set()
+
+
+async def test_a_job_that_is_removed_while_it_is_released_is_gone(database, pool, client, sql):
+    client.add_job("task", queue_name="queue", job_key="k")
+    held = pool.take_one()
+    with closing(sql.another()) as remover:
+        remover.run("begin")
+        remover.run("select :schema.remove_job('k')")
+        with session(database) as connection:
+            releaser = pool.named(pool.id, connection)
+            releasing = asyncio.create_task(asyncio.to_thread(releaser.give_back, held))
+            await commit_once_waited_for(remover, sql)
+            assert await releasing == {held.job.id}
+
+    assert row(sql, held.job) == {}
+    assert queue_lock(sql, "queue") == (None, True)
 
 
 def test_a_job_permanently_failed_by_hand_stays_dead(pool, client, sql):
@@ -185,7 +207,7 @@ def test_each_of_a_batch_is_returned_in_its_own_way(pool, client, sql):
     assert ids == {plain.job.id, moment.job.id, superseded.job.id}
     assert row(sql, moment.job)["run_at"] == MOMENT
     assert [row(sql, each.job)["attempts"] for each in (plain, moment)] == [0, 0]
-    assert row(sql, superseded.job)["attempts"] == 25
+    assert row(sql, superseded.job) == {}
     assert [row(sql, each.job)["locked_by"] for each in (lost, kept)] == ["other", "pool"]
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphile_worker.sql.holding import HeldJob, return_unheld_jobs
+from graphile_worker.sql.holding import HeldJob, find_unheld_jobs, return_unheld_jobs
 from tests.support.pools import (
     Pool,
     change,
@@ -24,8 +24,9 @@ def client(blocking_client):
 
 def return_unheld(pool: Pool, *held: HeldJob) -> set[int]:
     """The pool knows of these jobs and of no others."""
-    known = [each.job.id for each in held]
-    return pool.connection.run(return_unheld_jobs(pool.id, known, queue_ids(held)))
+    known, queues = [each.job.id for each in held], queue_ids(held)
+    found = pool.connection.run(find_unheld_jobs(pool.id, known, queues))
+    return pool.connection.run(return_unheld_jobs(pool.id, found, known, queues))
 
 
 # As it was

@@ -3,17 +3,21 @@
 import asyncio
 import contextvars
 import math
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
+from functools import partial
+from typing import Any, NoReturn
 
 import pytest
 
 from graphile_worker import App, Hooks, JobContext, WorkerOptions
-from graphile_worker.events import Event, JobEvent, RunningJob
-from graphile_worker.retries import Backoff, Discard, Retry, Snooze
+from graphile_worker.events import Event, JobEvent, JobStarted, RunningJob
+from graphile_worker.retries import Backoff, Discard, PartialFailure, Retry, Snooze
 from graphile_worker.runner import run_once
 
 ROW = """
@@ -102,6 +106,41 @@ async def test_the_last_attempt_fails_for_good(app, run, heard, sql):
     assert sql.run(ROW)[0][:2] == (1, 1)
 
 
+async def test_a_permanent_failure_is_one_error_record_with_its_template_and_fields(
+    app, run, caplog
+):
+    @app.task(max_attempts=1, queue_name="files")
+    async def fail() -> None:
+        raise Gone("away")
+
+    @app.task
+    async def discard() -> None:
+        raise Discard("no such invoice")
+
+    @app.task
+    async def retry() -> None:
+        raise Gone("for a while")
+
+    for task in (fail, discard, retry):
+        await task.aenqueue()
+    await run()
+
+    records = {vars(each)["task_identifier"]: each for each in caplog.records}
+    assert len(records) == len(caplog.records)
+    levels = {task: record.levelname for task, record in records.items()}
+    assert levels == {"fail": "ERROR", "discard": "ERROR", "retry": "WARNING"}
+    found = vars(records["fail"])
+    assert found["msg"].startswith("permanently failed job %s (%s")
+    assert found["args"][:4] == (found["job_id"], "fail", 1, 1)
+    assert found["exc_info"][0] is Gone
+    fields = {"pid": os.getpid(), "queue_name": "files", "attempt": 1, "max_attempts": 1}
+    assert fields.items() <= found.items()
+    assert found["pool_id"].startswith("pypool-")
+    assert found["worker_id"].startswith("worker-")
+    assert found["duration_ms"] >= 0
+    assert found["wait_ms"] >= 0
+
+
 @pytest.mark.parametrize(
     ("signal", "attempts", "seconds"),
     [
@@ -147,7 +186,9 @@ async def test_a_policy_decides_about_the_next_attempt(app, run, sql, policy, at
     assert seconds is None or abs(row[5] - seconds) < 20
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), asyncio.CancelledError()])
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()]
+)
 async def test_whatever_a_task_raises_only_its_own_job_fails(app, run, sql, error):
     seen = []
 
@@ -165,6 +206,110 @@ async def test_whatever_a_task_raises_only_its_own_job_fails(app, run, sql, erro
     assert await run() == 2
     assert seen == ["fine"]
     assert sql.run(ROW)[0][0] == 1
+
+
+async def test_a_task_that_cancels_itself_fails_its_job_alone(app, run, sql):
+    seen = []
+
+    def cancel_me() -> None:
+        me = asyncio.current_task()
+        assert me is not None
+        me.cancel()
+
+    @app.task
+    async def cancelled() -> None:
+        cancel_me()
+        await asyncio.sleep(20)
+
+    @app.task
+    async def cancelled_late() -> None:
+        # Too late to harm the jobs after this one.
+        asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)  # type: ignore[union-attr]
+
+    @app.task
+    async def cancelled_and_done() -> None:
+        cancel_me()
+
+    @app.task
+    async def caught() -> None:
+        # As libraries did before Python had `Task.uncancel`.
+        cancel_me()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(20)
+
+    @app.task
+    async def group() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(asyncio.sleep(20))
+            raise Gone
+
+    @app.task
+    async def work(n: int) -> None:
+        await asyncio.sleep(0)
+        seen.append(n)
+
+    tasks = [cancelled, cancelled_and_done, caught, group]
+    if sys.version_info >= (3, 12):
+        # Before, the first step of a job is made in the asyncio task of its worker.
+        tasks.append(cancelled_late)
+    for n, task in enumerate(tasks):
+        await task.aenqueue()
+        await work.aenqueue(n)
+
+    # With one worker, which would end with the first of them.
+    assert await run() == 2 * len(tasks)
+    assert seen == list(range(len(tasks)))
+    assert [row[4].partition("\n")[0].partition(":")[0] for row in sql.run(ROW)] == [
+        "CancelledError",
+        "ExceptionGroup",
+    ]
+    assert [row[:3] for row in sql.run(ROW)] == [(1, 25, None)] * 2
+
+
+async def test_an_error_in_what_follows_a_task_fails_its_job_alone(app, run, sql):
+    class Unnoted(Exception):
+        def add_note(self, note: str) -> None:
+            raise RuntimeError("no room for notes")
+
+    class Unsaid(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(3)
+
+    class Blank(Retry):
+        def __init__(self) -> None:
+            """Without a delay, as the base class was not asked."""
+
+    spoiled = PartialFailure({0: ValueError("bad row")})
+    spoiled.errors[0] = "no exception any more"  # type: ignore[assignment]  # what it is about
+
+    of_policies = [LookupError(), asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(3)]
+    endings: list[tuple[BaseException, BaseException | None]] = [
+        *((Gone("away"), error) for error in (*of_policies, GeneratorExit())),
+        (Unnoted(), LookupError()),
+        (Unsaid(), None),
+        (Blank(), None),
+        (spoiled, None),
+    ]
+    for number, (error, of_policy) in enumerate(endings):
+        policy = None if of_policy is None else partial(_raise, of_policy)
+        task = app.batch_task(name=f"task {number}", retry=policy)(_batch_that_raises(error))
+        await task.aenqueue([1, 2])
+
+    assert await run() == len(endings)
+    rows = sql.run(ROW)
+    assert [row[:3] for row in rows] == [(1, 25, None)] * len(endings)
+    assert all(row[4] for row in rows)
+
+
+def _raise(error: BaseException, *_given: object) -> NoReturn:
+    raise error
+
+
+def _batch_that_raises(error: BaseException) -> Any:
+    async def body(items: list[int]) -> None:
+        raise error
+
+    return body
 
 
 @pytest.mark.parametrize(
@@ -211,6 +356,57 @@ async def test_plain_functions_run_in_threads_with_the_context_variables(app, ru
     await run()
     assert seen[0][0].startswith("graphile-worker")
     assert seen[0][1] == "set"
+
+
+async def test_each_job_has_its_own_copy_of_the_context_variables(app, run, hooks):
+    tenant = contextvars.ContextVar("tenant", default="nobody")
+    request = contextvars.ContextVar("request", default=0)
+    seen = []
+
+    @asynccontextmanager
+    async def lifespan():
+        tenant.set("of the lifespan")
+        yield
+
+    @hooks.on(JobStarted)
+    def begin(event: JobStarted) -> None:
+        request.set(request.get() + event.job.id)
+
+    @hooks.around(RunningJob)
+    @contextmanager
+    def wrapped(moment: RunningJob) -> Iterator[None]:
+        token = tenant.set(f"{tenant.get()}, wrapped")
+        yield
+        tenant.reset(token)
+
+    def look(name: str) -> None:
+        seen.append((name, tenant.get(), request.get()))
+        tenant.set(name)
+        request.set(1000)
+
+    @app.task
+    async def at_once(name: str) -> None:
+        look(name)
+
+    @app.task
+    async def later(name: str) -> None:
+        await asyncio.sleep(0.001)
+        look(name)
+        await asyncio.sleep(0.001)
+
+    @app.task
+    def in_thread(name: str) -> None:
+        look(name)
+
+    @app.task(run_in="loop")
+    def on_loop(name: str) -> None:
+        look(name)
+
+    tasks = [at_once, later, in_thread, on_loop] * 2
+    jobs = [await task.aenqueue(str(n)) for n, task in enumerate(tasks)]
+
+    assert await run(lifespan=lifespan) == len(tasks)
+    assert seen == [(str(n), "of the lifespan, wrapped", job.id) for n, job in enumerate(jobs)]
 
 
 async def test_plain_functions_run_side_by_side(app, run):
@@ -460,11 +656,11 @@ async def test_a_program_that_ends_hands_its_running_job_back(app, run, sql):
     assert sql.run("select 1 from :schema._private_job_queues where locked_by is not null") == []
 
 
-@pytest.mark.parametrize("signal", [Retry(timedelta.max), Snooze(timedelta.max)], ids=repr)
+@pytest.mark.parametrize("signal", [Retry, Snooze])
 async def test_a_time_beyond_the_calendar_backs_off_as_usual(app, run, sql, signal):
     @app.task
     async def speak() -> None:
-        raise signal
+        raise signal(timedelta.max)
 
     await speak.aenqueue()
     began = time.monotonic()
@@ -472,7 +668,7 @@ async def test_a_time_beyond_the_calendar_backs_off_as_usual(app, run, sql, sign
     assert await run() == 1
     [(attempts, _, locked_by, _, error, seconds)] = sql.run(ROW)
     assert (attempts, locked_by) == (1, None)
-    assert "out of range" in error
+    assert "after 9999" in error
     assert backed_off(seconds, began)
 
 

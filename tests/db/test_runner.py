@@ -414,6 +414,26 @@ async def test_whatever_a_task_raises_the_worker_goes_on(start, recorder, error,
     assert runner.is_ready
 
 
+async def test_a_worker_goes_on_with_the_tasks_it_knows_while_a_transaction_adds_another_name(
+    start, recorder, sql
+):
+    producer = sql.another()
+    producer.run("begin")
+    producer.run("select :schema.add_job('late')")
+    sql.run("select :schema.add_job('known')")
+
+    await start({"late": nothing, "known": nothing, "new": nothing})
+    await recorder.wait_for(JobSucceeded)
+    names = {name for (name,) in sql.run("select identifier from :schema._private_tasks")}
+    producer.run("commit")
+    producer.close()
+
+    # The worker has entered the name that no other transaction is adding.
+    assert names == {"known", "new"}
+    done = await recorder.wait_for(JobSucceeded, count=2)
+    assert [each.job.task_identifier for each in done] == ["known", "late"]
+
+
 @pytest.mark.feature("F117")
 async def test_a_job_whose_task_is_gone_fails(start, recorder, sql):
     class Shrinking(Tasks[None]):

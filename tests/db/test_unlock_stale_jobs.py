@@ -10,6 +10,7 @@ from tests.support.pools import (
     Pool,
     change,
     payloads,
+    queue_ids,
     queue_lock,
     row,
 )
@@ -178,7 +179,8 @@ def test_a_pool_that_lives_does_not_release_its_own(pool, client, sql):
     change(sql, held.job, "locked_at = now() - interval '5 hours'")
     sql.run("update :schema._private_job_queues set locked_at = now() - interval '5 hours'")
 
-    assert pool.connection.run(unlock_stale_jobs(but_of=pool.id)) == 0
+    own = unlock_stale_jobs(but_of=pool.id, jobs=[held.job.id], queues=queue_ids((held,)))
+    assert pool.connection.run(own) == 0
 
     assert row(sql, held.job)["locked_by"] == pool.id
     assert queue_lock(sql, "queue") == (pool.id, False)

@@ -10,6 +10,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import JobContext, JobSpec, SchemaTooNew
+from graphile_worker.db.listening import MAX_PER_SECOND, Flooded
 from graphile_worker.db.psycopg import PsycopgConnection
 from graphile_worker.events import (
     GetJobEmpty,
@@ -25,8 +26,8 @@ from graphile_worker.events import (
     ResetLockedStarted,
     ResetLockedSucceeded,
 )
-from graphile_worker.worker import claims
-from tests.support.recorder import Recorder
+from graphile_worker.worker import claims, listener
+from tests.support.recorder import Recorder, until
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
@@ -265,6 +266,34 @@ async def test_a_notification_of_no_jobs_wakes_nobody(start, recorder, sql):
 
     before = recorder.names[: recorder.names.index("job:start")]
     assert before.count("worker:getJob:start") == 1
+
+
+async def test_a_flood_of_notifications_makes_a_worker_poll_for_a_while_and_listen_again(
+    start, recorder, sql, stranger, monkeypatch
+):
+    monkeypatch.setattr(listener, "POLL_FOR", 3.0)
+    await start({"work": nothing}, poll_interval=HOUR)
+    await fall_asleep(recorder, sql)
+
+    # In one transaction, so that they come at once.
+    stranger.execute(
+        "select count(pg_notify('jobs:insert', number::text)) "
+        f"from generate_series(1, {4 * MAX_PER_SECOND}) as number"
+    )
+    [failed] = await recorder.wait_for(ListenFailed)
+    await until(lambda: not sql.run(LISTENERS))
+    heard = len(recorder.of(ListenNotified))
+    sql.run("select :schema.add_job('work')")
+    await recorder.wait_for(JobSucceeded)
+
+    assert isinstance(failed.error, Flooded)
+    # Most of them are neither read nor announced.
+    assert heard < MAX_PER_SECOND
+    recorder.forget()
+    await recorder.wait_for(ListenStarted)
+    await fall_asleep(recorder, sql)
+    sql.run("select :schema.add_job('work')")
+    await recorder.wait_for(JobSucceeded)
 
 
 # Polling

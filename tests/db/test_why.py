@@ -8,7 +8,7 @@ import pytest
 from graphile_worker.administration.finding import patiently
 from graphile_worker.administration.pools import Health, getting_holders
 from graphile_worker.administration.why import Explanation, Why, explaining
-from graphile_worker.sql.workers import register_pool
+from graphile_worker.sql.workers import leave_registry, register_pool
 from tests.support.administering import NODE, Table
 from tests.support.pools import session
 
@@ -323,6 +323,21 @@ def test_pools_are_known_from_registries_and_from_what_they_hold(table, enter, s
     assert (ours.runtime, ours.tasks, ours.jobs, ours.queues) == ("python", ("task",), 0, 1)
     assert (found[NODE].runtime, found[NODE].jobs, found[NODE].queues) == ("node", 1, 0)
     assert found[NODE].oldest_lock is not None
+
+
+def test_a_pool_that_has_stopped_is_not_listed_unless_it_holds_something(
+    table, enter, sql, database
+):
+    enter()
+    sql.run(RUST_REGISTRY)
+    sql.run("insert into :schema._private_workers values ($1, now())", OURS)
+
+    with session(database) as connection:
+        connection.run(leave_registry([OURS]))
+
+    assert pools(table) == {}
+    table.queue("q", locked_at="now()", locked_by=f"'{OURS}'")
+    assert pools(table)[OURS].health is Health.UNKNOWN
 
 
 @pytest.mark.parametrize("details", ["null", "[1]", '{"tasks": 7, "pid": "x", "host": [1]}'])

@@ -68,6 +68,7 @@ from graphile_worker.events import (
     WorkerReleased,
     WorkerStopped,
 )
+from graphile_worker.worker import settle
 from tests.support.recorder import Recorder, Start
 from tests.support.sql import Sql
 
@@ -488,8 +489,9 @@ async def test_an_idle_worker_says_that_it_found_nothing_at_each_poll(start, rec
     ("task", "action"), [(nothing, "completeJob"), (fail, "failJob")], ids=["success", "failure"]
 )
 async def test_an_end_that_cannot_be_written_is_announced_until_it_is(
-    start, recorder, sql, task, action
+    start, recorder, sql, task, action, monkeypatch
 ):
+    monkeypatch.setattr(settle, "REPORT_EVERY_SECONDS", 0.0)
     runner = await start({"work": task}, poll_interval=HOUR)
     refuse_endings(sql)
     await runner.add_job("work")

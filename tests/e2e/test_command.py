@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -110,6 +111,7 @@ def test_help_names_every_flag(programs, flag):
         "--loop",
         "--log-format",
         "--health-port",
+        "--health-host",
         "-C, --config",
         "--tasks",
         "-w, --watch",
@@ -408,8 +410,8 @@ def test_the_worker_opens_no_more_connections_than_it_may(programs, sql, tasks):
 
     eventually(all_done, "all jobs are done")
     assert worker.stop() == 0
-    # One more is for heartbeats.
-    assert 2 <= max(counts) <= 4 + 1
+    # One more is for heartbeats, and one for statements that may have to read a whole table.
+    assert 2 <= max(counts) <= 4 + 2
     assert "max_pool_size is 4 for 20 jobs at once" in worker.err
 
 
@@ -579,22 +581,79 @@ def test_without_tasks_and_app_both_ways_out_are_said(programs):
         ("firm.nowhere:app", "there is no module 'firm.nowhere'"),
         ("firm:shop", "there is no app 'shop' in firm: write firm:queue"),
         ("plain", "nothing in it is an App"),
-        ("broken", "broken could not be imported: ZeroDivisionError"),
-        ("needy", "needy could not be imported: ModuleNotFoundError"),
-        ("leaving", "leaving ended the program while it was imported"),
     ],
 )
 def test_an_app_that_is_not_there_is_one_line(programs, app, words):
     programs.write("firm/__init__.py", SHOP.replace("app", "queue"))
     programs.write("plain.py", "x = 1\n")
-    programs.write("broken.py", "1 / 0\n")
-    programs.write("needy.py", "import a_module_that_nobody_has\n")
-    programs.write("leaving.py", "raise SystemExit(3)\n")
 
     done = programs.done("--app", app)
 
     assert_one_line(done)
     assert words in done.err
+
+
+def test_an_import_error_shows_the_traceback_of_the_users_module(programs):
+    programs.write("firm/__init__.py", "")
+    programs.write("firm/broken.py", "def half(x):\n    return x / 0\n\nhalf(1)\n")
+    programs.write("shop.py", "from firm import broken\n")
+    programs.write("needy.py", "import a_module_that_is_not_installed\n")
+    programs.write("typo.py", "def task(:\n")
+    programs.write("leaving.py", "raise SystemExit(3)\n")
+    programs.write("tasks/ship.py", "from firm import broken\n")
+    frames = ['broken.py", line 4, in <module>', "half(1)", 'broken.py", line 2, in half']
+    cases = {
+        ("--app", "shop:app"): ['shop.py", line 1', *frames, "shop could not be imported"],
+        ("--tasks", "tasks"): ['ship.py", line 1', *frames, "ship.py could not be imported"],
+        ("--app", "needy"): ['needy.py", line 1', "needy could not be imported: ModuleNotFound"],
+        ("--app", "typo"): ['typo.py", line 1', "def task(:", "typo could not be imported"],
+        ("--app", "leaving"): ['leaving.py", line 1', "leaving ended the program"],
+        ("--app", "shop:app", "--processes", "1"): ['shop.py", line 1', *frames],
+    }
+
+    for flags, words in cases.items():
+        done = programs.done("--once", *flags)
+
+        assert done.code == 1
+        at = [done.err.find(each) for each in words]
+        assert -1 not in at, (words, done.err)
+        assert at == sorted(at), (words, done.err)
+        assert "importlib" not in done.err
+        assert "graphile_worker/" not in done.err
+
+
+def test_an_import_error_in_the_process_of_a_task_shows_the_traceback_of_its_module(programs, sql):
+    programs.write(
+        "shop.py",
+        """
+        from pathlib import Path
+
+        from graphile_worker import App
+
+        app = App()
+
+
+        def only_once():
+            Path("loaded").touch(exist_ok=False)
+
+
+        only_once()
+
+
+        @app.task(run_in="process")
+        def ship(order: int): ...
+        """,
+    )
+    add(sql, "ship", order=7)
+
+    done = programs.done("--once", "--app", "shop")
+
+    error = sql.value("select last_error from :schema._private_jobs")
+    assert done.code == 0, done.err
+    assert error.startswith("TaskLoadError: shop could not be imported: FileExistsError")
+    assert "in only_once" in error
+    assert "importlib" not in error
+    assert "graphile_worker/" not in error
 
 
 def test_an_app_without_tasks_is_one_line(programs):
@@ -673,12 +732,13 @@ def test_a_file_that_is_no_task_is_named_in_an_info_line(greeting, name):
 
 
 @pytest.mark.every_version
-def test_a_file_that_cannot_be_imported_is_one_line_with_its_name(greeting):
+def test_a_file_that_cannot_be_imported_is_named_in_the_last_line(greeting):
     greeting.write("tasks/mail/broken.py", "1 / 0\n")
 
     done = greeting.done("--once")
 
-    assert_one_line(done)
+    assert done.code == 1
+    assert done.err.splitlines()[-1].startswith("graphile-worker: ")
     assert "tasks/mail/broken.py could not be imported: ZeroDivisionError" in done.err
 
 
@@ -700,10 +760,12 @@ def test_log_lines_have_the_form_of_the_reference(greeting, sql):
 
     done = greeting.done("--once")
 
-    scope = rf"\[job\(worker-[0-9a-f]{{18}}: hello\{{{job}\}}\)\] INFO: "
+    pool = r"pypool-[0-9a-f]{18}"
+    scope = rf"\[job\({pool}: hello\{{{job}\}}\)\] INFO: "
     lines = done.err.splitlines()
     assert done.out == ""
-    assert lines[0] == f"[core] INFO: {READY} (task names: 'hello')"
+    connected = rf"\[core\({pool}\)\] INFO: {READY} \(task names: 'hello'\)"
+    assert re.fullmatch(connected, lines[0])
     assert re.fullmatch(scope + "Hello, Ada", lines[1])
     assert re.fullmatch(
         scope + rf"completed job {job} \(hello\) with success \(\d+\.\d\d ms\)", lines[2]
@@ -720,9 +782,35 @@ def test_json_lines_carry_the_ids_as_fields(greeting, sql):
     lines = [json.loads(line) for line in done.err.splitlines()]
     assert lines[0]["message"].startswith(READY)
     completed = lines[2]
-    assert completed.keys() >= {"time", "level", "logger", "worker_id", "duration_ms"}
-    found = {name: completed[name] for name in ("level", "label", "task_identifier", "job_id")}
-    assert found == {"level": "info", "label": "job", "task_identifier": "hello", "job_id": job}
+    assert completed.keys() >= {"time", "logger", "pool_id", "worker_id"}
+    assert completed["pid"] == done.pid
+    assert completed["duration_ms"] == round(completed["duration_ms"], 2)
+    assert completed["wait_ms"] >= 0
+    known = {
+        "level": "info",
+        "label": "job",
+        "task_identifier": "hello",
+        "job_id": job,
+        "queue_name": None,
+        "attempt": 1,
+        "max_attempts": 25,
+    }
+    assert known.items() <= completed.items()
+
+
+@pytest.mark.feature("F132")
+def test_both_log_formats_carry_the_pool_id_that_workers_list_shows(greeting, sql):
+    for flags in ([], ["--log-format", "json"]):
+        worker = greeting.worker(*flags)
+        listed = json.loads(greeting.done("workers", "list", "--json").out)["workers"]
+        job = add(sql, "hello", name="Ada")
+
+        said = [worker.hear(READY), worker.hear("Hello, Ada"), worker.hear(f"completed job {job}")]
+        assert worker.stop() == 0
+        said.append(worker.hear("stopping"))
+
+        [pool_id] = [each["id"] for each in listed]
+        assert all(pool_id in line for line in said), said
 
 
 @pytest.mark.every_version
@@ -783,7 +871,8 @@ def test_a_terminal_shows_levels_in_colour(greeting, variables, level):
     said = os.read(ours, 10_000).decode()
     os.close(ours)
 
-    assert said.startswith(f"[core] {level}: {READY}")
+    assert said.startswith("[core(pypool-")
+    assert f")] {level}: {READY}" in said
 
 
 # When nobody reads what it says
@@ -866,6 +955,31 @@ def test_a_server_that_goes_away_leaves_no_traceback_in_the_log(tmp_path, own_cl
 
         assert worker.stop() == 0
         assert "Traceback" not in worker.err, worker.err
+
+
+def is_said_often(worker: Program, words: str) -> bool:
+    return worker.err.count(words) > 2
+
+
+def test_an_outage_is_one_line_when_it_begins_and_one_when_it_ends(tmp_path, own_cluster):
+    with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
+        programs.write("tasks/hello.py", HELLO)
+        # What is retried meanwhile is at level debug.
+        worker = programs.worker("--poll-interval", "100", GRAPHILE_LOGGER_DEBUG="1")
+        worker.hear("listening for new jobs")
+
+        own_cluster.halt()
+        for words in ("could not ask for a job", "cannot listen for new jobs", "heartbeat failed"):
+            eventually(partial(is_said_often, worker, words), f"{words}: {worker.err}")
+        own_cluster.launch()
+        worker.hear("database reachable again")
+
+        assert worker.stop() == 0
+        warnings = [line for line in worker.err.splitlines() if "WARNING: " in line]
+        assert [line.partition("WARNING: ")[2][:22] for line in warnings] == [
+            "database unreachable, ",
+            "database reachable aga",
+        ], worker.err
 
 
 BLOCKED = """

@@ -41,7 +41,7 @@ PROBLEMS = [
     "line 2, column 19: expected one of id, fill, max, queue, jobKey, jobKeyMode, priority, "
     "got 'wrong'",
     "line 2, column 27: expected for max",
-    "line 4, column 9: expected a day of the week from 0 to 6",
+    "line 4, column 9: expected a day of the week from 0 to 7",
     "line 5, column 31: expected a payload in JSON5, got '}'",
 ]
 
@@ -122,6 +122,27 @@ def test_check_says_that_a_file_is_missing(alone):
     assert done.err == (
         "graphile-worker: the crontab nowhere cannot be read: No such file or directory\n"
     )
+
+
+def test_check_reads_the_items_of_an_app_with_and_without_a_file(alone):
+    alone.write("shop.py", SHOP)
+
+    of_app = alone.done("cron", "check", "--app", "shop:app")
+    alone.write("crontab", CRONTAB)
+    of_both = alone.done("cron", "check", GRAPHILE_WORKER_APP="shop:app")
+
+    assert (of_app.code, of_app.err) == (of_both.code, of_both.err) == (0, "")
+    assert of_app.out == "shop:app: 3 items, nothing wrong\n"
+    assert of_both.out == "shop:app and crontab: 5 items, nothing wrong\n"
+
+
+def test_check_warns_about_a_step_that_leads_past_its_field(alone):
+    alone.write("crontab", "*/70 * * * * often")
+
+    done = alone.done("cron", "check")
+
+    assert (done.code, done.out) == (0, "crontab: 1 item, nothing wrong\n")
+    assert done.err == "crontab: line 1, column 1: */70 means only 0: the step leads past 59\n"
 
 
 # Next

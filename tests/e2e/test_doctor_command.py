@@ -222,6 +222,40 @@ def test_the_slow_form_of_the_driver_is_named(programs):
     assert json.loads(done.out)["facts"]["driver"].endswith(", python")
 
 
+# A server on this machine, at an address that is not loopback.
+NOT_LOOPBACK = "0.0.0.0"
+
+
+def test_a_connection_that_may_fall_back_to_plain_text_is_named(programs, database):
+    elsewhere = make_conninfo(database.dsn, host=NOT_LOOPBACK)
+
+    done = programs.done("doctor", "--json", "-c", elsewhere)
+    here = programs.done("doctor", "--json")
+
+    [(id, finding)] = found(done).items()
+    assert (done.code, id) == (0, "plain-text")
+    assert finding["evidence"] == [
+        f"host={NOT_LOOPBACK}, sslmode=prefer; this connection is plain text"
+    ]
+    assert "sslmode=verify-full" in finding["advice"]
+    assert found(here) == {}
+
+
+def test_a_worker_says_once_that_its_connection_may_fall_back_to_plain_text(programs, database):
+    programs.write("tasks/hello.py", "async def task(payload): ...")
+    elsewhere = make_conninfo(database.dsn, host=NOT_LOOPBACK)
+
+    done = programs.done("--once", DATABASE_URL=elsewhere)
+    here = programs.done("--once")
+
+    said = (
+        f"connection may fall back to plain text (host={NOT_LOOPBACK}, sslmode=prefer): require "
+        "TLS with sslmode=verify-full"
+    )
+    assert done.err.count(said) == 1
+    assert "plain text" not in here.err
+
+
 def test_a_database_out_of_reach_is_a_finding(programs):
     done = programs.done("doctor", "-c", "host=127.0.0.1 port=1 dbname=shop password=secret")
 

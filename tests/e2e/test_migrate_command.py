@@ -100,6 +100,18 @@ def test_options_may_stand_before_the_subcommand(empty_database, behind):
 
 
 @pytest.mark.feature("F20")
+def test_schemas_of_postgresql_itself_are_rejected(empty_database):
+    for name in ("information_schema", "pg_catalog", "pg_toast", "pg_anything"):
+        done = run("migrate", "-c", empty_database.url, "-s", name)
+
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == (
+            f"graphile-worker: schema is '{name}', which belongs to PostgreSQL itself: choose "
+            "another name, not information_schema and without pg_ at its beginning\n"
+        )
+
+
+@pytest.mark.feature("F20")
 def test_the_later_of_two_options_wins(empty_database):
     done = run("-s", "early", "-c", "nowhere", "migrate", "-c", empty_database.url, "-s", "late")
 

@@ -20,6 +20,7 @@ WAITS = """\
     import asyncio
 
     async def task(payload, ctx):
+        ctx.logger.info("begins to wait")
         await asyncio.sleep(payload.get("seconds", 600))
 """
 # Leaves a process behind that has left its group, and so is nobody's when this one has ended.
@@ -47,7 +48,7 @@ def test_a_signal_stops_it_gracefully(programs: Programs, sql: Sql):
 def test_the_second_signal_cuts_the_stop_short(programs: Programs, sql: Sql):
     sql.run("select :schema.add_job('wait')")
     with Container(programs, INSTALLED) as container:
-        eventually(lambda: sql.value("select locked_by from :schema.jobs"), "the job runs")
+        container.hear("begins to wait")
         container.signal(signal.SIGTERM)
         container.hear("stopping: heard SIGTERM")
 
@@ -60,7 +61,7 @@ def test_ctrl_c_is_one_signal(programs: Programs, sql: Sql):
     sql.run("select :schema.add_job('wait', '{\"seconds\": 1}')")
     ours, theirs = pty.openpty()
     with Container(programs, INSTALLED, wrapped_in=("setsid", "--ctty"), stdin=theirs) as container:
-        eventually(lambda: sql.value("select locked_by from :schema.jobs"), "the job runs")
+        container.hear("begins to wait")
         os.write(ours, b"\x03")
 
         assert container.end() == 0

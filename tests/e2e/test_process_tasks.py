@@ -125,6 +125,21 @@ def test_a_file_of_the_tasks_folder_may_hold_one(programs, sql: Sql):
 
 
 @pytest.mark.every_version
+def test_a_process_of_a_task_starts_without_the_current_directory_on_its_module_path(
+    programs, sql: Sql
+):
+    for planted in ("graphile_worker/__init__.py", "asyncio/__init__.py", "socket.py", "json.py"):
+        programs.write(planted, "raise SystemExit('planted')\n")
+    programs.write("tasks/resize.py", IN_FOLDER)
+    sql.run("select :schema.add_job('resize', '{\"name\": \"said\"}')")
+
+    program = programs.done("--once")
+
+    assert (program.code, sql.run("select last_error from :schema._private_jobs")) == (0, [])
+    assert said(programs)[1] == str(program.pid)
+
+
+@pytest.mark.every_version
 def test_processes_and_what_they_started_end_with_a_worker_that_is_killed(programs, sql: Sql):
     programs.write("shop.py", GUARDED)
     worker = programs.worker("--app", "shop:app")

@@ -217,6 +217,55 @@ def test_a_worker_that_is_interrupted_while_it_starts_ends_without_a_traceback(p
     assert (code, starting.err) == (130, "")
 
 
+# A worker in a program that hears signals itself. The task raises a KeyboardInterrupt of its own
+# first, then it waits.
+INTERRUPTED = """
+    import asyncio
+    import sys
+    import time
+
+    from graphile_worker import run
+
+
+    async def it(payload, ctx):
+        if ctx.job.attempts == 1:
+            raise KeyboardInterrupt
+        print("begun", file=sys.stderr, flush=True)
+        {wait}
+
+
+    async def main():
+        await (await run(None, {{"it": it}}, handle_signals=False))
+
+
+    {start}
+"""
+
+
+def is_spent(sql: Sql, job: int) -> bool:
+    return bool(jobs(sql)[job] == (1, None))
+
+
+@pytest.mark.every_version
+def test_ctrl_c_stops_a_program_and_a_keyboard_interrupt_of_a_task_does_not(programs, sql):
+    in_loop = ("await asyncio.Event().wait()", "asyncio.run(main())")
+    in_task = ("time.sleep(120)", "asyncio.new_event_loop().run_until_complete(main())")
+    for wait, start in (in_loop, in_task):
+        job = add(sql)
+        program = programs.python(INTERRUPTED.format(wait=wait, start=start))
+        eventually(partial(is_spent, sql, job), "the first attempt is spent")
+        sql.run("select :schema.reschedule_jobs(array[$1::bigint], run_at := now())", job)
+        program.hear("begun")
+
+        program.signal(signal.SIGINT)
+
+        assert program.end() == -signal.SIGINT
+        assert "KeyboardInterrupt" in program.err
+        # The loop of the first program lets its tasks tidy up.
+        assert (jobs(sql)[job] == (1, None)) is ("asyncio.run" in start)
+        sql.run("delete from :schema._private_jobs")
+
+
 # Before the deadline: a request
 
 
@@ -571,7 +620,7 @@ def test_an_idle_worker_whose_database_is_away_ends_well(tmp_path, own_cluster):
             WAITS, "--poll-interval", "100", stop_after=0.5, write_within=2.0
         )
         own_cluster.stop()
-        running.hear("could not ask for a job")
+        running.hear("database unreachable")
 
         seconds, code = stopped(running)
 

@@ -22,6 +22,7 @@ from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.workers import register_pool
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
+from tests.support.hostile import TEXT
 from tests.support.processes import INSTALLED, OURS, Program, Programs, eventually
 from tests.support.sql import Sql
 from tests.support.tmux import PATIENCE, Tmux
@@ -231,6 +232,43 @@ def enter_worker(desk: Desk) -> None:
     details = {"runtime": "python", "tasks": list(TASKS)}
     database.run(register_pool("pypool-0123456789abcdef01", timedelta(hours=1), details))
     database.close()
+
+
+def test_text_of_others_cannot_control_the_terminal(desk: Desk, client: sync.Client):
+    # Neither names nor errors can hold NUL.
+    name = TEXT.replace("\x00", "")[:128]
+    sql = Sql(desk.database.dsn, desk.database.schema)
+    database = BlockingPsycopgDatabase(desk.database.dsn, Schemas.named("graphile_worker"))
+    details = {"runtime": name, "host": name, "version": name, "pid": 1, "tasks": [name]}
+    database.run(register_pool(name, timedelta(hours=1), details))
+    database.close()
+    jobs = client.add_jobs([JobSpec(name, queue_name=f"{n}{name}"[:128]) for n in range(4)])
+    client.permanently_fail_jobs([jobs[0].id], name * 2)
+    sql.run(
+        "update :schema._private_jobs set locked_by = $1, locked_at = now() where id = $2",
+        name,
+        jobs[1].id,
+    )
+    sql.run("update :schema._private_jobs set run_at = now() - interval '1 h' where id > 2")
+    sql.close()
+
+    with desk.top(WIDE, "--interval", "500ms") as terminal:
+        terminal.see("TASK")
+        screens = []
+        for page in "12345":
+            terminal.press(page, "Enter")
+            screens.append(terminal.screen())
+            terminal.press("Escape")
+        for lines in screens:
+            assert len(lines) == WIDE[1]
+            assert lines[0].startswith("graphile-worker top  shop/graphile_worker")
+            assert lines[-1].startswith("q quit")
+            assert all(line.isprintable() and width(line) <= WIDE[0] for line in lines)
+        assert sum("begin" in line for lines in screens for line in lines) > 5
+        assert terminal.state() == "1 0 0"
+        assert "forged" not in terminal.title
+        terminal.press("q")
+        terminal.see("ended 0")
 
 
 def test_a_pause_leaves_the_database_alone(desk: Desk, client: sync.Client):

@@ -41,7 +41,7 @@ from graphile_worker import (
     parse_crontab,
     sync,
 )
-from graphile_worker.contrib.opentelemetry import MAX_LINKS, instrument
+from graphile_worker.contrib.opentelemetry import MAX_LINKS, Recorded, instrument
 from graphile_worker.cron.scheduler import CronScheduler
 from graphile_worker.db.psycopg import PsycopgDatabase
 from graphile_worker.runner import run_once
@@ -72,6 +72,11 @@ class Spans:
     @property
     def names(self) -> list[str]:
         return [span.name for span in self._exporter.get_finished_spans()]
+
+    @property
+    def text(self) -> str:
+        """All that they hold."""
+        return "".join(span.to_json() for span in self._exporter.get_finished_spans())
 
     def one(self, name: str) -> ReadableSpan:
         [found] = [span for span in self._exporter.get_finished_spans() if span.name == name]
@@ -139,6 +144,8 @@ OPTIONS: dict[str, Any] = {
     "run_at": datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC),
 }
 
+NAMES: list[Recorded] = ["job_key", "queue_name"]
+
 
 async def by_client(app: App[None], hooks: Hooks) -> None:
     async with Client(app.dsn, schema=app.schema, hooks=hooks) as client:
@@ -195,7 +202,7 @@ async def by_async_task(app: App[None], hooks: Hooks) -> None:
 async def test_adding_one_job_is_a_span_whoever_adds_it(
     add: Callable[[App[None], Hooks], Awaitable[None]], app: App[None], spans: Spans, sql: Sql
 ) -> None:
-    instrument(app, tracer_provider=spans.provider)
+    instrument(app, tracer_provider=spans.provider, record=NAMES)
 
     with spans.tracer.start_as_current_span("request"):
         await add(app, app.hooks)
@@ -302,7 +309,7 @@ async def test_a_job_in_a_transaction_of_the_caller_has_its_span_too(
 
 
 async def test_running_a_job_is_a_span(app: App[None], run: Run, spans: Spans) -> None:
-    instrument(app, tracer_provider=spans.provider)
+    instrument(app, tracer_provider=spans.provider, record=NAMES)
     seen: list[tuple[str, str]] = []
 
     @app.task(queue_name="mails", priority=4, max_attempts=7)
@@ -430,6 +437,39 @@ async def test_an_attempt_that_fails_is_an_error_of_its_span(
     assert event.name == "exception"
     assert dict(event.attributes or {})["exception.type"] == kind
     assert "hunter2" not in span.to_json()
+
+
+async def test_messages_job_keys_and_queue_names_are_recorded_only_when_asked_for(
+    app: App[None], run: Run, spans: Spans
+) -> None:
+    @app.task
+    async def greet(name: str) -> None:
+        try:
+            raise KeyError(f"cause {name}")
+        except KeyError as cause:
+            raise ValueError(f"message {name}") from cause
+
+    async def add_and_run() -> None:
+        await greet.using(queue_name="queue Ada", job_key="key Ada").aenqueue("Ada")
+        await run()
+
+    instrument(app, tracer_provider=spans.provider)
+    await add_and_run()
+    [event] = spans.one("process greet").events
+    assert "Ada" not in spans.text
+    assert dict(event.attributes or {}).keys() == {"exception.type", "exception.stacktrace"}
+    assert "raise ValueError(" in str((event.attributes or {})["exception.stacktrace"])
+
+    asked = Spans()
+    instrument(
+        app,
+        tracer_provider=asked.provider,
+        record=["exception_message", "job_key", "queue_name"],
+    )
+    await add_and_run()
+    for recorded in ("cause Ada", "message Ada", "queue Ada", "key Ada"):
+        assert recorded in asked.text
+    asked.provider.shutdown()
 
 
 def _raising(error: BaseException, in_thread: bool = False) -> Callable[..., Any]:
@@ -911,6 +951,11 @@ async def test_instrumenting_twice_makes_no_span_twice(
 def test_what_cannot_be_instrumented_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="one of off, read, read-write, got 'write'"):
         instrument(Hooks(), propagation="write")  # type: ignore[arg-type]  # what it is about
+    for wrong in ("job_key", ["payload"]):
+        with pytest.raises(
+            ConfigurationError, match="^record must be a list of any of exception_m"
+        ):
+            instrument(Hooks(), record=wrong)  # type: ignore[arg-type]  # what it is about
     with pytest.raises(ConfigurationError, match="expected an App or Hooks, got str"):
         instrument("app")  # type: ignore[arg-type]  # what it is about
 

@@ -188,7 +188,7 @@ async def test_a_connection_for_the_other_client_is_refused_before_any_sql(
         before = lent.facts()
         client = wrong(database.dsn, schema=database.schema)
 
-        with pytest.raises(TypeError, match=f"{type(lent.conn).__name__} is .*: use {right}"):
+        with pytest.raises(TypeError, match=f"{type(lent.conn).__name__} is .* use {right}"):
             await done(client.add_job("task", conn=lent.conn))
 
         assert lent.facts() == before

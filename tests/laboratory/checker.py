@@ -16,7 +16,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from heapq import heappop, heappush
 
@@ -86,6 +86,7 @@ class _Job:
         "claimed_at",
         "ended_by",
         "holder",
+        "is_detached",
         "lost_by",
         "recoveries",
         "row",
@@ -99,6 +100,8 @@ class _Job:
         self.since = at
         self.holder: str | None = None
         self.claimed_at = 0.0
+        # Has it lost its key since it was claimed?
+        self.is_detached = False
         # Who let go of it at last, and who was robbed of it.
         self.ended_by: str | None = None
         self.lost_by: set[str] | None = None
@@ -206,7 +209,7 @@ class _Checker:
     def _see_job(self, change: Change, old: JobRow | None, new: JobRow | None) -> None:
         job = self._known(change, old, new)
         by_holder = old is not None and self._owner(old.locked_by) == change.app
-        kind = classify(old, new, by_holder=by_holder, at=change.at)
+        kind = classify(old, new, by_holder=by_holder, at=change.at, is_detached=job.is_detached)
         self._report.kinds[kind.name.lower().replace("_", " ")] += 1
         self._clear(job, change)
         self._judge(kind, job, change, old, new)
@@ -243,8 +246,9 @@ class _Checker:
         if job.suspects is None:
             return
         for at, violation in job.suspects:
-            if change.at - at > self._run.slack:
-                self._say_priority(violation)
+            if (later := change.at - at) > self._run.slack:
+                untouched = f"{violation.what}, untouched for {later:.1f} s more"
+                self._say_priority(replace(violation, what=untouched))
         job.suspects = None
 
     def _judge(
@@ -304,6 +308,7 @@ class _Checker:
         self._check_turn(change, old, new)
         job.holder = change.app
         job.claimed_at = change.at
+        job.is_detached = False
         if job.lost_by:
             job.lost_by.discard(change.app)
 
@@ -442,6 +447,8 @@ class _Checker:
     def _see_little(self, kind: Kind, job: _Job, change: Change, old: JobRow, new: JobRow) -> None:
         if kind is Kind.RENEWAL and change.app != self._owner(old.locked_by):
             self._say("fence_breaks", change, "lock renewed by another process", job.holder)
+        if kind is Kind.DETACHMENT:
+            job.is_detached = True
         if kind is not Kind.DETACHMENT and new.attempts != old.attempts:
             self._drift(change, old, new, job.holder)
         self._check_payload(change, old, new)

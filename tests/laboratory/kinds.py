@@ -15,7 +15,8 @@ replacement    given another revision while nobody has it
 touch          given another revision, and nothing else; or nothing at all
 edit           changed in its time, priority or attempts while nobody has it
 foreign end    changed in another way while somebody has it, by another process
-removal        deleted while nobody has it, or when its lock is four hours old
+removal        deleted while nobody has it, or when its lock is four hours old;
+               or, after a detachment, by whoever takes it from a dead pool
 =============  ===========================================================================
 """
 
@@ -51,11 +52,23 @@ class Kind(Enum):
     REMOVAL = auto()
 
 
-def classify(old: JobRow | None, new: JobRow | None, *, by_holder: bool, at: float) -> Kind:
-    """What this change was; `by_holder` says that the process did it whose pool has the job."""
+def classify(
+    old: JobRow | None,
+    new: JobRow | None,
+    *,
+    by_holder: bool,
+    at: float,
+    is_detached: bool = False,
+) -> Kind:
+    """What this change was; `by_holder` says that the process did it whose pool has the job.
+
+    `is_detached` says that the last change of note was a detachment.
+    """
     if old is None:
         return Kind.ADD
     if new is None:
+        if is_detached and not by_holder:
+            return Kind.REMOVAL
         return _deletion(old, by_holder=by_holder, at=at)
     if old.locked_by is None:
         return Kind.CLAIM if new.locked_by is not None else _unheld_change(old, new)

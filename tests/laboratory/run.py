@@ -153,9 +153,11 @@ class Laboratory:
             self._wait_until_quiet()
         slow = self._fleet.stop()
         self._nodes.stop()
+        # To read the history can take minutes.
+        ended_at = time.time()
         history = read_audit(self._direct, SCHEMA)
         history.read_journals(self._folder)
-        report = check(history, self._asked(history, healed_at))
+        report = check(history, self._asked(history, healed_at, ended_at))
         return Outcome(
             scenario=self._scenario,
             report=report,
@@ -250,26 +252,26 @@ class Laboratory:
         url = f"postgres://postgres@127.0.0.1:{self._proxies[0].port}/{DATABASE}"
         return Surroundings(dsn=url, schema=SCHEMA, folder=self._folder, threshold=around.threshold)
 
-    def _asked(self, history: History, healed_at: float) -> Run:
+    def _asked(self, history: History, healed_at: float, ended_at: float) -> Run:
         mixed = self._scenario.node_workers > 0
         return Run(
             held_by=(lambda name: name.startswith("py-")) if mixed else None,
-            cron={"every-minute": self._minutes(history)} if self._scenario.with_cron else None,
+            cron=self._minutes(history, ended_at) if self._scenario.with_cron else None,
             transactional=("pay",),
             must_finish=not mixed,
             healed_at=healed_at,
             exits=self._exits,
         )
 
-    def _minutes(self, history: History) -> list[float]:
-        """The minutes from when the crontab was known until the end."""
+    def _minutes(self, history: History, ended_at: float) -> dict[str, list[float]]:
+        """Of each crontab, the minutes from when it was known until the workers were stopped."""
         known = [
             change.new.known_since  # type: ignore[union-attr]  # a row of crontabs
             for change in history.changes
             if type(change.new).__name__ == "CrontabRow"
         ]
         if not known:
-            return []
+            return {"every-minute": []}
         first = (min(known) // MINUTE + 1) * MINUTE
-        last = time.time() // MINUTE * MINUTE
-        return [first + MINUTE * number for number in range(int((last - first) // MINUTE) + 1)]
+        count = int((ended_at - first) // MINUTE) + 1
+        return {"every-minute": [first + MINUTE * number for number in range(count)]}

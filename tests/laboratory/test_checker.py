@@ -252,6 +252,14 @@ def zombie_completes() -> Story:
     return story
 
 
+def stranger_deletes_a_last_attempt() -> Story:
+    story = Story()
+    story.add(1, max_attempts=1)
+    story.claim(1, "py-1a")
+    story.complete(1, by="py-9")
+    return story
+
+
 def zombie_fails() -> Story:
     story = Story()
     story.add(1)
@@ -506,6 +514,7 @@ BAD: list[tuple[Callable[[], Story], str, Run]] = [
     (double_held, "double_held", STRICT),
     (held_twice_by_one_pool, "double_held", STRICT),
     (zombie_completes, "fence_breaks", STRICT),
+    (stranger_deletes_a_last_attempt, "fence_breaks", STRICT),
     (zombie_fails, "fence_breaks", STRICT),
     (zombie_deletes_what_waits, "fence_breaks", STRICT),
     (stranger_refunds, "fence_breaks", STRICT),
@@ -708,6 +717,13 @@ def removed_while_it_runs(story: Story) -> None:
     story.complete(1)
 
 
+def removed_before_its_pool_died(story: Story) -> None:
+    story.add(1, key="k", queue=7)
+    story.claim(1, "py-1a")
+    story.detach(1)
+    story.complete(1, by="py-9")
+
+
 def removed_while_it_waits(story: Story) -> None:
     story.add(1, key="k")
     story.complete(1, by="add-1")
@@ -795,6 +811,7 @@ GOOD = [
     a_key_replaced_at_the_last_attempt_but_one,
     a_key_of_a_failed_job_used_again,
     removed_while_it_runs,
+    removed_before_its_pool_died,
     removed_while_it_waits,
     renewals,
     a_batch_of_which_half_failed,
@@ -1087,10 +1104,14 @@ def test_any_claim_that_is_there_twice_is_found(story, data):
 def test_any_job_that_another_process_completes_is_found(story, data):
     story.live(99, priority=-9)
     changes = story.history.changes
+    # A job that was removed by its key is deleted by the process that recovers it.
     ends = [
         index
         for index, change in enumerate(changes)
-        if change.op == "d" and isinstance(change.old, JobRow) and change.old.locked_by is not None
+        if change.op == "d"
+        and isinstance(change.old, JobRow)
+        and change.old.locked_by is not None
+        and change.old.attempts < change.old.max_attempts
     ]
     index = data.draw(st.sampled_from(ends))
     changes[index] = changes[index]._replace(app="py-7")

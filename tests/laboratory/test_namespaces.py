@@ -159,7 +159,7 @@ def test_a_worker_in_a_namespace_goes_on_after_its_cable_was_pulled(
 
         namespace.partition()
         sql.run("select :schema.add_job('note')")
-        worker.hear("could not ask for a job")
+        worker.hear("database unreachable")
         namespace.heal()
 
         _wait_until_done(worker, sql)

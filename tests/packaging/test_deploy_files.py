@@ -1,5 +1,6 @@
 """The files under deploy/: what they ask for is there, and a worker started as they say serves."""
 
+import os
 import re
 import shlex
 import shutil
@@ -121,8 +122,9 @@ def test_passwords_are_nowhere_in_them():
         if path.is_file():
             assert "://" not in path.read_text(encoding="utf-8"), path.name
     for name, kind in (("worker.yaml", "Deployment"), ("migrate.yaml", "Job")):
-        [variable] = container(name, kind)["env"]
+        variable, *others = container(name, kind)["env"]
         assert (variable["name"], [*variable["valueFrom"]]) == ("DATABASE_URL", ["secretKeyRef"])
+        assert {each["name"] for each in others} <= {"GRAPHILE_WORKER_HEALTH_HOST"}
         assert not {"-c", "--connection"} & {*container(name, kind)["args"]}
     assert not {"-c", "--connection"} & {*UNIT_ARGUMENTS}
 
@@ -198,6 +200,14 @@ def test_the_probes_ask_at_the_port_that_the_worker_is_told():
         assert worker[f"{kind}Probe"]["httpGet"]["port"] == port["name"]
 
 
+def test_the_image_and_the_pods_serve_probes_at_all_their_addresses():
+    [_, host] = container("worker.yaml", "Deployment")["env"]
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+
+    assert host == {"name": SETTINGS["health_host"].variable, "value": "::"}
+    assert f"ENV {host['name']}={host['value']}" in lines
+
+
 def test_every_flag_of_the_files_is_one_of_the_command():
     known = {flag for setting in SETTINGS.values() for flag in setting.flags}
 
@@ -233,19 +243,23 @@ def test_the_job_that_migrates_does(tmp_path, empty_database):
     assert (done.code, done.out) == (0, "schema graphile_worker is at level 20\n")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_tasks_of_a_config_map_are_found(programs, sql):
-    """Its files are links into a hidden folder, and anyone may write to the folder itself."""
+    """Its files are links into a hidden folder, any user may write to it, and it is read-only."""
     tasks = programs.folder / "mounted"
     programs.write("mounted/..2026/hello.py", "async def task(payload, ctx): print('hello')")
     (tasks / "..data").symlink_to("..2026")
     (tasks / "hello.py").symlink_to("..data/hello.py")
     tasks.chmod(0o777)
-
     sql.run("select :schema.add_job('hello')")
-    done = programs.done("--tasks", "mounted", "--once")
 
+    mount = 'mount --bind mounted mounted && mount -o remount,bind,ro mounted && exec "$@"'
+    command = [INSTALLED, "--tasks", "mounted", "--once"]
+    done = programs.start(["unshare", "--mount", "--", "sh", "-c", mount, "sh", *command], {})
+
+    assert done.end() == 0
     assert done.out == "hello\n"
-    assert "anyone may put tasks into the folder" in done.err
+    assert "not trusted" not in done.err
 
 
 # KEDA

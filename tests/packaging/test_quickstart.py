@@ -22,7 +22,7 @@ STEP = re.compile(r"^\d\. (.*?)^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"`(\S+\.py)`")
 
 # What differs from one run to the next, and nothing else.
-DIFFERING = re.compile(r"worker-[0-9a-f]{18}|\d+\.\d\d(?= ms)")
+DIFFERING = re.compile(r"pypool-[0-9a-f]{18}|\d+\.\d\d(?= ms)")
 
 # Seconds from the first command to the greeting.
 SOON = size(gate=120, nightly=60)
@@ -124,7 +124,7 @@ def test_the_quickstart_leads_from_nothing_to_a_job_within_a_minute(
 
     assert (first.end(), second.end()) == (0, 0), second.shell.err
     assert alike(first.shell.err).startswith(alike(steps.log))
-    assert first.shell.err.endswith("[core] INFO: stopping: heard SIGINT\n")
+    assert first.shell.err.endswith(")] INFO: stopping: heard SIGINT\n")
     figure(f"quickstart: the hello job ran {took:.1f} s after the first command")
     assert took < SOON
 

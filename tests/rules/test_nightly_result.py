@@ -79,3 +79,5 @@ def test_an_audit_counts_only_if_it_reports_an_audited_package():
         said = json.dumps({"dependencies": packages, "fixes": []}) if packages else "no network"
         nightly.audit(result, f"progress\n{said}\n")
         assert (result.outcome, result.failures, *result.figures) == expected
+        is_audited = result.outcome != "not run"
+        assert result.reason == ("" if is_audited else "not audited: database unreachable")

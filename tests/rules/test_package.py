@@ -26,7 +26,7 @@ SQL = re.compile(
 # The one question that is not about our schema: does this connection still live?
 LIVENESS = [
     ("db/blocking.py", "select 1"),
-    ("db/listening.py", "select pg_notification_queue_usage()"),
+    ("db/listening.py", "select pg_catalog.pg_notification_queue_usage()"),
     ("db/psycopg.py", "select 1"),
 ]
 

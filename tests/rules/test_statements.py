@@ -59,6 +59,8 @@ SAMPLES: dict[Any, object] = {
     Mapping[str, Any]: {"host": "x"},
     datetime: datetime.now(UTC),
     timedelta: timedelta(0),
+    holding.Unheld: holding.Unheld({1}, {2}),
+    Sequence[int]: [1],
     Sequence[holding.Failure]: [],
     Sequence[holding.Return]: [],
     Sequence[tuple[str, JobSpec]]: [],
@@ -151,6 +153,8 @@ def test_a_statement_names_its_columns(name):
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_a_statement_is_in_lower_case(name):
     code = re.sub(r"'[^']*'", "''", render(name, PLAIN, Style.NATIVE))
+    # The name of a collation.
+    code = code.replace('"C"', '"c"')
 
     assert code == code.lower()
 
@@ -246,7 +250,7 @@ def test_a_schema_name_cannot_end_the_body_of_a_function(script):
         outside = text.replace(quote_identifier(WILD.shared), "")
         outside = outside.replace(quote_identifier(WILD.companion), "")
         tags = re.findall(r"\$gw_*\$", outside)
-        assert len(tags) in (0, 2)
+        assert len(tags) % 2 == 0
         assert "$gw$" not in tags
 
 

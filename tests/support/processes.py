@@ -132,7 +132,11 @@ class Program:
             assert not ended, f"it ended without saying {words!r}:\n{self.err}"
             return None
 
-        found = eventually(look, f"the program says {words!r}", within)
+        try:
+            found = eventually(look, f"the program says {words!r}", within)
+        except AssertionError as error:
+            error.add_note(f"it said:\n{self.err[-4000:]}")
+            raise
         assert found is not None
         return found
 

@@ -248,6 +248,29 @@ class Proxy:
             mode = CutAfterRequest(self.about, times=None)
         self._in_loop(lambda: self._put(mode, where))
 
+    def put_between_requests(self, mode: Treatment) -> None:
+        """Set the mode of all connections, at a moment at which no request is under way."""
+
+        def try_to() -> bool:
+            if any(each.is_waiting for each in self._connections):
+                return False
+            self._put(mode, None)
+            return True
+
+        while not self._in_loop(try_to):
+            time.sleep(0.005)
+
+    def pass_all_but(self, where: Where) -> None:
+        """New connections pass, and those that are open too, except for these."""
+
+        def act() -> None:
+            kept = self._chosen(where)
+            self._rules = [(_everyone, Mode.PASS)]
+            for connection in self._connections.difference(kept):
+                connection.enter(Mode.PASS)
+
+        self._in_loop(act)
+
     def heal(self) -> None:
         """Everything passes again; what was lost stays lost."""
         self.put(Mode.PASS)

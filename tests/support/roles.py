@@ -92,14 +92,16 @@ def give_rights(database: TestDatabase) -> None:
 
 
 @contextmanager
-def administered(cluster: Cluster, schema: str, name: str) -> Iterator[TestDatabase]:
+def administered(
+    cluster: Cluster, schema: str, name: str, template: str = "template0"
+) -> Iterator[TestDatabase]:
     """An empty database of `queue_dba`; whatever roles are made go with it.
 
     That one may make roles and owns the database, but is no superuser, as on a server that
     somebody else runs.
     """
     drop_roles(cluster)
-    cluster.create_database(name)
+    cluster.create_database(name, template)
     database = TestDatabase(name, cluster, schema)
     with psycopg.connect(database.dsn, autocommit=True) as connection:
         connection.execute("create role queue_dba login createrole")

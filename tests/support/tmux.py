@@ -100,6 +100,11 @@ class Tmux:
         return said.strip()
 
     @property
+    def title(self) -> str:
+        """What the program has set as the title of its terminal."""
+        return self._ask("#{pane_title}")
+
+    @property
     def terminal(self) -> str:
         """The device that the program has for its terminal."""
         return self._ask("#{pane_tty}")

@@ -8,6 +8,7 @@ from graphile_worker.events import (
     Event,
     JobErrored,
     JobEvent,
+    JobFailed,
     JobFinished,
     JobLockLost,
     JobStarted,
@@ -172,3 +173,19 @@ def test_a_start_is_announced_to_whoever_listens():
     [event] = heard
     assert isinstance(event, JobStarted)
     assert (event.pool_id, event.worker_id, event.job) == ("p1", "w1", JOB)
+
+
+def test_a_failed_attempt_says_whether_there_is_another():
+    last = make_job(attempts=25, max_attempts=25)
+    for job, give_up, will_retry in [(JOB, False, True), (JOB, True, False), (last, False, False)]:
+        hooks, heard = listening(JobErrored, JobFailed)
+        context: Any = Known()
+        context.job = job
+
+        failed = Failed(HELD, OSError(), give_up=give_up)
+        announce_end(hooks, context, failed, still_ours=True, seconds=0.5)
+
+        errored, *rest = heard
+        assert isinstance(errored, JobErrored)
+        assert errored.will_retry is will_retry
+        assert [type(event) for event in rest] == ([] if will_retry else [JobFailed])

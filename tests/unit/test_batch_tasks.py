@@ -97,7 +97,7 @@ def test_items_become_one_job_whose_payload_is_an_array(enqueuer):
 
 @pytest.mark.parametrize("items", ["abc", {"x": 1}, 5, None])
 def test_what_is_no_list_is_refused(enqueuer, items):
-    with pytest.raises(JobSpecError, match="expected a list of items"):
+    with pytest.raises(JobSpecError, match="must be a list of items"):
         Tasks[None]().batch_task(points).enqueue(items)
 
 
@@ -159,7 +159,9 @@ def test_items_come_without_the_trace_that_they_carry_and_the_payload_keeps_it()
 
 
 def test_where_no_item_fits_there_is_nothing_to_call_it_with():
-    with pytest.raises(Mismatch, match=r"^\[0\]: expected int, got str; no other item fits either"):
+    with pytest.raises(
+        Mismatch, match=r": payload\[0\] must be int, got str; no other item fits either$"
+    ):
         BatchSignature(with_context).call(["one", "two"], None)
 
 
@@ -169,7 +171,7 @@ def test_no_items_at_all_are_fine():
 
 @pytest.mark.parametrize("payload", [{}, "text", 5])
 def test_a_payload_that_is_no_array_does_not_fit(payload):
-    with pytest.raises(Mismatch, match="expected an array of items"):
+    with pytest.raises(Mismatch, match="must be an array of items"):
         BatchSignature(points).call(payload, None)
 
 
@@ -248,8 +250,22 @@ def test_a_partial_failure_says_what_the_reference_says():
     assert str(pickle.loads(pickle.dumps(failure))) == str(failure)
 
 
+def test_a_partial_failure_checks_its_values_when_it_is_made():
+    given: list[tuple[Any, str]] = [
+        ({0: "bad row"}, "takes an exception for item 0, got 'bad row'"),
+        ({0: ValueError}, "takes an exception for item 0"),
+        ({0: None}, "takes an exception for item 0"),
+        ({"0": ValueError()}, "takes indexes of items, got '0'"),
+        ({True: ValueError()}, "takes indexes of items, got True"),
+        ([ValueError()], "takes errors by the index of their item"),
+    ]
+    for errors, reason in given:
+        with pytest.raises(ConfigurationError, match=reason):
+            PartialFailure(errors)
+
+
 def test_a_recurring_task_is_no_batch():
     tasks: Tasks[None] = Tasks()
 
-    with pytest.raises(ConfigurationError, match="expected an array of items"):
+    with pytest.raises(ConfigurationError, match="must be an array of items"):
         tasks.cron("* * * * *")(tasks.batch_task(points))

@@ -11,6 +11,7 @@ from graphile_worker.worker import batches as batches_module
 from graphile_worker.worker.batches import Batch, Batches, Ending
 from graphile_worker.worker.outcomes import Completed, Failed, Interrupted, Outcome, Snoozed
 from tests.support.jobs import make_job
+from tests.support.recorder import until
 
 NEVER = timedelta(days=1)
 AT_ONCE = timedelta(0)
@@ -20,22 +21,35 @@ class FakeSettler:
     """Writes batches down, when it is told to answer; says which jobs were ours."""
 
     def __init__(self) -> None:
+        # Jobs whose outcome is rejected while this event is not set.
+        self.rejected: set[int] = set()
+        self.accepting = asyncio.Event()
         self.written: list[list[int]] = []
         self.lost: set[int] = set()
         self.asked = asyncio.Event()
         self.answering = asyncio.Event()
         self.answering.set()
 
-    async def settle(self, outcome: Outcome) -> bool:
-        [was_ours] = await self.settle_all([outcome])
-        return was_ours
+    async def settle(self, outcome: Outcome, *, attempt: int = 0) -> Outcome | None:
+        if outcome.held.job.id in self.rejected:
+            await self.accepting.wait()
+            self.rejected.clear()
+        [written] = await self.settle_all([outcome]) or []
+        return written
 
-    async def settle_all(self, outcomes: list[Outcome]) -> list[bool]:
+    async def settle_unless_refused(self, outcome: Outcome) -> Outcome | None:
+        if outcome.held.job.id in self.rejected:
+            raise ValueError("rejected")
+        return await self.settle(outcome)
+
+    async def settle_all(self, outcomes: list[Outcome]) -> list[Outcome | None] | None:
         ids = [outcome.held.job.id for outcome in outcomes]
         self.asked.set()
         await self.answering.wait()
+        if self.rejected.intersection(ids):
+            return None
         self.written.append(ids)
-        return [each not in self.lost for each in ids]
+        return [None if each.held.job.id in self.lost else each for each in outcomes]
 
 
 class Scene:
@@ -53,7 +67,7 @@ class Scene:
             await self.batch.put(Ending(Completed(held(job_id, queue)), self._then(job_id)))
 
     def _then(self, job_id: int) -> Any:
-        return lambda was_ours: self.told.append((job_id, was_ours))
+        return lambda outcome, was_ours: self.told.append((job_id, was_ours))
 
 
 def held(job_id: int = 1, queue: int | None = None) -> HeldJob:
@@ -204,3 +218,44 @@ async def test_completions_and_failures_have_a_batch_each_if_it_is_wanted():
     assert both.of(completed) is not both.of(failed)
     assert both.of(Interrupted(held())) is both.of(Snoozed(held(), AT_ONCE)) is None
     assert [len(each.all) for each in (none, both)] == [0, 2]
+
+
+async def test_a_rejected_ending_does_not_delay_the_others(scene):
+    it = scene(NEVER)
+    it.settler.rejected = {2}
+    await it.put(1, 2, 3, queue=7)
+
+    await until(lambda: len(it.told) == 2)
+    await it.put(4, queue=7)
+    await until(lambda: len(it.told) == 3)
+
+    assert it.told == [(1, True), (3, True), (4, True)]
+    assert [each.job.id for each in it.batch.pending] == [2]
+
+    it.settler.accepting.set()
+    await it.batch.flush()
+    assert it.told[-1] == (2, True)
+    assert it.batch.pending == []
+
+
+async def test_an_abandoned_ending_counts_as_unwritten(scene):
+    it = scene(NEVER)
+    it.settler.rejected = {1}
+    await it.put(1, queue=7)
+    await until(lambda: it.batch.pending and not it.batch._writing)
+
+    it.batch.abandon()
+    await asyncio.sleep(0)
+
+    assert [each.job.id for each in it.batch.pending] == [1]
+
+
+async def test_endings_of_several_pool_ids_are_not_mixed(scene):
+    it = scene(NEVER)
+    for job_id, pool_id in ((1, "p1"), (2, "old"), (3, "p1")):
+        job = HeldJob(make_job(id=job_id, locked_by=pool_id), None)
+        await it.batch.put(Ending(Completed(job), it._then(job_id)))
+
+    await it.batch.write_once()
+
+    assert sorted(it.settler.written) == [[1, 3], [2]]

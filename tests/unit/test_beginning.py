@@ -7,11 +7,11 @@ import pytest
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker import beginning as beginning_module
 from graphile_worker.worker.beginning import (
-    DEAR,
-    DEAR_FOR_EACH,
     DEAR_IN_A_ROW,
-    LONGEST_REST,
-    REST,
+    DEAR_SECONDS,
+    DEAR_SECONDS_PER_JOB,
+    LONGEST_REST_SECONDS,
+    REST_FACTOR,
     Beginning,
 )
 from tests.support.clocks import ManualClock
@@ -25,16 +25,18 @@ def clock(monkeypatch) -> ManualClock:
     return ManualClock.patch(monkeypatch, beginning_module)
 
 
-def jobs(*minutes: int, priority: int = 0) -> list[HeldJob]:
-    """Due so many minutes after noon."""
+def jobs(*minutes: int, priority: int = 0, seconds: float = 0.05) -> list[HeldJob]:
+    """Due so many minutes after noon, for which the server searched for some seconds."""
     times = [(NOON + timedelta(minutes=each)).timestamp() for each in minutes]
-    return [HeldJob(make_job(run_at=f"{each:.6f}", priority=priority), None) for each in times]
+    taken = [HeldJob(make_job(run_at=f"{each:.6f}", priority=priority), None) for each in times]
+    taken[0].search_seconds = seconds
+    return taken
 
 
-def dear(it: Beginning, taken: list[HeldJob], *, seconds: float = 0.05) -> None:
+def dear(it: Beginning, taken: list[HeldJob]) -> None:
     """Looks were dear for as long as it takes to believe it."""
     for _ in range(DEAR_IN_A_ROW):
-        it.found(taken, seconds=seconds)
+        it.found(taken)
 
 
 def test_at_first_it_is_the_first_job_of_all(clock):
@@ -45,7 +47,7 @@ def test_at_first_it_is_the_first_job_of_all(clock):
 def test_a_look_that_was_cheap_for_what_it_found_is_made_anew_each_time(clock, count):
     it = Beginning()
 
-    dear(it, jobs(*[1] * count), seconds=DEAR + DEAR_FOR_EACH * count)
+    dear(it, jobs(*[1] * count, seconds=DEAR_SECONDS + DEAR_SECONDS_PER_JOB * count))
 
     assert it.place is None
 
@@ -56,8 +58,8 @@ def test_a_dear_look_is_not_made_again_for_a_while(clock):
     dear(it, jobs(1, 2, priority=-3))
 
     assert it.place == (-3, NOON + timedelta(minutes=1))
-    assert it.believed_until == clock.now + REST * 0.05
-    clock.now += REST * 0.05
+    assert it.believed_until == clock.now + REST_FACTOR * 0.05
+    clock.now += REST_FACTOR * 0.05
     assert it.place is None
 
 
@@ -65,9 +67,9 @@ def test_a_few_looks_that_took_long_are_no_reason(clock):
     it = Beginning()
 
     for _ in range(DEAR_IN_A_ROW):
-        it.found(jobs(1), seconds=0.0)
+        it.found(jobs(1, seconds=0.0))
         for _ in range(DEAR_IN_A_ROW - 1):
-            it.found(jobs(1), seconds=0.05)
+            it.found(jobs(1))
         assert it.place is None
 
 
@@ -76,7 +78,7 @@ def test_the_next_dear_look_is_reason_enough(clock):
     dear(it, jobs(1))
     clock.now += 10
 
-    it.found(jobs(9), seconds=0.05)
+    it.found(jobs(9))
 
     assert it.place == (0, NOON + timedelta(minutes=9))
 
@@ -84,9 +86,19 @@ def test_the_next_dear_look_is_reason_enough(clock):
 def test_that_while_is_not_long(clock):
     it = Beginning()
 
-    dear(it, jobs(1), seconds=60.0)
+    dear(it, jobs(1, seconds=60.0))
 
-    assert it.believed_until == clock.now + LONGEST_REST
+    assert it.believed_until == clock.now + LONGEST_REST_SECONDS
+
+
+def test_an_idle_pool_rests_for_as_long_as_a_look_takes(clock):
+    it = Beginning()
+    dear(it, jobs(1))
+    assert it.rests_until < clock.now
+
+    it.rest()
+
+    assert it.rests_until == clock.now + 0.05
 
 
 def test_it_moves_on_with_what_is_taken(clock):
@@ -106,6 +118,6 @@ def test_a_cheap_look_ends_it(clock):
     dear(it, jobs(1))
     clock.now += 10
 
-    it.found(jobs(9), seconds=0.0)
+    it.found(jobs(9, seconds=0.0))
 
     assert it.place is None

@@ -1,8 +1,8 @@
 """Claims: when a pool may take jobs, which ones it holds, and what becomes of fetches in doubt."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from graphile_worker import lease as lease_module
 from graphile_worker.errors import LeaseLapsed
 from graphile_worker.lease import Lease
-from graphile_worker.sql.holding import HeldJob, queues_to_free
+from graphile_worker.sql.holding import HeldJob, Unheld, queues_to_free
 from graphile_worker.sql.query import Query
 from graphile_worker.worker import claims as claims_module
 from graphile_worker.worker.claims import (
@@ -25,8 +25,9 @@ from graphile_worker.worker.claims import (
     Claims,
 )
 from tests.support.clocks import ManualClock
-from tests.support.fake_database import FakeDatabase
+from tests.support.fake_database import FakeDatabase, RefusedError
 from tests.support.jobs import make_job
+from tests.support.recorder import until
 
 HAND_BACK = "return_unheld_jobs"
 
@@ -52,9 +53,11 @@ class JobTable(FakeDatabase):
                 return []
             case "get_jobs" | "get_jobs_unindexed":
                 return self._taken(str(query.args[0]))
+            case "find_unheld_jobs":
+                return Unheld({99}, set())
             case _:
                 assert query.statement == HAND_BACK
-                return set()
+                return {99}
 
     def _taken(self, pool_id: str) -> list[HeldJob]:
         self.meanwhile()
@@ -66,7 +69,8 @@ class JobTable(FakeDatabase):
     @property
     def handed_back(self) -> list[tuple[object, ...]]:
         """For each time: under which id, but which jobs, and but which queues."""
-        return [each.args for each in self.asked if each.statement == HAND_BACK]
+        asked = [each.args for each in self.asked if each.statement == HAND_BACK]
+        return [(args[0], *args[3:]) for args in asked]
 
 
 class Scene:
@@ -89,6 +93,16 @@ class Scene:
         self.ready(job_id, queue=queue)
         [held] = await self.claims.take(1)
         return held
+
+
+@asynccontextmanager
+async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 @pytest.fixture
@@ -263,6 +277,76 @@ async def test_indexes_that_were_made_meanwhile_are_used(it, clock):
     assert it.database.statements[-1] == "get_jobs"
 
 
+# Names of tasks
+
+
+class NameTable(JobTable):
+    """Keeps the names that are entered; another transaction is adding those that are `locked`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.locked: set[str] = set()
+
+    def answer(self, query: Query[Any]) -> Any:
+        match query.statement:
+            case "get_task_ids":
+                return dict(enumerate(self.names))
+            case "register_tasks":
+                given: Any = query.args[0]
+                if self.locked & set(given):
+                    return RefusedError("55P03")
+                self.names += given
+                return None
+            case _:
+                return super().answer(query)
+
+
+async def test_names_that_another_transaction_is_adding_are_entered_later(it, clock):
+    table: Any = NameTable()
+    table.locked = {"b"}
+    claims = Claims(table, it.lease, ["a", "b", "c"])
+
+    await claims.take(1)
+    assert sorted(table.names) == ["a", "c"]
+    assert table.statements[-1] == "get_jobs"
+
+    table.asked.clear()
+    await claims.take(1)
+    assert table.statements[0] == "get_task_ids"
+    assert "register_tasks" not in table.statements
+
+    table.locked = set()
+    clock.now += LOOK_AT_TASKS_EVERY
+    it.lease.renew(clock.now)
+    await claims.take(1)
+    assert sorted(table.names) == ["a", "b", "c"]
+
+
+async def test_names_are_entered_in_the_time_that_there_is_for_it(it, clock, monkeypatch):
+    monkeypatch.setattr(claims_module, "ENTER_NAMES_SECONDS", -1.0)
+    table: Any = NameTable()
+    table.locked = {"b"}
+
+    await Claims(table, it.lease, ["a", "b", "c"]).take(1)
+
+    assert table.statements.count("register_tasks") == 1
+    assert table.statements[-1] == "get_jobs"
+
+
+async def test_in_a_callers_transaction_names_are_waited_for(it):
+    table: Any = NameTable()
+    table.locked = {"a"}
+    claims = Claims(table, it.lease, ["a"], waits_for_names=True)
+
+    with pytest.raises(RefusedError):
+        await claims.take(1)
+
+    assert [each.args for each in table.asked if each.statement == "register_tasks"] == [
+        (["a"], None)
+    ]
+
+
 # Another id
 
 
@@ -280,6 +364,7 @@ async def test_what_was_fetched_under_the_old_id_is_handed_back_under_the_old_id
     it.ready(1)
     await it.take()
     it.database.meanwhile = lambda: None
+    await it.claims.settle_doubts()
 
     it.ready(2)
     assert await it.take() == [2]
@@ -328,15 +413,64 @@ async def test_an_id_that_was_swept_stays_in_doubt_while_jobs_are_held_under_it(
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), TimeoutError(), asyncio.CancelledError()])
-async def test_what_a_fetch_without_an_answer_locked_is_handed_back_before_the_next(it, error):
+async def test_what_a_fetch_without_an_answer_locked_is_released_beside_the_next(it, error):
     it.database.errors = [error]
     with pytest.raises(type(error)):
         await it.take()
 
+    # The next fetch does not wait for that.
     await it.take()
+    assert it.database.handed_back == []
 
+    async with running(it.claims.run()):
+        await until(lambda: it.database.handed_back)
     assert it.database.handed_back == [("p1", [], [])]
-    assert it.database.statements[-3:] == [HAND_BACK, "get_plain_jobs", "get_jobs"]
+
+
+async def test_jobs_that_a_fetch_brings_meanwhile_are_not_released(it):
+    """A look found a job that a fetch had locked whose answer was still on its way."""
+    it.database.meanwhile = lambda: None
+    it.claims.suspect()
+    await it.claims.fetching.acquire()
+    settling = asyncio.create_task(it.claims.settle_doubts())
+    await until(lambda: "find_unheld_jobs" in it.database.statements)
+
+    it.claims._hold([HeldJob(make_job(id=99, locked_by="p1"), 5)])
+    it.claims.fetching.release()
+    await settling
+
+    assert it.database.handed_back == [("p1", [99], [5])]
+    assert not it.claims.in_doubt
+
+
+async def test_after_a_restart_of_the_server_locks_under_each_id_in_use_are_looked_at_once(it):
+    await it.take_one(1)
+    it.lease.go_on_as("p2")
+    told: list[int] = []
+    it.claims.on_released = told.append
+
+    it.claims.suspect()
+    async with running(it.claims.run()):
+        await until(lambda: not it.claims.in_doubt)
+
+    assert [args[0] for args in it.database.handed_back] == ["p1", "p2"]
+    assert told == [1, 1]
+    assert it.claims.ids_in_use == {"p1"}
+
+
+async def test_rows_that_another_session_has_locked_are_looked_at_again(it):
+    it.claims.suspect()
+    answer, it.database.answer = (
+        it.database.answer,
+        lambda query: set() if query.statement == HAND_BACK else answer(query),
+    )
+
+    await it.claims.settle_doubts()
+    assert it.claims.in_doubt
+
+    it.database.answer = answer
+    await it.claims.settle_doubts()
+    assert not it.claims.in_doubt
 
 
 async def test_such_a_fetch_is_in_doubt_for_a_while_as_its_server_may_be_slow(it, clock):
@@ -350,6 +484,7 @@ async def test_such_a_fetch_is_in_doubt_for_a_while_as_its_server_may_be_slow(it
         it.lease.renew(clock.now)
         before = len(it.database.handed_back)
         await it.take()
+        await it.claims.settle_doubts()
         times += [clock.now - began] * (len(it.database.handed_back) - before)
         clock.now += 1
 

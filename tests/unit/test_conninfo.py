@@ -1,10 +1,13 @@
 """Which database is meant by a string, a bare name or the environment."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from graphile_worker import Client, sync
-from graphile_worker.db.conninfo import resolve
+from graphile_worker.db.conninfo import plain_text_risk, resolve
 from graphile_worker.errors import ConfigurationError
 
 VARIABLES = ["DATABASE_URL", "PGDATABASE", "PGHOST", "PGPORT", "PGUSER", "PGSERVICE"]
@@ -32,6 +35,17 @@ def _no_variables(monkeypatch):
 )
 def test_a_url_pairs_and_a_bare_name_are_understood(given, expected):
     assert expected.items() <= conninfo_to_dict(resolve(given)).items()
+
+
+def test_the_driver_in_the_scheme_of_a_url_is_ignored():
+    expected = resolve("postgresql://me:a+b://c@host:7/db")
+    drivers = ("asyncpg", "psycopg", "psycopg2", "psycopg_async", "pg8000")
+
+    for scheme in ("postgresql", "postgres"):
+        for driver in drivers:
+            assert resolve(f"{scheme}+{driver}://me:a+b://c@host:7/db") == expected
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        resolve("mysql+pymysql://host/db")
 
 
 @pytest.mark.parametrize(
@@ -119,3 +133,31 @@ def test_a_malformed_string_is_refused_and_never_quoted(malformed, kind):
     assert SECRET not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+# May it be plain text?
+
+
+def risk(host: str, address: str, **settings: str) -> str | None:
+    info: Any = SimpleNamespace(host=host, hostaddr=address, get_parameters=lambda: settings)
+    return plain_text_risk(info)
+
+
+def test_a_connection_to_another_machine_may_be_plain_text_unless_tls_is_required():
+    assert risk("db.example", "192.0.2.7") == "host=db.example, sslmode=prefer"
+    for mode in ("disable", "allow", "prefer"):
+        assert risk("db.example", "192.0.2.7", sslmode=mode) == f"host=db.example, sslmode={mode}"
+    for mode in ("require", "verify-ca", "verify-full"):
+        assert risk("db.example", "192.0.2.7", sslmode=mode) is None
+    assert risk("db.example", "192.0.2.7", gssencmode="require") is None
+
+
+def test_a_connection_that_stays_on_this_machine_is_no_risk():
+    for host, address in (
+        ("localhost", "127.0.0.1"),
+        ("localhost", "::1"),
+        ("127.0.3.4", "127.0.3.4"),
+        ("/var/run/postgresql", ""),
+        ("@abstract", ""),
+    ):
+        assert risk(host, address, sslmode="disable") is None

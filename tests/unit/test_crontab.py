@@ -1,12 +1,20 @@
 """The crontab file: what each line means, and what is said about those that mean nothing."""
 
+import json
 import pickle
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from graphile_worker import CrontabError, ParsedCronItem, parse_crontab
+from graphile_worker import (
+    CronItem,
+    CrontabError,
+    ParsedCronItem,
+    parse_cron_items,
+    parse_crontab,
+)
+from graphile_worker.crontab.lines import MAX_JSON5
 from graphile_worker.crontab.patterns import Pattern
 from graphile_worker.errors import CrontabProblem
 
@@ -176,10 +184,10 @@ def test_a_number_means_itself_from_the_least_to_the_largest(name):
         ("* * 32 * * task", 5, "32", "day of the month from 1 to 31"),
         ("* * * 0 * task", 7, "0", "month from 1 to 12"),
         ("* * * 13 * task", 7, "13", "month from 1 to 12"),
-        ("* * * * 8 task", 9, "8", "day of the week from 0 to 6"),
+        ("* * * * 8 task", 9, "8", "day of the week from 0 to 7"),
         ("50-60 * * * * task", 1, "50-60", "minute from 0 to 59"),
         ("* * 0-5 * * task", 5, "0-5", "day of the month from 1 to 31"),
-        ("* * * * 5-8 task", 9, "5-8", "day of the week from 0 to 6"),
+        ("* * * * 5-8 task", 9, "5-8", "day of the week from 0 to 7"),
         (f"{'9' * 5000} * * * * task", 1, "9" * 5000, "minute from 0 to 59"),
     ],
 )
@@ -646,6 +654,23 @@ def test_a_payload_is_an_object_of_json5(text, payload):
 
 
 @pytest.mark.feature("F268")
+def test_a_payload_in_json5_has_at_most_4096_characters_and_one_in_json_may_be_longer():
+    longest = "{a: '%s'}" % ("x" * (MAX_JSON5 - 7))
+    assert len(longest) == MAX_JSON5
+    assert of_task(f"task {longest}").payload == {"a": "x" * (MAX_JSON5 - 7)}
+    as_json = json.dumps({"a": ["x"] * 5 * KILOBYTE})
+    assert of_task(f"task {as_json}").payload == {"a": ["x"] * 5 * KILOBYTE}
+
+    found = problem(f"{EVERY_MINUTE} task {longest[:-2]}x'}}")
+
+    assert (found.column, found.text) == (16, "4,097 characters of JSON5")
+    assert found.expected == (
+        "a payload of at most 4,096 characters in JSON5, or in JSON, which may be longer: quote "
+        "its names, and leave out comments and last commas"
+    )
+
+
+@pytest.mark.feature("F268")
 @pytest.mark.parametrize(
     ("rest", "column", "text"),
     [
@@ -711,7 +736,7 @@ def test_what_is_no_json5_is_refused_where_it_ceases_to_be(rest, column):
         ("{'\\0': 1}", "cannot read NUL"),
         ("{a: '\\ud800'}", "surrogates"),
         ("{a: " + "[" * 600 + "]" * 600 + "}", "nested"),
-        ("{a: " + "[" * 20000 + "]" * 20000 + "}", "nested"),
+        ('{"a": ' + "[" * 20000 + "]" * 20000 + "}", "nested"),
     ],
 )
 def test_what_the_database_cannot_hold_is_no_payload(text, reason):
@@ -783,7 +808,7 @@ def test_the_message_names_source_line_column_text_and_what_was_expected():
 
     assert str(caught.value).splitlines() == [
         "conf/crontab: line 2, column 5: expected a day of the month from 1 to 31, got '40'",
-        "conf/crontab: line 2, column 10: expected a day of the week from 0 to 6, got '9'",
+        "conf/crontab: line 2, column 10: expected a day of the week from 0 to 7, got '9'",
         "conf/crontab: line 2, column 15: expected for max a number from 1, got 'max=x'",
     ]
     assert caught.value.source == "conf/crontab"
@@ -925,3 +950,23 @@ def test_every_four_hours():
         "months": MONTHS,
         "dows": DOWS,
     }
+
+
+def test_a_step_that_leads_past_its_field_is_warned_about(caplog):
+    doubtful = {
+        "*/60 * * * *": "column 1: */60 means only 0: the step leads past 59",
+        "5 */24 * * *": "column 3: */24 means only 0: the step leads past 23",
+        "5 4 1,*/31 * *": "column 7: */31 means only 1: the step leads past 31",
+        "5 4 * * */7": "column 9: */7 means only 0: the step leads past 6",
+    }
+    for pattern, said in doubtful.items():
+        caplog.clear()
+        parse_crontab(f"{pattern} task", source="conf/crontab")
+        parse_cron_items([CronItem(task="task", match=pattern)])
+        first, second = [each.getMessage() for each in caplog.records]
+        assert first == f"conf/crontab: line 1, {said}"
+        assert second == f"pattern {pattern!r}: line 1, {said}"
+
+    caplog.clear()
+    parse_crontab("*/59,0 */23 */30 */11 */6 task")
+    assert caplog.records == []

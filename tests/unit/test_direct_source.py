@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from graphile_worker.events import GetJobEmpty, GetJobErrored, GetJobStarted
+from graphile_worker.events import GetJobEmpty, GetJobErrored, GetJobRecovered, GetJobStarted
 from graphile_worker.hooks import Hooks
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker import source as source_module
@@ -476,12 +476,13 @@ async def test_a_source_is_failing_from_an_error_to_the_next_answer(no_pause):
     async with scene() as it:
         seen: list[bool] = []
         it.hooks.on(GetJobErrored)(lambda event: seen.append(it.source.failing))
+        it.hooks.on(GetJobRecovered)(lambda event: seen.append(it.source.failing))
         it.claims.errors = [OSError()]
         assert not it.source.failing
 
         await it.ask("a")
 
-        assert seen == [True]
+        assert seen == [True, False]
         assert not it.source.failing
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from graphile_worker.error_text import LONGEST, error_text
+from graphile_worker.error_text import LONGEST, LONGEST_LINE, error_line, error_text, printable
+from tests.support.hostile import HOSTILE
 
 
 def raised(error: BaseException) -> BaseException:
@@ -58,3 +59,25 @@ def test_a_cause_that_causes_itself_ends():
     error.__cause__ = error
 
     assert error_text(error).startswith("ValueError: round")
+
+
+def test_control_characters_are_shown_as_escapes_and_all_others_stay():
+    for each in HOSTILE:
+        assert printable(f"a{each}b") == f"a{each.encode('unicode_escape').decode()}b"
+    for text in ("", "plain", "a\tb", "é 😀 名前", "\u00a0\u200d\ufeff"):
+        assert printable(text) == text
+
+
+def test_the_line_of_an_error_ends_with_its_hints_and_without_other_notes():
+    error = ValueError("no")
+    error.add_note("of a library")
+    error.add_note("hint: say yes")
+
+    assert error_line(error) == "ValueError: no; hint: say yes"
+
+
+def test_the_line_of_an_error_is_printable_and_short():
+    line = error_line(ValueError(HOSTILE * 1000))
+
+    assert line.isprintable()
+    assert len(line) <= LONGEST_LINE

@@ -8,7 +8,7 @@ from graphile_worker.sql.holding import HeldJob
 from graphile_worker.sql.query import Query
 from graphile_worker.worker import beginning as beginning_module
 from graphile_worker.worker import fetch as fetch_module
-from graphile_worker.worker.beginning import DEAR_IN_A_ROW, LONGEST_REST
+from graphile_worker.worker.beginning import DEAR_IN_A_ROW, LONGEST_REST_SECONDS
 from graphile_worker.worker.fetch import CHEAPER_AGAIN_AFTER, MISSES, WIDER_AFTER, Fetch
 from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
@@ -24,8 +24,9 @@ class Scene:
         self.finds: dict[str, list[int | None]] = {}
         self.asked: list[str] = []
         self.since: list[object] = []
-        # That each statement takes.
-        self.seconds = 0.0
+        # How long the server searches for each answer, and how long it travels.
+        self.search_seconds = 0.0
+        self.travel_seconds = 0.0
         database: Any = self
         self.fetch = Fetch(database, self.held)
         self.fetch.has_indexes = True
@@ -34,9 +35,12 @@ class Scene:
     async def run(self, query: Query[Any]) -> list[HeldJob]:
         self.asked.append(query.statement)
         self.since.append(query.args[5])
-        self._clock.now += self.seconds
+        self._clock.now += self.search_seconds + self.travel_seconds
         found = self.finds.get(query.statement, [])[: int(str(query.args[3]))]
-        return [HeldJob(make_job(id=n), queue) for n, queue in enumerate(found)]
+        return [
+            HeldJob(make_job(id=n), queue, search_seconds=self.search_seconds)
+            for n, queue in enumerate(found)
+        ]
 
     async def take(self, limit: int = 1, *, times: int = 1, after: float = 0.0) -> list[str]:
         """With which statements."""
@@ -204,9 +208,9 @@ async def test_jobs_behind_a_busy_queue_are_found_by_each_fetch_in_the_end(by_qu
 async def dear(it: Scene) -> Scene:
     """Where looks at plain jobs were dear."""
     it.finds = {PLAIN: [None] * 10}
-    it.seconds = 0.1
+    it.search_seconds = 0.1
     await it.take(10, times=DEAR_IN_A_ROW)
-    it.seconds = 0.0
+    it.search_seconds = 0.0
     it.since.clear()
     return it
 
@@ -218,7 +222,7 @@ async def test_after_a_dear_look_the_next_ones_begin_where_it_found_jobs(dear):
 
 
 async def test_after_a_while_all_is_looked_at_again(dear):
-    await dear.take(10, after=LONGEST_REST)
+    await dear.take(10, after=LONGEST_REST_SECONDS)
     await dear.take(10)
 
     assert dear.since == [None, None]
@@ -232,11 +236,29 @@ async def test_jobs_of_queues_are_found_from_there_on_too(dear):
     assert len(dear.taken) == 1
 
 
-async def test_nothing_from_there_on_says_when_all_is_looked_at_again(dear, clock):
+async def test_a_round_trip_does_not_make_a_look_dear(it):
+    it.finds = {PLAIN: [None] * 10}
+    it.travel_seconds = 0.2
+
+    assert await it.take(10, times=9) == [PLAIN] * 9
+
+    assert it.since == [None] * 9
+
+
+async def test_an_idle_pool_looks_at_all_at_once_if_there_is_nothing_from_there_on(dear):
+    dear.finds = {EVERYWHERE: [None]}
+
+    assert await dear.take(10) == [PLAIN, SOONEST, EVERYWHERE]
+    assert dear.since == [0, 0, None]
+    assert len(dear.taken) == 1
+    assert dear.fetch.again_at is None
+
+
+async def test_an_idle_pool_rests_between_two_such_looks_for_as_long_as_one_takes(dear, clock):
     dear.finds = {}
+    assert await dear.take(10) == [PLAIN, SOONEST, EVERYWHERE]
 
     assert await dear.take(10) == [PLAIN, SOONEST]
-    assert dear.taken == []
-    assert dear.fetch.again_at == pytest.approx(clock.now + 1.0)
-    assert await dear.take(10, after=LONGEST_REST) == [PLAIN, EVERYWHERE]
+    assert dear.fetch.again_at == pytest.approx(clock.now + 0.1)
+    assert await dear.take(10, after=0.1) == [PLAIN, SOONEST, EVERYWHERE]
     assert dear.fetch.again_at is None

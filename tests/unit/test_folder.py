@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from graphile_worker import ConfigurationError
 from graphile_worker.executables import Executable
 from graphile_worker.folder import task_files
 from graphile_worker.loading import load_tasks
@@ -200,36 +201,36 @@ def test_links_that_lead_nowhere_and_files_that_are_none_are_ignored(tmp_path, c
         assert f"ignored file {tmp_path}/{name}" in caplog.text
 
 
-# What anyone may change
+# What is not trusted: the rule itself is in test_trust.py
 
 
 @pytest.mark.parametrize("make", [write, program])
-def test_a_file_that_anyone_may_change_is_ignored(tmp_path, caplog, make):
+def test_a_file_that_any_user_may_change_is_left_out(tmp_path, caplog, make):
     file = make(tmp_path / "one.py")
     file.chmod(file.stat().st_mode | 0o002)
     write(tmp_path / "two.py")
 
     assert names(tmp_path) == ["two"]
     assert warnings(caplog) == [
-        f"ignored file {file}, as anyone may change it: type chmod o-w {file}"
+        f"ignored file {file}, which is not trusted: any user may change {file}: "
+        f"type chmod o-w {file}"
     ]
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o1777])
-def test_a_folder_into_which_anyone_may_put_files_is_ignored(tmp_path, caplog, mode):
+def test_a_folder_that_any_user_may_change_is_left_out(tmp_path, caplog):
     program(tmp_path / "open" / "deep" / "one")
     program(tmp_path / "open" / "two")
-    (tmp_path / "open").chmod(mode)
+    (tmp_path / "open").chmod(0o777)
     program(tmp_path / "three")
 
     assert names(tmp_path) == ["three"]
     assert warnings(caplog) == [
-        f"ignored folder {tmp_path}/open, into which anyone may put tasks: "
-        f"type chmod o-w {tmp_path}/open"
+        f"ignored folder {tmp_path}/open, which is not trusted: any user may change "
+        f"{tmp_path}/open: type chmod o-w {tmp_path}/open"
     ]
 
 
-def test_a_link_into_such_a_folder_is_ignored_too(tmp_path, caplog):
+def test_a_link_into_such_a_folder_is_left_out_too(tmp_path, caplog):
     program(tmp_path / ".open" / "deep" / "one")
     (tmp_path / ".open").chmod(0o777)
     (tmp_path / "alias").symlink_to(".open/deep/one")
@@ -238,16 +239,18 @@ def test_a_link_into_such_a_folder_is_ignored_too(tmp_path, caplog):
     assert f"type chmod o-w {tmp_path}/.open" in caplog.text
 
 
-def test_the_tasks_folder_itself_is_loaded_with_a_warning(tmp_path, caplog):
+def test_a_tasks_folder_that_any_user_may_change_is_rejected(tmp_path):
     folder = tmp_path / "my tasks"
     program(folder / "one")
-    program(folder / "two")
     folder.chmod(0o777)
 
-    assert names(folder) == ["one", "two"]
-    assert warnings(caplog) == [
-        f"anyone may put tasks into the folder {folder}: type chmod o-w '{folder}'"
-    ]
+    with pytest.raises(ConfigurationError) as rejected:
+        names(folder)
+
+    assert str(rejected.value) == (
+        f"the tasks folder {folder} is not trusted: any user may change {folder}: type chmod o-w "
+        f"'{folder}', or pass --allow-unsafe-tasks to skip this check"
+    )
 
 
 # Names that try to be something else

@@ -2,14 +2,19 @@
 
 import asyncio
 import socket
+import struct
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
 
 import pytest
 
 from graphile_worker.cli import health
-from graphile_worker.cli.health import health_server
+from graphile_worker.cli.health import MAX_CONNECTIONS, health_server
+from graphile_worker.errors import ConfigurationError
 
 
 def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
@@ -42,13 +47,28 @@ async def test_a_worker_is_ready_when_it_says_so():
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
-async def test_it_answers_on_addresses_of_both_kinds():
-    async with health_server(0, lambda: True) as port:
+async def test_two_colons_mean_all_addresses_of_ipv4_and_ipv6():
+    async with health_server(0, lambda: True, host="::") as port:
         for host in ("127.0.0.1", "::1"):
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(b"GET /livez HTTP/1.0\r\n\r\n")
             assert (await reader.readline()).split()[1] == b"200"
             writer.close()
+
+
+async def test_the_health_server_serves_this_machine_alone_unless_told_otherwise():
+    async with health_server(0, lambda: True) as port:
+        assert await ask(port, "/livez") == (200, "ok")
+        # Another address of the same machine stands for the address of a network.
+        with socket.socket() as elsewhere:
+            assert elsewhere.connect_ex(("127.0.0.2", port)) != 0
+
+
+async def test_an_address_that_this_machine_does_not_have_is_refused():
+    for host in ("192.0.2.1", "no such host", "a" * 70, "\0"):
+        with pytest.raises(ConfigurationError, match="^--health-port 0 at "):
+            async with health_server(0, lambda: True, host=host):
+                pass
 
 
 async def test_two_paths_are_known_and_no_others():
@@ -101,10 +121,149 @@ async def test_the_port_is_free_afterwards():
         assert again == port
 
 
-async def test_a_client_that_says_nothing_holds_nobody_up():
+async def test_a_client_that_says_nothing_does_not_delay_a_probe():
     async with health_server(0, lambda: True) as port:
         silent = socket.create_connection(("127.0.0.1", port))
         assert await ask(port, "/livez") == (200, "ok")
 
     # The server is gone, although this one never said what it wants.
     silent.close()
+
+
+# Clients that are slow, wrong or gone
+
+PART = b"GET /livez HTTP/1.1\r\nX: "
+
+
+def connected(port: int, sent: bytes = b"") -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port), timeout=20)
+    client.sendall(sent)
+    return client
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Did the server close this connection? It never answers half a request."""
+    client.settimeout(0.01)
+    try:
+        return client.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+async def closed_of(clients: list[socket.socket], number: int) -> list[socket.socket]:
+    """Those that are closed, once they are as many."""
+    deadline = time.monotonic() + 20
+    while True:
+        closed = [client for client in clients if await asyncio.to_thread(is_closed, client)]
+        if len(closed) >= number:
+            return closed
+        assert time.monotonic() < deadline
+
+
+@pytest.fixture
+def no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection is closed for other reasons alone."""
+    monkeypatch.setattr(health, "ANSWER_WITHIN_SECONDS", 600.0)
+
+
+async def test_at_most_32_connections_are_open_and_probes_are_answered_all_the_same(no_deadline):
+    assert MAX_CONNECTIONS == 32
+    for sent in (b"", PART):
+        with ExitStack() as stack:
+            async with health_server(0, lambda: True) as port:
+                clients = [stack.enter_context(connected(port, sent)) for _ in range(100)]
+                closed = await closed_of(clients, 68)
+                answers = [await ask(port, "/livez") for _ in range(10)]
+
+        assert len(closed) == 68
+        assert answers == [(200, "ok")] * 10
+
+
+async def test_a_client_that_sent_a_part_of_a_request_is_closed_before_one_that_waits(no_deadline):
+    with ExitStack() as stack:
+        async with health_server(0, lambda: True) as port:
+            waiting = stack.enter_context(connected(port))
+            slow = [stack.enter_context(connected(port, PART)) for _ in range(50)]
+            await closed_of(slow, 50 - MAX_CONNECTIONS + 1)
+            waiting.sendall(b"GET /livez HTTP/1.1\r\n\r\n")
+            answer = await asyncio.to_thread(waiting.recv, 100)
+
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_a_request_has_one_deadline_however_often_a_byte_comes(monkeypatch):
+    monkeypatch.setattr(health, "ANSWER_WITHIN_SECONDS", 0.3)
+    async with health_server(0, lambda: True) as port:
+        with connected(port, PART) as client:
+            deadline = time.monotonic() + 20
+            while not await asyncio.to_thread(is_closed, client):
+                assert time.monotonic() < deadline
+                with suppress(OSError):
+                    client.sendall(b"a")
+
+
+async def test_an_answer_names_no_program_and_no_version():
+    async with health_server(0, lambda: True) as port:
+        answers = [
+            await asyncio.to_thread(whole_answer, port, request)
+            for request in (
+                b"GET /livez HTTP/1.0\r\n\r\n",
+                b"GET /livez HTTP/1.1\nHost: x\n\n",
+                b"POST /livez HTTP/1.1\r\n\r\n",
+                b"nonsense\r\n\r\n",
+                b"\r\n\r\n",
+                b"\xff\x00 \xff \xff\r\n\r\n",
+                b"GET /livez HTTP/1.1\r\nX: " + b"a" * 10_000,
+            )
+        ]
+
+    assert [answer.split()[1] for answer in answers] == [
+        *(b"200", b"200", b"405", b"400", b"400", b"405", b"400")
+    ]
+    for answer in answers:
+        head = answer.partition(b"\r\n\r\n")[0].decode()
+        assert [line.partition(":")[0] for line in head.splitlines()[1:]] == [
+            *("Allow", "Connection", "Content-Type", "Content-Length")
+        ]
+
+
+def whole_answer(port: int, request: bytes) -> bytes:
+    with connected(port, request) as client:
+        received = b""
+        # What the server did not read resets the connection.
+        with suppress(ConnectionResetError):
+            while chunk := client.recv(1000):
+                received += chunk
+        return received
+
+
+async def test_clients_that_are_gone_leave_no_line_in_the_log(capfd, caplog):
+    async with health_server(0, lambda: True) as port:
+        for sent in (b"", PART, b"GET /livez HTTP/1.1\r\n\r\n"):
+            client = connected(port, sent)
+            # It is reset, not closed.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        assert await ask(port, "/livez") == (200, "ok")
+
+    assert capfd.readouterr().err == ""
+    assert caplog.records == []
+
+
+async def test_a_check_that_raises_is_not_ok_and_the_next_probe_is_answered(caplog):
+    answers: Iterator[Any] = iter([ZeroDivisionError("once"), True])
+
+    def is_ready() -> bool:
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return bool(answer)
+
+    async with health_server(0, is_ready) as port:
+        assert await ask(port, "/readyz") == (503, "not ok")
+        assert await ask(port, "/readyz") == (200, "ok")
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "health check failed, answering 503: ZeroDivisionError: once"
+    ]

@@ -40,10 +40,12 @@ class Registries(FakeDatabase):
         super().__init__()
         # Seconds, by the server's clock.
         self.time = 50_000.0
+        self.server_started = 40_000.0
         self.has_registry = True
         self.has_rust = False
         self.pools: dict[str, list[int]] = {}
         self.rust: dict[str, str] = {}
+        self.stopped: list[str] = []
         self.locks: dict[int, str] = {}
         # What becomes of a statement, so many times.
         self.errors: dict[str, list[Exception]] = {}
@@ -60,7 +62,7 @@ class Registries(FakeDatabase):
         """Count from here."""
         self.asked.clear()
 
-    def _find_registry(self, schema: str) -> list[Any]:
+    def _find_registry(self, schema: str, shared: str) -> list[Any]:
         assert schema == SCHEMAS.companion
         return [(self.has_registry,)]
 
@@ -75,11 +77,15 @@ class Registries(FakeDatabase):
     def _heartbeat(self, pool_ids: list[str], started: list[int]) -> list[Any]:
         known = [each for each in pool_ids if each in self.pools]
         self.pools |= dict.fromkeys(known, started)
-        return [(each, self.time) for each in known]
+        return [(each, self.time, self.server_started) for each in known]
 
     def _sign_off(self, pool_ids: list[str]) -> list[Any]:
         for each in pool_ids:
             self.pools.pop(each, None)
+        return []
+
+    def _leave_registry(self, pool_ids: list[str]) -> list[Any]:
+        self.stopped += pool_ids
         return []
 
     def _rust_heartbeat(self, pool_ids: list[str], details: str) -> list[Any]:
@@ -107,6 +113,7 @@ class Scene:
         self.held: list[HeldJob] = []
         self.told: list[object] = []
         self.errors: list[tuple[str, int]] = []
+        self.recoveries: list[int] = []
         database: Any = self.database
         self.heartbeat = Heartbeat(
             database,
@@ -119,6 +126,8 @@ class Scene:
                 on_swept=lambda old, new: self.told.append(("swept", old, new)),
                 on_lost=lambda job_ids: self.told.append(("lost", job_ids)),
                 on_error=lambda error, count: self.errors.append((str(error), count)),
+                on_reconnected=lambda: self.told.append("reconnected"),
+                on_recovered=lambda: self.recoveries.append(len(self.errors)),
             ),
             threshold=threshold,
             every=every,
@@ -470,6 +479,15 @@ async def test_failures_are_counted_from_the_last_success(it):
         await until(lambda: len(it.errors) == 3)
 
     assert [count for _, count in it.errors] == [1, 2, 1]
+
+
+async def test_a_heartbeat_that_succeeds_after_failures_is_told_once(it):
+    it.database.errors["heartbeat"] = [OSError("gone"), OSError("gone")]
+
+    async with it.running():
+        await until(lambda: it.database.statements.count("heartbeat") > 5)
+
+    assert it.recoveries == [2]
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), RefusedError("57P01"), RefusedError("53300")])
@@ -847,9 +865,10 @@ async def test_all_ids_that_were_swept_are_told_even_if_a_new_one_is_entered_lat
 
 @pytest.mark.feature("F146")
 async def test_a_pool_signs_off_under_all_its_ids_and_everywhere(rusty):
-    rusty.hold(1)
+    held = rusty.hold(1)
     rusty.heartbeat.change_id()
     await rusty.beat()
+    rusty.held.remove(held)
 
     await rusty.heartbeat.sign_off()
 
@@ -871,6 +890,18 @@ async def test_a_pool_signs_off_the_ids_too_that_it_has_not_used_for_a_while(rus
     assert rusty.database.rust == {}
 
 
+async def test_the_row_of_an_id_whose_fetch_may_still_lock_jobs_stays_and_is_marked(rusty):
+    rusty.hold(1)
+    rusty.heartbeat.change_id()
+    await rusty.beat()
+
+    await rusty.heartbeat.sign_off()
+
+    assert rusty.database.stopped == list(rusty.database.pools) == ["p1"]
+    assert list(rusty.database.rust) == ["p1"]
+    assert not rusty.lease.is_registered
+
+
 async def test_a_pool_that_nobody_knows_has_nothing_to_sign_off(clock):
     it = Scene()
     it.database.has_registry = False
@@ -880,3 +911,29 @@ async def test_a_pool_that_nobody_knows_has_nothing_to_sign_off(clock):
     await it.heartbeat.sign_off()
 
     assert it.database.asked == []
+
+
+# A server that may have lost commits
+
+
+async def test_a_server_that_started_later_than_the_last_one_is_reported():
+    it = Scene()
+    await it.heartbeat.register()
+    await it.beat(2)
+    assert it.told == []
+
+    it.database.server_started += 60
+    await it.beat(2)
+
+    assert it.told == ["reconnected"]
+
+
+async def test_a_server_that_was_unreachable_is_reported():
+    it = Scene()
+    await it.heartbeat.register()
+    await it.beat()
+    it.database.errors["heartbeat"] = [OSError("gone")] * 3
+    for _ in range(5):
+        await it.heartbeat._beat_or_fail()
+
+    assert it.told == ["reconnected"]

@@ -12,6 +12,7 @@ from functools import partial
 
 import pytest
 
+from graphile_worker import hooks as hooks_module
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.events import (
     BY_NAME,
@@ -909,3 +910,42 @@ async def test_one_that_can_be_both_counts_as_plain(hooks, steps):
         pass
 
     assert steps.taken == ["plain"]
+
+
+async def test_a_worker_waits_a_moment_while_too_many_calls_of_async_listeners_run(monkeypatch):
+    monkeypatch.setattr(hooks_module, "MAX_LISTENER_CALLS", 2)
+    hooks, may_end = Hooks(), asyncio.Event()
+
+    @hooks.on(PoolReleased)
+    async def slow(event: PoolReleased) -> None:
+        await may_end.wait()
+
+    hooks.emit(PoolReleased(pool_id="p"))
+    assert not hooks.is_behind
+    hooks.emit(PoolReleased(pool_id="p"))
+    assert hooks.is_behind
+    catching_up = asyncio.create_task(hooks.catch_up())
+    await asyncio.sleep(0)
+    assert not catching_up.done()
+
+    may_end.set()
+    await catching_up
+    assert not hooks.is_behind
+
+
+async def test_a_worker_does_not_wait_long_for_listeners_that_may_wait_for_it(monkeypatch):
+    monkeypatch.setattr(hooks_module, "MAX_LISTENER_CALLS", 1)
+    monkeypatch.setattr(hooks_module, "CATCH_UP_SECONDS", 0.01)
+    hooks, may_end = Hooks(), asyncio.Event()
+
+    @hooks.on(PoolReleased)
+    async def stuck(event: PoolReleased) -> None:
+        await may_end.wait()
+
+    hooks.emit(PoolReleased(pool_id="p"))
+
+    await hooks.catch_up()
+
+    assert hooks.is_behind
+    may_end.set()
+    await hooks.drain()

@@ -8,7 +8,9 @@ from graphile_worker.errors import ConfigurationError
 from graphile_worker.sql.identifiers import LONGEST, Schemas, companion_schema, quote_identifier
 
 LETTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00")
-NAMES = st.text(LETTERS, min_size=1, max_size=LONGEST).filter(lambda n: len(n.encode()) <= LONGEST)
+NAMES = st.text(LETTERS, min_size=1, max_size=LONGEST).filter(
+    lambda n: len(n.encode()) <= LONGEST and not n.startswith("pg_")
+)
 
 
 @pytest.mark.feature("F20")
@@ -89,3 +91,13 @@ def test_both_schemas_cannot_be_one():
 
 def test_the_companion_can_be_given():
     assert Schemas.named("jobs", "beside") == Schemas("jobs", "beside")
+
+
+def test_a_schema_of_postgresql_itself_is_rejected_with_what_to_do():
+    for name in ("information_schema", "pg_catalog", "pg_toast", "pg_temp", "pg_jobs"):
+        for names in ({"schema": name}, {"schema": "jobs", "ext_schema": name}):
+            with pytest.raises(ConfigurationError) as rejected:
+                Schemas.named(**names)
+            assert f"is '{name}', which belongs to PostgreSQL itself" in str(rejected.value)
+            assert "choose another name" in str(rejected.value)
+    assert Schemas.named("pgjobs").shared == "pgjobs"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from graphile_worker.db.listening import Notification
+from graphile_worker.db.listening import Flooded, Notification
 from graphile_worker.events import (
     ListenConnecting,
     ListenFailed,
@@ -32,7 +32,7 @@ class LostError(Exception):
 class FakeListening:
     """Hears what it is made with, None being silence, and is lost afterwards."""
 
-    def __init__(self, *heard: Notification | None, unanswered: bool = False) -> None:
+    def __init__(self, *heard: Notification | Exception | None, unanswered: bool = False) -> None:
         self.checked: list[float] = []
         self._heard = list(heard)
         self._unanswered = unanswered
@@ -40,7 +40,9 @@ class FakeListening:
     async def next(self, within: float) -> Notification | None:
         if not self._heard:
             raise LostError
-        return self._heard.pop(0)
+        if isinstance(found := self._heard.pop(0), Exception):
+            raise found
+        return found
 
     async def check(self, within: float) -> None:
         self.checked.append(within)
@@ -196,6 +198,15 @@ async def test_each_notification_is_passed_on_as_it_comes():
     assert it.told[2:] == list(range(100))
 
 
+async def test_one_notification_that_stands_for_many_announces_an_unknown_number_of_jobs():
+    it = Scene(FakeListening(added(7)._replace(others=1000), MIGRATED._replace(others=3)))
+
+    await it.until_lost()
+
+    assert it.told[2:] == [None, "migration"]
+    assert it.kinds.count(ListenNotified) == 2
+
+
 async def test_a_migration_is_no_job():
     it = Scene(FakeListening(MIGRATED))
 
@@ -226,7 +237,7 @@ async def test_what_is_heard_is_announced_whatever_it_is():
     await it.until_lost()
 
     told = [event for event in it.events if isinstance(event, ListenNotified)]
-    assert [(event.channel, event.payload) for event in told] == heard
+    assert [Notification(event.channel, event.payload) for event in told] == heard
     assert it.told[2:] == [2, "migration"]
 
 
@@ -264,6 +275,22 @@ async def test_a_lost_connection_is_made_again_and_what_was_missed_looked_at():
 
     assert it.told == [None, "migration", 1, None, "migration", 2, None, "migration"]
     assert it.kinds.count(ListenFailed) == 2
+
+
+async def test_after_a_flood_it_polls_for_a_while_and_listens_again(monkeypatch):
+    monkeypatch.setattr(listener_module, "POLL_EVERY", 0.0)
+    monkeypatch.setattr(listener_module, "POLL_FOR", 0.01)
+    it = Scene(FakeListening(added(1), Flooded()), Quiet())
+
+    await it.run_until(ListenStarted, times=2)
+
+    [failed] = [event for event in it.events if isinstance(event, ListenFailed)]
+    assert isinstance(failed.error, Flooded)
+    assert it.told[:3] == [None, "migration", 1]
+    assert it.told[-2:] == [None, "migration"]
+    assert set(it.told[3:-2]) == {None}
+    # Connections are not open meanwhile.
+    assert it.kinds.index(ListenReleased) < it.kinds.index(ListenFailed)
 
 
 async def test_the_first_pause_after_a_success_is_a_short_one_again(pauses):

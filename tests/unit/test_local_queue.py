@@ -14,6 +14,7 @@ import pytest
 from graphile_worker.events import (
     GetJobEmpty,
     GetJobErrored,
+    GetJobRecovered,
     GetJobStarted,
     LocalQueueCreated,
     LocalQueueFetched,
@@ -717,13 +718,14 @@ async def test_it_is_failing_from_an_error_to_the_next_answer(no_pause):
     async with scene() as it:
         seen: list[bool] = []
         it.hooks.on(GetJobErrored)(lambda event: seen.append(it.queue.failing))
+        it.hooks.on(GetJobRecovered)(lambda event: seen.append(it.queue.failing))
         await it.ask("a")
         it.claims.errors = [OSError()]
         assert not it.queue.failing
 
         await it.pulse()
 
-        assert seen == [True]
+        assert seen == [True, False]
         assert not it.queue.failing
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from datetime import datetime
@@ -10,8 +11,13 @@ from typing import Any
 
 import pytest
 
-from graphile_worker.cli.log_format import JsonLines, Lines, configure
-from graphile_worker.logs import Logger, job_logger
+from graphile_worker.cli.commands.run import say
+from graphile_worker.cli.log_format import MARKER, JsonLines, Lines, configure
+from graphile_worker.errors import ConfigurationError, CrontabError, CrontabProblem
+from graphile_worker.logs import Logger
+from graphile_worker.reporting import job_logger
+from tests.support.hostile import TEXT, unsafe
+from tests.support.jobs import make_job
 
 OURS = "graphile_worker"
 
@@ -52,9 +58,10 @@ def fields(**given: Any) -> dict[str, Any]:
 
 @pytest.mark.feature("F142")
 def test_a_line_of_a_job_says_label_worker_task_job_level_and_text():
-    line = text(label="job", worker_id="worker-1a", task_identifier="resize", job_id=7)
+    ids = {"pool_id": "pypool-1a", "worker_id": "worker-2b"}
+    line = text(label="job", **ids, task_identifier="resize", job_id=7)
 
-    assert line == "[job(worker-1a: resize{7})] INFO: hello there"
+    assert line == "[job(pypool-1a: resize{7})] INFO: hello there"
 
 
 @pytest.mark.feature("F142")
@@ -62,6 +69,8 @@ def test_a_line_of_a_job_says_label_worker_task_job_level_and_text():
     ("scope", "start"),
     [
         ({}, "core"),
+        ({"pool_id": "p1"}, "core(p1)"),
+        ({"label": "worker", "pool_id": "p1", "worker_id": "w1"}, "worker(p1)"),
         ({"label": "worker", "worker_id": "w1"}, "worker(w1)"),
         ({"label": "watch"}, "watch"),
         ({"worker_id": "w1"}, "core(w1)"),
@@ -76,7 +85,16 @@ def test_parts_that_are_not_known_are_left_out(scope, start):
     assert text(**scope) == f"[{start}] INFO: hello there"
 
 
-@pytest.mark.parametrize("scope", [{"worker_id": 3}, {"job_id": None}, {"label": 5}])
+def test_arguments_that_do_not_fit_do_not_cost_the_line():
+    given = {"msg": "%d pictures", "args": ("many",)}
+
+    assert text(**given) == "[core] INFO: %d pictures ('many',)"
+    assert fields(**given)["message"] == "%d pictures ('many',)"
+
+
+@pytest.mark.parametrize(
+    "scope", [{"pool_id": 4}, {"worker_id": 3}, {"job_id": None}, {"label": 5}]
+)
 def test_a_record_of_somebody_else_may_carry_anything_under_these_names(scope):
     assert text(name="shop", **scope).endswith("INFO: hello there")
 
@@ -99,12 +117,40 @@ def test_each_level_has_its_name_and_in_colour_its_own(name, colour):
     assert Lines(coloured=True).format(line) == f"[core] \x1b[{colour}m{name}\x1b[0m: hello there"
 
 
-def test_the_traceback_follows_its_line():
-    first, second, *_, last = text(**failed()).splitlines()
+def test_a_traceback_follows_its_line_behind_a_marker():
+    first, *rest = text(**failed()).split("\n")
 
     assert first == "[core] INFO: hello there"
-    assert second == "Traceback (most recent call last):"
-    assert last == "LookupError: boom"
+    assert all(line.startswith(MARKER) for line in rest)
+    assert rest[0] == "  | Traceback (most recent call last):"
+    assert rest[-1] == "  | LookupError: boom"
+
+
+def test_further_lines_of_a_message_stand_behind_a_marker():
+    line = text(msg="one\ntwo\n\nfour", args=None)
+
+    assert line.split("\n") == ["[core] INFO: one", "  | two", "  | ", "  | four"]
+
+
+CARRIED: list[dict[str, Any]] = [
+    {"args": (TEXT,)},
+    {"msg": TEXT, "args": None},
+    {"name": TEXT},
+    {"label": TEXT},
+    {"pool_id": TEXT},
+    {"worker_id": TEXT},
+    {"task_identifier": TEXT},
+    {"job_id": TEXT},
+    {"field": TEXT},
+    {"stack_info": TEXT},
+    failed(TEXT),
+]
+
+
+def test_text_of_others_is_made_printable_wherever_a_record_carries_it():
+    for given in CARRIED:
+        for formatter in (Lines(coloured=False), JsonLines()):
+            assert unsafe(formatter.format(record(**given))) == [], given.keys()
 
 
 @pytest.mark.parametrize("formatter", [Lines(coloured=False), JsonLines()])
@@ -123,12 +169,13 @@ def test_a_json_line_has_time_level_logger_and_message():
     line = fields()
 
     assert datetime.fromisoformat(line.pop("time")).utcoffset() is not None
-    assert line == {"level": "info", "logger": OURS, "message": "hello there"}
+    assert line == {"level": "info", "logger": OURS, "pid": os.getpid(), "message": "hello there"}
 
 
 @pytest.mark.feature("F132", "F136")
 def test_a_json_line_carries_the_ids_and_what_was_given_beside_the_message():
-    given = {"label": "job", "worker_id": "w1", "task_identifier": "resize", "job_id": 7}
+    ids = {"pool_id": "p1", "worker_id": "w1", "job_id": 7}
+    given = {"label": "job", **ids, "task_identifier": "resize", "attempt": 1}
 
     line = fields(**given, duration_ms=1.5, tags=["a", "b"])
 
@@ -195,7 +242,7 @@ def shown(monkeypatch, _as_before):
     def show(output: io.StringIO, style: str = "text") -> list[str]:
         monkeypatch.setattr(sys, "stderr", output)
         configure(style)
-        logger = job_logger(Logger(logging.getLogger(OURS)), "w1", "resize", 7)
+        logger = job_logger(Logger(logging.getLogger(OURS)), "p1", make_job(id=7))
         logger.debug("details")
         logger.info("hello")
         logging.getLogger("asyncio").info("chatter")
@@ -208,7 +255,7 @@ def shown(monkeypatch, _as_before):
 @pytest.mark.feature("F132", "F142")
 def test_the_log_of_the_whole_program_goes_to_standard_error(shown):
     assert shown(io.StringIO()) == [
-        "[job(w1: resize{7})] INFO: hello",
+        "[job(p1: resize{7})] INFO: hello",
         "[shop] WARNING: sold out",
     ]
 
@@ -216,7 +263,7 @@ def test_the_log_of_the_whole_program_goes_to_standard_error(shown):
 @pytest.mark.feature("F132")
 def test_a_terminal_shows_levels_in_colour(shown):
     assert shown(Terminal()) == [
-        "[job(w1: resize{7})] \x1b[32mINFO\x1b[0m: hello",
+        "[job(p1: resize{7})] \x1b[32mINFO\x1b[0m: hello",
         "[shop] \x1b[33mWARNING\x1b[0m: sold out",
     ]
 
@@ -242,5 +289,16 @@ def test_debug_lines_are_shown_on_request(shown, monkeypatch, name):
 
     lines = shown(io.StringIO())
 
-    assert lines[0] == "[job(w1: resize{7})] DEBUG: details"
+    assert lines[0] == "[job(p1: resize{7})] DEBUG: details"
     assert len(lines) == 3
+
+
+def test_an_error_that_ends_the_command_is_one_printable_line(capsys):
+    problem = CrontabProblem(1, 1, TEXT, TEXT)
+
+    for error in (ConfigurationError(TEXT), CrontabError([problem], source=TEXT)):
+        say(error)
+
+        said = capsys.readouterr().err
+        assert unsafe(said) == []
+        assert said.count("\n") == 1

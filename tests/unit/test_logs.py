@@ -7,19 +7,26 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from graphile_worker import reporting
+from graphile_worker.errors import LeaseLapsed
 from graphile_worker.events import (
+    CronFailed,
     Event,
     ForcefulShutdown,
     GetJobErrored,
+    GetJobRecovered,
     GracefulShutdown,
     HeartbeatFailed,
+    HeartbeatRecovered,
     JobErrored,
     JobFailed,
     JobInterrupted,
     JobLockLost,
+    JobOverran,
     JobRecovered,
     JobStarted,
     JobSucceeded,
+    JobSucceededLate,
     ListenFailed,
     ListenStarted,
     PoolFatalError,
@@ -31,16 +38,39 @@ from graphile_worker.events import (
     RunnerStarted,
     RunnerStopped,
     SweepFailed,
+    TaskPaused,
+    TaskResumed,
+    WorkerRestarted,
 )
 from graphile_worker.hooks import Hooks
-from graphile_worker.logs import Logger, job_logger, logger_of
-from graphile_worker.reporting import log_events
+from graphile_worker.logs import Logger, logger_of
+from graphile_worker.reporting import job_logger, log_events
+from tests.support.hostile import TEXT
 from tests.support.jobs import make_job
 
 OURS = "graphile_worker"
-JOB = make_job(id=7, task_identifier="resize", attempts=2, max_attempts=5)
+JOB = make_job(
+    id=7,
+    task_identifier="resize",
+    queue_name="images",
+    attempts=2,
+    max_attempts=5,
+    run_at="10.000000",
+    locked_at="10.250000",
+)
 WHERE: dict[str, Any] = {"pool_id": "p1", "worker_id": "w1", "job": JOB}
 TOOK = timedelta(milliseconds=12.345)
+TIMES = {"duration_ms": 12.35, "wait_ms": 250.0}
+SCOPE = {
+    "label": "job",
+    "pool_id": "p1",
+    "worker_id": "w1",
+    "task_identifier": "resize",
+    "job_id": 7,
+    "queue_name": "images",
+    "attempt": 2,
+    "max_attempts": 5,
+}
 
 
 class Line(NamedTuple):
@@ -120,15 +150,10 @@ def test_a_wider_scope_says_more_and_leaves_the_first_as_it_was(lines):
 
 
 @pytest.mark.feature("F136")
-def test_the_logger_of_a_job_carries_the_four_keys(logger, lines):
-    job_logger(logger, "w1", "resize", 7).info("hello")
+def test_the_logger_of_a_job_carries_its_ids_queue_and_attempt(logger, lines):
+    job_logger(logger, "p1", JOB, worker_id="w1").info("hello")
 
-    assert lines[0].scope == {
-        "label": "job",
-        "worker_id": "w1",
-        "task_identifier": "resize",
-        "job_id": 7,
-    }
+    assert lines[0].scope == SCOPE
 
 
 def test_an_error_may_come_with_what_is_being_handled(logger, lines):
@@ -192,13 +217,17 @@ def test_a_logger_of_ours_is_used_as_it_is(logger):
 
 @pytest.mark.feature("F136")
 def test_scope_and_meta_are_extras_of_each_record(log):
-    job_logger(logger_of(None), "w1", "resize", 7).info("hello", bytes=10)
+    job_logger(logger_of(None), "p1", JOB, worker_id="w1").info("hello", bytes=10)
 
     [record] = log.records
-    found = vars(record)
-    assert (found["label"], found["worker_id"]) == ("job", "w1")
-    assert (found["task_identifier"], found["job_id"]) == ("resize", 7)
-    assert found["bytes"] == 10
+    assert {**SCOPE, "bytes": 10}.items() <= vars(record).items()
+
+
+def test_a_record_keeps_its_template_and_its_arguments_apart(log):
+    logger_of(None).info("took %s of %s", 1, 2)
+
+    [record] = log.records
+    assert (record.msg, record.args) == ("took %s of %s", (1, 2))
 
 
 def test_a_name_that_records_have_for_themselves_does_no_harm(log):
@@ -208,12 +237,26 @@ def test_a_name_that_records_have_for_themselves_does_no_harm(log):
     assert (record.name, record.getMessage()) == (OURS, "hello")
 
 
-def test_a_line_that_nobody_wants_is_not_made(log):
-    log.set_level(logging.INFO, OURS)
+def test_nothing_is_formatted_on_a_level_that_is_disabled(log, monkeypatch):
+    log.set_level(logging.CRITICAL, OURS)
+    made: list[object] = []
 
-    logger_of(None).debug("hello")
+    class Argument:
+        def __str__(self) -> str:
+            made.append(self)
+            return ""
 
-    assert log.records == []
+    for name in ("error_line", "job_logger"):
+        monkeypatch.setattr(reporting, name, lambda *given, **more: made.append(given))
+    logger, hooks = logger_of(None), Hooks()
+
+    for level in ("error", "warning", "info", "debug"):
+        getattr(logger, level)("%s", Argument())
+    with log_events(hooks, logger, {"p1"}, is_outage=is_outage):
+        hooks.emit(JobSucceeded(**WHERE, duration=TOOK))
+        hooks.emit(JobErrored(**WHERE, error=ValueError(), duration=TOOK))
+
+    assert (log.records, made) == ([], [])
 
 
 def test_a_record_of_an_exception_holds_its_traceback(log):
@@ -240,15 +283,31 @@ def test_the_library_sets_nothing_up_for_the_program(log):
 # What a worker says
 
 
+def is_outage(error: BaseException) -> bool:
+    return isinstance(error, OSError)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture
-def said(monkeypatch, lines, logger):
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def said(monkeypatch, lines, logger, clock):
     """What is said about events."""
     for name in ("NO_LOG_SUCCESS", "GRAPHILE_LOGGER_DEBUG", "GRAPHILE_WORKER_DEBUG"):
         monkeypatch.delenv(name, raising=False)
 
     def say(*events: Event) -> list[tuple[str, str]]:
         hooks = Hooks()
-        with log_events(hooks, logger, {"p1"}):
+        with log_events(hooks, logger, {"p1"}, is_outage=is_outage, clock=clock):
             for event in events:
                 hooks.emit(event)
         said: list[tuple[str, str]] = lines.said
@@ -262,7 +321,7 @@ def test_a_worker_that_is_connected_names_its_tasks(said, lines):
     said(RunnerStarted(pool_id="p1", tasks=("resize", "users/mail")))
 
     message = "worker connected and looking for jobs (task names: 'resize', 'users/mail')"
-    assert lines == [({}, "info", message, {})]
+    assert lines == [({"pool_id": "p1"}, "info", message, {})]
 
 
 @pytest.mark.feature("F131", "F136", "F141")
@@ -272,26 +331,40 @@ def test_a_finished_job_is_one_line_with_its_id_task_and_milliseconds(said, line
     [line] = lines
     assert line.level == "info"
     assert line.message == "completed job 7 (resize) with success (12.35 ms)"
-    assert line.meta == {"duration_ms": pytest.approx(12.345)}
-    assert line.scope == {
-        "label": "job",
-        "worker_id": "w1",
-        "task_identifier": "resize",
-        "job_id": 7,
-    }
+    assert line.meta == TIMES
+    assert line.scope == SCOPE
 
 
-def test_a_failed_attempt_is_an_error_with_its_traceback(said, lines):
+def test_a_failed_attempt_that_is_retried_is_a_warning_with_its_traceback(said, lines):
     error = LookupError("no such\n picture")
 
     said(JobErrored(**WHERE, error=error, duration=TOOK))
 
     [line] = lines
-    assert line.level == "error"
+    assert line.level == "warning"
     assert line.message == (
         "failed job 7 (resize, attempt 2 of 5) with error LookupError: no such picture (12.35 ms)"
     )
-    assert line.meta == {"exc_info": error}
+    assert line.meta == {"exc_info": error, **TIMES}
+    assert line.scope == SCOPE
+
+
+def test_a_permanent_failure_is_one_error_with_its_traceback(said, lines):
+    error = LookupError("no such picture")
+
+    said(
+        JobErrored(**WHERE, error=error, duration=TOOK, will_retry=False),
+        JobFailed(**WHERE, error=error, duration=TOOK),
+    )
+
+    [line] = lines
+    assert line.level == "error"
+    assert line.message == (
+        "permanently failed job 7 (resize, attempt 2 of 5) with error LookupError: no such picture "
+        "(12.35 ms)"
+    )
+    assert line.meta == {"exc_info": error, **TIMES}
+    assert line.scope == SCOPE
 
 
 def test_an_error_that_cannot_be_shown_is_named_by_its_kind(said):
@@ -311,13 +384,35 @@ def test_an_error_that_says_a_lot_is_cut_short(said):
     assert message.endswith("(12.35 ms)")
 
 
+def test_what_is_said_about_an_error_is_one_printable_line(said):
+    error = LookupError(TEXT)
+    job = make_job(id=7, task_identifier=TEXT)
+    pool: dict[str, Any] = {"pool_id": "p1"}
+    recovery: dict[str, Any] = {"was_started": True, "recoveries": 1, "is_parked": True}
+
+    lines = said(
+        JobErrored(**WHERE, error=error, duration=TOOK),
+        JobSucceededLate(**WHERE, duration=TOOK, late_error=error),
+        GetJobErrored(**pool, worker_id="w1", error=error),
+        ListenFailed(**pool, error=error),
+        ResetLockedFailed(**pool, error=error, delay=None),
+        HeartbeatFailed(**pool, error=error, failures=1),
+        SweepFailed(**pool, error=error),
+        PoolFatalError(**pool, error=error, action="failJob"),
+        CronFailed(error=error),
+        CronFailed(error=error, identifier=TEXT),
+        PoolGracefulShutdown(**pool, message=TEXT),
+        PoolForcefulShutdown(**pool, message=TEXT),
+        JobRecovered(**pool, job=job, dead_pool_id=TEXT, **recovery),
+    )
+
+    assert len(lines) == 14
+    assert [message for _, message in lines if not message.isprintable()] == []
+
+
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        (
-            JobFailed(**WHERE, error=ValueError(), duration=TOOK),
-            ("error", "gave up on job 7 (resize): it will not run again"),
-        ),
         (
             JobLockLost(**WHERE),
             ("warning", "job 7 ended, but somebody else holds it now: nothing was written"),
@@ -325,16 +420,16 @@ def test_an_error_that_says_a_lot_is_cut_short(said):
         (JobInterrupted(**WHERE), ("warning", "handed job 7 back, its attempt not counted")),
         (ListenStarted(pool_id="p1"), ("debug", "listening for new jobs")),
         (
-            ListenFailed(pool_id="p1", error=OSError("gone")),
-            ("warning", "cannot listen for new jobs, will try again: OSError: gone"),
+            ListenFailed(pool_id="p1", error=LookupError("gone")),
+            ("warning", "cannot listen for new jobs, retrying: LookupError: gone"),
         ),
         (
-            ResetLockedFailed(pool_id="p1", error=OSError("gone"), delay=None),
-            ("warning", "could not look for stale locks: OSError: gone"),
+            ResetLockedFailed(pool_id="p1", error=LookupError("gone"), delay=None),
+            ("warning", "could not look for stale locks: LookupError: gone"),
         ),
         (
-            HeartbeatFailed(pool_id="p1", error=OSError("gone"), failures=1),
-            ("warning", "cannot say that this worker lives, will try again: OSError: gone"),
+            HeartbeatFailed(pool_id="p1", error=LookupError("gone"), failures=1),
+            ("warning", "heartbeat failed, retrying: LookupError: gone"),
         ),
         (
             PoolFenced(pool_id="p1", silence=timedelta(seconds=25.04), job_ids=(7, 8)),
@@ -360,8 +455,36 @@ def test_an_error_that_says_a_lot_is_cut_short(said):
             ),
         ),
         (
-            SweepFailed(pool_id="p1", error=OSError("gone")),
-            ("warning", "could not look for dead workers: OSError: gone"),
+            SweepFailed(pool_id="p1", error=LookupError("gone")),
+            ("warning", "could not look for dead workers: LookupError: gone"),
+        ),
+        (
+            JobOverran(**WHERE, timeout=timedelta(seconds=30)),
+            (
+                "warning",
+                "job 7 (resize) runs past its timeout of 0:00:30 and cannot be stopped: its slot "
+                "and its lock stay taken until the function returns",
+            ),
+        ),
+        (
+            TaskPaused(pool_id="p1", task_identifier="resize", count=3),
+            (
+                "error",
+                "3 functions of task 'resize' run past their timeout: no more of its jobs are "
+                'taken until one returns. With run_in="process" the task can be stopped',
+            ),
+        ),
+        (
+            TaskResumed(pool_id="p1", task_identifier="resize"),
+            ("info", "jobs of task 'resize' are taken again"),
+        ),
+        (
+            WorkerRestarted(pool_id="p1", worker_id="w1"),
+            (
+                "error",
+                "worker was cancelled, not by a stop, and starts again: does a task or a listener "
+                "cancel asyncio tasks that it did not start?",
+            ),
         ),
         (
             PoolFatalError(pool_id="p1", error=OSError("gone"), action="completeJob"),
@@ -380,16 +503,109 @@ def test_what_a_person_would_want_to_know_is_one_line(said, event, line):
 
 
 def test_an_error_of_one_fetch_is_said_once_however_many_waited_for_it(said, lines):
-    error, another = OSError("gone"), OSError("gone again")
-    told = [(error, "w1"), (error, "w2"), (another, "w1"), (another, "w2")]
+    error = LookupError("gone")
 
-    said(*(GetJobErrored(pool_id="p1", worker_id=worker, error=each) for each, worker in told))
+    said(*(GetJobErrored(pool_id="p1", worker_id=each, error=error) for each in ("w1", "w2")))
 
-    assert lines.said == [
-        ("warning", "could not ask for a job: OSError: gone"),
-        ("warning", "could not ask for a job: OSError: gone again"),
+    assert lines.said == [("warning", "could not ask for a job: LookupError: gone")]
+    assert lines[0].scope == {"label": "worker", "pool_id": "p1", "worker_id": "w1"}
+
+
+def warnings(lines: Lines) -> list[str]:
+    return [line.message for line in lines if line.level == "warning"]
+
+
+def errors_in_all_places(error: Exception) -> list[Event]:
+    return [
+        GetJobErrored(pool_id="p1", worker_id="w1", error=error),
+        GetJobErrored(pool_id="p1", worker_id="w2", error=error),
+        ListenFailed(pool_id="p1", error=error),
+        HeartbeatFailed(pool_id="p1", error=error, failures=1),
+        SweepFailed(pool_id="p1", error=error),
+        ResetLockedFailed(pool_id="p1", error=error, delay=None),
+        CronFailed(error=error),
     ]
-    assert lines[0].scope == {"label": "worker", "worker_id": "w1"}
+
+
+def test_an_outage_is_one_line_when_it_begins_one_a_minute_and_one_when_it_ends(
+    logger, lines, clock
+):
+    hooks = Hooks()
+    with log_events(hooks, logger, {"p1"}, is_outage=is_outage, clock=clock):
+        for _ in range(130):
+            for event in errors_in_all_places(ConnectionError("refused")):
+                hooks.emit(event)
+            clock.now += 1
+        # It is over when every place works again.
+        hooks.emit(ListenStarted(pool_id="p1"))
+        hooks.emit(GetJobRecovered(pool_id="p1"))
+        hooks.emit(HeartbeatFailed(pool_id="p1", error=TimeoutError(), failures=131))
+        clock.now += 1
+        hooks.emit(HeartbeatRecovered(pool_id="p1"))
+        hooks.emit(HeartbeatRecovered(pool_id="p1"))
+
+    assert warnings(lines) == [
+        "database unreachable, retrying: ConnectionError: refused",
+        "database unreachable for 60 s, retrying: ConnectionError: refused",
+        "database unreachable for 120 s, retrying: ConnectionError: refused",
+        "database reachable again after 131.0 s",
+    ]
+    assert {line.level for line in lines} == {"warning", "debug"}
+
+
+def test_the_next_outage_is_told_again(said, lines):
+    failed = [GetJobErrored(pool_id="p1", worker_id="w1", error=TimeoutError()) for _ in range(2)]
+    recovered = GetJobRecovered(pool_id="p1")
+
+    said(failed[0], recovered, failed[1], recovered)
+
+    assert (
+        warnings(lines)
+        == [
+            "database unreachable, retrying: TimeoutError: no answer in time",
+            "database reachable again after 0.0 s",
+        ]
+        * 2
+    )
+
+
+def test_a_lapsed_lease_is_part_of_an_outage_and_otherwise_told_by_itself(said, lines):
+    lapsed = LeaseLapsed("no heartbeat was heard for 20 s")
+    fetch = GetJobErrored(pool_id="p1", worker_id="w1", error=lapsed)
+
+    said(HeartbeatFailed(pool_id="p1", error=OSError("gone"), failures=1), fetch)
+    assert warnings(lines) == ["database unreachable, retrying: OSError: gone"]
+
+    lines.clear()
+    said(fetch)
+    assert warnings(lines) == [f"could not ask for a job: LeaseLapsed: {lapsed}"]
+
+
+def test_what_the_database_answers_again_and_again_is_one_line_a_minute(logger, lines, clock):
+    hooks = Hooks()
+    with log_events(hooks, logger, {"p1"}, is_outage=is_outage, clock=clock):
+        for n in range(70):
+            error = LookupError(f"refused {n}")
+            hooks.emit(GetJobErrored(pool_id="p1", worker_id="w1", error=error))
+            clock.now += 1
+
+    assert warnings(lines) == [
+        "could not ask for a job: LookupError: refused 0",
+        "could not ask for a job: LookupError: refused 60",
+    ]
+
+
+def test_a_database_that_answers_with_an_error_is_reachable(said, lines):
+    said(
+        GetJobErrored(pool_id="p1", worker_id="w1", error=OSError("gone")),
+        GetJobErrored(pool_id="p1", worker_id="w1", error=LookupError("no such table")),
+    )
+
+    assert warnings(lines) == [
+        "database unreachable, retrying: OSError: gone",
+        "database reachable again after 0.0 s",
+        "could not ask for a job: LookupError: no such table",
+    ]
 
 
 @pytest.mark.feature("F188")
@@ -422,18 +638,6 @@ def test_a_job_of_a_dead_worker_is_one_line_with_what_became_of_it(
     assert said(recovered) == [(level, f"{message} (recoveries while it ran: {recoveries})")]
 
 
-def test_a_heart_that_goes_on_failing_is_mentioned_once_until_it_beats_again(said):
-    counts = [1, 2, 3, 1, 2]
-
-    lines = said(
-        *(HeartbeatFailed(pool_id="p1", error=OSError(str(n)), failures=n) for n in counts)
-    )
-
-    assert (
-        lines == [("warning", "cannot say that this worker lives, will try again: OSError: 1")] * 2
-    )
-
-
 def test_success_is_not_said_where_nobody_wants_it(said, monkeypatch):
     monkeypatch.setenv("NO_LOG_SUCCESS", "1")
 
@@ -462,7 +666,7 @@ def test_pools_that_share_their_hooks_each_speak_for_themselves(said):
 def test_a_pool_speaks_for_itself_under_the_ids_that_it_gets_later(logger, lines):
     hooks, ids = Hooks(), {"p1"}
 
-    with log_events(hooks, logger, ids):
+    with log_events(hooks, logger, ids, is_outage=is_outage):
         hooks.emit(PoolSwept(pool_id="p2", old_pool_id="p1", job_ids=()))
         assert lines == []
 
@@ -474,7 +678,7 @@ def test_a_pool_speaks_for_itself_under_the_ids_that_it_gets_later(logger, lines
 def test_nothing_is_said_after_the_end(logger, lines):
     hooks = Hooks()
 
-    with log_events(hooks, logger, {"p1"}):
+    with log_events(hooks, logger, {"p1"}, is_outage=is_outage):
         assert hooks.hears(JobSucceeded)
 
     assert not hooks.hears(JobSucceeded)

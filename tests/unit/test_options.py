@@ -273,6 +273,18 @@ def test_a_task_that_stands_still_for_five_seconds_is_named_unless_nobody_wants_
     assert WorkerOptions(blocked_after=None).blocked_after is None
 
 
+# Functions that run past their timeout
+
+
+def test_a_task_is_paused_at_three_functions_past_their_timeout_or_never():
+    assert WorkerOptions().max_runaway_threads == 3
+    assert WorkerOptions(max_runaway_threads=None).max_runaway_threads is None
+    for value in (0, True, "3"):
+        assert refusal(max_runaway_threads=value) == (
+            f"max_runaway_threads must be an integer from 1, got {value!r}"
+        )
+
+
 # The local queue
 
 

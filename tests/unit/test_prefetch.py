@@ -11,6 +11,7 @@ import pytest
 from graphile_worker.events import (
     GetJobEmpty,
     GetJobErrored,
+    GetJobRecovered,
     GetJobStarted,
     LocalQueueFetched,
     LocalQueueReturned,
@@ -942,12 +943,13 @@ async def test_it_is_failing_from_an_error_to_the_next_answer(scene, no_pause):
     async with scene() as it:
         seen: list[bool] = []
         it.hooks.on(GetJobErrored)(lambda event: seen.append(it.source.failing))
+        it.hooks.on(GetJobRecovered)(lambda event: seen.append(it.source.failing))
         it.claims.errors = [OSError()]
         assert not it.source.failing
 
         await it.ask("a")
 
-        assert seen == [True]
+        assert seen == [True, False]
         assert not it.source.failing
 
 

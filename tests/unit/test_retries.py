@@ -4,7 +4,7 @@ import copy
 import math
 import pickle
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -170,3 +170,16 @@ def test_a_back_off_that_makes_no_sense_is_refused_by_name(option, value):
 
     with pytest.raises(ConfigurationError, match=rf"Backoff\.{option} must be"):
         Backoff(**options)
+
+
+@pytest.mark.parametrize("outcome", [Retry, Snooze])
+def test_a_time_that_cannot_be_stored_is_rejected_when_it_is_raised(outcome):
+    western = timezone(timedelta(hours=-5))
+    for delay in (
+        datetime.max.replace(tzinfo=western),
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=5))),
+        timedelta.max,
+        timedelta.min,
+    ):
+        with pytest.raises(ConfigurationError, match="before year 1 or after 9999"):
+            outcome(delay)

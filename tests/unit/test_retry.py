@@ -2,9 +2,20 @@
 
 from typing import Any
 
+import asyncpg
+import psycopg
 import pytest
+import sqlalchemy.exc
 
-from graphile_worker.db.retry import ATTEMPTS, LONGEST, SHORTEST, delay_after, retrying
+from graphile_worker.db.retry import (
+    ATTEMPTS,
+    LONGEST,
+    SHORTEST,
+    delay_after,
+    is_outage,
+    retrying,
+)
+from graphile_worker.errors import LeaseLapsed
 from graphile_worker.sql.query import Pause, Query, read_nothing
 
 QUERY: Query[Any] = Query("get_job", (1,), read_nothing)
@@ -80,3 +91,32 @@ def _ending(plan: Any, *, send: object) -> object:
     with pytest.raises(StopIteration) as ended:
         plan.send(send)
     return ended.value.value
+
+
+def test_an_outage_is_a_database_that_cannot_be_reached_or_does_not_answer():
+    refused = psycopg.OperationalError("connection refused")
+    outages = [
+        refused,
+        psycopg.errors.AdminShutdown(),
+        psycopg.errors.CannotConnectNow(),
+        psycopg.errors.TooManyConnections(),
+        psycopg.errors.ReadOnlySqlTransaction(),
+        asyncpg.InterfaceError("connection is closed"),
+        asyncpg.ConnectionDoesNotExistError(),
+        sqlalchemy.exc.OperationalError("select 1", {}, refused),
+        sqlalchemy.exc.DBAPIError("select 1", {}, refused),
+        ConnectionRefusedError(),
+        TimeoutError(),
+    ]
+    answers = [
+        psycopg.errors.DiskFull(),
+        psycopg.errors.QueryCanceled(),
+        psycopg.errors.InsufficientPrivilege(),
+        psycopg.ProgrammingError("no result"),
+        asyncpg.UndefinedTableError(),
+        LeaseLapsed(),
+        ValueError(),
+    ]
+
+    assert [error for error in outages if not is_outage(error)] == []
+    assert [error for error in answers if is_outage(error)] == []

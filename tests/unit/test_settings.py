@@ -115,3 +115,36 @@ def test_a_threshold_is_a_number_of_milliseconds_or_has_a_unit(value):
 
     assert done.exit_code == click.UsageError.exit_code
     assert "--recovery-threshold" in done.output
+
+
+def test_a_variable_that_is_not_a_setting_is_named_once_with_the_nearest_one(
+    monkeypatch, nothing_given
+):
+    variables = {
+        "GRAPHILE_WORKER_CONCURRENT": "did you mean GRAPHILE_WORKER_CONCURRENCY?",
+        "GRAPHILE_WORKER_JOBS": "did you mean GRAPHILE_WORKER_CONCURRENCY?",
+        "GRAPHILE_WORKER_DATABASE_URL": "did you mean DATABASE_URL?",
+        "GRAPHILE_WORKER_RECOVERY_THRESHOLDS": "did you mean GRAPHILE_WORKER_RECOVERY_THRESHOLD?",
+        "GRAPHILE_WORKER_QZX": "`graphile-worker config` names all",
+    }
+    # Set by Kubernetes for a service of that name, for the program of a job, and for the log.
+    silent = ("SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_80_TCP_ADDR", "JOB_ID", "DEBUG")
+    for name in [*variables, *(f"GRAPHILE_WORKER_{each}" for each in silent)]:
+        monkeypatch.setenv(name, "1")
+
+    said = CliRunner().invoke(command, ["config"]).output
+
+    lines = [line for line in said.splitlines() if "there is no such setting" in line]
+    assert len(lines) == len(variables)
+    for name, cure in variables.items():
+        assert any(f"ignored {name}: " in line and cure in line for line in lines), (name, lines)
+
+
+def test_the_processes_of_a_parent_do_not_repeat_what_it_says_of_variables(
+    monkeypatch, nothing_given
+):
+    monkeypatch.setenv("GRAPHILE_WORKER_CONCURRENT", "1")
+    monkeypatch.setattr(main_module, "work", lambda asked, settings: 0)
+
+    assert "no such setting" in CliRunner().invoke(command, []).output
+    assert "no such setting" not in CliRunner().invoke(command, ["--parent", "3"]).output

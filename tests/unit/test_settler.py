@@ -3,10 +3,12 @@
 import asyncio
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from graphile_worker.errors import OutcomeRefused
 from graphile_worker.events import PoolEvent, PoolFatalError
 from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
@@ -20,7 +22,7 @@ from graphile_worker.worker.outcomes import (
     Snoozed,
     Written,
 )
-from graphile_worker.worker.settle import Settler
+from graphile_worker.worker.settle import REFUSALS_BEFORE_FAILURE, Settler
 from tests.support.clocks import skip_delays
 from tests.support.fake_database import FakeDatabase, RefusedError
 from tests.support.jobs import make_job
@@ -50,8 +52,13 @@ class Scene:
         database: Any = self.database
         self.settler = Settler(database, self.lease, hooks, **options)
 
+    def accepts_heartbeats(self) -> None:
+        """The database accepts heartbeats while it rejects outcomes."""
+        self.lease.renew(time.monotonic() + 60)
+
     async def settle(self, outcome: Outcome) -> bool:
-        return await self.settler.settle(outcome)
+        """Whether the outcome was written."""
+        return await self.settler.settle(outcome) is not None
 
 
 def named(value: object) -> str | None:
@@ -190,13 +197,77 @@ async def test_what_passes_by_itself_is_not_complained_about():
     ],
     ids=named,
 )
-async def test_what_somebody_must_help_with_is_said_each_time(outcome, action):
+async def test_a_rejected_outcome_is_reported_at_once_and_then_once_a_minute(
+    outcome, action, monkeypatch
+):
     error = RefusedError("42501")
-    it = Scene(error, error, OURS)
+    it = Scene(*[error] * 7, OURS)
+    clock = iter(range(0, 1000, 20))
+    monkeypatch.setattr(settle_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
     await it.settle(outcome)
 
-    assert it.events == [PoolFatalError(pool_id="p1", error=error, action=action)] * 2
+    assert it.events == [PoolFatalError(pool_id="p1", error=error, action=action)] * 3
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, FAILED, SNOOZED], ids=named)
+async def test_a_job_whose_outcome_stays_rejected_fails_with_the_message_of_the_database(outcome):
+    it = Scene(*[RefusedError("P0001")] * REFUSALS_BEFORE_FAILURE, OURS)
+    it.accepts_heartbeats()
+
+    written = await it.settler.settle(outcome)
+
+    assert isinstance(written, Failed)
+    assert isinstance(written.error, OutcomeRefused)
+    last = it.database.asked[-1]
+    assert last.statement == "fail_jobs"
+    assert "P0001" in str(last.args[0])
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, FAILED, SNOOZED], ids=named)
+async def test_while_heartbeats_are_rejected_too_the_outcome_itself_is_retried(outcome):
+    it = Scene(*[RefusedError("54000")] * 3 * REFUSALS_BEFORE_FAILURE, OURS)
+
+    assert await it.settler.settle(outcome) is outcome
+
+    assert len(set(it.database.statements)) == 1
+
+
+def test_the_outcome_is_written_once_the_database_accepts_heartbeats_again():
+    it = Scene()
+    refusals = settle_module._Refusals(COMPLETED, it.lease)
+    for _ in range(2 * REFUSALS_BEFORE_FAILURE):
+        refusals.add(RefusedError("54000"))
+    it.accepts_heartbeats()
+
+    assert refusals.next_write() is COMPLETED
+    for _ in range(2):
+        refusals.add(RefusedError("54000"))
+    assert isinstance(refusals.next_write(), Failed)
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_an_outcome_is_written_after_all_if_the_failure_is_rejected_too(outcome, pauses):
+    it = Scene(*[RefusedError("42501")] * (REFUSALS_BEFORE_FAILURE + 1), OURS)
+    it.accepts_heartbeats()
+
+    assert await it.settler.settle(outcome) is outcome
+
+    statements = it.database.statements
+    assert statements[-1] == statements[0]
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, FAILED, SNOOZED], ids=named)
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_an_uncertain_commit_of_the_task_counts_if_the_job_is_gone(outcome, is_gone):
+    job = None if is_gone else make_job(id=7)
+    it = Scene(NOT_OURS, job, False)
+
+    written = await it.settler.settle(outcome, is_uncertain=True)
+
+    # It is sent like a repeated write: this pool may have taken the next job of the queue.
+    assert it.database.asked[0].args[3] is True
+    assert isinstance(written, Written) if is_gone else written is None
 
 
 async def test_in_a_callers_transaction_nothing_is_tried_again():
@@ -322,10 +393,11 @@ def of(*job_ids: int, pool_id: str = "p1") -> list[HeldJob]:
 
 async def test_endings_of_one_kind_are_written_with_one_statement():
     it = Scene({1, 2})
+    outcomes = [Completed(held) for held in of(1, 2, 3)]
 
-    were_ours = await it.settler.settle_all([Completed(held) for held in of(1, 2, 3)])
+    written = await it.settler.settle_all(outcomes)
 
-    assert were_ours == [True, True, False]
+    assert written == [*outcomes[:2], None]
     assert it.database.statements == ["finish_jobs"]
 
 
@@ -339,32 +411,31 @@ async def test_failures_of_one_batch_keep_their_own_errors():
     assert "LookupError: 2" in str(it.database.asked[0].args[0])
 
 
-async def test_a_batch_that_fails_is_written_one_by_one_as_tried_before():
-    it = Scene(ConnectionError(), {1}, {2})
+async def test_endings_that_cannot_be_written_together_are_left_to_be_written_one_by_one():
+    it = Scene(ConnectionError(), {1})
+    outcomes = [Completed(held) for held in of(1, 2)]
 
-    were_ours = await it.settler.settle_all([Completed(held) for held in of(1, 2)])
+    assert await it.settler.settle_all(outcomes) is None
+    assert await it.settler.settle_unless_refused(outcomes[0]) is outcomes[0]
 
-    assert were_ours == [True, True]
-    assert it.database.statements == ["finish_jobs"] * 3
     # It may have been written: a named queue is freed only with its job.
-    assert [each.args[3] for each in it.database.asked] == [False, True, True]
+    assert [each.args[3] for each in it.database.asked] == [False, True]
 
 
-async def test_endings_of_several_ids_are_not_mixed():
-    it = Scene({1}, {2})
+async def test_one_of_many_waits_for_a_database_that_is_unreachable(pauses):
+    unreachable = [OSError("gone"), RefusedError("08006"), RefusedError("57P03")]
+    it = Scene(*unreachable, {1})
+    [held] = of(1)
 
-    await it.settler.settle_all([Completed(held) for held in of(1) + of(2, pool_id="old")])
+    assert await it.settler.settle_unless_refused(Completed(held)) is not None
 
-    assert [each.args[1] for each in it.database.asked] == ["p1", "old"]
+    assert len(pauses) == len(unreachable)
 
 
-async def test_a_job_of_several_ids_that_is_not_ours_at_the_first_try_is_lost():
-    it = Scene(set(), set())
+@pytest.mark.parametrize("error", [RefusedError("P0001"), RefusedError("57014"), TimeoutError()])
+async def test_one_of_many_that_the_database_rejects_is_left_to_be_written_apart(error):
+    it = Scene(error)
+    [held] = of(1)
 
-    were_ours = await it.settler.settle_all(
-        [Completed(held) for held in of(1) + of(2, pool_id="old")]
-    )
-
-    # Nothing was tried before, so nothing can have got through.
-    assert were_ours == [False, False]
-    assert it.database.statements == ["finish_jobs"] * 2
+    with pytest.raises(type(error)):
+        await it.settler.settle_unless_refused(Completed(held))

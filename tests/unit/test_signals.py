@@ -4,13 +4,15 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import pytest
 
-from graphile_worker.worker.signals import NAMES, heard_by
+from graphile_worker.worker.signals import NAMES, heard_by, is_interrupt
 
 SIGNALS = [signal.Signals[name] for name in NAMES]
 
@@ -160,3 +162,64 @@ async def test_outside_the_main_thread_signals_are_left_alone():
 
     assert during == before
     assert handlers() == before
+
+
+# KeyboardInterrupt
+
+
+def caught(call: Any) -> BaseException:
+    with pytest.raises(KeyboardInterrupt) as raised:
+        call()
+    return raised.value
+
+
+def ctrl_c() -> None:
+    send(signal.SIGINT)
+    # A handler runs between two instructions, at the latest here.
+    time.sleep(20)
+
+
+def test_a_keyboard_interrupt_is_told_from_one_that_a_task_raises_itself():
+    def handle(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    class Handler:
+        def __call__(self, number: int, frame: object) -> NoReturn:
+            raise KeyboardInterrupt
+
+    def task() -> NoReturn:
+        raise KeyboardInterrupt("enough")
+
+    def task_that_tidies_up(body: Any) -> None:
+        try:
+            body()
+        except KeyboardInterrupt:
+            send(signal.SIGUSR2)
+            raise
+
+    for handler in (signal.default_int_handler, handle, partial(handle), Handler()):
+        signal.signal(signal.SIGINT, handler)
+        assert is_interrupt(caught(ctrl_c))
+        assert is_interrupt(caught(partial(task_that_tidies_up, ctrl_c)))
+    others: list[Any] = [signal.default_int_handler, handle, partial(handle), signal.SIG_IGN]
+    for other in others:
+        signal.signal(signal.SIGINT, other)
+        assert not is_interrupt(caught(task))
+        assert not is_interrupt(caught(partial(task_that_tidies_up, task)))
+    assert not is_interrupt(SystemExit())
+
+
+def test_a_keyboard_interrupt_in_another_thread_is_of_its_own_code():
+    found: list[bool] = []
+
+    def body() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            found.append(is_interrupt(error))
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+
+    assert found == [False]

@@ -14,7 +14,7 @@ from graphile_worker.lease import Lease
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.workers import RECOVERED
-from graphile_worker.worker.outcomes import Interrupted
+from graphile_worker.worker.outcomes import Failed, Interrupted
 from graphile_worker.worker.starts import NOT_YET, Starts
 from tests.support.fake_database import FakeDatabase, RefusedError
 from tests.support.jobs import make_job
@@ -56,9 +56,12 @@ class Scene:
         hooks = Hooks()
         hooks.on(PoolEvent)(self.events.append)
         database: Any = self.database
-        self.starts = Starts(database, self.lease, hooks, max_recoveries=LAST_CHANCE + 1)
+        self.paused: set[str] = set()
+        self.starts = Starts(
+            database, self.lease, hooks, max_recoveries=LAST_CHANCE + 1, paused=self.paused
+        )
 
-    async def begin(self, held: HeldJob) -> Interrupted | None:
+    async def begin(self, held: HeldJob) -> Interrupted | Failed | None:
         return await self.starts.begin(held)
 
 
@@ -75,6 +78,21 @@ def held(**given: Any) -> HeldJob:
 @pytest.fixture
 async def it() -> Scene:
     return Scene()
+
+
+# Tasks that are paused
+
+
+async def test_a_job_of_a_paused_task_is_released_and_takes_no_note(it):
+    it.paused.add("resize")
+
+    for job in (held(), left_behind()):
+        assert it.starts.must_ask(job)
+        assert await it.begin(job) == Interrupted(job)
+    assert it.database.asked == []
+
+    it.paused.clear()
+    assert not it.starts.must_ask(held())
 
 
 # What is written

@@ -12,12 +12,13 @@ from graphile_worker import lease as lease_module
 from graphile_worker.events import JobRecovered, PoolEvent, SweepFailed
 from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
+from graphile_worker.logs import Logger
 from graphile_worker.maintenance import recovery as recovery_module
 from graphile_worker.maintenance.recovery import Sweeper
 from graphile_worker.options import RecoveryOptions
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Query
-from graphile_worker.sql.workers import Recovery
+from graphile_worker.sql.workers import Recovery, TurnHolder
 from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
 from tests.support.recorder import until
@@ -36,7 +37,10 @@ class DatabaseOfDeadPools:
         self.args: dict[str, tuple[object, ...]] = {}
         self.answers: dict[str, Any] = {
             "get_silent_pools": [],
+            "begin_sweep": True,
+            "find_turns": True,
             "take_sweep_turn": True,
+            "get_turn_holders": [TurnHolder(4711, "analyst\x1b", "psql", None)],
             "recover_jobs": [],
             "forget_pools": [],
         }
@@ -72,6 +76,7 @@ class Scene:
         self.lease.renew(clock.now)
         self.events: list[PoolEvent] = []
         self.nudged: list[int] = []
+        self.said: list[str] = []
         hooks = Hooks()
         hooks.on(PoolEvent)(self.events.append)
         database: Any = self.database
@@ -79,6 +84,7 @@ class Scene:
             database,
             self.lease,
             hooks,
+            Logger(lambda scope: lambda level, message, meta: self.said.append(message)),
             RecoveryOptions(**options),
             on_recovered=self.nudged.append,
         )
@@ -153,15 +159,68 @@ async def test_while_nobody_is_silent_one_small_question_is_all(it):
     assert it.nudged == []
 
 
+# What keeps a pool from its turn: a Rust worker sweeps, or another pool does.
+MISSED = ("begin_sweep", "take_sweep_turn")
+
+
 @pytest.mark.feature("F221")
-async def test_one_pool_sweeps_at_a_time(it):
+async def test_one_pool_sweeps_at_a_time(clock):
+    for statement in MISSED:
+        it = Scene(clock)
+        it.dead(recovery(1))
+        it.database.answers[statement] = False
+
+        assert await it.sweeper.sweep_once() == 0
+
+        assert TAKE not in it.database.asked
+        assert (it.events, it.said) == ([], [])
+
+
+async def test_a_turn_missed_three_times_in_a_row_is_held_by_a_session_that_the_log_names(clock):
+    for statement in MISSED:
+        it = Scene(clock)
+        it.dead(recovery(1))
+        it.database.answers[statement] = False
+
+        assert [await it.sweeper.sweep_once() for _ in range(4)] == [0, 0, 1, 1]
+
+        assert it.said[0] == (
+            "recovery missed its turn 3 times in a row, sweeping without it: held by "
+            "pid=4711 role=analyst\\x1b application=psql"
+        )
+
+
+async def test_turns_are_missed_in_a_row_while_no_turn_was_had_and_some_pool_is_silent(it):
+    missed, had = {"take_sweep_turn": False}, {"take_sweep_turn": True}
     it.dead(recovery(1))
-    it.database.answers["take_sweep_turn"] = False
 
-    assert await it.sweeper.sweep_once() == 0
+    others: list[dict[str, Any]] = [had, {LOOK: []}]
+    for between in others:
+        for _ in range(2):
+            it.database.answers |= {LOOK: ["dead1"], **missed}
+            assert await it.sweeper.sweep_once() == 0
+        it.database.answers |= between
+        await it.sweeper.sweep_once()
 
-    assert TAKE not in it.database.asked
-    assert it.events == []
+    assert it.said == []
+
+
+async def test_a_pool_without_the_table_of_turns_sweeps_as_rust_workers_let_it(it):
+    it.dead(recovery(1))
+    it.database.answers |= {"find_turns": False, "take_sweep_turn": OSError("not there")}
+
+    assert await it.sweeper.sweep_once() == 1
+
+
+async def test_a_program_that_does_not_stay_tries_three_times_to_have_its_turn(it, monkeypatch):
+    monkeypatch.setattr(recovery_module, "TRY_AGAIN_SECONDS", 0.001)
+    it.dead(recovery(1))
+    it.database.answers["begin_sweep"] = False
+
+    await it.sweeper.sweep_at_start()
+
+    assert it.nudged == [1]
+    assert it.database.asked.count("begin_sweep") == 3
 
 
 # What

@@ -5,6 +5,7 @@ import functools
 import inspect
 import json
 import logging
+import pickle
 import subprocess
 import sys
 import typing
@@ -1224,3 +1225,147 @@ def test_a_function_inside_another_cannot_run_in_a_process(app):
 
     with pytest.raises(ConfigurationError, match="at the top of a module"):
         app.task(run_in="process")(inside)
+
+
+# A mode without a key
+
+
+@pytest.fixture
+def no_mode_told_yet(monkeypatch) -> None:
+    monkeypatch.setattr("graphile_worker.tasks.task._warned_of_mode", set())
+
+
+@pytest.mark.usefixtures("no_mode_told_yet")
+def test_using_warns_once_of_a_mode_without_a_key(app, send_email, caplog):
+    later = send_email.using(job_key_mode="preserve_run_at")
+
+    later.using(job_key="k").enqueue("ada")
+    assert warnings(caplog) == []
+    for _ in range(3):
+        later.enqueue("ada")
+    assert warnings(caplog) == [
+        "task send_email: job_key_mode='preserve_run_at' has no effect without a job_key"
+    ]
+    assert len(app.added) == 4
+
+
+@pytest.mark.usefixtures("no_mode_told_yet")
+def test_a_cron_definition_warns_once_of_a_mode_without_a_key(app, caplog):
+    @app.cron("* * * * *", job_key_mode="replace")
+    @app.cron("* * * * *", id="keyed", job_key="k", job_key_mode="replace")
+    @app.task
+    def rollup() -> None: ...
+
+    for _ in range(3):
+        app.cron_items()
+    assert warnings(caplog) == [
+        "cron item rollup: job_key_mode='replace' has no effect without a job_key"
+    ]
+
+
+# Methods, and a context that has no annotation
+
+
+def test_a_method_as_a_task_is_refused_with_what_to_do(app):
+    def defined_with(*decorators: Any) -> None:
+        class Mailer:
+            def send(self, to: str) -> None: ...
+
+            for decorate in decorators:
+                send = decorate(send)
+
+    with pytest.raises(ConfigurationError) as caught:
+        defined_with(app.task)
+    assert str(caught.value).endswith(
+        "Mailer.send: a method cannot be a task, because a worker has nothing to pass as 'self'. "
+        "Define the task as a function outside the class, or remove 'self' and write "
+        "@staticmethod above the line that makes it a task"
+    )
+    for decorators in ([app.task(name="a")], [app.batch_task], [classmethod, app.task]):
+        with pytest.raises(ConfigurationError, match="a method cannot be a task"):
+            defined_with(*decorators)
+    assert app.tasks() == {}
+
+
+def test_a_static_method_and_a_function_of_an_object_may_be_tasks(app):
+    class Mailer:
+        @staticmethod
+        @app.task
+        def send(to: str) -> None: ...
+
+        @app.task
+        @staticmethod
+        def receive(to: str) -> None: ...
+
+        def forward(self, to: str) -> None: ...
+
+    app.task(Mailer().forward)
+
+    assert [each.spec("ada").payload for each in app.tasks().values()] == [{"to": "ada"}] * 3
+
+
+def test_a_context_without_annotation_is_refused_with_what_to_write(app):
+    def first(ctx, to: str): ...
+
+    def last(to: str, ctx=None): ...
+
+    def alone(ctx, /): ...
+
+    for fn in (first, last, alone):
+        with pytest.raises(ConfigurationError) as caught:
+            app.task(fn)
+        assert str(caught.value).endswith(
+            f"{fn.__name__}: parameter 'ctx' has no annotation, so it would be a key of the "
+            "payload. Annotate it as `ctx: JobContext`, first of all parameters, to receive the "
+            "context; annotate it with the type of its value if it is a key"
+        )
+
+    def key(ctx: dict[str, int]): ...
+
+    assert app.task(key).spec({"a": 1}).payload == {"ctx": {"a": 1}}
+
+
+# What errors say
+
+
+def test_payload_errors_name_task_and_parameter(app):
+    @app.task(name="mail/send")
+    def send(to: str, count: int = 1, at: UUID | None = None, size: tuple[int, int] = (1, 1)): ...
+
+    @app.task
+    def resize(item: Item, /): ...
+
+    @app.batch_task
+    def points(items: list[int]): ...
+
+    def told(call: Callable[[], object]) -> str:
+        with pytest.raises(JobSpecError) as caught:
+            call()
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+        return str(caught.value)
+
+    wrong: Any = send
+    assert told(lambda: wrong.spec(7)) == 'mail/send: "to" must be str, got int'
+    assert told(lambda: wrong.spec("a", at="b")) == 'mail/send: "at" is not the text of a UUID'
+    assert told(lambda: wrong.spec("a", size=[1])) == 'mail/send: "size": expected 2 items, got 1'
+    assert told(lambda: wrong.spec(b"a")) == (
+        'mail/send: "to": bytes has no JSON form: convert it, for example to str'
+    )
+    assert told(lambda: app.completed(JobSpec("mail/send"))) == 'mail/send: "to" is missing'
+    assert told(lambda: app.completed(JobSpec("mail/send", []))) == (
+        "mail/send: the payload must be an object with the parameters as keys, got list"
+    )
+    assert told(lambda: resize.spec({"name": 1})) == 'resize: "name" must be str, got int'
+    assert told(lambda: points.spec([1, "2"])) == "points: payload[1] must be int, got str"
+    assert told(lambda: points.spec("12")) == "points: the payload must be a list of items"
+    with pytest.raises(TypeError, match=r"^mail/send: missing a required argument: 'to'$"):
+        wrong.spec()
+
+
+def test_what_a_worker_cannot_read_is_named_like_what_cannot_be_added(app, send_email):
+    with pytest.raises(Mismatch) as caught:
+        send_email.signature.call({"to": 7}, None)
+
+    assert str(caught.value) == 'send_email: "to" must be str, got int'
+    with pytest.raises(Mismatch, match=r'^other: "to" is missing$'):
+        send_email.named("other").signature.call({}, None)

@@ -14,6 +14,7 @@ from graphile_worker import Job, Tasks
 from graphile_worker.errors import JobsLeftLocked
 from graphile_worker.events import (
     Event,
+    JobErrored,
     JobInterrupted,
     JobLockLost,
     JobStarted,
@@ -28,6 +29,7 @@ from graphile_worker.events import (
     WorkerCreated,
     WorkerFatalError,
     WorkerReleased,
+    WorkerRestarted,
     WorkerStopped,
 )
 from graphile_worker.hooks import Hooks
@@ -122,11 +124,11 @@ class FakeSettler:
         self.answering = asyncio.Event()
         self.answering.set()
 
-    async def settle(self, outcome: Outcome) -> bool:
+    async def settle(self, outcome: Outcome, *, is_uncertain: bool = False) -> Outcome | None:
         self.asked.set()
         await self.answering.wait()
         self.settled.append(outcome)
-        return self.still_ours
+        return outcome if self.still_ours else None
 
 
 class FakeStarts:
@@ -134,6 +136,7 @@ class FakeStarts:
 
     def __init__(self) -> None:
         self.not_now: timedelta | None = None
+        self.error: Exception | None = None
         self.ended: list[int] = []
         self.asked = asyncio.Event()
         self.answering = asyncio.Event()
@@ -145,6 +148,8 @@ class FakeStarts:
     async def begin(self, held: HeldJob) -> Interrupted | None:
         self.asked.set()
         await self.answering.wait()
+        if self.error is not None:
+            raise self.error
         return None if self.not_now is None else Interrupted(held, self.not_now)
 
     def end(self, held: HeldJob) -> None:
@@ -329,6 +334,11 @@ async def turns() -> None:
     """Let everything happen that can happen by itself."""
     for _ in range(50):
         await asyncio.sleep(0)
+
+
+def task_named(name: str) -> "asyncio.Task[Any]":
+    [found] = [each for each in asyncio.all_tasks() if each.get_name() == name]
+    return found
 
 
 # At work
@@ -685,6 +695,55 @@ async def test_a_worker_that_fails_is_announced_with_its_error(scene, tasks):
     assert WorkerFatalError(**where, error=error) in it.events
     assert WorkerStopped(**where, error=error) in it.events
     assert it.running.exception() is error
+
+
+async def test_a_worker_that_breaks_down_spends_the_attempt_of_the_job_it_held(tasks):
+    it = Scene(FakeSource("slow"), {"slow": tasks.slow})
+    it.starts.error = error = LookupError("boom")
+
+    with pytest.raises(LookupError):
+        await it.end()
+
+    [outcome] = it.settler.settled
+    assert isinstance(outcome, Failed)
+    assert outcome.error is error
+    assert not it.pool.holds_jobs
+    assert JobErrored in it.kinds
+    assert [held.job.id for held in it.source.settled] == [1]
+
+
+@pytest.mark.parametrize("job", ["slow", "plain", None])
+async def test_a_worker_that_ends_while_its_pool_runs_starts_again(scene, tasks, job):
+    it = await scene(*([] if job is None else [job, "slow"]), workers=1)
+    await turns()
+
+    task_named(it.workers[0].id).cancel()
+    await turns()
+
+    if job is not None:
+        assert it.outcomes == [(Interrupted, job)]
+        await tasks.begun.acquire()
+    assert it.kinds.count(WorkerRestarted) == 1
+    assert it.kinds.count(WorkerCreated) == 2
+    assert it.pool.is_ready
+    tasks.release.set()
+    it.pool.stop_gracefully("bye")
+    await it.end()
+    assert it.pool.count == (0 if job is None else 1)
+
+
+async def test_a_loop_that_cancels_all_its_tasks_ends_the_pool(scene):
+    it = await scene("slow", workers=2)
+
+    # As asyncio.run does in the end.
+    for each in asyncio.all_tasks() - {asyncio.current_task()}:
+        each.cancel()
+    await asyncio.wait([it.running])
+    await turns()
+
+    assert it.running.cancelled()
+    assert it.outcomes == [(Interrupted, "slow")]
+    assert WorkerRestarted not in it.kinds
 
 
 async def test_a_retry_policy_that_fails_is_no_reason_to_end():

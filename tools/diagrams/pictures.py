@@ -197,7 +197,7 @@ def sharing_a_database() -> Drawing:
     drawing = Drawing(
         "One database, three languages",
         "Python, Node and Rust share the schema graphile_worker: its tables, functions and ledger. "
-        "Python alone has three indexes in it and the companion schema graphile_worker_ext.",
+        "Python alone has four indexes in it and the companion schema graphile_worker_ext.",
         636,
     )
     for x, name in [(16, "Python"), (172, "Node"), (328, "Rust")]:
@@ -210,7 +210,7 @@ def sharing_a_database() -> Drawing:
     )
     drawing.box(70, 250, 376, 40, "the ledger: level 20", kind="good")
     drawing.box(70, 302, 376, 62, "_private_workers", "Rust's, where Rust made it", kind="plain")
-    drawing.box(70, 376, 376, 50, "3 indexes gwpy_…: Python's", kind="late")
+    drawing.box(70, 376, 376, 50, "4 indexes gwpy_…: Python's", kind="late")
     drawing.box(52, 466, 412, 150, kind="area")
     drawing.text(258, 494, "graphile_worker_ext", anchor="middle", bold=True)
     drawing.box(70, 508, 376, 40, "pools: who lives", kind="late")

@@ -15,7 +15,7 @@ from graphile_worker.administration.pools import PAUSED, Health, Pool, living
 from graphile_worker.administration.snapshot import HeldQueue, Snapshot, TaskCount
 from graphile_worker.administration.states import State
 from graphile_worker.administration.watch import Watch
-from graphile_worker.administration.wording import command, counted
+from graphile_worker.administration.wording import command, counted, headline
 from graphile_worker.durations import about
 from graphile_worker.sql.identifiers import Schemas
 
@@ -461,7 +461,7 @@ def _slots(seen: Snapshot) -> tuple[str, ...]:
 
 
 def _error(task: TaskCount) -> tuple[str, ...]:
-    first = (task.error or "").strip().partition("\n")[0]
+    first = headline(task.error)
     return (f"job {task.newest_failing}: {first[:200]}",) if first else ()
 
 

@@ -20,7 +20,8 @@ from graphile_worker.administration.filters import (
     Words,
 )
 from graphile_worker.administration.pools import dead_pools, getting_pools
-from graphile_worker.administration.states import State
+from graphile_worker.administration.states import State, failed_at
+from graphile_worker.administration.wording import headline
 from graphile_worker.errors import SearchTooLong
 from graphile_worker.jobs import moment
 from graphile_worker.sql.adding import raise_absence
@@ -33,11 +34,16 @@ from graphile_worker.sql.finding import (
     limit_time,
     list_jobs,
 )
+from graphile_worker.sql.health import inspect_access
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.jobs import when_args
 from graphile_worker.sql.query import Atomic, Plan, Query, Row
 
 T = TypeVar("T")
+
+JOBS = "_private_jobs"
+
+LONGEST_ERROR = 500
 
 # No id is as large, or as small.
 END = 2**63 - 1
@@ -57,7 +63,10 @@ PATIENCE = Patience()
 
 @dataclass(frozen=True, slots=True)
 class ListedJob:
-    """A job as a list shows it: without its payload, and with the first line of its error."""
+    """A job as a list shows it: without its payload, and with the first line of its error.
+
+    `failed_at`: when it failed, if no attempts are left.
+    """
 
     id: int
     task_identifier: str | None
@@ -72,15 +81,20 @@ class ListedJob:
     key: str | None
     locked_at: datetime | None
     locked_by: str | None
+    failed_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Jobs from the newest on, the database's time, and whether there are more before the last."""
+    """Jobs from the newest on, the database's time, and whether there are more before the last.
+
+    `hides_rows`: there are none to be seen, as row level security shows this role no row.
+    """
 
     jobs: list[ListedJob]
     now: datetime | None
     has_more: bool
+    hides_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +124,11 @@ def listing(
     clauses = (*clauses_of(wanted, dead), *_window(newest))
     query = list_jobs(dead, END if before is None else before, limit + 1, clauses)
     rows = yield from patiently(query, schemas, patience)
+    if not rows:
+        access = yield from patiently(inspect_access(schemas), schemas, patience)
+        return Page([], None, False, any(each.hides_rows for each in access if each.name == JOBS))
     jobs = [_read_listed(row) for row in rows[:limit]]
-    return Page(jobs, moment(rows[0][-1]) if rows else None, len(rows) > limit)
+    return Page(jobs, moment(rows[0][-1]), len(rows) > limit)
 
 
 def counting(
@@ -290,21 +307,28 @@ def _window(newest: int | None) -> tuple[Clause, ...]:
 
 def _read_listed(row: Row) -> ListedJob:
     id, task, queue, state, priority, run_at, attempts, most, error, created, key, *rest = row
-    locked_at, locked_by, _ = rest
+    locked_at, locked_by, updated, now = rest
+    state = State(state)
+    failed = None
+    if state is State.FAILED:
+        failed = failed_at(
+            run_at=moment(run_at), updated_at=moment(updated), attempts=attempts, now=moment(now)
+        )
     return ListedJob(
         id=id,
         task_identifier=task,
         queue_name=queue,
-        state=State(state),
+        state=state,
         priority=priority,
         run_at=moment(run_at),
         attempts=attempts,
         max_attempts=most,
-        error=error,
+        error=headline(error)[:LONGEST_ERROR] or None,
         created_at=moment(created),
         key=key,
         locked_at=None if locked_at is None else moment(locked_at),
         locked_by=locked_by,
+        failed_at=failed,
     )
 
 

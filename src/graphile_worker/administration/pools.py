@@ -71,6 +71,7 @@ def getting_pools(schemas: Schemas, ask: Asking) -> Plan[list[Pool]]:
     """The pools that registries know."""
     has_ours, has_rust = yield from ask(find_registries(schemas))
     found: dict[str, Pool] = {}
+    stopped: set[str] = set()
     if has_rust:
         rows = yield from ask(get_rust_workers())
         found |= {row[0]: _read_rust(row) for row in rows}
@@ -78,7 +79,8 @@ def getting_pools(schemas: Schemas, ask: Asking) -> Plan[list[Pool]]:
         # They know better of their own.
         rows = yield from ask(get_pools())
         found |= {row[0]: _read_own(row) for row in rows}
-    return [found[id] for id in sorted(found)]
+        stopped = {row[0] for row in rows if _has_stopped(row)}
+    return [found[id] for id in sorted(found.keys() - stopped)]
 
 
 def getting_holders(schemas: Schemas, ask: Asking) -> Plan[list[Pool]]:
@@ -110,6 +112,11 @@ def _read_own(row: Row) -> Pool:
     return _described(
         Health.DEAD if is_dead else Health.ALIVE, id, started_at, silence, lease, details
     )
+
+
+def _has_stopped(row: Row) -> bool:
+    """Did it sign off? Then its row stays for what a fetch of it may still lock."""
+    return _Said(row[-1]).is_true("stopped")
 
 
 def _read_rust(row: Row) -> Pool:
@@ -154,6 +161,9 @@ class _Said:
     def number(self, name: str) -> int | None:
         found = self._said.get(name)
         return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+    def is_true(self, name: str) -> bool:
+        return self._said.get(name) is True
 
     def tasks(self) -> tuple[str, ...] | None:
         """The tasks that it runs, if it says them all."""

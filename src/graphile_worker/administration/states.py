@@ -3,7 +3,9 @@
 `sql/fragments/job_state.sql` says which holds when; whatever shows or looks for a state asks there.
 """
 
+import math
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 
@@ -41,3 +43,14 @@ def states_called(name: str) -> tuple[State, ...]:
     if name in ALIASES:
         return ALIASES[name]
     return (State(name),) if name in set(State) else ()
+
+
+def failed_at(*, run_at: datetime, updated_at: datetime, attempts: int, now: datetime) -> datetime:
+    """When a job without attempts failed, as far as its row says.
+
+    Our workers write it as `run_at`. Those of other languages put that off by the backoff of the
+    attempt. A person who fails jobs changes `updated_at`.
+    """
+    if run_at > now:
+        run_at -= timedelta(seconds=math.exp(min(attempts, 10)))
+    return min(now, max(run_at, updated_at))

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from graphile_worker.administration.finding import PATIENCE, Patience, patiently
+from graphile_worker.administration.finding import (
+    LONGEST_ERROR,
+    PATIENCE,
+    Patience,
+    patiently,
+)
 from graphile_worker.administration.pools import (
     PAUSED,
     Health,
@@ -17,6 +22,7 @@ from graphile_worker.administration.pools import (
     living,
 )
 from graphile_worker.administration.states import LOCKED, State
+from graphile_worker.administration.wording import headline
 from graphile_worker.durations import about
 from graphile_worker.jobs import Job, moment
 from graphile_worker.sql.finding import (
@@ -167,11 +173,11 @@ def _stale(it: Situation) -> Reason:
 
 def _failed(it: Situation) -> Reason:
     job = it.job
-    error = (job.last_error or "").splitlines()[:1]
+    error = headline(job.last_error)[:LONGEST_ERROR]
     return Reason(
         Why.FAILED,
         f"no attempts are left: {job.attempts} of {job.max_attempts} were made; retry it"
-        + "".join(f"; its last error: {line}" for line in error),
+        + (f"; its last error: {error}" if error else ""),
         {"attempts": job.attempts, "max_attempts": job.max_attempts, "last_error": job.last_error},
     )
 

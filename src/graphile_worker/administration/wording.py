@@ -3,6 +3,7 @@
 import shlex
 
 from graphile_worker.options import DEFAULT_SCHEMA
+from graphile_worker.retries import BATCH_FAILURES
 from graphile_worker.sql.identifiers import Schemas
 
 
@@ -14,3 +15,12 @@ def command(schemas: Schemas, words: str, *arguments: str) -> str:
 
 def counted(count: int, word: str) -> str:
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def headline(error: str | None) -> str:
+    """The line of an error that says what went wrong; of a batch, with its first item."""
+    first, _, rest = (error or "").strip().partition("\n")
+    if first != BATCH_FAILURES:
+        return first
+    item = rest.partition("\n")[0]
+    return f"{first} {item}"

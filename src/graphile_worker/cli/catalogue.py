@@ -28,6 +28,7 @@ class CommandOptions:
     loop: Literal["asyncio", "uvloop"] | None = None
     log_format: Literal["text", "json"] = "text"
     health_port: int | None = None
+    health_host: str = "127.0.0.1"
     watch: bool = False
 
 

@@ -17,9 +17,9 @@ from graphile_worker.administration.bulk import (
     changing,
     previewing,
 )
-from graphile_worker.administration.filters import Filter, with_keys
-from graphile_worker.administration.finding import within_limits
-from graphile_worker.cli.looking import print_jobs
+from graphile_worker.administration.filters import Filter, with_ids, with_keys
+from graphile_worker.administration.finding import listing, within_limits
+from graphile_worker.cli.looking import HIDDEN, NoSuchJob, print_jobs
 from graphile_worker.cli.printing import count_of, print_json
 from graphile_worker.cli.settings import Settings
 from graphile_worker.cli.sources import database_of
@@ -51,6 +51,8 @@ class Way:
     rest: float | None = None
     # Those that a worker holds are meant as well, and somebody else says what came of it.
     also_held: bool = False
+    # Those that were named by their ids.
+    ids: tuple[int, ...] = ()
     is_quiet: bool = False
 
 
@@ -59,6 +61,8 @@ def change(settings: Settings, action: Action, wanted: Filter, way: Way) -> Outc
     with database_of(settings) as database:
         plan = previewing(action, wanted, database.schemas, limit=way.limit)
         preview = perform_blocking(database, plan)
+        if preview.count.total < len(set(way.ids)):
+            _name_missing(database, way.ids)
         if way.dry_run:
             _print_preview(preview, way)
             return None
@@ -69,6 +73,21 @@ def change(settings: Settings, action: Action, wanted: Filter, way: Way) -> Outc
     if not way.is_quiet:
         _print_outcome(preview, outcome, way)
     return outcome
+
+
+def _name_missing(database: BlockingDatabase, ids: Sequence[int]) -> None:
+    """Say which jobs are not there; raises if none of them is."""
+    plan = listing(with_ids(ids), database.schemas, limit=len(ids))
+    page = perform_blocking(database, plan)
+    if page.hides_rows:
+        click.echo(f"graphile-worker: {HIDDEN}", err=True)
+        return
+    found = {job.id for job in page.jobs}
+    missing = [each for each in dict.fromkeys(ids) if each not in found]
+    if not found:
+        raise NoSuchJob(*missing)
+    if missing:
+        click.echo(f"graphile-worker: {NoSuchJob(*missing)}", err=True)
 
 
 def make_sure(question: str, warning: str, is_sure: bool) -> None:

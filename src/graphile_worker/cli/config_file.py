@@ -8,6 +8,7 @@ from typing import Any
 from graphile_worker.cli.catalogue import PARTS, SETTINGS, Setting
 from graphile_worker.cli.values import NotThat, from_toml
 from graphile_worker.errors import ConfigurationError
+from graphile_worker.trust import Trust
 
 OWN = Path("graphile-worker.toml")
 PROJECT = Path("pyproject.toml")
@@ -25,9 +26,11 @@ def config_file(given: str | None) -> Path | None:
     return PROJECT if PROJECT.is_file() and TABLE.encode() in _bytes(PROJECT) else None
 
 
-def read_config(path: Path, *, was_named: bool) -> dict[str, Any]:
+def read_config(path: Path, *, was_named: bool, allow_unsafe: bool = False) -> dict[str, Any]:
     """The settings in a file, by their names."""
-    table: Mapping[str, Any] = _parsed(path)
+    text = _bytes(path)
+    Trust(path, allow_unsafe=allow_unsafe).check("the config file")
+    table: Mapping[str, Any] = _parsed(path, text)
     if path.name == PROJECT.name:
         found = _table(table, "tool", TABLE)
         if found is None and was_named:
@@ -39,6 +42,14 @@ def read_config(path: Path, *, was_named: bool) -> dict[str, Any]:
             raise ConfigurationError(f"{path}: {key} is given twice, with - and with _")
         given[name] = value
     return given
+
+
+def warn_of_group(given: str | None, *, allow_unsafe: bool) -> None:
+    """Name the file in the log if a group may change it; for workers, as only they have a log."""
+    if (path := config_file(given)) is not None:
+        trust = Trust(path, allow_unsafe=allow_unsafe)
+        trust.check("the config file")
+        trust.warn_of_groups()
 
 
 def _read(table: Mapping[str, Any], path: Path, inside: str = "") -> Iterator[tuple[str, str, Any]]:
@@ -75,12 +86,12 @@ def _hint(name: str) -> str:
     return f": is it {known[near[0]]}?" if near else "; `graphile-worker config` names all"
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _parsed(path: Path, content: bytes) -> dict[str, Any]:
     # Most workers have no file, and need not wait for the parser.
     import tomllib
 
     try:
-        text = _bytes(path).decode()
+        text = content.decode()
         return tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path} is not UTF-8: {error.reason}") from error

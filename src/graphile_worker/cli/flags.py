@@ -16,6 +16,7 @@ METAVARS: Mapping[str, str] = {
     "app": "MODULE:ATTRIBUTE",
     "max_memory": "MB",
     "health_port": "PORT",
+    "health_host": "ADDRESS",
 }
 
 HELP: Mapping[str, str] = {
@@ -31,6 +32,7 @@ HELP: Mapping[str, str] = {
     "loop": "The event loop (default: uvloop where it is installed).",
     "log_format": "How log lines look.",
     "health_port": "Serve /livez and /readyz on this port.",
+    "health_host": "Address of the health port; :: means all.",
     "watch": "Start anew when tasks, modules, the crontab or the file with settings change.",
     "concurrency": "Jobs to run at once.",
     "max_pool_size": "Connections to the database.",
@@ -50,7 +52,8 @@ HELP: Mapping[str, str] = {
     "local_queue.refetch_delay.duration": "So long, on average.",
     "local_queue.refetch_delay.threshold": "After a fetch of at most so many.",
     "local_queue.refetch_delay.max_abort_threshold": "Until at most so many were announced.",
-    "local_queue.max_bytes": "Fetch fewer if payloads are larger than this together.",
+    "local_queue.max_bytes": "Hold payloads of at most this many bytes, running or waiting.",
+    "max_payload_bytes": "Fail a job permanently if its payload has more bytes.",
     "complete_batch_delay": "Gather the ends of jobs for so long, to write them together.",
     "fail_batch_delay": "The same for attempts that fail.",
     "recovery": "Others take the jobs of dead workers soon, or after four hours.",
@@ -60,12 +63,14 @@ HELP: Mapping[str, str] = {
     "recovery.recovery_delay": "How long a job waits that is taken from a dead one.",
     "recovery.max_recoveries": "Park a job that was running at so many recoveries.",
     "blocked_after": "Name a task in the log that stands still for so long.",
+    "max_runaway_threads": "Pause a task at this many functions past their timeout.",
     "task_processes.max_jobs": "Replace a process of tasks after so many jobs.",
     "task_processes.max_memory": "Replace one that holds more megabytes after a job.",
     "task_processes.memory_limit": "Refuse its tasks more megabytes.",
     "executables.environment": "What executables see of the worker's environment.",
     "executables.timeout": "End an executable that takes longer.",
     "executables.max_output_bytes": "Log no more of what an executable says.",
+    "allow_unsafe_tasks": "Skip the check of who may change tasks, crontab and config.",
 }
 
 

@@ -1,18 +1,45 @@
-"""`/livez` and `/readyz` for an orchestrator, from a thread that answers even if the loop hangs."""
+"""`/livez` and `/readyz` for an orchestrator, from a thread that answers even if the loop hangs.
+
+That thread has an event loop of its own, and holds a bounded number of connections for a bounded
+time: a client that can reach the port costs a worker neither threads nor file descriptors.
+"""
 
 import asyncio
+import logging
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 
+from graphile_worker.error_text import error_line
 from graphile_worker.errors import ConfigurationError
 
 # The loop must have turned within this many seconds.
 ALIVE_WITHIN = 10.0
 TURN_EVERY = 1.0
+
+# The address that means all addresses of the machine, those of IPv4 among them.
+EVERYWHERE = "::"
+
+# Connections that are open at once. Others wait in the kernel's queue, of at most this length.
+MAX_CONNECTIONS = 32
+MAX_QUEUED = 1024
+
+# Seconds that a client has for its request and the answer together, however often it sends a byte.
+ANSWER_WITHIN_SECONDS = 5.0
+
+# Probes send a few hundred bytes.
+MAX_REQUEST_BYTES = 8192
+
+# Seconds before the next try where no connection can be accepted, as no file descriptor is left.
+ACCEPT_AGAIN_SECONDS = 0.1
+
+Checks = Mapping[str, Callable[[], bool]]
+
+logger = logging.getLogger("graphile_worker")
 
 
 class Pulse:
@@ -37,71 +64,183 @@ def always() -> bool:
 
 @asynccontextmanager
 async def health_server(
-    port: int | None, is_ready: Callable[[], bool], is_alive: Callable[[], bool] = always
+    port: int | None,
+    is_ready: Callable[[], bool],
+    is_alive: Callable[[], bool] = always,
+    *,
+    host: str = "127.0.0.1",
 ) -> AsyncIterator[int]:
-    """Answer on this port while it lasts; which port, as 0 means any. Without a port, nothing."""
+    """Answer at this address while it lasts; which port, as 0 means any. Without one, nothing."""
     if port is None:
         yield 0
         return
     pulse = Pulse()
     checks = {"/livez": lambda: pulse.alive and is_alive(), "/readyz": is_ready}
-    server = _bound(port, _handler(checks))
-    serving = threading.Thread(
-        target=server.serve_forever, args=(0.05,), name="health", daemon=True
-    )
-    serving.start()
+    listener = _bound(host, port)
+    server = _Server(listener, checks)
     turning = asyncio.create_task(pulse.run())
     try:
-        yield server.server_address[1]
+        yield listener.getsockname()[1]
     finally:
         turning.cancel()
-        await asyncio.to_thread(server.shutdown)
-        server.server_close()
+        await asyncio.to_thread(server.close)
 
 
-class _Server(ThreadingHTTPServer):
-    """On all addresses of the machine: a cluster may have none but those of IPv6."""
-
-    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-
-    def server_bind(self) -> None:
-        if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
-
-
-def _bound(port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+def _bound(host: str, port: int) -> socket.socket:
     try:
-        return _Server(("", port), handler)
-    except (OSError, OverflowError) as error:
-        raise ConfigurationError(f"--health-port {port}: {error}") from error
+        return _listener(host, port)
+    # An address that cannot be encoded is a ValueError.
+    except (OSError, OverflowError, ValueError) as error:
+        raise ConfigurationError(f"--health-port {port} at {host}: {error}") from error
 
 
-def _handler(checks: dict[str, Callable[[], bool]]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        # Seconds: whoever connects and says nothing does not keep a thread.
-        timeout = 5
+def _listener(host: str, port: int) -> socket.socket:
+    has_both = socket.has_dualstack_ipv6()
+    if host == EVERYWHERE and not has_both:
+        return socket.create_server(("", port), backlog=MAX_QUEUED)
+    [(family, _, _, _, address), *_] = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return socket.create_server(
+        (address[0], port, *address[2:]),
+        family=family,
+        backlog=MAX_QUEUED,
+        dualstack_ipv6=has_both and family == socket.AF_INET6,
+    )
 
-        def do_GET(self) -> None:
-            check = checks.get(self.path.partition("?")[0])
-            if check is None:
-                self._answer(404, "not found")
-            elif check():
-                self._answer(200, "ok")
+
+class _Server:
+    """Serves a listening socket from a thread, until it is closed."""
+
+    def __init__(self, listener: socket.socket, checks: Checks) -> None:
+        listener.setblocking(False)
+        self._listener = listener
+        self._checks = checks
+        # In the order in which they are closed when there are too many.
+        self._clients: OrderedDict[socket.socket, asyncio.Task[None]] = OrderedDict()
+        self._loop = asyncio.new_event_loop()
+        self._serving = self._loop.create_task(self._serve())
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close all connections, and return once the thread has ended."""
+        self._loop.call_soon_threadsafe(self._serving.cancel)
+        self._thread.join()
+        self._loop.close()
+        self._listener.close()
+
+    def _run(self) -> None:
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._serving)
+
+    async def _serve(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._admit(group, await self._accepted())
+                # A request that has already arrived is answered before the next client is accepted:
+                # a flood of connections cannot push a probe out.
+                await asyncio.sleep(0)
+
+    async def _accepted(self) -> socket.socket:
+        while True:
+            try:
+                connection, _ = await self._loop.sock_accept(self._listener)
+            except OSError:
+                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
             else:
-                self._answer(503, "not ok")
+                return connection
 
-        do_HEAD = do_GET
+    def _admit(self, group: asyncio.TaskGroup, connection: socket.socket) -> None:
+        """Answer this client; if there are too many, close it or another one at once."""
+        received = _arrived(connection)
+        if len(self._clients) == MAX_CONNECTIONS:
+            # A probe sends its request whole, so a client that sent a part of one is closed first.
+            if received and not _is_whole(received):
+                connection.close()
+                return
+            _, client = self._clients.popitem(last=False)
+            client.cancel()
+        self._start(group, connection, received)
 
-        def log_message(self, *args: object) -> None:
-            """Nothing: it is asked every few seconds."""
+    def _start(self, group: asyncio.TaskGroup, connection: socket.socket, received: bytes) -> None:
+        client = group.create_task(self._answer(connection, received))
+        self._clients[connection] = client
 
-        def _answer(self, status: int, text: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "text/plain")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(text.encode())
+        def end(_: object) -> None:
+            # Here and not in the task, as one that is cancelled before it begins never runs.
+            self._clients.pop(connection, None)
+            connection.close()
 
-    return Handler
+        client.add_done_callback(end)
+
+    async def _answer(self, connection: socket.socket, received: bytes) -> None:
+        # A client that is late or gone gets no answer, and nothing is logged about it.
+        with suppress(OSError):
+            async with asyncio.timeout(ANSWER_WITHIN_SECONDS):
+                request = await self._read(connection, received)
+                if request is not None:
+                    await self._loop.sock_sendall(connection, response(request, self._checks))
+
+    async def _read(self, connection: socket.socket, received: bytes) -> bytes | None:
+        """The head of the request, empty if it is too long; None if the client has gone."""
+        while not _is_whole(received):
+            if len(received) > MAX_REQUEST_BYTES:
+                return b""
+            if received:
+                self._clients.move_to_end(connection, last=False)
+            chunk = await self._loop.sock_recv(connection, MAX_REQUEST_BYTES)
+            if not chunk:
+                return None
+            received += chunk
+        return received
+
+
+def _arrived(connection: socket.socket) -> bytes:
+    """What a client has sent by now; nothing, too, if it has gone, which the next read tells."""
+    try:
+        return connection.recv(MAX_REQUEST_BYTES)
+    except OSError:
+        return b""
+
+
+def _is_whole(request: bytes) -> bool:
+    return b"\r\n\r\n" in request or b"\n\n" in request
+
+
+def response(request: bytes, checks: Checks) -> bytes:
+    """The answer to a request, of which only the first line counts."""
+    words = request.partition(b"\n")[0].split()
+    status, text = _verdict(words, checks)
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+        "Allow: GET, HEAD\r\n"
+        "Connection: close\r\n"
+        "Content-Type: text/plain\r\n"
+        f"Content-Length: {len(text)}\r\n"
+        "\r\n"
+    )
+    body = "" if words[:1] == [b"HEAD"] else text
+    return f"{head}{body}".encode("ascii")
+
+
+def _verdict(words: list[bytes], checks: Checks) -> tuple[HTTPStatus, str]:
+    match words:
+        case [b"GET" | b"HEAD", target, _]:
+            check = checks.get(target.partition(b"?")[0].decode("latin-1"))
+            if check is None:
+                return HTTPStatus.NOT_FOUND, "not found"
+            if _passes(check):
+                return HTTPStatus.OK, "ok"
+            return HTTPStatus.SERVICE_UNAVAILABLE, "not ok"
+        case [_, _, _]:
+            return HTTPStatus.METHOD_NOT_ALLOWED, "method not allowed"
+        case _:
+            return HTTPStatus.BAD_REQUEST, "bad request"
+
+
+def _passes(check: Callable[[], bool]) -> bool:
+    try:
+        return check()
+    except Exception as error:
+        # It must not end the server, which has to answer the next probe.
+        logger.error("health check failed, answering 503: %s", error_line(error))
+        return False

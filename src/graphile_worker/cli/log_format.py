@@ -7,9 +7,12 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from graphile_worker.error_text import capped
+from graphile_worker.error_text import capped, printable
 
 COLOURS = {"ERROR": "31", "CRITICAL": "31", "WARNING": "33", "INFO": "32", "DEBUG": "36"}
+
+# Begins each further line of a record, so that no text can pass for a record.
+MARKER = "  | "
 
 # What every record has; whatever else it carries was given with the line.
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
@@ -29,7 +32,10 @@ def configure(style: str) -> None:
 
 
 class Lines(logging.Formatter):
-    """`[label(worker: task{job})] LEVEL: text`, as in the reference."""
+    """`[label(worker: task{job})] LEVEL: text`, as in the reference, made printable.
+
+    Further lines of a text, and a traceback, stand behind a marker.
+    """
 
     def __init__(self, *, coloured: bool) -> None:
         super().__init__()
@@ -37,10 +43,13 @@ class Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         level = self._level(record.levelname)
-        lines = [f"[{_scope(record)}] {level}: {record.getMessage()}"]
+        message, *more = _message(record).split("\n")
+        first = f"[{printable(_scope(record))}] {level}: {printable(message)}"
         if record.exc_info:
-            lines.append(capped(self.formatException(record.exc_info)))
-        return "\n".join(lines)
+            more += capped(self.formatException(record.exc_info)).split("\n")
+        if record.stack_info:
+            more += capped(record.stack_info).split("\n")
+        return "\n".join([first, *(f"{MARKER}{printable(line)}" for line in more)])
 
     def _level(self, name: str) -> str:
         if not self._coloured:
@@ -56,12 +65,21 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "pid": record.process,
+            "message": _message(record),
         }
         if record.exc_info:
             line["exception"] = capped(self.formatException(record.exc_info))
         beside = {name: value for name, value in vars(record).items() if name not in _USUAL}
         return _json({**line, **beside, **line})
+
+
+def _message(record: logging.LogRecord) -> str:
+    """The text; a template that does not fit its arguments does not cost the line."""
+    try:
+        return record.getMessage()
+    except Exception:
+        return f"{record.msg} {record.args!r}"
 
 
 def _json(line: dict[str, Any]) -> str:
@@ -77,10 +95,13 @@ def _plain(value: Any) -> Any:
 
 
 def _scope(record: logging.LogRecord) -> str:
-    """Who speaks: `job(worker-1a2b: hello{7})`, `worker(worker-1a2b)`, `core`, another logger."""
+    """Who speaks: `job(pypool-1a2b: hello{7})`, `core(pypool-1a2b)`, `core`, another logger.
+
+    The worker is the pool, by the id that `workers list` shows.
+    """
     ours = record.name.split(".")[0] == "graphile_worker"
     label = getattr(record, "label", None) or ("core" if ours else record.name)
-    worker = getattr(record, "worker_id", "")
+    worker = getattr(record, "pool_id", "") or getattr(record, "worker_id", "")
     task = getattr(record, "task_identifier", "")
     job = f"{{{record.job_id}}}" if hasattr(record, "job_id") else ""
     inside = ": ".join(part for part in (f"{worker}", f"{task}{job}") if part)

@@ -9,7 +9,7 @@ import click
 
 from graphile_worker.administration.filters import Filter, parse
 from graphile_worker.administration.finding import ListedJob, Page, Patience, listing
-from graphile_worker.administration.states import LOCKED, State
+from graphile_worker.administration.states import LOCKED, State, failed_at
 from graphile_worker.administration.why import Explanation, explaining
 from graphile_worker.cli.printing import (
     clock_time,
@@ -26,14 +26,23 @@ from graphile_worker.errors import GraphileWorkerError
 from graphile_worker.jobs import Job
 from graphile_worker.logs import printable
 
+HIDDEN = (
+    "row level security hides all jobs from this role: the list is empty, the queue may not be. "
+    "Look as a role with policies; `graphile-worker doctor` says more"
+)
+
 HEADS = ("id", "task", "queue", "state", "when", "run at", "attempts", "key", "error")
 
 
 class NoSuchJob(GraphileWorkerError):
-    """It is done, or somebody removed it."""
+    """It is done, or was removed."""
 
-    def __init__(self, job_id: int) -> None:
-        super().__init__(f"there is no job {job_id}: it is done, or was removed")
+    def __init__(self, *job_ids: int) -> None:
+        listed = ", ".join(map(str, job_ids))
+        if len(job_ids) == 1:
+            super().__init__(f"there is no job {listed}: it is done, or was removed")
+        else:
+            super().__init__(f"there are no jobs {listed}: they are done, or were removed")
 
 
 def filter_of(texts: Sequence[str]) -> Filter:
@@ -59,6 +68,8 @@ def print_list(
     with database_of(settings) as database:
         plan = listing(wanted, database.schemas, patience=patience, **more)
         page = perform_blocking(database, plan)
+    if page.hides_rows:
+        click.echo(f"graphile-worker: {HIDDEN}", err=True)
     if as_json:
         last = page.jobs[-1].id if page.has_more else None
         print_json({"now": page.now, "jobs": page.jobs, "before": last})
@@ -83,7 +94,7 @@ def print_jobs(jobs: Sequence[ListedJob], now: datetime) -> None:
             job.queue_name,
             job.state,
             _when(job, now),
-            clock_time(job.run_at),
+            None if job.state is State.FAILED else clock_time(job.run_at),
             f"{job.attempts}/{job.max_attempts}",
             job.key,
             job.error,
@@ -100,7 +111,7 @@ def _when(job: ListedJob, now: datetime) -> str:
     if job.state in (State.RETRYING, State.SCHEDULED):
         return f"in {about(_positive(job.run_at - now))}"
     if job.state is State.FAILED:
-        return f"made {about(_positive(now - job.created_at))} ago"
+        return f"failed {about(_positive(now - (job.failed_at or now)))} ago"
     return f"due {about(_positive(now - job.run_at))} ago"
 
 
@@ -150,6 +161,7 @@ def _explained(settings: Settings, job_id: int) -> Explanation:
 def _lines(found: Explanation) -> dict[str, Any]:
     job, now = found.job, found.now
     locked_at = job.locked_at
+    is_failed = found.state is State.FAILED
     return {
         "id": job.id,
         "task": job.task_identifier,
@@ -159,7 +171,8 @@ def _lines(found: Explanation) -> dict[str, Any]:
         "key": job.key,
         "priority": job.priority,
         "attempts": f"{job.attempts} of {job.max_attempts}",
-        "run at": _moment(job.run_at, now),
+        "run at": None if is_failed else _moment(job.run_at, now),
+        "failed at": _moment(_failed_at(found), now) if is_failed else None,
         "created at": _moment(job.created_at, now),
         "updated at": _moment(job.updated_at, now),
         "locked at": None if locked_at is None else _moment(locked_at, now),
@@ -169,6 +182,13 @@ def _lines(found: Explanation) -> dict[str, Any]:
         "payload": _pretty(job),
         "last error": job.last_error,
     }
+
+
+def _failed_at(found: Explanation) -> datetime:
+    job = found.job
+    return failed_at(
+        run_at=job.run_at, updated_at=job.updated_at, attempts=job.attempts, now=found.now
+    )
 
 
 def _moment(moment: datetime, now: datetime) -> str:
@@ -193,6 +213,7 @@ def _all_of(found: Explanation) -> dict[str, Any]:
         "state": found.state,
         "now": found.now,
         **{name: getattr(job, name) for name in (*names, *moments)},
+        "failed_at": _failed_at(found) if found.state is State.FAILED else None,
         "flags": sorted(job.flags),
         "payload": _payload(job),
         "reasons": plain(found.reasons),

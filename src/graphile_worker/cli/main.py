@@ -1,5 +1,6 @@
 """The command `graphile-worker`: a worker by itself, everything else by a subcommand."""
 
+import os
 import sys
 
 import click
@@ -19,7 +20,9 @@ from graphile_worker.cli.commands.tune import tune
 from graphile_worker.cli.commands.workers import workers
 from graphile_worker.cli.flags import current_settings, with_flags_of
 from graphile_worker.cli.process_one import leave_process_one
+from graphile_worker.cli.settings import unknown_variables
 from graphile_worker.cli.streams import flush_all, open_all
+from graphile_worker.error_text import printable
 from graphile_worker.errors import GraphileWorkerError
 from graphile_worker.sql.cleaning import CleanupTask
 
@@ -49,6 +52,9 @@ def command(
     parent: int | None,
 ) -> None:
     """A job queue whose engine is PostgreSQL. Without a command, run a worker."""
+    if parent is None:
+        for line in unknown_variables(os.environ):
+            click.echo(printable(f"graphile-worker: {line}"), err=True)
     if context.invoked_subcommand is not None:
         return
     asked = Asked(once=once, schema_only=schema_only, cleanup=cleanup_tasks(cleanup), parent=parent)

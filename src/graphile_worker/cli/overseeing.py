@@ -7,19 +7,29 @@ from typing import Any
 import click
 
 from graphile_worker.administration.finding import patiently, within_limits
-from graphile_worker.administration.pools import Health, Pool, dead_pools, getting_holders
+from graphile_worker.administration.pools import PAUSED, Health, Pool, dead_pools, getting_holders
 from graphile_worker.cli.changing import make_sure
 from graphile_worker.cli.printing import count_of, print_json, print_table
 from graphile_worker.cli.settings import Settings
 from graphile_worker.cli.sources import database_of
 from graphile_worker.db.database import BlockingDatabase, perform_blocking
 from graphile_worker.durations import about
-from graphile_worker.errors import ConfigurationError
+from graphile_worker.errors import ConfigurationError, GraphileWorkerError
 from graphile_worker.jobs import Job
 from graphile_worker.logs import printable
 from graphile_worker.sql.administering import getting_jobs_of, recovering_jobs_of
 
 HEADS = ("worker", "health", "heard of", "runtime", "where", "version", "slots", "jobs", "queues")
+
+
+class NoSuchWorker(GraphileWorkerError):
+    """No registry knows it, and it holds nothing."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            f"there is no worker {printable(id)}: no registry knows it and it holds no jobs. "
+            "`graphile-worker workers list` names all"
+        )
 
 
 def print_workers(settings: Settings, *, as_json: bool) -> None:
@@ -50,6 +60,7 @@ def recover_jobs(
         schemas = database.schemas
         pools = _pools(database)
         chosen = list(dict.fromkeys([*ids, *(dead_pools(pools) if all_dead else ())]))
+        _refuse_unknown(chosen, pools)
         if not by_force:
             _refuse_living(chosen, pools)
         held = perform_blocking(database, within_limits(getting_jobs_of(chosen, schemas), schemas))
@@ -72,6 +83,14 @@ def _pools(database: BlockingDatabase) -> list[Pool]:
     return perform_blocking(
         database, getting_holders(schemas, lambda query: patiently(query, schemas))
     )
+
+
+def _refuse_unknown(ids: Iterable[str], pools: Sequence[Pool]) -> None:
+    known = {pool.id for pool in pools}
+    for each in ids:
+        # A pause of a named queue is released by its holder's name, too.
+        if each not in known and not each.startswith(PAUSED):
+            raise NoSuchWorker(each)
 
 
 def _refuse_living(ids: Iterable[str], pools: Sequence[Pool]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from graphile_worker.cli.top.text import clip, fit, harmless, width
 from graphile_worker.logs import printable
 
 NOTHING = "-"
@@ -44,20 +45,21 @@ def plain(value: Any) -> Any:
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[Any]], right: str = "") -> None:
     """Rows under heads; columns whose head is one of the words of `right` end alike.
 
-    On a terminal, the last column is cut where the line ends.
+    On a terminal, a line is cut where the terminal ends.
     """
-    cells = [[shown(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    # Tabs and wide letters take more cells than one.
+    cells = [[harmless(shown(cell)) for cell in row] for row in rows]
+    widths = [max(map(width, column)) for column in zip(heads, *cells, strict=True)]
     if heads[-1] not in right.split():
         widths[-1] = 0
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for row in (heads, *cells):
         aligned = [
-            cell.rjust(size) if head in right.split() else cell.ljust(size)
+            fit(cell, max(size, width(cell)), right=head in right.split())
             for head, cell, size in zip(heads, row, widths, strict=True)
         ]
         line = "  ".join(aligned).rstrip()
-        click.echo(line if width is None or len(line) <= width else f"{line[: width - 1]}…")
+        click.echo(line if columns is None else clip(line, columns))
 
 
 def print_lines(names: Mapping[str, Any]) -> None:

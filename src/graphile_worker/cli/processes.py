@@ -38,6 +38,7 @@ class Plan:
     once: bool = False
     max_memory: int | None = None
     health_port: int | None = None
+    health_host: str = "127.0.0.1"
 
 
 class Processes:
@@ -57,7 +58,12 @@ class Processes:
 
     async def run(self) -> int:
         """Until all have ended; the exit code."""
-        health = health_server(self._plan.health_port, lambda: self.is_ready, lambda: self.is_alive)
+        health = health_server(
+            self._plan.health_port,
+            lambda: self.is_ready,
+            lambda: self.is_alive,
+            host=self._plan.health_host,
+        )
         with heard_by(self._on_signal):
             async with health, asyncio.TaskGroup() as group:
                 looking = group.create_task(self._look_at_memory())

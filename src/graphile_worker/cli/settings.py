@@ -4,6 +4,7 @@ What was given, each with where, and nothing about what holds otherwise.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -18,6 +19,20 @@ from graphile_worker.options import WorkerOptions
 
 # Where tasks come from: one of the two.
 TASK_SOURCES = ("app", "tasks")
+
+# Skips the check of files, the config file included.
+UNSAFE = "allow_unsafe_tasks"
+
+
+PREFIX = "GRAPHILE_WORKER_"
+
+# Variables that are not settings: those that the logs and tests read, those that the program of an
+# executable task gets, and those that Kubernetes sets for a service called graphile-worker.
+NOT_SETTINGS = re.compile(
+    PREFIX + r"(DEBUG|FAILPOINTS(_LOG)?|PAYLOAD_FORMAT|TASK_IDENTIFIER"
+    r"|JOB_(ID|KEY|ATTEMPTS|MAX_ATTEMPTS|PRIORITY|RUN_AT)"
+    r"|SERVICE_(HOST|PORT(_\w+)?)|PORT(_[0-9]+_(TCP|UDP|SCTP)(_\w+)?)?)"
+)
 
 
 class Source(StrEnum):
@@ -64,9 +79,13 @@ class Settings:
     @classmethod
     def collected(cls, flags: Layer, config: str | None = None) -> "Settings":
         """What these flags, the environment and the file say."""
+        environment = _from_environment(os.environ)
+        # A file cannot vouch for itself.
+        unsafe = flags.get(UNSAFE) or environment.get(UNSAFE)
+        allow_unsafe = unsafe is not None and unsafe.value
         return cls(
-            file=_complete(_from_file(config)),
-            environment=_complete(_from_environment(os.environ)),
+            file=_complete(_from_file(config, allow_unsafe=allow_unsafe)),
+            environment=_complete(environment),
             flags=_complete(flags),
             app={},
             config=config,
@@ -106,11 +125,11 @@ class Settings:
         return arguments(options, {name: each.value for name, each in self.given.items()})
 
 
-def _from_file(config: str | None) -> Layer:
+def _from_file(config: str | None, *, allow_unsafe: bool) -> Layer:
     path = config_file(config)
     if path is None:
         return {}
-    found = read_config(path, was_named=config is not None)
+    found = read_config(path, was_named=config is not None, allow_unsafe=allow_unsafe)
     return {name: Given(value, Source.FILE, str(path)) for name, value in found.items()}
 
 
@@ -128,6 +147,27 @@ def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Given]]:
         except NotThat as error:
             raise ConfigurationError(f"{setting.variable}: {error}") from None
         yield setting.name, Given(value, Source.ENVIRONMENT, setting.variable)
+
+
+def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """A line about each variable that is named like a setting and is not one."""
+    known = {each.variable for each in SETTINGS.values()}
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in known and not NOT_SETTINGS.fullmatch(name):
+            yield f"ignored {name}: there is no such setting{_nearest(name)}"
+
+
+def _nearest(name: str) -> str:
+    import difflib
+
+    # Without what all of them have in common, which would make any two alike.
+    meant = {each.flag[2:].upper().replace("-", "_"): each for each in SETTINGS.values()}
+    meant |= {each.name.upper().replace(".", "_"): each for each in SETTINGS.values()}
+    meant |= {each.variable.removeprefix(PREFIX): each for each in SETTINGS.values()}
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), meant, n=1)
+    if not near:
+        return "; `graphile-worker config` names all"
+    return f", did you mean {meant[near[0]].variable}?"
 
 
 def _from_app(app: App[Any], path: str) -> Layer:

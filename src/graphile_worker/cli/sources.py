@@ -55,14 +55,15 @@ def tasks_of(settings: Settings) -> Tasks[Any] | Path | None:
     return folder
 
 
-def client_of(settings: Settings) -> Client:
-    """For the database and the schema of the settings."""
+def client_of(settings: Settings, tasks: Tasks[Any] | None = None) -> Client:
+    """For the database and the schema of the settings; the definitions of these tasks apply."""
     prepared = settings.value("prepared_statements")
     return Client(
         settings.value("connection"),
         schema=settings.value("schema"),
         ext_schema=settings.value("ext_schema"),
         prepared_statements=True if prepared is None else prepared,
+        tasks=tasks,
     )
 
 

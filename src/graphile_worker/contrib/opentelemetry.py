@@ -5,11 +5,12 @@
     instrument(app)
 
 Names and attributes follow the conventions for messaging, with the task as the destination. What is
-in a payload is never recorded.
+in a payload is never recorded; what is often made from one, only where `record` names it.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -34,6 +35,7 @@ from graphile_worker.retries import Snooze
 from graphile_worker.tasks.batch import TRACE_KEY
 
 Propagation = Literal["off", "read", "read-write"]
+Recorded = Literal["exception_message", "job_key", "queue_name"]
 Attributes = dict[str, str | int | bool]
 
 # What an SDK keeps of a span by default; a batch may have come from any number of places.
@@ -48,24 +50,30 @@ def instrument(
     *,
     tracer_provider: trace.TracerProvider | None = None,
     propagation: Propagation = "read",
+    record: Collection[Recorded] = (),
 ) -> None:
     """Make spans of what an app, or whoever else is given these hooks, adds and runs.
 
     The span of a job that runs begins a trace of its own, as it may run days later, and is linked
     to the span that added it, which the payload names. With "read" that is looked for; with
     "read-write" it is also written, which changes the payloads that are added; with "off" neither.
-    To instrument again is to change these two arguments.
+
+    Messages of exceptions, job keys and queue names often contain parts of payloads. A span has
+    them only if `record` names them. Instrument again to change these arguments.
     """
     if propagation not in get_args(Propagation):
         choices = ", ".join(get_args(Propagation))
         raise ConfigurationError(f"propagation must be one of {choices}, got {propagation!r}")
+    if isinstance(record, str) or not set(record) <= {*get_args(Recorded)}:
+        choices = ", ".join(get_args(Recorded))
+        raise ConfigurationError(f"record must be a list of any of {choices}, got {record!r}")
     found = hooks.hooks if isinstance(hooks, App) else hooks
     if not isinstance(found, Hooks):
         raise ConfigurationError(f"expected an App or Hooks, got {type(hooks).__name__}")
     tracer = trace.get_tracer("graphile_worker", version("graphile-worker"), tracer_provider)
-    adding = _Adding(tracer, propagation)
-    running = _Running(tracer, propagation)
-    scheduled = _Scheduled(tracer, propagation)
+    adding = _Adding(tracer, propagation, record)
+    running = _Running(tracer, propagation, record)
+    scheduled = _Scheduled(tracer, propagation, record)
     found.off(AddingJobs, adding)
     found.around(AddingJobs)(adding)
     found.off(RunningJob, running)
@@ -77,8 +85,11 @@ def instrument(
 class _Listener:
     """Any two of a kind are equal, so that hooks never hold both, nor what includes them."""
 
-    def __init__(self, tracer: Tracer, propagation: Propagation) -> None:
+    def __init__(
+        self, tracer: Tracer, propagation: Propagation, record: Collection[Recorded]
+    ) -> None:
         self._tracer = tracer
+        self._recorded = frozenset(record)
         self._reads = propagation != "off"
         self._writes = propagation == "read-write"
 
@@ -87,6 +98,15 @@ class _Listener:
 
     def __hash__(self) -> int:
         return hash(type(self))
+
+    def _names(self, queue_name: str | None, job_key: str | None) -> Attributes:
+        """Those of the two that are to be recorded."""
+        found: Attributes = {}
+        if queue_name is not None and "queue_name" in self._recorded:
+            found["messaging.graphile_worker.queue.name"] = queue_name
+        if job_key is not None and "job_key" in self._recorded:
+            found["messaging.graphile_worker.job.key"] = job_key
+        return found
 
 
 class _Adding(_Listener):
@@ -98,7 +118,7 @@ class _Adding(_Listener):
             return
         is_single = len(moment.specs) == 1
         span = self._single(moment.specs[0]) if is_single else self._batch(moment.specs)
-        with _current(span):
+        with _current(span, self._recorded):
             if self._writes and (mark := _mark(span)) is not None:
                 moment.specs[:] = [_marked(spec, mark) for spec in moment.specs]
             yield
@@ -106,8 +126,9 @@ class _Adding(_Listener):
                 span.set_attributes(_added(moment.jobs[0]))
 
     def _single(self, spec: JobSpec) -> Span:
+        attributes = _asked(spec) | self._names(spec.queue_name, spec.job_key)
         return self._tracer.start_span(
-            f"add_job {spec.identifier}", kind=SpanKind.PRODUCER, attributes=_asked(spec)
+            f"add_job {spec.identifier}", kind=SpanKind.PRODUCER, attributes=attributes
         )
 
     def _batch(self, specs: Sequence[JobSpec]) -> Span:
@@ -124,10 +145,10 @@ class _Running(_Listener):
             # Whatever was going on where the worker was started, this is no part of it.
             context=Context(),
             kind=SpanKind.CONSUMER,
-            attributes=_running(moment),
+            attributes=_running(moment) | self._names(moment.job.queue_name, moment.job.key),
             links=_links(moment.job.payload) if self._reads else (),
         )
-        with _current(span):
+        with _current(span, self._recorded):
             yield
 
 
@@ -144,7 +165,7 @@ class _Scheduled(_Listener):
 
 
 @contextmanager
-def _current(span: Span) -> Iterator[None]:
+def _current(span: Span, recorded: Collection[Recorded]) -> Iterator[None]:
     """Inside, this is the current span; an error that passes becomes its status."""
     with trace.use_span(
         span, end_on_exit=True, record_exception=False, set_status_on_exception=False
@@ -156,18 +177,30 @@ def _current(span: Span) -> Iterator[None]:
             raise
         except BaseException as error:
             _fail(span, error)
+            # An error that has no text must not become another one.
+            with suppress(Exception):
+                if "exception_message" in recorded:
+                    span.record_exception(error)
+                else:
+                    _record_place(span, error)
             raise
 
 
 def _fail(span: Span, error: BaseException) -> None:
+    span.set_attribute("error.type", _kind(error))
+    span.set_status(Status(StatusCode.ERROR))
+
+
+def _record_place(span: Span, error: BaseException) -> None:
+    """Record the lines of code that it passed, without what it and its causes say."""
+    place = "".join(traceback.format_tb(error.__traceback__))
+    span.add_event("exception", {"exception.type": _kind(error), "exception.stacktrace": place})
+
+
+def _kind(error: BaseException) -> str:
     kind = type(error)
     is_builtin = kind.__module__ == "builtins"
-    name = kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}"
-    span.set_attribute("error.type", name)
-    span.set_status(Status(StatusCode.ERROR))
-    # An error that has no text must not become another one.
-    with suppress(Exception):
-        span.record_exception(error)
+    return kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}"
 
 
 # Attributes
@@ -185,10 +218,6 @@ def _asked(spec: JobSpec) -> Attributes:
     """Of one job, before it is added."""
     attributes = _operation("add_job", "send")
     attributes["messaging.destination.name"] = spec.identifier
-    if spec.queue_name is not None:
-        attributes["messaging.graphile_worker.queue.name"] = spec.queue_name
-    if spec.job_key is not None:
-        attributes["messaging.graphile_worker.job.key"] = spec.job_key
     if spec.job_key_mode is not None:
         attributes["messaging.graphile_worker.job.key_mode"] = str(spec.job_key_mode)
     return attributes
@@ -211,10 +240,6 @@ def _running(moment: RunningJob) -> Attributes:
     attributes["messaging.graphile_worker.worker.pool"] = moment.pool_id
     attributes["messaging.graphile_worker.attempt"] = job.attempts
     attributes["messaging.graphile_worker.max_attempts"] = job.max_attempts
-    if job.queue_name is not None:
-        attributes["messaging.graphile_worker.queue.name"] = job.queue_name
-    if job.key is not None:
-        attributes["messaging.graphile_worker.job.key"] = job.key
     if job.locked_at is not None:
         waited = (job.locked_at - job.run_at) // MILLISECOND
         attributes["messaging.graphile_worker.wait_ms"] = max(waited, 0)

@@ -145,6 +145,7 @@ def parse_pattern(text: str) -> Pattern:
     pattern = read_pattern(fields, problems)
     if problems:
         raise CrontabError(problems, source="pattern")
+    problems.warn(f"pattern {text!r}")
     return pattern
 
 

@@ -37,7 +37,7 @@ class Field(NamedTuple):
 
     @property
     def expected(self) -> str:
-        return f"{self.name} from {self.least} to {self.most}"
+        return f"{self.name} from {self.least} to {self.also or self.most}"
 
     @property
     def expected_form(self) -> str:
@@ -104,6 +104,10 @@ def _read_field(field: Field, column: int, text: str, problems: Problems) -> fro
         if isinstance(found, str):
             problems.note(column, part, found)
         else:
+            if part.startswith("*/") and len(found) == 1:
+                problems.doubt(
+                    column, part, f"only {field.least}: the step leads past {field.most}"
+                )
             values.update(field.least if value == field.also else value for value in found)
         column += len(part) + 1
     return frozenset(values)

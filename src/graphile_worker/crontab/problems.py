@@ -1,8 +1,11 @@
 """Problems: what is wrong in a crontab is gathered, so that all of it is said at once."""
 
+import logging
 import re
 
 from graphile_worker.errors import CrontabProblem
+
+logger = logging.getLogger("graphile_worker")
 
 
 class Problems(list[CrontabProblem]):
@@ -11,8 +14,20 @@ class Problems(list[CrontabProblem]):
     def __init__(self, line: int = 1) -> None:
         super().__init__()
         self.line = line
+        self._doubts: list[tuple[int, int, str, str]] = []
 
     def note(self, column: int, text: str, expected: str) -> None:
         # Payloads may hold secrets, and messages end up in logs.
         text = re.sub(r"\{.*", "{…}", text, flags=re.DOTALL)
         self.append(CrontabProblem(self.line, column, text, expected))
+
+    def doubt(self, column: int, text: str, meaning: str) -> None:
+        """What is allowed, and hardly meant like that."""
+        self._doubts.append((self.line, column, text, meaning))
+
+    def warn(self, source: str) -> None:
+        """Log what is doubtful about a text without problems."""
+        for line, column, text, meaning in self._doubts:
+            logger.warning(
+                "%s: line %s, column %s: %s means %s", source, line, column, text, meaning
+            )

@@ -33,7 +33,8 @@ def borrow(connection: object, schemas: Schemas) -> Connection:
         return wrap(connection, schemas)
     if _blocking_kind(connection) is not None:
         raise TypeError(
-            f"{_name(connection)} is a blocking connection: use graphile_worker.sync.Client for it"
+            f"{_name(connection)} is a blocking connection: call enqueue() or add_job() without "
+            "await, or use graphile_worker.sync.Client"
         )
     raise TypeError(f"{_name(connection)} is not an async connection of {KINDS}")
 
@@ -45,7 +46,8 @@ def borrow_blocking(connection: object, schemas: Schemas) -> BlockingConnection:
         return wrap(connection, schemas)
     if _async_kind(connection) is not None:
         raise TypeError(
-            f"{_name(connection)} is an async connection: use graphile_worker.Client for it"
+            f"{_name(connection)} is an async connection: await aenqueue() or aadd_job(), or "
+            "use graphile_worker.Client"
         )
     raise TypeError(f"{_name(connection)} is not a blocking connection of {KINDS}")
 

@@ -1,11 +1,12 @@
 """Which database is meant: a connection string, a bare name, or the environment."""
 
+import ipaddress
 import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from psycopg import ProgrammingError
+from psycopg import ConnectionInfo, ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from graphile_worker.errors import ConfigurationError
@@ -28,14 +29,21 @@ ALWAYS = {"client_encoding": "utf8"}
 # What is shown in place of a secret.
 HIDDEN = "***"
 
+# Values of sslmode with which libpq opens, or may open, a connection without TLS.
+MAY_BE_PLAIN = frozenset({"disable", "allow", "prefer"})
+DEFAULT_SSLMODE = "prefer"
+
 PORTS = re.compile(r"[0-9,]*")
+# SQLAlchemy writes its driver into the scheme.
+DRIVER = re.compile(r"(?<=^postgres)(ql)?\+\w+(?=://)")
 BARE_NAME = re.compile(r"[^=@/:]+")
 
 
 def resolve(given: str | None) -> str:
     """The connection string to use: given, `DATABASE_URL`, or libpq's own if PGDATABASE is set.
 
-    A bare word is the name of a database, as in the reference.
+    A bare word is the name of a database, as in the reference. A driver in the scheme of a URL, as
+    in `postgresql+asyncpg://`, is ignored.
     """
     if given is not None and not given.strip():
         # Most likely a variable that is not set: no other database will do instead.
@@ -63,6 +71,28 @@ def without_secrets(text: str) -> str:
     return make_conninfo("", **{name: _shown(name, value) for name, value in settings.items()})
 
 
+def plain_text_risk(info: ConnectionInfo) -> str | None:
+    """Host and sslmode of a connection to another machine that TLS is not required for.
+
+    None if the connection stays on this machine, or cannot be plain text.
+    """
+    settings = info.get_parameters()
+    sslmode = settings.get("sslmode", DEFAULT_SSLMODE)
+    if sslmode not in MAY_BE_PLAIN or settings.get("gssencmode") == "require":
+        return None
+    return None if _stays_here(info.host, info.hostaddr) else f"host={info.host}, sslmode={sslmode}"
+
+
+def _stays_here(host: str, address: str) -> bool:
+    """Is it a Unix socket, in a folder or without one, or an address of the machine itself?"""
+    if host.startswith(("/", "@")):
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
 def _shown(name: str, value: Any) -> Any:
     return HIDDEN if "password" in name or "secret" in name else value
 
@@ -71,7 +101,7 @@ def _read(text: str) -> dict[str, Any]:
     if BARE_NAME.fullmatch(text):
         return {"dbname": text}
     try:
-        settings = conninfo_to_dict(text)
+        settings = conninfo_to_dict(DRIVER.sub("", text, count=1))
     except ProgrammingError:
         # libpq quotes the string in its message, password included.
         raise ConfigurationError(
@@ -80,7 +110,9 @@ def _read(text: str) -> dict[str, Any]:
         ) from None
     if "@" in str(settings.get("host", "")):
         # The rest of a password with an @ of its own, which must be written %40.
-        raise ConfigurationError("the host in the connection string holds an @")
+        raise ConfigurationError(
+            "the host in the connection string holds an @: write the @ of a password as %40"
+        )
     return settings
 
 

@@ -12,7 +12,7 @@ from psycopg.pq.abc import PGresult
 from graphile_worker.db.listening import Listening
 from graphile_worker.db.retry import delay_after, retrying
 from graphile_worker.failpoints import failpoint
-from graphile_worker.sql.failures import TRANSIENT, sqlstate_of
+from graphile_worker.sql.failures import TRANSIENT, name_cure, sqlstate_of
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Atomic, Pause, Plan, Query, Step
 
@@ -155,6 +155,7 @@ async def with_retries(step: Query[Any] | Atomic, run: Callable[[], Awaitable[T]
         return await run()
     except Exception as error:
         if sqlstate_of(error) not in TRANSIENT:
+            name_cure(error)
             raise
     await asyncio.sleep(delay_after(0))
     answer: T = await carry_out(retrying(step, 1), act)
@@ -171,6 +172,7 @@ def with_retries_blocking(step: Query[Any] | Atomic, run: Callable[[], T]) -> T:
         return run()
     except Exception as error:
         if sqlstate_of(error) not in TRANSIENT:
+            name_cure(error)
             raise
     time.sleep(delay_after(0))
     answer: T = carry_out_blocking(retrying(step, 1), act)
@@ -197,6 +199,7 @@ async def carry_out(plan: Plan[T], act: Callable[[Step], Awaitable[Any]]) -> T:
             try:
                 answer = await act(step)
             except Exception as error:
+                name_cure(error)
                 step = plan.throw(error)
             else:
                 step = plan.send(answer)
@@ -213,6 +216,7 @@ def carry_out_blocking(plan: Plan[T], act: Callable[[Step], Any]) -> T:
             try:
                 answer = act(step)
             except Exception as error:
+                name_cure(error)
                 step = plan.throw(error)
             else:
                 step = plan.send(answer)

@@ -1,8 +1,10 @@
 """Do not wait for a server that may have vanished."""
 
 import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, Error, capabilities, generators, waiting
 from psycopg.abc import RV, PQGen
@@ -10,14 +12,20 @@ from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGcancelConn
 from psycopg.rows import Row
 
+T = TypeVar("T")
+
 # Seconds between two looks at whether the program was interrupted, as psycopg has it.
 INTERVAL = 0.1
 
 # Seconds to reach a server that is asked to stop.
 PATIENCE = 2.0
 
+# Seconds in which a driver may ask its server to stop a statement, before its connection is cut.
+STOP_WITHIN = 1.0
+
 # Those that are under way: a loop alone does not keep its tasks.
 _asking: set[asyncio.Task[None]] = set()
+_giving_up: set[asyncio.Task[None]] = set()
 
 
 class ImpatientConnection(AsyncConnection[Row]):
@@ -56,3 +64,81 @@ async def _ask(server: PGcancelConn) -> None:
                 await waiting.wait_conn_async(generators.cancel(server), interval=INTERVAL)
     finally:
         server.finish()
+
+
+async def in_time(
+    work: Coroutine[Any, Any, T],
+    seconds: float | None,
+    borrowed: Sequence[Any],
+    *,
+    patience: float = STOP_WITHIN,
+    meanwhile: Callable[[], Awaitable[object]] | None = None,
+) -> T:
+    """What `work` returns; gives it up after that many seconds, or when the caller is canceled.
+
+    For connections of drivers that wait for their server even when they are canceled. The driver
+    gets `patience` seconds to stop the statement. Then the connections that the work has `borrowed`
+    are cut, so that it ends. If it is given up, `meanwhile` runs beside that.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait([task], timeout=seconds)
+    finally:
+        is_late = not task.done()
+        if is_late:
+            ending = asyncio.create_task(_give_up(task, borrowed, patience, meanwhile))
+            _giving_up.add(ending)
+            ending.add_done_callback(_giving_up.discard)
+            # A caller that is canceled again does not wait for it.
+            await asyncio.shield(ending)
+        failed = task.cancelled() or task.exception() is not None
+    if is_late and failed:
+        raise TimeoutError(f"no answer, or no connection of the pool, within {seconds:g} s")
+    return task.result()
+
+
+async def _give_up(
+    task: asyncio.Task[Any],
+    borrowed: Sequence[Any],
+    patience: float,
+    meanwhile: Callable[[], Awaitable[object]] | None,
+) -> None:
+    ends: list[Awaitable[object]] = [_end(task, borrowed, patience)]
+    if meanwhile is not None:
+        ends.append(meanwhile())
+    await asyncio.gather(*ends, return_exceptions=True)
+
+
+async def _end(task: asyncio.Task[Any], borrowed: Sequence[Any], patience: float) -> None:
+    task.cancel()
+    await asyncio.wait([task], timeout=patience)
+    while not task.done():
+        for connection in borrowed:
+            cut(connection)
+        # Again: a driver may wait for something else by now, and before Python 3.12
+        # asyncio.wait_for can lose a cancellation.
+        task.cancel()
+        await asyncio.wait([task], timeout=STOP_WITHIN)
+    if not task.cancelled():
+        # Or it would be logged that it was never retrieved.
+        task.exception()
+
+
+def cut(connection: Any) -> None:
+    """Let everything fail that waits for an answer on a connection of psycopg or asyncpg."""
+    # Only a connection that is gone already raises. asyncpg gives one that was cut to its pool, and
+    # from then on each of its methods raises.
+    with suppress(Exception):
+        if isinstance(connection, AsyncConnection):
+            _shut(connection.fileno())
+        else:
+            connection.terminate()
+
+
+def _shut(descriptor: int) -> None:
+    """End a connection as if its other end had; libpq still owns the descriptor."""
+    opened = socket.socket(fileno=descriptor)
+    try:
+        opened.shutdown(socket.SHUT_RDWR)
+    finally:
+        opened.detach()

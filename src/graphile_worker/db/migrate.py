@@ -16,29 +16,37 @@ from graphile_worker.errors import (
     SchemaTooNew,
     SchemaTooOld,
 )
+from graphile_worker.sql.admin import wait_briefly_for_locks
 from graphile_worker.sql.failures import (
     CANCELLED,
     CLASHES,
     IN_TRANSACTION,
     LOCK_NOT_AVAILABLE,
     NOT_ALLOWED,
+    REPLACED_MEANWHILE,
     TRANSIENT,
     sqlstate_of,
 )
-from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.identifiers import Schemas, quote_identifier
 from graphile_worker.sql.migrations import (
     EXT_STEPS,
     INDEXES,
     LEVEL,
+    Body,
     Catalogue,
+    ForeignObject,
     Indexes,
     Ledger,
+    find_foreign_objects,
     find_jobs,
     get_ext_ledger,
     get_ledger,
     get_ledger_level,
     inspect_database,
+    inspect_functions,
     inspect_indexes,
+    outdated,
+    replacing,
     script,
 )
 from graphile_worker.sql.query import Atomic, Pause, Plan, Query
@@ -97,6 +105,7 @@ class Move(Enum):
 def migrating(schemas: Schemas) -> Plan[int]:
     """Install or upgrade both schemas; the level at which the shared one then stands."""
     level = yield from _bring_up_shared(schemas)
+    yield from _renew_functions(schemas)
     has_companion = yield from _bring_up_companion(schemas)
     yield from _bring_up_indexes(schemas, has_companion)
     return level
@@ -154,7 +163,11 @@ def migration_statements(
 def _paths(from_level: int) -> tuple[str, ...]:
     if from_level not in _SCRIPTS:
         raise ConfigurationError(f"from_level must be 0, 18 or 19, got {from_level}")
-    return _SCRIPTS[from_level] + ("ext/schema", *(f"ext/{step}" for step in EXT_STEPS))
+    return _SCRIPTS[from_level] + (
+        "ext/schema",
+        "ext/owner",
+        *(f"ext/{step}" for step in EXT_STEPS),
+    )
 
 
 _SCRIPTS: dict[int, tuple[str, ...]] = {
@@ -214,13 +227,35 @@ def _scripts(move: Move, catalogue: Catalogue) -> tuple[str, ...]:
     return _WORK[move]
 
 
+def _renew_functions(schemas: Schemas) -> Plan[None]:
+    """Replace functions that an earlier release of this package made; Node's and Rust's stay."""
+    found: list[Body] = yield inspect_functions(schemas)
+    old = outdated(found, schemas)
+    if not all(each.may_be_replaced for each in old):
+        logger.warning(
+            "functions of schema %r are those of an earlier release, and this role may not replace "
+            "them. Let their owner run `graphile-worker migrate`",
+            schemas.shared,
+        )
+    elif old:
+        try:
+            yield Atomic(replacing(old))
+        except Exception as error:
+            # Another installer does the same.
+            if sqlstate_of(error) != REPLACED_MEANWHILE:
+                raise
+
+
 def _bring_up_companion(schemas: Schemas) -> Plan[bool]:
     """Is it there?"""
     catalogue: Catalogue = yield inspect_database(schemas)
+    known = 0
     try:
         if not catalogue.has_ext_schema:
             yield from _unless_blocked("ext/schema")
-        known: int = (yield get_ext_ledger()) if catalogue.has_ext_ledger else 0
+        yield from _check_owner(schemas)
+        if catalogue.has_ext_ledger:
+            known = yield get_ext_ledger()
         for step in EXT_STEPS[known:]:
             if step == INDEX_STEP:
                 continue
@@ -228,13 +263,42 @@ def _bring_up_companion(schemas: Schemas) -> Plan[bool]:
     except Exception as error:
         if sqlstate_of(error) != NOT_ALLOWED:
             raise
+        _warn_of_companion(schemas, known)
+        return False
+    return True
+
+
+def _check_owner(schemas: Schemas) -> Plan[None]:
+    """Refuse a companion that another role made: its triggers would run as this role."""
+    foreign: list[ForeignObject] = yield find_foreign_objects(schemas)
+    if not foreign:
+        return
+    whose = ", ".join(f"{each.name!r} belongs to role {each.owner!r}" for each in foreign)
+    raise SchemaError(
+        f"schema {schemas.companion!r} is refused: {whose}, not to the owner of schema "
+        f"{schemas.shared!r}. Code of that role would run as every role that uses it. Drop it, if "
+        f"you do not know why it is there: `drop schema {quote_identifier(schemas.companion)} "
+        "cascade`. Or let it and its tables belong to that owner, if you trust the role. Then run "
+        "`graphile-worker migrate` again"
+    )
+
+
+def _warn_of_companion(schemas: Schemas, known: int) -> None:
+    """Say that this role may not bring up the companion, which is at level `known`."""
+    if known < EXT_STEPS.index("0002_leases") + 1:
         logger.warning(
             "this role may not create or read schema %r: the jobs of a worker that dies wait four "
             "hours. Let the owner run `graphile-worker migrate`",
             schemas.companion,
         )
-        return False
-    return True
+        return
+    logger.warning(
+        "schema %r is at level %s of %s and this role may not upgrade it. Let the owner run "
+        "`graphile-worker migrate`",
+        schemas.companion,
+        known,
+        len(EXT_STEPS),
+    )
 
 
 def _bring_up_indexes(schemas: Schemas, has_companion: bool) -> Plan[None]:
@@ -254,15 +318,22 @@ def _bring_up_indexes(schemas: Schemas, has_companion: bool) -> Plan[None]:
     if indexes.unready or (yield find_jobs()):
         is_done = yield from _build_concurrently(schemas)
     else:
-        is_done = yield from _build_at_once(tuple(making))
+        is_done = yield from _build_at_once(schemas, tuple(making))
     if is_done and has_companion:
         yield entering
 
 
-def _build_at_once(making: tuple[Query[Any], ...]) -> Plan[bool]:
+def _build_at_once(schemas: Schemas, making: tuple[Query[Any], ...]) -> Plan[bool]:
+    """Make our indexes on a table that is most likely empty, in a moment.
+
+    That locks out everyone who adds a job, and waits for each transaction that has added one. All
+    who come later wait behind it, so it lets go soon.
+    """
     try:
-        yield Atomic(making)
+        yield Atomic((wait_briefly_for_locks(), *making))
     except Exception as error:
+        if sqlstate_of(error) == LOCK_NOT_AVAILABLE:
+            return (yield from _build_concurrently(schemas))
         if sqlstate_of(error) not in CLASHES:
             raise
         # Somebody else makes them.

@@ -6,6 +6,7 @@ Fifty tasks that each hold a connection wait for one another, not the worker for
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -15,7 +16,7 @@ from psycopg.conninfo import make_conninfo
 from graphile_worker.db.blocking import BlockingConnections
 from graphile_worker.db.borrowed import BorrowedDatabase
 from graphile_worker.db.database import Database
-from graphile_worker.db.lent import LentDatabase, open_database
+from graphile_worker.db.lent import ImpatientDatabase, LentDatabase, open_database
 from graphile_worker.db.psycopg import PsycopgDatabase
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import WorkerOptions
@@ -42,10 +43,14 @@ class WorkerDatabases:
     blocking_own: BlockingConnections | None = None
     heartbeat: Database | None = None
     """To be used, and closed, in an event loop of its own."""
+    maintenance: Database | None = None
+    """For statements that may have to read a whole table; opened when there is one."""
 
     async def close(self) -> None:
         await self.own.close()
         await self.tasks.close()
+        if self.maintenance is not None:
+            await self.maintenance.close()
         for blocking in (self.blocking_tasks, self.blocking_own):
             if blocking is not None:
                 blocking.close()
@@ -68,7 +73,8 @@ def reserved(
             f"the pool has {size} connections at most, and a worker needs {least}"
         )
     tasks_share = lent.at_most(max(1, (size + 1 - least) // 2))
-    return WorkerDatabases(lent, tasks_share, heartbeat=_beside(source, schemas))
+    own = ImpatientDatabase(lent, ANSWER_WITHIN, partial(_idle, source))
+    return WorkerDatabases(own, tasks_share, heartbeat=_beside(source, schemas))
 
 
 def borrowed(connection: object, options: WorkerOptions) -> WorkerDatabases:
@@ -103,6 +109,7 @@ def _own(
         BlockingConnections(source, schemas, max_size=shares[1], prepared_statements=prepared),
         BlockingConnections(source, schemas, max_size=ADDING, prepared_statements=prepared),
         _alone(source, schemas),
+        PsycopgDatabase(source, schemas, max_size=1, prepared_statements=False),
     )
 
 
@@ -151,3 +158,13 @@ def _size(pool: object, options: WorkerOptions) -> int:
         most: int = queue.size() + queue._max_overflow
         return options.max_pool_size if queue._max_overflow < 0 else most
     return options.max_pool_size
+
+
+def _idle(pool: object) -> int:
+    """How many connections of a lent pool are open and not in use, as far as it tells."""
+    if isinstance(pool, psycopg_pool.AsyncConnectionPool):
+        return pool.get_stats()["pool_available"]
+    # Of asyncpg, and of the pool of a SQLAlchemy engine.
+    count: Any = getattr(pool, "get_idle_size", None)
+    count = count or getattr(getattr(pool, "pool", None), "checkedin", None)
+    return 0 if count is None else int(count())

@@ -5,12 +5,21 @@ from typing import Any
 
 import psycopg
 
-from graphile_worker.sql.failures import TRANSIENT, sqlstate_of
+from graphile_worker.sql.failures import (
+    CONNECTION_EXCEPTION,
+    TRANSIENT,
+    UNREACHABLE,
+    sqlstate_of,
+    unwrapped,
+)
 from graphile_worker.sql.query import Atomic, Pause, Plan, Query
 
 # Classes of SQLSTATE: connections, transactions that were in the way or on a standby, resources,
 # objects in use, an operator at work.
 PASSING = frozenset({"08", "25", "40", "53", "55", "57", "58"})
+
+# What drivers call errors that came from no server: names of the DB-API, whichever the driver.
+WITHOUT_SERVER = frozenset({"OperationalError", "InterfaceError"})
 
 ATTEMPTS = 20
 SHORTEST = 0.05
@@ -39,6 +48,20 @@ def is_passing(error: BaseException) -> bool:
     if state is None:
         return isinstance(error, psycopg.OperationalError | OSError | TimeoutError)
     return state in TRANSIENT or state[:2] in PASSING
+
+
+def is_outage(error: BaseException) -> bool:
+    """Is the database unreachable, or does it not answer in time?"""
+    state = sqlstate_of(error)
+    if state is not None:
+        return state in UNREACHABLE or state[:2] == CONNECTION_EXCEPTION
+    return any(_is_lost(each) for each in unwrapped(error))
+
+
+def _is_lost(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return True
+    return not WITHOUT_SERVER.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
 def delay_after(attempt: int, longest: float = LONGEST) -> float:

@@ -19,6 +19,7 @@ from graphile_worker.sql.workers import (
     find_registry,
     find_rust_registry,
     heartbeat,
+    leave_registry,
     register_pool,
     renew_locks,
     rust_heartbeat,
@@ -59,6 +60,10 @@ class Pool:
     """Somebody unlocked these jobs."""
     on_error: Callable[[Exception, int], None]
     """It was not heard, so many times in a row."""
+    on_recovered: Callable[[], None]
+    """It is heard again, after that failed."""
+    on_reconnected: Callable[[], None] = lambda: None
+    """The server was restarted or unreachable: it may have lost its last commits."""
 
 
 class Heartbeat:
@@ -98,6 +103,7 @@ class Heartbeat:
         # Ids that mean nothing any more; Rust workers have not been told.
         self._left: set[str] = set()
         self._failures = 0
+        self._server_started: float | None = None
         self._must_change_id = False
         self._next_id: str | None = None
         self._swept: set[str] = set()
@@ -148,13 +154,21 @@ class Heartbeat:
         self._must_change_id = True
 
     async def sign_off(self) -> None:
-        """At the very end, when nothing is locked any more."""
-        ids = sorted(self._ids())
+        """At the very end, when nothing is locked any more.
+
+        A fetch whose answer never came may still lock jobs. The row of its id stays, hidden, so
+        that others find this pool silent and release them.
+        """
+        unsure = self._ids() & self._pool.ids_in_use()
+        sure = self._ids() - unsure
         if self.has_registry:
             self._lease.end()
-            await self._ask(sign_off(ids))
+            if unsure:
+                await self._ask(leave_registry(sorted(unsure)))
+            if sure:
+                await self._ask(sign_off(sorted(sure)))
         if self._has_rust:
-            await self._ask(rust_sign_off(sorted(self._left.union(ids))))
+            await self._ask(rust_sign_off(sorted(self._left | sure)))
 
     async def _beat_or_fail(self) -> float:
         """Beat; after how many seconds the next is due."""
@@ -165,7 +179,9 @@ class Heartbeat:
             self._failures += 1
             self._pool.on_error(error, self._failures)
             return min(self._every, delay_after(self._failures))
-        self._failures = 0
+        if self._failures:
+            self._failures = 0
+            self._pool.on_recovered()
         return max(0.0, began + self._every - time.monotonic())
 
     async def _beat(self) -> None:
@@ -185,9 +201,19 @@ class Heartbeat:
         sent = time.monotonic()
         failpoint("heartbeat")
         heard = await self._ask(heartbeat(sorted(ids), self._pool.started_ids()))
-        if self._lease.pool_id in heard:
-            self._lease.renew(sent, heard[self._lease.pool_id])
-        await self._part_with(ids - heard.keys())
+        if self._lease.pool_id in heard.times:
+            self._lease.renew(sent, heard.times[self._lease.pool_id])
+        self._compare_server(heard.server_started)
+        await self._part_with(ids - heard.times.keys())
+
+    def _compare_server(self, started: float | None) -> None:
+        """Say if this is another server than before, or one that was unreachable meanwhile."""
+        if started is None:
+            return
+        is_other = self._server_started not in (None, started)
+        self._server_started = started
+        if is_other or self._failures:
+            self._pool.on_reconnected()
 
     async def _part_with(self, swept: set[str]) -> None:
         """Ids that others took for dead: whatever was locked under them is not ours any more."""

@@ -24,13 +24,28 @@ class Mismatch(ValueError):
     Our own reasons name types and never quote the payload, which may hold secrets.
     """
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
+    def __init__(self, path: str, reason: str, task: str | None = None) -> None:
+        super().__init__(path, reason, task)
         self.path = path
         self.reason = reason
+        self.task = task
 
     def __str__(self) -> str:
+        if self.task is not None:
+            return f"{self.task}: {self._sentence()}"
         return f"{self.path}: {self.reason}" if self.path else self.reason
+
+    def _sentence(self) -> str:
+        """For a reader who does not know which value of which payload it is about."""
+        what = f'"{self.path}"' if self.path else "the payload"
+        if self.path.startswith("["):
+            what = f"payload{self.path}"
+        if self.reason == "missing":
+            return f"{what} is missing"
+        if self.reason.startswith("not the text"):
+            return f"{what} is {self.reason}"
+        must_be = re.fullmatch(r"expected ((?!\d|.*; or ).*)", self.reason, re.DOTALL)
+        return f"{what} must be {must_be[1]}" if must_be else f"{what}: {self.reason}"
 
     def lies_in(self, step: str) -> None:
         """Put the field or the `[index]` that holds the misfit in front of its path."""

@@ -45,7 +45,7 @@ def encode(payload: Any, *, max_bytes: int | None = None) -> str | None:
     except (TypeError, ValueError, RecursionError) as error:
         raise _refused(payload, str(error), "22P02") from error
     if "\\u0000" in text and _NUL.search(text):
-        raise _refused(payload, "PostgreSQL cannot read NUL in JSON text", "22P05")
+        raise _refused(payload, "PostgreSQL cannot read NUL in JSON text: remove it", "22P05")
     if max_bytes is not None and size > max_bytes:
         raise _refused(payload, f"{size} bytes, and max_payload_bytes is {max_bytes}", "54000")
     return text
@@ -89,7 +89,8 @@ def _plain(value: Any) -> Any:
         return write(value)
     if isinstance(value, Mapping):
         return dict(value)
-    raise _refused(value, f"{type(value).__name__} has no JSON form", "22P02")
+    reason = f"{type(value).__name__} has no JSON form: convert it, for example to str"
+    raise _refused(value, reason, "22P02")
 
 
 @lru_cache(maxsize=512)

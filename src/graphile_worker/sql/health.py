@@ -29,7 +29,8 @@ class Session:
 class Access:
     """What a role lacks to use a table or a function.
 
-    `hides_rows`: it would see none of its rows, and no error either.
+    `hides_rows`: it would see none of its rows, and no error either. `has_policies`: some role has
+    a policy on it.
     """
 
     is_companion: bool
@@ -39,6 +40,7 @@ class Access:
     may_use_schema: bool
     lacks: tuple[str, ...]
     hides_rows: bool
+    has_policies: bool
 
     @property
     def is_readable(self) -> bool:
@@ -139,6 +141,19 @@ class Connections:
     usable: int
 
 
+@dataclass(frozen=True, slots=True)
+class PathRight:
+    """A role that may create functions in a schema on the search path.
+
+    `comes_first`: PostgreSQL searches that schema before its own, pg_catalog.
+    """
+
+    schema: str
+    role: str
+    owns_schema: bool
+    comes_first: bool
+
+
 def limit_statements(timeout: timedelta) -> Query[None]:
     milliseconds = max(1, timeout // timedelta(milliseconds=1))
     return Query("limit_statements", (milliseconds,), read_nothing)
@@ -150,6 +165,10 @@ def inspect_session() -> Query[Session]:
 
 def inspect_access(schemas: Schemas) -> Query[list[Access]]:
     return Query("inspect_access", (schemas.shared, schemas.companion), _read_access)
+
+
+def inspect_path(schemas: Schemas) -> Query[list[PathRight]]:
+    return Query("inspect_path", (schemas.shared,), _all(PathRight))
 
 
 def get_ledger_history() -> Query[list[Level]]:
@@ -202,6 +221,6 @@ def _all(kind: Callable[..., T]) -> Callable[[Sequence[Row]], list[T]]:
 
 def _read_access(rows: Sequence[Row]) -> list[Access]:
     return [
-        Access(is_companion, name, owner, is_superuser, may_use, tuple(lacks), hides)
-        for is_companion, name, owner, is_superuser, may_use, lacks, hides in rows
+        Access(is_companion, name, owner, is_superuser, may_use, tuple(lacks), hides, policies)
+        for is_companion, name, owner, is_superuser, may_use, lacks, hides, policies in rows
     ]

@@ -9,8 +9,14 @@ from functools import partial
 
 from graphile_worker.jobs import Job, When
 from graphile_worker.sql.jobs import JOB_COLUMNS, read_job, when_args
-from graphile_worker.sql.migrations import INDEXES
+from graphile_worker.sql.migrations import FETCH_INDEXES
 from graphile_worker.sql.query import Query, Row, read_nothing
+
+# In place of a payload that was not sent: this and its size in bytes.
+UNREAD = "#"
+
+# The largest limit that a statement takes; no payload can be as large.
+NO_LIMIT = 2**31 - 1
 
 # Where a job stands among the others: its priority and run_at.
 Place = tuple[int, datetime]
@@ -20,12 +26,21 @@ Place = tuple[int, datetime]
 class HeldJob:
     """A job that this pool has locked, the row of its named queue, and when we got it.
 
+    The first job of a fetch by `get_plain_jobs` also has for how long the server searched.
+    A payload that did not come with the fetch has `unread_bytes`, and no text until it is read.
     One is made for every job: not frozen, which would take three times as long.
     """
 
     job: Job
     queue_id: int | None
     taken_at: float = field(default=0.0, compare=False)
+    search_seconds: float = field(default=0.0, compare=False)
+    unread_bytes: int = 0
+    size: int = field(init=False, compare=False)
+    """How large its payload is, read or not."""
+
+    def __post_init__(self) -> None:
+        self.size = self.unread_bytes or len(self.job.payload_text)
 
     @property
     def pool_id(self) -> str:
@@ -55,8 +70,16 @@ class Return:
     when: When | None = None
 
 
-def register_tasks(identifiers: list[str]) -> Query[None]:
-    return Query("register_tasks", (identifiers,), read_nothing)
+@dataclass(frozen=True, slots=True)
+class Unheld:
+    """What is locked for a pool that does not know of it."""
+
+    job_ids: set[int]
+    queue_ids: set[int]
+
+
+def register_tasks(identifiers: list[str], milliseconds: int | None = None) -> Query[None]:
+    return Query("register_tasks", (identifiers, milliseconds), read_nothing)
 
 
 def get_task_ids(identifiers: list[str]) -> Query[dict[int, str]]:
@@ -65,7 +88,7 @@ def get_task_ids(identifiers: list[str]) -> Query[dict[int, str]]:
 
 def find_indexes() -> Query[bool]:
     """Can `get_jobs` be used, or does it lack its indexes? Asked by those who have a task."""
-    return Query("find_indexes", (list(INDEXES),), lambda rows: bool(rows[0][0]))
+    return Query("find_indexes", (list(FETCH_INDEXES),), lambda rows: bool(rows[0][0]))
 
 
 def _take_jobs(
@@ -77,12 +100,31 @@ def _take_jobs(
     limit: int = 1,
     now: When | None = None,
     since: Place | None = None,
+    max_bytes: int = NO_LIMIT,
 ) -> Query[list[HeldJob]]:
-    """Take jobs; with `since` none that would go before that place."""
+    """Take jobs; with `since` none that would go before that place.
+
+    A payload of more than `max_bytes` does not come along.
+    """
     priority, run_at = since or (None, None)
     moment, first = when_args(now)[0], when_args(run_at)[0]
-    args = (pool_id, list(tasks), skip_flags, limit, moment, priority, first)
-    return Query(statement, args, lambda rows: _read_all_held(rows, tasks))
+    most = min(max_bytes, NO_LIMIT)
+    args = (pool_id, list(tasks), skip_flags, limit, moment, priority, first, most)
+    read = _read_plain if statement == "get_plain_jobs" else _read_all_held
+    return Query(statement, args, lambda rows: read(rows, tasks))
+
+
+def find_waiting_tasks(
+    limit: int, *, after: int, most: int, now: When | None = None, since: Place | None = None
+) -> Query[tuple[dict[int, str], int]]:
+    """Find tasks that have jobs: those of the soonest jobs, and the next ones behind an id.
+
+    Returns them with the id behind which there may be more, 0 if there are none.
+    """
+    priority, run_at = since or (None, None)
+    moment, first = when_args(now)[0], when_args(run_at)[0]
+    args = (limit, moment, priority, first, after, most)
+    return Query("find_waiting_tasks", args, lambda rows: _read_waiting(rows, most))
 
 
 # Only an empty answer means that there is nothing to take, a short one does not. The second one is
@@ -93,6 +135,10 @@ get_jobs_unindexed = partial(_take_jobs, "get_jobs_unindexed")
 # The same for a third of the price, if they succeed: an empty answer says nothing.
 get_plain_jobs = partial(_take_jobs, "get_plain_jobs")
 get_soonest_jobs = partial(_take_jobs, "get_soonest_jobs")
+
+
+def get_payload(job_id: int, pool_id: str) -> Query[str | None]:
+    return Query("get_payload", (job_id, pool_id), lambda rows: rows[0][0] if rows else None)
 
 
 def finish_jobs(
@@ -135,10 +181,15 @@ def return_jobs(
     return Query("return_jobs", (json.dumps(listing), pool_id, queue_ids, again), _read_ids)
 
 
+def find_unheld_jobs(pool_id: str, held_ids: list[int], held_queue_ids: list[int]) -> Query[Unheld]:
+    return Query("find_unheld_jobs", (pool_id, held_ids, held_queue_ids), _read_unheld)
+
+
 def return_unheld_jobs(
-    pool_id: str, held_ids: list[int], held_queue_ids: list[int]
+    pool_id: str, found: Unheld, held_ids: list[int], held_queue_ids: list[int]
 ) -> Query[set[int]]:
-    return Query("return_unheld_jobs", (pool_id, held_ids, held_queue_ids), _read_ids)
+    args = (pool_id, sorted(found.job_ids), sorted(found.queue_ids), held_ids, held_queue_ids)
+    return Query("return_unheld_jobs", args, _read_ids)
 
 
 def announce_jobs(count: int) -> Query[None]:
@@ -181,6 +232,13 @@ def _read_all_held(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[HeldJo
     return [_read_held(row, tasks) for row in sorted(rows, key=_place)]
 
 
+def _read_plain(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[HeldJob]:
+    taken = _read_all_held(rows, tasks)
+    if taken:
+        taken[0].search_seconds = float(rows[0][JOB_COLUMNS + 1])
+    return taken
+
+
 def _place(row: Row) -> tuple[int, float, int]:
     """The order in which jobs run: by priority, then run_at, then id."""
     return row[4], float(row[5] or row[9]), row[0]
@@ -189,7 +247,23 @@ def _place(row: Row) -> tuple[int, float, int]:
 def _read_held(row: Row, tasks: Mapping[int, str]) -> HeldJob:
     job = read_job(row)
     job.task_identifier = tasks[row[1]]
-    return HeldJob(job, row[JOB_COLUMNS])
+    if job.payload_text[0] != UNREAD:
+        return HeldJob(job, row[JOB_COLUMNS])
+    unread_bytes, job.payload_text = int(job.payload_text[1:]), ""
+    return HeldJob(job, row[JOB_COLUMNS], unread_bytes=unread_bytes)
+
+
+def _read_unheld(rows: Sequence[Row]) -> Unheld:
+    return Unheld(
+        {job_id for job_id, _ in rows if job_id is not None},
+        {queue_id for _, queue_id in rows if queue_id is not None},
+    )
+
+
+def _read_waiting(rows: Sequence[Row], most: int) -> tuple[dict[int, str], int]:
+    following = [task_id for task_id, _, is_next in rows if is_next]
+    found = {task_id: name for task_id, name, _ in rows if name is not None}
+    return found, max(following) if len(following) == most else 0
 
 
 def _read_ids(rows: Sequence[Row]) -> set[int]:

@@ -7,6 +7,10 @@ from graphile_worker.errors import ConfigurationError
 
 LONGEST = 63  # bytes; PostgreSQL silently cuts what is longer
 
+# Where PostgreSQL keeps its own objects, and the beginning of names that it reserves.
+OF_POSTGRESQL = "information_schema"
+RESERVED = "pg_"
+
 
 @dataclass(frozen=True, slots=True)
 class Schemas:
@@ -50,3 +54,8 @@ def _check(name: object, argument: str) -> None:
         raise ConfigurationError(f"{argument} must not hold NUL: {name!r}")
     if size > LONGEST:
         raise ConfigurationError(f"{argument} may have {LONGEST} bytes, {name!r} has {size}")
+    if name == OF_POSTGRESQL or name.startswith(RESERVED):
+        raise ConfigurationError(
+            f"{argument} is {name!r}, which belongs to PostgreSQL itself: choose another name, not "
+            f"{OF_POSTGRESQL} and without {RESERVED} at its beginning"
+        )

@@ -1,10 +1,11 @@
 """Queries about the two ledgers, and the scripts that bring them up."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
-from graphile_worker.sql.identifiers import Schemas
+from graphile_worker.sql.identifiers import Schemas, quote_identifier
 from graphile_worker.sql.query import Query, Row, read_nothing
 from graphile_worker.sql.statements import script_statements
 
@@ -12,11 +13,28 @@ LEVEL = 20
 
 # Our companion's steps, in order; the first one makes the ledger in which all of them enter
 # themselves.
-EXT_STEPS = ("0001_ledger", "0002_leases", "0003_indexes")
+EXT_STEPS = ("0001_ledger", "0002_leases", "0003_indexes", "0004_turns")
 
 # In the order of their scripts. Whether they are there says the catalogue, not the ledger: they can
 # be missing though their step was taken, and be made by another role than the one that took it.
-INDEXES = ("gwpy_free_jobs", "gwpy_queued_jobs", "gwpy_jobs_of_queues")
+INDEXES = ("gwpy_free_jobs", "gwpy_queued_jobs", "gwpy_jobs_of_queues", "gwpy_locked_jobs")
+
+# Those that a fetch needs; the last one is for finding the jobs that a worker has locked.
+FETCH_INDEXES = INDEXES[:3]
+
+# The functions of the shared schema: the statement that makes each, and the checksums of all bodies
+# that releases of this package have given it, the newest last. A body with another checksum comes
+# from Node or Rust and is never replaced.
+BODIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "add_jobs": ("schema/add_jobs:0", ("f82648ffb7667493", "b40e1f4301de421e")),
+    "add_job": ("schema/add_jobs:1", ("480fae25158fb4ec", "952c103a25c279dc")),
+    "remove_job": ("schema/baseline:13", ("f3c3c2a7681b0083", "f25e187de7a6789c")),
+    "complete_jobs": ("schema/baseline:14", ("5a5cbf83f881d7d3", "5ac1706e09d617b7")),
+    "permanently_fail_jobs": ("schema/baseline:15", ("a66be4a36e194777", "76626d167c24abdb")),
+    "reschedule_jobs": ("schema/baseline:16", ("de8ac22f1aa59480", "bd083b178086ebb9")),
+    "force_unlock_workers": ("schema/baseline:17", ("1b3c73bba3dd4db6",)),
+}
+CHECKSUM_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +67,23 @@ class Indexes:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignObject:
+    """The companion schema or a table in it that belongs to a role which may not own it."""
+
+    name: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The text of a function of the shared schema, and whether this role may replace it."""
+
+    function: str
+    text: str
+    may_be_replaced: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """How far the shared schema is; levels are 0 while it is empty."""
 
@@ -64,6 +99,16 @@ def inspect_database(schemas: Schemas) -> Query[Catalogue]:
 
 def inspect_indexes(schemas: Schemas) -> Query[Indexes]:
     return Query("inspect_indexes", (schemas.shared,), _read_indexes)
+
+
+def find_foreign_objects(schemas: Schemas) -> Query[list[ForeignObject]]:
+    args = (schemas.companion, schemas.shared)
+    return Query("find_foreign_objects", args, lambda rows: [ForeignObject(*row) for row in rows])
+
+
+def inspect_functions(schemas: Schemas) -> Query[list[Body]]:
+    args = (schemas.shared, list(BODIES))
+    return Query("inspect_functions", args, lambda rows: [Body(*row) for row in rows])
 
 
 def find_jobs() -> Query[bool]:
@@ -89,6 +134,24 @@ def drop_schemas() -> Query[None]:
 def script(path: str) -> tuple[Query[Any], ...]:
     """Every statement of a script of schema/ or ext/, in order."""
     return tuple(Query(name, (), read_nothing) for name in script_statements(path))
+
+
+def outdated(bodies: Iterable[Body], schemas: Schemas) -> list[Body]:
+    """Those that an earlier release of this package has made."""
+    return [
+        each for each in bodies if checksum(each.text, schemas) in BODIES[each.function][1][:-1]
+    ]
+
+
+def checksum(body: str, schemas: Schemas) -> str:
+    """A checksum of the body of a function, the same for any name of the schema."""
+    plain = body.replace(quote_identifier(schemas.shared), ":schema")
+    return sha256(plain.encode()).hexdigest()[:CHECKSUM_DIGITS]
+
+
+def replacing(bodies: Iterable[Body]) -> tuple[Query[Any], ...]:
+    """The statements that give functions the bodies that this release has for them."""
+    return tuple(Query(BODIES[each.function][0], (), read_nothing) for each in bodies)
 
 
 def _read_catalogue(rows: Sequence[Row]) -> Catalogue:

@@ -23,6 +23,7 @@ _FRAGMENTS = (
     "lock_jobs",
     "other_jobs",
     "lock_job",
+    "priorities",
     "take_jobs",
     "taken_columns",
     "job_columns",
@@ -30,6 +31,7 @@ _FRAGMENTS = (
     "left_jobs",
     "job_state",
     "is_superseded",
+    "foreign_objects",
 )
 
 

@@ -30,17 +30,47 @@ class Recovery:
     is_parked: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Pools whose heartbeat counted, each with the server's time; when the server started."""
+
+    times: dict[str, float]
+    server_started: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnHolder:
+    """A session that holds the turn to sweep.
+
+    A prepared transaction has no process. `seconds` is None if this role may not know.
+    """
+
+    pid: int | None
+    role: str | None
+    application: str | None
+    seconds: float | None
+
+    def __str__(self) -> str:
+        if self.pid is None:
+            return "a prepared transaction"
+        return f"pid={self.pid} role={self.role} application={self.application or '-'}"
+
+
 def register_pool(pool_id: str, lease: timedelta, details: Mapping[str, Any]) -> Query[None]:
     args = (pool_id, lease // MICROSECOND, json.dumps(details))
     return Query("register_pool", args, read_nothing)
 
 
-def heartbeat(pool_ids: list[str], started_jobs: list[int]) -> Query[dict[str, float]]:
-    return Query("heartbeat", (pool_ids, started_jobs), lambda rows: dict(map(tuple, rows)))
+def heartbeat(pool_ids: list[str], started_jobs: list[int]) -> Query[Heard]:
+    return Query("heartbeat", (pool_ids, started_jobs), _read_heard)
 
 
 def sign_off(pool_ids: list[str]) -> Query[None]:
     return Query("sign_off", (pool_ids,), read_nothing)
+
+
+def leave_registry(pool_ids: list[str]) -> Query[None]:
+    return Query("leave_registry", (pool_ids,), read_nothing)
 
 
 def find_pool(pool_id: str) -> Query[bool]:
@@ -48,7 +78,7 @@ def find_pool(pool_id: str) -> Query[bool]:
 
 
 def find_registry(schemas: Schemas) -> Query[bool]:
-    return Query("find_registry", (schemas.companion,), read_truth)
+    return Query("find_registry", (schemas.companion, schemas.shared), read_truth)
 
 
 def find_registries(schemas: Schemas) -> Query[tuple[bool, bool]]:
@@ -96,8 +126,23 @@ def get_silent_pools(own_id: str) -> Query[list[str]]:
     return Query("get_silent_pools", (own_id,), lambda rows: [row[0] for row in rows])
 
 
+def begin_sweep() -> Query[bool]:
+    return Query("begin_sweep", (), read_truth)
+
+
+def find_turns(schemas: Schemas) -> Query[bool]:
+    return Query("find_turns", (schemas.companion,), read_truth)
+
+
 def take_sweep_turn() -> Query[bool]:
-    return Query("take_sweep_turn", (), read_truth)
+    return Query("take_sweep_turn", (), bool)
+
+
+def get_turn_holders(schemas: Schemas) -> Query[list[TurnHolder]]:
+    def read(rows: Sequence[Row]) -> list[TurnHolder]:
+        return [TurnHolder(*row) for row in rows]
+
+    return Query("get_turn_holders", (schemas.companion,), read)
 
 
 def recover_jobs(
@@ -123,13 +168,26 @@ def get_jobs_locked_by(pool_ids: list[str]) -> Query[list[Job]]:
     return Query("get_jobs_locked_by", (pool_ids,), read_jobs)
 
 
-def unlock_stale_jobs(now: When | None = None, *, but_of: str | None = None) -> Query[int]:
-    return Query("unlock_stale_jobs", (when_args(now)[0], but_of), lambda rows: rows[0][0])
+def unlock_stale_jobs(
+    now: When | None = None,
+    *,
+    but_of: str | None = None,
+    jobs: Sequence[int] = (),
+    queues: Sequence[int] = (),
+) -> Query[int]:
+    """Unlock what was locked for too long, except these jobs and queues of pool `but_of`."""
+    args = (when_args(now)[0], but_of, list(jobs), list(queues))
+    return Query("unlock_stale_jobs", args, lambda rows: rows[0][0])
 
 
 def has_been_recovered(job: Job) -> bool:
     """Did a dead pool leave this job behind, and has nothing else become of it since?"""
     return job.last_error is not None and job.last_error.startswith(RECOVERED)
+
+
+def _read_heard(rows: Sequence[Row]) -> Heard:
+    started = rows[0][2] if rows else None
+    return Heard({row[0]: row[1] for row in rows}, started)
 
 
 def _read_recoveries(rows: Sequence[Row]) -> list[Recovery]:

@@ -1,15 +1,14 @@
 """BatchTask: its payload is an array; it says how each item went, and those that failed stay."""
 
 import inspect
-import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, overload
 
-from graphile_worker.errors import ConfigurationError, JobSpecError
+from graphile_worker.errors import ConfigurationError
 from graphile_worker.jobs import Job, JobSpec
-from graphile_worker.payloads import Mismatch, encode
+from graphile_worker.payloads import Mismatch
 from graphile_worker.tasks.context import JobContext
 from graphile_worker.tasks.outcomes import Batch
 from graphile_worker.tasks.signatures import Signature, function_name
@@ -66,8 +65,8 @@ class Items(list[Any]):
 class BatchSignature(Signature):
     """One parameter, after the context: all items, read one by one."""
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        super().__init__(fn)
+    def __init__(self, fn: Callable[..., Any], task: str | None = None) -> None:
+        super().__init__(fn, task)
         found = [(each.kind in _ONE, each.default is _REQUIRED) for each in self._parameters]
         if found != [(True, True)]:
             raise ConfigurationError(
@@ -76,22 +75,17 @@ class BatchSignature(Signature):
             )
 
     def payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        (given,) = self._call.bind(*args, **kwargs).arguments.values()
+        (given,) = self._bound(args, kwargs).arguments.values()
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
-            raise JobSpecError("payload", given, "expected a list of items", "22023")
-        text = encode(list(given))
-        assert text is not None
-        plain = json.loads(text)
-        for misfit in self._read(plain).errors.values():
-            misfit.lies_in("payload")
-            raise JobSpecError(misfit.path, given, misfit.reason, "22023") from misfit
-        return plain
+            raise self._refusal(Mismatch("", "expected a list of items"), given)
+        return self.checked(list(given))
+
+    def try_on(self, payload: Any) -> None:
+        for misfit in self._items(payload).errors.values():
+            raise misfit
 
     def arguments(self, payload: Any) -> tuple[list[Any], dict[str, Any]]:
-        if not isinstance(payload, list):
-            kind = type(payload).__name__
-            raise Mismatch("", f"expected an array of items, got {kind}")
-        items = self._read(payload)
+        items = self._items(payload)
         if payload and not items:
             # Nothing to call the task with.
             first = next(iter(items.errors.values()))
@@ -102,7 +96,10 @@ class BatchSignature(Signature):
         items: Items = args[-1]
         return Batch(items.places, items.errors)
 
-    def _read(self, payload: list[Any]) -> Items:
+    def _items(self, payload: Any) -> Items:
+        if not isinstance(payload, list):
+            kind = type(payload).__name__
+            raise Mismatch("", f"expected an array of items, got {kind}")
         read = self._resolved()[self._parameters[0].name]
         items = Items()
         for position, raw in enumerate(payload):

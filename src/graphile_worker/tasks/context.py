@@ -70,7 +70,10 @@ class JobContext(Protocol[C]):
 
     @property
     def cancelled(self) -> bool:
-        """Has the worker asked this task to give up? Long loops look here now and then."""
+        """Has the worker asked this task to give up? Long loops look here now and then.
+
+        It does so when it stops, when it has lost the job, and at the timeout of a plain function.
+        """
         ...
 
     @property
@@ -113,7 +116,10 @@ class JobContext(Protocol[C]):
         flags: Collection[str] | None = None,
         conn: object = None,
     ) -> Any:
-        """Add one job to the queue that this one came from."""
+        """Add one job to the queue that this one came from.
+
+        If the worker's app has that task, its options apply where none is given.
+        """
         ...
 
     def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> Any:

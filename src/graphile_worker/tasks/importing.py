@@ -5,12 +5,12 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 from functools import reduce
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from graphile_worker.errors import ConfigurationError, TaskLoadError
+from graphile_worker.tasks.source_only import SourceOnly
 from graphile_worker.tasks.task import Task
 
 # Modules of a tasks folder have this before their names, and those of scripts this instead.
@@ -21,7 +21,7 @@ SCRIPT = "__graphile_worker_main__"
 def imported_file(file: Path, name: str) -> ModuleType:
     """The module that a file makes, under a name of its own."""
     # Given the loader, as the file behind a link may have any name.
-    loader = SourceFileLoader(name, str(file))
+    loader = SourceOnly(name, str(file))
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
     assert spec.loader is not None
@@ -36,6 +36,28 @@ def imported_file(file: Path, name: str) -> ModuleType:
             raise
         raise TaskLoadError(f"{file} could not be imported: {error!r}") from error
     return module
+
+
+def imported_module(name: str) -> ModuleType:
+    """The module of that name; what keeps it from being imported is the cause of a TaskLoadError.
+
+    Raises ModuleNotFoundError if there is no such module.
+    """
+    try:
+        return importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and _is_missing(name, error):
+            raise
+        if isinstance(error, SystemExit):
+            raise TaskLoadError(f"{name} ended the program while it was imported") from error
+        raise TaskLoadError(f"{name} could not be imported: {error!r}") from error
+
+
+def _is_missing(name: str, error: ModuleNotFoundError) -> bool:
+    """Is it this module that is not there, or a package around it, and not one that it imports?"""
+    return bool(error.name) and (name == error.name or name.startswith(f"{error.name}."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +77,7 @@ class Location:
 
     def _module(self) -> Any:
         if self.file is None:
-            return importlib.import_module(self.module)
+            return imported_module(self.module)
         return sys.modules.get(self.module) or imported_file(Path(self.file), self.module)
 
 

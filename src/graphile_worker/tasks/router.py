@@ -1,8 +1,8 @@
 """Tasks: a router that makes functions tasks, knows them by name, and says which of them recur."""
 
-import json
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Concatenate, Generic, overload
 
@@ -15,11 +15,19 @@ from graphile_worker.crontab.items import (
 )
 from graphile_worker.crontab.zones import Match
 from graphile_worker.errors import ConfigurationError, JobSpecError, TaskNotFound
-from graphile_worker.payloads import Mismatch, encode
+from graphile_worker.jobs import JobSpec
 from graphile_worker.tasks.batch import BatchDecorator, BatchSignature, BatchTask, Item, Outcomes
 from graphile_worker.tasks.context import Enqueuer, JobContext
 from graphile_worker.tasks.signatures import Signature
-from graphile_worker.tasks.task import P, R, RetryPolicy, RunIn, Task, TaskOptions
+from graphile_worker.tasks.task import (
+    P,
+    R,
+    RetryPolicy,
+    RunIn,
+    Task,
+    TaskOptions,
+    warn_of_mode,
+)
 
 if sys.version_info >= (3, 13):
     from typing import TypeVar
@@ -57,17 +65,19 @@ class CronDecorator:
         return task
 
 
-def _check_fit(task: Task[..., Any], payload: Mapping[str, Any] | None) -> None:
-    """Refuse a payload that the task could never be called with, where it is written."""
-    if not isinstance(task.signature, Signature):
-        return
+def completed_item(task: Task[..., Any], item: ParsedCronItem) -> ParsedCronItem:
+    """The item with what the definition of its task says.
+
+    Raises ConfigurationError if the task could never be called with its payload.
+    """
     try:
-        task.signature.arguments(json.loads(encode(dict(payload or {})) or "{}"))
-    except (Mismatch, JobSpecError) as error:
-        raise ConfigurationError(f"cron item of task {task.identifier!r}: {error}") from error
+        task.signature.checked(item.payload)
+    except JobSpecError as error:
+        raise ConfigurationError(f"cron item {item.identifier!r}: {error}") from error
     except ConfigurationError:
         # An annotation that cannot be read yet.
-        return
+        pass
+    return replace(item, spec=task.options.completed(item.spec))
 
 
 class Tasks(Generic[D]):
@@ -79,6 +89,7 @@ class Tasks(Generic[D]):
         self._cron_items: list[ParsedCronItem] = []
         self._routers: list[Tasks[Any]] = []
         self._parent: Tasks[Any] | None = None
+        self._chosen_from: Tasks[Any] | None = None
 
     @overload
     def task(self, fn: Callable[Concatenate[JobContext[D], P], R], /) -> Task[P, R]: ...
@@ -156,8 +167,8 @@ class Tasks(Generic[D]):
         """
 
         def add(task: Task[..., Any]) -> None:
-            _check_fit(task, payload)
-            options = task.options
+            if job_key_mode is not None and job_key is None:
+                warn_of_mode(f"cron item {id or task.identifier}", job_key_mode)
             item = CronItem(
                 task=task.identifier,
                 match=schedule,
@@ -165,13 +176,13 @@ class Tasks(Generic[D]):
                 payload=payload,
                 backfill=backfill,
                 tz=tz,
-                queue_name=options.queue_name if queue_name is None else queue_name,
-                max_attempts=options.max_attempts if max_attempts is None else max_attempts,
-                priority=options.priority if priority is None else priority,
+                queue_name=queue_name,
+                max_attempts=max_attempts,
+                priority=priority,
                 job_key=job_key,
                 job_key_mode=job_key_mode,
             )
-            self._cron_items += parse_cron_items([item])
+            self._cron_items += [completed_item(task, each) for each in parse_cron_items([item])]
 
         return CronDecorator(add)
 
@@ -191,9 +202,22 @@ class Tasks(Generic[D]):
             found |= router.tasks()
         return found
 
+    def find(self, identifier: str) -> Task[..., Any] | None:
+        """The task of that name in the app that these tasks are part of."""
+        return (self._chosen_from or self)._root()._find(identifier)
+
+    def completed(self, spec: JobSpec) -> JobSpec:
+        """The spec with what the definition of its task says; the same if there is none.
+
+        Raises JobSpecError if the task cannot be called with its payload.
+        """
+        task = self.find(spec.identifier)
+        return spec if task is None else task.completed(spec)
+
     def only(self, identifiers: Collection[str]) -> "Tasks[D]":
         """Some of these tasks, with their cron items, as a router of their own."""
         known, some = self.tasks(), Tasks[D]()
+        some._chosen_from = self
         for identifier in identifiers:
             if identifier not in known:
                 raise TaskNotFound(identifier, known)
@@ -231,7 +255,8 @@ class Tasks(Generic[D]):
             raise ConfigurationError(f"{fn!r} has no name of its own: give it one with name=…")
         identifier = self.prefix + chosen
         self._refuse_known([identifier])
-        task: Task[..., R] = kind(identifier, fn, options, self.find_enqueuer, signature(fn))
+        reads = signature(fn, identifier)
+        task: Task[..., R] = kind(identifier, fn, options, self.find_enqueuer, reads)
         self._tasks[identifier] = task
         return task
 
@@ -239,7 +264,15 @@ class Tasks(Generic[D]):
         known = self._root().tasks()
         for identifier in identifiers:
             if identifier in known:
-                raise ConfigurationError(f"two tasks are named {identifier!r}")
+                raise ConfigurationError(
+                    f"two tasks are named {identifier!r}: give one of them another name with name=…"
+                )
+
+    def _find(self, identifier: str) -> Task[..., Any] | None:
+        if (task := self._tasks.get(identifier)) is not None:
+            return task
+        found = (router._find(identifier) for router in self._routers)
+        return next((task for task in found if task is not None), None)
 
     def _root(self) -> "Tasks[Any]":
         return self if self._parent is None else self._parent._root()

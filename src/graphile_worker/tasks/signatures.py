@@ -17,12 +17,14 @@ from graphile_worker.tasks.outcomes import Batch
 class Signature:
     """How the arguments of a function travel as JSON, and how they come back."""
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], task: str | None = None) -> None:
         self._fn = fn
+        self.task = task or function_name(fn)
+        _refuse_class_method(fn)
         parameters = list(inspect.signature(fn, **_LAZILY).parameters.values())
         self.takes_context = bool(parameters) and _is_context(fn, parameters[0])
         self._parameters = parameters[1:] if self.takes_context else parameters
-        _check_parameters(fn, self._parameters)
+        _check_parameters(fn, self._parameters, takes_context=self.takes_context)
         self.takes_whole_payload = any(each.kind is _WHOLE for each in self._parameters)
         # By name, and whether it must be given; and that of `**rest`.
         self._names = [
@@ -44,24 +46,44 @@ class Signature:
 
     def payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The payload of a call with these arguments, checked as the worker will check it."""
-        bound = self._call.bind(*args, **kwargs)
+        bound = self._bound(args, kwargs)
         if self.takes_whole_payload:
-            given = bound.args[0] if bound.args else self._parameters[0].default
-        else:
-            given = _flat(self._parameters, bound.arguments)
-        text = encode(given)
+            return self.checked(bound.args[0] if bound.args else self._parameters[0].default)
+        given = _flat(self._parameters, bound.arguments)
+        for key in given:
+            if key.startswith("_"):
+                reason = "keys that begin with _ belong to the queue"
+                raise self._refusal(Mismatch(key, reason), given)
+        return self.checked(given)
+
+    def checked(self, given: Any) -> Any:
+        """The payload as JSON has it; raises JobSpecError if the task cannot be called with it."""
+        try:
+            text = encode(given)
+        except JobSpecError as error:
+            misfit = Mismatch(_unwritable_key(given), error.reason, self.task)
+            raise JobSpecError(
+                error.argument, error.value, error.reason, error.code, str(misfit)
+            ) from error
         plain = None if text is None else json.loads(text)
         try:
             # The database has an empty object where no payload is given.
-            self.arguments({} if plain is None else plain)
+            self.try_on({} if plain is None else plain)
         except Mismatch as misfit:
-            misfit.lies_in("payload")
-            raise JobSpecError(misfit.path, given, misfit.reason, "22023") from misfit
+            raise self._refusal(misfit, given) from misfit
         return plain
+
+    def try_on(self, payload: Any) -> None:
+        """Raise Mismatch unless all of that payload fits."""
+        self.arguments(payload)
 
     def call(self, payload: Any, context: Any) -> tuple[list[Any], dict[str, Any]]:
         """The arguments for a call with that payload, the context among them if it is wanted."""
-        args, kwargs = self.arguments(payload)
+        try:
+            args, kwargs = self.arguments(payload)
+        except Mismatch as misfit:
+            misfit.task = self.task
+            raise
         return ([context, *args] if self.takes_context else args), kwargs
 
     def batch(self, args: Sequence[Any]) -> Batch | None:
@@ -81,6 +103,18 @@ class Signature:
             kind = type(payload).__name__
             raise Mismatch("", f"expected an object with the parameters as keys, got {kind}")
         return [], self._named(payload, readers)
+
+    def _bound(self, args: Sequence[Any], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        try:
+            return self._call.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.task}: {error}") from None
+
+    def _refusal(self, misfit: Mismatch, given: Any) -> JobSpecError:
+        misfit.task = self.task
+        text = str(misfit)
+        misfit.lies_in("payload")
+        return JobSpecError(misfit.path, given, misfit.reason, "22023", text)
 
     def _named(self, payload: dict[str, Any], readers: dict[str, Reader]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -140,6 +174,10 @@ class PositionalSignature:
             raise TypeError("this task takes one payload, given by position")
         return args[0] if args else None
 
+    def checked(self, given: Any) -> Any:
+        """Any payload will do."""
+        return given
+
     def call(self, payload: Any, context: Any) -> tuple[list[Any], dict[str, Any]]:
         return [payload, context][: self._takes], {}
 
@@ -168,12 +206,17 @@ def _flat(parameters: Sequence[inspect.Parameter], given: dict[str, Any]) -> dic
     for parameter in parameters:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             flat |= flat.pop(parameter.name, {})
-    for key in flat:
-        if key.startswith("_"):
-            raise JobSpecError(
-                f"payload.{key}", flat, "keys that begin with _ belong to the queue", "22023"
-            )
     return flat
+
+
+def _unwritable_key(given: Any) -> str:
+    """The key whose value JSON cannot carry; empty if it is not known."""
+    for key, value in given.items() if isinstance(given, dict) else ():
+        try:
+            encode(value)
+        except JobSpecError:
+            return str(key)
+    return ""
 
 
 def function_name(fn: Callable[..., Any]) -> str:
@@ -212,14 +255,44 @@ def _is_context(fn: Callable[..., Any], parameter: inspect.Parameter) -> bool:
     return (typing.get_origin(annotation) or annotation) is JobContext
 
 
-def _check_parameters(fn: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> None:
+def _refuse_class_method(fn: Callable[..., Any]) -> None:
+    # Not callable before its class is made.
+    if isinstance(fn, classmethod):
+        raise _method_refused(function_name(fn.__func__), "cls")
+
+
+def _method_refused(name: str, parameter: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{name}: a method cannot be a task, because a worker has nothing to pass as "
+        f"{parameter!r}. Define the task as a function outside the class, or remove {parameter!r} "
+        "and write @staticmethod above the line that makes it a task"
+    )
+
+
+def _is_in_class_body(fn: Callable[..., Any]) -> bool:
+    holder = getattr(fn, "__qualname__", "").rpartition(".")[0]
+    return inspect.isfunction(fn) and holder != "" and not holder.endswith("<locals>")
+
+
+def _check_parameters(
+    fn: Callable[..., Any], parameters: Sequence[inspect.Parameter], *, takes_context: bool
+) -> None:
     name = function_name(fn)
     kinds = [parameter.kind for parameter in parameters]
+    first = parameters[0].name if parameters else ""
+    if first in ("self", "cls") and _is_in_class_body(fn):
+        raise _method_refused(name, first)
     if _looks_like_the_reference(parameters):
         raise ConfigurationError(
             f"{name}: a task is not called with (payload, helpers). Name the keys of the payload "
             "as parameters, or take all of it as `def task(payload, /)`; the context comes first, "
             "as `ctx: JobContext`"
+        )
+    if not takes_context and any(each.name == "ctx" and _is_bare(each) for each in parameters):
+        raise ConfigurationError(
+            f"{name}: parameter 'ctx' has no annotation, so it would be a key of the payload. "
+            "Annotate it as `ctx: JobContext`, first of all parameters, to receive the context; "
+            "annotate it with the type of its value if it is a key"
         )
     if any(_is_context(fn, parameter) for parameter in parameters):
         raise ConfigurationError(f"{name}: the JobContext must be the first parameter")
@@ -237,6 +310,10 @@ def _check_parameters(fn: Callable[..., Any], parameters: Sequence[inspect.Param
             )
 
 
+def _is_bare(parameter: inspect.Parameter) -> bool:
+    return parameter.annotation is inspect.Parameter.empty
+
+
 def _looks_like_the_reference(parameters: Sequence[inspect.Parameter]) -> bool:
-    bare = [each.name for each in parameters if each.annotation is inspect.Parameter.empty]
+    bare = [each.name for each in parameters if _is_bare(each)]
     return "helpers" in bare or bare[:2] in (["payload", "ctx"], ["payload", "context"])

@@ -6,7 +6,8 @@ import logging
 import sys
 import typing
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from copy import copy as copy_of
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
 
@@ -54,6 +55,15 @@ class TaskOptions:
             "max_attempts": self.max_attempts,
         }
 
+    def completed(self, spec: JobSpec) -> JobSpec:
+        """The spec with these options where it has none: one that it has takes precedence."""
+        missing = {
+            name: value
+            for name, value in self.of_jobs().items()
+            if value is not None and getattr(spec, name) is None
+        }
+        return replace(spec, **missing) if missing else spec
+
 
 class Task(Generic[P, R]):
     """A function that can be called, and enqueued with the same arguments."""
@@ -70,7 +80,7 @@ class Task(Generic[P, R]):
         self.identifier = identifier
         self.fn = fn
         self.options = options
-        self.signature = signature or Signature(fn)
+        self.signature = signature or Signature(fn, identifier)
         self.is_async = _is_async(fn)
         if self.runs_in_process:
             _check_movable(fn, self.signature)
@@ -113,8 +123,18 @@ class Task(Generic[P, R]):
 
     def spec(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec:
         """The job as a value, for `add_jobs`."""
-        given = {**self.options.of_jobs(), **self._using}
-        return JobSpec(self.identifier, self.signature.payload(args, kwargs), **given)
+        if "job_key_mode" in self._using and "job_key" not in self._using:
+            warn_of_mode(f"task {self.identifier}", self._using["job_key_mode"])
+        payload = self.signature.payload(args, kwargs)
+        return self.options.completed(JobSpec(self.identifier, payload, **self._using))
+
+    def completed(self, spec: JobSpec) -> JobSpec:
+        """The spec of a job that is added by name, as `spec` would give it.
+
+        Raises JobSpecError if the task cannot be called with its payload.
+        """
+        self.signature.checked(spec.payload)
+        return self.options.completed(spec)
 
     def using(
         self,
@@ -149,6 +169,9 @@ class Task(Generic[P, R]):
         """The same task under another identifier, such as the place of its file."""
         copy = self._copy()
         copy.identifier = identifier
+        if isinstance(self.signature, Signature):
+            copy.signature = copy_of(self.signature)
+            copy.signature.task = identifier
         return copy
 
     def _copy(self) -> Self:
@@ -191,6 +214,14 @@ def _check_movable(fn: Callable[..., Any], signature: Signature | PositionalSign
 
 
 _warned: set[tuple[str, int]] = set()
+_warned_of_mode: set[str] = set()
+
+
+def warn_of_mode(what: str, mode: str) -> None:
+    """Log once for each task and cron item that a mode without a key has no effect."""
+    if what not in _warned_of_mode:
+        _warned_of_mode.add(what)
+        logger.warning("%s: job_key_mode=%r has no effect without a job_key", what, str(mode))
 
 
 def warn_if_in_loop(instead: str) -> None:

@@ -63,8 +63,9 @@ def context_of(
 
 
 def _spec(identifier: str, task: Task[..., Any] | None, payload: Any) -> JobSpec:
-    options = {} if task is None else {**task.options.of_jobs(), **task.given}
-    return JobSpec(identifier, payload, **options)
+    if task is None:
+        return JobSpec(identifier, payload)
+    return task.options.completed(JobSpec(identifier, payload, **task.given))
 
 
 def _job(spec: JobSpec, attempts: int, now: datetime) -> Job:

@@ -74,7 +74,7 @@ class TestDatabase(LentDatabase):
     __test__ = False
 
     def __init__(self, schemas: Schemas) -> None:
-        super().__init__(nullcontext, self.savepoint, schemas)
+        super().__init__(nullcontext, schemas)
 
     def savepoint(self, *, always: bool = False) -> Any:
         raise NotImplementedError

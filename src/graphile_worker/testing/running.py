@@ -142,7 +142,7 @@ class Shift:
         began = time.monotonic()
         announce_start(self._hooks, context)
         outcome = self._timed(await self._ended(context))
-        still_ours = await self._settler.settle(outcome)
+        still_ours = await self._settler.settle(outcome) is not None
         seconds = time.monotonic() - began
         announce_end(self._hooks, context, outcome, still_ours=still_ours, seconds=seconds)
         # What async listeners add comes after what is there, and before the end.

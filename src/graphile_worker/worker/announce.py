@@ -58,8 +58,9 @@ def _events(
         case Failed(_, error, _, give_up):
             of_items = tuple(error.errors.values()) if isinstance(error, PartialFailure) else ()
             said = {**where, "error": error, "duration": duration, "batch_job_errors": of_items}
-            yield JobErrored(**said)
-            if give_up or context.job.attempts >= context.job.max_attempts:
+            is_last = give_up or context.job.attempts >= context.job.max_attempts
+            yield JobErrored(**said, will_retry=not is_last)
+            if is_last:
                 yield JobFailed(**said)
         case _:
             # Snoozed: neither a success nor an error.

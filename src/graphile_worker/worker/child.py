@@ -22,6 +22,8 @@ from graphile_worker.retries import Discard, PartialFailure, Retry, Snooze
 from graphile_worker.tasks import Task
 from graphile_worker.tasks.importing import Location
 from graphile_worker.tasks.outcomes import ItemErrors
+from graphile_worker.tasks.source_only import read_as_source
+from graphile_worker.trust import Trust
 from graphile_worker.worker import messages
 from graphile_worker.worker.messages import Message
 from graphile_worker.worker.results import NO_ERRORS, errors_of, refuse_unrun, settled
@@ -72,6 +74,8 @@ def _tell_of_crashes() -> None:
 def _set_up(given: Message) -> None:
     sys.path[:] = given["path"]
     sys.argv[:] = given["argv"]
+    for folder, allow_unsafe in given["tasks_folders"].items():
+        read_as_source(Path(folder), Trust(Path(folder), allow_unsafe=allow_unsafe))
     if given["memory_limit"] is not None:
         _limit_memory(given["memory_limit"])
     # Where memory runs out, this is the process to end, not the worker.

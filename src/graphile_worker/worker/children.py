@@ -17,6 +17,7 @@ from graphile_worker.options import TaskProcessOptions
 from graphile_worker.pipes import Ends, chunks
 from graphile_worker.process_group import ProcessGroup
 from graphile_worker.tasks.importing import Location
+from graphile_worker.tasks.source_only import folders_read_as_source
 from graphile_worker.worker.messages import Message, job_fields, packed, read_message
 from graphile_worker.worker.output import Output
 
@@ -84,7 +85,9 @@ class Children:
 
 def _spawned(line: int, output: int) -> ProcessGroup:
     return ProcessGroup(
-        *(sys.executable, "-u", "-c", PROGRAM.format(line)),
+        # With -c the current directory would be the first place where modules are looked for, and a
+        # file called socket.py there would run. Tasks are found by the worker's own path.
+        *(sys.executable, "-P", "-u", "-c", PROGRAM.format(line)),
         pass_fds=[line],
         stdin=subprocess.DEVNULL,
         stdout=output,
@@ -133,7 +136,14 @@ class _Child:
             group.kill()
             os.close(output.read)
             raise
-        child._send({"path": sys.path, "argv": sys.argv, "memory_limit": options.memory_limit})
+        child._send(
+            {
+                "path": sys.path,
+                "argv": sys.argv,
+                "memory_limit": options.memory_limit,
+                "tasks_folders": folders_read_as_source(),
+            }
+        )
         return child
 
     @property

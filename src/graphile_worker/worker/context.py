@@ -13,12 +13,16 @@ from graphile_worker.client import Client
 from graphile_worker.db.database import BlockingLender, Database
 from graphile_worker.db.querying import fetch_rows, fetch_rows_blocking
 from graphile_worker.errors import ConfigurationError, JobNotHeld
+from graphile_worker.events import JobOverran
 from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
-from graphile_worker.logs import Logger, job_logger
+from graphile_worker.logs import Logger
+from graphile_worker.reporting import job_logger
 from graphile_worker.sql.holding import HeldJob, finish_jobs, queues_to_free
 from graphile_worker.sql.query import Query
 from graphile_worker.tasks import CronRun, cron_run_of
+from graphile_worker.worker.outcomes import Outcome
 from graphile_worker.worker.retrying import NextAttempt
+from graphile_worker.worker.runaways import Runaways
 
 
 class Cancellation:
@@ -69,6 +73,8 @@ class Surroundings(NamedTuple):
     blocking_client: sync.Client | None
     held: Mapping[int, HeldJob] = MappingProxyType({})
     """All that the pool has locked."""
+    runaways: Runaways | None = None
+    """Where functions that run past their timeout are counted."""
 
 
 class Context:
@@ -91,6 +97,16 @@ class Context:
     """When it is tried again, if another process has said so."""
     dropped = False
     """Did this pool take the job again? Then what comes of this run must not be written."""
+    limit: asyncio.Timeout | None = None
+    """What ends the task at its timeout, if it has one."""
+    overran: JobOverran | None = None
+    """Does its function run past its timeout in a thread, where it cannot be stopped?"""
+    slot: asyncio.Task[Any] | None = None
+    """The asyncio task of its worker, which waits for that of the job."""
+    running: asyncio.Task[None] | None = None
+    """The asyncio task of the job."""
+    outcome: Outcome | None = None
+    """How the job ended, once its task did."""
 
     def __init__(self, held: HeldJob, worker_id: str, around: Surroundings) -> None:
         self.held = held
@@ -128,13 +144,33 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        return self.lost or self._around.cancellation.requested
+        has_reason = self.lost or self.overran is not None
+        return has_reason or self._around.cancellation.requested
+
+    @property
+    def is_leaving(self) -> bool:
+        """Is its worker being cancelled, because the program ends?"""
+        return self.slot is not None and self.slot.cancelling() > 0
 
     @property
     def logger(self) -> Logger:
         """A logger whose lines carry the ids of this job."""
-        job = self.held.job
-        return job_logger(self._around.logger, self.worker_id, job.task_identifier, job.id)
+        around = self._around
+        return job_logger(around.logger, self.pool_id, self.job, worker_id=self.worker_id)
+
+    def overrun(self, timeout: timedelta) -> None:
+        """Its timeout is over. It is asked to give up, as that is all that can be done."""
+        self.overran = JobOverran(
+            pool_id=self.pool_id, worker_id=self.worker_id, job=self.job, timeout=timeout
+        )
+        if self._around.runaways is not None:
+            self._around.runaways.add(self.overran)
+        self._around.cancellation.look_again()
+
+    def end_overrun(self) -> None:
+        """Its function has returned after all."""
+        if self.overran is not None and self._around.runaways is not None:
+            self._around.runaways.remove(self.overran)
 
     async def wait_cancelled(self, within: timedelta | None = None) -> bool:
         return await self._around.cancellation.wait(lambda: self.cancelled, within)

@@ -17,6 +17,7 @@ from graphile_worker.sql.holding import (
 )
 from graphile_worker.sql.query import Query
 from graphile_worker.worker.beginning import Beginning
+from graphile_worker.worker.many_tasks import MOST_TASKS, ManyTasks
 
 # A way that so often in a row found nothing where there was something is the usual one no more:
 # once or twice may be because a job came just then. After these seconds the next cheaper way is
@@ -53,29 +54,45 @@ class Fetch:
         self._misses = 0
         self._cheaper_at = 0.0
         self._beginning = Beginning()
+        self._many_tasks = ManyTasks(database)
         # How many the soonest were when they were too few, and when to look behind them.
         self._few = 0
         self._wider_at = math.inf
         self._wider_after = WIDER_AFTER[0]
         self._looked_at = -math.inf
 
+    def finds_ids_of(self, tasks: Mapping[int, str]) -> bool:
+        """Are these so many tasks that a fetch finds out by itself which it has to ask for?"""
+        return self.has_indexes and len(tasks) > MOST_TASKS
+
     async def take(
         self, pool_id: str, tasks: Mapping[int, str], *, limit: int, **given: Any
     ) -> list[HeldJob]:
         """Up to so many jobs; none, and no time to ask again, means that there are no more."""
         self.again_at = None
+        if not self.finds_ids_of(tasks):
+            return await self._take(pool_id, tasks, limit=limit, **given)
+        place = self._beginning.place
+        tasks = await self._many_tasks.with_jobs(tasks, limit, now=given.get("now"), since=place)
+        taken = await self._take(pool_id, tasks, limit=limit, **given) if tasks else []
+        if (again_at := self._many_tasks.again_at(taken)) is not None:
+            self.again_at = min(again_at, self.again_at or again_at)
+        return taken
+
+    async def _take(
+        self, pool_id: str, tasks: Mapping[int, str], *, limit: int, **given: Any
+    ) -> list[HeldJob]:
         tried = self._chosen()
         if tried is Way.PLAIN and (place := self._beginning.place) is not None:
             return await self._take_since(place, pool_id, tasks, limit=limit, **given)
         # What ends while we ask may have ended too late for the answer.
         busy = busy_queues(self._held) if tried is Way.SOONEST else set()
-        began = time.monotonic()
         if tried < Way.EVERYWHERE:
             taken = await self._db.run(self._query(tried, pool_id, tasks, limit=limit, **given))
             if taken:
                 self._found(tried, len(taken), limit)
                 if tried is Way.PLAIN:
-                    self._beginning.found(taken, seconds=time.monotonic() - began)
+                    self._beginning.found(taken)
                 return taken
             if busy and time.monotonic() < self._looked_at + self._wider_after:
                 self.again_at = self._looked_at + self._wider_after
@@ -86,15 +103,19 @@ class Fetch:
         return taken
 
     async def _take_since(self, place: Place, *args: Any, **given: Any) -> list[HeldJob]:
-        """From there on: that there is nothing is no reason to look at all before it is time."""
+        """From there on; all is looked at if that brings nothing, as there are workers to spare."""
         for way in (Way.PLAIN, Way.SOONEST):
             taken = await self._db.run(self._query(way, *args, since=place, **given))
             if taken:
                 if way is Way.PLAIN:
                     self._beginning.move(taken)
                 return taken
-        self.again_at = self._beginning.believed_until
-        return []
+        if time.monotonic() < self._beginning.rests_until:
+            self.again_at = self._beginning.rests_until
+            return []
+        taken = await self._db.run(self._query(Way.EVERYWHERE, *args, **given))
+        self._beginning.rest()
+        return taken
 
     def _chosen(self) -> Way:
         now = time.monotonic()

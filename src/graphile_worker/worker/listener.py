@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from graphile_worker.db.database import Database
-from graphile_worker.db.listening import Listening, Notification
+from graphile_worker.db.listening import Flooded, Listening, Notification
 from graphile_worker.db.retry import delay_after
 from graphile_worker.events import (
     ListenConnecting,
@@ -29,6 +29,11 @@ LONGEST_PAUSE = 0.6
 
 # Seconds between two looks at the ledger: anybody may say that it has changed.
 LOOK_EVERY = 1.0
+
+# Seconds for which a flood of notifications keeps a worker from listening, and between the looks
+# for jobs that it takes instead.
+POLL_FOR = 10.0
+POLL_EVERY = 0.2
 
 
 class Listener:
@@ -59,6 +64,8 @@ class Listener:
                 await self.listen_once()
             except Exception as error:
                 self._hooks.emit(ListenFailed(pool_id=self._lease.pool_id, error=error))
+                if isinstance(error, Flooded):
+                    await self._poll()
             await asyncio.sleep(delay_after(self._attempts, LONGEST_PAUSE))
             self._attempts += 1
 
@@ -89,6 +96,13 @@ class Listener:
         if self._look_at is not None and time.monotonic() >= self._look_at:
             await self._look_at_ledger()
 
+    async def _poll(self) -> None:
+        """Look for jobs every now and then, in place of listening."""
+        until = time.monotonic() + POLL_FOR
+        while time.monotonic() < until:
+            self._on_jobs(None)
+            await asyncio.sleep(POLL_EVERY)
+
     def _patience(self) -> float:
         if self._look_at is None:
             return SILENCE
@@ -97,7 +111,8 @@ class Listener:
     def _heed(self, notification: Notification) -> None:
         self._announce(notification)
         if notification.channel == JOBS:
-            self._on_jobs(job_count(notification.payload))
+            is_one = not notification.others
+            self._on_jobs(job_count(notification.payload) if is_one else None)
         elif notification.channel == MIGRATIONS:
             self._look_at = self._looked_at + LOOK_EVERY
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from graphile_worker.db.retry import delay_after
 from graphile_worker.events import (
     GetJobEmpty,
+    GetJobRecovered,
     GetJobStarted,
     LocalQueueCreated,
     LocalQueueModeChanged,
@@ -184,8 +185,10 @@ class LocalQueue:
                 raise
             await self._failed(error)
             return None
-        self.failing = False
-        self._failures = 0
+        if self.failing:
+            self.failing = False
+            self._failures = 0
+            self._hooks.emit(GetJobRecovered(pool_id=self._claims.pool_id))
         self._limit = next_limit(limit, self._size, self._options.max_bytes, taken)
         return taken
 

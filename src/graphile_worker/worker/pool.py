@@ -20,6 +20,7 @@ from graphile_worker.events import (
     WorkerCreated,
     WorkerFatalError,
     WorkerReleased,
+    WorkerRestarted,
     WorkerStopped,
 )
 from graphile_worker.hooks import Hooks
@@ -72,6 +73,7 @@ class WorkerPool:
         self._finishing = False
         self.forced = asyncio.Event()
         self._fetching: asyncio.Task[None] | None = None
+        self._main: asyncio.Task[Any] | None = None
         self._running: dict[asyncio.Task[None], Worker] = {}
         self._fatal: BaseException | None = None
 
@@ -174,6 +176,7 @@ class WorkerPool:
             self.start()
         assert self._fetching is not None
         fetching = self._fetching
+        self._main = asyncio.current_task()
         try:
             await self._until_stopping(fetching)
             await self._let_finish()
@@ -220,6 +223,17 @@ class WorkerPool:
             )
             self.stop_because_of(error)
         self._hooks.emit(WorkerStopped(pool_id=self.id, worker_id=worker.id, error=error))
+        if task.cancelled() and self._goes_on:
+            # Otherwise this pool would have fewer workers from here on, or none.
+            self._hooks.emit(WorkerRestarted(pool_id=self.id, worker_id=worker.id))
+            self._running[self._start(worker)] = worker
+
+    @property
+    def _goes_on(self) -> bool:
+        """Are there more jobs to run? Not if this pool stops, or the program around it ends."""
+        if self._stop.is_set() or self._finishing or self._main is None or self._fetching is None:
+            return False
+        return not self._main.cancelling() and not self._fetching.done()
 
     async def _until_stopping(self, fetching: asyncio.Task[None]) -> None:
         """Until told to stop, or until there is nothing left to do."""
@@ -300,6 +314,8 @@ class WorkerPool:
                     await batch.close()
         for task in self._writing:
             task.cancel()
+        for batch in self._batches.all:
+            batch.abandon()
         left = self._batches.pending
         for held in left:
             self._announce_left(held.job, TimeoutError())

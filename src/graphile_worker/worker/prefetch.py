@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from graphile_worker.db.retry import delay_after, is_passing
-from graphile_worker.events import GetJobEmpty, GetJobStarted
+from graphile_worker.events import GetJobEmpty, GetJobRecovered, GetJobStarted
 from graphile_worker.hooks import Hooks
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker.asks import announce, announce_failure, is_being_cancelled
@@ -212,8 +212,10 @@ class Prefetch:
                 raise
             await self._failed(error)
             return None
-        self.failing = False
-        self._failures = 0
+        if self.failing:
+            self.failing = False
+            self._failures = 0
+            self._hooks.emit(GetJobRecovered(pool_id=self._claims.pool_id))
         return taken
 
     async def _failed(self, error: BaseException) -> None:

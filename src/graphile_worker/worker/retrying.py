@@ -1,5 +1,6 @@
 """When a job that failed is tried again, by the policy of its task."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,7 @@ from graphile_worker.errors import JobNotHeld
 from graphile_worker.jobs import Job, When, check_when
 from graphile_worker.retries import Backoff
 from graphile_worker.tasks import Task
+from graphile_worker.worker.signals import is_interrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,11 @@ def next_attempt(task: Task[..., Any], job: Job, error: BaseException) -> NextAt
         return AS_USUAL
     try:
         when = _asked(task, job, error)
-    except Exception as broken:
-        error.add_note(f"and its retry policy failed, so it backs off as usual: {broken!r}")
+    except BaseException as broken:
+        if is_interrupt(broken):
+            raise
+        with suppress(Exception):
+            error.add_note(f"and its retry policy failed, so it backs off as usual: {broken!r}")
         return AS_USUAL
     return NextAttempt(when, give_up=when is None)
 

@@ -3,7 +3,8 @@
 import asyncio
 import contextvars
 import json
-from collections.abc import Awaitable, Callable, Collection
+import sys
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import FrameType
@@ -33,12 +34,15 @@ from graphile_worker.worker.outcomes import (
 from graphile_worker.worker.results import (
     NO_ERRORS,
     errors_of,
-    is_being_cancelled,
     refuse_unrun,
     settled,
 )
 from graphile_worker.worker.retrying import next_attempt
+from graphile_worker.worker.signals import is_interrupt
 from graphile_worker.worker.threads import Threads
+
+Running = asyncio.Task[None]
+Body = Coroutine[Any, Any, None]
 
 
 class Places(NamedTuple):
@@ -48,34 +52,108 @@ class Places(NamedTuple):
     children: Children
 
 
-async def run_job(task: Task[..., Any], context: Context, places: Places, hooks: Hooks) -> Outcome:
-    """Run the task of a held job and say how it ended."""
-    held = context.held
+if sys.version_info >= (3, 12):
+
+    def _started(body: Body, variables: contextvars.Context) -> Running | None:
+        # Eager: a task that never waits for anything costs no turn of the event loop.
+        loop = asyncio.get_running_loop()
+        return asyncio.Task(body, loop=loop, context=variables, eager_start=True)
+
+else:
+
+    def _started(body: Body, variables: contextvars.Context) -> Running | None:
+        # The first step is made here, as an asyncio task costs more than a tiny job. What a task
+        # does in it to the current asyncio task after it has ended, it does to its worker, which
+        # then starts again: WorkerPool takes care of that.
+        try:
+            waits_for = variables.run(body.send, None)
+        except StopIteration:
+            return None
+        return asyncio.create_task(_Resumed(body, waits_for), context=variables)
+
+    class _Resumed(Coroutine[Any, Any, None]):
+        """The steps of a coroutine after the first, at whose end it waits for this."""
+
+        def __init__(self, body: Body, waits_for: Any) -> None:
+            self._body = body
+            self._waits_for = waits_for
+            self._is_told = False
+
+        def send(self, value: Any) -> Any:
+            if self._is_told:
+                return self._body.send(value)
+            self._is_told = True
+            return self._waits_for
+
+        def throw(self, *error: Any) -> Any:
+            if not self._is_told:
+                self._is_told = True
+                # Cancelled before the asyncio task could cancel what it waits for.
+                if self._waits_for is not None and self._waits_for.cancel():
+                    return self._waits_for
+            return self._body.throw(*error)
+
+        def close(self) -> None:
+            self._body.close()
+
+        def __await__(self) -> Generator[Any, Any, None]:
+            return self._body.__await__()
+
+
+async def run_job(
+    task: Task[..., Any],
+    context: Context,
+    places: Places,
+    hooks: Hooks,
+    variables: contextvars.Context | None = None,
+) -> Outcome:
+    """Run the task of a held job, in an asyncio task of its own, and say how it ended.
+
+    A task may cancel the asyncio task that it runs in, and may change the context variables, which
+    are its own copy: no other job notices it.
+    """
+    slot = context.slot = asyncio.current_task()
+    assert slot is not None
+    before = slot.cancelling()
+    if variables is None:
+        variables = contextvars.copy_context()
+    running = context.running = _started(_run(task, context, places, hooks), variables)
+    if slot.cancelling() > before:
+        await _undo_cancellation(slot, before, running)
+    if running is not None and not running.done():
+        with suppress(asyncio.CancelledError):
+            await running
+    # There is no outcome if it was cancelled from outside, or before its first step.
+    return context.outcome or _raised(task, context, asyncio.CancelledError())
+
+
+async def _undo_cancellation(slot: asyncio.Task[Any], before: int, running: Running | None) -> None:
+    """The first step of a task has cancelled the slot: that is for the task alone."""
+    while slot.cancelling() > before:
+        slot.uncancel()
+    if running is None:
+        # Otherwise the next job would be hit by it.
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+
+
+async def _run(task: Task[..., Any], context: Context, places: Places, hooks: Hooks) -> None:
     run = _way_of(task)
+    outcome: Outcome
     try:
         if task.options.timeout is None:
             errors = await run(task, context, places, hooks)
         else:
-            async with asyncio.timeout(task.options.timeout.total_seconds()):
+            async with asyncio.timeout(task.options.timeout.total_seconds()) as context.limit:
                 errors = await run(task, context, places, hooks)
-    except (Snooze, Retry, Discard) as signal:
-        return Written(held, signal) if context.written else _asked(held, signal)
-    except asyncio.CancelledError as error:
-        if context.written:
-            return Written(held)
-        if context.interrupted:
-            return Interrupted(held)
-        if is_being_cancelled():
-            raise
-        # A task that was asked to give up may say so like this.
-        return Interrupted(held) if context.cancelled else _failed(task, context, error)
-    except KeyboardInterrupt:
-        raise
+        if errors:
+            outcome = _partly_failed(task, context, errors)
+        else:
+            outcome = Written(context.held) if context.written else Completed(context.held)
     except BaseException as error:
-        return _failed(task, context, error)
-    if errors:
-        return _partly_failed(task, context, errors)
-    return Written(held) if context.written else Completed(held)
+        outcome = _raised(task, context, error)
+    # Not returned: asyncio drops the result of a task that is cancelled in its last step.
+    context.outcome = outcome
 
 
 def _way_of(task: Task[..., Any]) -> Callable[..., Awaitable[ItemErrors]]:
@@ -97,6 +175,9 @@ async def _run_on_loop(
         if hooks.wraps(RunningJob):
             async with hooks.around_async(_running(context)):
                 result = await _call(task, context, args, kwargs)
+        elif task.is_async:
+            # As _call does, and without its cost, which a tiny job would notice.
+            result = await task.fn(*args, **kwargs)
         else:
             result = await _call(task, context, args, kwargs)
         if batch is None:
@@ -127,10 +208,39 @@ async def _run_in_thread(
         async with hooks.around_thread(_running(context)) as in_thread:
             call = partial(task.fn, *args, **kwargs)
             run = contextvars.copy_context().run
-            result = await places.threads.run(partial(run, _run_here, call, in_thread, context))
+            work = places.threads.run(partial(run, _run_here, call, in_thread, context))
+            result = await (work if context.limit is None else _past_timeout(task, context, work))
         return NO_ERRORS if batch is None else batch.errors_in(result)
     except PartialFailure as failure:
         return errors_of(batch, failure)
+
+
+async def _past_timeout(task: Task[..., Any], context: Context, work: Awaitable[Any]) -> Any:
+    """Wait for a function in a thread. It cannot be stopped, so at its timeout that is only noted.
+
+    If the job failed at once, its next attempt would run beside this one.
+    """
+    limit, timeout = context.limit, task.options.timeout
+    assert limit is not None
+    assert timeout is not None
+    ends_at = limit.when()
+    assert ends_at is not None
+    limit.reschedule(None)
+    timer = asyncio.get_running_loop().call_at(ends_at, context.overrun, timeout)
+    failure: BaseException | None = None
+    result = None
+    try:
+        result = await work
+    except BaseException as error:
+        failure = error
+    timer.cancel()
+    if context.overran is not None and not context.is_leaving:
+        context.end_overrun()
+        raise TimeoutError(f"the function ran longer than its timeout of {timeout}") from failure
+    limit.reschedule(ends_at)
+    if failure is not None:
+        raise failure
+    return result
 
 
 async def _run_in_process(
@@ -171,10 +281,34 @@ def _run_here(
 
 def job_of(pool_ids: Collection[str], frame: FrameType) -> Job | None:
     """The job of these whose task is called there, if any."""
-    if frame.f_code not in (_call.__code__, _run_here.__code__):
+    if frame.f_code not in (_call.__code__, _run_on_loop.__code__, _run_here.__code__):
         return None
     context: Context = frame.f_locals["context"]
     return context.job if context.pool_id in pool_ids else None
+
+
+def _raised(task: Task[..., Any], context: Context, error: BaseException) -> Outcome:
+    """How a job ended whose task raised this. What came from outside the task is raised again."""
+    held = context.held
+    if isinstance(error, asyncio.CancelledError):
+        if context.written:
+            return Written(held)
+        if context.interrupted:
+            return Interrupted(held)
+        if context.is_leaving:
+            raise error
+        # A task that was asked to give up may say so like this.
+        if context.cancelled:
+            return Interrupted(held)
+    elif is_interrupt(error):
+        raise error
+    try:
+        if isinstance(error, Snooze | Retry | Discard):
+            return Written(held, error) if context.written else _asked(held, error)
+        return _failed(task, context, error)
+    except Exception as broken:
+        # The error itself is broken, for example a subclass of Retry that has no delay.
+        return Written(held, broken) if context.written else Failed(held, broken)
 
 
 def _asked(held: HeldJob, signal: Snooze | Retry | Discard) -> Outcome:

@@ -1,6 +1,8 @@
 """Settler: record how jobs ended. Awaited, fenced by the pool's id, and never given up."""
 
 import asyncio
+import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import timedelta
@@ -8,13 +10,14 @@ from types import MappingProxyType
 
 from graphile_worker.db.database import Answering
 from graphile_worker.db.retry import delay_after, is_passing
-from graphile_worker.error_text import ascii_text, error_text, message_text
+from graphile_worker.error_text import ascii_text, error_line, error_text, message_text
+from graphile_worker.errors import OutcomeRefused
 from graphile_worker.events import PoolFatalError
 from graphile_worker.failpoints import failpoint
 from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
 from graphile_worker.retries import PartialFailure
-from graphile_worker.sql.failures import sqlstate_of
+from graphile_worker.sql.failures import CONNECTION_EXCEPTION, UNREACHABLE, sqlstate_of
 from graphile_worker.sql.holding import (
     Failure,
     HeldJob,
@@ -25,6 +28,7 @@ from graphile_worker.sql.holding import (
     queues_to_free,
     return_jobs,
 )
+from graphile_worker.sql.jobs import get_job
 from graphile_worker.sql.query import Query
 from graphile_worker.sql.workers import find_pool
 from graphile_worker.worker.outcomes import (
@@ -39,7 +43,16 @@ from graphile_worker.worker.outcomes import (
 # The next job must run soon after a database is back.
 LONGEST_PAUSE = 0.6
 
-# Class of SQLSTATE; and of a time beyond the calendar, a letter that the database's encoding lacks.
+# After this many rejections that do not pass by themselves, the job fails with the database's
+# message instead. From then on both are tried in turn, with longer pauses, and reported rarely. A
+# database that rejects heartbeats too, for example because it has no transaction ids left, says
+# nothing about the outcome: then the outcome is retried until the lease expires.
+REFUSALS_BEFORE_FAILURE = 10
+LONGEST_PAUSE_WHEN_REFUSED = 5.0
+REPORT_EVERY_SECONDS = 60.0
+
+# A class of SQLSTATE; codes of a time beyond the calendar and of a letter that the encoding of the
+# database lacks.
 DATA_EXCEPTION = "22"
 OUT_OF_RANGE = "22008"
 UNTRANSLATABLE = "22P05"
@@ -72,42 +85,79 @@ class Settler:
         # In a caller's transaction nothing can be tried again.
         self._again = again
 
-    async def settle(self, outcome: Outcome, *, attempt: int = 0) -> bool:
-        """Write the outcome, however long that takes; False if the job was no longer ours.
+    async def settle(
+        self, outcome: Outcome, *, attempt: int = 0, is_uncertain: bool = False
+    ) -> Outcome | None:
+        """Write the outcome, however long that takes.
 
-        So many tries were made before.
+        Args:
+            outcome: how the job ended.
+            attempt: how many tries were made before.
+            is_uncertain: the task's own transaction may have ended the job already.
+
+        Returns:
+            What was written: a failure if the database keeps rejecting the outcome. None if this
+            pool no longer holds the job.
         """
         if isinstance(outcome, Written):
-            return True
-        refused: Exception | None = None
+            return outcome
+        # An uncertain commit is like a try whose answer got lost.
+        attempt += is_uncertain
+        refusals = _Refusals(outcome, self._lease)
         while True:
+            writing = refusals.next_write()
             try:
-                held = await self._try(outcome, attempt, refused)
+                held = await self._try(writing, attempt, refusals.of_data)
             except Exception as error:
                 if not self._again:
                     raise
-                self._complain(outcome, error)
-                refused = error if _is_refusal(error) else refused
+                self._count(refusals, error)
             else:
-                if held is None:
-                    return True
-                return outcome.held.job.id in held or await self._got_through(outcome, attempt)
-            await asyncio.sleep(delay_after(attempt, LONGEST_PAUSE))
+                if held is None or outcome.held.job.id in held:
+                    return writing
+                if is_uncertain and await self._is_gone(outcome):
+                    return Written(outcome.held, getattr(outcome, "error", None))
+                tries = attempt - is_uncertain
+                return writing if await self._got_through(outcome, tries) else None
+            await asyncio.sleep(delay_after(attempt, refusals.longest_pause))
             attempt += 1
 
-    async def settle_all(self, outcomes: Sequence[Outcome]) -> list[bool]:
-        """Write outcomes of one kind together; which jobs were still ours.
+    async def settle_all(self, outcomes: Sequence[Outcome]) -> list[Outcome | None] | None:
+        """Write outcomes of one kind and one pool id together, if that succeeds at once.
 
-        If that fails they are written one by one: what is wrong with one of them, or was freed and
-        taken again since, must not touch the others.
+        Returns:
+            What was written, with None for each job that this pool no longer holds; or None if they
+            have to be written one by one, because something is wrong with one of them or an answer
+            got lost.
         """
-        tried = 0
-        if len({outcome.held.pool_id for outcome in outcomes}) == 1:
-            tried = 1
-            with suppress(Exception):
-                held = await self._send(type(outcomes[0]), self._query_all(outcomes))
-                return [outcome.held.job.id in held for outcome in outcomes]
-        return [await self.settle(outcome, attempt=tried) for outcome in outcomes]
+        try:
+            held = await self._send(type(outcomes[0]), self._query_all(outcomes))
+        except Exception:
+            if not self._again:
+                raise
+            return None
+        return [outcome if outcome.held.job.id in held else None for outcome in outcomes]
+
+    async def settle_unless_refused(self, outcome: Outcome) -> Outcome | None:
+        """Write one of several outcomes; wait only while the database cannot be reached.
+
+        Raises:
+            Exception: what the database answered. This outcome needs more time than the others
+                should wait for.
+        """
+        attempt = 1
+        while True:
+            try:
+                held = await self._try(outcome, attempt, None)
+            except Exception as error:
+                if not self._again or not _is_unreachable(error):
+                    raise
+            else:
+                if held is None or outcome.held.job.id in held:
+                    return outcome
+                return outcome if await self._got_through(outcome, attempt) else None
+            await asyncio.sleep(delay_after(attempt, LONGEST_PAUSE))
+            attempt += 1
 
     async def hand_back(self, unstarted: Sequence[HeldJob]) -> None:
         """Return jobs that were fetched and not started, however long that takes."""
@@ -184,10 +234,18 @@ class Settler:
         except Exception:
             return True
 
-    def _complain(self, outcome: Outcome, error: Exception) -> None:
-        """Say what will not pass by itself: somebody may have to help, then the write lands."""
-        if is_passing(error):
+    async def _is_gone(self, outcome: Outcome) -> bool:
+        """Has the task's own transaction deleted the job?"""
+        try:
+            return await self._db.run(get_job(outcome.held.job.id)) is None
+        except Exception:
+            return True
+
+    def _count(self, refusals: "_Refusals", error: Exception) -> None:
+        """Report what does not pass by itself, at once and then once a minute."""
+        if is_passing(error) or not refusals.add(error):
             return
+        outcome = refusals.outcome
         action = "completeJob" if isinstance(outcome, Completed) else "failJob"
         self._hooks.emit(PoolFatalError(pool_id=outcome.held.pool_id, error=error, action=action))
 
@@ -209,7 +267,7 @@ class Settler:
             case Interrupted(_, when):
                 delay = None if refused else when or self._interrupted_delay
                 return return_jobs(pool_id, [Return(job, delay)], queue, again=again)
-            case Failed() | Snoozed() if refused:
+            case Failed() | Snoozed() if refused and not _is_replaced(outcome):
                 failure = _refused(outcome, refused)
                 return fail_jobs(pool_id, [failure], queue, again=again)
             case Failed():
@@ -220,11 +278,64 @@ class Settler:
                 raise AssertionError("what is written already needs no write")
 
 
+class _Refusals:
+    """How often the database rejected an outcome, and what is written instead."""
+
+    def __init__(self, outcome: Outcome, lease: Lease) -> None:
+        self.outcome = outcome
+        self._lease = lease
+        # An error in the data of the outcome: the next try leaves that data out.
+        self.of_data: Exception | None = None
+        self._count = 0
+        self._first_at = math.inf
+        self._is_proven = False
+        self._last: Exception | None = None
+        self._reported_at = -math.inf
+
+    @property
+    def longest_pause(self) -> float:
+        too_many = self._count > 2 * REFUSALS_BEFORE_FAILURE
+        return LONGEST_PAUSE_WHEN_REFUSED if too_many else LONGEST_PAUSE
+
+    def add(self, error: Exception) -> bool:
+        """Count a rejection; should it be reported?"""
+        now = time.monotonic()
+        self._count += 1
+        self._first_at = min(self._first_at, now)
+        # Rejected after the database accepted a heartbeat: then it is about this outcome.
+        self._is_proven |= self._lease.was_renewed_since(self._first_at)
+        self._last = error
+        if _is_of_data(error):
+            self.of_data = error
+        if now - self._reported_at < REPORT_EVERY_SECONDS:
+            return False
+        self._reported_at = now
+        return True
+
+    def next_write(self) -> Outcome:
+        """The outcome; after many rejections, in every other try, a failure that names the last."""
+        is_over = self._count >= REFUSALS_BEFORE_FAILURE and self._count % 2 == 0
+        if not is_over or self._last is None or isinstance(self.outcome, Interrupted | Written):
+            return self.outcome
+        if not self._is_proven:
+            return self.outcome
+        error = OutcomeRefused(
+            f"the database rejected the outcome of the job: {error_line(self._last)}"
+        )
+        error.__cause__ = self._last
+        give_up = isinstance(self.outcome, Failed) and self.outcome.give_up
+        return Failed(self.outcome.held, error, give_up=give_up)
+
+
 def _failure(failed: Failed) -> Failure:
     # Of a batch what the reference writes: the message of each item.
     is_of_items = isinstance(failed.error, PartialFailure)
     text = message_text(failed.error) if is_of_items else error_text(failed.error)
     return Failure(failed.held.job, text, failed.when, failed.give_up, failed.left)
+
+
+def _is_replaced(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failed) and isinstance(outcome.error, OutcomeRefused)
 
 
 def _refused(outcome: Failed | Snoozed, error: Exception) -> Failure:
@@ -239,6 +350,14 @@ def _refused(outcome: Failed | Snoozed, error: Exception) -> Failure:
     return Failure(job, error_text(error), give_up=outcome.give_up, payload=left)
 
 
-def _is_refusal(error: Exception) -> bool:
+def _is_unreachable(error: Exception) -> bool:
+    """Does the server not answer at all? Then no other outcome can be written either."""
+    state = sqlstate_of(error)
+    if state is None:
+        return is_passing(error) and not isinstance(error, TimeoutError)
+    return state[:2] == CONNECTION_EXCEPTION or state in UNREACHABLE
+
+
+def _is_of_data(error: Exception) -> bool:
     # A pool of the caller's may speak an encoding that lacks a letter.
     return isinstance(error, UnicodeEncodeError) or (sqlstate_of(error) or "")[:2] == DATA_EXCEPTION

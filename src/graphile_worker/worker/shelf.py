@@ -47,7 +47,7 @@ class Shelf:
         """The next job, if it can be had without waiting for anything."""
         if not self.jobs or self.is_closed or self._turn <= 0 or self._claims.flags_may_change:
             return None
-        if self.jobs[0].pool_id != self._claims.pool_id:
+        if self.jobs[0].job.locked_by != self._claims.pool_id:
             return None
         return self._next()
 
@@ -166,7 +166,7 @@ class Shelf:
 
 def next_limit(limit: int, most: int, max_bytes: int, taken: list[HeldJob]) -> int:
     """How many jobs to fetch next: no more than fit, by the size of those that came."""
-    size = sum(len(held.job.payload_text) for held in taken)
+    size = sum(held.size for held in taken)
     if not size:
         return limit
     fits = max_bytes * len(taken) // size

@@ -1,16 +1,19 @@
 """Signals of the process: the first asks every runner to stop, the second to stop at once."""
 
 import asyncio
+import opcode
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 # What the reference answers to. A closed pipe is no reason to stop: it shows as an error.
 NAMES = ("SIGUSR2", "SIGINT", "SIGTERM", "SIGHUP", "SIGABRT")
+
+RAISE = opcode.opmap["RAISE_VARARGS"]
 
 Heard = Callable[[signal.Signals], None]
 
@@ -64,3 +67,29 @@ def _tell(loop: asyncio.AbstractEventLoop, number: int, _frame: FrameType | None
 def _came(number: signal.Signals) -> None:
     for hear in list(_hearing):
         hear(number)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Did a signal raise this KeyboardInterrupt, as Ctrl-C does, or the code of a task itself?"""
+    if not isinstance(error, KeyboardInterrupt):
+        return False
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    trace = list(_entries(error.__traceback__))
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        # It is written in C and leaves no frame. What it interrupts is not a `raise` statement.
+        last = trace[-1]
+        return last.tb_frame.f_code.co_code[last.tb_lasti] != RAISE
+    while isinstance(handler, partial):
+        handler = handler.func
+    code = getattr(handler, "__code__", None)
+    if code is None:
+        return callable(handler)
+    return any(each.tb_frame.f_code is code for each in trace)
+
+
+def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from graphile_worker.db.retry import delay_after
-from graphile_worker.events import GetJobEmpty, GetJobStarted
+from graphile_worker.events import GetJobEmpty, GetJobRecovered, GetJobStarted
 from graphile_worker.hooks import Hooks
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.worker.asks import Ask, announce, announce_failure, is_being_cancelled
@@ -189,8 +189,10 @@ class DirectSource:
                 raise
             await self._failed(asking, error)
             return None
-        self.failing = False
-        self._failures = 0
+        if self.failing:
+            self.failing = False
+            self._failures = 0
+            self._hooks.emit(GetJobRecovered(pool_id=self._claims.pool_id))
         return taken
 
     async def _hand_out(self, asking: list[Ask], taken: list[HeldJob]) -> None:

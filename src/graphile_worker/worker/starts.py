@@ -1,16 +1,19 @@
 """Before the task of a job runs: may it, and would others know that it ran?"""
 
+from collections.abc import Collection
 from datetime import timedelta
 
 from graphile_worker.db.database import Answering
 from graphile_worker.db.retry import is_passing
+from graphile_worker.errors import JobNotHeld, PayloadTooLarge, PoolStopped
 from graphile_worker.events import PoolFatalError
 from graphile_worker.failpoints import failpoint
 from graphile_worker.hooks import Hooks
 from graphile_worker.lease import Lease
 from graphile_worker.sql.holding import HeldJob
 from graphile_worker.sql.workers import has_been_recovered, note_start
-from graphile_worker.worker.outcomes import Interrupted
+from graphile_worker.worker.outcomes import Failed, Interrupted
+from graphile_worker.worker.payloads import Payloads
 
 # A job that must not run beside another is offered again after so long, to other pools too.
 NOT_YET = timedelta(seconds=1)
@@ -25,9 +28,19 @@ class Starts:
     """
 
     def __init__(
-        self, database: Answering, lease: Lease, hooks: Hooks, *, max_recoveries: int
+        self,
+        database: Answering,
+        lease: Lease,
+        hooks: Hooks,
+        *,
+        max_recoveries: int,
+        paused: Collection[str] = (),
+        payloads: Payloads | None = None,
     ) -> None:
+        self._payloads = payloads or Payloads(database)
         self._db = database
+        # Tasks of which no job may start for now.
+        self._paused = paused
         self._lease = lease
         self._hooks = hooks
         self._last_chance = max_recoveries - 1
@@ -37,11 +50,20 @@ class Starts:
         """Must `begin` be asked? Nearly always the job is of the usual kind and the lease holds."""
         lease = self._lease
         return (
-            held.job.last_error is not None or held.pool_id != lease.pool_id or not lease.lets_start
+            held.job.last_error is not None
+            or held.unread_bytes > 0
+            or held.job.locked_by != lease.pool_id
+            or not lease.lets_start
+            or held.job.task_identifier in self._paused
         )
 
-    async def begin(self, held: HeldJob) -> Interrupted | None:
-        """How to hand the job back if its task must not run now."""
+    async def begin(self, held: HeldJob) -> Interrupted | Failed | None:
+        """How the job ends if its task must not run, or not now."""
+        if held.job.task_identifier in self._paused:
+            # Fetched before that. This pool takes it no more, others may.
+            return Interrupted(held)
+        if held.unread_bytes and (ended := await self._read(held)) is not None:
+            return ended
         is_noted = has_been_recovered(held.job) and self._lease.is_registered
         if is_noted and not await self._note(held):
             return Interrupted(held, NOT_YET)
@@ -54,6 +76,19 @@ class Starts:
         """Whatever became of it, it cannot kill this process any more."""
         if self._suspect is held:
             self._suspect = None
+
+    async def _read(self, held: HeldJob) -> Interrupted | Failed | None:
+        """Read a payload that did not come with the fetch; how the job ends if that fails."""
+        try:
+            await self._payloads.read(held)
+        except PayloadTooLarge as error:
+            return Failed(held, error, give_up=True)
+        except (PoolStopped, JobNotHeld):
+            return Interrupted(held)
+        except Exception as error:
+            self._hooks.emit(PoolFatalError(pool_id=held.pool_id, error=error, action="startJob"))
+            return Interrupted(held, NOT_YET)
+        return None
 
     async def _note(self, held: HeldJob) -> bool:
         is_alone = self._suspect is None

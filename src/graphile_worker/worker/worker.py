@@ -1,6 +1,7 @@
 """Worker: one slot. It takes a job, runs it, records how it ended, and asks for the next."""
 
 import asyncio
+import contextvars
 import secrets
 import time
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from graphile_worker.errors import TaskNotFound
+from graphile_worker.events import JobStarted
 from graphile_worker.failpoints import failpoint
 from graphile_worker.hooks import Hooks
 from graphile_worker.sql.holding import HeldJob
@@ -54,6 +56,8 @@ class Worker:
         self._surroundings = surroundings
         self._places = places
         self._hooks = hooks
+        # Each job gets its own copy.
+        self._variables = contextvars.copy_context()
         self._asyncio_task: asyncio.Task[Any] | None = None
         self._context: Context | None = None
         # While its task runs, and not while its end is being written.
@@ -64,9 +68,19 @@ class Worker:
     async def run(self) -> None:
         """Work until there will be no more jobs."""
         self._asyncio_task = asyncio.current_task()
+        if (left := self._context) is not None:
+            # This worker was cancelled while it held a job, and could not release it.
+            left.lost = True
+            await self._settle_at_once(left, Interrupted(left.held))
         take, wait = self._source.take, self._source.next
         while held := take() or await wait(self.id):
-            await self.work_once(held)
+            try:
+                await self.work_once(held)
+            except Exception as error:
+                await self._break_down(error)
+                raise
+            if self._hooks.is_behind:
+                await self._hooks.catch_up()
 
     async def work_once(self, held: HeldJob) -> None:
         """Run one job that this pool holds, and record how it ended."""
@@ -78,21 +92,25 @@ class Worker:
             return
         seconds = time.monotonic() - began
         self._source.ran(seconds)
-        batch = None if context.dropped else self._batches.of(outcome)
+        # After a lost answer to the commit of the task's own transaction the job may have ended.
+        is_uncertain = context.ending and not context.written
+        batch = None if context.dropped or is_uncertain else self._batches.of(outcome)
         if batch is not None:
-            await batch.put(Ending(outcome, partial(self._written, context, outcome, seconds)))
+            await batch.put(Ending(outcome, partial(self._written, context, seconds)))
             self._release()
             self.count += 1
             return
         self.job_error = outcome.error if isinstance(outcome, Failed) else None
-        still_ours = not context.dropped and await self._settler.settle(outcome)
+        written = None
+        if not context.dropped:
+            written = await self._settler.settle(outcome, is_uncertain=is_uncertain)
         self._release()
         self.job_error = None
         self.count += 1
-        self._written(context, outcome, seconds, still_ours)
+        self._written(context, seconds, written or outcome, written is not None)
 
     def _written(
-        self, context: Context, outcome: Outcome, seconds: float, still_ours: bool
+        self, context: Context, seconds: float, outcome: Outcome, still_ours: bool
     ) -> None:
         self._source.done(context.held)
         # Only now: whoever hears of it may rely on what the database says.
@@ -105,14 +123,15 @@ class Worker:
 
     def interrupt(self) -> bool:
         """Cancel the running task, whose job is then handed back; False if that cannot be done."""
-        if self._running is None:
+        context = self._running
+        if context is None:
             # Perhaps its end is being written, which takes a moment.
             return self.is_writing
-        if not self._is_cancellable(self._running.held):
+        if not self._is_cancellable(context.held):
             return False
-        if not self._running.interrupted:
-            self._running.interrupted = True
-            self._cancel()
+        if not context.interrupted and context.running is not None:
+            context.interrupted = True
+            context.running.cancel()
         return True
 
     def lose_job(self, *, dropped: bool = False) -> bool:
@@ -139,11 +158,7 @@ class Worker:
             await self._holds_none()
             return
         context.abandoned = True
-        outcome = Interrupted(context.held)
-        still_ours = await self._settler.settle(outcome)
-        announce_end(self._hooks, context, outcome, still_ours=still_ours, seconds=0.0)
-        self._release()
-        self._source.done(context.held)
+        await self._settle_at_once(context, Interrupted(context.held))
         self._cancel()
 
     def give_up(self) -> None:
@@ -161,21 +176,20 @@ class Worker:
             if not_now or context.dropped:
                 return not_now or Interrupted(held)
         self.has_started = True
-        announce_start(self._hooks, context)
+        variables = self._variables.copy()
+        if self._hooks.hears(JobStarted):
+            # A listener may set variables for the task.
+            variables.run(announce_start, self._hooks, context)
         failpoint("task_started")
         self._running = context
         try:
-            outcome = await run_job(task, context, self._places, self._hooks)
+            outcome = await run_job(task, context, self._places, self._hooks, variables)
         except asyncio.CancelledError:
             # A plain function goes on in its thread: `hand_back` is for that, at the very end.
             if not context.abandoned and task.is_cancellable:
                 self._running = None
-                await self._hand_back(held)
+                await self._hand_back(context)
             raise
-        finally:
-            if context.interrupted:
-                # It was for the task; this worker goes on to write how that ended.
-                asyncio.current_task().uncancel()  # type: ignore[union-attr]  # there is one
         failpoint("task_ended")
         self._running = None
         return outcome
@@ -189,17 +203,29 @@ class Worker:
         if self._let_go is not None:
             self._let_go.set()
 
+    async def _break_down(self, error: Exception) -> None:
+        """Spend the attempt of the job that this worker holds: another might break down, too."""
+        context, self._running = self._context, None
+        if context is not None and not context.dropped:
+            with suppress(Exception):
+                await self._settle_at_once(context, Failed(context.held, error))
+
+    async def _settle_at_once(self, context: Context, outcome: Outcome) -> None:
+        still_ours = await self._settler.settle(outcome) is not None
+        announce_end(self._hooks, context, outcome, still_ours=still_ours, seconds=0.0)
+        self._release()
+        self._source.done(context.held)
+
     async def _holds_none(self) -> None:
         while self.holds is not None:
             self._let_go = asyncio.Event()
             await self._let_go.wait()
 
-    async def _hand_back(self, held: HeldJob) -> None:
+    async def _hand_back(self, context: Context) -> None:
         """The program is ending: return the job, or it would stay locked for hours."""
         with suppress(TimeoutError):
             async with asyncio.timeout(HAND_BACK_WITHIN):
-                await self._settler.settle(Interrupted(held))
-                self._release()
+                await self._settle_at_once(context, Interrupted(context.held))
 
     def _is_cancellable(self, held: HeldJob) -> bool:
         task = self._tasks.get(held.job.task_identifier)

@@ -131,7 +131,8 @@ PATIENT = ("set local lock_timeout = 0", "set local idle_in_transaction_session_
 
 def _recover(connection: BlockingPsycopgConnection, part: Part) -> Answer:
     """What a sweeper does in its transaction when it has found pool a silent."""
-    if not connection.run(workers.take_sweep_turn()):
+    is_free = connection.run(workers.begin_sweep())
+    if not (connection.run(workers.take_sweep_turn()) and is_free):
         return NOT_ITS_TURN
     for setting in PATIENT:
         connection.raw.execute(setting.encode())

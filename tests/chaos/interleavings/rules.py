@@ -192,10 +192,17 @@ def _right_attempts(case: Case, job: Fields) -> set[int]:
 
 
 def nothing_is_lost(case: Case) -> str | None:
-    """I1: a job is gone only if somebody who held it completed it, or it was removed by its key."""
+    """I1: a job is gone only if somebody who held it completed it, or it was removed by its key.
+
+    Or if it was replaced by its key, and taken from a dead pool that had not started it.
+    """
+    replaced = any(actor.action.supersedes for actor in case.actors)
+    swept = any(actor.action.knows_death for actor in case.actors)
     for job_id in case.before.jobs.keys() - case.after.jobs.keys():
         ended = any(answer and job_id in answer.ended for answer in case.answers)
         removed = any(answer and job_id in answer.removed for answer in case.answers)
+        if replaced and swept and case.before.jobs[job_id]["key"]:
+            continue
         if not ended and not removed:
             return f"job {job_id} is gone and nobody was told so"
     return None

@@ -60,18 +60,17 @@ class Tables:
 
         And without these, if they are free and cannot be taken any more.
         """
-        jobs = (
-            self._job(job, before)
-            for job in self.jobs.values()
-            if job["id"] not in without or job["locked_by"] or job["is_available"]
-        )
+        shown = {
+            job_id: job
+            for job_id, job in self.jobs.items()
+            if job_id not in without or job["locked_by"] or job["is_available"]
+        }
+        jobs = (self._job(job, before) for job in shown.values())
         queues = ((queue["queue_name"], queue["locked_by"]) for queue in self.queues.values())
         swept = (pool["id"] for pool in self.pools if pool["swept_at"])
         # Of a job that is gone they are forgotten some time later.
         recoveries = (
-            (each["job_id"], each["count"])
-            for each in self.recoveries
-            if each["job_id"] in self.jobs
+            (each["job_id"], each["count"]) for each in self.recoveries if each["job_id"] in shown
         )
         return tuple(jobs), tuple(queues), tuple(swept), tuple(recoveries)
 

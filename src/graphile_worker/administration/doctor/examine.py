@@ -12,10 +12,11 @@ from graphile_worker.administration.doctor.case import Case, DoctorOptions, Find
 from graphile_worker.administration.doctor.finding import Finding, FindingId, Report, Severity
 from graphile_worker.administration.doctor.installation import REGISTRY, SchemaState
 from graphile_worker.administration.wording import command
+from graphile_worker.db.conninfo import plain_text_risk
 from graphile_worker.db.database import perform_on
 from graphile_worker.db.psycopg import CannotConnect, PsycopgDatabase, implementation
 from graphile_worker.options import default_schema
-from graphile_worker.sql.failures import CANCELLED, sqlstate_of
+from graphile_worker.sql.failures import CANCELLED, NOT_ALLOWED, sqlstate_of
 from graphile_worker.sql.health import Session, inspect_session, limit_statements
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.query import Plan
@@ -45,8 +46,10 @@ OF_SERVER = (
     Check("settings of the server", server.reading_settings),
 )
 OF_SCHEMA = (
+    Check("the search path", installation.examining_path),
     Check("ids", server.measuring_sequences),
     Check("dead rows", server.measuring_dead_rows),
+    Check("the turn to recover jobs", jobs.finding_turn_holders),
 )
 OF_JOBS = Check("jobs and locks", jobs.surveying)
 OF_JOBS_AND_POOLS = (
@@ -101,6 +104,10 @@ class _Examination:
     async def _enter(self) -> Session:
         async with asyncio.timeout(self._patience), self._db.connection() as connection:
             session: Session = await connection.run(inspect_session())
+            self._found += reach.plain_text(
+                plain_text_risk(connection.raw.info),
+                is_encrypted=connection.raw.pgconn.ssl_in_use,
+            )
         self._facts["server"] = f"PostgreSQL {session.version}"
         self._facts["database"] = session.database
         self._facts["role"] = session.role
@@ -132,12 +139,38 @@ class _Examination:
             self._found.append(self._unfinished("the schema", error))
             return
         self._facts |= dict(installation.facts(state, self._schemas))
+        if state.is_limited:
+            await self._examine_what_is_seen(state, case)
+            return
         hindrances = list(_hindrances(state, case))
         self._found += hindrances
         if hindrances:
             return
         self._found += installation.imperfect(state, case)
         await self._run_checks(*OF_SCHEMA, *_of_jobs(state), case=case)
+
+    async def _examine_what_is_seen(self, state: SchemaState, case: Case) -> None:
+        """As a role that may not work here: look at what it may see, and say what it may not."""
+        unseen: list[str] = []
+        if not state.levels:
+            unseen.append("the level of the schema")
+        elif (found := installation.unusable(state, case.schemas)) is not None:
+            self._found.append(found)
+        else:
+            self._found += installation.imperfect(state, case)
+        checks = (*OF_SCHEMA, *_of_jobs(state))
+        if state.hides_rows:
+            checks = OF_SCHEMA
+            unseen.append("jobs and locks, whose rows are hidden from this role")
+        for check in checks:
+            try:
+                self._found += await self._ask(check.look(case))
+            except Exception as error:
+                if sqlstate_of(error) != NOT_ALLOWED:
+                    self._found.append(self._unfinished(check.name, error))
+                else:
+                    unseen.append(check.name)
+        self._found.append(installation.limited(state, unseen, case))
 
     async def _run_checks(self, *checks: Check, case: Case) -> None:
         for check in checks:

@@ -20,6 +20,7 @@ class FindingId(StrEnum):
     SERVER_TOO_OLD = "server-too-old"
     READ_ONLY = "read-only"
     TRANSACTION_POOLING = "transaction-pooling"
+    PLAIN_TEXT = "plain-text"
     PURE_PYTHON_DRIVER = "pure-python-driver"
     # The schema, and who may use it
     SCHEMA_MISSING = "schema-missing"
@@ -31,16 +32,20 @@ class FindingId(StrEnum):
     SCHEMA_OF_RUST = "schema-of-rust"
     RIGHTS_MISSING = "rights-missing"
     ROWS_HIDDEN = "rows-hidden"
+    LIMITED_ROLE = "limited-role"
     COMPANION_MISSING = "companion-missing"
+    COMPANION_FOREIGN = "companion-foreign"
     COMPANION_BEHIND = "companion-behind"
     COMPANION_RIGHTS = "companion-rights"
     INDEXES_MISSING = "indexes-missing"
+    UNSAFE_PATH = "unsafe-path"
     # Jobs and those who hold them
     DANGLING_TASKS = "dangling-tasks"
     DANGLING_QUEUES = "dangling-queues"
     STALE_LOCKS = "stale-locks"
     SILENT_POOL_LOCKS = "silent-pool-locks"
     SILENT_POOLS = "silent-pools"
+    RECOVERY_HELD = "recovery-held"
     # Clocks
     CLOCK_OFFSET = "clock-offset"
     POOL_CLOCK_OFFSET = "pool-clock-offset"

@@ -4,21 +4,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from graphile_worker.administration.doctor.case import Case
+from graphile_worker.administration.doctor.case import Case, Findings, lines
 from graphile_worker.administration.doctor.finding import Finding, FindingId, Severity
 from graphile_worker.administration.wording import command
 from graphile_worker.db.migrate import FUNCTIONS, INDEX_STEP, OLDEST_LEVEL, RELATIONS
 from graphile_worker.errors import SchemaTooOld
 from graphile_worker.sql import health, migrations
-from graphile_worker.sql.health import Access, Level, Step
+from graphile_worker.sql.health import Access, Level, PathRight, Step
 from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.migrations import EXT_STEPS, INDEXES, LEVEL, Catalogue, Indexes
+from graphile_worker.sql.migrations import (
+    EXT_STEPS,
+    INDEXES,
+    LEVEL,
+    Catalogue,
+    ForeignObject,
+    Indexes,
+)
 from graphile_worker.sql.query import Plan
 
 # What the Rust worker makes at its levels 20 and 22.
 RUST_TABLES = ("_private_workers", "_private_job_retirements")
 
 REGISTRY = ("pools", "recoveries")
+
+# Said where the queue has a role for each kind of program: none of them should become the owner.
+ASK_FOR_RIGHTS = (
+    "If this role is to run workers, give it what deploy/sql/rights.sql gives to queue_worker: see "
+    "the page on security. If it is to do less, nothing is wrong."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +43,7 @@ class SchemaState:
     indexes: Indexes
     levels: tuple[Level, ...]
     steps: tuple[Step, ...]
+    foreign: tuple[ForeignObject, ...]
 
     @property
     def level(self) -> int:
@@ -44,6 +58,24 @@ class SchemaState:
         found = (e for e in self.access if e.name == name and e.is_companion is companion)
         return next(found, None)
 
+    @property
+    def shared(self) -> list[Access]:
+        return [each for each in self.access if not each.is_companion]
+
+    @property
+    def companion(self) -> list[Access]:
+        return [each for each in self.access if each.is_companion]
+
+    @property
+    def is_limited(self) -> bool:
+        """May this role look at the queue, and neither add nor take jobs? A reader, for example."""
+        jobs = self.of("_private_jobs")
+        return jobs is not None and jobs.may_use_schema and {"insert", "update"} <= set(jobs.lacks)
+
+    @property
+    def hides_rows(self) -> bool:
+        return any(each.hides_rows for each in self.shared)
+
     def is_readable(self, *tables: str, companion: bool = False) -> bool:
         found = [self.of(each, companion=companion) for each in tables]
         return all(each is not None and each.is_readable for each in found)
@@ -54,12 +86,16 @@ def looking(schemas: Schemas) -> Plan[SchemaState]:
     catalogue = yield migrations.inspect_database(schemas)
     access = yield health.inspect_access(schemas)
     indexes = yield migrations.inspect_indexes(schemas)
-    state = SchemaState(catalogue, tuple(access), indexes, (), ())
+    foreign = tuple((yield migrations.find_foreign_objects(schemas)))
+    if foreign:
+        # Even to read there could run code of that role.
+        access = [each for each in access if not each.is_companion]
+    state = SchemaState(catalogue, tuple(access), indexes, (), (), foreign)
     levels = yield from _reading_levels(state)
     steps: list[Step] = []
     if state.is_readable("migrations", companion=True):
         steps = yield health.get_ext_history()
-    return SchemaState(catalogue, tuple(access), indexes, tuple(levels), tuple(steps))
+    return SchemaState(catalogue, tuple(access), indexes, tuple(levels), tuple(steps), foreign)
 
 
 def _reading_levels(state: SchemaState) -> Plan[list[Level]]:
@@ -218,7 +254,19 @@ def _of_rust(state: SchemaState) -> Finding:
 def _companion(state: SchemaState, case: Case) -> Iterator[Finding]:
     tables = [state.of(each, companion=True) for each in REGISTRY]
     there = [each for each in tables if each is not None]
-    if len(there) < len(tables):
+    if state.foreign:
+        yield Finding(
+            id=FindingId.COMPANION_FOREIGN,
+            severity=Severity.CRITICAL,
+            title=f"schema {case.schemas.companion!r} belongs to a role that could let its code "
+            "run as any role that uses it",
+            evidence=lines([f"{each.name} belongs to {each.owner}" for each in state.foreign]),
+            advice="Workers refuse it. Drop it, if you do not know why it is there, then migrate. "
+            f"If you trust that role, let all belong to the owner of {case.schemas.shared!r}.",
+            shell=case.command("migrate"),
+            sql=case.cure("drop_companion"),
+        )
+    elif len(there) < len(tables):
         yield Finding(
             id=FindingId.COMPANION_MISSING,
             severity=Severity.WARNING,
@@ -227,8 +275,6 @@ def _companion(state: SchemaState, case: Case) -> Iterator[Finding]:
             advice="Let a role that may create schemas install it.",
             shell=case.command("migrate"),
         )
-    elif any(not each.may_use_schema or each.lacks for each in there):
-        yield _companion_rights(there, case)
     elif missing := _missing_steps(state):
         yield Finding(
             id=FindingId.COMPANION_BEHIND,
@@ -239,6 +285,10 @@ def _companion(state: SchemaState, case: Case) -> Iterator[Finding]:
             advice="Let its owner upgrade it; a worker of that role does so when it starts.",
             shell=case.command("migrate"),
         )
+    elif not state.is_limited and any(
+        not each.may_use_schema or each.lacks for each in state.companion
+    ):
+        yield _companion_rights(state.companion, case)
 
 
 def _missing_steps(state: SchemaState) -> list[str]:
@@ -254,7 +304,7 @@ def _companion_rights(tables: list[Access], case: Case) -> Finding:
         title=f"role {case.session.role!r} may not use the registry of pools",
         evidence=(
             *_lacking(tables, case.schemas.companion),
-            "the jobs of a worker that dies wait for four hours",
+            "the jobs of a worker that dies may wait for four hours",
         ),
         advice=f"Let the owner, {tables[0].owner!r}, grant what is missing.",
         sql=case.cure("grant_companion", role=case.session.role),
@@ -286,42 +336,67 @@ def _indexes(state: SchemaState, case: Case) -> Iterator[Finding]:
 
 def without_rights(state: SchemaState, case: Case) -> list[Finding]:
     """What this role lacks to use the shared schema, or does not see of it."""
-    shared = [each for each in state.access if not each.is_companion]
+    shared = state.shared
     lacking = [each for each in shared if not each.may_use_schema or each.lacks]
     if lacking:
-        return [_rights_missing(lacking, case)]
+        return [_rights_missing(lacking, state, case)]
     hidden = [each for each in shared if each.hides_rows]
-    return [_rows_hidden(hidden, case)] if hidden else []
+    return [_rows_hidden(hidden, state, case)] if hidden else []
 
 
-def _rights_missing(tables: list[Access], case: Case) -> Finding:
-    owner = tables[0].owner
+def limited(state: SchemaState, unseen: list[str], case: Case) -> Finding:
+    """About a role that is not for workers: what was not looked at, and no way to more rights."""
+    return Finding(
+        id=FindingId.LIMITED_ROLE,
+        severity=Severity.WARNING,
+        title=f"role {case.session.role!r} may neither add nor take jobs: what it may not see is "
+        "not checked",
+        evidence=(
+            *[f"not checked: {each}" for each in unseen],
+            *_lacking([each for each in state.shared if each.lacks], case.schemas.shared),
+        ),
+        advice=f"Run this as the role of your workers to check everything. {ASK_FOR_RIGHTS}",
+    )
+
+
+def _rights_missing(tables: list[Access], state: SchemaState, case: Case) -> Finding:
+    advice, sql = _joining(state, case)
     return Finding(
         id=FindingId.RIGHTS_MISSING,
         severity=Severity.CRITICAL,
         title=f"role {case.session.role!r} may not use the queue",
         evidence=tuple(_lacking(tables, case.schemas.shared)),
-        advice=f"Make it a member of {owner!r}, who owns the tables: row level security lets "
-        f"only the owner see their rows, whatever else is granted.{_careful(tables[0])}",
-        sql=case.cure("join_owner", owner=owner, role=case.session.role),
+        advice=advice,
+        sql=sql,
     )
 
 
-def _rows_hidden(tables: list[Access], case: Case) -> Finding:
-    owner, role = tables[0].owner, case.session.role
+def _rows_hidden(tables: list[Access], state: SchemaState, case: Case) -> Finding:
+    advice, sql = _joining(state, case)
+    if tables[0].owner == case.session.role:
+        advice = "The owner is bound by it too: take it back."
+        sql = case.cure("unforce_security")
     names = ", ".join(each.name for each in tables)
     return Finding(
         id=FindingId.ROWS_HIDDEN,
         severity=Severity.CRITICAL,
-        title=f"row level security hides all rows from role {role!r}",
+        title=f"row level security hides all rows from role {case.session.role!r}",
         evidence=(f"no policy lets it see anything of: {names}",),
-        advice="The owner is bound by it too: take it back."
-        if owner == role
-        else f"Make it a member of {owner!r}, who owns the tables.{_careful(tables[0])}",
-        sql=case.cure("unforce_security")
-        if owner == role
-        else case.cure("join_owner", owner=owner, role=role),
+        advice=advice,
+        sql=sql,
     )
+
+
+def _joining(state: SchemaState, case: Case) -> tuple[str, str | None]:
+    """How a role gets the rights of a worker; with SQL where all programs share one role."""
+    if any(each.has_policies for each in state.shared):
+        return ASK_FOR_RIGHTS, None
+    owner = state.shared[0].owner
+    advice = (
+        f"Make it a member of {owner!r}, who owns the tables: row level security lets only the "
+        f"owner see their rows, and grants do not change that.{_careful(state.shared[0])}"
+    )
+    return advice, case.cure("join_owner", owner=owner, role=case.session.role)
 
 
 def _careful(table: Access) -> str:
@@ -336,3 +411,45 @@ def _lacking(tables: list[Access], schema: str) -> Iterator[str]:
     for each in tables:
         if each.lacks:
             yield f"no {', '.join(each.lacks)} on {each.name}"
+
+
+# The search path
+
+
+def examining_path(case: Case) -> Findings:
+    """Which roles can put functions of their own in the way of those that are meant."""
+    found: list[PathRight] = yield health.inspect_path(case.schemas)
+    # A privilege that two roles have granted is one privilege.
+    rights = list(dict.fromkeys(found))
+    if not rights:
+        return []
+    granted = [each for each in rights if not each.owns_schema]
+    return [
+        Finding(
+            id=FindingId.UNSAFE_PATH,
+            severity=Severity.WARNING,
+            title="other roles may create functions in a schema on the search path",
+            evidence=lines([_right(each) for each in rights]),
+            advice=f"{_reach(rights)} Revoke the privilege, or take the schema off the path.",
+            sql="\n".join(
+                case.cure("revoke_create", place=each.schema, role=each.role) for each in granted
+            )
+            or None,
+        )
+    ]
+
+
+def _reach(rights: list[PathRight]) -> str:
+    if any(each.comes_first for each in rights):
+        return "What they create replaces built-in operators in every statement of this session."
+    return (
+        "The statements of this package, and functions that it installed, do not call them. "
+        "Functions that Node or Rust installed, your triggers and your tasks may."
+    )
+
+
+def _right(right: PathRight) -> str:
+    role = "every role" if right.role == "public" else f"role {right.role!r}"
+    verb = "owns" if right.owns_schema else "may create in"
+    first = ", which is searched before pg_catalog" if right.comes_first else ""
+    return f"{role} {verb} schema {right.schema!r}{first}"

@@ -9,6 +9,7 @@ from graphile_worker.administration.doctor.finding import Finding, FindingId, Se
 from graphile_worker.administration.wording import counted
 from graphile_worker.sql import health
 from graphile_worker.sql.health import JobGroup, PoolRow, QueueGroup
+from graphile_worker.sql.workers import TurnHolder, get_turn_holders
 
 # Leases without a heartbeat: after one, others take the jobs, if there are others.
 SILENT_LEASES = 2
@@ -200,3 +201,32 @@ def _silence(pool: PoolRow) -> str:
     where = f" on {pool.host}" if pool.host else ""
     process = f", process {pool.pid}" if pool.pid else ""
     return f"{pool.id}{where}{process}, silent for {lasting(pool.silence)}"
+
+
+# Who keeps workers from recovery
+
+
+def finding_turn_holders(case: Case) -> Findings:
+    holders = yield get_turn_holders(case.schemas)
+    return list(recovery_held(holders, case))
+
+
+def recovery_held(holders: Iterable[TurnHolder], case: Case) -> Iterator[Finding]:
+    longest = case.options.held_for.total_seconds()
+    # A worker that sweeps holds the turn too, for a minute at most.
+    held = [each for each in holders if each.seconds is None or each.seconds >= longest]
+    if held:
+        pids = [each.pid for each in held if each.pid is not None]
+        yield Finding(
+            id=FindingId.RECOVERY_HELD,
+            severity=Severity.WARNING,
+            title="a session holds the turn to recover jobs: workers recover them later",
+            evidence=lines([_turn(each) for each in held]),
+            advice="End it, unless it is a worker that recovers jobs at this moment.",
+            sql="\n".join(case.cure("end_session", pid=each) for each in pids) or None,
+        )
+
+
+def _turn(holder: TurnHolder) -> str:
+    since = "" if holder.seconds is None else f", in a transaction for {lasting(holder.seconds)}"
+    return f"{holder}{since}"

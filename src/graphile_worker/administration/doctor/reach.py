@@ -136,6 +136,24 @@ def slow_driver(implementation: str) -> list[Finding]:
     ]
 
 
+def plain_text(risk: str | None, *, is_encrypted: bool) -> list[Finding]:
+    """May what travels to another machine be read on the way?"""
+    if risk is None:
+        return []
+    now = "encrypted" if is_encrypted else "plain text"
+    return [
+        Finding(
+            id=FindingId.PLAIN_TEXT,
+            severity=Severity.WARNING,
+            title="the connection may fall back to plain text: passwords and payloads can be read "
+            "on the way",
+            evidence=(f"{risk}; this connection is {now}",),
+            advice="Require TLS, and a server that proves its name: add sslmode=verify-full, and "
+            "sslrootcert with the certificate of its authority, to the connection string.",
+        )
+    ]
+
+
 async def shares_sessions(first: Connection, second: Connection) -> bool:
     """Does a pooler lend the sessions of the server from transaction to transaction?
 

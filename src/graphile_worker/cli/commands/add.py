@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from graphile_worker.cli.arguments import WHEN
-from graphile_worker.cli.commands.jobs import json_option, on_queue
-from graphile_worker.cli.flags import current_settings
-from graphile_worker.cli.sources import client_of
+from graphile_worker.cli.commands.jobs import json_option
+from graphile_worker.cli.flags import current_settings, with_flags_of
+from graphile_worker.cli.sources import app_of, client_of
 from graphile_worker.jobs import JobKeyMode, JobKeyModeName
 from graphile_worker.logs import printable
 
@@ -30,7 +30,7 @@ from graphile_worker.logs import printable
 )
 @click.option("--flag", "flags", multiple=True, help="Workers that forbid it skip the job.")
 @json_option
-@on_queue
+@with_flags_of("app", "connection", "schema", "ext_schema")
 def add(
     task: str,
     payload: str | None,
@@ -43,9 +43,14 @@ def add(
     flags: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Add a job: its task and its payload in JSON, or - to read that from standard input."""
+    """Add a job: its task and its payload in JSON, or - to read that from standard input.
+
+    With --app, the options and checks of the task apply if the app defines it.
+    """
     given = _payload(payload)
-    with client_of(current_settings()) as client:
+    settings = current_settings()
+    app = app_of(settings)
+    with client_of(settings.with_app(app), app) as client:
         job = client.add_job(
             task,
             given,

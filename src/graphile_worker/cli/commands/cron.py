@@ -11,10 +11,11 @@ import click
 import psycopg
 
 from graphile_worker.cli.flags import current_settings, with_flags_of
+from graphile_worker.cli.printing import count_of
 from graphile_worker.cli.settings import Settings
 from graphile_worker.cli.sources import CRONTAB, app_of, client_of, crontab_file
 from graphile_worker.crontab import ParsedCronItem
-from graphile_worker.error_text import error_line
+from graphile_worker.error_text import error_line, one_line, printable
 from graphile_worker.errors import ConfigurationError, SchemaMissing
 from graphile_worker.loading import cron_items_of, load_crontab
 from graphile_worker.sql.cron import KnownCrontab
@@ -29,11 +30,16 @@ def cron() -> None:
 
 
 @cron.command()
-@click.argument("file", default=str(CRONTAB))
-def check(file: str) -> None:
-    """Read a crontab and say all that is wrong with it."""
-    count = len(load_crontab(Path(file)))
-    click.echo(f"{file}: {count} {'item' if count == 1 else 'items'}, nothing wrong")
+@click.argument("file", required=False)
+@with_flags_of("app", "crontab")
+def check(file: str | None) -> None:
+    """Read a crontab, or all items of a worker, and say what is wrong."""
+    if file is None:
+        source, items = _checked_items()
+    else:
+        # Only read, and nothing is done that it says: any file may be checked.
+        source, items = file, load_crontab(Path(file), allow_unsafe=True)
+    click.echo(f"{source}: {count_of(len(items), 'item')}, nothing wrong")
 
 
 @cron.command(name="next")
@@ -46,7 +52,7 @@ def next_runs(count: int) -> None:
     known = _known(settings)
     now = datetime.now(UTC)
     for item in items:
-        click.echo("\n".join(_lines(item, known, now, count)))
+        click.echo("\n".join(map(printable, _lines(item, known, now, count))))
 
 
 @cron.command()
@@ -62,7 +68,19 @@ def run(identifier: str) -> None:
     spec = replace(items[identifier].spec_at(datetime.now(UTC)), run_at=None)
     with client_of(settings) as client:
         (job,) = client.add_jobs([spec])
-    click.echo(f"added job {job.id} ({job.task_identifier})")
+    click.echo(f"added job {job.id} ({printable(job.task_identifier)})")
+
+
+def _checked_items() -> tuple[str, list[ParsedCronItem]]:
+    """What a worker would have, of its app and of its crontab; first where that is from."""
+    settings, app = _sources()
+    path = crontab_file(settings)
+    if app is None:
+        path = path or CRONTAB
+        return str(path), load_crontab(path)
+    items = cron_items_of(app, crontab_file=path)
+    names = [settings.value("app"), *([] if path is None else [str(path)])]
+    return " and ".join(names), [] if items is None else items()
 
 
 def _sources() -> tuple[Settings, Tasks[Any] | None]:
@@ -73,7 +91,11 @@ def _sources() -> tuple[Settings, Tasks[Any] | None]:
 
 
 def _items(settings: Settings, app: Tasks[Any] | None) -> list[ParsedCronItem]:
-    items = cron_items_of(app, crontab_file=crontab_file(settings))
+    items = cron_items_of(
+        app,
+        crontab_file=crontab_file(settings),
+        allow_unsafe=bool(settings.value("allow_unsafe_tasks")),
+    )
     if items is None:
         raise ConfigurationError("no cron items: write ./crontab, or name one, or name your app")
     return items()
@@ -84,7 +106,7 @@ def _known(settings: Settings) -> Mapping[str, KnownCrontab]:
         with client_of(settings) as client:
             return client.known_crontabs()
     except (ConfigurationError, SchemaMissing, psycopg.OperationalError) as error:
-        line = " ".join(str(error).split())
+        line = one_line(str(error))
         click.echo(f"graphile-worker: when they last ran is not known: {line}", err=True)
         return {}
 

@@ -221,7 +221,7 @@ def _change(action: "Action", given: dict[str, Any], *, verb: str, done: str, **
         raise click.UsageError("say which jobs: their ids, --where or --all")
     if ids:
         wanted = with_ids(ids) & wanted
-    way = Way(verb=verb, done=done, **more, **given)
+    way = Way(verb=verb, done=done, ids=ids, **more, **given)
     outcome = change(current_settings(), action, wanted, way)
     if outcome is not None and way.limit is None and outcome.done < len(set(ids)):
         click.get_current_context().exit(1)

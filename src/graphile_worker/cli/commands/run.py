@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -15,9 +16,10 @@ import click
 import psycopg
 
 from graphile_worker.cli.catalogue import CommandOptions
+from graphile_worker.cli.config_file import warn_of_group
 from graphile_worker.cli.health import health_server
 from graphile_worker.cli.line import DUE, LineToParent, longest_stop
-from graphile_worker.cli.log_format import configure
+from graphile_worker.cli.log_format import MARKER, configure
 from graphile_worker.cli.loops import LoopFactory, loop_factory
 from graphile_worker.cli.processes import Plan, Processes
 from graphile_worker.cli.settings import Settings, Source
@@ -30,6 +32,7 @@ from graphile_worker.cli.sources import (
 )
 from graphile_worker.cli.streams import flush_all
 from graphile_worker.cli.watching import Watcher
+from graphile_worker.error_text import HINT, hints_of, import_traceback, one_line, printable
 from graphile_worker.errors import (
     ConfigurationError,
     CrontabError,
@@ -43,6 +46,9 @@ from graphile_worker.sql.cleaning import CleanupTask
 from graphile_worker.worker.signals import heard_by
 
 logger = logging.getLogger("graphile_worker")
+
+# How psycopg begins when it could not connect; libpq's own words may be in any language.
+NO_CONNECTION = re.compile(r"connection (failed|is bad|timeout)|failed to resolve|\[Errno")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +87,7 @@ def work(asked: Asked, settings: Settings) -> int:
     if asked.cleanup:
         return _clean_up(asked.cleanup, settings)
     configure(command.log_format)
+    warn_of_group(settings.config, allow_unsafe=bool(settings.value("allow_unsafe_tasks")))
     if asked.parent is None and (command.processes is not None or _watches(asked, settings)):
         return _oversee(asked, settings)
     if command.watch:
@@ -114,13 +121,14 @@ def _oversee(asked: Asked, settings: Settings) -> int:
     watches = _watches(asked, settings)
     # Whoever watches waits until a crontab is mended.
     if not asked.once and not watches and (crontab := crontab_file(settings)) is not None:
-        load_crontab(crontab)
+        load_crontab(crontab, allow_unsafe=options.allow_unsafe_tasks)
     plan = Plan(
         count=command.processes or 1,
         stop_within=longest_stop(options.stop_after),
         once=asked.once,
         max_memory=command.max_memory,
         health_port=command.health_port,
+        health_host=command.health_host,
     )
     return _until_done(_overseen(plan, Watcher(settings) if watches else None))
 
@@ -139,8 +147,9 @@ def _migrate(settings: Settings) -> int:
 
 def _clean_up(steps: Sequence[CleanupTask], settings: Settings) -> int:
     tasks = tasks_of(settings)
-    known = {} if tasks is None else found_tasks(tasks)
-    with client_of(settings.with_app(tasks)) as client:
+    settings = settings.with_app(tasks)
+    known = {} if tasks is None else found_tasks(tasks, settings.options)
+    with client_of(settings) as client:
         client.cleanup(steps, task_identifiers_to_keep=list(known))
     click.echo(f"cleaned up: {', '.join(each.value for each in steps)}")
     return 0
@@ -193,7 +202,10 @@ async def _surrounded(
         end = runner.let_finish if line is None or asked.once else partial(line.say, DUE)
         _count_jobs(runner, command.max_jobs, end)
     if line is None:
-        async with health_server(command.health_port, lambda: runner.is_ready):
+        health = health_server(
+            command.health_port, lambda: runner.is_ready, host=command.health_host
+        )
+        async with health:
             yield
     else:
         with heard_by(runner.stop_by):
@@ -233,14 +245,35 @@ async def _coded(work: Coroutine[Any, Any, int]) -> int:
 
 
 def say(error: BaseException) -> None:
-    """What a person can act on is one line; libpq explains itself over several."""
+    """What a person can act on is one line; libpq explains itself over several.
+
+    Before it, the traceback of the user's module that could not be imported.
+    """
     if isinstance(error, CrontabError):
         # One for each thing that is wrong.
         for problem in error.problems:
-            click.echo(f"graphile-worker: {error.source}: {problem}", err=True)
+            click.echo(printable(f"graphile-worker: {error.source}: {problem}"), err=True)
         return
-    text = " ".join(str(error).split()) or type(error).__name__
-    click.echo(f"graphile-worker: {text}", err=True)
+    for line in import_traceback(error):
+        click.echo(f"{MARKER}{printable(line)}", err=True)
+    text, hints = one_line(str(error)) or type(error).__name__, hints_of(error)
+    if hints and (said := getattr(getattr(error, "diag", None), "message_primary", None)):
+        # Without the statements around it, as the hint must be seen.
+        text = one_line(said)
+    words = "; ".join([text, *map(one_line, hints)])
+    click.echo(f"graphile-worker: {words}{_connection_hint(error)}", err=True)
+
+
+def _connection_hint(error: BaseException) -> str:
+    """What to check when there is no connection; in the middle of work, it would mislead."""
+    if not isinstance(error, psycopg.OperationalError) or error.sqlstate is not None:
+        return ""
+    if not NO_CONNECTION.match(str(error)):
+        return ""
+    return (
+        f"; {HINT}check host, port, user and database of the connection: "
+        "`graphile-worker config` shows it and where it was given"
+    )
 
 
 def _leave(code: int) -> None:

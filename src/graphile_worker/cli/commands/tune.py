@@ -6,6 +6,7 @@ import click
 
 from graphile_worker.cli.flags import current_settings, with_flags_of
 from graphile_worker.cli.sources import client_of, schema_of
+from graphile_worker.logs import printable
 from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.sql.storage import HeldSnapshot
 from graphile_worker.sql.tuning import TableTuning, Tuning, tuning_sql
@@ -27,7 +28,10 @@ def tune(apply: bool) -> None:
         else [_table(each, schemas) for each in before.tables]
     )
     # What others may have named must not end a comment: the whole can be given to psql.
-    said = ["-- " + " ".join(line.splitlines()) for line in (*_server(before), *_held(before))]
+    said = [
+        "-- " + printable(" ".join(line.splitlines()))
+        for line in (*_server(before), *_held(before))
+    ]
     click.echo("\n".join([*tables, *said]))
     if apply and not all(each.is_set or each.table in changed for each in before.tables):
         click.get_current_context().exit(1)

@@ -18,7 +18,7 @@ from graphile_worker.administration.pools import Health, Pool, living
 from graphile_worker.administration.snapshot import LockedJob, Snapshot, TaskCount
 from graphile_worker.administration.states import State
 from graphile_worker.administration.watch import Watch
-from graphile_worker.administration.wording import command, counted
+from graphile_worker.administration.wording import command, counted, headline
 from graphile_worker.cli.top.tables import Cell, Column, table
 from graphile_worker.cli.top.text import (
     EMPTY,
@@ -479,7 +479,7 @@ def _lateness(waited: float, otherwise: Style = Style.STRONG) -> Style:
 
 
 def _first_line(text: str | None) -> str:
-    return harmless((text or "").strip().split("\n", 1)[0])
+    return harmless(headline(text))
 
 
 def _task_details(frame: Frame) -> Iterator[list[str]]:

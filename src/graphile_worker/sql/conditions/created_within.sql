@@ -1,4 +1,12 @@
 -- It was created from $1, or $2 microseconds after now, to $3, or $4 microseconds after now.
 jobs.created_at between
-  coalesce($1::text::timestamptz, now() + $2::bigint * interval '1 microsecond', '-infinity')
-  and coalesce($3::text::timestamptz, now() + $4::bigint * interval '1 microsecond', 'infinity')
+  coalesce(
+    $1::text::timestamptz,
+    pg_catalog.now() + $2::bigint::float8 * interval '1 microsecond',
+    '-infinity'
+  )
+  and coalesce(
+    $3::text::timestamptz,
+    pg_catalog.now() + $4::bigint::float8 * interval '1 microsecond',
+    'infinity'
+  )

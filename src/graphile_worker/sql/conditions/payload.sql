@@ -4,12 +4,12 @@
 case
   when jobs.payload::text not like all ($5::text[]) then false
   when jobs.payload::text like '%\\u%'
-    and regexp_replace(jobs.payload::text, '\\\\|\\ud[89ab]..\\ud[c-f]..', '', 'gi')
+    and pg_catalog.regexp_replace(jobs.payload::text, '\\\\|\\ud[89ab]..\\ud[c-f]..', '', 'gi')
       ~* '\\u(0000|d[89a-f])'
     then false
   when (jobs.payload #>> $1::text[]) = any ($2::text[]) then
-    json_typeof(jobs.payload #> $1::text[]) = 'string'
+    pg_catalog.json_typeof(jobs.payload #> $1::text[]) = 'string'
     or (jobs.payload #>> $1::text[]) = any ($3::text[])
-  when $4::boolean then json_typeof(jobs.payload #> $1::text[]) = 'null'
+  when $4::boolean then pg_catalog.json_typeof(jobs.payload #> $1::text[]) = 'null'
   else false
 end

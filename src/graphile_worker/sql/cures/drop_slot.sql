@@ -1,1 +1,1 @@
-select pg_drop_replication_slot(:'name');
+select pg_catalog.pg_drop_replication_slot(:'name');

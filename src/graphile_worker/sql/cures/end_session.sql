@@ -1,1 +1,1 @@
-select pg_terminate_backend(:'pid');
+select pg_catalog.pg_terminate_backend(:'pid');

@@ -1,1 +1,1 @@
-select pg_reload_conf();
+select pg_catalog.pg_reload_conf();

@@ -2,7 +2,7 @@
 create table if not exists :ext_schema.migrations (
   id integer constraint migrations_pkey primary key,
   name text not null,
-  applied_at timestamptz not null default now(),
+  applied_at timestamptz not null default pg_catalog.now(),
   applied_by text not null default current_user
 );
 

@@ -1,8 +1,8 @@
 -- Which pools live, and which jobs they have started.
 create table if not exists :ext_schema.pools (
   id text constraint pools_pkey primary key,
-  started_at timestamptz not null default now(),
-  seen_at timestamptz not null default now(),
+  started_at timestamptz not null default pg_catalog.now(),
+  seen_at timestamptz not null default pg_catalog.now(),
   -- Not seen for so long, it may lose its jobs; it promises to have given them up by then.
   lease interval not null,
   started_jobs bigint[] not null default '{}',
@@ -17,7 +17,7 @@ create table if not exists :ext_schema.pools (
 create table if not exists :ext_schema.recoveries (
   job_id bigint constraint recoveries_pkey primary key,
   count integer not null,
-  recovered_at timestamptz not null default now(),
+  recovered_at timestamptz not null default pg_catalog.now(),
   started_by text,
   started_attempt integer
 );

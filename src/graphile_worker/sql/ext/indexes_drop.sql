@@ -4,3 +4,5 @@ drop index concurrently if exists :schema.gwpy_free_jobs;
 drop index concurrently if exists :schema.gwpy_queued_jobs;
 
 drop index concurrently if exists :schema.gwpy_jobs_of_queues;
+
+drop index concurrently if exists :schema.gwpy_locked_jobs;

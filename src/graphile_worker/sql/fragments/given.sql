@@ -6,5 +6,5 @@ given as materialized (
     least($4::int, 2000) / 2 + 30 as few,
     $2::int[] as tasks,
     $3::text[] as flags,
-    coalesce($5::text::timestamptz, now()) as moment
+    coalesce($5::text::timestamptz, pg_catalog.now()) as moment
 )

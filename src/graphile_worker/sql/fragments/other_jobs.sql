@@ -12,23 +12,30 @@ one_by_one as (
   limit (select wanted from given)
 ), at_last as (
   -- Others were faster with every candidate: go through all there is, also what stands behind the
-  -- first job of a queue.
-  select id, job_queue_id, priority, run_at
-  from (
+  -- first job of a queue. One priority at a time, so that jobs of the future are not read: see
+  -- get_plain_jobs.
+  select job.id, job.job_queue_id, job.priority, job.run_at
+  from pg_catalog.unnest(array(
+    select priority
+    from priorities
+    where priority is not null
+      and (
+        select not exists (select from together)
+          and exists (select from candidates)
+          and not exists (select from one_by_one)
+      )
+  )) as line (priority)
+  cross join lateral (
     select job.id, job.job_queue_id, job.priority, job.run_at
     from (
       select jobs.id, jobs.job_queue_id, jobs.priority, jobs.run_at
       from :schema._private_jobs as jobs
-      where (
-          select not exists (select from together)
-            and exists (select from candidates)
-            and not exists (select from one_by_one)
-        )
-        and jobs.is_available = true
+      where jobs.is_available = true
+        and jobs.priority = line.priority
         and jobs.run_at <= (select moment from given)
         and jobs.task_id = any ((select tasks from given)::int[])
         and (jobs.flags ?| (select flags from given)) is not true
-      order by jobs.priority, jobs.run_at
+      order by jobs.run_at
       offset 0
     ) as job
     where :lock_job

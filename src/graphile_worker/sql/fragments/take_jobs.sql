@@ -8,7 +8,8 @@ queues as (
 update :schema._private_jobs as jobs
 set attempts = jobs.attempts + 1,
     locked_by = $1::text,
-    locked_at = (select moment from given)
+    -- By a worker's own clock that is late, a change before the claim would seem to come after it.
+    locked_at = greatest((select moment from given), jobs.updated_at)
 where jobs.id = any (array(select id from taken))
 -- In no order: whoever reads them sorts them, which is cheaper than to keep them all for it here.
 returning

@@ -1,6 +1,17 @@
 -- job_columns of a job that a fetch has just taken. To write a time costs as much as all the rest: so
 -- one that is when the job was created is left out, and what is the same for all is written once.
-jobs.payload::text,
+--
+-- A payload of more than $8 bytes is not sent: # and its size stand for it, and no JSON begins so. How
+-- large the stored form is tells enough of most payloads, without reading them a second time:
+-- compressed, it has at least a 256th of the bytes.
+case
+  when pg_catalog.pg_column_size(jobs.payload) <= case
+    when pg_catalog.pg_column_compression(jobs.payload) is null then $8::int
+    else $8::int / 256
+  end then jobs.payload::text
+  when pg_catalog.octet_length(jobs.payload::text) <= $8::int then jobs.payload::text
+  else '#'::text || pg_catalog.octet_length(jobs.payload::text)::text
+end,
 jobs.priority,
 case when jobs.run_at <> jobs.created_at then extract(epoch from jobs.run_at)::text end,
 jobs.attempts,

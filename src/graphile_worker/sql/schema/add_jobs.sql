@@ -9,7 +9,7 @@ as $gw$
 begin
   insert into :schema._private_tasks (identifier)
   select distinct spec.identifier
-  from unnest(specs) as spec
+  from pg_catalog.unnest(specs) as spec
   where not exists (
     select from :schema._private_tasks as tasks where tasks.identifier = spec.identifier
   )
@@ -17,7 +17,7 @@ begin
 
   insert into :schema._private_job_queues (queue_name)
   select distinct spec.queue_name
-  from unnest(specs) as spec
+  from pg_catalog.unnest(specs) as spec
   where spec.queue_name is not null
     and not exists (
       select from :schema._private_job_queues as job_queues
@@ -29,18 +29,20 @@ begin
   update :schema._private_jobs as jobs
   set key = null,
       attempts = jobs.max_attempts,
-      updated_at = now()
-  from unnest(specs) as spec
+      updated_at = pg_catalog.now()
+  from pg_catalog.unnest(specs) as spec
   where spec.job_key is not null
     and jobs.key = spec.job_key
     and jobs.is_available is not true;
 
   -- The random number keeps PostgreSQL from folding equal messages of one transaction into one.
-  perform pg_notify(
+  perform pg_catalog.pg_notify(
     'jobs:insert',
     case
-      when cardinality(specs) > 0
-        then json_build_object('r', random(), 'count', cardinality(specs))::text
+      when pg_catalog.cardinality(specs) > 0
+        then pg_catalog.json_build_object(
+          'r', pg_catalog.random(), 'count', pg_catalog.cardinality(specs)
+        )::text
       else ''
     end
   );
@@ -52,12 +54,12 @@ begin
     job_queues.id,
     tasks.id,
     coalesce(spec.payload, '{}'::json),
-    coalesce(spec.run_at, now()),
+    coalesce(spec.run_at, pg_catalog.now()),
     coalesce(spec.max_attempts, 25::smallint),
     spec.job_key,
     coalesce(spec.priority, 0::smallint),
-    (select jsonb_object_agg(flag, true) from unnest(spec.flags) as flag)
-  from unnest(specs) with ordinality as spec
+    (select pg_catalog.jsonb_object_agg(flag, true) from pg_catalog.unnest(spec.flags) as flag)
+  from pg_catalog.unnest(specs) with ordinality as spec
     (identifier, payload, queue_name, run_at, max_attempts, job_key, priority, flags, position)
   join :schema._private_tasks as tasks on tasks.identifier = spec.identifier
   left join :schema._private_job_queues as job_queues on job_queues.queue_name = spec.queue_name
@@ -67,7 +69,8 @@ begin
   set job_queue_id = excluded.job_queue_id,
       task_id = excluded.task_id,
       payload = case
-        when json_typeof(jobs.payload) = 'array' and json_typeof(excluded.payload) = 'array'
+        when pg_catalog.json_typeof(jobs.payload) = 'array'
+          and pg_catalog.json_typeof(excluded.payload) = 'array'
           then (jobs.payload::jsonb || excluded.payload::jsonb)::json
         else excluded.payload
       end,
@@ -81,7 +84,7 @@ begin
       revision = jobs.revision + 1,
       attempts = 0,
       last_error = null,
-      updated_at = now()
+      updated_at = pg_catalog.now()
   where jobs.locked_at is null
   returning jobs.*;
 end;
@@ -155,23 +158,26 @@ begin
     job_queues.id,
     tasks.id,
     coalesce(add_job.payload, '{}'::json),
-    coalesce(add_job.run_at, now()),
+    coalesce(add_job.run_at, pg_catalog.now()),
     coalesce(add_job.max_attempts::smallint, 25::smallint),
     add_job.job_key,
     coalesce(add_job.priority::smallint, 0::smallint),
-    (select jsonb_object_agg(flag, true) from unnest(add_job.flags) as flag)
+    (select pg_catalog.jsonb_object_agg(flag, true) from pg_catalog.unnest(add_job.flags) as flag)
   from :schema._private_tasks as tasks
   left join :schema._private_job_queues as job_queues
     on job_queues.queue_name = add_job.queue_name
   where tasks.identifier = add_job.identifier
   on conflict (key) do update
   set revision = jobs.revision + 1,
-      updated_at = now()
+      updated_at = pg_catalog.now()
   returning jobs.* into added;
 
   -- Only a job that was not there before is news to the workers.
   if added.revision = 0 then
-    perform pg_notify('jobs:insert', json_build_object('r', random(), 'count', 1)::text);
+    perform pg_catalog.pg_notify(
+      'jobs:insert',
+      pg_catalog.json_build_object('r', pg_catalog.random(), 'count', 1)::text
+    );
   end if;
 
   return added;

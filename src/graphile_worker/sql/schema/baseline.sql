@@ -2,7 +2,7 @@
 -- row 1, then finds every level done.
 insert into :schema.migrations (id, breaking)
 select level, level in (1, 3, 11, 13, 14, 16, 19)
-from generate_series(1, 20) as level
+from pg_catalog.generate_series(1, 20) as level
 order by level;
 
 -- The suffixes of some names below are history: later migrations of the reference may use them.
@@ -11,7 +11,7 @@ create table :schema._private_tasks (
     constraint tasks_pkey primary key,
   identifier text not null
     constraint tasks_identifier_key unique
-    constraint tasks_identifier_check check (length(identifier) <= 128)
+    constraint tasks_identifier_check check (pg_catalog.length(identifier) <= 128)
 );
 
 create table :schema._private_job_queues (
@@ -19,7 +19,7 @@ create table :schema._private_job_queues (
     constraint job_queues_pkey1 primary key,
   queue_name text not null
     constraint job_queues_queue_name_key unique
-    constraint job_queues_queue_name_check check (length(queue_name) <= 128),
+    constraint job_queues_queue_name_check check (pg_catalog.length(queue_name) <= 128),
   locked_at timestamptz,
   locked_by text,
   is_available boolean not null generated always as (locked_at is null) stored
@@ -32,16 +32,16 @@ create table :schema._private_jobs (
   task_id integer not null,
   payload json not null default '{}'::json,
   priority smallint not null default 0,
-  run_at timestamptz not null default now(),
+  run_at timestamptz not null default pg_catalog.now(),
   attempts smallint not null default 0,
   max_attempts smallint not null default 25
     constraint jobs_max_attempts_check check (max_attempts >= 1),
   last_error text,
-  created_at timestamptz not null default now(),
-  updated_at timestamptz not null default now(),
+  created_at timestamptz not null default pg_catalog.now(),
+  updated_at timestamptz not null default pg_catalog.now(),
   key text
     constraint jobs_key_key1 unique
-    constraint jobs_key_check check (length(key) > 0 and length(key) <= 512),
+    constraint jobs_key_check check (pg_catalog.length(key) > 0 and pg_catalog.length(key) <= 512),
   locked_at timestamptz,
   locked_by text,
   revision integer not null default 0,
@@ -107,7 +107,7 @@ create type :schema.job_spec as (
 );
 
 -- Delete the job with this key, or, while it runs, see to it that it never runs again.
-create function :schema.remove_job(job_key text)
+create or replace function :schema.remove_job(job_key text)
 returns :schema._private_jobs
 language plpgsql
 strict
@@ -117,18 +117,21 @@ declare
 begin
   delete from :schema._private_jobs as jobs
   where jobs.key = remove_job.job_key
-    and (jobs.locked_at is null or jobs.locked_at < now() - interval '4 hours')
+    and (jobs.locked_at is null or jobs.locked_at < pg_catalog.now() - interval '4 hours')
   returning jobs.* into removed;
 
   if found then
-    perform pg_notify('jobs:insert', json_build_object('r', random(), 'count', -1)::text);
+    perform pg_catalog.pg_notify(
+      'jobs:insert',
+      pg_catalog.json_build_object('r', pg_catalog.random(), 'count', -1)::text
+    );
     return removed;
   end if;
 
   update :schema._private_jobs as jobs
   set key = null,
       attempts = jobs.max_attempts,
-      updated_at = now()
+      updated_at = pg_catalog.now()
   where jobs.key = remove_job.job_key
   returning jobs.* into removed;
 
@@ -137,32 +140,35 @@ end;
 $gw$;
 
 -- Delete these jobs as if they were done; those that a worker holds stay.
-create function :schema.complete_jobs(job_ids bigint[])
+create or replace function :schema.complete_jobs(job_ids bigint[])
 returns setof :schema._private_jobs
 language sql
 as $gw$
   delete from :schema._private_jobs as jobs
   where jobs.id = any (complete_jobs.job_ids)
-    and (jobs.locked_at is null or jobs.locked_at < now() - interval '4 hours')
+    and (jobs.locked_at is null or jobs.locked_at < pg_catalog.now() - interval '4 hours')
   returning jobs.*;
 $gw$;
 
 -- Spend all attempts of these jobs, with a reason; those that a worker holds stay as they are.
-create function :schema.permanently_fail_jobs(job_ids bigint[], error_message text default null)
+create or replace function :schema.permanently_fail_jobs(
+  job_ids bigint[],
+  error_message text default null
+)
 returns setof :schema._private_jobs
 language sql
 as $gw$
   update :schema._private_jobs as jobs
   set last_error = coalesce(permanently_fail_jobs.error_message, 'Manually marked as failed'),
       attempts = jobs.max_attempts,
-      updated_at = now()
+      updated_at = pg_catalog.now()
   where jobs.id = any (permanently_fail_jobs.job_ids)
-    and (jobs.locked_at is null or jobs.locked_at < now() - interval '4 hours')
+    and (jobs.locked_at is null or jobs.locked_at < pg_catalog.now() - interval '4 hours')
   returning jobs.*;
 $gw$;
 
 -- Change what is given, leave the rest; jobs that a worker holds stay as they are.
-create function :schema.reschedule_jobs(
+create or replace function :schema.reschedule_jobs(
   job_ids bigint[],
   run_at timestamptz default null,
   priority integer default null,
@@ -177,14 +183,14 @@ as $gw$
       priority = coalesce(reschedule_jobs.priority::smallint, jobs.priority),
       attempts = coalesce(reschedule_jobs.attempts::smallint, jobs.attempts),
       max_attempts = coalesce(reschedule_jobs.max_attempts::smallint, jobs.max_attempts),
-      updated_at = now()
+      updated_at = pg_catalog.now()
   where jobs.id = any (reschedule_jobs.job_ids)
-    and (jobs.locked_at is null or jobs.locked_at < now() - interval '4 hours')
+    and (jobs.locked_at is null or jobs.locked_at < pg_catalog.now() - interval '4 hours')
   returning jobs.*;
 $gw$;
 
 -- Take all locks from these pools, which must be dead: what they still run may run twice.
-create function :schema.force_unlock_workers(worker_ids text[])
+create or replace function :schema.force_unlock_workers(worker_ids text[])
 returns void
 language sql
 as $gw$
@@ -199,7 +205,7 @@ as $gw$
   where job_queues.locked_by = any (force_unlock_workers.worker_ids);
 $gw$;
 
-select pg_notify(
+select pg_catalog.pg_notify(
   'worker:migrate',
-  json_build_object('migrationNumber', 20, 'breaking', false)::text
+  pg_catalog.json_build_object('migrationNumber', 20, 'breaking', false)::text
 );

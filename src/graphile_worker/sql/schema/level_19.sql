@@ -2,7 +2,7 @@
 insert into :schema.migrations (id, breaking)
 values (19, true);
 
-select pg_notify(
+select pg_catalog.pg_notify(
   'worker:migrate',
-  json_build_object('migrationNumber', 19, 'breaking', true)::text
+  pg_catalog.json_build_object('migrationNumber', 19, 'breaking', true)::text
 );

@@ -13,9 +13,9 @@ from :schema.add_job(
   run_at => coalesce(
     $4::text::timestamptz,
     -- An interval times a number goes through floating point: small enough numbers are exact.
-    now()
-      + ($5::bigint / 3600000000) * interval '1 hour'
-      + ($5::bigint % 3600000000) * interval '1 microsecond'
+    pg_catalog.now()
+      + ($5::bigint / 3600000000)::float8 * interval '1 hour'
+      + ($5::bigint % 3600000000)::float8 * interval '1 microsecond'
   ),
   max_attempts => $6::int,
   job_key => $7::text,

@@ -4,7 +4,7 @@
 with calls as (
   select
     spec.preserve_run_at,
-    array_agg(
+    pg_catalog.array_agg(
       cast(
         row(
           spec.identifier,
@@ -13,9 +13,9 @@ with calls as (
           coalesce(
             spec.run_at,
             -- An interval times a number goes through floating point: small enough ones are exact.
-            now()
-              + (spec.delay / 3600000000) * interval '1 hour'
-              + (spec.delay % 3600000000) * interval '1 microsecond'
+            pg_catalog.now()
+              + (spec.delay / 3600000000)::float8 * interval '1 hour'
+              + (spec.delay % 3600000000)::float8 * interval '1 microsecond'
           ),
           spec.max_attempts,
           spec.job_key,
@@ -27,7 +27,7 @@ with calls as (
       order by spec.job_key nulls first, spec.position
     ) as specs
   from rows from (
-    json_to_recordset($1::text::json) as (
+    pg_catalog.json_to_recordset($1::text::json) as (
       identifier text,
       payload text,
       queue_name text,
@@ -81,12 +81,12 @@ select
   :job_columns,
   jobs.job_queue_id,
   jobs.task_id,
-  extract(epoch from now())::text
+  extract(epoch from pg_catalog.now())::text
 from added as jobs
 left join :schema._private_tasks as tasks on tasks.id = jobs.task_id
 left join :schema._private_job_queues as job_queues on job_queues.id = jobs.job_queue_id
 where 1 / case
   when $2::int is null then 1
-  when (select count(*) from added) = $2::int then 1
+  when (select pg_catalog.count(*) from added) = $2::int then 1
   else 0
 end = 1;

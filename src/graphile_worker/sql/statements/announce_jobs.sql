@@ -1,2 +1,5 @@
 -- Tell whoever listens that $1 jobs can be taken.
-select pg_notify('jobs:insert', json_build_object('r', random(), 'count', $1::int)::text);
+select pg_catalog.pg_notify(
+  'jobs:insert',
+  pg_catalog.json_build_object('r', pg_catalog.random(), 'count', $1::int)::text
+);

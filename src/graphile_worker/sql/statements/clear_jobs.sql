@@ -1,7 +1,7 @@
 -- Delete all jobs, and free all named queues, if there are $1 at most; says how many there are,
 -- counted up to one more.
 with counted as (
-  select count(*) as count
+  select pg_catalog.count(*) as count
   from (
     select
     from :schema._private_jobs

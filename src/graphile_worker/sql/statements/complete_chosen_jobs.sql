@@ -4,5 +4,5 @@ with :chosen_jobs, changed as (
   from :schema.complete_jobs(job_ids => array(select chosen.id from chosen)) as jobs
 )
 select
-  (select count(*) from changed),
+  (select pg_catalog.count(*) from changed),
   :left_jobs;

@@ -2,9 +2,9 @@
 -- Pools $1 are dead.
 select
   :job_state as state,
-  count(*),
-  min(jobs.id),
-  max(jobs.id)
+  pg_catalog.count(*),
+  pg_catalog.min(jobs.id),
+  pg_catalog.max(jobs.id)
 from :schema._private_jobs as jobs
 where :conditions
 group by state;

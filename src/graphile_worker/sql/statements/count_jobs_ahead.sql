@@ -1,6 +1,6 @@
 -- How many jobs that are ready go before job $1, counted up to $3: of tasks $2, if given, and not in
 -- a named queue that is locked.
-select count(*)
+select pg_catalog.count(*)
 from (
   select
   from :schema._private_jobs as jobs
@@ -8,7 +8,7 @@ from (
     on (jobs.priority, jobs.run_at, jobs.id) < (own.priority, own.run_at, own.id)
   where own.id = $1::bigint
     and jobs.is_available = true
-    and jobs.run_at <= now()
+    and jobs.run_at <= pg_catalog.now()
     and (
       $2::text[] is null
       or jobs.task_id = any (

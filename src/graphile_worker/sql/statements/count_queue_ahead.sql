@@ -1,5 +1,5 @@
 -- How many jobs of the same named queue that are ready go before job $1, counted up to $2.
-select count(*)
+select pg_catalog.count(*)
 from (
   select
   from :schema._private_jobs as jobs
@@ -8,6 +8,6 @@ from (
     and (jobs.priority, jobs.run_at, jobs.id) < (own.priority, own.run_at, own.id)
   where own.id = $1::bigint
     and jobs.is_available = true
-    and jobs.run_at <= now()
+    and jobs.run_at <= pg_catalog.now()
   limit $2::int
 ) as ahead;

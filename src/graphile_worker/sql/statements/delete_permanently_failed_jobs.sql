@@ -5,4 +5,4 @@ with deleted as (
     and jobs.locked_at is null
   returning jobs.id
 )
-select count(*) from deleted;
+select pg_catalog.count(*) from deleted;

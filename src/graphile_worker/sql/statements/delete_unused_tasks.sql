@@ -7,4 +7,4 @@ with deleted as (
     )
   returning tasks.id
 )
-select count(*) from deleted;
+select pg_catalog.count(*) from deleted;

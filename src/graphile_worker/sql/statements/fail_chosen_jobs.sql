@@ -8,5 +8,5 @@ with :chosen_jobs, changed as (
   ) as jobs
 )
 select
-  (select count(*) from changed),
+  (select pg_catalog.count(*) from changed),
   :left_jobs;

@@ -9,7 +9,7 @@ with failures as (
     failure.delay,
     failure.give_up,
     failure.payload
-  from json_to_recordset($1::text::json) as failure (
+  from pg_catalog.json_to_recordset($1::text::json) as failure (
     id bigint,
     attempts int,
     message text,
@@ -21,11 +21,16 @@ with failures as (
 ), failed as (
   update :schema._private_jobs as jobs
   set last_error = failures.message,
-      run_at = coalesce(
-        failures.run_at,
-        now() + failures.delay * interval '1 microsecond',
-        greatest(now(), jobs.run_at) + exp(least(jobs.attempts, 10)) * interval '1 second'
-      ),
+      run_at = case
+        -- It does not run again: this is when it failed.
+        when failures.give_up or jobs.attempts >= jobs.max_attempts then pg_catalog.now()
+        else coalesce(
+          failures.run_at,
+          pg_catalog.now() + failures.delay::float8 * interval '1 microsecond',
+          greatest(pg_catalog.now(), jobs.run_at)
+          + pg_catalog.exp(least(jobs.attempts, 10)) * interval '1 second'
+        )
+      end,
       attempts = case when failures.give_up then jobs.max_attempts else jobs.attempts end,
       payload = coalesce(failures.payload::json, jobs.payload),
       locked_by = null,

@@ -1,7 +1,7 @@
 -- The widest range of ids that no named queue has and no job points to: its first, and how many there are.
 select used.id + 1, used.next_id - used.id - 1
 from (
-  select ids.id, lead(ids.id, 1, 2147483648) over (order by ids.id) as next_id
+  select ids.id, pg_catalog.lead(ids.id, 1, 2147483648) over (order by ids.id) as next_id
   from (
     select 0::bigint as id
     union

@@ -1,7 +1,7 @@
 -- Among the $3 jobs after id $1, up to $2: where they end, and the ids of those that are meant.
 select
-  max(jobs.id),
-  coalesce(array_agg(jobs.id order by jobs.id) filter (where :conditions), '{}')
+  pg_catalog.max(jobs.id),
+  coalesce(pg_catalog.array_agg(jobs.id order by jobs.id) filter (where :conditions), '{}')
 from (
   select
     jobs.id,

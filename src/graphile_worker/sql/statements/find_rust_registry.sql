@@ -1,17 +1,17 @@
 -- Does schema $1 hold the Rust worker's own registry, for this role to use?
 select exists (
   select
-  from pg_proc as routine
-  join pg_namespace as schema on schema.oid = routine.pronamespace
-  join pg_class as relation
+  from pg_catalog.pg_proc as routine
+  join pg_catalog.pg_namespace as schema on schema.oid = routine.pronamespace
+  join pg_catalog.pg_class as relation
     on relation.relnamespace = schema.oid
     and relation.relname = '_private_workers'
   where schema.nspname = $1::text
     and routine.proname = 'worker_heartbeat'
-    and oidvectortypes(routine.proargtypes) = 'text, json'
-    and has_function_privilege(routine.oid, 'execute')
-    and has_table_privilege(relation.oid, 'select')
-    and has_table_privilege(relation.oid, 'insert')
-    and has_table_privilege(relation.oid, 'update')
-    and has_table_privilege(relation.oid, 'delete')
+    and pg_catalog.oidvectortypes(routine.proargtypes) = 'text, json'
+    and pg_catalog.has_function_privilege(routine.oid, 'execute')
+    and pg_catalog.has_table_privilege(relation.oid, 'select')
+    and pg_catalog.has_table_privilege(relation.oid, 'insert')
+    and pg_catalog.has_table_privilege(relation.oid, 'update')
+    and pg_catalog.has_table_privilege(relation.oid, 'delete')
 );

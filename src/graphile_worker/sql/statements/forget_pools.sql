@@ -12,7 +12,7 @@ with left_over as (
   where pools.swept_at is not null
 ), forgotten as (
   delete from :ext_schema.pools as pools
-  where pools.swept_at < now() - pools.lease
+  where pools.swept_at < pg_catalog.now() - pools.lease
     and not exists (select from left_over where left_over.locked_by = pools.id)
 )
 select left_over.locked_by

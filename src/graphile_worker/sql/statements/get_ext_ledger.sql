@@ -1,2 +1,2 @@
 -- How far the companion schema is.
-select max(id) from :ext_schema.migrations;
+select pg_catalog.max(id) from :ext_schema.migrations;

@@ -3,32 +3,32 @@ select kind, name, state, seconds, transactions
 from (
   select
     case backend_type when 'walsender' then 'standby' else 'session' end as kind,
-    concat_ws(', ', pid::text, usename, nullif(application_name, '')) as name,
+    pg_catalog.concat_ws(', ', pid::text, usename, nullif(application_name, '')) as name,
     state,
-    extract(epoch from clock_timestamp() - xact_start)::bigint as seconds,
-    greatest(age(backend_xmin), age(backend_xid)) as transactions
-  from pg_stat_activity
-  where pid <> pg_backend_pid()
+    extract(epoch from pg_catalog.clock_timestamp() - xact_start)::bigint as seconds,
+    greatest(pg_catalog.age(backend_xmin), pg_catalog.age(backend_xid)) as transactions
+  from pg_catalog.pg_stat_activity
+  where pid <> pg_catalog.pg_backend_pid()
     -- A vacuum does not stand in the way of another; nor do sessions of other databases.
     and backend_type <> 'autovacuum worker'
-    and (datname = current_database() or backend_type = 'walsender')
+    and (datname = pg_catalog.current_database() or backend_type = 'walsender')
   union all
   select
     'prepared transaction',
     gid,
     null,
-    extract(epoch from clock_timestamp() - prepared)::bigint,
-    age(transaction)
-  from pg_prepared_xacts
-  where database = current_database()
+    extract(epoch from pg_catalog.clock_timestamp() - prepared)::bigint,
+    pg_catalog.age(transaction)
+  from pg_catalog.pg_prepared_xacts
+  where database = pg_catalog.current_database()
   union all
   select
     'replication slot',
     slot_name::text,
     case when active then 'active' else 'inactive' end,
     null,
-    age(xmin)
-  from pg_replication_slots
+    pg_catalog.age(xmin)
+  from pg_catalog.pg_replication_slots
 ) as held
 -- Slots and standbys do not say since when: ten thousand transactions behind is long.
 where transactions is not null

@@ -17,9 +17,9 @@ with recursive :given,
 :near_jobs,
 near_fails as (
   select case
-      when (select count(*) from soonest) < enough then false
+      when (select pg_catalog.count(*) from soonest) < enough then false
       else (
-        select count(*) from (select from near limit (select wanted from given)) as found
+        select pg_catalog.count(*) from (select from near limit (select wanted from given)) as found
       ) < wanted
     end as yes
   from given
@@ -53,8 +53,8 @@ near_fails as (
 ), few_queues as (
   select case
       when (select not yes from near_fails) then false
-      when (select count(distinct job_queue_id) from soonest) >= few then false
-      else (select count(*) from some_queues) < few
+      when (select pg_catalog.count(distinct job_queue_id) from soonest) >= few then false
+      else (select pg_catalog.count(*) from some_queues) < few
     end as yes
   from given
 ), many_queues as (
@@ -63,7 +63,7 @@ near_fails as (
 ), queues_are_small as (
   -- To read all of them is then less than to find thousands one by one.
   select coalesce((
-    select pg_relation_size(job_queues.tableoid) <= 4000000
+    select pg_catalog.pg_relation_size(job_queues.tableoid) <= 4000000
     from :schema._private_job_queues as job_queues
     limit 1
   ), true) as yes
@@ -131,7 +131,7 @@ near_fails as (
         limit 1
       ) as job
     ) as priority
-  from unnest((select tasks from given)) as tasks (task_id)
+  from pg_catalog.unnest((select tasks from given)) as tasks (task_id)
   where (select few_queues.yes or far_fails.yes from few_queues, far_fails)
   union all
   select
@@ -193,7 +193,7 @@ near_fails as (
         limit 1
       ) as job
     ) as priority
-  from unnest((select tasks from given)) as tasks (task_id)
+  from pg_catalog.unnest((select tasks from given)) as tasks (task_id)
   where (select yes from far_fails)
   union all
   select
@@ -219,7 +219,7 @@ near_fails as (
     array(select priority from queued_lanes where priority is not null)
   ) as lane (task_id, priority)
   cross join lateral (
-    select id, job_queue_id, priority, run_at, is_allowed, row_number() over () as nth
+    select id, job_queue_id, priority, run_at, is_allowed, pg_catalog.row_number() over () as nth
     from (
       select
         jobs.id,
@@ -328,5 +328,6 @@ near_fails as (
   )
 ),
 :lock_jobs,
+:priorities,
 :other_jobs,
 :take_jobs;

@@ -1,4 +1,4 @@
--- The jobs that pools $1 hold. Reads the whole table.
+-- The jobs that pools $1 hold.
 select
   jobs.id,
   tasks.identifier,
@@ -7,5 +7,6 @@ select
 from :schema._private_jobs as jobs
 left join :schema._private_tasks as tasks on tasks.id = jobs.task_id
 left join :schema._private_job_queues as job_queues on job_queues.id = jobs.job_queue_id
-where jobs.locked_by = any ($1::text[])
+where jobs.locked_by collate pg_catalog."C" = any ($1::text[])
+  and jobs.locked_at is not null
 order by jobs.id;

@@ -1,37 +1,45 @@
 -- Take jobs as get_jobs does, from a schema that lacks its indexes: right, and as fast as can be.
 --
 -- The steps are those of get_jobs. What is not found among the soonest jobs is searched for in all.
-with :given,
+with recursive :given,
 :soonest_jobs,
 :near_jobs,
 near_fails as (
   select
-    (select count(*) from soonest) = enough
+    (select pg_catalog.count(*) from soonest) = enough
     and (
-      select count(*) from (select from near limit (select wanted from given)) as found
+      select pg_catalog.count(*) from (select from near limit (select wanted from given)) as found
     ) < wanted as yes
   from given
 ), queues_are_small as (
   -- To read all of them is then less than to find thousands one by one.
   select coalesce((
-    select pg_relation_size(job_queues.tableoid) <= 4000000
+    select pg_catalog.pg_relation_size(job_queues.tableoid) <= 4000000
     from :schema._private_job_queues as job_queues
     limit 1
   ), true) as yes
-), free as (
-  -- The reference has an index for these.
-  select id, job_queue_id, priority, run_at
-  from (
+),
+:priorities,
+free as (
+  -- The reference has an index for these. One priority at a time: see get_plain_jobs.
+  select job.id, job.job_queue_id, job.priority, job.run_at
+  from pg_catalog.unnest(array(
+    select priority
+    from priorities
+    where priority is not null
+      and (select yes from near_fails)
+  )) as line (priority)
+  cross join lateral (
     select job.id, job.job_queue_id, job.priority, job.run_at
     from (
       select jobs.id, jobs.job_queue_id, jobs.priority, jobs.run_at
       from :schema._private_jobs as jobs
-      where (select yes from near_fails)
-        and jobs.is_available = true
+      where jobs.is_available = true
         and jobs.job_queue_id is null
+        and jobs.priority = line.priority
         and jobs.run_at <= (select moment from given)
         and jobs.task_id = any ((select tasks from given)::int[])
-      order by jobs.priority, jobs.run_at
+      order by jobs.run_at
       offset 0
     ) as job
     where (select flags from given) is null or (
@@ -44,22 +52,28 @@ near_fails as (
   limit (select enough from given)
 ), queued as (
   -- Where no queue is free, nobody needs to look at their jobs.
-  select id, job_queue_id, priority, run_at
-  from (
+  select job.id, job.job_queue_id, job.priority, job.run_at
+  from pg_catalog.unnest(array(
+    select priority
+    from priorities
+    where priority is not null
+      and (
+        select near_fails.yes
+          and exists (select from :schema._private_job_queues where locked_at is null)
+        from near_fails
+      )
+  )) as line (priority)
+  cross join lateral (
     select job.id, job.job_queue_id, job.priority, job.run_at
     from (
       select jobs.id, jobs.job_queue_id, jobs.priority, jobs.run_at
       from :schema._private_jobs as jobs
-      where (
-          select near_fails.yes
-            and exists (select from :schema._private_job_queues where locked_at is null)
-          from near_fails
-        )
-        and jobs.is_available = true
+      where jobs.is_available = true
         and jobs.job_queue_id is not null
+        and jobs.priority = line.priority
         and jobs.run_at <= (select moment from given)
         and jobs.task_id = any ((select tasks from given)::int[])
-      order by jobs.priority, jobs.run_at
+      order by jobs.run_at
       offset 0
     ) as job
     where case

@@ -1,2 +1,2 @@
 -- How far a shared schema is that has no column for breaking levels yet.
-select max(id) from :schema.migrations;
+select pg_catalog.max(id) from :schema.migrations;

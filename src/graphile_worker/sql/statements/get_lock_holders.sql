@@ -1,9 +1,9 @@
 -- Who holds how many jobs and named queues, and since when the first of them. Reads the whole table.
 select
   locks.locked_by,
-  count(*) filter (where locks.is_job),
-  count(*) filter (where not locks.is_job),
-  extract(epoch from min(locks.locked_at))::text
+  pg_catalog.count(*) filter (where locks.is_job),
+  pg_catalog.count(*) filter (where not locks.is_job),
+  extract(epoch from pg_catalog.min(locks.locked_at))::text
 from (
   select jobs.locked_by, jobs.locked_at, true as is_job
   from :schema._private_jobs as jobs

@@ -3,7 +3,7 @@
 select
   pools.id,
   extract(epoch from pools.started_at)::text,
-  extract(epoch from now() - pools.seen_at)::float8,
+  extract(epoch from pg_catalog.now() - pools.seen_at)::float8,
   extract(epoch from pools.lease)::float8,
   pools.swept_at is not null,
   pools.details::text

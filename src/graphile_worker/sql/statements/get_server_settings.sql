@@ -2,11 +2,11 @@
 select
   settings.name,
   settings.setting,
-  current_setting(settings.name),
+  pg_catalog.current_setting(settings.name),
   case
     when settings.context in ('user', 'superuser')
-      then format('alter database %I set', current_database())
+      then pg_catalog.format('alter database %I set', pg_catalog.current_database())
     else 'alter system set'
   end
-from pg_settings as settings
+from pg_catalog.pg_settings as settings
 where settings.name = any ($1::text[]);

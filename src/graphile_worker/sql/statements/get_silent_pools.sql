@@ -3,12 +3,12 @@
 -- was swept comes up again after another lease, until nothing is left of it.
 select pools.id
 from :ext_schema.pools as pools
-where pools.seen_at < now() - pools.lease
-  and coalesce(pools.swept_at < now() - pools.lease, true)
-  and pg_postmaster_start_time() < now() - pools.lease
+where pools.seen_at < pg_catalog.now() - pools.lease
+  and coalesce(pools.swept_at < pg_catalog.now() - pools.lease, true)
+  and pg_catalog.pg_postmaster_start_time() < pg_catalog.now() - pools.lease
   and exists (
     select
     from :ext_schema.pools as own
     where own.id = $1::text
-      and own.seen_at > now() - own.lease / 2
+      and own.seen_at > pg_catalog.now() - own.lease / 2::float8
   );

@@ -5,7 +5,7 @@ select
   job_queues.queue_name,
   :job_columns,
   :job_state,
-  extract(epoch from now())::text,
+  extract(epoch from pg_catalog.now())::text,
   jobs.job_queue_id,
   extract(epoch from job_queues.locked_at)::text,
   job_queues.locked_by

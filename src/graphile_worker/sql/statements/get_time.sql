@@ -1,2 +1,2 @@
 -- What time it is.
-select extract(epoch from clock_timestamp())::text;
+select extract(epoch from pg_catalog.clock_timestamp())::text;

@@ -2,23 +2,24 @@
 select
   schemas.nspname = $2::text,
   relations.relname::text,
-  pg_get_userbyid(relations.relowner)::text,
-  exists (select from pg_roles where oid = relations.relowner and rolsuper),
-  has_schema_privilege(schemas.oid, 'usage'),
+  pg_catalog.pg_get_userbyid(relations.relowner)::text,
+  exists (select from pg_catalog.pg_roles where oid = relations.relowner and rolsuper),
+  pg_catalog.has_schema_privilege(schemas.oid, 'usage'),
   array(
     select rights.right_to
-    from unnest(string_to_array(needed.rights, ' ')) as rights (right_to)
-    where not has_table_privilege(relations.oid, rights.right_to)
+    from pg_catalog.unnest(pg_catalog.string_to_array(needed.rights, ' ')) as rights (right_to)
+    where not pg_catalog.has_table_privilege(relations.oid, rights.right_to)
   ),
   -- As for whoever looks: an owner sees all rows unless that is forced, a policy may let others see.
-  row_security_active(relations.oid)
+  pg_catalog.row_security_active(relations.oid)
     and not exists (
       select
-      from pg_policy as policies
-      cross join unnest(policies.polroles) as roles (id)
+      from pg_catalog.pg_policy as policies
+      cross join pg_catalog.unnest(policies.polroles) as roles (id)
       where policies.polrelid = relations.oid
-        and case roles.id when 0 then true else pg_has_role(roles.id, 'usage') end
-    )
+        and case roles.id when 0::oid then true else pg_catalog.pg_has_role(roles.id, 'usage') end
+    ),
+  exists (select from pg_catalog.pg_policy as policies where policies.polrelid = relations.oid)
 from (
   values
     ($1::text, 'migrations', 'select'),
@@ -30,21 +31,25 @@ from (
     ($2::text, 'pools', 'select insert update delete'),
     ($2::text, 'recoveries', 'select insert update delete')
 ) as needed (schema_name, name, rights)
-join pg_namespace as schemas on schemas.nspname = needed.schema_name
-join pg_class as relations
+join pg_catalog.pg_namespace as schemas on schemas.nspname = needed.schema_name
+join pg_catalog.pg_class as relations
   on relations.relnamespace = schemas.oid
   and relations.relname = needed.name
 union all
 select
   false,
   routines.proname::text,
-  pg_get_userbyid(routines.proowner)::text,
-  exists (select from pg_roles where oid = routines.proowner and rolsuper),
-  has_schema_privilege(schemas.oid, 'usage'),
-  case when has_function_privilege(routines.oid, 'execute') then '{}' else '{execute}'::text[] end,
+  pg_catalog.pg_get_userbyid(routines.proowner)::text,
+  exists (select from pg_catalog.pg_roles where oid = routines.proowner and rolsuper),
+  pg_catalog.has_schema_privilege(schemas.oid, 'usage'),
+  case
+    when pg_catalog.has_function_privilege(routines.oid, 'execute') then '{}'
+    else '{execute}'::text[]
+  end,
+  false,
   false
-from pg_proc as routines
-join pg_namespace as schemas on schemas.oid = routines.pronamespace
+from pg_catalog.pg_proc as routines
+join pg_catalog.pg_namespace as schemas on schemas.oid = routines.pronamespace
 where schemas.nspname = $1::text
   and routines.proname in ('add_job', 'add_jobs', 'remove_job')
 order by 1, 2;

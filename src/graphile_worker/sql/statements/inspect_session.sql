@@ -1,10 +1,10 @@
 -- Which server this is, as whom we are there, and whether anything can be written.
 select
-  current_setting('server_version_num')::int,
-  current_setting('server_version'),
-  current_database()::text,
+  pg_catalog.current_setting('server_version_num')::int,
+  pg_catalog.current_setting('server_version'),
+  pg_catalog.current_database()::text,
   current_user::text,
-  pg_is_in_recovery(),
-  current_setting('default_transaction_read_only')::boolean,
-  pg_has_role('pg_read_all_stats', 'usage'),
-  pg_backend_pid();
+  pg_catalog.pg_is_in_recovery(),
+  pg_catalog.current_setting('default_transaction_read_only')::boolean,
+  pg_catalog.pg_has_role('pg_read_all_stats', 'usage'),
+  pg_catalog.pg_backend_pid();

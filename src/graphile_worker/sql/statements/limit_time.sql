@@ -1,7 +1,7 @@
 -- Let no statement of this transaction take more than $1 milliseconds, or wait longer than $2 for a
 -- lock; and let each have one process, as others work here.
 select
-  set_config('statement_timeout', $1::int::text, true),
-  set_config('lock_timeout', $2::int::text, true),
-  set_config('max_parallel_workers_per_gather', '0', true),
-  set_config('jit', 'off', true);
+  pg_catalog.set_config('statement_timeout', $1::int::text, true),
+  pg_catalog.set_config('lock_timeout', $2::int::text, true),
+  pg_catalog.set_config('max_parallel_workers_per_gather', '0', true),
+  pg_catalog.set_config('jit', 'off', true);

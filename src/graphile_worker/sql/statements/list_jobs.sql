@@ -13,7 +13,8 @@ select
   jobs.key,
   extract(epoch from jobs.locked_at)::text,
   jobs.locked_by,
-  extract(epoch from now())::text
+  extract(epoch from jobs.updated_at)::text,
+  extract(epoch from pg_catalog.now())::text
 from (
   select
     jobs.id,
@@ -24,9 +25,10 @@ from (
     jobs.run_at,
     jobs.attempts,
     jobs.max_attempts,
-    -- Its first line: the rest says where.
-    left(split_part(jobs.last_error, e'\n', 1), 500) as error,
+    -- Its beginning: the rest says where.
+    pg_catalog.left(jobs.last_error, 600) as error,
     jobs.created_at,
+    jobs.updated_at,
     jobs.key,
     jobs.locked_at,
     jobs.locked_by

@@ -12,13 +12,13 @@ select
       where job_queues.locked_at is not null
     ) then jobs.job_queue_id
   end,
-  count(*),
+  pg_catalog.count(*),
   -- Not as a difference of times: one of them may be infinite.
-  (extract(epoch from now()) - extract(epoch from min(jobs.run_at)))::float8,
-  min(jobs.id),
-  max(jobs.id)
+  (extract(epoch from pg_catalog.now()) - extract(epoch from pg_catalog.min(jobs.run_at)))::float8,
+  pg_catalog.min(jobs.id),
+  pg_catalog.max(jobs.id)
 from :schema._private_jobs as jobs
 group by 1, 2, 3
 -- What is left out, if anything, is locked.
-order by min(jobs.locked_at) nulls first
+order by pg_catalog.min(jobs.locked_at) nulls first
 limit $2::int;

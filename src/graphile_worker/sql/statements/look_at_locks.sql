@@ -3,7 +3,7 @@ select
   jobs.id,
   jobs.job_queue_id,
   jobs.locked_by,
-  (extract(epoch from now()) - extract(epoch from jobs.locked_at))::float8,
+  (extract(epoch from pg_catalog.now()) - extract(epoch from jobs.locked_at))::float8,
   jobs.attempts,
   jobs.max_attempts
 from :schema._private_jobs as jobs

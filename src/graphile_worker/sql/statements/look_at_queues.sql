@@ -3,7 +3,7 @@ select
   job_queues.id,
   job_queues.queue_name,
   job_queues.locked_by,
-  (extract(epoch from now()) - extract(epoch from job_queues.locked_at))::float8
+  (extract(epoch from pg_catalog.now()) - extract(epoch from job_queues.locked_at))::float8
 from :schema._private_job_queues as job_queues
 where job_queues.locked_at is not null
 order by job_queues.locked_at

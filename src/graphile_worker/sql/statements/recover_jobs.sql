@@ -3,9 +3,9 @@
 -- another $2 microseconds; one that was running at $3 recoveries is parked.
 with gone as (
   update :ext_schema.pools as pools
-  set swept_at = coalesce(pools.swept_at, now())
+  set swept_at = coalesce(pools.swept_at, pg_catalog.now())
   where pools.id = any ($1::text[])
-    and ($4::boolean or pools.seen_at < now() - pools.lease)
+    and ($4::boolean or pools.seen_at < pg_catalog.now() - pools.lease)
   returning pools.id, pools.started_jobs
 ), owners as (
   select gone.id, gone.started_jobs
@@ -13,7 +13,7 @@ with gone as (
   union all
   -- Somebody who is not ours: nobody knows what was started.
   select stranger.id, null
-  from unnest($1::text[]) as stranger (id)
+  from pg_catalog.unnest($1::text[]) as stranger (id)
   where $4::boolean
     and not exists (select from gone where gone.id = stranger.id)
 ), queues as (
@@ -28,10 +28,11 @@ with gone as (
   where job_queues.locked_by = any (array(select id from owners))
     and job_queues.id <> all (array(select id from queues))
 ), held as materialized (
-  -- The one look at the whole table.
+  -- An array, not a join, so that the index gwpy_locked_jobs is used where there is one.
   select jobs.id, jobs.job_queue_id
   from :schema._private_jobs as jobs
-  join owners on owners.id = jobs.locked_by
+  where jobs.locked_by collate pg_catalog."C" = any (array(select id from owners))
+    and jobs.locked_at is not null
 ), taken as (
   select
     jobs.id,
@@ -44,7 +45,8 @@ with gone as (
           and recoveries.started_attempt is not distinct from jobs.attempts
         )
     end as was_started,
-    coalesce(recoveries.count, 0) as count_before
+    coalesce(recoveries.count, 0) as count_before,
+    :is_superseded as is_superseded
   from :schema._private_jobs as jobs
   join owners on owners.id = jobs.locked_by
   left join :ext_schema.recoveries as recoveries on recoveries.job_id = jobs.id
@@ -66,18 +68,24 @@ with gone as (
     taken.locked_by,
     taken.was_started,
     taken.count_before + coalesce(taken.was_started, false)::int as count,
-    taken.was_started is true and taken.count_before + 1 >= $3::int as is_parked
+    taken.was_started is true and taken.count_before + 1 >= $3::int as is_parked,
+    -- Removed or replaced by its key before it could start: it will never run.
+    taken.was_started is false and taken.is_superseded as is_removed
   from taken
 ), noted as (
   insert into :ext_schema.recoveries (job_id, count)
   -- Whoever lets a parked job run again begins to count anew.
   select judged.id, case when judged.is_parked then 0 else judged.count end
   from judged
+  where not judged.is_removed
   on conflict (job_id) do update
   set count = excluded.count,
       recovered_at = excluded.recovered_at,
       started_by = null,
       started_attempt = null
+), removed as (
+  delete from :schema._private_jobs as jobs
+  where jobs.id = any (array(select id from judged where is_removed))
 ), jobs as (
   update :schema._private_jobs as jobs
   set attempts = case
@@ -87,13 +95,16 @@ with gone as (
         else greatest(0, least(jobs.attempts, jobs.max_attempts - 1))
       end,
       run_at = case
-        when $2::bigint > 0 then greatest(jobs.run_at, now() + $2::bigint * interval '1 microsecond')
+        when $2::bigint > 0 then greatest(
+          jobs.run_at,
+          pg_catalog.now() + $2::bigint::float8 * interval '1 microsecond'
+        )
         else jobs.run_at
       end,
       -- Begins like what Rust workers write; see sql/workers.py.
       last_error = 'Job recovered after worker interruption: ' || case
         when judged.is_parked then
-          'parked, as it was running at ' || judged.count || ' recoveries, last in pool '
+          'parked, as it was running at ' || judged.count::text || ' recoveries, last in pool '
         when judged.was_started is false then 'it was fetched, not started, by pool '
         else 'it was held by pool '
       end || judged.locked_by,
@@ -102,7 +113,7 @@ with gone as (
   from judged
   where jobs.id = judged.id
     -- An array beside the join, for the plan's sake: see get_jobs.
-    and jobs.id = any (array(select id from judged))
+    and jobs.id = any (array(select id from judged where not is_removed))
   returning
     jobs.id,
     jobs.task_id,

@@ -1,7 +1,7 @@
 -- Note that the items $1 are known since $2, unless they were already.
 insert into :schema._private_known_crontabs (identifier, known_since)
 select identifier, $2::text::timestamptz
-from unnest($1::text[]) as items (identifier)
+from pg_catalog.unnest($1::text[]) as items (identifier)
 -- In one order for everybody, so that no two wait for each other.
 order by identifier
 on conflict do nothing;

@@ -1,8 +1,17 @@
--- Make sure that the task identifiers $1 have rows; those that have one cost no sequence value.
+-- Make sure that the task identifiers $1 have rows; those that have one cost no sequence value. Wait for
+-- up to $2 milliseconds, or as long as this session does, if another transaction is adding one of them.
+with patience as materialized (
+  select pg_catalog.set_config(
+    'lock_timeout',
+    coalesce($2::int::text, pg_catalog.current_setting('lock_timeout')),
+    true
+  )
+)
 insert into :schema._private_tasks (identifier)
-select name
-from unnest($1::text[]) as name
+select names.name
+from patience
+cross join pg_catalog.unnest($1::text[]) as names (name)
 where not exists (
-  select from :schema._private_tasks as tasks where tasks.identifier = name
+  select from :schema._private_tasks as tasks where tasks.identifier = names.name
 )
 on conflict do nothing;

@@ -1,21 +1,25 @@
--- Renew the locks of pools $1 on jobs $2 and named queues $3, where nobody is in the way; which of
--- these jobs they hold.
+-- Renew the locks of pools $1 on jobs $2 and named queues $3, without rows that another session has
+-- locked; which of these jobs they hold.
 with jobs_held as (
-  select jobs.id
+  select
+    jobs.id,
+    -- Superseded by its key. Afterwards only the two times tell, so that they keep their order.
+    jobs.attempts >= jobs.max_attempts
+      and jobs.key is null
+      and jobs.updated_at > jobs.locked_at as is_superseded
   from :schema._private_jobs as jobs
   where jobs.id = any ($2::bigint[])
     and jobs.locked_by = any ($1::text[])
-    -- Superseded by its key, which only the age of its lock tells afterwards.
-    and not (
-      jobs.attempts >= jobs.max_attempts
-      and jobs.key is null
-      and jobs.updated_at > jobs.locked_at
-    )
   for update skip locked
 ), jobs_renewed as (
-  update :schema._private_jobs
-  set locked_at = now()
-  where id = any (array(select id from jobs_held))
+  update :schema._private_jobs as jobs
+  set locked_at = pg_catalog.now(),
+      updated_at = case
+        when jobs.id = any (array(select id from jobs_held where is_superseded))
+          then pg_catalog.now() + interval '1 microsecond'
+        else jobs.updated_at
+      end
+  where jobs.id = any (array(select id from jobs_held))
 ), queues_held as (
   select job_queues.id
   from :schema._private_job_queues as job_queues
@@ -24,7 +28,7 @@ with jobs_held as (
   for update skip locked
 ), queues_renewed as (
   update :schema._private_job_queues
-  set locked_at = now()
+  set locked_at = pg_catalog.now()
   where id = any (array(select id from queues_held))
 )
 select jobs.id

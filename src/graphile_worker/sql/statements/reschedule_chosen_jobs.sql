@@ -6,9 +6,9 @@ with :chosen_jobs, changed as (
     job_ids => array(select chosen.id from chosen),
     run_at => coalesce(
       $2::text::timestamptz,
-      now()
-        + ($3::bigint / 3600000000) * interval '1 hour'
-        + ($3::bigint % 3600000000) * interval '1 microsecond'
+      pg_catalog.now()
+        + ($3::bigint / 3600000000)::float8 * interval '1 hour'
+        + ($3::bigint % 3600000000)::float8 * interval '1 microsecond'
     ),
     priority => $4::int,
     attempts => $5::int,
@@ -16,5 +16,5 @@ with :chosen_jobs, changed as (
   ) as jobs
 )
 select
-  (select count(*) from changed),
+  (select pg_catalog.count(*) from changed),
   :left_jobs;

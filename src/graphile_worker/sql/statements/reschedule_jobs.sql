@@ -10,9 +10,9 @@ from :schema.reschedule_jobs(
   run_at => coalesce(
     $2::text::timestamptz,
     -- An interval times a number goes through floating point: small enough numbers are exact.
-    now()
-      + ($3::bigint / 3600000000) * interval '1 hour'
-      + ($3::bigint % 3600000000) * interval '1 microsecond'
+    pg_catalog.now()
+      + ($3::bigint / 3600000000)::float8 * interval '1 hour'
+      + ($3::bigint % 3600000000)::float8 * interval '1 microsecond'
   ),
   priority => $4::int,
   attempts => $5::int,

@@ -4,16 +4,16 @@ with :chosen_jobs, changed as (
   select jobs.id
   from :schema.reschedule_jobs(
     job_ids => array(select chosen.id from chosen where chosen.is_failed),
-    run_at => now(),
+    run_at => pg_catalog.now(),
     attempts => 0
   ) as jobs
   union all
   select jobs.id
   from :schema.reschedule_jobs(
     job_ids => array(select chosen.id from chosen where not chosen.is_failed),
-    run_at => now()
+    run_at => pg_catalog.now()
   ) as jobs
 )
 select
-  (select count(*) from changed),
+  (select pg_catalog.count(*) from changed),
   :left_jobs;

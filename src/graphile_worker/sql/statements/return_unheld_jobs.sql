@@ -1,6 +1,14 @@
--- Hand back all that pool $1 has locked without knowing it: jobs but $2, named queues but $3; which
--- jobs. For after a fetch whose answer got lost, so nothing of it has started. Reads the whole table.
-with returned as (
+-- Release those of jobs $2 and named queues $3 that pool $1 has locked without knowing it; which jobs.
+-- It holds jobs $4 and queues $5. For what a fetch locked whose answer got lost, so nothing of it has
+-- started. Rows that another session has locked are skipped: fetches wait for this.
+with unheld as (
+  select jobs.id
+  from :schema._private_jobs as jobs
+  where jobs.id = any ($2::bigint[])
+    and jobs.locked_by = $1::text
+    and jobs.id <> all ($4::bigint[])
+  for update skip locked
+), returned as (
   update :schema._private_jobs as jobs
   set attempts = case
         when :is_superseded then jobs.attempts
@@ -8,14 +16,23 @@ with returned as (
       end,
       locked_by = null,
       locked_at = null
-  where jobs.locked_by = $1::text
-    and jobs.id <> all ($2::bigint[])
+  where jobs.id = any (array(select id from unheld))
   returning jobs.id
 ), freed as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,
       locked_at = null
-  where job_queues.locked_by = $1::text
-    and job_queues.id <> all ($3::int[])
+  where job_queues.id = any ($3::int[])
+    and job_queues.locked_by = $1::text
+    and job_queues.id <> all ($5::int[])
+    -- A job and its named queue are released together, or neither is.
+    and job_queues.id <> all (array(
+      select jobs.job_queue_id
+      from :schema._private_jobs as jobs
+      where jobs.id = any ($2::bigint[])
+        and jobs.id <> all (array(select id from unheld))
+        and jobs.locked_by = $1::text
+        and jobs.job_queue_id is not null
+    ))
 )
 select id from returned;

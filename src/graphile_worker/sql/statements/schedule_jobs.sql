@@ -12,7 +12,7 @@ with due as (
     priority,
     position
   from rows from (
-    json_to_recordset($1::text::json) as (
+    pg_catalog.json_to_recordset($1::text::json) as (
       identifier text,
       task text,
       payload text,
@@ -38,7 +38,7 @@ with due as (
   select identifier, $2::text::timestamptz, $2::text::timestamptz
   from due
   -- A minute that has not begun would keep everybody from all those before it.
-  where $2::text::timestamptz <= clock_timestamp()
+  where $2::text::timestamptz <= pg_catalog.clock_timestamp()
   -- As the reference locks them: with one crontab for all, nobody waits for each other.
   order by position
   on conflict (identifier) do update
@@ -78,4 +78,4 @@ with due as (
 select identifier, id
 from added
 -- A key whose job was taken at this very moment has no id: then nothing is done, and asked again.
-where 1 / (select case when count(id) = count(*) then 1 else 0 end from added) = 1;
+where 1 / (select case when pg_catalog.count(id) = pg_catalog.count(*) then 1 else 0 end from added) = 1;

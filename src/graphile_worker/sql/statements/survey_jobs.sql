@@ -3,11 +3,14 @@ select
   case when tasks.id is null then jobs.task_id end,
   case when job_queues.id is null then jobs.job_queue_id end,
   jobs.locked_by,
-  count(*),
-  count(*) filter (where jobs.locked_at < now() - interval '4 hours'),
-  min(jobs.id),
+  pg_catalog.count(*),
+  pg_catalog.count(*) filter (where jobs.locked_at < pg_catalog.now() - interval '4 hours'),
+  pg_catalog.min(jobs.id),
   -- Somebody may have locked one for ever.
-  extract(epoch from now() - min(jobs.locked_at) filter (where isfinite(jobs.locked_at)))::float8
+  extract(
+    epoch from pg_catalog.now()
+      - pg_catalog.min(jobs.locked_at) filter (where pg_catalog.isfinite(jobs.locked_at))
+  )::float8
 from :schema._private_jobs as jobs
 left join :schema._private_tasks as tasks on tasks.id = jobs.task_id
 left join :schema._private_job_queues as job_queues on job_queues.id = jobs.job_queue_id

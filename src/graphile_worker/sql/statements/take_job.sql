@@ -18,13 +18,13 @@ with ready as (
 ), queues as (
   update :schema._private_job_queues as job_queues
   set locked_by = $1::text,
-      locked_at = now()
+      locked_at = pg_catalog.now()
   where job_queues.id = (select job_queue_id from ready)
 )
 update :schema._private_jobs as jobs
 set attempts = jobs.attempts + 1,
     locked_by = $1::text,
-    locked_at = now()
+    locked_at = pg_catalog.now()
 from :schema._private_tasks as tasks
 where jobs.id = (select id from ready)
   and tasks.id = jobs.task_id

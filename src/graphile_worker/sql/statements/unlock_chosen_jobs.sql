@@ -55,5 +55,5 @@ with there as materialized (
     and job_queues.id <> all (array(select kept.job_queue_id from kept))
 )
 select
-  (select count(*) from changed),
-  (select count(*) from there where there.id <> all (array(select chosen.id from chosen)));
+  (select pg_catalog.count(*) from changed),
+  (select pg_catalog.count(*) from there where there.id <> all (array(select chosen.id from chosen)));

@@ -3,7 +3,8 @@
 with owned as (
   select jobs.id, jobs.locked_by
   from :schema._private_jobs as jobs
-  where jobs.locked_by = any ($1::text[])
+  where jobs.locked_by collate pg_catalog."C" = any ($1::text[])
+    and jobs.locked_at is not null
   for update
 ), jobs as (
   update :schema._private_jobs as jobs
@@ -12,7 +13,10 @@ with owned as (
         else greatest(0, least(jobs.attempts, jobs.max_attempts - 1))
       end,
       run_at = case
-        when $2::bigint > 0 then greatest(jobs.run_at, now() + $2::bigint * interval '1 microsecond')
+        when $2::bigint > 0 then greatest(
+          jobs.run_at,
+          pg_catalog.now() + $2::bigint::float8 * interval '1 microsecond'
+        )
         else jobs.run_at
       end,
       last_error = 'Job recovered after worker interruption: it was held by pool ' || owned.locked_by,

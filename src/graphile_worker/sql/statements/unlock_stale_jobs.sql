@@ -1,10 +1,10 @@
--- Release all that others than pool $2, which lives, have locked for more than four hours at time $1
--- or now; how many jobs. What somebody has in hand is for the next time: nobody waits for anybody.
+-- Release what was locked for more than four hours at time $1 or now, without jobs $3 and named queues
+-- $4 of pool $2, which holds them; how many jobs. Rows that another session has locked are skipped.
 with queues as (
   select job_queues.id, job_queues.locked_by
   from :schema._private_job_queues as job_queues
-  where job_queues.locked_at < coalesce($1::text::timestamptz, now()) - interval '4 hours'
-    and job_queues.locked_by is distinct from $2::text
+  where job_queues.locked_at < coalesce($1::text::timestamptz, pg_catalog.now()) - interval '4 hours'
+    and (job_queues.locked_by is distinct from $2::text or job_queues.id <> all ($4::int[]))
   for update skip locked
 ), taken as (
   select jobs.id
@@ -13,8 +13,8 @@ with queues as (
   left join :schema._private_job_queues as job_queues
     on job_queues.id = jobs.job_queue_id
     and job_queues.locked_by = jobs.locked_by
-  where jobs.locked_at < coalesce($1::text::timestamptz, now()) - interval '4 hours'
-    and jobs.locked_by is distinct from $2::text
+  where jobs.locked_at < coalesce($1::text::timestamptz, pg_catalog.now()) - interval '4 hours'
+    and (jobs.locked_by is distinct from $2::text or jobs.id <> all ($3::bigint[]))
     and (job_queues.id is null or job_queues.id = any (array(select id from queues)))
   for update of jobs skip locked
 ), kept as (
@@ -33,8 +33,8 @@ with queues as (
   set locked_by = null,
       locked_at = null,
       -- Behind what is ready by now.
-      run_at = greatest(jobs.run_at, coalesce($1::text::timestamptz, now()))
+      run_at = greatest(jobs.run_at, coalesce($1::text::timestamptz, pg_catalog.now()))
   where jobs.id = any (array(select id from taken))
   returning jobs.id
 )
-select count(*) from unlocked;
+select pg_catalog.count(*) from unlocked;

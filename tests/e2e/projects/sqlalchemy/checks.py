@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import create_engine, func, select
+from sqlalchemy import create_engine, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -132,7 +132,9 @@ async def test_async_sessions(gw: Harness, async_session: AsyncSession) -> None:
 async def test_async_errors_are_raised_and_the_session_goes_on(
     gw: Harness, async_session: AsyncSession
 ) -> None:
-    await shop.app.aadd_job("remind", {"order_id": "none"})
+    # SQL does not check payloads.
+    wrong = """select graphile_worker.add_job('remind', '{"order_id": "none"}')"""
+    await async_session.execute(text(wrong.replace(":", r"\:")))
 
     with pytest.raises(ValueError, match="order_id"):
         await gw.adrain()

@@ -1,0 +1,1 @@
+drop schema :ext_schema cascade;

@@ -1,0 +1,1 @@
+revoke create on schema :"place" from :"role";

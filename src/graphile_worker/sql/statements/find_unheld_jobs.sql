@@ -1,0 +1,11 @@
+-- The jobs and the named queues that pool $1 has locked, without jobs $2 and queues $3, which it holds.
+select jobs.id, null::int
+from :schema._private_jobs as jobs
+where jobs.locked_by collate pg_catalog."C" = $1::text
+  and jobs.locked_at is not null
+  and jobs.id <> all ($2::bigint[])
+union all
+select null::bigint, job_queues.id
+from :schema._private_job_queues as job_queues
+where job_queues.locked_by = $1::text
+  and job_queues.id <> all ($3::int[]);

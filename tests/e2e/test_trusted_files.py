@@ -1,0 +1,146 @@
+"""Which files the command runs or believes, and which layouts of real deployments it accepts."""
+
+import os
+import py_compile
+import shutil
+from importlib.util import cache_from_source
+
+import pytest
+
+from tests.support.processes import INSTALLED, Program, Programs
+from tests.support.sql import Sql
+
+TASK = "async def task(payload, ctx): print('hello', flush=True)"
+
+# Another user's, as in a bind mount from a machine where people have other numbers.
+STRANGER = 4242
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.fixture
+def job(sql: Sql) -> None:
+    sql.run("select :schema.add_job('hello')")
+
+
+def inside_mounts(programs: Programs, script: str, *arguments: str) -> Program:
+    """The command once, in a namespace of mounts that a script makes; ended by itself."""
+    whole = f'set -e\n{script}\nexec "$@"'
+    unshared = ["unshare", "--mount", "--", "sh", "-c", whole, "sh"]
+    program = programs.start([*unshared, INSTALLED, "--once", *arguments], {})
+    program.end()
+    return program
+
+
+def give_away(programs: Programs, *names: str) -> None:
+    for name in names:
+        os.chown(programs.folder / name, STRANGER, STRANGER)
+
+
+@pytest.mark.usefixtures("job")
+def test_the_check_is_skipped_by_a_flag_and_by_a_variable(programs):
+    programs.write("tasks/hello.py", TASK)
+    programs.write("graphile-worker.toml", "concurrency = 1")
+    for name in ("tasks", "graphile-worker.toml"):
+        (programs.folder / name).chmod(0o777)
+
+    refused = programs.done("--once")
+    done = programs.done("--once", "--allow-unsafe-tasks")
+    again = programs.done("--once", GRAPHILE_WORKER_ALLOW_UNSAFE_TASKS="true")
+
+    assert refused.code == 1
+    assert refused.err == (
+        "graphile-worker: the config file graphile-worker.toml is not trusted: any user may change "
+        f"{programs.folder}/graphile-worker.toml: type chmod o-w "
+        f"{programs.folder}/graphile-worker.toml, or pass --allow-unsafe-tasks to skip this check\n"
+    )
+    assert (done.code, done.out) == (0, "hello\n")
+    assert again.code == 0
+
+
+def test_a_config_file_cannot_vouch_for_itself(programs):
+    programs.write("tasks/hello.py", TASK)
+    programs.write("graphile-worker.toml", "allow_unsafe_tasks = true")
+    (programs.folder / "tasks").chmod(0o777)
+    assert programs.done("--once").code == 0
+
+    (programs.folder / "graphile-worker.toml").chmod(0o666)
+
+    assert "the config file graphile-worker.toml is not trusted" in programs.done("--once").err
+
+
+@pytest.mark.usefixtures("job")
+def test_a_bind_mount_with_a_foreign_uid_starts(programs):
+    programs.write("theirs/tasks/hello.py", TASK)
+    give_away(programs, "theirs", "theirs/tasks", "theirs/tasks/hello.py")
+    (programs.folder / "tasks").mkdir()
+
+    copied = programs.folder / "copied"
+    shutil.copytree(programs.folder / "theirs", copied)
+    give_away(programs, "copied", "copied/tasks", "copied/tasks/hello.py")
+    refused = programs.done("--tasks", "copied/tasks", "--once")
+    mounted = inside_mounts(programs, "mount --bind theirs/tasks tasks")
+    programs.folder.chmod(0o755)
+    os.chown(programs.folder, STRANGER, STRANGER)
+    theirs = programs.done("--tasks", "theirs/tasks", "--once")
+
+    assert f"belongs to user {STRANGER}" in refused.err
+    assert (mounted.code, mounted.out) == (0, "hello\n")
+    assert theirs.code == 0
+
+
+@pytest.mark.usefixtures("job")
+def test_a_read_only_mount_starts_with_any_owner_and_any_mode(programs):
+    programs.write("theirs/tasks/hello.py", TASK).chmod(0o666)
+    (programs.folder / "theirs/tasks").chmod(0o777)
+    give_away(programs, "theirs", "theirs/tasks", "theirs/tasks/hello.py")
+
+    refused = programs.done("--tasks", "theirs/tasks", "--once")
+    done = inside_mounts(
+        programs,
+        "mount --bind theirs theirs; mount -o remount,bind,ro theirs",
+        *("--tasks", "theirs/tasks"),
+    )
+
+    assert refused.code == 1
+    assert (done.code, done.out) == (0, "hello\n")
+
+
+@pytest.mark.usefixtures("job")
+def test_a_folder_under_a_temporary_directory_starts(programs):
+    programs.folder.chmod(0o1777)
+    programs.write("mine/tasks/hello.py", TASK)
+
+    done = programs.done("--tasks", "mine/tasks", "--once")
+
+    assert (done.code, done.out) == (0, "hello\n")
+
+
+PROCESS_TASK = """
+    from pathlib import Path
+
+    from graphile_worker import Tasks
+    from tasks._helper import said
+
+    router = Tasks()
+
+
+    @router.task(run_in="process")
+    def hello() -> None:
+        Path("said").write_text(said)
+"""
+
+
+@pytest.mark.usefixtures("job")
+def test_the_process_of_a_task_reads_no_compiled_file_of_the_tasks_folder(programs):
+    programs.write("tasks/hello.py", PROCESS_TASK)
+    helper = programs.write("tasks/_helper.py", "said = 'source'")
+    planted = programs.write("planted.py", "said = 'planted'")
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    cache = cache_from_source(str(helper))
+    py_compile.compile(str(planted), cache, doraise=True, invalidation_mode=unchecked)
+
+    done = programs.done("--once")
+
+    assert done.code == 0, done.err
+    assert (programs.folder / "said").read_text() == "source"

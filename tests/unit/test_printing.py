@@ -1,0 +1,33 @@
+"""Tables for people: they end where the terminal does, and begin alike for letters of any width."""
+
+import sys
+
+from graphile_worker.cli.printing import print_table
+from graphile_worker.cli.top.text import width
+
+
+def test_a_long_error_is_cut_to_the_width_of_the_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    errors = ("x" * 500, "語" * 500, "a\tb" * 500, "短い", "-")
+
+    print_table(("id", "error"), [(1, error) for error in errors], right="id")
+
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [width(line) for line in lines[:3]] in ([40, 39, 40], [40, 40, 40])
+    assert [line[-1] for line in lines[:3]] == ["…"] * 3
+    assert not any("\t" in line for line in lines)
+    assert lines[3] == " 1  短い"
+
+
+def test_columns_begin_alike_beside_letters_that_take_two_cells(capsys):
+    print_table(("task", "error"), [("短い", "one"), ("long", "two")])
+
+    _, wide, plain = capsys.readouterr().out.splitlines()
+    assert (wide, plain) == ("短い  one", "long  two")
+
+
+def test_without_a_terminal_nothing_is_cut(capsys):
+    print_table(("id", "error"), [(1, "x" * 500)], right="id")
+
+    assert capsys.readouterr().out.count("x") == 500
