@@ -4,7 +4,7 @@ import asyncio
 import gc
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -129,6 +129,9 @@ class FakeSettler:
         await self.answering.wait()
         self.settled.append(outcome)
         return outcome if self.still_ours else None
+
+    async def settle_all(self, outcomes: Sequence[Outcome]) -> list[Outcome | None]:
+        return [await self.settle(each) for each in outcomes]
 
 
 class FakeStarts:
@@ -1145,6 +1148,20 @@ async def test_a_job_has_started_from_when_it_may_begin_until_its_end_is_written
     it.settler.answering.set()
     await turns()
     assert (it.pool.held_ids, it.pool.started_ids) == ([2], [])
+    assert it.starts.ended == [1]
+
+
+async def test_a_job_counts_as_running_until_the_batch_with_its_completion_is_written(tasks):
+    # If this process died before that, the job would be recovered as one that was running.
+    it = Scene(FakeSource("slow"), {"slow": tasks.slow}, complete_batch_delay=timedelta(0))
+    it.settler.answering.clear()
+    tasks.release.set()
+    await it.settler.asked.wait()
+    assert (it.pool.held_ids, it.pool.started_ids) == ([1], [1])
+    assert it.starts.ended == []
+
+    it.settler.answering.set()
+    await turns()
     assert it.starts.ended == [1]
 
 

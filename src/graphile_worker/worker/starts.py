@@ -73,7 +73,7 @@ class Starts:
         return None
 
     def end(self, held: HeldJob) -> None:
-        """Whatever became of it, it cannot kill this process any more."""
+        """How it ended is written: whatever kills this process now, it was not running."""
         if self._suspect is held:
             self._suspect = None
 

@@ -113,6 +113,8 @@ class Worker:
         self, context: Context, seconds: float, outcome: Outcome, still_ours: bool
     ) -> None:
         self._source.done(context.held)
+        # Only now: until then, if this process dies, the job counts as one that was running.
+        self._starts.end(context.held)
         # Only now: whoever hears of it may rely on what the database says.
         announce_end(self._hooks, context, outcome, still_ours=still_ours, seconds=seconds)
 
@@ -195,8 +197,6 @@ class Worker:
         return outcome
 
     def _release(self) -> None:
-        if self.holds is not None:
-            self._starts.end(self.holds)
         self.has_started = False
         self.holds = None
         self._running = self._context = None
@@ -215,6 +215,7 @@ class Worker:
         announce_end(self._hooks, context, outcome, still_ours=still_ours, seconds=0.0)
         self._release()
         self._source.done(context.held)
+        self._starts.end(context.held)
 
     async def _holds_none(self) -> None:
         while self.holds is not None:
