@@ -431,7 +431,7 @@ CREATE INDEX gwpy_free_jobs ON graphile_worker._private_jobs USING btree (task_i
 
 CREATE INDEX gwpy_jobs_of_queues ON graphile_worker._private_jobs USING btree (job_queue_id, priority, run_at, id) INCLUDE (task_id) WHERE ((is_available = true) AND (job_queue_id IS NOT NULL));
 
-CREATE INDEX gwpy_locked_jobs ON graphile_worker._private_jobs USING btree (locked_by COLLATE "C") WHERE (locked_at IS NOT NULL);
+CREATE INDEX gwpy_locked_jobs ON graphile_worker._private_jobs USING brin (locked_at) WITH (pages_per_range='32') WHERE (locked_at IS NOT NULL);
 
 CREATE INDEX gwpy_queued_jobs ON graphile_worker._private_jobs USING btree (task_id, priority, run_at, id) INCLUDE (job_queue_id) WHERE ((is_available = true) AND (job_queue_id IS NOT NULL));
 

@@ -112,8 +112,10 @@ class Parts:
         }
         self.databases = databases
         self.patient_database: Answering = databases.own
+        self.patient_at_end: Answering = databases.own
         if not isinstance(databases.own, BorrowedDatabase):
             self.patient_database = PatientDatabase(databases.maintenance or databases.own)
+            self.patient_at_end = PatientDatabase(databases.own)
         recovery = plan.options.recovery
         self.lease = Lease(None if recovery is None else recovery.threshold)
         self.logger = plan.logger.scope(pid=os.getpid(), pool_id=self.lease.pool_id)
@@ -290,6 +292,7 @@ def _pool(plan: Blueprint, parts: Parts, deps: Any, *, once: bool) -> WorkerPool
         forbidden_flags=plan.forbidden_flags,
         clock=plan.clock,
         patient_database=parts.patient_database,
+        patient_at_end=parts.patient_at_end,
         # A lock timeout would end a caller's transaction.
         waits_for_names=isinstance(own, BorrowedDatabase),
         payloads=payloads,

@@ -59,6 +59,9 @@ _NAMING = frozenset(("as", "function", "table"))
 _RELATION_FOLLOWS = frozenset(("from", "join", ","))
 _SCHEMAS = ("pg_catalog", "pg_temp")
 
+# They belong to no schema.
+_ACCESS_METHODS = frozenset((("using", "brin"),))
+
 # Operators that PostgreSQL looks up by name for syntax that is written in words.
 _WORDS = {
     "like": ("~~", "!~~"),
@@ -119,6 +122,8 @@ def calls(text: str) -> Iterator[Call]:
             continue
         before = found[n - 1].text.lower() if n else ""
         if before != "." and (token.text.lower() in SYNTAX or before in _NAMING):
+            continue
+        if (before, token.text.lower()) in _ACCESS_METHODS:
             continue
         schema = found[n - 2].text if before == "." else None
         yield Call(schema, token.text, _arguments(found[n + 1 :]), token.at)

@@ -34,7 +34,8 @@ class PatientDatabase:
                 asyncio.timeout(self._limit + ANSWER_MARGIN_SECONDS),
                 self._db.transaction() as connection,
             ):
-                await connection.run(limit_time(int(self._limit * 1000), LOCK_TIMEOUT_MS))
+                limits = limit_time(int(self._limit * 1000), LOCK_TIMEOUT_MS, by_indexes=True)
+                await connection.run(limits)
                 answer = await connection.run(query)
         except Exception as error:
             if isinstance(error, TimeoutError) or sqlstate_of(error) == CANCELLED:

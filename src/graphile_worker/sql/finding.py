@@ -12,8 +12,10 @@ from graphile_worker.sql.query import Query, Row, read_nothing
 Clauses = Sequence[Clause]
 
 
-def limit_time(milliseconds: int, lock_milliseconds: int) -> Query[None]:
-    return Query("limit_time", (milliseconds, lock_milliseconds), read_nothing)
+def limit_time(
+    milliseconds: int, lock_milliseconds: int, *, by_indexes: bool = False
+) -> Query[None]:
+    return Query("limit_time", (milliseconds, lock_milliseconds, by_indexes), read_nothing)
 
 
 def list_jobs(dead: list[str], before: int, limit: int, clauses: Clauses) -> Query[list[Row]]:

@@ -65,6 +65,7 @@ class Claims:
         forbidden_flags: ForbiddenFlags = None,
         clock: Clock | None = None,
         patient_database: Answering | None = None,
+        patient_at_end: Answering | None = None,
         waits_for_names: bool = False,
         payloads: Payloads | None = None,
     ) -> None:
@@ -82,6 +83,8 @@ class Claims:
         self._db = database
         # For finding jobs that may be locked: that may take longer than a fetch.
         self._patient_db = patient_database or database
+        # The same at the end, when there is not the time to open another connection.
+        self._patient_at_end = patient_at_end or database
         self._identifiers = list(identifiers)
         self._forbidden_flags = forbidden_flags
         self._clock = clock
@@ -213,8 +216,7 @@ class Claims:
             self._settled_at = now
         in_use = {each.pool_id for each in self.held.values()}
         for pool_id in list(doubts) + sorted(self._suspects - doubts.keys()):
-            # At the end there is not the time to open another connection.
-            database = self._db if at_once else self._patient_db
+            database = self._patient_at_end if at_once else self._patient_db
             if not await self._release_unheld(pool_id, database):
                 continue
             self._suspects.discard(pool_id)

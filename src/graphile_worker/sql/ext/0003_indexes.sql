@@ -12,11 +12,11 @@ create index if not exists gwpy_jobs_of_queues
 on :schema._private_jobs (job_queue_id, priority, run_at, id) include (task_id)
 where is_available = true and job_queue_id is not null;
 
--- To find what a worker has locked without reading the whole table. By a collation of its own and
--- where locked_at, not locked_by, is set, so that only statements which say both use this index: it is
--- full of entries of jobs that have ended, and a completion must go by the primary key.
+-- To find what is locked without reading the whole table: which ranges of pages hold rows that were
+-- locked, and when. Kept per range and not per row, as each claim would have to enter a B-tree, which
+-- costs a tenth of the throughput.
 create index if not exists gwpy_locked_jobs
-on :schema._private_jobs (locked_by collate pg_catalog."C")
+on :schema._private_jobs using brin (locked_at) with (pages_per_range = 32)
 where locked_at is not null;
 
 insert into :ext_schema.migrations (id, name)

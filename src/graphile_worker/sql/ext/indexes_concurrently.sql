@@ -13,5 +13,5 @@ on :schema._private_jobs (job_queue_id, priority, run_at, id) include (task_id)
 where is_available = true and job_queue_id is not null;
 
 create index concurrently if not exists gwpy_locked_jobs
-on :schema._private_jobs (locked_by collate pg_catalog."C")
+on :schema._private_jobs using brin (locked_at) with (pages_per_range = 32)
 where locked_at is not null;

@@ -1,8 +1,9 @@
 -- The jobs and the named queues that pool $1 has locked, without jobs $2 and queues $3, which it holds.
 select jobs.id, null::int
 from :schema._private_jobs as jobs
-where jobs.locked_by collate pg_catalog."C" = $1::text
-  and jobs.locked_at is not null
+-- Said as a comparison, so that the index gwpy_locked_jobs leaves out what was never locked.
+where jobs.locked_at > '-infinity'::timestamptz
+  and jobs.locked_by = $1::text
   and jobs.id <> all ($2::bigint[])
 union all
 select null::bigint, job_queues.id

@@ -28,11 +28,11 @@ with gone as (
   where job_queues.locked_by = any (array(select id from owners))
     and job_queues.id <> all (array(select id from queues))
 ), held as materialized (
-  -- An array, not a join, so that the index gwpy_locked_jobs is used where there is one.
+  -- Said as a comparison, so that the index gwpy_locked_jobs leaves out what was never locked.
   select jobs.id, jobs.job_queue_id
   from :schema._private_jobs as jobs
-  where jobs.locked_by collate pg_catalog."C" = any (array(select id from owners))
-    and jobs.locked_at is not null
+  where jobs.locked_at > '-infinity'::timestamptz
+    and jobs.locked_by = any (array(select id from owners))
 ), taken as (
   select
     jobs.id,

@@ -21,7 +21,8 @@ with queues as (
   select jobs.job_queue_id
   from :schema._private_jobs as jobs
   join queues on queues.id = jobs.job_queue_id and queues.locked_by = jobs.locked_by
-  where jobs.id <> all (array(select id from taken))
+  where jobs.locked_at > '-infinity'::timestamptz
+    and jobs.id <> all (array(select id from taken))
 ), freed as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,
