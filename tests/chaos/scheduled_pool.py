@@ -211,6 +211,7 @@ class Scene:
             lease=Lease(pool_id=pool_id),
             databases=databases,
             patient_database=self._table,
+            patient_at_end=self._table,
             lifeline=self,
             logger=self._logger,
             client=None,

@@ -200,20 +200,23 @@ async def test_after_a_fetch_without_an_answer_fewer_are_asked_for_until_they_co
     def slowly() -> None:
         clock.now += QUICK
 
-    async def limit_of(wanted: int) -> object:
+    async def limit_of(wanted: int, *ready: int) -> object:
+        it.ready(*ready)
         with suppress(TimeoutError):
             await it.take(wanted)
         return it.database.asked[-1].args[3]
 
     it.database.errors = [TimeoutError(), TimeoutError()]
-    assert [await limit_of(20), await limit_of(20), await limit_of(1)] == [20, 10, 1]
-
+    assert [await limit_of(20), await limit_of(20)] == [20, 10]
+    # An empty answer says nothing about the line.
+    assert [await limit_of(20), await limit_of(20)] == [5, 5]
+    assert [await limit_of(1, 1), await limit_of(20)] == [1, 10]
     it.database.errors = [TimeoutError()]
     assert await limit_of(20) == 10
     it.database.meanwhile = slowly
-    assert [await limit_of(20), await limit_of(20)] == [5, 5]
+    assert [await limit_of(20, 2), await limit_of(20, 3)] == [5, 5]
     it.database.meanwhile = lambda: None
-    assert [await limit_of(20) for _ in range(4)] == [5, 10, 20, 20]
+    assert [await limit_of(20, id) for id in (4, 5, 6, 7)] == [5, 10, 20, 20]
 
 
 async def test_a_pool_that_nobody_knows_takes_jobs_for_ever(it, clock):
