@@ -31,7 +31,7 @@ def _measure(server: Server, contender: WorkerContender, jobs: int) -> Callable[
         with server.database(contender.kind, contender.install) as database:
             told = environment(database, jobs=jobs, concurrency=1, batch=BATCH)
             with running(contender.adding(), told) as program:
-                said = program.hear("in_batches")
+                said = program.wait_for_line("in_batches")
         return {"one_by_one": said["one_by_one"], "in_batches": said["in_batches"]}
 
     return measure

@@ -16,13 +16,13 @@ from benchmarks.contenders.contender import BATCH, CONCURRENCY
 from benchmarks.processes import Program, environment, running
 from benchmarks.rounds import Figures, alternated, ratios, summary
 from benchmarks.server import Database, Server
-from graphile_worker.bench.figures import spread
+from graphile_worker._bench.stats import summarize
 
 # What is prepared on first use is not what a job waits for.
 WARM_UP = 50
 
 # Until the job before is settled and the worker idle again, in seconds.
-REST = 0.003
+PAUSE_SECONDS = 0.003
 
 
 def latency(
@@ -43,7 +43,7 @@ def latency(
 def _measure(server: Server, contender: WorkerContender, samples: int) -> Callable[[], Figures]:
     def measure() -> Figures:
         with server.database(contender.kind, contender.install) as database:
-            found = spread(_samples(contender, database, samples))
+            found = summarize(_samples(contender, database, samples))
         return {"min_ms": found.minimum, "p50_ms": found.p50, "p99_ms": found.p99}
 
     return measure
@@ -60,6 +60,6 @@ def _samples(contender: WorkerContender, database: Database, samples: int) -> li
 def _sample(contender: WorkerContender, connection: psycopg.Connection, program: Program) -> float:
     payload = json.dumps({"sent": time.monotonic_ns()})
     connection.execute(contender.pinging.encode(), (payload,))
-    late: int = program.hear("late")["late"]
-    time.sleep(REST)
+    late: int = program.wait_for_line("late")["late"]
+    time.sleep(PAUSE_SECONDS)
     return late / 1e6

@@ -27,15 +27,15 @@ from benchmarks.processes import ROOT
 from benchmarks.rounds import rounded
 from benchmarks.server import Database, Server
 from benchmarks.tables import CLEAN, TABLES, Table, build
-from graphile_worker.sql.holding import (
-    get_jobs,
-    get_jobs_unindexed,
-    get_plain_jobs,
-    get_soonest_jobs,
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.claim import (
+    claim_jobs,
+    claim_jobs_unindexed,
+    claim_plain_jobs,
+    claim_soonest_jobs,
 )
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.query import Query
-from graphile_worker.sql.statements import render_bytes
+from graphile_worker._sql.query import Query
+from graphile_worker._sql.render import render_bytes
 from tests.support.tools import NODE
 
 SIZES = (1, 100, 500)
@@ -138,11 +138,11 @@ def _beside(
 
 
 def plain(tasks: list[int], size: int) -> Statement:
-    return _rendered(get_plain_jobs("pool", dict.fromkeys(tasks, "task"), limit=size))
+    return _rendered(claim_plain_jobs("pool", dict.fromkeys(tasks, "task"), limit=size))
 
 
 def soonest(tasks: list[int], size: int) -> Statement:
-    return _rendered(get_soonest_jobs("pool", dict.fromkeys(tasks, "task"), limit=size))
+    return _rendered(claim_soonest_jobs("pool", dict.fromkeys(tasks, "task"), limit=size))
 
 
 def cheap(tasks: list[int], size: int) -> list[Statement]:
@@ -150,15 +150,15 @@ def cheap(tasks: list[int], size: int) -> list[Statement]:
 
 
 def ours(tasks: list[int], size: int) -> Statement:
-    return _rendered(get_jobs("pool", dict.fromkeys(tasks, "task"), limit=size))
+    return _rendered(claim_jobs("pool", dict.fromkeys(tasks, "task"), limit=size))
 
 
 def ours_unindexed(tasks: list[int], size: int) -> Statement:
-    return _rendered(get_jobs_unindexed("pool", dict.fromkeys(tasks, "task"), limit=size))
+    return _rendered(claim_jobs_unindexed("pool", dict.fromkeys(tasks, "task"), limit=size))
 
 
 def _rendered(query: Query[Any]) -> Statement:
-    return Statement(render_bytes(query.statement, Schemas.named(SCHEMA)), query.args)
+    return Statement(render_bytes(query.statement, Schemas.from_names(SCHEMA)), query.args)
 
 
 def reference_claim(size: int) -> bytes:

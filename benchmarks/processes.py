@@ -33,7 +33,7 @@ class Program:
             stderr=self._errors,
         )
 
-    def hear(self, word: str) -> dict[str, Any]:
+    def wait_for_line(self, word: str) -> dict[str, Any]:
         """The next of its lines with this word."""
         for said in self.lines():
             if word in said:

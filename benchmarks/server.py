@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from tests.support.cluster import FAST, Cluster
+from tests.support.cluster import NO_FLUSH_SETTINGS, Cluster
 
 # Nothing that comes and goes by itself. With no flush of the write-ahead log, the work of the
 # queues is what counts, not the disk.
@@ -34,7 +34,7 @@ class Server:
     """A cluster; what a queue installs is installed once and then copied."""
 
     def __init__(self, major: int, settings: Sequence[str] = SETTINGS) -> None:
-        self.settings = [*FAST, *settings]
+        self.settings = [*NO_FLUSH_SETTINGS, *settings]
         """What it is set to beside PostgreSQL's defaults."""
         self._cluster = Cluster(major, settings).start()
         self._templates: dict[str, str] = {}

@@ -8,9 +8,9 @@ from typing import Any
 from benchmarks.contenders.contender import CONCURRENCY
 from benchmarks.rounds import Figures, alternated, ratios, summary
 from benchmarks.server import Server
-from graphile_worker.bench.adding import add
-from graphile_worker.bench.place import Place, own_place
-from graphile_worker.bench.processes import WorkerProcess, workers
+from graphile_worker._bench.adding import add_trivial_jobs
+from graphile_worker._bench.processes import WorkerProcess, start_workers
+from graphile_worker._bench.schema import BenchTarget, open_bench_target
 
 
 def shards(server: Server, *, jobs: int, databases: int, rounds: int) -> dict[str, Any]:
@@ -36,10 +36,10 @@ def shape(server: Server, jobs: int, *, shards: int, workers_each: int) -> Calla
             # Empty: a place of our own is made in each.
             made = [server.database("empty", lambda _: None) for _ in range(shards)]
             urls = [stack.enter_context(each).url for each in made]
-            places = [stack.enter_context(own_place(url)) for url in urls]
+            places = [stack.enter_context(open_bench_target(url)) for url in urls]
             for place in places:
                 with place.client() as client:
-                    add(client, jobs // shards)
+                    add_trivial_jobs(client, jobs // shards)
             started = [
                 worker
                 for place in places
@@ -50,16 +50,16 @@ def shape(server: Server, jobs: int, *, shards: int, workers_each: int) -> Calla
     return measure
 
 
-def _started(place: Place, count: int) -> Any:
-    return workers(count, place, "--once", "--jobs", str(CONCURRENCY))
+def _started(place: BenchTarget, count: int) -> Any:
+    return start_workers(count, place, "--once", "--jobs", str(CONCURRENCY))
 
 
 def _drained(started: Sequence[WorkerProcess], jobs: int) -> Figures:
     """From the word to begin, all being ready, until the last has nothing to do."""
     began = time.monotonic()
     for worker in started:
-        worker.begin()
-    reports = [worker.hear("done") for worker in started]
+        worker.send_start()
+    reports = [worker.read_message("done") for worker in started]
     assert sum(each["jobs"] for each in reports) == jobs
     seconds = max(each["done"] for each in reports) - began
     cpu = sum(each["cpu"] for each in reports)

@@ -19,18 +19,18 @@ from benchmarks.contenders.ours import SCHEMA, Ours
 from benchmarks.matrix import Statement, ours, plain, reference_claim
 from benchmarks.rounds import rounded
 from benchmarks.server import Server
-from graphile_worker.jobs import Job
-from graphile_worker.sql.holding import (
-    Failure,
-    Return,
-    fail_jobs,
-    finish_jobs,
-    get_jobs,
-    return_jobs,
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.claim import (
+    FailedAttempt,
+    ReleasedJob,
+    claim_jobs,
+    complete_claimed_jobs,
+    fail_claimed_jobs,
+    release_claimed_jobs,
 )
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.query import Query
-from graphile_worker.sql.statements import render_bytes
+from graphile_worker._sql.query import Query
+from graphile_worker._sql.render import render_bytes
+from graphile_worker.jobs import Job
 
 SIZES = (1, 100)
 ROUND = 1000
@@ -222,7 +222,7 @@ class Bench:
 
     def _taken(self, size: int) -> list[Job]:
         """Jobs that this transaction has taken."""
-        query = get_jobs(POOL, dict.fromkeys(self._tasks, "noop"), limit=size)
+        query = claim_jobs(POOL, dict.fromkeys(self._tasks, "noop"), limit=size)
         asked = _rendered(query)
         cursor = psycopg.RawCursor(self._connection)
         held = query.read(cursor.execute(asked.text, asked.args).fetchall())
@@ -263,14 +263,16 @@ class Bench:
 
 
 ENDINGS: dict[str, Callable[[list[Job]], Query[set[int]]]] = {
-    "our finish": lambda jobs: finish_jobs(POOL, [job.id for job in jobs], []),
-    "our fail": lambda jobs: fail_jobs(POOL, [Failure(job, "it failed") for job in jobs], []),
-    "our return": lambda jobs: return_jobs(POOL, [Return(job) for job in jobs], []),
+    "our finish": lambda jobs: complete_claimed_jobs(POOL, [job.id for job in jobs], []),
+    "our fail": lambda jobs: fail_claimed_jobs(
+        POOL, [FailedAttempt(job, "it failed") for job in jobs], []
+    ),
+    "our return": lambda jobs: release_claimed_jobs(POOL, [ReleasedJob(job) for job in jobs], []),
 }
 
 
 def _rendered(query: Query[Any]) -> Statement:
-    return Statement(render_bytes(query.statement, Schemas.named(SCHEMA)), query.args)
+    return Statement(render_bytes(query.statement, Schemas.from_names(SCHEMA)), query.args)
 
 
 def full_scans(plan: Plan) -> Iterator[str]:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from benchmarks.server import Server
-from graphile_worker.db.psycopg import implementation
+from graphile_worker._db.psycopg import get_psycopg_implementation
 
 
 def surroundings(server: Server) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def surroundings(server: Server) -> dict[str, Any]:
         "date": datetime.now(UTC).date().isoformat(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "psycopg": f"{version('psycopg')} ({implementation()})",
+        "psycopg": f"{version('psycopg')} ({get_psycopg_implementation()})",
         "postgresql": server.version,
         "server_settings": server.settings,
     }

@@ -24,7 +24,7 @@ from benchmarks.contenders.ours import Ours
 from benchmarks.processes import Program, environment, running
 from benchmarks.rounds import rounded
 from benchmarks.server import Database, Server
-from graphile_worker.bench.figures import spread
+from graphile_worker._bench.stats import summarize
 
 CONCURRENCY = 10
 SLOWNESS = {"fast": 1, "slow": 10}
@@ -131,7 +131,7 @@ def waiting(server: Server, *, local_queue: int | None = None) -> dict[str, Any]
 def judged(pools: Sequence[Pool], samples: Sequence[Sample]) -> dict[str, Any]:
     """How long jobs waited, and when somebody held too much."""
     waits = {pool.name: [run.began - run.taken for run in pool.runs] for pool in pools}
-    every = spread([wait for each in waits.values() for wait in each])
+    every = summarize([wait for each in waits.values() for wait in each])
     wrong = list(violations(pools, samples))
     unstarted = _unstarted(pools, samples)
     return {
@@ -201,7 +201,7 @@ def _unstarted(pools: Sequence[Pool], samples: Sequence[Sample]) -> list[float]:
 def _waits(waits: Sequence[float]) -> dict[str, Any]:
     if not waits:
         return {"jobs": 0}
-    found = spread(waits)
+    found = summarize(waits)
     return {
         "jobs": len(waits),
         "p50_ms": rounded(found.p50 * 1000),
@@ -239,7 +239,7 @@ def _started(database: Database, pool: Pool, local_queue: int | None) -> ExitSta
     stack = ExitStack()
     command = [sys.executable, "-m", "benchmarks.programs.sleepers"]
     program = stack.enter_context(running(command, told))
-    pool.id = program.hear("pool")["pool"]
+    pool.id = program.wait_for_line("pool")["pool"]
     ear = threading.Thread(target=pool.hear, args=(program,), daemon=True)
     ear.start()
     # It ends with the program, so that nothing is left unheard.

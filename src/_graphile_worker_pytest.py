@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def gw_app(pytestconfig: pytest.Config) -> "App[Any]":
     """The app to test: the one that `graphile-worker` would run. Override it for another."""
     from graphile_worker import App, ConfigurationError
-    from graphile_worker.cli.settings import Settings
-    from graphile_worker.cli.sources import app_of
+    from graphile_worker._cli.settings.layers import Settings
+    from graphile_worker._cli.settings.resolve import resolve_app
 
     # The command looks at where it is started; tests may be started elsewhere.
     with chdir(pytestconfig.rootpath):
-        app = app_of(Settings.collected({}))
+        app = resolve_app(Settings.collect({}))
     if not isinstance(app, App):
         raise ConfigurationError(
             'which app is tested? Write app = "module:attribute" under [tool.graphile-worker] in '
@@ -60,7 +60,7 @@ def gw(
     with Harness(gw_app, gw_connection, dsn=gw_dsn) as harness:
         yield harness
         if harness.was_used and gw_connection is None and _has_django(request):
-            _clear_what_django_leaves(harness)
+            _clear_committed_jobs(harness)
 
 
 def _has_django(request: pytest.FixtureRequest) -> bool:
@@ -71,7 +71,7 @@ def _has_django(request: pytest.FixtureRequest) -> bool:
     return bool(django_settings_is_configured())
 
 
-def _clear_what_django_leaves(harness: "Harness") -> None:
+def _clear_committed_jobs(harness: "Harness") -> None:
     """After a test in which statements commit, Django empties only the tables of its models."""
     from django.db import connection
 

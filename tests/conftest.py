@@ -191,9 +191,9 @@ def database(
         yield TestDatabase(name, cluster, schema)
         cluster.drop_database(name)
     else:
-        name = databases.take(template)
+        name = databases.acquire(template)
         yield TestDatabase(name, cluster, schema)
-        databases.give_back(name)
+        databases.release(name)
 
 
 @pytest.fixture
@@ -207,9 +207,9 @@ def node_database(
     databases: DatabasePool, cluster: Cluster, schema: str, node_template: str
 ) -> Iterator[TestDatabase]:
     """A database with the schema of the reference 0.18, as `database` otherwise."""
-    name = databases.take(node_template)
+    name = databases.acquire(node_template)
     yield TestDatabase(name, cluster, schema)
-    databases.give_back(name)
+    databases.release(name)
 
 
 @pytest.fixture(params=["python", "node"])
@@ -240,7 +240,7 @@ def programs(database: TestDatabase, tmp_path: Path) -> Iterator["Programs"]:
     # Imported here because that module imports this one.
     from tests.support.processes import Programs
 
-    with Programs.beside(database, tmp_path) as programs:
+    with Programs.for_database(database, tmp_path) as programs:
         yield programs
 
 

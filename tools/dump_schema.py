@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 from graphile_worker import sync
+from graphile_worker._sql.identifiers import derive_companion_schema
 from graphile_worker.options import DEFAULT_SCHEMA
-from graphile_worker.sql.identifiers import companion_schema
 from tests.support.cluster import Cluster
 from tests.support.tools import client_program
 
@@ -37,7 +37,9 @@ def fresh_dump() -> str:
 
 
 def _pg_dump(dsn: str) -> str:
-    schemas = [f"--schema={name}" for name in (DEFAULT_SCHEMA, companion_schema(DEFAULT_SCHEMA))]
+    schemas = [
+        f"--schema={name}" for name in (DEFAULT_SCHEMA, derive_companion_schema(DEFAULT_SCHEMA))
+    ]
     command = [str(client_program("pg_dump")), "--schema-only", "--no-owner", "--no-privileges"]
     command += ["--restrict-key=x", *schemas, dsn]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -7,8 +7,8 @@ import psycopg
 from psycopg import sql
 
 from graphile_worker import sync
+from graphile_worker._sql.identifiers import derive_companion_schema
 from graphile_worker.options import DEFAULT_SCHEMA
-from graphile_worker.sql.identifiers import companion_schema
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def main() -> None:
         sys.exit("DATABASE_URL must say which database")
     schema = os.environ.get("GRAPHILE_WORKER_SCHEMA", DEFAULT_SCHEMA)
     with psycopg.connect(os.environ["DATABASE_URL"]) as connection:
-        for name in (schema, companion_schema(schema)):
+        for name in (schema, derive_companion_schema(schema)):
             drop = sql.SQL("drop schema if exists {} cascade").format(sql.Identifier(name))
             connection.execute(drop)
     with sync.Client(schema=schema) as client:

@@ -87,8 +87,8 @@ class WorkerContender(Contender):
         told = environment(database, jobs=count, concurrency=CONCURRENCY, batch=BATCH)
         self.fill(database, jobs)
         with database.connected() as watcher, running(self.working(), told) as program:
-            began = program.hear("first")
-            last = program.hear("last")
+            began = program.wait_for_line("first")
+            last = program.wait_for_line("last")
             ended = last["last"] / 1e9 if self.sample else self.emptied(watcher)
             cpu = program.kill() - began["cpu"]
         first = began["first"] / 1e9

@@ -11,21 +11,21 @@ from psycopg import sql
 from benchmarks.contenders.contender import Contender, Drained
 from benchmarks.contenders.ours import SCHEMA, Ours
 from benchmarks.server import Database
-from graphile_worker.sql.holding import (
-    finish_jobs,
-    get_jobs,
-    get_plain_jobs,
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.claim import (
+    claim_jobs,
+    claim_plain_jobs,
+    complete_claimed_jobs,
+    format_ids,
     get_task_ids,
-    ids_text,
 )
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.query import Query
-from graphile_worker.sql.statements import Style, render
-from graphile_worker.worker.prefetch import LARGEST
+from graphile_worker._sql.query import Query
+from graphile_worker._sql.render import ParameterStyle, render
+from graphile_worker._worker.sources.prefetch import MAX_FETCH
 
 # Stands for the ids that the fetch before has taken, also as text.
 TAKEN = [0]
-TAKEN_TEXT = ids_text(TAKEN)
+TAKEN_TEXT = format_ids(TAKEN)
 
 PROCEDURE = """
 create procedure drain() language plpgsql as $drain$
@@ -66,7 +66,7 @@ class Engine(Contender):
         self._sessions = sessions
         self.name = f"engine_{sessions}"
         self.label = f"the engine bare, {['one session', 'two sessions'][sessions - 1]}"
-        self.settings = f"our statements in server-side loops, {LARGEST:,} jobs at a time"
+        self.settings = f"our statements in server-side loops, {MAX_FETCH:,} jobs at a time"
 
     def install(self, database: Database) -> None:
         Ours().install(database)
@@ -94,9 +94,9 @@ def _call(database: Database) -> None:
 def _create_procedure(database: Database) -> None:
     with database.connected() as connection:
         tasks = _task_ids(connection)
-        fetch = get_plain_jobs("engine", tasks, limit=LARGEST)
-        fetch_others = get_jobs("engine", tasks, limit=LARGEST)
-        finish = finish_jobs("engine", TAKEN, [])
+        fetch = claim_plain_jobs("engine", tasks, limit=MAX_FETCH)
+        fetch_others = claim_jobs("engine", tasks, limit=MAX_FETCH)
+        finish = complete_claimed_jobs("engine", TAKEN, [])
         text = PROCEDURE.format(
             declarations="\n  ".join(
                 [
@@ -114,14 +114,14 @@ def _create_procedure(database: Database) -> None:
 
 def _task_ids(connection: psycopg.Connection) -> dict[int, str]:
     query = get_task_ids(["noop"])
-    text = render(query.statement, Schemas.named(SCHEMA), Style.NATIVE)
+    text = render(query.statement, Schemas.from_names(SCHEMA), ParameterStyle.NATIVE)
     cursor = psycopg.RawCursor(connection)
     return query.read(cursor.execute(text.encode(), query.args).fetchall())
 
 
 def _embedded(query: Query[Any]) -> str:
     """The statement with variables in place of its parameters, planned once as a worker's is."""
-    text = render(query.statement, Schemas.named(SCHEMA), Style.NATIVE)
+    text = render(query.statement, Schemas.from_names(SCHEMA), ParameterStyle.NATIVE)
     return re.sub(r"\$(\d+)", lambda match: _variable(query, int(match[1])), text)
 
 

@@ -26,7 +26,7 @@ class Reading:
 
 def note(reading: Reading) -> int:
     """Put a reading into the job that gathers; how many are in there now."""
-    return len(gather.accumulate(reading, key=KEY, within=WINDOW).payload)
+    return len(gather.accumulate(reading, key=KEY, delay=WINDOW).payload)
 
 
 @app.batch_task

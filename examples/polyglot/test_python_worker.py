@@ -27,4 +27,4 @@ def test_what_nobody_sells_is_given_up(gw):
     with pytest.raises(Discard):
         gw.drain()
 
-    gw.refute_enqueued("send_invoice")
+    gw.assert_not_enqueued("send_invoice")

@@ -57,7 +57,7 @@ def test_other_jobs_need_no_token(conn, gw):
     send_receipt.enqueue(7)
 
     assert [job.task_identifier for job in gw.drain()].count("send_receipt") == 1
-    gw.refute_enqueued(send_receipt)
+    gw.assert_not_enqueued(send_receipt)
 
 
 def test_a_flag_without_tokens_is_an_error(conn, gw):

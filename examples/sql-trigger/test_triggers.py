@@ -66,4 +66,4 @@ def test_a_change_that_is_rolled_back_adds_nothing(conn, gw):
     with conn.transaction(force_rollback=True):
         add_user(conn)
 
-    gw.refute_enqueued()
+    gw.assert_not_enqueued()

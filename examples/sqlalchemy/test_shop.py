@@ -15,7 +15,7 @@ TEA = {"tea": Decimal("4.20"), "honey": Decimal("3.10")}
 def test_an_order_enqueues_its_receipt(gw: Harness, session: Session) -> None:
     order = place_order(session, "ada@example.com", TEA)
 
-    job = gw.assert_enqueued(send_receipt, having={"attempts": 0})
+    job = gw.assert_enqueued(send_receipt, options={"attempts": 0})
     assert job.payload == {
         "order_id": order.id,
         "email": "ada@example.com",
@@ -37,7 +37,7 @@ def test_what_is_rolled_back_leaves_no_job(gw: Harness, session: Session) -> Non
     with pytest.raises(OverLimit), session.begin_nested():
         place_order(session, "bob@example.com", {"gold": Decimal(1000)})
 
-    gw.refute_enqueued()
+    gw.assert_not_enqueued()
 
 
 def test_a_payload_that_does_not_fit_is_refused(gw: Harness) -> None:

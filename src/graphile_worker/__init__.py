@@ -1,5 +1,8 @@
 """Graphile Worker for Python: a job queue whose engine is PostgreSQL."""
 
+from graphile_worker._sql.plans.cleanup import CleanupTask
+from graphile_worker._sql.plans.migration import migration_sql, migration_statements
+from graphile_worker._support.logs import Logger
 from graphile_worker.app import App
 from graphile_worker.client import (
     Client,
@@ -16,21 +19,19 @@ from graphile_worker.crontab import (
     parse_cron_items,
     parse_crontab,
 )
-from graphile_worker.db.migrate import migration_sql, migration_statements
 from graphile_worker.errors import (
     CleanupBlocked,
     ConfigurationError,
     CrontabError,
     ExecutableFailed,
     GraphileWorkerError,
-    JobNotHeld,
+    JobLockLostError,
     JobsLeftLocked,
     JobSpecError,
-    LeaseLapsed,
+    LeaseExpiredError,
     MigrationBlocked,
     OutcomeRefused,
     PayloadTooLarge,
-    PoolStopped,
     SchemaError,
     SchemaMissing,
     SchemaTooNew,
@@ -39,6 +40,7 @@ from graphile_worker.errors import (
     TaskNotFound,
     TaskProcessDied,
     TaskProcessError,
+    WorkerStoppedError,
 )
 from graphile_worker.events import (
     AddingJobs,
@@ -57,7 +59,6 @@ from graphile_worker.events import (
 )
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobKeyMode, JobSpec
-from graphile_worker.logs import Logger
 from graphile_worker.options import (
     ExecutableOptions,
     LocalQueueOptions,
@@ -68,8 +69,7 @@ from graphile_worker.options import (
 )
 from graphile_worker.retries import Backoff, Discard, PartialFailure, Retry, Snooze
 from graphile_worker.runner import Runner, run, run_once, run_task_list, run_task_list_once
-from graphile_worker.sql.cleaning import CleanupTask
-from graphile_worker.tasks import BatchTask, JobContext, Task, Tasks
+from graphile_worker.tasks import BatchTask, JobContext, Task, TaskRouter
 
 __all__ = [
     "AddingJobs",
@@ -96,14 +96,14 @@ __all__ = [
     "JobInterrupted",
     "JobKeyMode",
     "JobLockLost",
-    "JobNotHeld",
+    "JobLockLostError",
     "JobRecovered",
     "JobSpec",
     "JobSpecError",
     "JobStarted",
     "JobSucceeded",
     "JobsLeftLocked",
-    "LeaseLapsed",
+    "LeaseExpiredError",
     "LocalQueueOptions",
     "Logger",
     "Migrating",
@@ -112,7 +112,6 @@ __all__ = [
     "ParsedCronItem",
     "PartialFailure",
     "PayloadTooLarge",
-    "PoolStopped",
     "RecoveryOptions",
     "RefetchDelayOptions",
     "Retry",
@@ -131,9 +130,10 @@ __all__ = [
     "TaskProcessDied",
     "TaskProcessError",
     "TaskProcessOptions",
-    "Tasks",
+    "TaskRouter",
     "TimestampDigest",
     "WorkerOptions",
+    "WorkerStoppedError",
     "add_job_adhoc",
     "make_worker_utils",
     "migration_sql",

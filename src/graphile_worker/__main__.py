@@ -1,5 +1,5 @@
 """python -m graphile_worker"""
 
-from graphile_worker.cli.main import main
+from graphile_worker._cli.main import main
 
 main()

@@ -13,28 +13,28 @@ from typing import Any, Protocol, Self, overload
 from weakref import WeakKeyDictionary
 
 from graphile_worker import sync
+from graphile_worker._support.logs import Logger
+from graphile_worker._worker.claimer import ForbiddenFlags
 from graphile_worker.client import Client
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.hooks import Hooks
-from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
-from graphile_worker.logs import Logger
+from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, RunAt
 from graphile_worker.options import WorkerOptions
 from graphile_worker.runner import Runner
-from graphile_worker.tasks import D, Tasks
-from graphile_worker.worker.claims import ForbiddenFlags
+from graphile_worker.tasks import D, TaskRouter
 
 
-class Clients(Protocol):
+class ClientProvider(Protocol):
     """Whoever adds jobs in place of an app's own clients."""
 
     @property
     def client(self) -> Client: ...
 
     @property
-    def blocking_client(self) -> sync.Client: ...
+    def sync_client(self) -> sync.Client: ...
 
 
-class App(Tasks[D]):
+class App(TaskRouter[D]):
     """Tasks and where their jobs go. Making one connects to nothing; the first call does.
 
     `dsn` is a connection string (default: `DATABASE_URL`, then libpq's variables). `lifespan` is a
@@ -51,7 +51,7 @@ class App(Tasks[D]):
         *,
         schema: str | None = None,
         lifespan: None = None,
-        include: Iterable[Tasks[Any]] = (),
+        include: Iterable[TaskRouter[Any]] = (),
         use_local_time: bool = False,
         max_payload_bytes: int | None = None,
         prepared_statements: bool = True,
@@ -63,7 +63,7 @@ class App(Tasks[D]):
         *,
         schema: str | None = None,
         lifespan: Callable[[], AbstractAsyncContextManager[D]],
-        include: Iterable[Tasks[D]] = (),
+        include: Iterable[TaskRouter[D]] = (),
         use_local_time: bool = False,
         max_payload_bytes: int | None = None,
         prepared_statements: bool = True,
@@ -74,7 +74,7 @@ class App(Tasks[D]):
         *,
         schema: str | None = None,
         lifespan: Callable[[], AbstractAsyncContextManager[D]] | None = None,
-        include: Iterable[Tasks[Any]] = (),
+        include: Iterable[TaskRouter[Any]] = (),
         use_local_time: bool = False,
         max_payload_bytes: int | None = None,
         prepared_statements: bool = True,
@@ -94,12 +94,12 @@ class App(Tasks[D]):
             "prepared_statements": prepared_statements,
             "tasks": self,
         }
-        self._blocking: sync.Client | None = None
-        self._making = threading.Lock()
+        self._sync_client: sync.Client | None = None
+        self._sync_client_lock = threading.Lock()
         # A client belongs to a loop; a program may have several, one after the other.
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
-        self._ambient: ContextVar[object] = ContextVar("connection", default=None)
-        self._stand_ins: Clients | None = None
+        self._current_connection: ContextVar[object] = ContextVar("connection", default=None)
+        self._client_override: ClientProvider | None = None
         self.include(*include)
 
     def add_job(
@@ -108,7 +108,7 @@ class App(Tasks[D]):
         payload: Any = None,
         *,
         queue_name: str | None = None,
-        run_at: When | None = None,
+        run_at: RunAt | None = None,
         max_attempts: int | None = None,
         priority: int | None = None,
         job_key: str | None = None,
@@ -120,7 +120,7 @@ class App(Tasks[D]):
 
         If this app has the task, its options apply where none is given, and the payload is checked.
         """
-        return self._blocking_client().add_job(
+        return self._get_sync_client().add_job(
             identifier,
             payload,
             queue_name=queue_name,
@@ -130,7 +130,7 @@ class App(Tasks[D]):
             job_key=job_key,
             job_key_mode=job_key_mode,
             flags=flags,
-            conn=self._connection(conn),
+            conn=self._resolve_connection(conn),
         )
 
     async def aadd_job(
@@ -139,7 +139,7 @@ class App(Tasks[D]):
         payload: Any = None,
         *,
         queue_name: str | None = None,
-        run_at: When | None = None,
+        run_at: RunAt | None = None,
         max_attempts: int | None = None,
         priority: int | None = None,
         job_key: str | None = None,
@@ -148,7 +148,7 @@ class App(Tasks[D]):
         conn: object = None,
     ) -> Job:
         """`add_job` for async code."""
-        return await self._client().add_job(
+        return await self._get_client().add_job(
             identifier,
             payload,
             queue_name=queue_name,
@@ -158,7 +158,7 @@ class App(Tasks[D]):
             job_key=job_key,
             job_key_mode=job_key_mode,
             flags=flags,
-            conn=self._connection(conn),
+            conn=self._resolve_connection(conn),
         )
 
     def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
@@ -166,45 +166,45 @@ class App(Tasks[D]):
 
         The definitions of this app's tasks apply as with `add_job`.
         """
-        return self._blocking_client().add_jobs(specs, conn=self._connection(conn))
+        return self._get_sync_client().add_jobs(specs, conn=self._resolve_connection(conn))
 
     async def aadd_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
         """`add_jobs` for async code."""
-        return await self._client().add_jobs(specs, conn=self._connection(conn))
+        return await self._get_client().add_jobs(specs, conn=self._resolve_connection(conn))
 
     def remove_job(self, job_key: str, *, conn: object = None) -> Job | None:
         """Remove the job with that key; one that runs is let finish and gets no other attempt."""
-        return self._blocking_client().remove_job(job_key, conn=self._connection(conn))
+        return self._get_sync_client().remove_job(job_key, conn=self._resolve_connection(conn))
 
     async def aremove_job(self, job_key: str, *, conn: object = None) -> Job | None:
         """`remove_job` for async code."""
-        return await self._client().remove_job(job_key, conn=self._connection(conn))
+        return await self._get_client().remove_job(job_key, conn=self._resolve_connection(conn))
 
     def enqueue(self, spec: JobSpec, conn: object = None) -> Job:
         """Add the job of a task; `task.enqueue(…)` comes here."""
-        return self._blocking_client().add_spec(spec, conn=self._connection(conn))
+        return self._get_sync_client().add_spec(spec, conn=self._resolve_connection(conn))
 
     async def aenqueue(self, spec: JobSpec, conn: object = None) -> Job:
         """`enqueue` for async code."""
-        return await self._client().add_spec(spec, conn=self._connection(conn))
+        return await self._get_client().add_spec(spec, conn=self._resolve_connection(conn))
 
     @contextmanager
-    def on_connection(self, conn: object) -> Iterator[None]:
+    def using_connection(self, conn: object) -> Iterator[None]:
         """Inside, whatever adds jobs to this app joins the transaction of that connection."""
-        token = self._ambient.set(conn)
+        token = self._current_connection.set(conn)
         try:
             yield
         finally:
-            self._ambient.reset(token)
+            self._current_connection.reset(token)
 
     @contextmanager
-    def through(self, clients: "Clients") -> Iterator[None]:
+    def _using_clients(self, clients: "ClientProvider") -> Iterator[None]:
         """Inside, in every thread and loop, jobs are added by other clients: for tests."""
-        before, self._stand_ins = self._stand_ins, clients
+        before, self._client_override = self._client_override, clients
         try:
             yield
         finally:
-            self._stand_ins = before
+            self._client_override = before
 
     def worker(
         self,
@@ -227,12 +227,12 @@ class App(Tasks[D]):
         """
         chosen = options or WorkerOptions()
         given: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
-        given |= self.named_options()
+        given |= self._get_worker_options()
         if schema:
             given["schema"] = schema
         return Runner(
             self.dsn if database is None else database,
-            self if tasks is None else self.only(tasks),
+            self if tasks is None else self.subset(tasks),
             crontab=crontab,
             crontab_file=crontab_file,
             cron_items=cron_items,
@@ -244,7 +244,7 @@ class App(Tasks[D]):
             handle_signals=handle_signals,
         )
 
-    def named_options(self) -> dict[str, Any]:
+    def _get_worker_options(self) -> dict[str, Any]:
         """What the app itself says of WorkerOptions, by the names there."""
         named: dict[str, Any] = {"schema": self.schema} if self.schema else {}
         if self._options["use_local_time"]:
@@ -255,19 +255,19 @@ class App(Tasks[D]):
 
     def migrate(self) -> int:
         """Install or upgrade the schema; the level at which it then stands."""
-        return self._blocking_client().migrate()
+        return self._get_sync_client().migrate()
 
     async def amigrate(self) -> int:
         """`migrate` for async code."""
-        return await self._client().migrate()
+        return await self._get_client().migrate()
 
     async def close(self) -> None:
         """Close what the app opened in this loop and for blocking calls; it can be used again."""
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
-        if self._blocking is not None:
-            self._blocking.close()
+        if self._sync_client is not None:
+            self._sync_client.close()
 
     def find_enqueuer(self) -> "App[D]":
         return self
@@ -283,22 +283,22 @@ class App(Tasks[D]):
     ) -> None:
         await self.close()
 
-    def _connection(self, conn: object) -> object:
-        return self._ambient.get() if conn is None else conn
+    def _resolve_connection(self, conn: object) -> object:
+        return self._current_connection.get() if conn is None else conn
 
-    def _client(self) -> Client:
-        if self._stand_ins is not None:
-            return self._stand_ins.client
+    def _get_client(self) -> Client:
+        if self._client_override is not None:
+            return self._client_override.client
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             self._clients[loop] = Client(self.dsn, **self._options)
         return self._clients[loop]
 
-    def _blocking_client(self) -> sync.Client:
-        if self._stand_ins is not None:
-            return self._stand_ins.blocking_client
+    def _get_sync_client(self) -> sync.Client:
+        if self._client_override is not None:
+            return self._client_override.sync_client
         # Two threads may come first at once, and share one client all the same.
-        with self._making:
-            if self._blocking is None:
-                self._blocking = sync.Client(self.dsn, **self._options)
-            return self._blocking
+        with self._sync_client_lock:
+            if self._sync_client is None:
+                self._sync_client = sync.Client(self.dsn, **self._options)
+            return self._sync_client

@@ -6,18 +6,18 @@ GraphileWorkerError
 ├── JobSpecError           this job cannot be added
 ├── CleanupBlocked         transactions that add jobs stayed open
 ├── FilterError            a filter for jobs cannot be read; it says where     (also ValueError)
-├── SearchTooLong          the database was not done in the time that a look may take
+├── QueryTimeoutError          the database was not done in the time that a look may take
 ├── TaskLoadError          a task file could not be imported
 ├── TaskNotFound           no function for this identifier
 ├── PayloadTooLarge        the payload of a job is larger than a worker reads
 ├── TaskProcessError       what a task raised in a process of its own
 ├── TaskProcessDied        the process of a task ended in the middle of a job
 ├── ExecutableFailed       the program of a job did not end with exit code 0
-├── JobNotHeld             the job that a task wanted to end is held by somebody else now
+├── JobLockLostError             the job that a task wanted to end is held by somebody else now
 ├── OutcomeRefused         the database rejects how a job ended
 ├── JobsLeftLocked         a worker stopped and could not say how its jobs ended
-├── LeaseLapsed            a pool whose heartbeat is not heard takes no jobs
-├── PoolStopped            asked to work after stopping
+├── LeaseExpiredError            a pool whose heartbeat is not heard takes no jobs
+├── WorkerStoppedError            asked to work after stopping
 └── SchemaError            the schema in the database is not one we can use
     ├── SchemaMissing      it is not installed yet
     ├── SchemaTooOld       another release must bring it up first
@@ -82,7 +82,7 @@ class JobSpecError(GraphileWorkerError):
         self.value = value
         self.reason = reason
         self.code = code
-        super().__init__(text or f"{_shown(argument, value)}: {reason} [{code}]")
+        super().__init__(text or f"{_format_argument(argument, value)}: {reason} [{code}]")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors travel between processes; values that could not come along stay behind.
@@ -106,7 +106,7 @@ class FilterError(GraphileWorkerError, ValueError):
         return type(self), (self.column, self.expected, self.got)
 
 
-class SearchTooLong(GraphileWorkerError):
+class QueryTimeoutError(GraphileWorkerError):
     """The database was not done in the time that a look may take; nothing was changed by it."""
 
 
@@ -116,7 +116,7 @@ class TaskLoadError(GraphileWorkerError):
     Also the module of an app. Its cause is the error that the import raised.
     """
 
-    is_about_import = True
+    is_import_error = True
 
 
 class TaskNotFound(GraphileWorkerError):
@@ -154,7 +154,7 @@ class TaskProcessError(GraphileWorkerError):
     `kind` is the name of its class, `text` what it said and where.
     """
 
-    told_by_process = True
+    is_from_process = True
 
     def __init__(self, kind: str, message: str, text: str) -> None:
         self.kind = kind
@@ -168,14 +168,14 @@ class TaskProcessError(GraphileWorkerError):
 class TaskProcessDied(GraphileWorkerError):
     """The process of a task ended in the middle of a job: how, and what it said last."""
 
-    def __init__(self, how: str, last_words: str) -> None:
-        self.how = how
-        self.last_words = last_words
-        said = f"; it said last:\n{last_words}" if last_words else ""
-        super().__init__(f"the process of the task ended with {how}{said}")
+    def __init__(self, exit_status: str, last_output: str) -> None:
+        self.exit_status = exit_status
+        self.last_output = last_output
+        said = f"; it said last:\n{last_output}" if last_output else ""
+        super().__init__(f"the process of the task ended with {exit_status}{said}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.how, self.last_words)
+        return type(self), (self.exit_status, self.last_output)
 
 
 class ExecutableFailed(GraphileWorkerError):
@@ -187,29 +187,29 @@ class ExecutableFailed(GraphileWorkerError):
     def __init__(
         self,
         identifier: str,
-        ended: str,
+        reason: str,
         code: int | None = None,
         signal: str | None = None,
-        last_words: str = "",
+        last_output: str = "",
     ) -> None:
         self.identifier = identifier
-        self.ended = ended
+        self.reason = reason
         self.code = code
         self.signal = signal
-        self.last_words = last_words
-        said = f"; it said last:\n{last_words}" if last_words else ""
-        super().__init__(f"{identifier} {ended}{said}")
+        self.last_output = last_output
+        said = f"; it said last:\n{last_output}" if last_output else ""
+        super().__init__(f"{identifier} {reason}{said}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        facts = (self.identifier, self.ended, self.code, self.signal, self.last_words)
+        facts = (self.identifier, self.reason, self.code, self.signal, self.last_output)
         return type(self), facts
 
 
-class PoolStopped(GraphileWorkerError):
+class WorkerStoppedError(GraphileWorkerError):
     """A worker that has stopped was asked to work."""
 
 
-class LeaseLapsed(GraphileWorkerError):
+class LeaseExpiredError(GraphileWorkerError):
     """No heartbeat was heard for a while, so the pool takes no jobs: others may think it dead."""
 
 
@@ -232,7 +232,7 @@ class OutcomeRefused(GraphileWorkerError):
     """
 
 
-class JobNotHeld(GraphileWorkerError):
+class JobLockLostError(GraphileWorkerError):
     """A task's own transaction cannot end its job: the pool has lost it, so nothing happened."""
 
 
@@ -296,7 +296,7 @@ class CleanupBlocked(GraphileWorkerError):
     """Transactions that add jobs stayed open, so unused names could not be deleted."""
 
 
-def _shown(argument: str, value: object) -> str:
+def _format_argument(argument: str, value: object) -> str:
     # Payloads may hold secrets and messages end up in logs: they are never quoted.
     if argument.startswith("payload"):
         return argument

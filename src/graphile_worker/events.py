@@ -56,7 +56,7 @@ class JobEvent(WorkerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Operation:
     """Something is about to happen, and can be wrapped."""
 
 
@@ -312,19 +312,19 @@ class HeartbeatRecovered(PoolEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolFenced(PoolEvent):
+class LeaseExpired(PoolEvent):
     """No heartbeat was heard for so long that the pool gave up these jobs: others may take them."""
 
-    name = "pool:fenced"
-    silence: timedelta
+    name = "lease:expired"
+    time_since_heartbeat: timedelta
     job_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSwept(PoolEvent):
+class LeaseLost(PoolEvent):
     """Others took the pool for dead: it lost these jobs and goes on under a new id, `pool_id`."""
 
-    name = "pool:swept"
+    name = "lease:lost"
     old_pool_id: str
     job_ids: tuple[int, ...]
 
@@ -338,15 +338,15 @@ class JobRecovered(PoolEvent):
     dead_pool_id: str
     # Whether it ran there, and how often that has been so.
     was_started: bool
-    recoveries: int
-    is_parked: bool
+    crashes: int
+    is_quarantined: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepFailed(PoolEvent):
+class RecoveryFailed(PoolEvent):
     """The pool could not look for dead ones; it will again."""
 
-    name = "pool:sweep:error"
+    name = "recovery:error"
     error: BaseException
 
 
@@ -560,7 +560,7 @@ class CronScheduled(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CronWokeEarly(Event):
+class CronTimerEarly(Event):
     """Cron woke before its minute and sleeps again."""
 
     name = "cron:prematureTimer"
@@ -569,7 +569,7 @@ class CronWokeEarly(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CronWokeLate(Event):
+class CronTimerLate(Event):
     """Cron woke after its minute was over and makes up for it."""
 
     name = "cron:overdueTimer"
@@ -626,7 +626,7 @@ class RunnerStopped(PoolEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddingJobs(Moment):
+class AddingJobs(Operation):
     """Jobs are about to be sent, as they then stand in `specs`: entries may be replaced."""
 
     specs: list[JobSpec]
@@ -635,7 +635,7 @@ class AddingJobs(Moment):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunningJob(Moment):
+class RunningJob(Operation):
     """The task of a job is about to run."""
 
     pool_id: str
@@ -644,15 +644,17 @@ class RunningJob(Moment):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Migrating(Moment):
+class Migrating(Operation):
     """The schema is about to be installed or upgraded."""
 
     schema: str
 
 
-def _named(candidates: list[object]) -> dict[str, type[Event]]:
+def _index_by_name(candidates: list[object]) -> dict[str, type[Event]]:
     events = [it for it in candidates if isinstance(it, type) and issubclass(it, Event)]
     return {event.name: event for event in events if "name" in vars(event)}
 
 
-BY_NAME: Mapping[str, type[Event]] = MappingProxyType(_named(list(globals().values())))
+EVENTS_BY_NAME: Mapping[str, type[Event]] = MappingProxyType(
+    _index_by_name(list(globals().values()))
+)

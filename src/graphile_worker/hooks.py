@@ -5,10 +5,10 @@
 
     @hooks.around(RunningJob)
     @contextmanager
-    def timed(moment: RunningJob) -> Iterator[None]: ...
+    def timed(operation: RunningJob) -> Iterator[None]: ...
 
 Engines announce with `emit` and wrap with one of the `around_…` methods. Where building the event
-would cost something, they ask `hears` or `wraps` first: one look into a dictionary.
+would cost something, they ask `has_listeners` or `wraps` first: one look into a dictionary.
 """
 
 import asyncio
@@ -31,45 +31,52 @@ from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
 from graphile_worker.errors import ConfigurationError
-from graphile_worker.events import BY_NAME, AddingJobs, Event, Migrating, Moment, RunningJob
+from graphile_worker.events import (
+    EVENTS_BY_NAME,
+    AddingJobs,
+    Event,
+    Migrating,
+    Operation,
+    RunningJob,
+)
 
 logger = logging.getLogger(__name__)
 
-PlainManager = AbstractContextManager[Any]
+SyncManager = AbstractContextManager[Any]
 AsyncManager = AbstractAsyncContextManager[Any]
-Listener = Callable[[Any], object]
-Wrapper = Callable[[Any], PlainManager | AsyncManager]
+EventListener = Callable[[Any], object]
+Wrapper = Callable[[Any], SyncManager | AsyncManager]
 
 E = TypeVar("E", bound=Event)
 R = TypeVar("R")
 W = TypeVar("W", RunningJob, Migrating)
 F = TypeVar("F", bound=Callable[[Any], object])
-AnyManager = TypeVar("AnyManager", bound=PlainManager | AsyncManager)
-PlainOnly = TypeVar("PlainOnly", bound=PlainManager)
+AnyManager = TypeVar("AnyManager", bound=SyncManager | AsyncManager)
+AnySyncManager = TypeVar("AnySyncManager", bound=SyncManager)
 
-MOMENTS: tuple[type[Moment], ...] = (AddingJobs, RunningJob, Migrating)
-SECONDS_TO_END_WHEN_CANCELLED = 1.0
+OPERATIONS: tuple[type[Operation], ...] = (AddingJobs, RunningJob, Migrating)
+CANCEL_TIMEOUT_SECONDS = 1.0
 
 # With this many calls of async listeners under way, a worker waits before its next job, this long.
 MAX_LISTENER_CALLS = 1000
 CATCH_UP_SECONDS = 1.0
-NOTHING = nullcontext()
-NOTHING_IN_THREAD = nullcontext(NOTHING)
+NULL_CONTEXT = nullcontext()
+NULL_THREAD_CONTEXT = nullcontext(NULL_CONTEXT)
 
 
 # Said where an error was swallowed that leaves the caller without an answer.
-NOTHING_ADDED = "a hook around AddingJobs swallowed the error: no job was added"
-NOTHING_MIGRATED = "a hook around Migrating swallowed the error: nothing was migrated"
+NO_JOB_ADDED_MESSAGE = "a hook around AddingJobs swallowed the error: no job was added"
+NOT_MIGRATED_MESSAGE = "a hook around Migrating swallowed the error: nothing was migrated"
 
 
 class Hooks:
     """Who wants to hear of events, and who wants to be around moments."""
 
     def __init__(self) -> None:
-        self._listeners: _Table[Listener] = _Table()
-        self._wrappers: _Table[Wrapper] = _Table()
-        self._busy: dict[asyncio.Future[Any], Listener] = {}
-        self._skipped: set[str] = set()
+        self._listeners: _Registry[EventListener] = _Registry()
+        self._wrappers: _Registry[Wrapper] = _Registry()
+        self._running_calls: dict[asyncio.Future[Any], EventListener] = {}
+        self._skipped_names: set[str] = set()
 
     # For those who extend
 
@@ -84,23 +91,25 @@ class Hooks:
         An error in a listener is logged and reaches nobody else. The engine waits for a plain
         function and not for an async one, which may still run when the next event comes.
         """
-        kind = _event_class(event)
+        kind = _resolve_event(event)
 
         def register(listener: F) -> F:
-            self._listeners = self._listeners.plus([(kind, listener)])
+            self._listeners = self._listeners.with_entries([(kind, listener)])
             return listener
 
         return register
 
     @overload
     def around(
-        self, moment: type[AddingJobs]
-    ) -> Callable[[Callable[[AddingJobs], PlainOnly]], Callable[[AddingJobs], PlainOnly]]: ...
+        self, operation: type[AddingJobs]
+    ) -> Callable[
+        [Callable[[AddingJobs], AnySyncManager]], Callable[[AddingJobs], AnySyncManager]
+    ]: ...
     @overload
     def around(
-        self, moment: type[W]
+        self, operation: type[W]
     ) -> Callable[[Callable[[W], AnyManager]], Callable[[W], AnyManager]]: ...
-    def around(self, moment: type[Moment]) -> Callable[[Any], Any]:
+    def around(self, operation: type[Operation]) -> Callable[[Any], Any]:
         """Enter the context manager that the decorated function returns, while this happens.
 
         The one registered first is the outermost. What a context manager raises fails the
@@ -111,31 +120,33 @@ class Hooks:
         and, inside them, plain ones in the task's thread; the decorated functions themselves are
         called on the loop. For an async task all are entered on the loop.
         """
-        _check_moment(moment)
+        _check_operation(operation)
 
         def register(wrapper: Wrapper) -> Wrapper:
             _check_wrapper(wrapper)
-            self._wrappers = self._wrappers.plus([(moment, wrapper)])
+            self._wrappers = self._wrappers.with_entries([(operation, wrapper)])
             return wrapper
 
         return register
 
-    def off(self, event: type[Event] | type[Moment] | str, function: Callable[..., object]) -> None:
+    def off(
+        self, event: type[Event] | type[Operation] | str, function: Callable[..., object]
+    ) -> None:
         """Forget a function that was registered for exactly this; fine when it was not."""
-        if event in MOMENTS:
-            self._wrappers = self._wrappers.minus(event, function)
+        if event in OPERATIONS:
+            self._wrappers = self._wrappers.without_entry(event, function)
         else:
-            kind = _event_class(event)
-            self._listeners = self._listeners.minus(kind, function)
+            kind = _resolve_event(event)
+            self._listeners = self._listeners.without_entry(kind, function)
 
     def include(self, other: "Hooks") -> None:
         """Add all that `other` has by now, after our own; what is in both stays there once."""
-        self._listeners = self._listeners.plus(other._listeners.entries)
-        self._wrappers = self._wrappers.plus(other._wrappers.entries)
+        self._listeners = self._listeners.with_entries(other._listeners.entries)
+        self._wrappers = self._wrappers.with_entries(other._wrappers.entries)
 
     # For the engines: events
 
-    def hears(self, event: type[Event]) -> bool:
+    def has_listeners(self, event: type[Event]) -> bool:
         """Whether anybody listens for this."""
         return bool(self._listeners[event])
 
@@ -149,7 +160,7 @@ class Hooks:
             try:
                 result = listener(event)
                 if result is not None and inspect.isawaitable(result):
-                    self._follow(listener, event, result)
+                    self._schedule_call(listener, event, result)
             # Nobody is cancelled between two awaits: here it is an error of the listener.
             except (Exception, asyncio.CancelledError) as error:
                 _log_failure(listener, event, error)
@@ -163,15 +174,15 @@ class Hooks:
         seconds = None if within is None else within.total_seconds()
         try:
             async with asyncio.timeout(seconds):
-                while busy := self._busy_here():
+                while busy := self._find_calls_on_loop():
                     await asyncio.wait(busy)
         except TimeoutError:
-            await self._give_up()
+            await self._cancel_calls()
 
     @property
     def is_behind(self) -> bool:
         """Whether too many calls of async listeners run, so that the worker should wait."""
-        return len(self._busy) >= MAX_LISTENER_CALLS
+        return len(self._running_calls) >= MAX_LISTENER_CALLS
 
     async def catch_up(self) -> None:
         """Wait until fewer calls of async listeners run, at most a second.
@@ -180,66 +191,68 @@ class Hooks:
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(CATCH_UP_SECONDS):
-                while self.is_behind and (busy := self._busy_here()):
+                while self.is_behind and (busy := self._find_calls_on_loop()):
                     await asyncio.wait(busy, return_when=asyncio.FIRST_COMPLETED)
 
     # For the engines: moments
 
-    def wraps(self, moment: type[Moment]) -> bool:
+    def has_wrappers(self, operation: type[Operation]) -> bool:
         """Whether anybody wants to be around this."""
-        return bool(self._wrappers[moment])
+        return bool(self._wrappers[operation])
 
-    def around_blocking(self, moment: Moment) -> AbstractContextManager[None]:
+    def around_sync(self, operation: Operation) -> AbstractContextManager[None]:
         """All that was registered, for blocking code; refuses async context managers."""
-        wrappers = self._wrappers[type(moment)]
+        wrappers = self._wrappers[type(operation)]
         if not wrappers:
-            return NOTHING
-        return _entered(_plain(wrapper, moment) for wrapper in wrappers)
+            return NULL_CONTEXT
+        return _enter_all(_call_sync_wrapper(wrapper, operation) for wrapper in wrappers)
 
-    def around_async(self, moment: Moment) -> AbstractAsyncContextManager[None]:
+    def around_async(self, operation: Operation) -> AbstractAsyncContextManager[None]:
         """All that was registered, plain and async, entered on the event loop."""
-        wrappers = self._wrappers[type(moment)]
-        return _entered_on_loop(wrappers, moment) if wrappers else NOTHING
+        wrappers = self._wrappers[type(operation)]
+        return _enter_all_on_loop(wrappers, operation) if wrappers else NULL_CONTEXT
 
     def around_thread(
-        self, moment: Moment
+        self, operation: Operation
     ) -> AbstractAsyncContextManager[AbstractContextManager[None]]:
         """The async ones entered on the event loop; gives the plain ones, to enter in a thread.
 
         async with hooks.around_thread(moment) as in_thread:
             await asyncio.to_thread(call, in_thread)    # with in_thread: …
         """
-        wrappers = self._wrappers[type(moment)]
-        return _split(wrappers, moment) if wrappers else NOTHING_IN_THREAD
+        wrappers = self._wrappers[type(operation)]
+        return _enter_async_part(wrappers, operation) if wrappers else NULL_THREAD_CONTEXT
 
     # Async listeners at work
 
-    def _follow(self, listener: Listener, event: Event, result: Any) -> None:
+    def _schedule_call(self, listener: EventListener, event: Event, result: Any) -> None:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            self._skip(listener, event, result)
+            self._skip_listener(listener, event, result)
             return
         # The coroutine itself becomes the task: one inside another would be left un-awaited, and
         # warn, when the loop ends before its first step.
         task = asyncio.ensure_future(result, loop=loop)
-        self._busy[task] = listener
-        task.add_done_callback(partial(self._ended, listener, event))
+        self._running_calls[task] = listener
+        task.add_done_callback(partial(self._on_call_done, listener, event))
 
-    def _skip(self, listener: Listener, event: Event, result: Any) -> None:
+    def _skip_listener(self, listener: EventListener, event: Event, result: Any) -> None:
         if inspect.iscoroutine(result):
             result.close()
-        if _name(listener) in self._skipped:
+        if _get_name(listener) in self._skipped_names:
             return
-        self._skipped.add(_name(listener))
+        self._skipped_names.add(_get_name(listener))
         logger.warning(
             "listener %s is async and was left out: %s happened in blocking code",
-            _name(listener),
+            _get_name(listener),
             type(event).__name__,
         )
 
-    def _ended(self, listener: Listener, event: Event, task: asyncio.Future[Any]) -> None:
-        self._busy.pop(task, None)
+    def _on_call_done(
+        self, listener: EventListener, event: Event, task: asyncio.Future[Any]
+    ) -> None:
+        self._running_calls.pop(task, None)
         if task.cancelled():
             return
         error = task.exception()
@@ -247,26 +260,28 @@ class Hooks:
         if isinstance(error, Exception):
             _log_failure(listener, event, error)
 
-    def _busy_here(self) -> set[asyncio.Future[Any]]:
+    def _find_calls_on_loop(self) -> set[asyncio.Future[Any]]:
         """What runs on this loop, without the listener that asks."""
         loop = asyncio.get_running_loop()
-        busy = {task for task in list(self._busy) if task.get_loop() is loop}
+        busy = {task for task in list(self._running_calls) if task.get_loop() is loop}
         return busy - {asyncio.current_task()}
 
-    async def _give_up(self) -> None:
-        busy = self._busy_here()
+    async def _cancel_calls(self) -> None:
+        busy = self._find_calls_on_loop()
         for task in busy:
-            logger.warning("listener %s took too long and was cancelled", _name(self._busy[task]))
+            logger.warning(
+                "listener %s took too long and was cancelled", _get_name(self._running_calls[task])
+            )
             task.cancel()
         if busy:
-            await asyncio.wait(busy, timeout=SECONDS_TO_END_WHEN_CANCELLED)
+            await asyncio.wait(busy, timeout=CANCEL_TIMEOUT_SECONDS)
 
 
-class _Table(dict[type[object], tuple[F, ...]], Generic[F]):
+class _Registry(dict[type[object], tuple[F, ...]], Generic[F]):
     """Who registered for what; looking up a class finds all whom it concerns, in order.
 
-    A table only ever learns answers: `plus` and `minus` make another one, so that a thread or a
-    loop that is in the middle of one is not disturbed.
+    A table only ever learns answers: `with_entries` and `without_entry` make another one, so that
+    a thread or a loop that is in the middle of one is not disturbed.
     """
 
     def __init__(self, entries: tuple[tuple[type[object], F], ...] = ()) -> None:
@@ -278,17 +293,17 @@ class _Table(dict[type[object], tuple[F, ...]], Generic[F]):
         self[kind] = found
         return found
 
-    def plus(self, entries: Iterable[tuple[type[object], F]]) -> "_Table[F]":
+    def with_entries(self, entries: Iterable[tuple[type[object], F]]) -> "_Registry[F]":
         new = [entry for entry in entries if entry not in self.entries]
-        return _Table((*self.entries, *new))
+        return _Registry((*self.entries, *new))
 
-    def minus(self, kind: object, function: object) -> "_Table[F]":
+    def without_entry(self, kind: object, function: object) -> "_Registry[F]":
         gone = (kind, function)
-        return _Table(tuple(entry for entry in self.entries if entry != gone))
+        return _Registry(tuple(entry for entry in self.entries if entry != gone))
 
 
 @contextmanager
-def _entered(managers: Iterable[PlainManager]) -> Iterator[None]:
+def _enter_all(managers: Iterable[SyncManager]) -> Iterator[None]:
     with ExitStack() as stack:
         for manager in managers:
             stack.enter_context(manager)
@@ -296,10 +311,12 @@ def _entered(managers: Iterable[PlainManager]) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _entered_on_loop(wrappers: tuple[Wrapper, ...], moment: Moment) -> AsyncIterator[None]:
+async def _enter_all_on_loop(
+    wrappers: tuple[Wrapper, ...], operation: Operation
+) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         for wrapper in wrappers:
-            manager = _made(wrapper, moment)
+            manager = _call_wrapper(wrapper, operation)
             if isinstance(manager, AbstractContextManager):
                 stack.enter_context(manager)
             else:
@@ -308,90 +325,94 @@ async def _entered_on_loop(wrappers: tuple[Wrapper, ...], moment: Moment) -> Asy
 
 
 @asynccontextmanager
-async def _split(
-    wrappers: tuple[Wrapper, ...], moment: Moment
+async def _enter_async_part(
+    wrappers: tuple[Wrapper, ...], operation: Operation
 ) -> AsyncIterator[AbstractContextManager[None]]:
-    in_thread: list[PlainManager] = []
+    in_thread: list[SyncManager] = []
     async with AsyncExitStack() as stack:
         for wrapper in wrappers:
-            manager = _made(wrapper, moment)
+            manager = _call_wrapper(wrapper, operation)
             if isinstance(manager, AbstractContextManager):
                 in_thread.append(manager)
             else:
                 await stack.enter_async_context(manager)
-        yield _entered(in_thread)
+        yield _enter_all(in_thread)
 
 
-def _plain(wrapper: Wrapper, moment: Moment) -> PlainManager:
-    manager = _made(wrapper, moment)
+def _call_sync_wrapper(wrapper: Wrapper, operation: Operation) -> SyncManager:
+    manager = _call_wrapper(wrapper, operation)
     if not isinstance(manager, AbstractContextManager):
-        raise _async_refused(wrapper, moment)
+        raise _build_async_error(wrapper, operation)
     return manager
 
 
-def _made(wrapper: Wrapper, moment: Moment) -> PlainManager | AsyncManager:
+def _call_wrapper(wrapper: Wrapper, operation: Operation) -> SyncManager | AsyncManager:
     """What the function returns for this moment; one that can be both counts as plain."""
-    manager = wrapper(moment)
+    manager = wrapper(operation)
     if isinstance(manager, AbstractContextManager):
         return manager
     if not isinstance(manager, AbstractAsyncContextManager):
         raise ConfigurationError(
-            f"{_name(wrapper)} must return a context manager, got {type(manager).__name__}"
+            f"{_get_name(wrapper)} must return a context manager, got {type(manager).__name__}"
         )
-    if isinstance(moment, AddingJobs):
-        raise _async_refused(wrapper, moment)
+    if isinstance(operation, AddingJobs):
+        raise _build_async_error(wrapper, operation)
     return manager
 
 
-def _async_refused(wrapper: Wrapper, moment: Moment) -> ConfigurationError:
+def _build_async_error(wrapper: Wrapper, operation: Operation) -> ConfigurationError:
     return ConfigurationError(
-        f"{_name(wrapper)} returned an async context manager, "
-        f"but {type(moment).__name__} is for blocking code too: return a plain one"
+        f"{_get_name(wrapper)} returned an async context manager, "
+        f"but {type(operation).__name__} is for blocking code too: return a plain one"
     )
 
 
-def _event_class(event: object) -> type[Event]:
+def _resolve_event(event: object) -> type[Event]:
     if isinstance(event, str):
-        return _event_named(event)
+        return _find_event(event)
     if isinstance(event, type) and issubclass(event, Event):
         return event
-    if event in MOMENTS:
-        raise ConfigurationError(f"{_name(event)} is a moment: use around({_name(event)})")
+    if event in OPERATIONS:
+        raise ConfigurationError(f"{_get_name(event)} is a moment: use around({_get_name(event)})")
     raise ConfigurationError(f"expected an event class or the name of one, got {event!r}")
 
 
-def _event_named(name: str) -> type[Event]:
-    if name in BY_NAME:
-        return BY_NAME[name]
-    close = difflib.get_close_matches(name, BY_NAME, n=1)
+def _find_event(name: str) -> type[Event]:
+    if name in EVENTS_BY_NAME:
+        return EVENTS_BY_NAME[name]
+    close = difflib.get_close_matches(name, EVENTS_BY_NAME, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise ConfigurationError(f"no event is called {name!r}{hint}")
 
 
-def _check_moment(moment: object) -> None:
-    if moment not in MOMENTS:
-        moments = ", ".join(kind.__name__ for kind in MOMENTS)
-        raise ConfigurationError(f"around() takes one of {moments}, got {moment!r}")
+def _check_operation(operation: object) -> None:
+    if operation not in OPERATIONS:
+        moments = ", ".join(kind.__name__ for kind in OPERATIONS)
+        raise ConfigurationError(f"around() takes one of {moments}, got {operation!r}")
 
 
 def _check_wrapper(wrapper: Callable[..., object]) -> None:
     """Refuse now what could only fail later, when a job runs."""
     if inspect.isgeneratorfunction(wrapper):
-        raise ConfigurationError(f"{_name(wrapper)} is a generator: decorate it @contextmanager")
+        raise ConfigurationError(
+            f"{_get_name(wrapper)} is a generator: decorate it @contextmanager"
+        )
     if inspect.isasyncgenfunction(wrapper):
         raise ConfigurationError(
-            f"{_name(wrapper)} is an async generator: decorate it @asynccontextmanager"
+            f"{_get_name(wrapper)} is an async generator: decorate it @asynccontextmanager"
         )
     if inspect.iscoroutinefunction(wrapper):
         raise ConfigurationError(
-            f"{_name(wrapper)} is async: it must be a plain function that returns a context "
+            f"{_get_name(wrapper)} is async: it must be a plain function that returns a context "
             "manager, plain or async"
         )
 
 
-def _log_failure(listener: Listener, event: Event, error: BaseException) -> None:
-    logger.error("listener %s failed on %s", _name(listener), type(event).__name__, exc_info=error)
+def _log_failure(listener: EventListener, event: Event, error: BaseException) -> None:
+    logger.error(
+        "listener %s failed on %s", _get_name(listener), type(event).__name__, exc_info=error
+    )
 
 
-def _name(function: object) -> str:
+def _get_name(function: object) -> str:
     return getattr(function, "__qualname__", None) or repr(function)

@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from graphile_worker.errors import JobSpecError
 
-SMALLINT = range(-32768, 32768)
+SMALLINT_RANGE = range(-32768, 32768)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-EARLIEST = datetime.min.replace(tzinfo=UTC)
-LATEST = datetime.max.replace(tzinfo=UTC)
+MIN_DATETIME = datetime.min.replace(tzinfo=UTC)
+MAX_DATETIME = datetime.max.replace(tzinfo=UTC)
 
 # PostgreSQL's calendar runs from 4713 BC to the year 294276.
-LONGEST_AGO = timedelta(days=-2_400_000)
-LONGEST_AHEAD = timedelta(days=100_000_000)
+MIN_OFFSET = timedelta(days=-2_400_000)
+MAX_OFFSET = timedelta(days=100_000_000)
 
 
 class JobKeyMode(StrEnum):
@@ -32,7 +32,7 @@ class JobKeyMode(StrEnum):
 
 
 JobKeyModeName = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
-When = datetime | timedelta
+RunAt = datetime | timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class JobSpec:
     identifier: str
     payload: Any = None
     queue_name: str | None = None
-    run_at: When | None = None
+    run_at: RunAt | None = None
     max_attempts: int | None = None
     priority: int | None = None
     job_key: str | None = None
@@ -61,9 +61,9 @@ class JobSpec:
         if self.job_key is not None:
             _check_key(self.job_key)
         if self.job_key_mode is not None:
-            check_mode(self.job_key_mode)
+            check_job_key_mode(self.job_key_mode)
         if self.run_at is not None:
-            check_when("run_at", self.run_at)
+            check_run_at("run_at", self.run_at)
         if self.max_attempts is not None:
             check_max_attempts(self.max_attempts)
         if self.priority is not None:
@@ -145,30 +145,30 @@ class Job:
     def payload(self) -> Any:
         """The payload, decoded once; raises ValueError where Python cannot read it."""
         if self._payload is _NOT_DECODED:
-            self._payload = _decoded(self.payload_text)
+            self._payload = _decode_json(self.payload_text)
         return self._payload
 
     @property
     def run_at(self) -> datetime:
-        return moment(self._run_at)
+        return parse_timestamp(self._run_at)
 
     @property
     def created_at(self) -> datetime:
-        return moment(self._created_at)
+        return parse_timestamp(self._created_at)
 
     @property
     def updated_at(self) -> datetime:
-        return moment(self._updated_at)
+        return parse_timestamp(self._updated_at)
 
     @property
     def locked_at(self) -> datetime | None:
-        return None if self._locked_at is None else moment(self._locked_at)
+        return None if self._locked_at is None else parse_timestamp(self._locked_at)
 
     @property
     def flags(self) -> frozenset[str]:
         if self._flags is None:
             return frozenset()
-        flags = _decoded(self._flags)
+        flags = _decode_json(self._flags)
         return frozenset(flags) if isinstance(flags, dict) else frozenset()
 
     def __repr__(self) -> str:
@@ -177,31 +177,31 @@ class Job:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Job):
             return NotImplemented
-        return _row(self) == _row(other)
+        return _get_row(self) == _get_row(other)
 
     def __hash__(self) -> int:
         return hash((self.id, self.revision))
 
 
-def moment(epoch: str) -> datetime:
+def parse_timestamp(epoch: str) -> datetime:
     """That many seconds after 1970, in UTC; what Python's calendar cannot hold becomes its end.
 
     As text, because it is exact: a float would depend on the session's settings.
     """
     try:
-        return EPOCH + timedelta(microseconds=microseconds(epoch))
+        return EPOCH + timedelta(microseconds=parse_microseconds(epoch))
     except (OverflowError, ValueError):
-        return EARLIEST if epoch.startswith("-") else LATEST
+        return MIN_DATETIME if epoch.startswith("-") else MAX_DATETIME
 
 
-def microseconds(epoch: str) -> int:
+def parse_microseconds(epoch: str) -> int:
     """Seconds as PostgreSQL prints them, always with six places, in microseconds."""
     return int(epoch.replace(".", ""))
 
 
-def check_when(argument: str, value: object) -> None:
+def check_run_at(argument: str, value: object) -> None:
     if isinstance(value, timedelta):
-        if not LONGEST_AGO < value < LONGEST_AHEAD:
+        if not MIN_OFFSET < value < MAX_OFFSET:
             raise JobSpecError(argument, value, "outside of what PostgreSQL can store", "22008")
         return
     if not isinstance(value, datetime):
@@ -226,11 +226,11 @@ def check_max_attempts(value: object) -> None:
 def check_smallint(argument: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise JobSpecError(argument, value, "expected an int", "22003")
-    if value not in SMALLINT:
+    if value not in SMALLINT_RANGE:
         raise JobSpecError(argument, value, "must be from -32768 to 32767", "22003")
 
 
-def check_mode(value: object) -> None:
+def check_job_key_mode(value: object) -> None:
     try:
         JobKeyMode(value)  # type: ignore[arg-type]  # the check is what this line is for
     except ValueError:
@@ -250,10 +250,10 @@ def check_text(argument: str, value: object) -> str:
     return value
 
 
-def _check_name(argument: str, value: object, longest: int, code: str) -> None:
+def _check_name(argument: str, value: object, max_length: int, code: str) -> None:
     text = check_text(argument, value)
-    if len(text) > longest:
-        raise JobSpecError(argument, value, f"at most {longest} characters", code)
+    if len(text) > max_length:
+        raise JobSpecError(argument, value, f"at most {max_length} characters", code)
 
 
 def _check_key(value: object) -> None:
@@ -279,17 +279,17 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _row(job: Job) -> list[object]:
+def _get_row(job: Job) -> list[object]:
     return [getattr(job, name) for name in Job.__slots__ if name != "_payload"]
 
 
 # The C function under json.loads: most payloads need nothing of what is around it.
-_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_scan_json: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
-def _decoded(text: str) -> Any:
+def _decode_json(text: str) -> Any:
     try:
-        value, end = _scan(text, 0)
+        value, end = _scan_json(text, 0)
         if end == len(text):
             return value
     except (StopIteration, ValueError, RecursionError):

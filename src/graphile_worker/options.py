@@ -6,15 +6,16 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Literal
 
+from graphile_worker._support.renamed import rejects_renamed
 from graphile_worker.errors import ConfigurationError
 
 DEFAULT_SCHEMA = "graphile_worker"
 
 # Bytes of payloads that a pool holds at once, and of one payload.
-MAX_BYTES = 64 * 1024 * 1024
+DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 
 # What a program sees of the worker's own environment: all of it, or what most programs need.
-Environment = Literal["inherit", "minimal"]
+EnvironmentMode = Literal["inherit", "minimal"]
 
 
 def default_schema() -> str:
@@ -22,40 +23,43 @@ def default_schema() -> str:
     return os.environ.get("GRAPHILE_WORKER_SCHEMA") or DEFAULT_SCHEMA
 
 
+@rejects_renamed("recovery.")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryOptions:
     """How soon the jobs of a worker that dies run elsewhere.
 
-    A pool that was not heard of for `threshold` is dead: others take its jobs, and it gives them up
-    itself a little before. It says that it lives every `interval`, a sixth of that unless given,
-    and looks for dead ones every `sweep_interval`, a third.
+    A pool that was not heard of for `lease_duration` is dead: others take its jobs, and it gives
+    them up itself a little before. It says that it lives every `heartbeat_interval`, a sixth of
+    that unless given, and looks for dead ones every `rescue_interval`, a third.
 
-    What it takes from a dead pool may run after `recovery_delay`; a job that was running at
-    `max_recoveries` of them is parked.
+    What it takes from a dead pool may run after `crash_retry_delay`; a job that was running at
+    `max_crashes` of them is quarantined.
     """
 
-    threshold: timedelta = timedelta(seconds=30)
-    interval: timedelta | None = None
-    sweep_interval: timedelta | None = None
-    recovery_delay: timedelta = timedelta(0)
-    max_recoveries: int = 3
+    lease_duration: timedelta = timedelta(seconds=30)
+    heartbeat_interval: timedelta | None = None
+    rescue_interval: timedelta | None = None
+    crash_retry_delay: timedelta = timedelta(0)
+    max_crashes: int = 3
 
     def __post_init__(self) -> None:
-        _check_counts(self, max_recoveries=1)
+        _check_counts(self, max_crashes=1)
         _check_durations(self)
-        if self.heartbeat_every > self.threshold / 3:
+        if self.effective_heartbeat_interval > self.lease_duration / 3:
             raise ConfigurationError(
-                f"interval must be at most a third of threshold, got {self.heartbeat_every} and "
-                f"{self.threshold}"
+                f"heartbeat_interval must be at most a third of lease_duration, got "
+                f"{self.effective_heartbeat_interval} and {self.lease_duration}"
             )
 
     @property
-    def heartbeat_every(self) -> timedelta:
-        return self.threshold / 6 if self.interval is None else self.interval
+    def effective_heartbeat_interval(self) -> timedelta:
+        return (
+            self.lease_duration / 6 if self.heartbeat_interval is None else self.heartbeat_interval
+        )
 
     @property
-    def sweep_every(self) -> timedelta:
-        return self.threshold / 3 if self.sweep_interval is None else self.sweep_interval
+    def effective_rescue_interval(self) -> timedelta:
+        return self.lease_duration / 3 if self.rescue_interval is None else self.rescue_interval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +80,7 @@ class RefetchDelayOptions:
             _check_counts(self, max_abort_threshold=1)
         _check_durations(self)
 
-    def most(self, size: int) -> int:
+    def resolve_max_abort_threshold(self, size: int) -> int:
         return 5 * size if self.max_abort_threshold is None else self.max_abort_threshold
 
 
@@ -95,7 +99,7 @@ class LocalQueueOptions:
     size: int | None = None
     ttl: timedelta = timedelta(minutes=5)
     refetch_delay: RefetchDelayOptions | None = None
-    max_bytes: int = MAX_BYTES
+    max_bytes: int = DEFAULT_MAX_BYTES
 
     def __post_init__(self) -> None:
         _check_counts(self, max_bytes=1)
@@ -104,7 +108,7 @@ class LocalQueueOptions:
         elif self.refetch_delay is not None:
             raise ConfigurationError("refetch_delay is for a local queue with a size: give one")
         _check_durations(self)
-        _check_part(self, "refetch_delay", RefetchDelayOptions, or_none=True)
+        _check_nested(self, "refetch_delay", RefetchDelayOptions, or_none=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,13 +139,13 @@ class ExecutableOptions:
     fails; None waits for ever. So much of what it says is logged, `max_output_bytes` in all.
     """
 
-    environment: Environment = "inherit"
+    environment: EnvironmentMode = "inherit"
     timeout: timedelta | None = timedelta(hours=4)
     max_output_bytes: int = 1024 * 1024
 
     def __post_init__(self) -> None:
-        if self.environment not in typing.get_args(Environment):
-            choices = ", ".join(typing.get_args(Environment))
+        if self.environment not in typing.get_args(EnvironmentMode):
+            choices = ", ".join(typing.get_args(EnvironmentMode))
             raise ConfigurationError(
                 f"environment must be one of {choices}, got {self.environment!r}"
             )
@@ -149,6 +153,7 @@ class ExecutableOptions:
         _check_durations(self)
 
 
+@rejects_renamed()
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerOptions:
     """How a worker, and what migrates for it, is set up.
@@ -158,9 +163,9 @@ class WorkerOptions:
     ones and one to plain functions. One more is for heartbeats, and one is opened when a plain
     function adds jobs.
 
-    After `abort_after` a graceful stop asks running tasks to give up, at `stop_after` it cancels
-    them and hands their jobs back, to run again after `interrupted_job_retry_delay`. None waits for
-    ever.
+    After `cancel_after` a graceful stop asks running tasks to give up, at `shutdown_timeout` it
+    cancels them and hands their jobs back, to run again after `interrupted_job_retry_delay`. None
+    waits for ever.
 
     Jobs are fetched ahead as `local_queue` says; None: only when a worker is free. The ends of jobs
     are gathered for `complete_batch_delay` or `fail_batch_delay` and written together; zero: while
@@ -170,7 +175,7 @@ class WorkerOptions:
     read.
 
     Without `recovery` nobody takes this worker's jobs before four hours if it dies, nor does it
-    take those of others. A task that stands still for `blocked_after` is named in the log with
+    take those of others. A task that stands still for `warn_blocked_after` is named in the log with
     where it stands. While `max_runaway_threads` plain functions of one task run past their timeout,
     no more of its jobs are taken; None: there is no limit. `task_processes` says how tasks run that
     have processes of their own, and `executables` how the programs of a tasks folder do.
@@ -185,17 +190,17 @@ class WorkerOptions:
     listen: bool = True
     prepared_statements: bool = True
     use_local_time: bool = False
-    abort_after: timedelta | None = timedelta(seconds=5)
-    stop_after: timedelta | None = timedelta(seconds=25)
+    cancel_after: timedelta | None = timedelta(seconds=5)
+    shutdown_timeout: timedelta | None = timedelta(seconds=25)
     interrupted_job_retry_delay: timedelta | None = None
     min_reset_locked_interval: timedelta = timedelta(minutes=8)
     max_reset_locked_interval: timedelta = timedelta(minutes=10)
     local_queue: LocalQueueOptions | None = field(default_factory=LocalQueueOptions)
-    max_payload_bytes: int = MAX_BYTES
+    max_payload_bytes: int = DEFAULT_MAX_BYTES
     complete_batch_delay: timedelta | None = timedelta(0)
     fail_batch_delay: timedelta | None = timedelta(0)
     recovery: RecoveryOptions | None = field(default_factory=RecoveryOptions)
-    blocked_after: timedelta | None = timedelta(seconds=5)
+    warn_blocked_after: timedelta | None = timedelta(seconds=5)
     max_runaway_threads: int | None = 3
     task_processes: TaskProcessOptions = field(default_factory=TaskProcessOptions)
     executables: ExecutableOptions = field(default_factory=ExecutableOptions)
@@ -208,10 +213,10 @@ class WorkerOptions:
         if self.max_runaway_threads is not None:
             _check_counts(self, max_runaway_threads=1)
         _check_durations(self)
-        _check_part(self, "recovery", RecoveryOptions, or_none=True)
-        _check_part(self, "local_queue", LocalQueueOptions, or_none=True)
-        _check_part(self, "task_processes", TaskProcessOptions)
-        _check_part(self, "executables", ExecutableOptions)
+        _check_nested(self, "recovery", RecoveryOptions, or_none=True)
+        _check_nested(self, "local_queue", LocalQueueOptions, or_none=True)
+        _check_nested(self, "task_processes", TaskProcessOptions)
+        _check_nested(self, "executables", ExecutableOptions)
         self._check_refetch_delay()
         if self.min_reset_locked_interval > self.max_reset_locked_interval:
             raise ConfigurationError(
@@ -240,26 +245,26 @@ class WorkerOptions:
 
 # A poll of no time at all would be a loop that never rests; a lease of less than a second would end
 # while its program only waits for its turn.
-LEAST = {
+MIN_DURATIONS = {
     "poll_interval": timedelta(milliseconds=1),
     "min_reset_locked_interval": timedelta(milliseconds=1),
-    "threshold": timedelta(seconds=1),
-    "interval": timedelta(milliseconds=1),
-    "sweep_interval": timedelta(milliseconds=1),
-    "blocked_after": timedelta(milliseconds=1),
+    "lease_duration": timedelta(seconds=1),
+    "heartbeat_interval": timedelta(milliseconds=1),
+    "rescue_interval": timedelta(milliseconds=1),
+    "warn_blocked_after": timedelta(milliseconds=1),
     "timeout": timedelta(milliseconds=1),
 }
 
 
-def _check_part(options: object, name: str, kind: type, *, or_none: bool = False) -> None:
+def _check_nested(options: object, name: str, kind: type, *, or_none: bool = False) -> None:
     value = getattr(options, name)
     if not isinstance(value, kind) and not (or_none and value is None):
         wanted = f"{kind.__name__} or None" if or_none else kind.__name__
         raise ConfigurationError(f"{name} must be {wanted}, got {value!r}")
 
 
-def _check_counts(options: object, **least: int) -> None:
-    for name, smallest in least.items():
+def _check_counts(options: object, **minimums: int) -> None:
+    for name, smallest in minimums.items():
         value = getattr(options, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
             raise ConfigurationError(f"{name} must be an integer from {smallest}, got {value!r}")
@@ -272,12 +277,12 @@ def _check_durations(options: Any) -> None:
         value = getattr(options, each.name)
         if value is None and "None" in str(each.type):
             continue
-        _check_duration(each.name, value, least=LEAST.get(each.name, timedelta(0)))
+        _check_duration(each.name, value, minimum=MIN_DURATIONS.get(each.name, timedelta(0)))
 
 
-def _check_duration(name: str, value: object, *, least: timedelta) -> None:
+def _check_duration(name: str, value: object, *, minimum: timedelta) -> None:
     if not isinstance(value, timedelta):
         hint = f": write timedelta(milliseconds={value})" if isinstance(value, int | float) else ""
         raise ConfigurationError(f"{name} must be a timedelta, got {value!r}{hint}")
-    if value < least:
-        raise ConfigurationError(f"{name} must be at least {least}, got {value}")
+    if value < minimum:
+        raise ConfigurationError(f"{name} must be at least {minimum}, got {value}")

@@ -13,7 +13,7 @@ from graphile_worker.errors import ConfigurationError
 BATCH_FAILURES = "Batch failures:"
 
 
-class JobSignal(Exception):
+class JobOutcomeException(Exception):
     """Raised by a task to say how its job goes on; returning means done."""
 
     reason: str | None
@@ -23,18 +23,18 @@ class JobSignal(Exception):
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
-class Retry(JobSignal):
+class Retry(JobOutcomeException):
     """Try again, after `delay` or the usual back-off; the attempt is spent."""
 
     def __init__(
         self, delay: datetime | timedelta | None = None, *, reason: str | None = None
     ) -> None:
-        self.delay = None if delay is None else _checked(delay)
+        self.delay = None if delay is None else _check_delay(delay)
         self.reason = reason
         super().__init__(reason or "asked for another attempt")
 
 
-class PartialFailure(JobSignal):
+class PartialFailure(JobOutcomeException):
     """Some items of a batch failed, by their index: they alone are tried again."""
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:
@@ -55,19 +55,19 @@ class PartialFailure(JobSignal):
         super().__init__(self.errors)
 
     def __str__(self) -> str:
-        return "\n".join([BATCH_FAILURES, *map(_message, self.errors.values())])
+        return "\n".join([BATCH_FAILURES, *map(_format_message, self.errors.values())])
 
 
-class Snooze(JobSignal):
+class Snooze(JobOutcomeException):
     """Run again after `delay`, as if this attempt had not been."""
 
     def __init__(self, delay: datetime | timedelta, *, reason: str | None = None) -> None:
-        self.delay = _checked(delay)
+        self.delay = _check_delay(delay)
         self.reason = reason
         super().__init__(reason or "snoozed")
 
 
-class Discard(JobSignal):
+class Discard(JobOutcomeException):
     """Give up for good: no attempts are left, the row stays and shows the reason."""
 
     def __init__(self, reason: str) -> None:
@@ -100,29 +100,29 @@ class Backoff:
         """How long the next attempt waits after that many; None to give up."""
         # Of a batch, each item's; one that may be tried again is enough.
         errors = error.errors.values() if isinstance(error, PartialFailure) else [error]
-        if all(self._gives_up_on(each) for each in errors):
+        if all(self._is_permanent(each) for each in errors):
             return None
         spread = 1 + self.jitter * (2 * random.random() - 1)
         try:
-            return min(min(self._grown(attempts), self.max) * spread, self.max)
+            return min(min(self._compute_delay(attempts), self.max) * spread, self.max)
         except OverflowError:
             return self.max
 
-    def _gives_up_on(self, error: BaseException) -> bool:
+    def _is_permanent(self, error: BaseException) -> bool:
         return isinstance(error, self.give_up_on) or not isinstance(error, self.retry_on)
 
-    def _grown(self, attempts: int) -> timedelta:
+    def _compute_delay(self, attempts: int) -> timedelta:
         return self.base * self.factor ** (attempts - 1) if self.base else self.base
 
 
-def _message(error: BaseException) -> str:
+def _format_message(error: BaseException) -> str:
     try:
         return str(error) or type(error).__name__
     except BaseException:
         return type(error).__name__
 
 
-def _checked(delay: datetime | timedelta) -> datetime | timedelta:
+def _check_delay(delay: datetime | timedelta) -> datetime | timedelta:
     """The delay, if the time that it means can be stored."""
     try:
         if isinstance(delay, timedelta):

@@ -18,31 +18,35 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from graphile_worker.assembly import (
-    Blueprint,
+from graphile_worker._assembly import (
     Lifespan,
-    Parts,
-    assembled,
-    beside,
-    recover_once,
-    stale_locks,
+    WorkerComponents,
+    WorkerConfig,
+    background_tasks,
+    build_stale_locks,
+    build_worker,
+    rescue_once,
 )
+from graphile_worker._db.worker_connections import (
+    WorkerConnections,
+    open_worker_connections,
+    wrap_connection,
+)
+from graphile_worker._discovery.discovery import build_tasks, load_tasks, resolve_cron_items
+from graphile_worker._support.logs import Logger, resolve_logger
+from graphile_worker._worker.claimer import ForbiddenFlags
+from graphile_worker._worker.pool import WorkerPool
+from graphile_worker._worker.signals import handle_signals
 from graphile_worker.client import Client
 from graphile_worker.crontab import ParsedCronItem
-from graphile_worker.db.reserved import WorkerDatabases, borrowed, reserved
-from graphile_worker.errors import PoolStopped
+from graphile_worker.errors import WorkerStoppedError
 from graphile_worker.events import ForcefulShutdown, GracefulShutdown, RunnerStarted
 from graphile_worker.hooks import Hooks
-from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
-from graphile_worker.loading import cron_items_of, load_tasks, tasks_of
-from graphile_worker.logs import Logger, logger_of
+from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, RunAt
 from graphile_worker.options import WorkerOptions
-from graphile_worker.tasks import Task, Tasks
-from graphile_worker.worker.claims import ForbiddenFlags
-from graphile_worker.worker.pool import WorkerPool
-from graphile_worker.worker.signals import heard_by
+from graphile_worker.tasks import Task, TaskRouter
 
-TaskSource = Tasks[Any] | Mapping[str, Callable[..., Any]] | Path | str
+TaskSource = TaskRouter[Any] | Mapping[str, Callable[..., Any]] | Path | str
 
 
 async def run(
@@ -162,14 +166,14 @@ class Runner:
         migrate: bool = True,
     ) -> None:
         self.options = options or WorkerOptions()
-        self.hooks: Hooks = _heard(hooks, tasks)
-        self.forced_by: signal.Signals | None = None
+        self.hooks: Hooks = _merge_hooks(hooks, tasks)
+        self.exit_signal: signal.Signals | None = None
         self._database = database
-        self._plan = Blueprint(
+        self._config = WorkerConfig(
             options=self.options,
-            tasks=found_tasks(tasks, self.options),
-            definitions=tasks if isinstance(tasks, Tasks) else None,
-            cron_items=cron_items_of(
+            tasks=resolve_tasks(tasks, self.options),
+            definitions=tasks if isinstance(tasks, TaskRouter) else None,
+            cron_items=resolve_cron_items(
                 tasks,
                 crontab=crontab,
                 crontab_file=crontab_file,
@@ -177,105 +181,105 @@ class Runner:
                 allow_unsafe=self.options.allow_unsafe_tasks,
             ),
             hooks=self.hooks,
-            logger=logger_of(logger),
+            logger=resolve_logger(logger),
             lifespan=lifespan or getattr(tasks, "lifespan", None) or nullcontext,
             forbidden_flags=forbidden_flags,
             migrate=migrate,
         )
         self._handle_signals = handle_signals
-        self._main: asyncio.Task[None] | None = None
-        self._working: asyncio.Task[Any] | None = None
-        self._parts: Parts | None = None
+        self._main_task: asyncio.Task[None] | None = None
+        self._worker_task: asyncio.Task[Any] | None = None
+        self._components: WorkerComponents | None = None
 
     # For programs
 
     @property
     def client(self) -> Client:
         """Adds and administers jobs on the worker's own connections."""
-        return self._running().client
+        return self._get_components().client
 
     @property
     def is_ready(self) -> bool:
         """Does it take jobs, and does the database answer?"""
-        return self._parts is not None and self._parts.pool.is_ready
+        return self._components is not None and self._components.pool.is_ready
 
     async def start(self) -> Self:
         """Return once the worker looks for jobs; raises what keeps it from that."""
-        if self._main is not None:
-            raise PoolStopped("a runner can be started once: make another")
+        if self._main_task is not None:
+            raise WorkerStoppedError("a runner can be started once: make another")
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._main = asyncio.create_task(self._run(started), name="graphile-worker")
+        self._main_task = asyncio.create_task(self._run(started), name="graphile-worker")
         try:
-            await asyncio.wait({self._main, started}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self._main_task, started}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            self._main.cancel()
-            await asyncio.wait({self._main})
+            self._main_task.cancel()
+            await asyncio.wait({self._main_task})
             raise
-        if self._main.cancelled():
-            raise PoolStopped("it was stopped while it started")
-        if self._main.done():
-            await self._main
+        if self._main_task.cancelled():
+            raise WorkerStoppedError("it was stopped while it started")
+        if self._main_task.done():
+            await self._main_task
         return self
 
     async def wait(self) -> None:
         """Until the worker has stopped; raises what made it stop, unless it was asked to."""
-        if self._main is None:
-            raise PoolStopped("this runner was not started")
-        await asyncio.wait({self._main})
-        if not self._main.cancelled():
-            self._main.result()
+        if self._main_task is None:
+            raise WorkerStoppedError("this runner was not started")
+        await asyncio.wait({self._main_task})
+        if not self._main_task.cancelled():
+            self._main_task.result()
 
     async def stop(self, reason: str = "stop() was called") -> None:
         """Take no more jobs, and return once the running ones are done or handed back."""
-        self._begin_to_stop(lambda pool: pool.stop_gracefully(reason))
+        self._request_stop(lambda pool: pool.stop_gracefully(reason))
         await self.wait()
 
     async def kill(self, reason: str = "kill() was called") -> None:
         """Hand back at once what runs."""
-        self._begin_to_stop(lambda pool: pool.stop_forcefully(reason))
+        self._request_stop(lambda pool: pool.stop_forcefully(reason))
         await self.wait()
 
-    def let_finish(self) -> None:
+    def finish(self) -> None:
         """Take no more jobs, and end once those that run have, however long they take."""
-        if self._parts is not None:
-            self._parts.pool.finish()
+        if self._components is not None:
+            self._components.pool.finish()
 
-    def stop_by(self, number: signal.Signals) -> None:
+    def _stop_on_signal(self, number: signal.Signals) -> None:
         """Begin to stop, as after a first signal; fine when it stops already."""
-        if self._parts is None:
-            self._leave_by(number)
-        elif not self._parts.pool.is_stopping:
+        if self._components is None:
+            self._abort_start(number)
+        elif not self._components.pool.is_stopping:
             self.hooks.emit(GracefulShutdown(signal=number.name))
-            self._parts.pool.stop_gracefully(f"heard {number.name}")
+            self._components.pool.stop_gracefully(f"heard {number.name}")
 
-    def kill_by(self, number: signal.Signals) -> None:
+    def _kill_on_signal(self, number: signal.Signals) -> None:
         """Hand back at once what runs, as after a second signal."""
-        if self._parts is None:
-            self._leave_by(number)
+        if self._components is None:
+            self._abort_start(number)
             return
-        self.forced_by = number
+        self.exit_signal = number
         self.hooks.emit(ForcefulShutdown(signal=number.name))
-        self._parts.pool.stop_forcefully(f"heard {number.name}")
+        self._components.pool.stop_forcefully(f"heard {number.name}")
 
     async def run_once(self) -> int:
         """Run every job that is ready, and those that become so meanwhile; how many were run."""
-        databases = self._databases()
+        databases = self._open_connections()
         async with (
-            self._assembled(databases, once=True) as parts,
-            beside(self._plan, parts, once=True),
+            self._build_worker(databases, once=True) as parts,
+            background_tasks(self._config, parts, once=True),
         ):
-            await recover_once(parts)
-            await self._work(parts)
-            return parts.pool.count
+            await rescue_once(parts)
+            await self._run_pool(parts)
+            return parts.pool.job_count
 
     async def run_on_connection(self) -> int:
         """`run_once` on the one connection that is all this runner was given."""
-        self._plan = replace(self._plan, options=replace(self.options, concurrency=1))
-        databases = borrowed(self._database, self.options)
-        async with self._assembled(databases, once=True) as parts:
-            await stale_locks(self._plan, parts).unlock_once()
-            await self._work(parts)
-            return parts.pool.count
+        self._config = replace(self._config, options=replace(self.options, concurrency=1))
+        databases = wrap_connection(self._database, self.options)
+        async with self._build_worker(databases, once=True) as parts:
+            await build_stale_locks(self._config, parts).unlock_once()
+            await self._run_pool(parts)
+            return parts.pool.job_count
 
     async def add_job(
         self,
@@ -283,7 +287,7 @@ class Runner:
         payload: Any = None,
         *,
         queue_name: str | None = None,
-        run_at: When | None = None,
+        run_at: RunAt | None = None,
         max_attempts: int | None = None,
         priority: int | None = None,
         job_key: str | None = None,
@@ -313,7 +317,7 @@ class Runner:
         return self.wait().__await__()
 
     async def __aenter__(self) -> Self:
-        return self if self._main is not None else await self.start()
+        return self if self._main_task is not None else await self.start()
 
     async def __aexit__(
         self,
@@ -326,75 +330,75 @@ class Runner:
     # How it goes
 
     async def _run(self, started: asyncio.Future[None]) -> None:
-        databases = self._databases()
-        async with self._assembled(databases) as parts, beside(self._plan, parts):
+        databases = self._open_connections()
+        async with self._build_worker(databases) as parts, background_tasks(self._config, parts):
             if not started.done():
                 started.set_result(None)
-            await self._work(parts)
+            await self._run_pool(parts)
 
     @asynccontextmanager
-    async def _assembled(
-        self, databases: WorkerDatabases, *, once: bool = False
-    ) -> AsyncIterator[Parts]:
-        self._working = asyncio.current_task()
+    async def _build_worker(
+        self, databases: WorkerConnections, *, once: bool = False
+    ) -> AsyncIterator[WorkerComponents]:
+        self._worker_task = asyncio.current_task()
         # Until the very end: a signal in its last moments must not cost a job.
-        with heard_by(self._on_signal) if self._handle_signals else nullcontext():
-            async with assembled(self._plan, databases, once=once) as parts:
-                self._parts = parts
+        with handle_signals(self._on_signal) if self._handle_signals else nullcontext():
+            async with build_worker(self._config, databases, once=once) as parts:
+                self._components = parts
                 yield parts
 
-    def _databases(self) -> WorkerDatabases:
-        return reserved(self._database, self.options, self._plan.tasks.values())
+    def _open_connections(self) -> WorkerConnections:
+        return open_worker_connections(self._database, self.options, self._config.tasks.values())
 
-    async def _work(self, parts: Parts) -> None:
-        parts.pool.start()
-        names = tuple(self._plan.tasks)
-        self.hooks.emit(RunnerStarted(pool_id=parts.pool.id, tasks=names))
-        await parts.pool.run()
+    async def _run_pool(self, components: WorkerComponents) -> None:
+        components.pool.start()
+        names = tuple(self._config.tasks)
+        self.hooks.emit(RunnerStarted(pool_id=components.pool.id, tasks=names))
+        await components.pool.run()
 
     def _on_signal(self, number: signal.Signals) -> None:
-        if self._parts is not None and self._parts.pool.is_stopping:
-            self.kill_by(number)
+        if self._components is not None and self._components.pool.is_stopping:
+            self._kill_on_signal(number)
         else:
-            self.stop_by(number)
+            self._stop_on_signal(number)
 
-    def _leave_by(self, number: signal.Signals) -> None:
+    def _abort_start(self, number: signal.Signals) -> None:
         """There is nothing to stop yet."""
-        self.forced_by = number
-        if (starting := self._working or self._main) is not None:
+        self.exit_signal = number
+        if (starting := self._worker_task or self._main_task) is not None:
             starting.cancel()
 
-    def _begin_to_stop(self, how: Callable[[WorkerPool], None]) -> None:
-        if self._main is None or self._main.done():
+    def _request_stop(self, stop_pool: Callable[[WorkerPool], None]) -> None:
+        if self._main_task is None or self._main_task.done():
             return
-        if self._parts is None:
+        if self._components is None:
             # There is nothing to stop yet.
-            self._main.cancel()
+            self._main_task.cancel()
         else:
-            how(self._parts.pool)
+            stop_pool(self._components.pool)
 
-    def _running(self) -> Parts:
-        if self._parts is None:
-            raise PoolStopped("this runner was not started")
-        if self._main is not None and self._main.done():
-            raise PoolStopped("this runner has stopped")
-        return self._parts
+    def _get_components(self) -> WorkerComponents:
+        if self._components is None:
+            raise WorkerStoppedError("this runner was not started")
+        if self._main_task is not None and self._main_task.done():
+            raise WorkerStoppedError("this runner has stopped")
+        return self._components
 
 
-def found_tasks(tasks: TaskSource, options: WorkerOptions) -> Mapping[str, Task[..., Any]]:
+def resolve_tasks(tasks: TaskSource, options: WorkerOptions) -> Mapping[str, Task[..., Any]]:
     """Tasks by their names, wherever they are."""
-    if isinstance(tasks, Tasks):
+    if isinstance(tasks, TaskRouter):
         return tasks.tasks()
     if isinstance(tasks, Path | str):
         return load_tasks(Path(tasks), options.executables, allow_unsafe=options.allow_unsafe_tasks)
-    return tasks_of(tasks)
+    return build_tasks(tasks)
 
 
-def _heard(given: Hooks | None, tasks: TaskSource) -> Hooks:
+def _merge_hooks(hooks: Hooks | None, tasks: TaskSource) -> Hooks:
     """Whoever listens: the hooks that were given, and those of an app."""
     of_app: Hooks | None = getattr(tasks, "hooks", None)
-    if given is None:
+    if hooks is None:
         return of_app or Hooks()
-    if of_app is not None and of_app is not given:
-        given.include(of_app)
-    return given
+    if of_app is not None and of_app is not hooks:
+        hooks.include(of_app)
+    return hooks

@@ -6,35 +6,35 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from graphile_worker.clock import Clock, SystemClock
-from graphile_worker.db.borrowed import borrow_blocking
-from graphile_worker.db.database import BlockingDatabase, perform_blocking, perform_blocking_on
-from graphile_worker.db.lent import open_blocking_database
-from graphile_worker.db.migrate import checking, migrating
+from graphile_worker._db.database import SyncDatabase, run_plan_sync, run_plan_sync_on
+from graphile_worker._db.external_connections import adapt_sync_connection
+from graphile_worker._db.external_pools import open_sync_database
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.plans.add import plan_add_job, plan_add_jobs
+from graphile_worker._sql.plans.admin import (
+    plan_complete_jobs,
+    plan_force_unlock_workers,
+    plan_get_job,
+    plan_get_job_by_key,
+    plan_list_known_crontabs,
+    plan_list_locked_jobs,
+    plan_permanently_fail_jobs,
+    plan_recover_jobs,
+    plan_remove_job,
+    plan_reschedule_jobs,
+)
+from graphile_worker._sql.plans.cleanup import CleanupTask, plan_cleanup
+from graphile_worker._sql.plans.migration import plan_check_schema, plan_migrate
+from graphile_worker._sql.plans.tuning import Tuning, plan_apply_tuning, plan_get_tuning
+from graphile_worker._sql.queries.cron import KnownCrontab
+from graphile_worker._sql.query import Plan
+from graphile_worker._support.clock import Clock, SystemClock
 from graphile_worker.errors import GraphileWorkerError
 from graphile_worker.events import AddingJobs, Migrating
-from graphile_worker.hooks import NOTHING_ADDED, NOTHING_MIGRATED, Hooks
-from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
+from graphile_worker.hooks import NO_JOB_ADDED_MESSAGE, NOT_MIGRATED_MESSAGE, Hooks
+from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, RunAt
 from graphile_worker.options import WorkerOptions, default_schema
-from graphile_worker.sql.adding import adding_job, adding_jobs
-from graphile_worker.sql.administering import (
-    completing_jobs,
-    failing_jobs,
-    getting_job,
-    getting_job_by_key,
-    getting_jobs_of,
-    getting_known_crontabs,
-    recovering_jobs_of,
-    removing_job,
-    rescheduling_jobs,
-    unlocking_workers,
-)
-from graphile_worker.sql.cleaning import CleanupTask, cleaning
-from graphile_worker.sql.cron import KnownCrontab
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.query import Plan
-from graphile_worker.sql.tuning import Tuning, applying_tuning, getting_tuning
-from graphile_worker.tasks import Tasks
+from graphile_worker.tasks import TaskRouter
 
 T = TypeVar("T")
 
@@ -62,10 +62,10 @@ class Client:
         prepared_statements: bool = True,
         hooks: Hooks | None = None,
         clock: Clock | None = None,
-        tasks: Tasks[Any] | None = None,
+        tasks: TaskRouter[Any] | None = None,
     ) -> None:
-        self._schemas = Schemas.named(schema or default_schema(), ext_schema)
-        self._db: BlockingDatabase = open_blocking_database(
+        self._schemas = Schemas.from_names(schema or default_schema(), ext_schema)
+        self._db: SyncDatabase = open_sync_database(
             database, self._schemas, prepared_statements=prepared_statements
         )
         self._use_local_time = use_local_time
@@ -80,7 +80,7 @@ class Client:
         payload: Any = None,
         *,
         queue_name: str | None = None,
-        run_at: When | None = None,
+        run_at: RunAt | None = None,
         max_attempts: int | None = None,
         priority: int | None = None,
         job_key: str | None = None,
@@ -100,65 +100,67 @@ class Client:
             job_key_mode=job_key_mode,
             flags=flags,
         )
-        return self.add_spec(self._completed(spec), conn=conn)
+        return self.add_spec(self._apply_task_options(spec), conn=conn)
 
     def add_spec(self, spec: JobSpec, *, conn: object = None) -> Job:
         """Add the one job that a spec describes."""
-        adding = AddingJobs(specs=[self._timed(spec)])
-        with self._hooks.around_blocking(adding):
-            plan = adding_job(adding.specs[0], self._schemas, max_bytes=self._max_payload_bytes)
-            job = self._perform(plan, conn)
+        adding = AddingJobs(specs=[self._set_run_at(spec)])
+        with self._hooks.around_sync(adding):
+            plan = plan_add_job(adding.specs[0], self._schemas, max_bytes=self._max_payload_bytes)
+            job = self._run_plan(plan, conn)
             adding.jobs.append(job)
             return job
-        raise GraphileWorkerError(NOTHING_ADDED)
+        raise GraphileWorkerError(NO_JOB_ADDED_MESSAGE)
 
     def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
         """Add any number of jobs in one round trip; the jobs in the order of their specs."""
-        adding = AddingJobs(specs=[self._timed(self._completed(spec)) for spec in specs])
-        with self._hooks.around_blocking(adding):
-            plan = adding_jobs(
+        adding = AddingJobs(
+            specs=[self._set_run_at(self._apply_task_options(spec)) for spec in specs]
+        )
+        with self._hooks.around_sync(adding):
+            plan = plan_add_jobs(
                 adding.specs,
                 self._schemas,
                 max_bytes=self._max_payload_bytes,
                 all_or_nothing=conn is None,
             )
-            jobs = self._perform(plan, conn)
+            jobs = self._run_plan(plan, conn)
             adding.jobs.extend(jobs)
             return jobs
-        raise GraphileWorkerError(NOTHING_ADDED)
+        raise GraphileWorkerError(NO_JOB_ADDED_MESSAGE)
 
     def get_job(self, job_id: int, *, conn: object = None) -> Job | None:
-        return self._perform(getting_job(job_id, self._schemas), conn)
+        return self._run_plan(plan_get_job(job_id, self._schemas), conn)
 
     def get_job_by_key(self, job_key: str, *, conn: object = None) -> Job | None:
-        return self._perform(getting_job_by_key(job_key, self._schemas), conn)
+        return self._run_plan(plan_get_job_by_key(job_key, self._schemas), conn)
 
     def remove_job(self, job_key: str, *, conn: object = None) -> Job | None:
         """Remove the job with that key; one that runs is let finish and gets no other attempt."""
-        return self._perform(removing_job(job_key, self._schemas), conn)
+        return self._run_plan(plan_remove_job(job_key, self._schemas), conn)
 
     def complete_jobs(self, job_ids: Iterable[int], *, conn: object = None) -> list[Job]:
         """Delete jobs as if they were done; those that a worker holds are left out."""
-        return self._perform(completing_jobs(job_ids, self._schemas), conn)
+        return self._run_plan(plan_complete_jobs(job_ids, self._schemas), conn)
 
     def permanently_fail_jobs(
         self, job_ids: Iterable[int], reason: str | None = None, *, conn: object = None
     ) -> list[Job]:
         """Spend all attempts of jobs; those that a worker holds are left out."""
-        return self._perform(failing_jobs(job_ids, reason, self._schemas), conn)
+        return self._run_plan(plan_permanently_fail_jobs(job_ids, reason, self._schemas), conn)
 
     def reschedule_jobs(
         self,
         job_ids: Iterable[int],
         *,
-        run_at: When | None = None,
+        run_at: RunAt | None = None,
         priority: int | None = None,
         attempts: int | None = None,
         max_attempts: int | None = None,
         conn: object = None,
     ) -> list[Job]:
         """Change what is given, zero included; jobs that a worker holds are left out."""
-        plan = rescheduling_jobs(
+        plan = plan_reschedule_jobs(
             job_ids,
             self._schemas,
             run_at=run_at,
@@ -166,26 +168,26 @@ class Client:
             attempts=attempts,
             max_attempts=max_attempts,
         )
-        return self._perform(plan, conn)
+        return self._run_plan(plan, conn)
 
-    def jobs_locked_by(self, pool_ids: Iterable[str], *, conn: object = None) -> list[Job]:
+    def list_locked_jobs(self, pool_ids: Iterable[str], *, conn: object = None) -> list[Job]:
         """The jobs that these workers hold."""
-        return self._perform(getting_jobs_of(pool_ids, self._schemas), conn)
+        return self._run_plan(plan_list_locked_jobs(pool_ids, self._schemas), conn)
 
     def recover_workers(
         self,
         pool_ids: Iterable[str],
         *,
-        recovery_delay: timedelta = timedelta(0),
+        crash_retry_delay: timedelta = timedelta(0),
         conn: object = None,
     ) -> list[Job]:
         """Let the jobs of these workers run elsewhere, which must be dead; the jobs."""
-        plan = recovering_jobs_of(pool_ids, recovery_delay, self._schemas)
-        return self._perform(plan, conn)
+        plan = plan_recover_jobs(pool_ids, crash_retry_delay, self._schemas)
+        return self._run_plan(plan, conn)
 
     def force_unlock_workers(self, pool_ids: Iterable[str], *, conn: object = None) -> None:
         """Take all locks from pools that are dead; what a living one still runs may run twice."""
-        self._perform(unlocking_workers(pool_ids, self._schemas), conn)
+        self._run_plan(plan_force_unlock_workers(pool_ids, self._schemas), conn)
 
     def cleanup(
         self,
@@ -197,30 +199,30 @@ class Client:
 
         How many of each kind were deleted.
         """
-        plan = cleaning(tasks, task_identifiers_to_keep, self._schemas)
-        return perform_blocking(self._db, plan)
+        plan = plan_cleanup(tasks, task_identifiers_to_keep, self._schemas)
+        return run_plan_sync(self._db, plan)
 
-    def known_crontabs(self, *, conn: object = None) -> dict[str, KnownCrontab]:
+    def list_known_crontabs(self, *, conn: object = None) -> dict[str, KnownCrontab]:
         """What the database knows of cron items, by identifier: since when, and the last minute."""
-        return self._perform(getting_known_crontabs(self._schemas), conn)
+        return self._run_plan(plan_list_known_crontabs(self._schemas), conn)
 
-    def tuning(self, *, conn: object = None) -> Tuning:
+    def get_tuning(self, *, conn: object = None) -> Tuning:
         """Which settings of tables and server suit a queue, beside those that are set."""
-        return self._perform(getting_tuning(self._schemas), conn)
+        return self._run_plan(plan_get_tuning(self._schemas), conn)
 
     def apply_tuning(self) -> list[str]:
         """Set what `tuning` says of the tables that this role owns; those that were changed."""
-        return perform_blocking(self._db, applying_tuning(self._schemas))
+        return run_plan_sync(self._db, plan_apply_tuning(self._schemas))
 
     def migrate(self) -> int:
         """Install or upgrade the schema; the level at which it then stands."""
-        with self._hooks.around_blocking(Migrating(schema=self._schemas.shared)):
-            return perform_blocking(self._db, migrating(self._schemas))
-        raise GraphileWorkerError(NOTHING_MIGRATED)
+        with self._hooks.around_sync(Migrating(schema=self._schemas.shared)):
+            return run_plan_sync(self._db, plan_migrate(self._schemas))
+        raise GraphileWorkerError(NOT_MIGRATED_MESSAGE)
 
     def check_schema(self) -> int:
         """The level of the schema if it can be used as it is; creates nothing."""
-        return perform_blocking(self._db, checking(self._schemas))
+        return run_plan_sync(self._db, plan_check_schema(self._schemas))
 
     def close(self) -> None:
         """Close what the client opened; a pool or engine of yours stays open."""
@@ -241,20 +243,20 @@ class Client:
     ) -> None:
         self.close()
 
-    def _completed(self, spec: JobSpec) -> JobSpec:
+    def _apply_task_options(self, spec: JobSpec) -> JobSpec:
         if self._tasks is None or not isinstance(spec, JobSpec):
             return spec
         return self._tasks.completed(spec)
 
-    def _timed(self, spec: JobSpec) -> JobSpec:
+    def _set_run_at(self, spec: JobSpec) -> JobSpec:
         if self._use_local_time and isinstance(spec, JobSpec) and spec.run_at is None:
             return replace(spec, run_at=self._clock.now())
         return spec
 
-    def _perform(self, plan: Plan[T], conn: object) -> T:
+    def _run_plan(self, plan: Plan[T], conn: object) -> T:
         if conn is None:
-            return perform_blocking(self._db, plan)
-        return perform_blocking_on(borrow_blocking(conn, self._schemas), plan)
+            return run_plan_sync(self._db, plan)
+        return run_plan_sync_on(adapt_sync_connection(conn, self._schemas), plan)
 
 
 def run_migrations(
@@ -303,7 +305,7 @@ def add_job_adhoc(
     payload: Any = None,
     *,
     queue_name: str | None = None,
-    run_at: When | None = None,
+    run_at: RunAt | None = None,
     max_attempts: int | None = None,
     priority: int | None = None,
     job_key: str | None = None,

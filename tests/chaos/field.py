@@ -179,7 +179,7 @@ def database_on(servers: Any, schema: str) -> TestDatabase:
 def field_on(servers: Any, schema: str, folder: Path) -> Iterator[Field]:
     """A field in a new database of a server, or of a pair of them, that a test may break."""
     database = database_on(servers, schema)
-    with Programs.beside(database, folder) as programs:
+    with Programs.for_database(database, folder) as programs:
         yield Field(database, programs)
 
 

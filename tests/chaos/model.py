@@ -330,13 +330,13 @@ class Model:
             return
         self.recoveries[row.id] = noted
         count = noted.count + (was_started is True)
-        is_parked = was_started is True and count >= most
-        noted.count, noted.started = 0 if is_parked else count, None
+        is_quarantined = was_started is True and count >= most
+        noted.count, noted.started = 0 if is_quarantined else count, None
         if not row.is_superseded:
-            row.attempts = _attempts_after(row, was_started, is_parked)
+            row.attempts = _attempts_after(row, was_started, is_quarantined)
         if delay:
             row.run_at = max(row.run_at, self.now + delay * SECOND)
-        row.last_error = INTERRUPTED + _reason(was_started, is_parked, count) + row.locked_by
+        row.last_error = INTERRUPTED + _reason(was_started, is_quarantined, count) + row.locked_by
         row.unlock()
 
     # Parts of these
@@ -426,18 +426,18 @@ class Model:
         return pool in self.pools and self.pools[pool].seen_at < self.now - self._lease
 
 
-def _attempts_after(row: Row, was_started: bool | None, is_parked: bool) -> int:
+def _attempts_after(row: Row, was_started: bool | None, is_quarantined: bool) -> int:
     """A job that did not begin gets its attempt back; for one that did this was not the last."""
-    if is_parked:
+    if is_quarantined:
         return row.max_attempts
     if was_started is False:
         return max(0, row.attempts - 1)
     return max(0, min(row.attempts, row.max_attempts - 1))
 
 
-def _reason(was_started: bool | None, is_parked: bool, count: int) -> str:
-    if is_parked:
-        return f"parked, as it was running at {count} recoveries, last in pool "
+def _reason(was_started: bool | None, is_quarantined: bool, count: int) -> str:
+    if is_quarantined:
+        return f"quarantined, as it was running at {count} recoveries, last in pool "
     return (
         "it was fetched, not started, by pool " if was_started is False else "it was held by pool "
     )

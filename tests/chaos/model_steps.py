@@ -22,32 +22,32 @@ from hypothesis.stateful import (
 )
 
 from graphile_worker import JobKeyMode, JobSpec, RecoveryOptions, sync
-from graphile_worker.db.blocking import BlockingPsycopgConnection
-from graphile_worker.sql.holding import (
-    Failure,
-    HeldJob,
-    Return,
-    fail_jobs,
-    find_unheld_jobs,
-    finish_jobs,
-    get_jobs,
-    get_jobs_unindexed,
-    get_plain_jobs,
-    get_soonest_jobs,
+from graphile_worker._db.sync import SyncPsycopgConnection
+from graphile_worker._sql.queries.claim import (
+    ClaimedJob,
+    FailedAttempt,
+    ReleasedJob,
+    claim_jobs,
+    claim_jobs_unindexed,
+    claim_plain_jobs,
+    claim_soonest_jobs,
+    complete_claimed_jobs,
+    fail_claimed_jobs,
+    find_orphaned_claims,
+    find_releasable_queues,
     get_task_ids,
-    queues_to_free,
     register_tasks,
-    return_jobs,
-    return_unheld_jobs,
+    release_claimed_jobs,
+    release_orphaned_claims,
 )
-from graphile_worker.sql.query import Query
-from graphile_worker.sql.workers import (
+from graphile_worker._sql.queries.workers import (
     heartbeat,
-    note_start,
+    record_start,
     recover_jobs,
     register_pool,
     unlock_stale_jobs,
 )
+from graphile_worker._sql.query import Query
 from tests.chaos.model import SECOND, Claim, Model, Spec
 from tests.support.sql import Sql
 
@@ -149,7 +149,7 @@ slots = st.sampled_from(["A", "B"])
 waits = st.sampled_from([0, 0, LEASE + 1, 5 * 3600])
 
 
-Held = tuple[Claim, HeldJob]
+Held = tuple[Claim, ClaimedJob]
 
 
 class Steps(RuleBasedStateMachine):
@@ -160,13 +160,13 @@ class Steps(RuleBasedStateMachine):
         self.client, self.conn, self.schemas = on.client, on.conn, on.client._schemas
         self.look = on.look
         self.conn.execute(on.clean)
-        self.connection = BlockingPsycopgConnection(self.conn, self.schemas)
+        self.connection = SyncPsycopgConnection(self.conn, self.schemas)
         self.do(register_tasks(list(TASKS)))
         self.task_ids = self.do(get_task_ids(list(TASKS)))
         self.model = Model(lease=LEASE)
         self.generations = {"A": 0, "B": 0}
         # What each pool thinks that it holds, and all that ever was.
-        self.held: dict[str, dict[int, tuple[Claim, HeldJob]]] = {}
+        self.held: dict[str, dict[int, tuple[Claim, ClaimedJob]]] = {}
         self.ended: list[Held] = []
         for slot in self.generations:
             self.go_on(slot)
@@ -180,7 +180,7 @@ class Steps(RuleBasedStateMachine):
     def id_of(self, slot: str) -> str:
         return f"{slot}{self.generations[slot]}"
 
-    def jobs_of(self, pool: str) -> dict[int, HeldJob]:
+    def jobs_of(self, pool: str) -> dict[int, ClaimedJob]:
         return {job_id: held for job_id, (_, held) in self.held[pool].items()}
 
     # A step that cannot change anything is a step less for the others.
@@ -302,19 +302,21 @@ class Steps(RuleBasedStateMachine):
             assert ids == [row.id for row in wanted]
         claims = self.model.claim(pool, ids, is_lost=is_lost)
         for claim, held in zip(claims, taken, strict=True):
-            held.taken_at = claim.number
+            held.claimed_at = claim.number
             assert (held.job.attempts, held.pool_id) == (claim.attempts, pool)
             if not is_lost:
                 self.held[pool][claim.id] = (claim, held)
 
-    def take_by(self, way: str, pool: str, tasks: tuple[str, ...], **given: Any) -> list[HeldJob]:
+    def take_by(
+        self, way: str, pool: str, tasks: tuple[str, ...], **given: Any
+    ) -> list[ClaimedJob]:
         known = {number: name for number, name in self.task_ids.items() if name in tasks}
-        ways: dict[str, list[Callable[..., Query[list[HeldJob]]]]] = {
-            "as a worker": [get_plain_jobs, get_soonest_jobs, get_jobs],
-            "plain": [get_plain_jobs],
-            "soonest": [get_soonest_jobs],
-            "everywhere": [get_jobs],
-            "unindexed": [get_jobs_unindexed],
+        ways: dict[str, list[Callable[..., Query[list[ClaimedJob]]]]] = {
+            "as a worker": [claim_plain_jobs, claim_soonest_jobs, claim_jobs],
+            "plain": [claim_plain_jobs],
+            "soonest": [claim_soonest_jobs],
+            "everywhere": [claim_jobs],
+            "unindexed": [claim_jobs_unindexed],
         }
         answers = (self.do(each(pool, known, **given)) for each in ways[way])
         return next((taken for taken in answers if taken), [])
@@ -339,12 +341,12 @@ class Steps(RuleBasedStateMachine):
     ) -> Iterator[set[int]]:
         """What the database says to an ending, and to the same again."""
         pool = chosen[0][0].pool
-        queues = queues_to_free([held for _, held in chosen], self.jobs_of(pool))
+        queues = find_releasable_queues([held for _, held in chosen], self.jobs_of(pool))
         yield self.do(make(pool, queue_ids=queues))
         for claim, _ in chosen:
             self.held[pool].pop(claim.id)
         self.ended += chosen
-        yield self.do(make(pool, queue_ids=queues, again=True))
+        yield self.do(make(pool, queue_ids=queues, is_retry=True))
 
     def check_ending(
         self,
@@ -390,23 +392,25 @@ class Steps(RuleBasedStateMachine):
 
     def finish(self, chosen: list[Held]) -> None:
         ids = [claim.id for claim, _ in chosen]
-        make = partial(finish_jobs, job_ids=ids)
+        make = partial(complete_claimed_jobs, job_ids=ids)
         self.check_ending(chosen, make, self.model.finish([claim for claim, _ in chosen]))
 
     def fail(
         self, chosen: list[Held], delay: int | None, give_up: bool, payload: list[int] | None
     ) -> None:
         text = None if payload is None else json.dumps(payload)
-        failures = [Failure(held.job, "boom", _span(delay), give_up, text) for _, held in chosen]
+        failures = [
+            FailedAttempt(held.job, "boom", _span(delay), give_up, text) for _, held in chosen
+        ]
         expected = self.model.fail(
             [claim for claim, _ in chosen], "boom", delay=delay, give_up=give_up, payload=payload
         )
-        self.check_ending(chosen, partial(fail_jobs, failures=failures), expected)
+        self.check_ending(chosen, partial(fail_claimed_jobs, failures=failures), expected)
 
     def give_back(self, chosen: list[Held], delay: int | None) -> None:
-        returns = [Return(held.job, _span(delay)) for _, held in chosen]
+        returns = [ReleasedJob(held.job, _span(delay)) for _, held in chosen]
         expected = self.model.give_back([claim for claim, _ in chosen], delay=delay)
-        self.check_ending(chosen, partial(return_jobs, returns=returns), expected)
+        self.check_ending(chosen, partial(release_claimed_jobs, releases=returns), expected)
 
     @precondition(lambda self: self.ended)
     @rule(number=numbers)
@@ -421,8 +425,8 @@ class Steps(RuleBasedStateMachine):
             return
         # Otherwise a fetch may have taken the queue whose answer has not come yet.
         others = self.jobs_of(claim.pool) if is_held else {}
-        queues = queues_to_free([held], others)
-        ended = self.do(finish_jobs(claim.pool, [claim.id], queues, again=True))
+        queues = find_releasable_queues([held], others)
+        ended = self.do(complete_claimed_jobs(claim.pool, [claim.id], queues, is_retry=True))
         assert ended == self.model.finish([claim], again=True)
 
     # Pools that live, and those that do not
@@ -438,10 +442,10 @@ class Steps(RuleBasedStateMachine):
             return
         started = [claim.id for claim, _ in chosen][:count]
         heard = self.do(heartbeat([pool], started))
-        assert bool(heard.times) == self.model.beat(pool, started)
+        assert bool(heard.server_times) == self.model.beat(pool, started)
 
-    def note_start(self, claim: Claim, held: HeldJob) -> None:
-        noted = self.do(note_start(claim.id, claim.pool, held.job.attempts))
+    def note_start(self, claim: Claim, held: ClaimedJob) -> None:
+        noted = self.do(record_start(claim.id, claim.pool, held.job.attempts))
         assert noted == self.model.note_start(claim)
 
     @precondition(lambda self: self.is_any_locked)
@@ -465,7 +469,11 @@ class Steps(RuleBasedStateMachine):
                 known = list(self.held[pool].values())
                 queues = [held.queue_id for _, held in known if held.queue_id is not None]
                 jobs = list(self.held[pool])
-                count = self.do(unlock_stale_jobs(but_of=pool, jobs=jobs, queues=queues))
+                count = self.do(
+                    unlock_stale_jobs(
+                        except_pool_id=pool, except_job_ids=jobs, except_queue_ids=queues
+                    )
+                )
                 assert count == self.model.unlock_stale(pool, [claim for claim, _ in known])
             case "force unlock":
                 self.client.force_unlock_workers([pool], conn=self.conn)
@@ -483,8 +491,8 @@ class Steps(RuleBasedStateMachine):
     def recover_workers(self, pool: str, delay: int) -> None:
         pools = [pool, "somebody"]
         span = timedelta(seconds=delay)
-        recovered = self.client.recover_workers(pools, recovery_delay=span, conn=self.conn)
-        most = RecoveryOptions().max_recoveries
+        recovered = self.client.recover_workers(pools, crash_retry_delay=span, conn=self.conn)
+        most = RecoveryOptions().max_crashes
         expected = self.model.recover(pools, delay=delay, most=most, surely_dead=True)
         assert [job.id for job in recovered] == expected
         self.after_sweep()
@@ -497,8 +505,8 @@ class Steps(RuleBasedStateMachine):
         known = list(self.held[pool].values())
         queues = [held.queue_id for _, held in known if held.queue_id is not None]
         held = list(self.held[pool])
-        found = self.do(find_unheld_jobs(pool, held, queues))
-        returned = self.do(return_unheld_jobs(pool, found, held, queues))
+        found = self.do(find_orphaned_claims(pool, held, queues))
+        returned = self.do(release_orphaned_claims(pool, found, held, queues))
         assert returned == self.model.give_back_unknown(pool, [claim for claim, _ in known])
 
     # Time

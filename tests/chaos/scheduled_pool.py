@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 import psycopg
 
 from graphile_worker import LocalQueueOptions, WorkerOptions
-from graphile_worker import assembly as assembly_module
+from graphile_worker import _assembly as assembly_module
+from graphile_worker._lease.lease import Lease
+from graphile_worker._support.logs import resolve_logger
+from graphile_worker._worker import pool as pool_module
+from graphile_worker._worker import worker as worker_module
+from graphile_worker._worker.pool import WorkerPool
+from graphile_worker._worker.process_pool import ProcessPool
+from graphile_worker._worker.run_job import Executors
+from graphile_worker._worker.threads import ThreadPool
 from graphile_worker.errors import JobsLeftLocked
 from graphile_worker.events import JobLockLost, JobSucceeded
 from graphile_worker.hooks import Hooks
-from graphile_worker.lease import Lease
-from graphile_worker.logs import logger_of
 from graphile_worker.options import RefetchDelayOptions, TaskProcessOptions
-from graphile_worker.worker import pool as pool_module
-from graphile_worker.worker import worker as worker_module
-from graphile_worker.worker.children import Children
-from graphile_worker.worker.pool import WorkerPool
-from graphile_worker.worker.run_job import Places
-from graphile_worker.worker.threads import Threads
 from tests.chaos.scheduled_table import TableOfJobs, Weather
 from tests.chaos.scheduled_tasks import ENDLESS, SHORT, Bodies
 from tests.chaos.scheduler import ScheduledLoop, Stuck, virtual
@@ -65,7 +65,7 @@ class Scene:
         self._rng = random.Random(seed)
         self._loop = loop
         # Else there are traces of old runs in what is logged now.
-        self._logger = logger_of(None)
+        self._logger = resolve_logger(None)
 
     def play(self) -> Played:
         problems = self._loop.run_until_complete(self._play())
@@ -130,7 +130,7 @@ class Scene:
 
     def _announce(self, count: int) -> None:
         for pool in self._pools:
-            pool.nudge(count)
+            pool.wake(count)
 
     async def _keep_adding(self) -> None:
         for _ in range(self._rng.randrange(10)):
@@ -139,10 +139,12 @@ class Scene:
 
     def _course(self) -> Course:
         rng = self._rng
-        abort_after, stop_after = rng.choice([(5, 25), (None, 1), (1, None), (0.1, 0.2), (2, 1)])
+        cancel_after, shutdown_timeout = rng.choice(
+            [(5, 25), (None, 1), (1, None), (0.1, 0.2), (2, 1)]
+        )
         stop = rng.choice(["graceful", "graceful", "forceful", "finish", "cancel"])
         force_after = rng.choice([None, 0.0, 0.5])
-        if stop == "finish" or (stop == "graceful" and stop_after is None):
+        if stop == "finish" or (stop == "graceful" and shutdown_timeout is None):
             # Somebody loses patience, or it would not end.
             force_after = 30.0
         queue = rng.choice(
@@ -159,8 +161,10 @@ class Scene:
         options = WorkerOptions(
             concurrency=rng.choice([1, 2, 5, 10]),
             poll_interval=timedelta(seconds=rng.choice([0.2, 2])),
-            abort_after=None if abort_after is None else timedelta(seconds=abort_after),
-            stop_after=None if stop_after is None else timedelta(seconds=stop_after),
+            cancel_after=None if cancel_after is None else timedelta(seconds=cancel_after),
+            shutdown_timeout=None
+            if shutdown_timeout is None
+            else timedelta(seconds=shutdown_timeout),
             local_queue=queue,
             complete_batch_delay=rng.choice(delays),
             fail_batch_delay=rng.choice(delays),
@@ -185,18 +189,18 @@ class Scene:
         running = asyncio.create_task(pool.run())
         beside = [
             asyncio.create_task(life.stop(running)),
-            asyncio.create_task(parts.claims.run()),
+            asyncio.create_task(parts.claimer.run()),
         ]
         if course.swept_at is not None:
             beside.append(asyncio.create_task(life.be_swept(course.swept_at)))
         error = await life.end_of(running)
         for each in beside:
             each.cancel()
-        await life.finish(assembly_module._finish(plan, parts, None, error, None), error)
+        await life.finish(assembly_module._shut_down(plan, parts, None, error, None), error)
         return life.problems
 
-    def _built(self, pool_id: str, course: Course) -> tuple[assembly_module.Blueprint, Any]:
-        plan = assembly_module.Blueprint(
+    def _built(self, pool_id: str, course: Course) -> tuple[assembly_module.WorkerConfig, Any]:
+        plan = assembly_module.WorkerConfig(
             options=course.options,
             tasks=self._bodies.tasks(),
             cron_items=None,
@@ -206,22 +210,22 @@ class Scene:
             forbidden_flags=None,
             migrate=False,
         )
-        databases = SimpleNamespace(own=self._table, tasks=self._table, blocking_tasks=None)
+        databases = SimpleNamespace(own=self._table, tasks=self._table, sync_tasks=None)
         parts: Any = SimpleNamespace(
             lease=Lease(pool_id=pool_id),
             databases=databases,
-            patient_database=self._table,
-            patient_at_end=self._table,
-            lifeline=self,
+            slow_query_database=self._table,
+            slow_query_database_at_shutdown=self._table,
+            lease_service=self,
             logger=self._logger,
             client=None,
-            blocking_client=None,
-            places=Places(Threads(), Children(TaskProcessOptions())),
+            sync_client=None,
+            executors=Executors(ThreadPool(), ProcessPool(TaskProcessOptions())),
             has_pool=True,
         )
-        parts.pool = assembly_module._pool(plan, parts, None, once=course.once)
-        parts.claims.on_reclaimed = parts.pool.drop
-        parts.claims.on_released = parts.pool.nudge
+        parts.pool = assembly_module._build_pool(plan, parts, None, once=course.once)
+        parts.claimer.on_reclaimed = parts.pool.discard_run
+        parts.claimer.on_released = parts.pool.wake
         # Others know it, so that it asks whether it was swept.
         parts.lease.renew(self._loop.time())
         return plan, parts
@@ -282,17 +286,17 @@ class Life:
             self._pool.stop_forcefully("now")
 
     async def be_swept(self, at: float) -> None:
-        """The pool is taken for dead, hears of it, and goes on under another id: see Lifeline."""
+        """The pool is taken for dead, hears of it, goes on under another id: see LeaseService."""
         await asyncio.sleep(at)
         old = self._pool.id
         self._table.sweep(old)
-        self._lease.go_on_as(f"{old}-again")
-        self._pool.give_up_jobs(lambda held: held.pool_id == old)
+        self._lease.rotate_id(f"{old}-again")
+        self._pool.revoke_jobs(lambda held: held.pool_id == old)
 
     async def end_of(self, running: asyncio.Task[None]) -> BaseException | None:
         await asyncio.wait([running])
         self._ended_at = self._loop.time()
-        self._table.ending |= self._lease.ids
+        self._table.ending |= self._lease.pool_ids
         error = None
         if not running.cancelled():
             error = running.exception()
@@ -315,7 +319,7 @@ class Life:
         for note in getattr(error, "__notes__", []):
             reported += [int(each) for each in re.findall(r"\d+", note)]
         took = self._loop.time() - self._ended_at
-        if took > 3 * pool_module.WRITE_WITHIN + SLACK:
+        if took > 3 * pool_module.WRITE_TIMEOUT_SECONDS + SLACK:
             self.problems.append(f"the last writes took {took:.1f} s")
         self._check_locks(reported)
         self._check_starts()
@@ -331,8 +335,8 @@ class Life:
         """Where all is well no job waits for long beside a worker that waits too."""
         patience = self._course.options.poll_interval.total_seconds() + SLACK
         since = self._loop.time() - patience
-        ours = [each for each in self._table.claims if each.pool in self._lease.ids]
-        idle = sum(not each.holds for each in self._pool._workers)
+        ours = [each for each in self._table.claims if each.pool in self._lease.pool_ids]
+        idle = sum(not each.claimed for each in self._pool._workers)
         # One that has just ended a job waits only for the answer to its next fetch.
         idle -= sum(each.ended_at > since for each in ours)
         is_busy = idle <= 0 or any(each.at > since for each in ours)
@@ -348,21 +352,23 @@ class Life:
     def _longest(self) -> float:
         course = self._course
         if course.stop == "cancel":
-            return 2 * worker_module.HAND_BACK_WITHIN
-        stop_after = course.options.stop_after
+            return 2 * worker_module.RELEASE_TIMEOUT_SECONDS
+        shutdown_timeout = course.options.shutdown_timeout
         limits = [0.0 if course.stop == "forceful" else course.force_after]
-        if stop_after is not None and course.stop != "finish":
-            limits.append(stop_after.total_seconds())
+        if shutdown_timeout is not None and course.stop != "finish":
+            limits.append(shutdown_timeout.total_seconds())
         least = min(each for each in limits if each is not None)
         # Tasks tidy up, and then the source has a moment to hand back what it has.
-        return least + 2 * pool_module.TIDY_UP_WITHIN
+        return least + 2 * pool_module.CLEANUP_TIMEOUT_SECONDS
 
     def _check_locks(self, reported: list[int]) -> None:
-        left = [each for each in self._table.locked if each.pool in self._lease.ids]
+        left = [each for each in self._table.locked if each.pool in self._lease.pool_ids]
         if self._scene.heals and self._told_at is not None:
             for claim in left:
                 self.problems.append(f"job {claim.job.id} stays locked, its task {claim.body}")
-            held = [each for each in self._table.queues.values() if each.pool in self._lease.ids]
+            held = [
+                each for each in self._table.queues.values() if each.pool in self._lease.pool_ids
+            ]
             for claim in held:
                 self.problems.append(f"queue {claim.job.queue} stays locked")
         for claim in left:
@@ -375,7 +381,7 @@ class Life:
             return
         for claim in self._table.claims:
             # A job that was given to a worker at that very moment still begins.
-            if claim.pool in self._lease.ids and claim.body_at > self._told_at + MOMENT:
+            if claim.pool in self._lease.pool_ids and claim.body_at > self._told_at + MOMENT:
                 self.problems.append(f"job {claim.job.id} was begun after the pool was stopped")
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import psycopg
 
-from graphile_worker.sql.query import Query
+from graphile_worker._sql.query import Query
 
-# Seconds after which a statement is given up, as in db/reserved.py.
+# Seconds after which a statement is given up, as in _db/worker_connections.py.
 ANSWER_WITHIN = 10.0
 
 
@@ -176,26 +176,26 @@ class TableOfJobs:
             case "get_task_ids":
                 self._kinds = list(args[0])
                 return list(enumerate(self._kinds))
-            case "find_indexes":
+            case "has_fetch_indexes":
                 return [(True,)]
-            case "find_pool":
+            case "is_pool_alive":
                 return [(args[0] not in self.swept,)]
-            case "announce_jobs":
+            case "notify_jobs":
                 self.on_announced(args[0])
                 return []
-            case "get_plain_jobs" | "get_soonest_jobs" | "get_jobs" | "get_jobs_unindexed":
+            case "claim_plain_jobs" | "claim_soonest_jobs" | "claim_jobs" | "claim_jobs_unindexed":
                 return self._take(query.statement, args)
-            case "find_unheld_jobs":
+            case "find_orphaned_claims":
                 return self._find_unheld(*args)
-            case "return_unheld_jobs":
+            case "release_orphaned_claims":
                 return self._return_unheld(*args)
             case "get_job":
                 return self._get(args[0])
-            case "finish_jobs":
+            case "complete_claimed_jobs":
                 ids = [int(each) for each in args[0].strip("{}").split(",")]
                 return self._end("finished", dict.fromkeys(ids), *args[1:])
-            case "fail_jobs" | "return_jobs":
-                how = "failed" if query.statement == "fail_jobs" else "returned"
+            case "fail_claimed_jobs" | "release_claimed_jobs":
+                how = "failed" if query.statement == "fail_claimed_jobs" else "returned"
                 return self._end(how, {each["id"]: each for each in json.loads(args[0])}, *args[1:])
             case other:
                 raise AssertionError(f"nobody said what {other} does")
@@ -207,7 +207,7 @@ class TableOfJobs:
         if priority is not None:
             since = (priority, datetime.fromisoformat(first).timestamp() - 1e-6)
             ready = [row for row in ready if (row.priority, row.run_at) >= since]
-        if way == "get_plain_jobs" and any(row.queue for row in ready):
+        if way == "claim_plain_jobs" and any(row.queue for row in ready):
             return []
         taken: list[tuple[Any, ...]] = []
         seen = set(self.queues)
@@ -216,7 +216,7 @@ class TableOfJobs:
             if len(taken) < limit and (queue is None or queue not in seen):
                 seen |= set() if queue is None else {queue}
                 taken.append(self._claim(row, pool, now))
-        if way == "get_plain_jobs":
+        if way == "claim_plain_jobs":
             # The server searched for no time at all.
             taken = [(*each, "0") for each in taken]
         return taken
@@ -336,7 +336,7 @@ class TableOfJobs:
 
 
 def _is_same(row: Row, how: str, asked: Any) -> bool:
-    """Is it still the attempt that a failure is about? As fail_jobs.sql asks."""
+    """Is it still the attempt that a failure is about? As fail_claimed_jobs.sql asks."""
     return how != "failed" or row.attempts == asked["attempts"]
 
 

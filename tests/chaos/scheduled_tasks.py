@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from graphile_worker import JobContext, Retry, Snooze
-from graphile_worker.loading import tasks_of
+from graphile_worker._discovery.discovery import build_tasks
 from graphile_worker.tasks import Task
 from graphile_worker.tasks.task import TaskOptions
 from tests.chaos.scheduled_table import Claim, TableOfJobs
@@ -32,7 +32,7 @@ class Bodies:
         self._running: dict[int, Claim] = {}
 
     def tasks(self) -> dict[str, Task[..., Any]]:
-        tasks = tasks_of({kind: self._noted(kind, getattr(self, f"_{kind}")) for kind in KINDS})
+        tasks = build_tasks({kind: self._noted(kind, getattr(self, f"_{kind}")) for kind in KINDS})
         tasks["limited"].options = TaskOptions(timeout=timedelta(milliseconds=200))
         return tasks
 

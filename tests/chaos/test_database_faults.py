@@ -40,7 +40,7 @@ def field(database, programs) -> Field:
 
 @pytest.fixture
 def own_field(own_database, tmp_path) -> Iterator[Field]:
-    with Programs.beside(own_database, tmp_path) as programs:
+    with Programs.for_database(own_database, tmp_path) as programs:
         yield Field(own_database, programs)
 
 
@@ -79,7 +79,7 @@ def test_a_worker_outlives_a_server_that_crashes(own_field, own_cluster, figure)
         own_field.add(200, queues=20)
         own_field.add(5, "linger")
         own_cluster.halt(signal.SIGQUIT)
-        worker.hear("database unreachable")
+        worker.wait_for_line("database unreachable")
         own_cluster.launch()
         seconds.append(own_field.seconds_to_the_next_job(worker))
 
@@ -119,7 +119,7 @@ def test_a_network_that_stood_still_is_no_reason_to_end(field, database, proxy, 
     field.add(50, queues=5)
 
     # Longer than the worker waits for an answer.
-    worker.hear("database unreachable")
+    worker.wait_for_line("database unreachable")
     proxy.mode = Mode.PASS
     seconds = field.seconds_to_the_next_job(worker)
 
@@ -182,7 +182,7 @@ def test_an_end_whose_write_was_never_answered_is_written_once(field, database, 
     eventually(lambda: sql.value(LEFT) == 0, "its end is written")
     proxy.mode = Mode.PASS
 
-    worker.hear("completed job")
+    worker.wait_for_line("completed job")
     field.seconds_to_the_next_job(worker)
     field.wait_for_all(worker)
     assert ran(worker) == {0: 1, 1: 1}
@@ -193,7 +193,7 @@ def test_an_end_whose_write_was_never_answered_is_written_once(field, database, 
 @pytest.mark.timeout(120)
 def test_a_worker_that_stops_after_an_outage_signs_off(field, database, proxy, sql):
     # Short, so that what it locks late is soon released.
-    lease = ["--recovery-threshold", "2000"]
+    lease = ["--lease-duration", "2000"]
     address = through(proxy.port, database)
     worker = field.start("--no-prepared-statements", *lease, DATABASE_URL=address)
     field.add(1)
@@ -202,9 +202,9 @@ def test_a_worker_that_stops_after_an_outage_signs_off(field, database, proxy, s
 
     proxy.about = CLAIM.encode()
     proxy.mode = Mode.SWALLOW_REPLIES
-    worker.hear("database unreachable")
+    worker.wait_for_line("database unreachable")
     proxy.mode = Mode.PASS
-    worker.hear("database reachable again")
+    worker.wait_for_line("database reachable again")
     field.check_alive(worker)
 
     assert workers(field) == []
@@ -213,7 +213,7 @@ def test_a_worker_that_stops_after_an_outage_signs_off(field, database, proxy, s
     sql.run("update :schema._private_jobs set locked_by = $1, locked_at = now()", pool_id)
     other = field.start(*lease)
     field.wait_for_all(worker, other)
-    other.hear(f"which dead pool {pool_id} had fetched, not started")
+    other.wait_for_line(f"which dead pool {pool_id} had fetched, not started")
     field.check_alive(other)
 
 
@@ -262,7 +262,7 @@ def test_low_time_limits_of_the_server_only_delay_jobs(field, database, sql, fig
     blocker = sql.another()
     blocker.run("begin")
     blocker.run("lock table :schema._private_jobs in access exclusive mode")
-    worker.hear("canceling statement due to statement timeout")
+    worker.wait_for_line("canceling statement due to statement timeout")
     blocker.run("commit")
     blocker.close()
     seconds = field.seconds_to_the_next_job(worker)

@@ -18,13 +18,13 @@ from tests.support.tiers import size
 
 MORTAL = Path(__file__).parent / "programs" / "mortal.py"
 
-TIGHT = ("--recovery-threshold", size(gate="8s", nightly="2s"))
+TIGHT = ("--lease-duration", size(gate="8s", nightly="2s"))
 # Where the test is not about seconds: a long lease, so that a live worker on a busy machine keeps
 # it. The test ages the rows of workers that it killed.
 LONG = (
-    *("--recovery-threshold", "30s"),
-    *("--recovery-interval", "500ms"),
-    *("--recovery-sweep-interval", "1s"),
+    *("--lease-duration", "30s"),
+    *("--heartbeat-interval", "500ms"),
+    *("--rescue-interval", "1s"),
 )
 
 # Seconds from the death of a worker until all of its jobs can be taken.
@@ -95,7 +95,7 @@ class Field:
     def start_many(self, count: int, *flags: str, ahead: int = 0) -> list[Program]:
         workers = [self.launch(*flags, ahead=ahead) for _ in range(count)]
         for worker in workers:
-            worker.hear(READY, PATIENCE)
+            worker.wait_for_line(READY, PATIENCE)
         return workers
 
     def start_sweeper(self, *flags: str) -> Program:
@@ -342,7 +342,7 @@ def test_a_started_job_keeps_its_attempt_spent_and_one_that_was_only_fetched_get
         pytest.param(2, 4, 3, id="beside the same jobs each time"),
     ],
 )
-def test_a_job_that_kills_its_worker_is_parked_and_none_of_its_neighbours(
+def test_a_job_that_kills_its_worker_is_quarantined_and_none_of_its_neighbors(
     field, sql, heartbeats, slow_neighbours, most_deaths
 ):
     specs = [work(n, slow=n < slow_neighbours) for n in range(499)]
@@ -360,7 +360,7 @@ def test_a_job_that_kills_its_worker_is_parked_and_none_of_its_neighbours(
     assert set(numbers("ran", *died, last)) == set(range(499))
     ((_, attempts, error, _),) = sql.run(ROWS)
     assert attempts == 25
-    assert error.startswith(f"{RECOVERED}: parked, as it was running at 3 recoveries")
+    assert error.startswith(f"{RECOVERED}: quarantined, as it was running at 3 recoveries")
     assert sql.run(LOCKS) == [(0, 0)]
 
 
@@ -384,7 +384,7 @@ def restarted_until_finished(field: Field, sql: Sql) -> list[Program]:
 
 def recoveries_of(job_id: int, *workers: Program) -> list[int]:
     """How often this job was running at a recovery, as each log line about one says."""
-    lines = re.compile(rf"(?:recovered|parked) job {job_id} .*while it ran: (\d+)")
+    lines = re.compile(rf"(?:recovered|quarantined) job {job_id} .*while it ran: (\d+)")
     return [int(count) for worker in workers for count in lines.findall(worker.err)]
 
 
@@ -398,7 +398,7 @@ def test_of_a_worker_killed_while_it_stops_all_jobs_are_handed_back_or_recovered
     field.start_sweeper(*LONG)
 
     doomed.signal(signal.SIGTERM)
-    doomed.hear("stopping:")
+    doomed.wait_for_line("stopping:")
     doomed.signal(signal.SIGTERM)
     eventually(lambda: numbers("blocks", doomed) == [5], "it can do no more")
     kill([doomed])

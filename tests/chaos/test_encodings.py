@@ -10,10 +10,10 @@ import pytest
 from psycopg_pool import AsyncConnectionPool
 
 from graphile_worker import JobSpec, JobSpecError, WorkerOptions, run_once, sync
-from graphile_worker.sql.cron import schedule_jobs
+from graphile_worker._sql.queries.cron import schedule_jobs
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
-from tests.support.pools import session
+from tests.support.pools import open_session
 from tests.support.sql import Sql
 
 # A name of our schema that any encoding has.
@@ -88,7 +88,7 @@ async def test_texts_that_the_database_can_hold_come_back_as_they_went(encoded, 
 @pytest.mark.parametrize(("encoded", "text"), HOLDS, indirect=["encoded"])
 async def test_a_crontab_may_hold_them_too(encoded, text):
     minute = datetime.now(UTC).replace(second=0, microsecond=0)
-    with session(encoded) as connection:
+    with open_session(encoded) as connection:
         connection.run(schedule_jobs([(text, JobSpec(text, {"text": text}))], minute))
 
     assert await run_all(encoded, text) == [(text, {"text": text})]

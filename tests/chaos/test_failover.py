@@ -40,7 +40,7 @@ def field(pair, schema, tmp_path) -> Iterator[Field]:
 
 
 def test_workers_follow_a_synchronous_standby_and_nothing_acknowledged_is_lost(field, pair, figure):
-    workers = [field.start("-j", "5", "--recovery-threshold", "8s") for _ in range(2)]
+    workers = [field.start("-j", "5", "--lease-duration", "8s") for _ in range(2)]
     with Adder(field.database) as adder:
         adder.wait_for_more(100)
         promotion = pair.promote()
@@ -153,13 +153,13 @@ def moment(worker: Program, what: str) -> float:
 def test_a_worker_left_on_the_old_primary_gives_up_before_one_on_the_new_runs_its_job(
     field, pair, figure
 ):
-    left = field.start("--recovery-threshold", LEASE)
+    left = field.start("--lease-duration", LEASE)
     field.add(1, "stay")
     moment(left, "began 0")
 
     divide(pair)
     on_new = TestDatabase(field.database.name, pair.primary, field.database.schema)
-    other = field.start("--recovery-threshold", LEASE, DATABASE_URL=on_new.url)
+    other = field.start("--lease-duration", LEASE, DATABASE_URL=on_new.url)
     # The old primary waits for a standby that it has lost, so it acknowledges nothing any more.
     gave_up, began = moment(left, "cancelled 0"), moment(other, "began 0")
     with Adder(on_new) as adder:

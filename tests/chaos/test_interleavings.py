@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphile_worker.db.blocking import BlockingPsycopgConnection
+from graphile_worker._db.sync import SyncPsycopgConnection
 from tests.chaos.interleavings.actions import BY_HAND, STATEMENTS, Action, Answer, Part
 from tests.chaos.interleavings.ring import PAIRS, Found, Ring
 from tests.chaos.interleavings.rules import Actor
@@ -107,7 +107,7 @@ def test_what_people_do_by_hand_keeps_the_rules_beside_every_statement(ring, act
     assert found.broken == KNOWN_BY_HAND[action.name], found.report()
 
 
-def unfenced(connection: BlockingPsycopgConnection, part: Part) -> Answer:
+def unfenced(connection: SyncPsycopgConnection, part: Part) -> Answer:
     """A completion that does not ask who holds the job: the mistake that the ring must notice."""
     ids = ",".join(map(str, part.ending))
     schema = part.schemas.shared.replace('"', '""')

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from graphile_worker import JobSpec, sync
-from graphile_worker.failpoints import LOG, PLACES, VARIABLE
+from graphile_worker._support.failpoints import FAILPOINTS, FAILPOINTS_VARIABLE, LOG_VARIABLE
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.processes import Program, Programs, eventually
@@ -294,7 +294,7 @@ class Run(NamedTuple):
 
 
 def test_every_failpoint_has_a_scene():
-    assert SCENES.keys() == PLACES.keys()
+    assert SCENES.keys() == FAILPOINTS.keys()
     assert len(CELLS) == size(gate=32, nightly=64)
 
 
@@ -341,7 +341,7 @@ def theatre(
     database = TestDatabase(name, cluster, schema)
     sql = Sql(database.dsn, schema)
     try:
-        with Programs.beside(database, folder) as programs:
+        with Programs.for_database(database, folder) as programs:
             yield Stage(cell, database, programs, sql)
     finally:
         sql.close()
@@ -361,14 +361,16 @@ class Stage:
 
     def play(self) -> None:
         owed = self._set()
-        doomed = self._start("doomed", **{VARIABLE: f"{self._cell.point}=kill@{self._cell.at}"})
+        doomed = self._start(
+            "doomed", **{FAILPOINTS_VARIABLE: f"{self._cell.point}=kill@{self._cell.at}"}
+        )
         heir: Program | None = None
         try:
             self._see_die(doomed)
             left = self._look_at_what_is_left()
             heir = self._start("heir")
             # Before that it does not hear signals; and there may be nothing left to do.
-            heir.hear("ready", PATIENCE)
+            heir.wait_for_line("ready", PATIENCE)
             if self._scene.is_empty:
                 self._add_jobs()
             self._wait_until_done(owed)
@@ -384,7 +386,7 @@ class Stage:
         """At each of these places an error is raised, once."""
         owed = self._set()
         armed = ",".join(f"{point}=raise" for point in points)
-        worker = self._start("doomed", **{VARIABLE: armed})
+        worker = self._start("doomed", **{FAILPOINTS_VARIABLE: armed})
         self._wait_until_done(owed)
         assert worker.is_running, worker.err
         assert worker.stop() == 0, worker.err
@@ -420,7 +422,7 @@ class Stage:
             "ROLE": role,
             "BATCHES": self._cell.batches,
             "CRONTAB": self._cell.crontab,
-            LOG: str(self._log),
+            LOG_VARIABLE: str(self._log),
         }
         return self._programs.start([sys.executable, str(PROGRAM)], {**given, **variables})
 

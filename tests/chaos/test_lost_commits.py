@@ -11,7 +11,7 @@ from graphile_worker import Hooks, RecoveryOptions, sync
 from graphile_worker.events import GetJobEmpty, JobSucceeded
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
-from tests.support.recorder import Recorder, runners_on, until
+from tests.support.recorder import Recorder, open_runners, wait_until
 from tests.support.sql import Sql
 
 pytestmark = [pytest.mark.single_version, pytest.mark.timeout(120)]
@@ -52,12 +52,12 @@ async def test_jobs_whose_completion_a_crash_lost_run_again_after_the_next_heart
     held = Held()
     recorder = Recorder(Hooks())
     sql = Sql(forgetful.dsn, forgetful.schema)
-    async with runners_on(forgetful, recorder.hooks) as start:
+    async with open_runners(forgetful, recorder.hooks) as start:
         runner = await start(
             {"task": held.task},
             # Only a heartbeat can notice it.
             poll_interval=timedelta(hours=1),
-            recovery=RecoveryOptions(interval=timedelta(seconds=1)),
+            recovery=RecoveryOptions(heartbeat_interval=timedelta(seconds=1)),
         )
         job = await runner.add_job("task", queue_name="queue")
         await held.started.wait()
@@ -74,7 +74,7 @@ async def test_jobs_whose_completion_a_crash_lost_run_again_after_the_next_heart
         done = await recorder.wait_for(JobSucceeded, count=2, timeout=60)
         assert [each.job.id for each in done] == [job.id, job.id]
         again = Sql(forgetful.dsn, forgetful.schema)
-        await until(lambda: again.run(LOCKS) == [(0, 0)])
+        await wait_until(lambda: again.run(LOCKS) == [(0, 0)])
         again.close()
 
 
@@ -83,13 +83,13 @@ async def test_a_lock_that_a_crash_brought_back_is_released_without_a_fetch(forg
     recorder = Recorder(Hooks())
     sql = Sql(forgetful.dsn, forgetful.schema)
     sql.run("select :schema.add_job('task', queue_name := 'queue')")
-    async with runners_on(forgetful, recorder.hooks) as start:
+    async with open_runners(forgetful, recorder.hooks) as start:
         await start(
             {"task": held.task},
             # No fetch is lost with the server: only heartbeats are sent.
             listen=False,
             poll_interval=timedelta(hours=1),
-            recovery=RecoveryOptions(interval=timedelta(seconds=1)),
+            recovery=RecoveryOptions(heartbeat_interval=timedelta(seconds=1)),
         )
         await held.started.wait()
         sql.run("set synchronous_commit = on")
@@ -104,5 +104,5 @@ async def test_a_lock_that_a_crash_brought_back_is_released_without_a_fetch(forg
 
         again = Sql(forgetful.dsn, forgetful.schema)
         assert again.value("select count(*) from :schema._private_jobs") == 1
-        await until(lambda: again.run(LOCKS) == [(0, 0)])
+        await wait_until(lambda: again.run(LOCKS) == [(0, 0)])
         again.close()

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from graphile_worker.sql import statements
+from graphile_worker._sql import render
 from tests.chaos.model import Spec
 from tests.chaos.model_steps import TASKS, Place, Steps
 from tests.support.tiers import random_seed
@@ -100,20 +100,24 @@ def test_the_tables_are_as_in_the_model_in_many_long_examples(place, figure):
 # Would it notice? Each of these is one statement with one mistake.
 MISTAKES = {
     "a completion that is not fenced": (
-        "finish_jobs",
+        "complete_claimed_jobs",
         "jobs.locked_by = $2::text",
         "true",
     ),
-    "a failure that is not fenced": ("fail_jobs", "jobs.locked_by = $2::text", "true"),
-    "a failure that keeps the queue": ("fail_jobs", "= any ($3::int[])", "<> all ($3::int[])"),
-    "a return without its attempt": ("return_jobs", "jobs.attempts - 1", "jobs.attempts"),
+    "a failure that is not fenced": ("fail_claimed_jobs", "jobs.locked_by = $2::text", "true"),
+    "a failure that keeps the queue": (
+        "fail_claimed_jobs",
+        "= any ($3::int[])",
+        "<> all ($3::int[])",
+    ),
+    "a return without its attempt": ("release_claimed_jobs", "jobs.attempts - 1", "jobs.attempts"),
     "a fetch that does not look at flags": (
-        "get_soonest_jobs",
+        "claim_soonest_jobs",
         "(jobs.flags ?| (select flags from given)) is not true",
         "true",
     ),
     "a fetch that takes two jobs of a queue": (
-        "get_soonest_jobs",
+        "claim_soonest_jobs",
         "distinct on (first.job_queue_id)",
         "",
     ),
@@ -122,25 +126,33 @@ MISTAKES = {
 # And these take more steps to meet.
 RARE_MISTAKES = {
     "a completion sent again that frees a queue taken since": (
-        "finish_jobs",
+        "complete_claimed_jobs",
         "(not $4::boolean or exists (select from finished))",
         "true",
     ),
-    "a failure that waits too long": ("fail_jobs", "least(jobs.attempts, 10)", "jobs.attempts + 1"),
-    "a return that revives": ("return_jobs", "then jobs.attempts", "then jobs.attempts - 1"),
+    "a failure that waits too long": (
+        "fail_claimed_jobs",
+        "least(jobs.attempts, 10)",
+        "jobs.attempts + 1",
+    ),
+    "a return that revives": (
+        "release_claimed_jobs",
+        "then jobs.attempts",
+        "then jobs.attempts - 1",
+    ),
     "a lost fetch of which queues stay locked": (
-        "return_unheld_jobs",
+        "release_orphaned_claims",
         "job_queues.locked_by = $1::text",
         "false",
     ),
     "a fetch that looks at run_at first": (
-        "get_soonest_jobs",
+        "claim_soonest_jobs",
         "order by priority, run_at, id",
         "order by run_at, priority, id",
     ),
     "a recovery of pools that live": (
         "recover_jobs",
-        "($4::boolean or pools.seen_at < now() - pools.lease)",
+        "($4::boolean or pools.seen_at < pg_catalog.now() - pools.lease)",
         "true",
     ),
     "a recovery that spends the last attempt": (
@@ -148,9 +160,9 @@ RARE_MISTAKES = {
         "least(jobs.attempts, jobs.max_attempts - 1)",
         "jobs.attempts",
     ),
-    "a recovery that never parks": (
+    "a recovery that never quarantines": (
         "recover_jobs",
-        "when judged.is_parked then",
+        "when judged.is_quarantined then",
         "when false then",
     ),
     "a recovery that revives": ("recover_jobs", "jobs.updated_at > jobs.locked_at", "false"),
@@ -165,25 +177,29 @@ RARE_MISTAKES = {
 @contextmanager
 def mistaken(statement: str, right: str, wrong: str) -> Iterator[None]:
     """One statement has another text; what was rendered before is forgotten, and after."""
-    original = statements._source
+    original = render._load_source
 
     def source(name: str) -> str:
         text = original(name)
         if name != statement:
             return text
-        assert right in text
+        if right not in text:
+            # Not an assertion, which the test expects of a mistake.
+            raise LookupError(f"{statement} does not contain {right!r}")
         return text.replace(right, wrong)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statements, "_source", source)
+        patch.setattr(render, "_load_source", source)
         _forget_rendered()
-        yield
-    _forget_rendered()
+        try:
+            yield
+        finally:
+            _forget_rendered()
 
 
 def _forget_rendered() -> None:
-    statements.render.cache_clear()
-    statements.render_bytes.cache_clear()
+    render.render.cache_clear()
+    render.render_bytes.cache_clear()
 
 
 @pytest.mark.single_version

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphile_worker import App, JobContext, JobSpec, Logger, WorkerOptions, run_once
-from graphile_worker.worker.claims import Claims
+from graphile_worker._worker.claimer import Claimer
 
 ROWS = """
 select tasks.identifier, jobs.payload ->> 'name', jobs.attempts, jobs.locked_by, jobs.last_error
@@ -65,14 +65,14 @@ ERRORS: dict[str, BaseException] = {
 def all_at_once(monkeypatch) -> list[int]:
     """How many jobs each fetch brought: the bad ones must come together with the good."""
     sizes: list[int] = []
-    take = Claims.take
+    take = Claimer.claim
 
-    async def counted(claims: Claims, limit: int) -> Any:
+    async def counted(claims: Claimer, limit: int) -> Any:
         taken = await take(claims, limit)
         sizes.append(len(taken))
         return taken
 
-    monkeypatch.setattr(Claims, "take", counted)
+    monkeypatch.setattr(Claimer, "claim", counted)
     return sizes
 
 

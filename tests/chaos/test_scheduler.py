@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from graphile_worker.sql.holding import HeldJob
-from graphile_worker.worker.batches import Batch
-from graphile_worker.worker.claims import Claims
-from graphile_worker.worker.pool import WorkerPool
-from graphile_worker.worker.settle import Settler
-from graphile_worker.worker.shelf import Shelf
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._worker.claimer import Claimer
+from graphile_worker._worker.completer import Completer
+from graphile_worker._worker.completion_batcher import CompletionBatcher
+from graphile_worker._worker.pool import WorkerPool
+from graphile_worker._worker.sources.buffer import JobBuffer
 from tests.chaos.scheduled_pool import play
 from tests.chaos.scheduler import ScheduledLoop, Stuck
 from tests.support.tiers import size
@@ -90,62 +90,62 @@ def test_a_seed_decides_all_that_happens(seed):
 
 
 async def give_up_writing(
-    self: Settler, outcome: Any, *, attempt: int = 0, is_uncertain: bool = False
+    self: Completer, outcome: Any, *, attempt: int = 0, is_uncertain: bool = False
 ) -> Any:
     """The first error is the last try."""
     try:
-        held = await self._db.run(self._query(outcome, attempt > 0, None))
+        held = await self._db.run(self._build_query(outcome, attempt > 0, None))
     except Exception:
         return outcome
-    return outcome if outcome.held.job.id in held else None
+    return outcome if outcome.claimed.job.id in held else None
 
 
-async def drop_a_batch(self: Batch) -> None:
+async def drop_a_batch(self: CompletionBatcher) -> None:
     """Endings that could not be written together are not written at all."""
-    self._writing, self._gathered = self._gathered, []
-    self._some.clear()
+    self._writing, self._queued = self._queued, []
+    self._has_queued.clear()
     outcomes = [ending.outcome for ending in self._writing]
-    if len({outcome.held.pool_id for outcome in outcomes}) == 1:
+    if len({outcome.claimed.pool_id for outcome in outcomes}) == 1:
         try:
-            await self._settler._db.run(self._settler._query_all(outcomes))
+            await self._completer._db.run(self._completer._build_batch_query(outcomes))
         except Exception:
             outcomes = []
     written, self._writing = self._writing, []
     for ending in written:
-        ending.end(ending.outcome)
-    self._moved.set()
+        ending.finish(ending.outcome)
+    self._progressed.set()
 
 
-def hand_out_twice(self: Shelf) -> Any:
+def hand_out_twice(self: JobBuffer) -> Any:
     """A job that is given to a worker stays on the shelf as well, now and then."""
     held = self.jobs[0]
     if random.random() < 0.9:
         self.jobs.popleft()
-    if len(self.jobs) < self.low:
+    if len(self.jobs) < self.low_watermark:
         self._on_low()
     return held
 
 
-def stay_open(self: Shelf, error: BaseException | None = None) -> None:
+def stay_open(self: JobBuffer, error: BaseException | None = None) -> None:
     """Whoever waits is sent away, but what is here is still given out."""
     self._error = self._error or error
-    while self.asking:
-        self.asking.popleft().answer(None)
+    while self.waiters:
+        self.waiters.popleft().deliver(None)
 
 
-async def wait_for_ever(self: WorkerPool, within: float | None, *, unless: Any) -> None:
+async def wait_for_ever(self: WorkerPool, timeout_seconds: float | None, *, unless: Any) -> None:
     """No time limit counts."""
-    await self._all_end()
+    await self._wait_for_all_workers()
 
 
 async def keep_writing(self: WorkerPool) -> list[Any]:
     """Those that write batches are never told to end."""
-    for batch in self._batches.all:
+    for batch in self._batchers.batchers:
         await batch.close()
-    return self._batches.pending
+    return self._batchers.pending_jobs
 
 
-def of_whoever_it_is_now(self: HeldJob) -> str:
+def of_whoever_it_is_now(self: ClaimedJob) -> str:
     """Not the id that the job was taken with, but the one that its pool goes on with."""
     pool_id = self.job.locked_by or ""
     return pool_id if pool_id.endswith("-again") else f"{pool_id}-again"
@@ -156,19 +156,29 @@ def forget(self: object, *args: object) -> None:
 
 
 BROKEN = {
-    "writes are given up": (Settler, "settle", give_up_writing, "(returned as|stays locked)"),
-    "batches are dropped": (Batch, "write_once", drop_a_batch, "(returned as|stays locked)"),
+    "writes are given up": (Completer, "complete", give_up_writing, "(returned as|stays locked)"),
+    "batches are dropped": (
+        CompletionBatcher,
+        "write_once",
+        drop_a_batch,
+        "(returned as|stays locked)",
+    ),
     "endings are not fenced": (
-        HeldJob,
+        ClaimedJob,
         "pool_id",
         property(of_whoever_it_is_now),
         "(finished|failed|returned) as|stays locked|runs twice|announced as lost",
     ),
-    "lost fetches are forgotten": (Claims, "_doubt", forget, "stays locked"),
-    "a shelf gives a job twice": (Shelf, "_next", hand_out_twice, "runs twice|runs after"),
-    "a shelf stays open": (Shelf, "close", stay_open, "begun after|took|no end"),
-    "time limits do not count": (WorkerPool, "_workers_end", wait_for_ever, "took|waits"),
-    "batches are kept open": (WorkerPool, "_flush", keep_writing, "is left: .*Batch.run"),
+    "lost fetches are forgotten": (Claimer, "_mark_unconfirmed", forget, "stays locked"),
+    "a shelf gives a job twice": (JobBuffer, "_pop", hand_out_twice, "runs twice|runs after"),
+    "a shelf stays open": (JobBuffer, "close", stay_open, "begun after|took|no end"),
+    "time limits do not count": (WorkerPool, "_wait_for_workers", wait_for_ever, "took|waits"),
+    "batches are kept open": (
+        WorkerPool,
+        "_flush",
+        keep_writing,
+        "is left: .*CompletionBatcher.run",
+    ),
 }
 
 

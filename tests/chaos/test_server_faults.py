@@ -19,7 +19,7 @@ import pytest
 
 from tests.chaos.field import FIRST_JOB_WITHIN, Adder, Field, field_on, ran
 from tests.laboratory.servers import Primary, Server
-from tests.support.cluster import unprivileged
+from tests.support.cluster import get_unprivileged_user
 from tests.support.processes import eventually
 from tests.support.tiers import size
 from tests.support.tools import client_program
@@ -68,7 +68,7 @@ HELD = "select count(*) from :schema._private_jobs where locked_by is not null"
 def test_when_a_machine_loses_its_power_all_that_was_acknowledged_runs_afterwards(
     field, server, figure
 ):
-    fallen = [field.start("-j", "5", "--recovery-threshold", "8s") for _ in range(3)]
+    fallen = [field.start("-j", "5", "--lease-duration", "8s") for _ in range(3)]
     field.add(5, "stay")
     eventually(lambda: sum(each.out.count("began") for each in fallen) == 5, "all run")
     with Adder(field.database) as adder:
@@ -82,7 +82,7 @@ def test_when_a_machine_loses_its_power_all_that_was_acknowledged_runs_afterward
             held = sql.value(HELD)
         field.let_go_on()
         began = time.monotonic()
-        risen = [field.start("-j", "5", "--recovery-threshold", "8s") for _ in range(3)]
+        risen = [field.start("-j", "5", "--lease-duration", "8s") for _ in range(3)]
         adder.wait_for_more(50)
 
     field.wait_for_all(*fallen, *risen)
@@ -109,7 +109,7 @@ class Disk:
         self._ballast = self.folder / "ballast"
 
     def __enter__(self) -> Self:
-        owner = unprivileged()
+        owner = get_unprivileged_user()
         settings = f"size={self._size},mode=0700"
         if owner:
             settings += f",uid={owner['user']},gid={owner['group']}"
@@ -144,7 +144,7 @@ class Disk:
 
 
 def give_to_server(path: Path) -> None:
-    owner = unprivileged()
+    owner = get_unprivileged_user()
     if owner:
         for each in (path, *path.rglob("*")):
             os.chown(each, owner["user"], owner["group"])
@@ -180,11 +180,11 @@ def test_a_full_disk_is_told_to_who_adds_and_delays_the_jobs_that_wait(field, se
         with pytest.raises(psycopg.errors.DiskFull, match="No space left on device"):
             add_until_refused(field)
         worker = field.start("-j", "5")
-        worker.hear("could not ask for a job: DiskFull")
+        worker.wait_for_line("could not ask for a job: DiskFull")
         asked = rate(lambda: server.log.read_text().count("could not extend file"))
         # To say that a job is done takes no room.
         field.let_go_on()
-        busy.hear("completed job 1 (stay)")
+        busy.wait_for_line("completed job 1 (stay)")
 
         disk.make_room()
         seconds = field.seconds_to_the_next_job(worker, busy)
@@ -211,7 +211,7 @@ def test_a_full_disk_of_the_log_stops_the_server_and_no_worker(field, server, fi
             adder.wait_for_more(100)
             disk.fill()
             eventually(lambda: gives_up(server), "the server gives up")
-            worker.hear("database unreachable")
+            worker.wait_for_line("database unreachable")
 
             disk.make_room()
             server.launch()
@@ -252,7 +252,7 @@ def use_up_ids(server: Server) -> None:
     # Where the user of the server can run it.
     program = shutil.copy(client_program("pg_resetwal"), server.log.parent)
     command = [program, "--next-transaction-id", str(LAST), "-D", str(data_of(server))]
-    subprocess.run(command, check=True, capture_output=True, cwd="/", **unprivileged())
+    subprocess.run(command, check=True, capture_output=True, cwd="/", **get_unprivileged_user())
     server.launch()
 
 
@@ -286,9 +286,9 @@ def test_without_transaction_ids_nobody_adds_a_job_and_work_goes_on_with_them(
     refused = "not accepting commands that assign new transaction IDs"
     with pytest.raises(psycopg.errors.ProgramLimitExceeded, match=refused):
         field.add(1)
-    worker.hear(f"could not ask for a job: ProgramLimitExceeded: database is {refused}")
+    worker.wait_for_line(f"could not ask for a job: ProgramLimitExceeded: database is {refused}")
     field.let_go_on()
-    worker.hear("completeJob could not be written, will try again: ProgramLimitExceeded")
+    worker.wait_for_line("completeJob could not be written, will try again: ProgramLimitExceeded")
     asked = rate(lambda: worker.err.count(refused), 12)
 
     free_ids(server)

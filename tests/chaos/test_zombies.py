@@ -208,7 +208,7 @@ class Field:
 
     def start(self, name: str, threshold: float, *more: str, **variables: str) -> Program:
         limit = str(round(threshold * 1000))
-        arguments = ("--app", "app:app", "-j", "20", "--recovery-threshold", limit, *more)
+        arguments = ("--app", "app:app", "-j", "20", "--lease-duration", limit, *more)
         return self._programs.worker(*arguments, ME=name, **variables)
 
     def add(self, *tasks: str) -> None:
@@ -304,7 +304,7 @@ def test_a_worker_that_was_stopped_for_three_thresholds_can_write_nothing_and_go
     field.let_end("zombie")
     wait_until(stopped + 3 * threshold)
     zombie.signal(signal.SIGCONT)
-    zombie.hear("others took this worker for dead")
+    zombie.wait_for_line("others took this worker for dead")
     eventually(lambda: zombie.err.count(REFUSED) == field.count, f"all are lost: {zombie.err}")
 
     assert "completed job" not in zombie.err
@@ -351,13 +351,13 @@ def test_a_worker_without_its_database_gives_its_jobs_up_before_another_one_runs
 
     proxy.mode = Mode.STALL
     cut_off = time.monotonic()
-    zombie.hear("gave up jobs")
+    zombie.wait_for_line("gave up jobs")
     field.wait_until("began", other, field.count)
     field.let_end("other")
     field.wait_until("ended", other, field.count)
     wait_until(cut_off + 1.5 * threshold)
     proxy.mode = Mode.PASS
-    zombie.hear("others took this worker for dead")
+    zombie.wait_for_line("others took this worker for dead")
     eventually(lambda: zombie.err.count(REFUSED) == field.count, f"all are lost: {zombie.err}")
     field.wait_until_empty()
 
@@ -393,7 +393,7 @@ def test_an_end_that_comes_after_another_worker_has_done_the_job_is_not_called_a
     other = field.start("other", threshold)
 
     proxy.mode = Mode.STALL
-    zombie.hear("gave up jobs")
+    zombie.wait_for_line("gave up jobs")
     field.let_end("zombie")
     field.wait_until("ended", zombie, field.count)
     # The first try to write it is lost with its connection: it may have got through.
@@ -402,7 +402,7 @@ def test_an_end_that_comes_after_another_worker_has_done_the_job_is_not_called_a
     field.wait_until("ended", other, field.count)
     field.wait_until_empty()
     proxy.mode = Mode.PASS
-    zombie.hear("others took this worker for dead")
+    zombie.wait_for_line("others took this worker for dead")
 
     eventually(lambda: zombie.err.count(REFUSED) == field.count, f"all are lost: {zombie.err}")
     assert "completed job" not in zombie.err
@@ -437,7 +437,7 @@ def test_a_fetch_that_arrives_after_its_worker_was_taken_for_dead_is_undone(
     field.let_end("other")
     field.wait_until("ended", other, field.count)
     proxy.pass_all_but(lambda connection: connection in late)
-    zombie.hear("it goes on as")
+    zombie.wait_for_line("it goes on as")
     # So that it is the late fetch that takes the next job.
     zombie.signal(signal.SIGSTOP)
     field.add("be_zombies_own")
@@ -463,7 +463,7 @@ def test_a_worker_whose_database_comes_back_in_time_gives_nothing_up(
     other = field.start("other", threshold)
 
     proxy.mode = Mode.STALL
-    worker.hear("heartbeat failed")
+    worker.wait_for_line("heartbeat failed")
     # Their ends cannot be written yet.
     field.let_end("worker")
     field.wait_until("ended", worker, field.count)
@@ -493,7 +493,7 @@ def test_a_worker_alone_takes_up_again_what_it_gave_up_and_no_attempt_is_counted
 
     proxy.mode = Mode.STALL
     cut_off = time.monotonic()
-    worker.hear("gave up jobs")
+    worker.wait_for_line("gave up jobs")
     field.wait_until("cancelled", worker, field.count)
     wait_until(cut_off + 1.5 * threshold)
     proxy.mode = Mode.PASS

@@ -8,10 +8,10 @@ import pytest
 
 from graphile_worker import Client, sync
 from tests.conftest import TestDatabase
-from tests.support.administering import Table
-from tests.support.clients import KINDS, connected, opened, spy
-from tests.support.pools import Pool, pool_on
-from tests.support.recorder import Recorder, Start, runners_on
+from tests.support.clients import KINDS, open_client, open_connection, record_statements
+from tests.support.job_table import JobTable
+from tests.support.pools import Pool, open_pool
+from tests.support.recorder import Recorder, Start, open_runners
 from tests.support.sql import Sql
 
 
@@ -23,7 +23,7 @@ def kind(request) -> str:
 
 @pytest.fixture
 async def client(kind, database) -> AsyncIterator[Any]:
-    async with opened(kind, database) as client:
+    async with open_client(kind, database) as client:
         yield client
 
 
@@ -48,26 +48,26 @@ async def async_client(pool_database) -> AsyncIterator[Client]:
 @pytest.fixture
 def pool(pool_database) -> Iterator[Pool]:
     """A pool that knows the task "task"."""
-    with pool_on(pool_database) as pool:
+    with open_pool(pool_database) as pool:
         yield pool
 
 
 @pytest.fixture
-def table(database: TestDatabase, sql: Sql) -> Iterator[Table]:
-    with closing(Table(database, sql)) as table:
+def table(database: TestDatabase, sql: Sql) -> Iterator[JobTable]:
+    with closing(JobTable(database, sql)) as table:
         yield table
 
 
 @pytest.fixture
 async def conn(kind, database) -> AsyncIterator[Any]:
-    async with connected(kind, database) as connection:
+    async with open_connection(kind, database) as connection:
         yield connection
 
 
 @pytest.fixture
 def statements(monkeypatch) -> list[str]:
     """The names of the statements that clients send from now on."""
-    return spy(monkeypatch)
+    return record_statements(monkeypatch)
 
 
 @pytest.fixture
@@ -79,5 +79,5 @@ def recorder() -> Recorder:
 @pytest.fixture
 async def start(database, recorder) -> AsyncIterator[Start]:
     """Run workers in this process, which stop with the test."""
-    async with runners_on(database, recorder.hooks) as start:
+    async with open_runners(database, recorder.hooks) as start:
         yield start

@@ -12,10 +12,17 @@ import pytest
 
 import graphile_worker.client
 from graphile_worker import Client, JobKeyMode, JobSpecError, sync
-from graphile_worker.db import retry
+from graphile_worker._db import retry
 from graphile_worker.errors import SchemaMissing
-from tests.support.clients import Awaited, lent, opened
-from tests.support.stand_ins import ALWAYS, MEANINGS, SOON, StoppedClock, calls, stumble
+from tests.support.clients import AsyncWrapper, open_client, unwrap
+from tests.support.fakes import (
+    ALWAYS,
+    FIXED_TIME,
+    MEANINGS,
+    StoppedClock,
+    count_calls,
+    fail_add_jobs,
+)
 
 # What is stored
 
@@ -37,7 +44,7 @@ async def test_a_job_of_a_name_alone_has_the_defaults(client):
     [
         ("queue_name", "queue"),
         ("queue_name", ""),
-        ("run_at", SOON),
+        ("run_at", FIXED_TIME),
         ("max_attempts", 1),
         ("max_attempts", 32767),
         ("priority", -32768),
@@ -59,7 +66,7 @@ async def test_all_options_together_reach_the_row(client, sql):
         "task",
         {"a": 1},
         queue_name="queue",
-        run_at=SOON,
+        run_at=FIXED_TIME,
         max_attempts=3,
         priority=-5,
         job_key="key",
@@ -89,12 +96,12 @@ async def test_a_job_says_who_holds_it_and_why_it_failed(client, sql):
     sql.run(
         "update :schema._private_jobs set locked_at = $1, locked_by = 'pool', attempts = 2, "
         "last_error = 'boom'",
-        SOON,
+        FIXED_TIME,
     )
 
     found = await client.get_job(job.id)
 
-    assert (found.locked_at, found.locked_by) == (SOON, "pool")
+    assert (found.locked_at, found.locked_by) == (FIXED_TIME, "pool")
     assert (found.attempts, found.last_error) == (2, "boom")
 
 
@@ -158,7 +165,7 @@ async def test_key_order_and_the_spelling_of_numbers_survive(client):
 
 
 async def test_a_payload_may_have_max_payload_bytes_and_not_one_more(kind, database, statements):
-    async with opened(kind, database, max_payload_bytes=10) as client:
+    async with open_client(kind, database, max_payload_bytes=10) as client:
         job = await client.add_job("task", "ü" * 4)
         del statements[:]
         with pytest.raises(JobSpecError, match="max_payload_bytes") as caught:
@@ -213,17 +220,17 @@ async def test_a_delay_beyond_the_calendar_of_postgresql_is_refused_by_name(clie
 
 @pytest.mark.feature("F62")
 async def test_with_local_time_an_omitted_run_at_is_the_time_of_the_program(kind, database):
-    async with opened(kind, database, use_local_time=True, clock=StoppedClock()) as client:
+    async with open_client(kind, database, use_local_time=True, clock=StoppedClock()) as client:
         left_out = await client.add_job("task")
         given = await client.add_job("task", run_at=timedelta(seconds=5))
 
-    assert left_out.run_at == SOON
+    assert left_out.run_at == FIXED_TIME
     assert given.run_at == given.created_at + timedelta(seconds=5)
 
 
 @pytest.mark.feature("F62")
 async def test_local_time_is_off_unless_asked_for(kind, database):
-    async with opened(kind, database, clock=StoppedClock()) as client:
+    async with open_client(kind, database, clock=StoppedClock()) as client:
         job = await client.add_job("task")
 
     assert job.run_at == job.created_at
@@ -234,7 +241,7 @@ async def test_local_time_is_off_unless_asked_for(kind, database):
 
 @pytest.mark.feature("F39")
 async def test_a_job_in_a_transaction_exists_when_that_commits(client, conn, sql):
-    job = await client.add_job("task", conn=lent(conn))
+    job = await client.add_job("task", conn=unwrap(conn))
     before = sql.value("select count(*) from :schema._private_jobs")
     await conn.commit()
 
@@ -244,7 +251,7 @@ async def test_a_job_in_a_transaction_exists_when_that_commits(client, conn, sql
 
 @pytest.mark.feature("F39")
 async def test_a_job_in_a_transaction_never_was_when_that_rolls_back(client, conn, sql):
-    await client.add_job("task", conn=lent(conn))
+    await client.add_job("task", conn=unwrap(conn))
     await conn.rollback()
 
     assert sql.value("select count(*) from :schema._private_jobs") == 0
@@ -284,7 +291,7 @@ async def test_utils_are_a_client_on_a_schema_that_is_installed_first(kind, empt
         empty_database.dsn, schema=empty_database.schema
     )
 
-    client = utils if kind == "async" else Awaited(utils)
+    client = utils if kind == "async" else AsyncWrapper(utils)
     job = await client.add_job("task")
     await client.release()
 
@@ -298,7 +305,7 @@ async def test_an_ad_hoc_job_needs_nothing_but_a_database(kind, empty_database, 
         empty_database.dsn, "task", {"a": 1}, priority=3, schema=empty_database.schema
     )
 
-    async with opened(kind, empty_database) as client:
+    async with open_client(kind, empty_database) as client:
         assert await client.get_job(job.id) == job
     assert (job.payload, job.priority) == ({"a": 1}, 3)
 
@@ -332,7 +339,7 @@ async def test_an_ad_hoc_job_pays_for_a_connection_and_those_of_a_client_do_not(
 
     for _ in range(3):
         await quick_add_job(database.dsn, "ad hoc", schema=database.schema)
-    async with opened(kind, database) as client:
+    async with open_client(kind, database) as client:
         for _ in range(10):
             await client.add_job("shared")
 
@@ -357,14 +364,14 @@ async def test_one_client_serves_many_callers_at_once(client):
 async def test_a_refusal_with_a_meaning_names_its_argument(
     client, conn, sql, borrowed, state, constraint, argument, code
 ):
-    stumble(sql, state, constraint=constraint)
+    fail_add_jobs(sql, state, constraint=constraint)
 
     with pytest.raises(JobSpecError) as caught:
-        await client.add_job("task", conn=lent(conn) if borrowed else None)
+        await client.add_job("task", conn=unwrap(conn) if borrowed else None)
 
     assert (caught.value.argument, caught.value.code) == (argument, code)
     assert isinstance(caught.value.__cause__, psycopg.Error)
-    assert calls(sql) == 1
+    assert count_calls(sql) == 1
 
 
 @pytest.mark.parametrize(
@@ -373,13 +380,13 @@ async def test_a_refusal_with_a_meaning_names_its_argument(
     + [("57014", ""), ("XX000", "")],
 )
 async def test_any_other_error_passes_through(client, sql, state, constraint):
-    stumble(sql, state, constraint=constraint)
+    fail_add_jobs(sql, state, constraint=constraint)
 
     with pytest.raises(psycopg.Error) as caught:
         await client.add_job("task")
 
     assert caught.value.sqlstate == state
-    assert calls(sql) == 1
+    assert count_calls(sql) == 1
 
 
 async def test_an_array_with_nul_in_the_way_of_a_merge_is_a_refusal(client, sql):
@@ -393,12 +400,12 @@ async def test_an_array_with_nul_in_the_way_of_a_merge_is_a_refusal(client, sql)
 
 @pytest.mark.parametrize("state", ["40001", "40P01", "GWNOR"])
 async def test_what_decided_nothing_is_asked_again_on_our_own_connection(client, sql, state):
-    stumble(sql, state, times=2)
+    fail_add_jobs(sql, state, times=2)
 
     job = await client.add_job("task", {"kept": True})
 
     assert job.payload == {"kept": True}
-    assert calls(sql) == 3
+    assert count_calls(sql) == 3
     assert sql.value("select count(*) from :schema._private_jobs") == 1
 
 
@@ -406,25 +413,25 @@ async def test_what_decided_nothing_is_asked_again_on_our_own_connection(client,
 async def test_on_a_borrowed_connection_what_decided_nothing_is_the_callers(
     client, conn, sql, state
 ):
-    stumble(sql, state)
+    fail_add_jobs(sql, state)
 
     with pytest.raises(psycopg.Error) as caught:
-        await client.add_job("task", conn=lent(conn))
+        await client.add_job("task", conn=unwrap(conn))
 
     assert caught.value.sqlstate == state
-    assert calls(sql) == 1
+    assert count_calls(sql) == 1
 
 
 @pytest.mark.feature("F86")
 async def test_on_a_borrowed_connection_a_lost_key_is_a_refusal(client, conn, sql):
-    stumble(sql, "GWNOR")
+    fail_add_jobs(sql, "GWNOR")
 
     with pytest.raises(JobSpecError) as caught:
-        await client.add_job("task", job_key="k", conn=lent(conn))
+        await client.add_job("task", job_key="k", conn=unwrap(conn))
 
     assert (caught.value.argument, caught.value.value) == ("job_key", "k")
     assert caught.value.code == "GWNOR"
-    assert calls(sql) == 1
+    assert count_calls(sql) == 1
 
 
 @pytest.mark.parametrize(
@@ -432,23 +439,23 @@ async def test_on_a_borrowed_connection_a_lost_key_is_a_refusal(client, conn, sq
     [("40001", psycopg.Error), ("40P01", psycopg.Error), ("GWNOR", JobSpecError)],
 )
 async def test_what_never_decides_anything_is_given_up(client, sql, monkeypatch, state, error):
-    monkeypatch.setattr(retry, "ATTEMPTS", 3)
-    stumble(sql, state, times=ALWAYS)
+    monkeypatch.setattr(retry, "MAX_ATTEMPTS", 3)
+    fail_add_jobs(sql, state, times=ALWAYS)
 
     with pytest.raises(error):
         await client.add_job("task", job_key="k")
 
-    assert calls(sql) == 3
+    assert count_calls(sql) == 3
 
 
 async def test_a_schema_that_is_not_there_is_said_so(kind, empty_database):
-    async with opened(kind, empty_database) as client:
+    async with open_client(kind, empty_database) as client:
         with pytest.raises(SchemaMissing):
             await client.add_job("task")
 
 
 async def test_after_a_refusal_the_client_goes_on(client, sql):
-    stumble(sql, "22003")
+    fail_add_jobs(sql, "22003")
     with pytest.raises(JobSpecError):
         await client.add_job("task")
 

@@ -13,10 +13,17 @@ from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import Job, JobKeyMode, JobSpec, JobSpecError, sync
-from tests.support.clients import KINDS, before_each, lent, opened
-from tests.support.fetching import commit_once_waited_for, open_fetch
+from tests.support.clients import KINDS, before_each_statement, open_client, unwrap
+from tests.support.fakes import (
+    ALWAYS,
+    FIXED_TIME,
+    MEANINGS,
+    StoppedClock,
+    count_calls,
+    fail_add_jobs,
+)
+from tests.support.fetch_locks import commit_when_blocking, open_fetch
 from tests.support.sql import Sql
-from tests.support.stand_ins import ALWAYS, MEANINGS, SOON, StoppedClock, calls, stumble
 
 
 def count_jobs(sql: Sql) -> int:
@@ -52,7 +59,7 @@ def mixed_specs(count: int, *, names: int = 20, seed: int = 1) -> list[JobSpec]:
             f"task-{pick.randrange(names)}",
             pick.choice([None, {"n": pick.randrange(50)}, number]),
             queue_name=pick.choice([None, "", f"queue-{pick.randrange(names)}"]),
-            run_at=pick.choice([None, SOON, timedelta(seconds=pick.randrange(3))]),
+            run_at=pick.choice([None, FIXED_TIME, timedelta(seconds=pick.randrange(3))]),
             max_attempts=pick.choice([None, 1, 25]),
             priority=pick.choice([None, 0, -3]),
             job_key=pick.choice([None, f"key-{number}"]),
@@ -93,7 +100,7 @@ async def test_several_new_names_are_looked_up_in_one_more(client, statements):
 
     jobs = await client.add_jobs(specs)
 
-    assert statements == ["add_jobs", "get_names"]
+    assert statements == ["add_jobs", "get_task_and_queue_names"]
     assert_paired(specs, jobs)
 
 
@@ -173,7 +180,7 @@ async def test_jobs_are_paired_even_if_they_are_done_and_cleaned_up_at_once(
             for table in ("jobs", "tasks", "job_queues"):
                 sql.run(f"delete from :schema._private_{table}")
 
-    before_each(monkeypatch, finish)
+    before_each_statement(monkeypatch, finish)
     specs = [JobSpec(f"task-{n % 3}", n, queue_name=f"queue-{n % 5}") for n in range(30)]
 
     assert_paired(specs, await client.add_jobs(specs))
@@ -202,7 +209,7 @@ async def test_delays_of_centuries_are_paired_to_the_microsecond(client):
 async def test_thousands_are_paired_on_the_install_of_the_reference(kind, node_database):
     specs = mixed_specs(5000, names=50)
 
-    async with opened(kind, node_database) as client:
+    async with open_client(kind, node_database) as client:
         jobs = await client.add_jobs(specs)
 
     assert_paired(specs, jobs)
@@ -258,8 +265,8 @@ def test_whatever_the_batch_each_job_is_paired_with_its_spec(database, sql, spec
 @pytest.mark.feature("F60")
 async def test_each_spec_keeps_its_own_mode(client):
     for key in ("kept", "replaced", "default"):
-        await client.add_job("task", job_key=key, run_at=SOON)
-    later = SOON + timedelta(days=1)
+        await client.add_job("task", job_key=key, run_at=FIXED_TIME)
+    later = FIXED_TIME + timedelta(days=1)
 
     kept, replaced, default = await client.add_jobs(
         [
@@ -269,7 +276,7 @@ async def test_each_spec_keeps_its_own_mode(client):
         ]
     )
 
-    assert (kept.run_at, replaced.run_at, default.run_at) == (SOON, later, later)
+    assert (kept.run_at, replaced.run_at, default.run_at) == (FIXED_TIME, later, later)
     assert {job.revision for job in (kept, replaced, default)} == {1}
 
 
@@ -311,15 +318,15 @@ async def test_without_a_key_even_unsafe_dedupe_means_nothing(client):
 async def test_with_local_time_what_is_left_out_is_the_time_of_the_program(kind, database):
     specs = [JobSpec("task"), JobSpec("task", run_at=timedelta(0))]
 
-    async with opened(kind, database, use_local_time=True, clock=StoppedClock()) as client:
+    async with open_client(kind, database, use_local_time=True, clock=StoppedClock()) as client:
         local, given = await client.add_jobs(specs)
 
-    assert local.run_at == SOON
+    assert local.run_at == FIXED_TIME
     assert given.run_at == given.created_at
 
 
 async def test_one_payload_too_large_refuses_the_batch(kind, database, sql, statements):
-    async with opened(kind, database, max_payload_bytes=10) as client:
+    async with open_client(kind, database, max_payload_bytes=10) as client:
         with pytest.raises(JobSpecError) as caught:
             await client.add_jobs([JobSpec("task"), JobSpec("task", "x" * 9)])
 
@@ -330,7 +337,7 @@ async def test_one_payload_too_large_refuses_the_batch(kind, database, sql, stat
 @pytest.mark.feature("F39")
 async def test_a_batch_in_a_transaction_exists_when_that_commits(client, conn, sql):
     specs = mixed_specs(20)
-    jobs = await client.add_jobs(specs, conn=lent(conn))
+    jobs = await client.add_jobs(specs, conn=unwrap(conn))
     before = count_jobs(sql)
     await conn.commit()
 
@@ -340,7 +347,7 @@ async def test_a_batch_in_a_transaction_exists_when_that_commits(client, conn, s
 
 @pytest.mark.feature("F39")
 async def test_a_batch_in_a_transaction_never_was_when_that_rolls_back(client, conn, sql):
-    await client.add_jobs(mixed_specs(20), conn=lent(conn))
+    await client.add_jobs(mixed_specs(20), conn=unwrap(conn))
     await conn.rollback()
 
     assert count_jobs(sql) == 0
@@ -350,13 +357,13 @@ async def test_a_batch_in_a_transaction_never_was_when_that_rolls_back(client, c
 async def test_a_refusal_with_a_meaning_names_its_argument(
     client, sql, state, constraint, argument, code
 ):
-    stumble(sql, state, constraint=constraint)
+    fail_add_jobs(sql, state, constraint=constraint)
 
     with pytest.raises(JobSpecError) as caught:
         await client.add_jobs([JobSpec("task"), JobSpec("task")])
 
     assert (caught.value.argument, caught.value.code) == (argument, code)
-    assert (calls(sql), count_jobs(sql)) == (1, 0)
+    assert (count_calls(sql), count_jobs(sql)) == (1, 0)
 
 
 @pytest.mark.parametrize("delay", [timedelta.max, timedelta.min, timedelta(days=-(10**7))])
@@ -369,7 +376,7 @@ async def test_a_delay_beyond_the_calendar_of_postgresql_is_refused_by_name(clie
 
 
 async def test_any_other_error_passes_through(client, sql):
-    stumble(sql, "P0001")
+    fail_add_jobs(sql, "P0001")
 
     with pytest.raises(psycopg.errors.RaiseException):
         await client.add_jobs([JobSpec("task")])
@@ -377,7 +384,7 @@ async def test_any_other_error_passes_through(client, sql):
 
 @pytest.mark.parametrize("state", ["40001", "40P01", "GWNOR"])
 async def test_what_decided_nothing_is_asked_again_on_our_own_connection(client, sql, state):
-    stumble(sql, state, times=2)
+    fail_add_jobs(sql, state, times=2)
     specs = mixed_specs(10)
 
     jobs = await client.add_jobs(specs)
@@ -391,12 +398,12 @@ async def test_what_decided_nothing_is_asked_again_on_our_own_connection(client,
     [("40001", psycopg.Error), ("40P01", psycopg.Error), ("GWNOR", JobSpecError)],
 )
 async def test_on_a_borrowed_connection_nothing_is_asked_again(client, conn, sql, state, error):
-    stumble(sql, state, times=ALWAYS)
+    fail_add_jobs(sql, state, times=ALWAYS)
 
     with pytest.raises(error):
-        await client.add_jobs([JobSpec("task", job_key="k")], conn=lent(conn))
+        await client.add_jobs([JobSpec("task", job_key="k")], conn=unwrap(conn))
 
-    assert calls(sql) == 1
+    assert count_calls(sql) == 1
 
 
 # A key that another session is about to lock
@@ -409,8 +416,8 @@ async def test_a_row_that_was_lost_is_asked_for_again_and_no_other(client, conn,
     specs = [JobSpec("task", {"n": n}, job_key=f"k{n}") for n in range(3)] + [JobSpec("task", 3)]
 
     fetcher = open_fetch(sql, old.id)
-    adding = asyncio.create_task(client.add_jobs(specs, conn=lent(conn) if borrowed else None))
-    await commit_once_waited_for(fetcher, sql)
+    adding = asyncio.create_task(client.add_jobs(specs, conn=unwrap(conn) if borrowed else None))
+    await commit_when_blocking(fetcher, sql)
     jobs = await adding
     await conn.commit()
 
@@ -425,9 +432,9 @@ async def test_a_row_that_was_lost_is_asked_for_again_and_no_other(client, conn,
 @pytest.mark.parametrize("digits", [-15, 0])
 async def test_jobs_are_paired_whatever_the_session_does_to_floats(kind, database, digits):
     dsn = make_conninfo(database.dsn, options=f"-c extra_float_digits={digits}")
-    specs = [JobSpec("task", run_at=SOON + timedelta(microseconds=n)) for n in range(5)]
+    specs = [JobSpec("task", run_at=FIXED_TIME + timedelta(microseconds=n)) for n in range(5)]
 
-    async with opened(kind, SimpleNamespace(dsn=dsn, schema=database.schema)) as client:
+    async with open_client(kind, SimpleNamespace(dsn=dsn, schema=database.schema)) as client:
         jobs = await client.add_jobs(specs)
 
     assert_paired(specs, jobs)
@@ -443,7 +450,7 @@ async def test_a_batch_that_meets_a_lock_is_added_in_one_transaction(client, sql
         client.add_jobs([JobSpec("plain"), JobSpec("task", job_key="key")])
     )
 
-    await commit_once_waited_for(fetcher, sql)
+    await commit_when_blocking(fetcher, sql)
     jobs = await adding
 
     ids = [job.id for job in jobs]

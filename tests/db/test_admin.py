@@ -7,7 +7,7 @@ import pytest
 
 from graphile_worker import Job, JobSpec, JobSpecError
 from graphile_worker.errors import SchemaMissing
-from tests.support.clients import lent, opened, spy
+from tests.support.clients import open_client, record_statements, unwrap
 from tests.support.sql import Sql
 
 SOON = datetime(2035, 6, 7, 8, 9, 10, 123456, tzinfo=UTC)
@@ -84,10 +84,10 @@ async def test_what_is_not_there_is_none(client):
 
 
 async def test_lookups_see_the_transaction_that_they_are_lent(client, conn):
-    job = await client.add_job("task", job_key="k", conn=lent(conn))
+    job = await client.add_job("task", job_key="k", conn=unwrap(conn))
 
-    assert await client.get_job(job.id, conn=lent(conn)) == job
-    assert await client.get_job_by_key("k", conn=lent(conn)) == job
+    assert await client.get_job(job.id, conn=unwrap(conn)) == job
+    assert await client.get_job_by_key("k", conn=unwrap(conn)) == job
     assert await client.get_job(job.id) is None
 
 
@@ -132,7 +132,7 @@ async def test_a_removed_job_may_be_added_again(client):
 async def test_a_removal_that_rolls_back_never_was(client, conn):
     job = await client.add_job("task", job_key="k")
 
-    assert await client.remove_job("k", conn=lent(conn)) == job
+    assert await client.remove_job("k", conn=unwrap(conn)) == job
     await conn.rollback()
 
     assert await client.get_job(job.id) == job
@@ -246,7 +246,7 @@ async def test_rescheduling_revives_what_has_failed(client, sql, state, given):
     ],
 )
 async def test_what_cannot_be_stored_is_refused_before_any_sql(client, monkeypatch, given, code):
-    statements = spy(monkeypatch)
+    statements = record_statements(monkeypatch)
 
     with pytest.raises(JobSpecError) as caught:
         await client.reschedule_jobs([1], **given)
@@ -318,7 +318,7 @@ async def test_ids_come_in_any_iterable(client, call, form):
 async def test_what_is_done_in_a_transaction_that_rolls_back_never_was(client, conn, call):
     job = await client.add_job("task")
 
-    touched = await getattr(client, call)([job.id], conn=lent(conn))
+    touched = await getattr(client, call)([job.id], conn=unwrap(conn))
     await conn.rollback()
 
     assert [each.id for each in touched] == [job.id]
@@ -331,6 +331,6 @@ async def test_what_is_done_in_a_transaction_that_rolls_back_never_was(client, c
     + [("permanently_fail_jobs", [1]), ("reschedule_jobs", [1]), ("force_unlock_workers", ["p"])],
 )
 async def test_a_schema_that_is_not_there_is_said_so(kind, empty_database, call, argument):
-    async with opened(kind, empty_database) as client:
+    async with open_client(kind, empty_database) as client:
         with pytest.raises(SchemaMissing):
             await getattr(client, call)(argument)

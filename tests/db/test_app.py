@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from graphile_worker import App, JobSpec, JobSpecError, SchemaMissing, Task, Tasks
-from graphile_worker.clock import SystemClock
+from graphile_worker import App, JobSpec, JobSpecError, SchemaMissing, Task, TaskRouter
+from graphile_worker._support.clock import SystemClock
 from tests.conftest import TestDatabase
-from tests.support.clients import connected, lent
+from tests.support.clients import open_connection, unwrap
 from tests.support.sql import Sql
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
@@ -155,7 +155,7 @@ async def test_a_job_is_removed_by_its_key(shop, sql):
 
 @pytest.mark.feature("F54")
 async def test_the_tasks_of_routers_are_added_on_the_apps_database(shop, sql):
-    router: Tasks[None] = Tasks(prefix="billing/")
+    router: TaskRouter[None] = TaskRouter(prefix="billing/")
     charge = router.task(name="charge")(send_email)
     shop.app.include(router)
 
@@ -253,10 +253,10 @@ ADDED = [{"to": "add_job"}, {"to": "add_jobs"}, {"to": "enqueue"}]
 @pytest.mark.parametrize("ambient", [False, True])
 async def test_jobs_exist_once_your_transaction_commits(shop, conn, sql, ambient):
     if ambient:
-        with shop.app.on_connection(lent(conn)):
+        with shop.app.using_connection(unwrap(conn)):
             await add_in_every_way(shop)
     else:
-        await add_in_every_way(shop, conn=lent(conn))
+        await add_in_every_way(shop, conn=unwrap(conn))
 
     assert payloads(sql) == []
     await conn.commit()
@@ -267,10 +267,10 @@ async def test_jobs_exist_once_your_transaction_commits(shop, conn, sql, ambient
 @pytest.mark.parametrize("ambient", [False, True])
 async def test_jobs_never_were_when_your_transaction_rolls_back(shop, conn, sql, ambient):
     if ambient:
-        with shop.app.on_connection(lent(conn)):
+        with shop.app.using_connection(unwrap(conn)):
             await add_in_every_way(shop)
     else:
-        await add_in_every_way(shop, conn=lent(conn))
+        await add_in_every_way(shop, conn=unwrap(conn))
 
     await conn.rollback()
 
@@ -281,7 +281,7 @@ async def test_jobs_never_were_when_your_transaction_rolls_back(shop, conn, sql,
 @beside_others
 @pytest.mark.feature("F39")
 async def test_after_the_block_the_app_is_on_its_own_again(shop, conn, sql):
-    with shop.app.on_connection(lent(conn)):
+    with shop.app.using_connection(unwrap(conn)):
         await shop.enqueue("inside")
     await shop.enqueue("after")
 
@@ -294,7 +294,7 @@ async def test_after_the_block_the_app_is_on_its_own_again(shop, conn, sql):
 @pytest.mark.feature("F39")
 async def test_an_error_leaves_the_block_too(shop, conn, sql):
     async def place_order() -> None:
-        with shop.app.on_connection(lent(conn)):
+        with shop.app.using_connection(unwrap(conn)):
             await shop.enqueue("inside")
             raise ZeroDivisionError
 
@@ -309,9 +309,9 @@ async def test_an_error_leaves_the_block_too(shop, conn, sql):
 @beside_others
 @pytest.mark.feature("F39")
 async def test_blocks_can_be_nested_and_the_inner_one_counts(shop, kind, database, conn, sql):
-    async with connected(kind, database) as other:
-        with shop.app.on_connection(lent(conn)):
-            with shop.app.on_connection(lent(other)):
+    async with open_connection(kind, database) as other:
+        with shop.app.using_connection(unwrap(conn)):
+            with shop.app.using_connection(unwrap(other)):
                 await shop.enqueue("inner")
             await shop.enqueue("outer")
         await other.commit()
@@ -324,9 +324,9 @@ async def test_blocks_can_be_nested_and_the_inner_one_counts(shop, kind, databas
 @beside_others
 @pytest.mark.feature("F39")
 async def test_a_connection_that_is_given_wins_over_the_block(shop, kind, database, conn, sql):
-    async with connected(kind, database) as other:
-        with shop.app.on_connection(lent(other)):
-            await add_in_every_way(shop, conn=lent(conn))
+    async with open_connection(kind, database) as other:
+        with shop.app.using_connection(unwrap(other)):
+            await add_in_every_way(shop, conn=unwrap(conn))
         await other.rollback()
     await conn.commit()
 
@@ -336,7 +336,7 @@ async def test_a_connection_that_is_given_wins_over_the_block(shop, kind, databa
 @beside_others
 @pytest.mark.feature("F39")
 async def test_inside_a_block_none_leads_out_of_the_transaction(shop, conn, sql):
-    with shop.app.on_connection(lent(conn)), shop.app.on_connection(None):
+    with shop.app.using_connection(unwrap(conn)), shop.app.using_connection(None):
         await shop.enqueue("on its own")
 
     assert payloads(sql) == [{"to": "on its own"}]
@@ -348,7 +348,7 @@ async def test_the_block_of_one_app_is_not_that_of_another(shop, kind, database,
     other = Shop(kind, database)
 
     async with other.app:
-        with shop.app.on_connection(lent(conn)):
+        with shop.app.using_connection(unwrap(conn)):
             await other.enqueue("other")
 
     assert payloads(sql) == [{"to": "other"}]
@@ -361,7 +361,7 @@ async def test_threads_beside_a_block_are_not_in_it(database, sql):
     task = app.task(send_email)
 
     with ThreadPoolExecutor() as threads, psycopg.connect(database.dsn) as conn:
-        with app.on_connection(conn):
+        with app.using_connection(conn):
             await asyncio.wrap_future(threads.submit(task.enqueue, "beside"))
             await asyncio.to_thread(task.enqueue, "inside")
         conn.rollback()
@@ -378,8 +378,8 @@ async def test_tasks_of_a_loop_are_each_in_their_own_block(database, sql):
         both_inside = asyncio.Barrier(2)
 
         async def place(name: str, how: str) -> None:
-            async with connected("async", database) as conn:
-                with app.on_connection(conn):
+            async with open_connection("async", database) as conn:
+                with app.using_connection(conn):
                     await both_inside.wait()
                     await task.aenqueue(name)
                 await conn.execute(how)
@@ -392,10 +392,10 @@ async def test_tasks_of_a_loop_are_each_in_their_own_block(database, sql):
 @beside_others
 @pytest.mark.feature("F39")
 async def test_what_a_block_starts_in_the_loop_is_in_it(database, sql):
-    async with app_on(database) as app, connected("async", database) as conn:
+    async with app_on(database) as app, open_connection("async", database) as conn:
         task = app.task(send_email)
 
-        with app.on_connection(conn):
+        with app.using_connection(conn):
             started = asyncio.create_task(task.aenqueue("started inside"))
         await started
 
@@ -407,10 +407,10 @@ async def test_what_a_block_starts_in_the_loop_is_in_it(database, sql):
 async def test_a_connection_of_the_other_kind_is_refused(shop, kind, database, sql):
     other = "blocking" if kind == "async" else "async"
 
-    async with connected(other, database) as conn:
+    async with open_connection(other, database) as conn:
         with pytest.raises(TypeError, match="connection"):
-            await shop.enqueue("ada", using=shop.send_email.using(conn=lent(conn)))
-        with pytest.raises(TypeError, match="connection"), shop.app.on_connection(lent(conn)):
+            await shop.enqueue("ada", using=shop.send_email.using(conn=unwrap(conn)))
+        with pytest.raises(TypeError, match="connection"), shop.app.using_connection(unwrap(conn)):
             await shop.enqueue("ada")
 
     assert payloads(sql) == []
@@ -459,7 +459,7 @@ def test_threads_that_come_first_at_once_share_one_client(database, sql):
     def add(number: int) -> int:
         all_there.wait()
         task.enqueue(str(number))
-        return id(app._blocking)
+        return id(app._sync_client)
 
     with ThreadPoolExecutor(8) as threads:
         clients = set(threads.map(add, range(8)))

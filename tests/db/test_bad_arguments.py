@@ -19,7 +19,7 @@ from uuid import UUID
 import pytest
 
 from graphile_worker import Client, Job, JobSpec, JobSpecError, sync
-from graphile_worker.jobs import EARLIEST, LATEST
+from graphile_worker.jobs import MAX_DATETIME, MIN_DATETIME
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.sql import Sql
@@ -356,7 +356,7 @@ def later(moment: datetime, delay: timedelta) -> datetime:
     try:
         return moment + delay
     except OverflowError:
-        return LATEST if delay > timedelta() else EARLIEST
+        return MAX_DATETIME if delay > timedelta() else MIN_DATETIME
 
 
 def assert_readable(job: Job, case: Case) -> None:

@@ -276,7 +276,7 @@ async def test_accumulated_items_wait_in_one_job(app, run, sql):
         seen.append(items)
 
     for number in range(5):
-        await track.aaccumulate(number, key="k", within=timedelta(hours=1))
+        await track.aaccumulate(number, key="k", delay=timedelta(hours=1))
     assert sql.value("select count(*) from :schema._private_jobs") == 1
     assert sql.value("select run_at > now() + '50 min' from :schema._private_jobs")
 
@@ -296,7 +296,7 @@ async def test_a_window_ends_after_its_first_item_or_after_its_last(app, sql, wi
     jobs = []
     for number in (1, 2):
         if window == "fixed":
-            jobs.append(await track.aaccumulate(number, key="k", within=hour))
+            jobs.append(await track.aaccumulate(number, key="k", delay=hour))
         else:
             jobs.append(await track.using(job_key="k", run_at=hour).aenqueue([number]))
 

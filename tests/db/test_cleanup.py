@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from graphile_worker import CleanupTask, ConfigurationError, JobSpec, sync
+from graphile_worker._sql.plans import cleanup
 from graphile_worker.errors import CleanupBlocked, SchemaMissing
-from graphile_worker.sql import cleaning
-from tests.support.clients import lent, opened, spy
-from tests.support.fetching import wait_for_lock
+from tests.support.clients import open_client, record_statements, unwrap
+from tests.support.fetch_locks import wait_for_lock
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
@@ -121,7 +121,7 @@ async def test_a_task_may_be_given_by_its_name(client, sql):
 
 @pytest.mark.parametrize("unknown", ["gc_job_queues", "", "VACUUM", None])
 async def test_an_unknown_task_is_refused_before_anything_is_done(client, monkeypatch, unknown):
-    statements = spy(monkeypatch)
+    statements = record_statements(monkeypatch)
 
     with pytest.raises(ConfigurationError, match="cleanup task"):
         await client.cleanup([DELETE_PERMAFAILED_JOBS, unknown])
@@ -130,7 +130,7 @@ async def test_an_unknown_task_is_refused_before_anything_is_done(client, monkey
 
 
 async def test_no_tasks_do_nothing(client, monkeypatch):
-    statements = spy(monkeypatch)
+    statements = record_statements(monkeypatch)
 
     await client.cleanup([])
 
@@ -139,7 +139,7 @@ async def test_no_tasks_do_nothing(client, monkeypatch):
 
 async def test_where_there_is_nothing_to_delete_nobody_is_kept_waiting(client, monkeypatch):
     await client.add_job("task", queue_name="queue")
-    statements = spy(monkeypatch)
+    statements = record_statements(monkeypatch)
 
     await client.cleanup(CleanupTask)
 
@@ -166,13 +166,13 @@ SLOWEST_ADD = size(gate=20.0, nightly=2.0)
 async def test_an_open_transaction_is_given_up_on_and_others_add_on(
     client, conn, monkeypatch, kind, database
 ):
-    monkeypatch.setattr(cleaning, "TRIES", 4)
+    monkeypatch.setattr(cleanup, "MAX_CLEANUP_ATTEMPTS", 4)
     await use_once(client, "unused")
     # Names that are new in an open transaction would make others wait for it in any case.
     await client.add_job("task", queue_name="other")
-    await client.add_job("task", queue_name="unused", conn=lent(conn))
+    await client.add_job("task", queue_name="unused", conn=unwrap(conn))
 
-    async with opened(kind, database) as producer:
+    async with open_client(kind, database) as producer:
         blocked = asyncio.create_task(client.cleanup([GC_JOB_QUEUES]))
         slowest = await slowest_add_until(blocked, producer)
 
@@ -193,7 +193,7 @@ async def slowest_add_until(blocked: "asyncio.Task[None]", producer: Any) -> flo
 
 async def test_a_job_of_an_open_transaction_keeps_the_name_that_it_relies_on(client, conn, sql):
     await use_once(client, "name")
-    await client.add_job("name", queue_name="name", conn=lent(conn))
+    await client.add_job("name", queue_name="name", conn=unwrap(conn))
 
     cleaning_up = asyncio.create_task(client.cleanup(CleanupTask))
     await wait_for_lock(sql)
@@ -344,6 +344,6 @@ async def test_it_says_how_many_of_each_were_deleted(client, sql):
 
 
 async def test_a_cleanup_without_a_schema_says_so(kind, empty_database):
-    async with opened(kind, empty_database) as client:
+    async with open_client(kind, empty_database) as client:
         with pytest.raises(SchemaMissing):
             await client.cleanup()

@@ -7,7 +7,7 @@ import pytest
 
 from graphile_worker import GraphileWorkerError, Hooks, JobSpec
 from graphile_worker.events import AddingJobs, Migrating
-from tests.support.clients import KINDS, opened
+from tests.support.clients import KINDS, open_client
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def hooks() -> Hooks:
 
 @pytest.fixture
 async def client(kind, database, hooks):
-    async with opened(kind, database, hooks=hooks) as client:
+    async with open_client(kind, database, hooks=hooks) as client:
         yield client
 
 
@@ -123,7 +123,7 @@ async def test_migrating_is_wrapped(kind, empty_database, hooks):
         yield
         seen.append("migrated")
 
-    async with opened(kind, empty_database, hooks=hooks) as client:
+    async with open_client(kind, empty_database, hooks=hooks) as client:
         await client.migrate()
 
     assert seen == [empty_database.schema, "migrated"]

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from graphile_worker import Job, sync
-from tests.support.clients import spy
+from tests.support.clients import record_statements
 from tests.support.sql import Sql
 
 # Heavy: the nightly tier runs it on the other versions.
@@ -39,7 +39,7 @@ REMEMBER = "insert into public.log (key, number) values ($1, $2::int)"
 @pytest.mark.feature("F50", "F64", "F66", "F75", "F86")
 @pytest.mark.timeout(180)
 def test_every_contended_add_lands_and_the_last_committed_one_stays(database, sql, monkeypatch):
-    statements = spy(monkeypatch)
+    statements = record_statements(monkeypatch)
     # A key's row is locked from its add to its commit, so per key the log is in commit order.
     sql.run("create table public.log (at bigserial, key text, number int)")
 

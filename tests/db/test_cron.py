@@ -28,9 +28,18 @@ from graphile_worker import (
     run,
     run_once,
 )
-from graphile_worker.cron.scheduler import CronScheduler
-from graphile_worker.db.database import BlockingConnection
-from graphile_worker.db.psycopg import PsycopgDatabase
+from graphile_worker._cron.scheduler import CronScheduler
+from graphile_worker._db.database import SyncQueryRunner
+from graphile_worker._db.psycopg import PsycopgDatabase
+from graphile_worker._discovery.discovery import resolve_cron_items
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.cron import (
+    KnownCrontab,
+    get_known_crontabs,
+    get_server_time,
+    register_crontabs,
+    schedule_jobs,
+)
 from graphile_worker.events import (
     CronBackfillDue,
     CronDue,
@@ -40,20 +49,11 @@ from graphile_worker.events import (
     CronStarting,
     JobSucceeded,
 )
-from graphile_worker.loading import cron_items_of
-from graphile_worker.sql.cron import (
-    KnownCrontab,
-    get_known_crontabs,
-    get_time,
-    register_crontabs,
-    schedule_jobs,
-)
-from graphile_worker.sql.identifiers import Schemas
 from graphile_worker.tasks import CronRun
-from tests.support.clients import opened
-from tests.support.fetching import commit_once_waited_for, open_fetch
-from tests.support.pools import session
-from tests.support.recorder import Recorder, until
+from tests.support.clients import open_client
+from tests.support.fetch_locks import commit_when_blocking, open_fetch
+from tests.support.pools import open_session
+from tests.support.recorder import Recorder, wait_until
 from tests.support.sql import Sql
 
 T = TypeVar("T")
@@ -102,9 +102,9 @@ def behind(either_database) -> Iterator[Sql]:
 
 
 @pytest.fixture
-def db(either_database) -> Iterator[BlockingConnection]:
+def db(either_database) -> Iterator[SyncQueryRunner]:
     """Sends each statement once: what the database says is not retried."""
-    with session(either_database) as connection:
+    with open_session(either_database) as connection:
         yield _Plain(connection)
 
 
@@ -120,7 +120,7 @@ class _Plain:
 @pytest.fixture
 async def make(database, recorder) -> AsyncIterator[Make]:
     """Makes schedulers of a crontab, or of items, or of what says which items there are."""
-    connections = PsycopgDatabase(database.dsn, Schemas.named(database.schema))
+    connections = PsycopgDatabase(database.dsn, Schemas.from_names(database.schema))
 
     def make(items: Any, hooks: Hooks | None = None) -> CronScheduler:
         found = parse_crontab(items) if isinstance(items, str) else items
@@ -131,7 +131,7 @@ async def make(database, recorder) -> AsyncIterator[Make]:
     await connections.close()
 
 
-def schedule(db: BlockingConnection, minute: datetime, *jobs: tuple[str, JobSpec]) -> list[str]:
+def schedule(db: SyncQueryRunner, minute: datetime, *jobs: tuple[str, JobSpec]) -> list[str]:
     """The items whose jobs were added, in the order of the answer."""
     added = db.run(schedule_jobs(jobs, minute))
     return list(added)
@@ -176,7 +176,7 @@ def owed(*due: datetime) -> list[tuple[Any, ...]]:
 
 def start_of(recorder: Recorder) -> datetime:
     """What time the database said that it was."""
-    return recorder.of(CronStarting)[-1].start
+    return recorder.events_of(CronStarting)[-1].start
 
 
 # The statement
@@ -239,13 +239,13 @@ def test_a_minute_that_has_not_begun_leaves_everything_as_it_was(behind, db, is_
     if is_known:
         know(behind, "report", since=DAY, last=HOUR)
     before = behind.run(KNOWN)
-    soon = db.run(get_time()) + timedelta(seconds=30)
+    soon = db.run(get_server_time()) + timedelta(seconds=30)
 
     assert schedule(db, soon, item("report")) == []
 
     assert behind.run(KNOWN) == before
     assert count_jobs(behind) == 0
-    assert schedule(db, db.run(get_time()), item("report")) == ["report"]
+    assert schedule(db, db.run(get_server_time()), item("report")) == ["report"]
 
 
 @pytest.mark.feature("F273")
@@ -255,7 +255,7 @@ def test_a_minute_that_has_not_begun_leaves_everything_as_it_was(behind, db, is_
 def test_items_are_added_in_the_order_given_however_it_is_planned(either_database, behind, plan):
     names = ["zebra", "ape", "mole", "bee"]
 
-    with session(either_database, **plan) as db:
+    with open_session(either_database, **plan) as db:
         ids = db.run(schedule_jobs([item(name) for name in names], THEN))
 
     assert [row[0] for row in behind.run(JOBS)] == names
@@ -313,7 +313,7 @@ async def while_one_is_held(sql: Sql, act: Callable[[list[str]], T], *orders: li
     holder.run("begin")
     holder.run(HOLD)
     acting = asyncio.gather(*(asyncio.to_thread(act, order) for order in orders))
-    await until(lambda: sql.value(WAITING) == 2)
+    await wait_until(lambda: sql.value(WAITING) == 2)
     holder.run("commit")
     holder.close()
     return list(await acting)
@@ -361,7 +361,7 @@ async def test_a_key_that_is_lost_to_a_fetch_is_nothing_done_and_works_when_sent
 
     sending = asyncio.to_thread(schedule, db, THEN + ONE, *due)
     lost, _ = await asyncio.gather(
-        sending, commit_once_waited_for(fetcher, behind), return_exceptions=True
+        sending, commit_when_blocking(fetcher, behind), return_exceptions=True
     )
 
     assert isinstance(lost, psycopg.Error)
@@ -398,16 +398,16 @@ def test_registering_does_not_change_what_is_known(behind, db):
 
 
 async def test_a_client_tells_what_is_known(client, sql):
-    assert await client.known_crontabs() == {}
+    assert await client.list_known_crontabs() == {}
     ran = know(sql, "ran", since=DAY, last=HOUR)
 
-    assert await client.known_crontabs() == {"ran": ran}
+    assert await client.list_known_crontabs() == {"ran": ran}
 
 
 async def test_without_a_schema_a_client_says_so(kind, empty_database):
-    async with opened(kind, empty_database) as client:
+    async with open_client(kind, empty_database) as client:
         with pytest.raises(SchemaMissing):
-            await client.known_crontabs()
+            await client.list_known_crontabs()
 
 
 # A scheduler
@@ -424,7 +424,7 @@ async def test_at_start_items_become_known_since_the_time_of_the_database(make, 
     assert sql.run(KNOWN) == [("report", since, None)]
     assert first in minutes(since, since + ONE)
     assert recorder.names == ["cron:starting", "cron:started"]
-    assert recorder.of(CronStarted)[0].start == since
+    assert recorder.events_of(CronStarted)[0].start == since
 
 
 @pytest.mark.feature("F277")
@@ -452,7 +452,7 @@ async def test_a_tick_adds_what_is_due_and_says_so(make, sql, recorder):
         ("plain", None, "{" + mark + "}", THEN, 25, 0, None, None),
     ]
     assert list(ids) == ["daily", "plain"]
-    (due,), (scheduled,) = recorder.of(CronDue), recorder.of(CronScheduled)
+    (due,), (scheduled,) = recorder.events_of(CronDue), recorder.events_of(CronScheduled)
     assert recorder.names == ["cron:schedule", "cron:scheduled"]
     assert due.timestamp == scheduled.timestamp == THEN
     assert [job.identifier for job in due.jobs] == ["daily", "plain"]
@@ -475,7 +475,7 @@ async def test_of_two_schedulers_one_adds_and_says_so(make, sql):
         answers = await asyncio.gather(*(each.tick(THEN + number * ONE) for each in pair))
         assert sorted(map(len, answers)) == [0, 1]
 
-    said = [event.jobs for each in recorders for event in each.of(CronScheduled)]
+    said = [event.jobs for each in recorders for event in each.events_of(CronScheduled)]
     assert sorted(map(len, said)) == [0] * 20 + [1] * 20
     assert [row[0] for row in marks(sql)] == [THEN + number * ONE for number in range(20)]
 
@@ -506,14 +506,14 @@ async def test_a_tick_that_has_not_begun_adds_nothing_and_says_so(make, sql, rec
 
     assert await make("* * * * * report").tick(soon) == {}
 
-    assert recorder.of(CronScheduled)[0].jobs == ()
+    assert recorder.events_of(CronScheduled)[0].jobs == ()
     assert sql.run(KNOWN) == []
 
 
 @pytest.mark.feature("F284")
 async def test_a_list_of_items_may_change_while_it_is_used(make):
     items = parse_crontab("* * * * * first")
-    scheduler = make(cron_items_of({}, cron_items=items))
+    scheduler = make(resolve_cron_items({}, cron_items=items))
 
     assert list(await scheduler.tick(THEN)) == ["first"]
     items += parse_cron_items([CronItem(task="second", match="* * * * *")])
@@ -547,7 +547,7 @@ async def test_an_item_whose_job_is_refused_holds_up_no_other(make, sql, recorde
     added = await scheduler.tick(THEN)
 
     assert set(added) == {"a", "c"}
-    (failed,) = recorder.of(CronFailed)
+    (failed,) = recorder.events_of(CronFailed)
     assert failed.identifier == "b"
     assert "not this one" in str(failed.error)
 
@@ -560,7 +560,7 @@ async def test_an_item_that_cannot_say_whether_it_is_due_holds_up_no_other(make,
 
     assert list(await make(parse_cron_items(items)).tick(THEN)) == ["report"]
 
-    (failed,) = recorder.of(CronFailed)
+    (failed,) = recorder.events_of(CronFailed)
     assert (failed.identifier, type(failed.error)) == ("broken", ZeroDivisionError)
 
 
@@ -578,7 +578,7 @@ async def test_after_three_hours_with_a_fill_of_one_sixty_minutes_are_owed(make,
     assert len(due) == 60
     assert marks(sql) == owed(*due)
     assert sql.run(KNOWN) == [("report", known.known_since, due[-1])]
-    events = recorder.of(CronBackfillDue)
+    events = recorder.events_of(CronBackfillDue)
     assert [event.timestamp for event in events] == due
     (job,) = events[0].jobs
     assert (job.known_since, job.last_execution) == (known.known_since, known.last_execution)
@@ -633,7 +633,7 @@ async def test_an_item_without_a_fill_owes_nothing(make, sql, recorder):
     await make("* * * * * report").start()
 
     assert count_jobs(sql) == 0
-    assert recorder.of(CronBackfillDue) == []
+    assert recorder.events_of(CronBackfillDue) == []
 
 
 @pytest.mark.feature("F277")
@@ -737,7 +737,7 @@ async def test_a_scheduler_that_loses_a_key_to_a_fetch_adds_the_job_all_the_same
     fetcher = open_fetch(sql, taken)
     running = asyncio.create_task(make("* * * * * report ?fill=1m&jobKey=k").run())
 
-    await commit_once_waited_for(fetcher, sql)
+    await commit_when_blocking(fetcher, sql)
     await recorder.wait_for(CronStarted)
     await end(running)
 
@@ -789,7 +789,7 @@ async def test_a_worker_runs_a_crontab_and_its_tasks_know_for_which_minute(
     async with await run(database.dsn, tasks, options=options, hooks=recorder.hooks, **given):
         await recorder.wait_for(JobSucceeded)
 
-    due = recorder.of(CronBackfillDue)[0].timestamp
+    due = recorder.events_of(CronBackfillDue)[0].timestamp
     ((_, ts, _),) = owed(due)
     assert ran[0] == (
         {"n": 1, "_cron": {"ts": ts, "backfilled": True}},
@@ -811,7 +811,7 @@ async def test_an_app_brings_its_items_and_its_tasks_decide_what_is_too_old(
     @app.task
     async def report(ctx: JobContext, n: int) -> None:
         assert ctx.cron is not None
-        if ctx.cron.ts > recorder.of(CronStarting)[0].start - 2 * ONE:
+        if ctx.cron.ts > recorder.events_of(CronStarting)[0].start - 2 * ONE:
             kept.append((n, ctx.cron))
 
     know(sql, "often", since=DAY, last=HOUR)
@@ -820,7 +820,7 @@ async def test_an_app_brings_its_items_and_its_tasks_decide_what_is_too_old(
 
     start = start_of(recorder)
     due = minutes(start - 2 * ONE, start)
-    assert len(recorder.of(CronBackfillDue)) == 5
+    assert len(recorder.events_of(CronBackfillDue)) == 5
     expected = [(1, CronRun(each, backfilled=True)) for each in due]
     made_up_for = [each for each in kept if each[1].backfilled]
     assert sorted(made_up_for, key=lambda each: each[1].ts) == expected
@@ -935,4 +935,4 @@ async def test_a_worker_asks_for_its_items_each_time_that_it_starts_cron_anew(
         await recorder.wait_for(CronFailed)
         items += parse_crontab("0 0 1 1 * report")
         sql.run("alter table :schema._private_known_crontabs rename away to last_execution")
-        await until(lambda: [row[0] for row in sql.run(KNOWN)] == ["report"])
+        await wait_until(lambda: [row[0] for row in sql.run(KNOWN)] == ["report"])

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from graphile_worker.sql.identifiers import companion_schema
-from tests.support.catalogue import read_bodies, read_catalogue, read_companion, read_dated_ledger
+from graphile_worker._sql.identifiers import derive_companion_schema
+from tests.support.catalog import read_bodies, read_catalogue, read_companion, read_dated_ledger
 from tests.support.cluster import Cluster
 from tests.support.database_pool import APPLICATION_NAME, DatabasePool
 from tests.support.sql import Sql
@@ -43,7 +43,7 @@ ALTERATIONS = {
 @pytest.fixture
 def taken(databases: DatabasePool, cluster: Cluster, schema: str, template: str) -> Iterator[Sql]:
     """A session in a database of the pool, which the test gives back."""
-    behind = Sql(cluster.dsn(databases.take(template)), schema)
+    behind = Sql(cluster.dsn(databases.acquire(template)), schema)
     yield behind
     behind.close()
 
@@ -52,13 +52,13 @@ def given_back(databases: DatabasePool, behind: Sql) -> str | None:
     """Why the pool drops the database, if it does."""
     name = behind.connection.info.dbname
     behind.close()
-    return databases.give_back(name)
+    return databases.release(name)
 
 
 def contents(dsn: str, schema: str) -> list[object]:
     """All that a test can see of an install."""
     behind = Sql(dsn, schema)
-    counts = behind.run(TABLES, schema, companion_schema(schema))
+    counts = behind.run(TABLES, schema, derive_companion_schema(schema))
     behind.close()
     reads = (read_catalogue, read_companion, read_bodies, read_dated_ledger)
     return [counts, *(read(dsn, schema) for read in reads)]
@@ -72,7 +72,7 @@ def test_a_reset_database_equals_a_fresh_clone(databases, cluster, schema, templ
     name = taken.connection.info.dbname
 
     assert given_back(databases, taken) is None
-    assert databases.take(template) == name
+    assert databases.acquire(template) == name
     fresh = databases.clone(template)
 
     assert contents(cluster.dsn(name), schema) == contents(cluster.dsn(fresh), schema)
@@ -90,7 +90,7 @@ def test_a_sequence_restarts_without_a_row_too(databases, cluster, schema, templ
     assert taken.value(draw, tasks) == 1
     assert given_back(databases, taken) is None
 
-    again = Sql(cluster.dsn(databases.take(template)), schema)
+    again = Sql(cluster.dsn(databases.acquire(template)), schema)
     assert again.value(draw, tasks) == 1
     given_back(databases, again)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from graphile_worker import JobLockLost, JobStarted, JobSucceeded
-from tests.support.recorder import until
+from tests.support.recorder import wait_until
 from tests.support.sql import Sql
 
 
@@ -101,7 +101,7 @@ async def test_a_job_that_is_unlocked_while_it_runs_runs_twice_at_once(
     await start({"work": endless})
     await recorder.wait_for(JobStarted, count=2)
 
-    await until(lambda: endless.most_at_once == 2)
+    await wait_until(lambda: endless.most_at_once == 2)
     endless.end.set()
     # One of them finds that it does not hold the job any more.
     await recorder.wait_for(JobLockLost)
@@ -120,4 +120,4 @@ async def test_a_job_that_is_deleted_while_it_runs_goes_on_and_its_end_is_not_wr
     endless.end.set()
 
     await recorder.wait_for(JobLockLost)
-    assert recorder.of(JobSucceeded) == []
+    assert recorder.events_of(JobSucceeded) == []

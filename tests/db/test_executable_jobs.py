@@ -12,8 +12,8 @@ from graphile_worker import ExecutableFailed, ExecutableOptions, WorkerOptions
 from graphile_worker.events import JobErrored, JobInterrupted, JobStarted, JobSucceeded
 from graphile_worker.runner import run_once
 from tests.support.names import HOSTILE
-from tests.support.processes import lives
-from tests.support.recorder import until
+from tests.support.processes import is_process_alive
+from tests.support.recorder import wait_until
 
 pytestmark = pytest.mark.feature("F121")
 
@@ -37,7 +37,7 @@ class Folder:
     async def pids(self) -> list[int]:
         """What a program has written of itself and its child."""
         written = Path("pids")
-        await until(lambda: written.exists() and written.read_text().count("\n") == 2)
+        await wait_until(lambda: written.exists() and written.read_text().count("\n") == 2)
         return [int(line) for line in written.read_text().splitlines()]
 
 
@@ -53,7 +53,7 @@ async def once(database: Any, folder: Folder, **options: Any) -> int:
 
 
 def gone(pids: list[int]) -> bool:
-    return not any(map(lives, pids))
+    return not any(map(is_process_alive, pids))
 
 
 async def test_exit_code_0_completes_the_job(database, sql, folder):
@@ -105,12 +105,12 @@ async def test_a_program_that_takes_too_long_fails_its_job(database, sql, folder
     assert attempts == 1
     assert last_error.startswith("ExecutableFailed: slow was ended after 0:00:05")
     pids = await folder.pids
-    await until(lambda: gone(pids))
+    await wait_until(lambda: gone(pids))
 
 
 @pytest.mark.parametrize(
     "stop",
-    [{"abort_after": timedelta(0)}, {"abort_after": None, "stop_after": timedelta(0)}],
+    [{"cancel_after": timedelta(0)}, {"cancel_after": None, "shutdown_timeout": timedelta(0)}],
     ids=["asked", "cancelled"],
 )
 async def test_a_stop_hands_the_job_back_and_leaves_no_process(sql, folder, start, recorder, stop):
@@ -121,9 +121,9 @@ async def test_a_stop_hands_the_job_back_and_leaves_no_process(sql, folder, star
 
     await runner.stop()
 
-    assert recorder.of(JobInterrupted)
+    assert recorder.events_of(JobInterrupted)
     assert sql.run(ROWS) == [(0, None, None)]
-    await until(lambda: gone(pids))
+    await wait_until(lambda: gone(pids))
 
 
 async def test_a_kill_hands_the_job_back_and_leaves_no_process(sql, folder, start):
@@ -135,7 +135,7 @@ async def test_a_kill_hands_the_job_back_and_leaves_no_process(sql, folder, star
     await runner.kill()
 
     assert sql.run(ROWS) == [(0, None, None)]
-    await until(lambda: gone(pids))
+    await wait_until(lambda: gone(pids))
 
 
 async def test_several_programs_run_at_once(sql, folder, start, recorder):
@@ -194,7 +194,7 @@ async def test_a_job_with_a_hostile_name_runs_nothing(sql, folder, start, record
 
     assert os.access("canary", os.X_OK)
     assert not Path("sung").exists()
-    assert [event.job.task_identifier for event in recorder.of(JobStarted)] == ["good"]
+    assert [event.job.task_identifier for event in recorder.events_of(JobStarted)] == ["good"]
     assert sql.run(
         "select count(*), max(attempts), count(locked_by), count(last_error) "
         "from :schema._private_jobs"

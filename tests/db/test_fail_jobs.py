@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from graphile_worker.sql.holding import Failure, fail_jobs
+from graphile_worker._sql.queries.claim import FailedAttempt, fail_claimed_jobs
 from tests.support.pools import (
-    change,
+    in_one_transaction,
     payloads,
     queue_ids,
     queue_lock,
-    row,
-    standing_still,
+    read_job_row,
+    update_job,
 )
 
 MOMENT = datetime(2035, 6, 7, 8, 9, 10, 123456, tzinfo=UTC)
@@ -47,13 +47,13 @@ def client(blocking_client):
 @pytest.mark.feature("F204", "F205", "F207")
 @pytest.mark.parametrize(("attempt", "delay"), DELAYS.items())
 def test_a_failed_job_waits_e_to_the_attempts_seconds(pool, client, sql, attempt, delay):
-    change(sql, client.add_job("task"), f"attempts = {attempt} - 1")
+    update_job(sql, client.add_job("task"), f"attempts = {attempt} - 1")
 
-    with standing_still(pool) as still:
-        held = still.take_one()
+    with in_one_transaction(pool) as still:
+        held = still.claim_one()
         still.fail(held)
 
-    waits = row(sql, held.job)["run_at"] - held.job.locked_at
+    waits = read_job_row(sql, held.job)["run_at"] - held.job.locked_at
     assert waits.total_seconds() == pytest.approx(math.exp(min(attempt, 10)), abs=1e-5)
     assert waits.total_seconds() == pytest.approx(delay, abs=0.1)
 
@@ -64,11 +64,11 @@ def test_twenty_five_attempts_span_nearly_four_days(pool, client, sql):
     waited = timedelta()
 
     for _ in range(24):
-        with standing_still(pool) as still:
-            held = still.take_one()
+        with in_one_transaction(pool) as still:
+            held = still.claim_one()
             still.fail(held)
-        waited += row(sql, held.job)["run_at"] - held.job.locked_at
-        change(sql, held.job, "run_at = now()")
+        waited += read_job_row(sql, held.job)["run_at"] - held.job.locked_at
+        update_job(sql, held.job, "run_at = now()")
 
     assert timedelta(days=3, hours=16) < waited < timedelta(days=4)
 
@@ -76,52 +76,52 @@ def test_twenty_five_attempts_span_nearly_four_days(pool, client, sql):
 @pytest.mark.feature("F206")
 def test_the_delay_counts_from_run_at_where_that_is_later(pool, client, sql):
     client.add_job("task")
-    held = pool.take_one()
-    change(sql, held.job, f"run_at = '{MOMENT.isoformat()}'")
+    held = pool.claim_one()
+    update_job(sql, held.job, f"run_at = '{MOMENT.isoformat()}'")
 
     pool.fail(held)
 
-    assert row(sql, held.job)["run_at"] - MOMENT == timedelta(microseconds=2718282)
+    assert read_job_row(sql, held.job)["run_at"] - MOMENT == timedelta(microseconds=2718282)
 
 
 @pytest.mark.feature("F206")
 @pytest.mark.parametrize("run_at", ["-infinity", "4000-01-01 BC"])
 def test_the_delay_counts_from_now_however_old_the_job_is(pool, client, sql, run_at):
-    change(sql, client.add_job("task"), f"run_at = '{run_at}'")
-    held = pool.take_one()
+    update_job(sql, client.add_job("task"), f"run_at = '{run_at}'")
+    held = pool.claim_one()
 
     pool.fail(held)
 
-    assert abs(row(sql, held.job)["run_at"] - datetime.now(UTC)) < timedelta(minutes=1)
+    assert abs(read_job_row(sql, held.job)["run_at"] - datetime.now(UTC)) < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("delay", [timedelta(0), timedelta(microseconds=1), HOUR, 400 * HOUR])
 def test_a_given_delay_counts_from_the_databases_now(pool, client, sql, delay):
     client.add_job("task", run_at=datetime(2001, 1, 1, tzinfo=UTC))
 
-    with standing_still(pool) as still:
-        held = still.take_one()
+    with in_one_transaction(pool) as still:
+        held = still.claim_one()
         still.fail(held, when=delay)
 
-    assert row(sql, held.job)["run_at"] - held.job.locked_at == delay
+    assert read_job_row(sql, held.job)["run_at"] - held.job.locked_at == delay
 
 
 def test_a_given_moment_is_kept(pool, client, sql):
     client.add_job("task")
-    held = pool.take_one()
+    held = pool.claim_one()
 
     pool.fail(held, when=MOMENT.astimezone())
 
-    assert row(sql, held.job)["run_at"] == MOMENT
+    assert read_job_row(sql, held.job)["run_at"] == MOMENT
 
 
 @pytest.mark.feature("F204", "F208")
 def test_a_failed_job_runs_again_when_its_time_has_come(pool, client):
     client.add_job("task")
-    pool.fail(pool.take_one())
+    pool.fail(pool.claim_one())
 
-    assert pool.take(10) == []
-    (again,) = pool.take(10, now=datetime.now(UTC) + HOUR)
+    assert pool.claim(10) == []
+    (again,) = pool.claim(10, now=datetime.now(UTC) + HOUR)
 
     assert (again.job.attempts, again.job.last_error) == (2, "boom")
 
@@ -132,12 +132,12 @@ def test_a_failed_job_runs_again_when_its_time_has_come(pool, client):
 @pytest.mark.feature("F209")
 def test_a_failure_keeps_its_message_and_frees_job_and_queue(pool, client, sql):
     client.add_job("task", queue_name="queue")
-    held = pool.take_one()
+    held = pool.claim_one()
     message = "ValueError: ünï \\ \" ' $1 %s :x\nTraceback\t🐘"
 
     assert pool.fail(held, message=message) == {held.job.id}
 
-    job = row(sql, held.job)
+    job = read_job_row(sql, held.job)
     assert (job["last_error"], job["attempts"]) == (message, 1)
     assert (job["locked_by"], job["locked_at"], job["is_available"]) == (None, None, True)
     assert queue_lock(sql, "queue") == (None, True)
@@ -145,11 +145,11 @@ def test_a_failure_keeps_its_message_and_frees_job_and_queue(pool, client, sql):
 
 def test_a_failure_leaves_the_rest_of_the_row_alone(pool, client, sql):
     added = client.add_job("task", {"a": 1}, job_key="k", priority=3, flags=["x"])
-    before = row(sql, added)
+    before = read_job_row(sql, added)
 
-    pool.fail(pool.take_one())
+    pool.fail(pool.claim_one())
 
-    after = row(sql, added)
+    after = read_job_row(sql, added)
     changed = {name for name, value in after.items() if value != before[name]}
     assert changed == {"attempts", "run_at", "last_error"}
 
@@ -157,56 +157,58 @@ def test_a_failure_leaves_the_rest_of_the_row_alone(pool, client, sql):
 @pytest.mark.feature("F210")
 def test_the_last_attempt_leaves_a_job_that_nobody_takes(pool, client, sql):
     client.add_job("task", max_attempts=1)
-    held = pool.take_one()
+    held = pool.claim_one()
 
     pool.fail(held)
 
-    job = row(sql, held.job)
+    job = read_job_row(sql, held.job)
     assert (job["attempts"], job["locked_by"], job["is_available"]) == (1, None, False)
-    assert pool.take(10, now=MOMENT) == []
+    assert pool.claim(10, now=MOMENT) == []
 
 
 @pytest.mark.feature("F210")
 def test_giving_up_spends_all_attempts(pool, client, sql):
     client.add_job("task", queue_name="queue", max_attempts=7)
-    held = pool.take_one()
+    held = pool.claim_one()
 
-    assert pool.fail(held, message="for good", give_up=True) == {held.job.id}
+    assert pool.fail(held, message="for good", is_permanent=True) == {held.job.id}
 
-    job = row(sql, held.job)
+    job = read_job_row(sql, held.job)
     assert (job["attempts"], job["last_error"], job["is_available"]) == (7, "for good", False)
     assert queue_lock(sql, "queue") == (None, True)
 
 
 def test_a_job_that_does_not_run_again_has_the_time_of_its_failure_as_run_at(pool, client, sql):
-    failures: list[dict[str, Any]] = [{}, {"when": MOMENT}, {"when": HOUR}, {"give_up": True}]
+    failures: list[dict[str, Any]] = [{}, {"when": MOMENT}, {"when": HOUR}, {"is_permanent": True}]
     for more in failures:
-        client.add_job("task", max_attempts=7 if "give_up" in more else 1)
-        held = pool.take_one()
+        client.add_job("task", max_attempts=7 if "is_permanent" in more else 1)
+        held = pool.claim_one()
         before = sql.value("select now()")
 
         pool.fail(held, **more)
 
-        assert before <= row(sql, held.job)["run_at"] <= sql.value("select now()")
+        assert before <= read_job_row(sql, held.job)["run_at"] <= sql.value("select now()")
 
 
 def test_each_of_a_batch_fails_in_its_own_way(pool, client, sql):
     for n in range(4):
         client.add_job("task", n, queue_name=f"q{n}" if n % 2 else None)
-    usual, moment, given_up, kept = pool.take(4)
+    usual, moment, given_up, kept = pool.claim(4)
     failures = [
-        Failure(usual.job, "usual"),
-        Failure(moment.job, "moment", when=MOMENT),
-        Failure(given_up.job, "given up", give_up=True),
+        FailedAttempt(usual.job, "usual"),
+        FailedAttempt(moment.job, "moment", when=MOMENT),
+        FailedAttempt(given_up.job, "given up", is_permanent=True),
     ]
 
-    ids = pool.connection.run(fail_jobs("pool", failures, queue_ids((usual, moment, given_up))))
+    ids = pool.connection.run(
+        fail_claimed_jobs("pool", failures, queue_ids((usual, moment, given_up)))
+    )
 
     assert ids == {failure.job.id for failure in failures}
-    assert row(sql, usual.job)["last_error"] == "usual"
-    assert row(sql, moment.job)["run_at"] == MOMENT
-    assert row(sql, given_up.job)["attempts"] == 25
-    assert row(sql, kept.job)["locked_by"] == "pool"
+    assert read_job_row(sql, usual.job)["last_error"] == "usual"
+    assert read_job_row(sql, moment.job)["run_at"] == MOMENT
+    assert read_job_row(sql, given_up.job)["attempts"] == 25
+    assert read_job_row(sql, kept.job)["locked_by"] == "pool"
     assert [queue_lock(sql, name)[0] for name in ("q1", "q3")] == [None, "pool"]
 
 
@@ -216,35 +218,35 @@ def test_each_of_a_batch_fails_in_its_own_way(pool, client, sql):
 @pytest.mark.feature("F211")
 def test_a_zombies_failure_changes_nothing(pool, client, sql):
     client.add_job("task", queue_name="queue")
-    lost = pool.take_one()
+    lost = pool.claim_one()
     client.force_unlock_workers(["pool"])
-    held = pool.named("holder").take_one()
-    before = row(sql, held.job)
+    held = pool.with_id("holder").claim_one()
+    before = read_job_row(sql, held.job)
 
-    assert pool.fail(lost, give_up=True) == set()
+    assert pool.fail(lost, is_permanent=True) == set()
 
-    assert row(sql, held.job) == before
+    assert read_job_row(sql, held.job) == before
     assert queue_lock(sql, "queue") == ("holder", False)
 
 
 def test_failing_twice_is_failing_once(pool, client, sql):
     client.add_job("task", 1, queue_name="queue")
     client.add_job("task", 2, queue_name="queue")
-    held = pool.take_one()
+    held = pool.claim_one()
     pool.fail(held, message="first")
-    before = row(sql, held.job)
-    assert payloads(pool.named("other").take(10)) == [2]
+    before = read_job_row(sql, held.job)
+    assert payloads(pool.with_id("other").claim(10)) == [2]
 
     assert pool.fail(held, message="second") == set()
 
-    assert row(sql, held.job) == before
+    assert read_job_row(sql, held.job) == before
     assert queue_lock(sql, "queue") == ("other", False)
 
 
 @pytest.mark.feature("F211")
 def test_the_queue_is_freed_even_if_somebody_deleted_the_job(pool, client, sql):
     client.add_job("task", queue_name="queue")
-    held = pool.take_one()
+    held = pool.claim_one()
     sql.run("delete from :schema._private_jobs")
 
     assert pool.fail(held) == set()
@@ -255,22 +257,22 @@ def test_the_queue_is_freed_even_if_somebody_deleted_the_job(pool, client, sql):
 @pytest.mark.feature("F75")
 def test_a_job_superseded_by_its_key_is_not_tried_again(pool, client, sql):
     client.add_job("task", "old", job_key="k")
-    held = pool.take_one()
+    held = pool.claim_one()
     new = client.add_job("task", "new", job_key="k")
 
     pool.fail(held)
 
-    job = row(sql, held.job)
+    job = read_job_row(sql, held.job)
     assert (job["attempts"], job["last_error"], job["is_available"]) == (25, "boom", False)
-    assert row(sql, new)["last_error"] is None
+    assert read_job_row(sql, new)["last_error"] is None
 
 
 @pytest.mark.feature("F84")
 def test_a_job_removed_while_it_ran_is_not_tried_again(pool, client, sql):
     client.add_job("task", job_key="k")
-    held = pool.take_one()
+    held = pool.claim_one()
     client.remove_job("k")
 
     pool.fail(held)
 
-    assert not row(sql, held.job)["is_available"]
+    assert not read_job_row(sql, held.job)["is_available"]

@@ -8,12 +8,12 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import migration_sql, sync
-from graphile_worker.sql.migrations import EXT_STEPS, INDEXES
-from tests.support.pools import payloads, pool_on
+from graphile_worker._sql.queries.migrations import EXT_STEPS, INDEXES
+from tests.support.pools import open_pool, payloads
 from tests.support.processes import eventually
 from tests.support.sql import Sql
 
-STILL = "graphile_worker.db.migrate.STILL_SECONDS"
+STILL = "graphile_worker._sql.plans.migration.STALL_TIMEOUT_SECONDS"
 NO_INDEXES = "makes no indexes"
 NOT_COMPLETE = "are not complete"
 BUILDING = "select exists (select from pg_stat_progress_create_index)"
@@ -173,9 +173,9 @@ def test_what_is_in_their_way_does_not_keep_anybody_from_starting(
         migrate(node_database, options=f"-c {setting}=500ms")
 
     assert [NOT_COMPLETE in each.message for each in caplog.records] == [True]
-    with pool_on(node_database) as pool:
+    with open_pool(node_database) as pool:
         assert not pool.has_indexes
-        assert payloads(pool.take(1)) == [1]
+        assert payloads(pool.claim(1)) == [1]
 
     writer.run("commit")
     writer.close()

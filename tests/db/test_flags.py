@@ -146,7 +146,7 @@ async def test_a_function_is_asked_at_every_fetch(start, recorder, kind):
     await runner.add_job("see", flags=["slow"])
     await recorder.wait_for(GetJobEmpty, count=3)
     assert asked >= 3
-    assert not recorder.of(JobSucceeded)
+    assert not recorder.events_of(JobSucceeded)
 
     forbidden.clear()
 
@@ -191,7 +191,7 @@ async def test_an_error_in_the_function_does_not_end_the_worker(start, recorder,
     await runner.add_jobs([JobSpec("see"), JobSpec("see")])
 
     await recorder.wait_for(JobSucceeded, count=2)
-    failed = recorder.of(GetJobErrored)
+    failed = recorder.events_of(GetJobErrored)
     assert [str(event.error) for event in failed] == ["no answer", "no answer"]
     assert runner.is_ready
 
@@ -205,7 +205,9 @@ async def test_a_function_that_gives_nonsense_does_not_end_the_worker(start, rec
     await runner.add_job("see")
 
     await recorder.wait_for(JobSucceeded)
-    assert all(isinstance(each.error, ConfigurationError) for each in recorder.of(GetJobErrored))
+    assert all(
+        isinstance(each.error, ConfigurationError) for each in recorder.events_of(GetJobErrored)
+    )
 
 
 async def test_a_function_that_was_cancelled_does_not_end_the_worker(start, recorder):

@@ -10,9 +10,9 @@ from itertools import product
 
 import pytest
 
-from graphile_worker.sql.holding import NO_LIMIT
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.statements import render_bytes
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.claim import NO_BYTE_LIMIT
+from graphile_worker._sql.render import render_bytes
 from tests.support.pools import Pool
 from tests.support.sql import Sql
 from tests.support.tiers import size
@@ -22,7 +22,7 @@ READY = 5
 FEW = 2_000
 MANY = size(gate=40_000, nightly=1_000_000)
 
-STATEMENTS = ("get_plain_jobs", "get_soonest_jobs", "get_jobs", "get_jobs_unindexed")
+STATEMENTS = ("claim_plain_jobs", "claim_soonest_jobs", "claim_jobs", "claim_jobs_unindexed")
 MODES = ("force_generic_plan", "force_custom_plan")
 LIMITS = (1, 10)
 
@@ -75,12 +75,12 @@ def pages_read(sql: Sql, pool: Pool) -> dict[tuple[object, ...], int]:
 
 
 def pages_of(sql: Sql, pool: Pool, statement: str, mode: str, limit: int) -> int:
-    text = render_bytes(statement, Schemas.named(sql.schema))
+    text = render_bytes(statement, Schemas.from_names(sql.schema))
     sql.run("select set_config('plan_cache_mode', $1, false)", mode)
     with sql.connection.transaction(force_rollback=True):
         found = sql.connection.execute(
             b"explain (analyze, buffers, format json) " + text,
-            (pool.id, list(pool.tasks), None, limit, None, None, None, NO_LIMIT),
+            (pool.id, list(pool.tasks), None, limit, None, None, None, NO_BYTE_LIMIT),
         ).fetchone()
     assert found is not None
     plan = found[0][0]["Plan"]

@@ -12,20 +12,28 @@ from typing import Any
 import pytest
 
 from graphile_worker import Job, JobSpec, sync
-from graphile_worker.sql.holding import (
-    NO_LIMIT,
-    HeldJob,
-    get_jobs,
-    get_jobs_unindexed,
-    get_plain_jobs,
-    get_soonest_jobs,
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.claim import (
+    NO_BYTE_LIMIT,
+    ClaimedJob,
+    claim_jobs,
+    claim_jobs_unindexed,
+    claim_plain_jobs,
+    claim_soonest_jobs,
     get_task_ids,
     register_tasks,
 )
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.statements import render_bytes
-from tests.support.fetching import wait_for_lock
-from tests.support.pools import Pool, change, payloads, pool_on, queue_lock, row, session
+from graphile_worker._sql.render import render_bytes
+from tests.support.fetch_locks import wait_for_lock
+from tests.support.pools import (
+    Pool,
+    open_pool,
+    open_session,
+    payloads,
+    queue_lock,
+    read_job_row,
+    update_job,
+)
 from tests.support.sql import Sql
 
 LONG_AGO = datetime(2001, 2, 3, tzinfo=UTC)
@@ -43,7 +51,7 @@ def pool_database(either_database):
 @pytest.fixture
 def impatient_pool(either_database):
     """It fails rather than wait for anybody else's lock."""
-    with pool_on(either_database, lock_timeout="1ms") as pool:
+    with open_pool(either_database, lock_timeout="1ms") as pool:
         yield pool
 
 
@@ -91,8 +99,8 @@ def test_only_jobs_of_the_pools_tasks_are_taken(pool, client):
     client.add_job("task", "known")
     client.add_job("other", "unknown")
 
-    assert payloads(pool.take(10)) == ["known"]
-    assert payloads(pool.named("second").knows("other").take(10)) == ["unknown"]
+    assert payloads(pool.claim(10)) == ["known"]
+    assert payloads(pool.with_id("second").register_tasks("other").claim(10)) == ["unknown"]
 
 
 @pytest.mark.feature("F94")
@@ -101,14 +109,14 @@ def test_a_pool_without_tasks_takes_nothing(pool, client):
 
     pool.tasks = {}
 
-    assert pool.take(10) == []
+    assert pool.claim(10) == []
 
 
 @pytest.mark.feature("F88")
 def test_a_job_is_not_taken_before_its_time(pool, client):
     client.add_job("task", "later", run_at=HOUR)
 
-    assert pool.take() == []
+    assert pool.claim() == []
 
 
 @pytest.mark.feature("F88", "F104")
@@ -117,8 +125,8 @@ def test_the_callers_clock_decides_where_it_is_given(pool, client):
     client.add_job("task", "today")
     client.add_job("task", "later", run_at=HOUR)
 
-    assert payloads(pool.take(10, now=LONG_AGO)) == ["early"]
-    assert payloads(pool.take(10, now=datetime.now(UTC) + 2 * HOUR)) == ["today", "later"]
+    assert payloads(pool.claim(10, now=LONG_AGO)) == ["early"]
+    assert payloads(pool.claim(10, now=datetime.now(UTC) + 2 * HOUR)) == ["today", "later"]
 
 
 @pytest.mark.feature("F87", "F210")
@@ -132,16 +140,16 @@ def test_the_callers_clock_decides_where_it_is_given(pool, client):
     ],
 )
 def test_a_locked_or_permanently_failed_job_is_not_taken(pool, client, sql, assignments):
-    change(sql, client.add_job("task"), assignments)
+    update_job(sql, client.add_job("task"), assignments)
 
-    assert pool.take(10) == []
+    assert pool.claim(10) == []
 
 
 def test_a_job_of_a_queue_that_is_gone_is_never_taken(pool, client, sql):
     client.add_job("task", queue_name="gone")
     sql.run("delete from :schema._private_job_queues")
 
-    assert pool.take(10) == []
+    assert pool.claim(10) == []
 
 
 @pytest.mark.feature("F234")
@@ -160,7 +168,7 @@ def test_a_job_with_any_of_the_flags_is_skipped(pool, client, skipped, taken):
     for payload, flags in {"none": [], "a": ["a"], "b": ["b"], "a and b": ["a", "b"]}.items():
         client.add_job("task", payload, flags=flags)
 
-    assert set(payloads(pool.take(10, skip_flags=skipped))) == taken
+    assert set(payloads(pool.claim(10, skip_flags=skipped))) == taken
 
 
 # Order and number
@@ -197,9 +205,9 @@ def test_jobs_of_one_transaction_go_in_the_order_of_their_ids(pool, client, sql,
     assert taken == [job.id for job in sorted(jobs, key=lambda job: (job.priority, job.id))]
 
 
-def take_all(pool: Pool, limit: int) -> list[HeldJob]:
-    taken: list[HeldJob] = []
-    while batch := pool.take(limit):
+def take_all(pool: Pool, limit: int) -> list[ClaimedJob]:
+    taken: list[ClaimedJob] = []
+    while batch := pool.claim(limit):
         taken += batch
     return taken
 
@@ -208,7 +216,7 @@ def take_all(pool: Pool, limit: int) -> list[HeldJob]:
 def test_no_more_than_the_limit_are_taken(pool, client, limit):
     add_many(client, 250)
 
-    assert payloads(pool.take(limit)) == list(range(limit))
+    assert payloads(pool.claim(limit)) == list(range(limit))
 
 
 @pytest.mark.feature("F95")
@@ -216,9 +224,9 @@ def test_no_more_than_the_limit_are_taken(pool, client, limit):
 def test_jobs_behind_hundreds_of_a_busy_queue_are_found(pool, client, limit):
     add_many(client, 300, queue_name="busy", priority=-1)
     client.add_job("task", "behind")
-    pool.take_one()
+    pool.claim_one()
 
-    assert payloads(pool.take(limit)) == ["behind"]
+    assert payloads(pool.claim(limit)) == ["behind"]
 
 
 # What taking leaves in the tables
@@ -228,9 +236,9 @@ def test_jobs_behind_hundreds_of_a_busy_queue_are_found(pool, client, limit):
 def test_taking_counts_the_attempt_and_notes_who_and_when(pool, client, sql):
     added = client.add_job("task", queue_name="queue")
 
-    held = pool.take_one()
+    held = pool.claim_one()
 
-    job = row(sql, added)
+    job = read_job_row(sql, added)
     assert (job["attempts"], job["locked_by"], job["is_available"]) == (1, "pool", False)
     assert abs(datetime.now(UTC) - job["locked_at"]) < timedelta(minutes=1)
     assert (held.job.attempts, held.job.locked_by) == (1, "pool")
@@ -243,7 +251,7 @@ def test_taking_counts_the_attempt_and_notes_who_and_when(pool, client, sql):
 def test_a_job_taken_by_the_callers_clock_is_locked_by_it(pool, client, sql):
     client.add_job("task", queue_name="queue", run_at=LONG_AGO)
 
-    (held,) = pool.take(now=LONG_AGO + HOUR)
+    (held,) = pool.claim(now=LONG_AGO + HOUR)
 
     assert held.job.locked_at == LONG_AGO + HOUR
     assert sql.run("select locked_at from :schema._private_job_queues") == [(LONG_AGO + HOUR,)]
@@ -261,21 +269,21 @@ def test_a_taken_job_knows_all_of_its_row(pool, client, sql):
         job_key="key",
         flags=["x", "y"],
     )
-    change(sql, added, "last_error = 'before', attempts = 1")
+    update_job(sql, added, "last_error = 'before', attempts = 1")
 
-    held = pool.take_one()
+    held = pool.claim_one()
 
     assert held.job == client.get_job(added.id)
     assert (held.job.task_identifier, held.job.queue_name) == ("task", "queue")
-    assert held.queue_id == row(sql, added)["job_queue_id"]
+    assert held.queue_id == read_job_row(sql, added)["job_queue_id"]
 
 
 def test_taking_leaves_updated_at_and_other_queues_alone(pool, client, sql):
     taken, *_ = add_in_queues(client, "a", "b", None)
 
-    pool.take_one()
+    pool.claim_one()
 
-    assert row(sql, taken)["updated_at"] == taken.updated_at
+    assert read_job_row(sql, taken)["updated_at"] == taken.updated_at
     assert queue_lock(sql, "b") == (None, True)
     assert sql.value("select count(*) from :schema._private_jobs where locked_at is null") == 2
 
@@ -291,7 +299,7 @@ def test_the_payload_arrives_byte_for_byte(pool, client, sql, text):
     added = client.add_job("task")
     sql.run("update :schema._private_jobs set payload = $2::json where id = $1", added.id, text)
 
-    assert pool.take_one().job.payload_text == text
+    assert pool.claim_one().job.payload_text == text
 
 
 def nested(depth: int) -> str:
@@ -309,7 +317,7 @@ def test_a_payload_that_python_cannot_read_fails_alone(pool, client, sql, text):
     poison, healthy = add_many(client, 2)
     sql.run("update :schema._private_jobs set payload = $2::json where id = $1", poison.id, text)
 
-    first, second = pool.take(10)
+    first, second = pool.claim(10)
 
     assert (first.job.id, first.job.payload_text) == (poison.id, text)
     with pytest.raises(ValueError):  # noqa: PT011 - whichever decoder is at work
@@ -332,9 +340,9 @@ def test_a_payload_that_python_cannot_read_fails_alone(pool, client, sql, text):
 )
 def test_an_odd_row_is_taken_with_the_others(pool, client, sql, assignments):
     odd, healthy = add_many(client, 2)
-    change(sql, odd, assignments)
+    update_job(sql, odd, assignments)
 
-    taken = {held.job.id: held.job for held in pool.take(10, skip_flags=["x"])}
+    taken = {held.job.id: held.job for held in pool.claim(10, skip_flags=["x"])}
 
     assert taken.keys() == {odd.id, healthy.id}
     job = taken[odd.id]
@@ -351,29 +359,29 @@ def test_an_odd_row_is_taken_with_the_others(pool, client, sql, assignments):
 def test_one_job_of_a_named_queue_at_a_time(pool, client, limit):
     add_many(client, 20, queue_name="queue")
 
-    assert payloads(pool.take(limit)) == [0]
-    assert pool.take(limit) == []
-    assert pool.named("second").take(limit) == []
+    assert payloads(pool.claim(limit)) == [0]
+    assert pool.claim(limit) == []
+    assert pool.with_id("second").claim(limit) == []
 
 
 @pytest.mark.feature("F91", "F92")
 def test_a_batch_holds_the_first_of_each_queue_and_all_without(pool, client):
     add_in_queues(client, "a", "a", "b", None, "b", None)
 
-    assert payloads(pool.take(100)) == [0, 2, 3, 5]
+    assert payloads(pool.claim(100)) == [0, 2, 3, 5]
 
 
 @pytest.mark.feature("F92", "F211")
-@pytest.mark.parametrize("way", ["finish", "fail", "give_back"])
+@pytest.mark.parametrize("way", ["finish", "fail", "release"])
 def test_the_next_job_of_a_queue_is_found_once_it_is_free(pool, client, way):
     add_many(client, 2, queue_name="queue")
-    held = pool.take_one()
-    second = pool.named("second")
-    assert second.take(10) == []
+    held = pool.claim_one()
+    second = pool.with_id("second")
+    assert second.claim(10) == []
 
     getattr(pool, way)(held)
 
-    assert payloads(second.take(10)) == [0 if way == "give_back" else 1]
+    assert payloads(second.claim(10)) == [0 if way == "release" else 1]
 
 
 @pytest.mark.feature("F92")
@@ -384,7 +392,7 @@ def test_a_queue_that_another_pool_holds_is_passed_over(pool, client, sql):
         "where queue_name = 'busy'"
     )
 
-    assert payloads(pool.take(10)) == [1]
+    assert payloads(pool.claim(10)) == [1]
 
 
 # Several sessions
@@ -396,10 +404,10 @@ def test_a_queue_row_of_an_open_transaction_is_not_waited_for(impatient_pool, cl
     sql.run("begin")
     sql.run("select from :schema._private_job_queues where queue_name = 'busy' for update")
 
-    assert payloads(impatient_pool.take(10)) == [1, 2]
+    assert payloads(impatient_pool.claim(10)) == [1, 2]
 
     sql.run("rollback")
-    assert payloads(impatient_pool.take(10)) == [0]
+    assert payloads(impatient_pool.claim(10)) == [0]
 
 
 @pytest.mark.feature("F95")
@@ -408,10 +416,10 @@ def test_a_job_row_of_an_open_transaction_is_not_waited_for(impatient_pool, clie
     sql.run("begin")
     sql.run("select from :schema._private_jobs where id <> $1 for update", jobs[2].id)
 
-    assert payloads(impatient_pool.take(10)) == [2]
+    assert payloads(impatient_pool.claim(10)) == [2]
 
     sql.run("rollback")
-    assert payloads(impatient_pool.take(10)) == [0, 1]
+    assert payloads(impatient_pool.claim(10)) == [0, 1]
 
 
 @pytest.mark.feature("F5", "F95")
@@ -421,9 +429,9 @@ def test_a_fetch_that_is_not_over_hides_nothing_else(pool, client, either_databa
     names = [f"q{n}" if queues == "each" else None for n in range(150)]
     jobs = sorted(add_at_once(client, names), key=lambda job: job.id)
 
-    with session(either_database) as other, other.transaction() as unfinished:
-        mine = pool.named("first", unfinished).take(limit)
-        rest = pool.named("second").take(200)
+    with open_session(either_database) as other, other.transaction() as unfinished:
+        mine = pool.with_id("first", unfinished).claim(limit)
+        rest = pool.with_id("second").claim(200)
 
     assert [held.job.id for held in mine + rest] == [job.id for job in jobs]
     assert len(mine) == limit
@@ -433,9 +441,9 @@ def test_a_fetch_that_is_not_over_hides_nothing_else(pool, client, either_databa
 def test_the_queue_of_a_fetch_that_is_not_over_is_passed_over(pool, client, either_database):
     add_in_queues(client, "a", "a", "b")
 
-    with session(either_database) as other, other.transaction() as unfinished:
-        pool.named("first", unfinished).take_one()
-        rest = pool.named("second").take(10)
+    with open_session(either_database) as other, other.transaction() as unfinished:
+        pool.with_id("first", unfinished).claim_one()
+        rest = pool.with_id("second").claim(10)
 
     assert payloads(rest) == [2]
 
@@ -490,7 +498,7 @@ async def test_what_is_no_longer_plain_is_left_to_the_other_fetch(
     client.add_job("task")
     client.add_job("other", queue_name="queue", run_at=HOUR)
 
-    assert await take_while(either_database, sql, event, way=get_plain_jobs) == []
+    assert await take_while(either_database, sql, event, way=claim_plain_jobs) == []
 
 
 async def test_a_queue_that_was_taken_and_freed_meanwhile_is_free(client, sql, either_database):
@@ -501,14 +509,14 @@ async def test_a_queue_that_was_taken_and_freed_meanwhile_is_free(client, sql, e
 
 
 async def take_while(
-    database: Any, sql: Sql, event: str, way: Callable[..., Any] = get_jobs
-) -> list[HeldJob]:
+    database: Any, sql: Sql, event: str, way: Callable[..., Any] = claim_jobs
+) -> list[ClaimedJob]:
     """What a fetch takes if that happens after it has found what there is."""
     sql.connection.execute(PAUSE.encode())
     sql.run("select pg_advisory_lock(1)")
-    with pool_on(database, search_path="public,pg_catalog") as pool:
-        taking = asyncio.to_thread(pool.take_by, way, 10, skip_flags=["x"])
-        fetch: asyncio.Task[list[HeldJob]] = asyncio.create_task(taking)
+    with open_pool(database, search_path="public,pg_catalog") as pool:
+        taking = asyncio.to_thread(pool.claim_by, way, 10, skip_flags=["x"])
+        fetch: asyncio.Task[list[ClaimedJob]] = asyncio.create_task(taking)
         await wait_for_lock(sql)
         sql.run(event)
         sql.run("select pg_advisory_unlock(1)")
@@ -527,7 +535,7 @@ def test_eight_fetchers_share_two_thousand_jobs_and_each_queue_stays_serial(pool
 
     over = threading.Event()
     with ThreadPoolExecutor(8) as threads:
-        parts = [threads.submit(work, pool.named(f"pool-{n}"), n, over) for n in range(8)]
+        parts = [threads.submit(work, pool.with_id(f"pool-{n}"), n, over) for n in range(8)]
         try:
             wait_until_empty(sql, parts)
         finally:
@@ -542,7 +550,7 @@ def work(pool: Pool, number: int, over: threading.Event) -> list[int]:
     """Take and finish jobs; some fetchers want one at a time, others many."""
     done: list[int] = []
     while not over.is_set():
-        held = pool.take((1, 3, 10, 25)[number % 4])
+        held = pool.claim((1, 3, 10, 25)[number % 4])
         assert pool.finish(*held) == {each.job.id for each in held}
         done += [each.job.id for each in held]
     return done
@@ -571,9 +579,9 @@ def test_a_fetch_from_twenty_thousand_jobs_reads_an_index(pool, sql, schema, lim
 
 
 def explain_get_jobs(sql: Sql, pool: Pool, schema: str, limit: int) -> dict[str, Any]:
-    name = "get_jobs" if pool.has_indexes else "get_jobs_unindexed"
-    text = render_bytes(name, Schemas.named(schema))
-    args = (pool.id, list(pool.tasks), ["flag"], limit, None, None, None, NO_LIMIT)
+    name = "claim_jobs" if pool.has_indexes else "claim_jobs_unindexed"
+    text = render_bytes(name, Schemas.from_names(schema))
+    args = (pool.id, list(pool.tasks), ["flag"], limit, None, None, None, NO_BYTE_LIMIT)
     explained = sql.connection.execute(b"explain (analyze, format json) " + text, args).fetchone()
     assert explained is not None
     plan: dict[str, Any] = explained[0][0]["Plan"]
@@ -593,18 +601,18 @@ def scans_of_jobs(node: dict[str, Any]) -> Any:
 
 
 def test_registered_tasks_keep_their_ids_and_cost_no_more_of_them(pool, sql):
-    known = pool.knows("a", "b").tasks
+    known = pool.register_tasks("a", "b").tasks
 
     for _ in range(3):
         pool.connection.run(register_tasks(["a", "b", "b"]))
-    later = pool.knows("a", "b", "c").tasks
+    later = pool.register_tasks("a", "b", "c").tasks
 
     assert set(known.values()) == {"a", "b"}
     assert later == {**known, max(known) + 1: "c"}
 
 
 def test_only_the_ids_of_the_named_tasks_are_told(pool):
-    pool.knows("a", "b")
+    pool.register_tasks("a", "b")
 
     assert list(pool.connection.run(get_task_ids(["b", "unknown"])).values()) == ["b"]
     assert pool.connection.run(get_task_ids([])) == {}
@@ -613,7 +621,7 @@ def test_only_the_ids_of_the_named_tasks_are_told(pool):
 # What is said of a job
 
 
-WAYS = [get_plain_jobs, get_soonest_jobs, get_jobs, get_jobs_unindexed]
+WAYS = [claim_plain_jobs, claim_soonest_jobs, claim_jobs, claim_jobs_unindexed]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.args[0])
@@ -622,11 +630,11 @@ async def test_a_taken_job_is_as_its_row_is(client, pool, sql, way):
     client.add_job("task", run_at=LONG_AGO, priority=3, job_key="key", flags=["flag"])
     [later] = client.reschedule_jobs([client.add_job("task").id], run_at=LONG_AGO, attempts=2)
     assert later.updated_at > later.created_at
-    pool.knows("task")
-    if not pool.has_indexes and way is get_jobs:
+    pool.register_tasks("task")
+    if not pool.has_indexes and way is claim_jobs:
         pytest.skip("is not asked there")
 
-    taken = pool.take_by(way, 10)
+    taken = pool.claim_by(way, 10)
 
     assert len(taken) == 3
     for held in taken:

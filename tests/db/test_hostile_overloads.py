@@ -15,34 +15,34 @@ import psycopg
 import pytest
 
 from graphile_worker import CleanupTask, JobErrored, JobSpec, JobSucceeded, sync
-from graphile_worker.administration.bulk import (
-    Complete,
-    Fail,
-    Reschedule,
-    Retry,
-    Unlock,
-    changing,
-    previewing,
+from graphile_worker._db.psycopg import PsycopgDatabase
+from graphile_worker._sql.conditions import Clause, Condition, add_clauses
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.cron import register_crontabs, schedule_jobs
+from graphile_worker._sql.remedies import format_remedy
+from graphile_worker._sql.render import ParameterStyle, render
+from graphile_worker.ops.bulk import (
+    CompleteAction,
+    FailAction,
+    RescheduleAction,
+    RetryAction,
+    UnlockAction,
+    plan_bulk_change,
+    plan_bulk_preview,
 )
-from graphile_worker.administration.doctor import FindingId, examine
-from graphile_worker.administration.filters import Filter, parse
-from graphile_worker.administration.finding import counting, listing
-from graphile_worker.administration.snapshot import look
-from graphile_worker.administration.states import State
-from graphile_worker.administration.why import explaining
-from graphile_worker.db.psycopg import PsycopgDatabase
-from graphile_worker.sql.conditions import Clause, Condition, with_clauses
-from graphile_worker.sql.cron import register_crontabs, schedule_jobs
-from graphile_worker.sql.cures import cure
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.statements import Style, render
+from graphile_worker.ops.diagnostics import FindingId, examine
+from graphile_worker.ops.explain import plan_explain
+from graphile_worker.ops.filters import Filter, parse_filter
+from graphile_worker.ops.search import plan_count_jobs, plan_list_jobs
+from graphile_worker.ops.snapshot import take_snapshot
+from graphile_worker.ops.states import JobState
 from tests.conftest import TestDatabase
 from tests.rules.test_statements import STATEMENTS, _sample_query
-from tests.support.administering import NODE, Table
+from tests.support.job_table import NODE, JobTable
 from tests.support.overloads import Overloads
-from tests.support.pools import session
-from tests.support.recorder import Recorder, runners_on
-from tests.support.roles import administered, as_role, give_rights, run_script
+from tests.support.pools import open_session
+from tests.support.recorder import Recorder, open_runners
+from tests.support.roles import as_role, grant_permissions, open_administered_database, run_script
 from tests.support.rust import LEVEL_20
 from tests.support.sql import Sql
 
@@ -50,15 +50,25 @@ pytestmark = pytest.mark.timeout(180)
 
 CONDITIONS = sorted(
     path.name.removesuffix(".sql")
-    for path in (files("graphile_worker.sql") / "conditions").iterdir()
+    for path in (files("graphile_worker._sql") / "conditions").iterdir()
 )
 ALL_CONDITIONS = [Clause((Condition(name),)) for name in CONDITIONS]
 
 # Arguments for statements that read jobs from JSON, of which the samples have none.
 JOBS: dict[str, tuple[object, ...]] = {
     "add_jobs": ('[{"identifier": "task", "delay": 1, "preserve_run_at": false}]', 1),
-    "fail_jobs": ('[{"id": 1, "attempts": 1, "message": "no", "delay": 1}]', "x", [1], False),
-    "return_jobs": ('[{"id": 1, "attempts": 1, "keyed": true, "delay": 1}]', "x", [1], False),
+    "fail_claimed_jobs": (
+        '[{"id": 1, "attempts": 1, "message": "no", "delay": 1}]',
+        "x",
+        [1],
+        False,
+    ),
+    "release_claimed_jobs": (
+        '[{"id": 1, "attempts": 1, "keyed": true, "delay": 1}]',
+        "x",
+        [1],
+        False,
+    ),
     "schedule_jobs": ('[{"identifier": "item", "task": "task"}]', "2024-02-29 04:30Z"),
 }
 MODE = "job_key_mode =>"
@@ -101,7 +111,7 @@ class Hostile:
 
     @property
     def schemas(self) -> Schemas:
-        return Schemas.named(self.database.schema)
+        return Schemas.from_names(self.database.schema)
 
     def called(self, act: str) -> bool:
         """Does an expression call an overload, or fail as one fits too well?"""
@@ -155,7 +165,7 @@ def test_no_statement_would_call_an_overload(installed):
     found = []
     installed.sql.run("create schema resolved")
     for name in STATEMENTS:
-        text = render(with_clauses(name, ALL_CONDITIONS), installed.schemas, Style.NATIVE)
+        text = render(add_clauses(name, ALL_CONDITIONS), installed.schemas, ParameterStyle.NATIVE)
         if not PARSED.match(text):
             continue
         types = dict(reversed(re.findall(r"\$(\d+)::(\w+(?:\[\])?)", text)))
@@ -176,20 +186,20 @@ def test_no_statement_would_call_an_overload(installed):
 
 
 def test_no_statement_calls_an_overload(installed):
-    with closing(Table(installed.database, installed.sql)) as table:
-        for state in State:
-            table.in_state(state)
+    with closing(JobTable(installed.database, installed.sql)) as table:
+        for state in JobState:
+            table.add_job_in_state(state)
     for name in STATEMENTS:
         run_and_roll_back(installed, name, JOBS.get(name) or _sample_query(name).args)
     for name in ("count_jobs", "find_job_ids", "list_jobs"):
         for condition in ALL_CONDITIONS:
-            run_and_roll_back(installed, with_clauses(name, [condition]))
+            run_and_roll_back(installed, add_clauses(name, [condition]))
 
     assert installed.overloads.calls() == []
 
 
 def run_and_roll_back(hostile: Hostile, name: str, args: tuple[Any, ...] | None = None) -> None:
-    text = render(name, hostile.schemas, Style.NATIVE)
+    text = render(name, hostile.schemas, ParameterStyle.NATIVE)
     numbers = {int(number) for number in re.findall(r"\$(\d+)", text)}
     given = [None] * len(numbers) if args is None else args
     with hostile.connection.transaction(force_rollback=True):
@@ -233,18 +243,18 @@ async def test_no_command_worker_or_client_calls_an_overload(installed):
 
     with sync.Client(database.dsn, schema=database.schema) as client:
         use(client)
-    async with runners_on(database, recorder.hooks) as start:
+    async with open_runners(database, recorder.hooks) as start:
         runner = await start({"task": task, "bad": bad})
         await recorder.wait_for(JobSucceeded, count=2)
         await recorder.wait_for(JobErrored)
         await runner.stop()
-    with session(database) as connection:
+    with open_session(database) as connection:
         connection.run(register_crontabs(["item"], MINUTE))
         connection.run(schedule_jobs([("item", JobSpec("task"))], MINUTE))
-    with closing(Table(database, installed.sql)) as table:
+    with closing(JobTable(database, installed.sql)) as table:
         administer(table)
     opened = PsycopgDatabase(database.dsn, installed.schemas, max_size=1)
-    await look(opened)
+    await take_snapshot(opened)
     await opened.close()
     told = await examine(database.dsn, schema=database.schema)
 
@@ -264,43 +274,48 @@ def use(client: sync.Client) -> None:
     client.complete_jobs([client.add_job("task").id])
     client.remove_job("k0")
     client.force_unlock_workers(["dead"])
-    client.recover_workers(["dead"], recovery_delay=timedelta(seconds=1))
-    client.jobs_locked_by(["dead"])
+    client.recover_workers(["dead"], crash_retry_delay=timedelta(seconds=1))
+    client.list_locked_jobs(["dead"])
     client.cleanup(list(CleanupTask))
-    client.known_crontabs()
-    client.tuning()
+    client.list_known_crontabs()
+    client.get_tuning()
     client.apply_tuning()
     assert client.migrate() == client.check_schema()
     client.add_job("task")
     client.add_job("bad")
 
 
-def administer(table: Table) -> None:
+def administer(table: JobTable) -> None:
     """What `jobs` and `workers` ask and change."""
-    ids = [table.in_state(state) for state in State]
-    for action in (Retry(), Reschedule(run_at=timedelta(0)), Fail("x"), Unlock(by_force=True)):
-        seen = table.perform(previewing(action, Filter(), table.schemas))
-        table.perform(changing(seen, table.schemas, rest=0))
-    wanted = parse(f"task:t* -key:a payload.x:1 error:*no* created:>1h worker:{NODE} any")
-    table.perform(listing(wanted, table.schemas))
-    table.perform(counting(wanted, table.schemas))
+    ids = [table.add_job_in_state(state) for state in JobState]
+    for action in (
+        RetryAction(),
+        RescheduleAction(run_at=timedelta(0)),
+        FailAction("x"),
+        UnlockAction(force=True),
+    ):
+        seen = table.run_plan(plan_bulk_preview(action, Filter(), table.schemas))
+        table.run_plan(plan_bulk_change(seen, table.schemas, throttle=0))
+    wanted = parse_filter(f"task:t* -key:a payload.x:1 error:*no* created:>1h worker:{NODE} any")
+    table.run_plan(plan_list_jobs(wanted, table.schemas))
+    table.run_plan(plan_count_jobs(wanted, table.schemas))
     for each in ids:
-        table.perform(explaining(each, table.schemas))
-    seen = table.perform(previewing(Complete(), Filter(), table.schemas))
-    table.perform(changing(seen, table.schemas, rest=0))
+        table.run_plan(plan_explain(each, table.schemas))
+    seen = table.run_plan(plan_bulk_preview(CompleteAction(), Filter(), table.schemas))
+    table.run_plan(plan_bulk_change(seen, table.schemas, throttle=0))
 
 
 def test_no_cure_that_the_doctor_prints_calls_an_overload(installed):
-    for name in ("find_listener", "find_sessions", "name_task", "leave_queue"):
-        installed.connection.execute(cure(name, installed.schemas, id=1).encode())
+    for name in ("list_open_transactions", "count_sessions", "restore_task", "detach_from_queue"):
+        installed.connection.execute(format_remedy(name, installed.schemas, id=1).encode())
 
     assert installed.overloads.calls() == []
 
 
 def test_no_script_of_deploy_calls_an_overload(cluster, schema, hostile_template):
-    with administered(cluster, schema, "hostile_roles", "hostile") as database:
+    with open_administered_database(cluster, schema, "hostile_roles", "hostile") as database:
         run_script(database, "roles.sql", user="queue_dba")
-        give_rights(database)
+        grant_permissions(database)
         run_script(database, "hand-over.sql")
         run_script(database, "rights.sql", user="queue_migrator")
         with closing(Sql(database.dsn, schema)) as sql:

@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 from graphile_worker import ConfigurationError, JobSpec, Logger, WorkerOptions
 from graphile_worker.events import JobErrored, JobFinished, JobStarted, JobSucceeded
 from tests.support.proxy import CutAfterRequest
-from tests.support.recorder import until
+from tests.support.recorder import wait_until
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(milliseconds=20)
@@ -118,7 +118,7 @@ async def test_it_knows_where_it_runs(run, recorder, database, kind):
 
     await run(in_both_ways(look)[kind], job={"queue_name": "q"})
 
-    [started] = recorder.of(JobStarted)
+    [started] = recorder.events_of(JobStarted)
     assert seen == [(started.pool_id, started.worker_id, database.schema, "q")]
 
 
@@ -183,7 +183,7 @@ async def test_its_lines_carry_the_ids_of_the_job(run, recorder, caplog, kind):
     job = await run(in_both_ways(lambda ctx: ctx.logger.info("half of %s done", 10, half=5))[kind])
 
     [record] = [each for each in caplog.records if "half of 10 done" in each.getMessage()]
-    [started] = recorder.of(JobStarted)
+    [started] = recorder.events_of(JobStarted)
     facts = vars(record)
     assert (facts["label"], facts["worker_id"]) == ("job", started.worker_id)
     assert (facts["task_identifier"], facts["job_id"], facts["half"]) == ("work", job.id, 5)
@@ -220,14 +220,14 @@ async def test_an_async_task_is_told_to_give_up(start, recorder):
         seen.append(await ctx.wait_cancelled())
         seen.append(ctx.cancelled)
 
-    runner = await start({"work": taking_context(task)}, abort_after=SOON)
+    runner = await start({"work": taking_context(task)}, cancel_after=SOON)
     await runner.add_job("work")
     await recorder.wait_for(JobStarted)
-    await until(lambda: len(seen) == 2)
+    await wait_until(lambda: len(seen) == 2)
     await runner.stop()
 
     assert seen == [False, False, True, True]
-    assert recorder.of(JobSucceeded)
+    assert recorder.events_of(JobSucceeded)
 
 
 @pytest.mark.feature("F214")
@@ -240,14 +240,14 @@ async def test_a_plain_function_is_told_to_give_up(start, recorder):
         seen.append(ctx.wait_cancelled())
         seen.append(ctx.cancelled)
 
-    runner = await start({"work": taking_context(task)}, abort_after=SOON)
+    runner = await start({"work": taking_context(task)}, cancel_after=SOON)
     await runner.add_job("work")
     await recorder.wait_for(JobStarted)
-    await until(lambda: len(seen) == 2)
+    await wait_until(lambda: len(seen) == 2)
     await runner.stop()
 
     assert seen == [False, False, True, True]
-    assert recorder.of(JobSucceeded)
+    assert recorder.events_of(JobSucceeded)
 
 
 async def test_a_task_that_gives_up_by_being_cancelled_is_handed_back(start, recorder, sql):
@@ -255,7 +255,7 @@ async def test_a_task_that_gives_up_by_being_cancelled_is_handed_back(start, rec
         await ctx.wait_cancelled()
         raise asyncio.CancelledError
 
-    runner = await start({"work": taking_context(task)}, abort_after=SOON)
+    runner = await start({"work": taking_context(task)}, cancel_after=SOON)
     await runner.add_job("work")
     await recorder.wait_for(JobStarted)
     await runner.stop()
@@ -533,7 +533,7 @@ async def test_an_async_tasks_transaction_ends_its_job(run, recorder, sql):
 
     await run(task, job={"queue_name": "q"})
 
-    assert recorder.of(JobSucceeded)
+    assert recorder.events_of(JobSucceeded)
     assert sql.value("select locked_by from :schema._private_job_queues") is None
 
 
@@ -550,7 +550,7 @@ async def test_a_plain_functions_transaction_ends_its_job(run, recorder, sql):
 
     await run(task, job={"queue_name": "q"})
 
-    assert recorder.of(JobSucceeded)
+    assert recorder.events_of(JobSucceeded)
     assert sql.value("select locked_by from :schema._private_job_queues") is None
 
 
@@ -562,7 +562,7 @@ async def test_an_error_after_the_transaction_is_told_and_changes_nothing(run, r
 
     await run(task)
 
-    [done] = recorder.of(JobSucceeded)
+    [done] = recorder.events_of(JobSucceeded)
     assert str(done.late_error) == "too late"
     assert sql.run("select 1 from :schema.jobs") == []
 
@@ -587,7 +587,7 @@ async def test_a_transaction_of_a_lost_job_has_no_effect(start, recorder, sql, k
     runner = await start({"work": taking_context(chosen)})
     await runner.add_job("work")
     await recorder.wait_for(JobStarted)
-    await until(lambda: "job:lockLost" in recorder.names)
+    await wait_until(lambda: "job:lockLost" in recorder.names)
 
     assert sql.run("select n from paid") == []
     assert sql.run("select locked_by from :schema.jobs") == [("other",)]
@@ -628,7 +628,9 @@ async def test_a_lost_answer_to_its_commit_does_not_free_the_queue_of_the_next_j
     assert lost.losses
     assert overlaps == [{1}, {2}]
     # The job ended with its transaction: the error came too late.
-    [done] = [each for each in recorder.of(JobSucceeded) if each.job.task_identifier == "own"]
+    [done] = [
+        each for each in recorder.events_of(JobSucceeded) if each.job.task_identifier == "own"
+    ]
     assert done.late_error is not None
 
 

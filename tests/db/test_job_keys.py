@@ -10,8 +10,8 @@ import pytest
 
 from graphile_worker import Job, JobKeyMode, JobSpec
 from graphile_worker.events import JobStarted, JobSucceeded
-from tests.support.clients import lent, opened, spy
-from tests.support.fetching import commit_once_waited_for, open_fetch, wait_for_lock
+from tests.support.clients import open_client, record_statements, unwrap
+from tests.support.fetch_locks import commit_when_blocking, open_fetch, wait_for_lock
 from tests.support.sql import Sql
 
 MODES = tuple(JobKeyMode)
@@ -191,8 +191,8 @@ async def test_a_keyed_add_changes_every_option(client):
 
 @pytest.mark.feature("F66")
 async def test_two_keyed_adds_in_one_transaction_leave_the_second(client, conn, sql):
-    first = await client.add_job("task", {"n": 1}, job_key="k", conn=lent(conn))
-    second = await client.add_job("task", {"n": 2}, job_key="k", conn=lent(conn))
+    first = await client.add_job("task", {"n": 1}, job_key="k", conn=unwrap(conn))
+    second = await client.add_job("task", {"n": 2}, job_key="k", conn=unwrap(conn))
     await conn.commit()
 
     assert (second.id, second.revision) == (first.id, 1)
@@ -301,11 +301,11 @@ async def test_an_add_that_meets_an_uncommitted_lock_gets_its_job(
     client, conn, sql, monkeypatch, mode, borrowed
 ):
     old = await add_old(client)
-    statements = spy(monkeypatch)
+    statements = record_statements(monkeypatch)
 
     fetcher = open_fetch(sql, old.id)
-    adding = asyncio.create_task(add_new(client, mode, conn=lent(conn) if borrowed else None))
-    await commit_once_waited_for(fetcher, sql)
+    adding = asyncio.create_task(add_new(client, mode, conn=unwrap(conn) if borrowed else None))
+    await commit_when_blocking(fetcher, sql)
     job = await adding
     await conn.commit()
 
@@ -322,7 +322,7 @@ async def test_unsafe_dedupe_waits_for_an_uncommitted_lock_and_revises(client, s
 
     fetcher = open_fetch(sql, old.id)
     adding = asyncio.create_task(add_new(client, "unsafe_dedupe"))
-    await commit_once_waited_for(fetcher, sql)
+    await commit_when_blocking(fetcher, sql)
     job = await adding
 
     assert (job.id, job.revision, job.locked_by) == (old.id, 1, "pool")
@@ -336,8 +336,8 @@ async def test_in_a_stricter_transaction_the_clash_is_the_callers(client, conn, 
     await conn.execute(f"begin isolation level {level}")
 
     fetcher = open_fetch(sql, old.id)
-    adding = asyncio.create_task(add_new(client, conn=lent(conn)))
-    await commit_once_waited_for(fetcher, sql)
+    adding = asyncio.create_task(add_new(client, conn=unwrap(conn)))
+    await commit_when_blocking(fetcher, sql)
     with pytest.raises(psycopg.errors.SerializationFailure):
         await adding
 
@@ -350,11 +350,11 @@ async def test_in_a_stricter_transaction_the_clash_is_the_callers(client, conn, 
 async def test_where_the_database_is_stricter_the_client_asks_again(kind, database, sql, level):
     sql.run(f"alter database {database.name} set default_transaction_isolation = '{level}'")
 
-    async with opened(kind, database) as client:
+    async with open_client(kind, database) as client:
         old = await add_old(client)
         fetcher = open_fetch(sql, old.id)
         adding = asyncio.create_task(add_new(client))
-        await commit_once_waited_for(fetcher, sql)
+        await commit_when_blocking(fetcher, sql)
         job = await adding
 
     assert_new(job)
@@ -367,7 +367,7 @@ async def test_a_fetch_that_rolls_back_leaves_the_job_to_the_add(client, sql):
 
     fetcher = open_fetch(sql, old.id)
     adding = asyncio.create_task(add_new(client))
-    await commit_once_waited_for(fetcher, sql, how="rollback")
+    await commit_when_blocking(fetcher, sql, how="rollback")
     job = await adding
 
     assert (job.id, job.revision) == (old.id, 1)
@@ -376,7 +376,7 @@ async def test_a_fetch_that_rolls_back_leaves_the_job_to_the_add(client, sql):
 
 @pytest.mark.feature("F65", "F86")
 async def test_two_sessions_that_add_a_new_key_at_once_make_one_job(client, conn, sql):
-    first = await client.add_job("task", {"n": 1}, job_key="k", conn=lent(conn))
+    first = await client.add_job("task", {"n": 1}, job_key="k", conn=unwrap(conn))
 
     second = asyncio.create_task(client.add_job("task", {"n": 2}, job_key="k"))
     await wait_for_lock(sql)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from graphile_worker.sql.workers import register_pool
-from tests.support.administering import NODE
-from tests.support.pools import queue_lock, session
-from tests.support.shell import Said, Shell
+from graphile_worker._sql.queries.workers import register_pool
+from tests.support.job_table import NODE
+from tests.support.pools import open_session, queue_lock
+from tests.support.shell import CommandResult, Shell
 
 OURS = "pypool-0123456789abcdef01"
 
@@ -26,14 +26,14 @@ def shell(database, tmp_path, monkeypatch, capsys) -> Iterator[Shell]:
     time.tzset()
 
 
-def read(said: Said) -> Any:
+def read(said: CommandResult) -> Any:
     assert (said.code, said.err) == (0, "")
     return json.loads(said.out)
 
 
 def enter(database, pool_id: str = OURS, **details: Any) -> None:
     """A pool of ours that is heard of."""
-    with session(database) as connection:
+    with open_session(database) as connection:
         connection.run(register_pool(pool_id, timedelta(hours=1), details))
 
 
@@ -41,8 +41,8 @@ def enter(database, pool_id: str = OURS, **details: Any) -> None:
 
 
 def test_jobs_are_listed_the_newest_first(table, shell):
-    first = table.in_state("failed", last_error="e'KeyError: x\\nmore'", key="'k'")
-    second = table.in_state("retrying")
+    first = table.add_job_in_state("failed", last_error="e'KeyError: x\\nmore'", key="'k'")
+    second = table.add_job_in_state("retrying")
 
     said = shell("jobs", "list")
 
@@ -59,9 +59,9 @@ def test_jobs_are_listed_the_newest_first(table, shell):
         "task:a", "--where", "-state:ready"], ["-task:b", "-state:ready"]]
 )  # fmt: skip
 def test_a_filter_may_stand_in_words_or_after_where(table, shell, arguments):
-    job = table.in_state("failed", task="a")
-    table.in_state("failed", task="b")
-    table.in_state("ready", task="a")
+    job = table.add_job_in_state("failed", task="a")
+    table.add_job_in_state("failed", task="b")
+    table.add_job_in_state("ready", task="a")
 
     said = shell("jobs", "list", *arguments, "--json")
 
@@ -69,7 +69,7 @@ def test_a_filter_may_stand_in_words_or_after_where(table, shell, arguments):
 
 
 def test_a_list_in_json_has_all_its_times_and_where_to_go_on(table, shell):
-    ids = [table.job() for _ in range(3)]
+    ids = [table.add_job() for _ in range(3)]
 
     page = read(shell("jobs", "list", "--json", "--limit", 2))
     rest = read(shell("jobs", "list", "--json", "--limit", 2, "--before", page["before"]))
@@ -85,7 +85,7 @@ def test_a_list_in_json_has_all_its_times_and_where_to_go_on(table, shell):
 def test_a_role_to_which_row_level_security_shows_an_empty_queue_is_told_so(
     table, shell, database, sql
 ):
-    table.job()
+    table.add_job()
     role = f"reader_{database.name}"
     sql.run(f"create role {role} login")
     sql.run(f"grant usage on schema :schema to {role}")
@@ -106,9 +106,9 @@ def test_a_role_to_which_row_level_security_shows_an_empty_queue_is_told_so(
 
 
 def test_a_failed_job_shows_when_it_failed_and_no_time_to_run(table, shell, sql):
-    ours = table.in_state("failed")
-    node = table.in_state("failed")
-    by_hand = table.in_state("failed")
+    ours = table.add_job_in_state("failed")
+    node = table.add_job_in_state("failed")
+    by_hand = table.add_job_in_state("failed")
     nine_days, two_hours = "now() - interval '9 days'", "now() - interval '2 hours'"
     # Node puts run_at off by the backoff of the last attempt, also when there is no next one.
     for job, run_at, updated_at in (
@@ -138,7 +138,9 @@ def test_a_failed_job_shows_when_it_failed_and_no_time_to_run(table, shell, sql)
 
 
 def test_a_failed_batch_shows_the_error_of_its_first_item(table, shell):
-    table.in_state("failed", last_error="e'Batch failures:\\nno such address\\nno such user'")
+    table.add_job_in_state(
+        "failed", last_error="e'Batch failures:\\nno such address\\nno such user'"
+    )
 
     [_, line] = shell("jobs", "list").out.splitlines()
 
@@ -146,14 +148,14 @@ def test_a_failed_batch_shows_the_error_of_its_first_item(table, shell):
 
 
 def test_people_are_told_that_there_are_more(table, shell):
-    ids = [table.job() for _ in range(2)]
+    ids = [table.add_job() for _ in range(2)]
 
     assert shell("jobs", "list", "--limit", 1).err == f"there are more: --before {ids[1]}\n"
     assert shell("jobs", "list", "task:nothing").err == "no jobs\n"
 
 
 def test_what_others_wrote_cannot_move_the_cursor(table, shell):
-    table.job("a\x1b[2Jb", last_error="e'\\x1b[31mred\\u202e'", key="e'k\\nl'")
+    table.add_job("a\x1b[2Jb", last_error="e'\\x1b[31mred\\u202e'", key="e'k\\nl'")
 
     said = shell("jobs", "list")
 
@@ -171,7 +173,7 @@ def test_a_bad_filter_says_where_and_ends_with_2(shell):
 
 
 def test_a_list_that_takes_too_long_ends_with_1(table, shell, sql):
-    table.job()
+    table.add_job()
     sql.run(
         "insert into :schema._private_jobs (task_id, last_error) "
         "select 1, repeat('ab', 5000) from generate_series(1, 2000)"
@@ -208,9 +210,9 @@ def test_flags_of_the_database_stand_anywhere(shell, line):
 
 def test_a_job_is_shown_with_all_that_is_known_of_it(database, table, shell):
     enter(database, tasks=["charge"])
-    job = table.job(
+    job = table.add_job(
         "charge",
-        job_queue_id=table.queue("billing"),
+        job_queue_id=table.add_queue("billing"),
         key="'k'",
         flags="'{\"vip\": true}'",
         attempts="2",
@@ -235,7 +237,7 @@ def test_a_job_is_shown_with_all_that_is_known_of_it(database, table, shell):
 
 
 def test_a_job_in_json_has_its_payload_and_why_it_does_not_run(table, shell):
-    job = table.job(payload="'{\"id\": 9007199254740993}'")
+    job = table.add_job(payload="'{\"id\": 9007199254740993}'")
 
     found = read(shell("jobs", "show", job, "--json"))
 
@@ -254,7 +256,7 @@ def test_of_a_job_that_is_gone_it_says_so(shell, command):
 
 
 def test_a_job_that_lost_its_task_is_shown(table, shell, sql):
-    job = table.job()
+    job = table.add_job()
     sql.run("update :schema._private_jobs set task_id = 0")
 
     assert shell("jobs", "show", job).code == 0
@@ -262,7 +264,7 @@ def test_a_job_that_lost_its_task_is_shown(table, shell, sql):
 
 
 def test_a_payload_that_json_cannot_say_is_shown_as_text(table, shell):
-    job = table.job(payload="'{\"a\": 1e400}'")
+    job = table.add_job(payload="'{\"a\": 1e400}'")
 
     assert read(shell("jobs", "show", job, "--json"))["payload"] == '{"a": 1e400}'
 
@@ -271,8 +273,8 @@ def test_a_payload_that_json_cannot_say_is_shown_as_text(table, shell):
 
 
 def test_the_reason_that_counts_comes_first(table, shell):
-    queue = table.queue("q", locked_at="'9999-01-01'", locked_by="'paused:ana'")
-    job = table.job(job_queue_id=queue)
+    queue = table.add_queue("q", locked_at="'9999-01-01'", locked_by="'paused:ana'")
+    job = table.add_job(job_queue_id=queue)
 
     said = shell("jobs", "why", job)
     found = read(shell("jobs", "why", job, "--json"))
@@ -281,7 +283,7 @@ def test_the_reason_that_counts_comes_first(table, shell):
         f"job {job} (task) is waiting: its queue 'q' is paused by ana\n"
         "  also: no worker runs task 'task': none is known to live\n"
     )
-    assert [reason["why"] for reason in found["reasons"]] == ["queue_paused", "no_worker"]
+    assert [reason["why"] for reason in found["reasons"]] == ["check_queue_paused", "no_worker"]
     assert found["reasons"][0]["evidence"] == {"queue": "q", "paused_by": "ana"}
 
 
@@ -290,11 +292,11 @@ def test_the_reason_that_counts_comes_first(table, shell):
 
 @pytest.mark.feature("F227", "F231")
 def test_jobs_are_retried_by_their_ids(table, shell, sql):
-    ids = [table.in_state("failed") for _ in range(3)]
+    ids = [table.add_job_in_state("failed") for _ in range(3)]
 
     said = shell("jobs", "retry", ids[0], ids[2])
 
-    assert said == Said(0, "retried 2 jobs\n", "")
+    assert said == CommandResult(0, "retried 2 jobs\n", "")
     assert sql.run("select id from :schema._private_jobs where attempts = 0 order by id") == [
         (ids[0],),
         (ids[2],),
@@ -302,17 +304,17 @@ def test_jobs_are_retried_by_their_ids(table, shell, sql):
 
 
 def test_jobs_are_retried_by_a_filter_and_the_rest_is_left(table, shell):
-    table.in_state("failed", task="a")
-    table.in_state("failed", task="b")
-    table.in_state("running", task="a")
+    table.add_job_in_state("failed", task="a")
+    table.add_job_in_state("failed", task="b")
+    table.add_job_in_state("running", task="a")
 
     said = shell("jobs", "retry", "--where", "task:a")
 
-    assert said == Said(0, "retried 1 job; left 1 alone that a worker holds\n", "")
+    assert said == CommandResult(0, "retried 1 job; left 1 alone that a worker holds\n", "")
 
 
 def test_a_dry_run_changes_nothing_and_shows_what_would_be(table, shell):
-    ids = [table.in_state(state) for state in ("failed", "running", "ready")]
+    ids = [table.add_job_in_state(state) for state in ("failed", "running", "ready")]
     before = table.rows()
 
     said = shell("jobs", "retry", "--all", "--dry-run")
@@ -328,7 +330,7 @@ def test_a_dry_run_changes_nothing_and_shows_what_would_be(table, shell):
 
 def test_an_outcome_in_json(table, shell):
     for state in ("failed", "failed", "running"):
-        table.in_state(state)
+        table.add_job_in_state(state)
 
     found = read(shell("jobs", "retry", "--all", "--json"))
 
@@ -347,7 +349,7 @@ def test_an_outcome_in_json(table, shell):
     ],
 )
 def test_a_change_must_be_told_which_jobs(table, shell, arguments):
-    table.in_state("failed")
+    table.add_job_in_state("failed")
 
     said = shell("jobs", *arguments)
 
@@ -356,27 +358,29 @@ def test_a_change_must_be_told_which_jobs(table, shell, arguments):
 
 
 def test_a_job_that_was_named_and_not_changed_ends_with_1(table, shell):
-    ready, failed = table.in_state("ready"), table.in_state("failed")
+    ready, failed = table.add_job_in_state("ready"), table.add_job_in_state("failed")
 
-    assert shell("jobs", "retry", ready) == Said(1, "nothing to retry: 1 ready\n", "")
-    assert shell("jobs", "retry", "--where", "task:none") == Said(0, "retried 0 jobs\n", "")
+    assert shell("jobs", "retry", ready) == CommandResult(1, "nothing to retry: 1 ready\n", "")
+    assert shell("jobs", "retry", "--where", "task:none") == CommandResult(
+        0, "retried 0 jobs\n", ""
+    )
     assert shell("jobs", "retry", failed, "--where", "task:none").code == 1
 
 
 def test_a_job_that_is_not_there_is_named(table, shell):
-    failed = table.in_state("failed")
+    failed = table.add_job_in_state("failed")
     gone = "graphile-worker: there is no job 99999: it is done, or was removed\n"
     both = "graphile-worker: there are no jobs 99998, 99999: they are done, or were removed\n"
 
     for command in (["retry"], ["complete", "--yes"], ["reschedule", "--priority", 3]):
         for flags in ([], ["--dry-run"], ["--json"]):
-            assert shell("jobs", *command, 99999, *flags) == Said(1, "", gone)
-    assert shell("jobs", "retry", 99998, 99999) == Said(1, "", both)
-    assert shell("jobs", "retry", failed, 99999) == Said(1, "retried 1 job\n", gone)
+            assert shell("jobs", *command, 99999, *flags) == CommandResult(1, "", gone)
+    assert shell("jobs", "retry", 99998, 99999) == CommandResult(1, "", both)
+    assert shell("jobs", "retry", failed, 99999) == CommandResult(1, "retried 1 job\n", gone)
 
 
 def test_row_level_security_is_named_where_it_may_hide_a_job(database, table, shell, sql):
-    table.in_state("failed")
+    table.add_job_in_state("failed")
     sql.run("create role mistaken login")
     sql.run("grant usage on schema :schema to mistaken")
     sql.run("grant select on all tables in schema :schema to mistaken")
@@ -393,7 +397,7 @@ def test_row_level_security_is_named_where_it_may_hide_a_job(database, table, sh
 
 def test_a_limit_is_kept(table, shell):
     for _ in range(5):
-        table.in_state("failed")
+        table.add_job_in_state("failed")
 
     assert shell("jobs", "retry", "--all", "--limit", 2).out == "retried 2 jobs\n"
 
@@ -410,7 +414,7 @@ def test_what_has_no_way_back_is_refused_where_nobody_can_be_asked(
     table, shell, arguments, question
 ):
     for state in ("failed", "ready", "stale"):
-        table.in_state(state)
+        table.add_job_in_state(state)
     before = table.rows()
 
     said = shell("jobs", *arguments, "--all")
@@ -422,9 +426,9 @@ def test_what_has_no_way_back_is_refused_where_nobody_can_be_asked(
 
 @pytest.mark.feature("F227", "F228")
 def test_with_yes_it_is_done(table, shell):
-    held = table.in_state("running")
+    held = table.add_job_in_state("running")
     for state in ("failed", "ready"):
-        table.in_state(state)
+        table.add_job_in_state(state)
 
     said = shell("jobs", "complete", "--all", "--yes")
 
@@ -434,11 +438,11 @@ def test_with_yes_it_is_done(table, shell):
 
 @pytest.mark.feature("F227", "F229")
 def test_jobs_fail_for_a_reason(table, shell, sql):
-    job = table.job()
+    job = table.add_job()
 
     said = shell("jobs", "fail", job, "--reason", "the customer left", "--yes")
 
-    assert said == Said(0, "failed 1 job\n", "")
+    assert said == CommandResult(0, "failed 1 job\n", "")
     assert sql.value("select last_error from :schema._private_jobs") == "the customer left"
 
 
@@ -447,11 +451,11 @@ def test_jobs_fail_for_a_reason(table, shell, sql):
     [("2030-01-01T00:00Z", "'2030-01-01Z'"), ("2030-01-01T02:00+02:00", "'2030-01-01Z'")],
 )
 def test_jobs_are_rescheduled(table, shell, sql, when, expected):
-    job = table.in_state("failed")
+    job = table.add_job_in_state("failed")
 
     said = shell("jobs", "reschedule", job, "--run-at", when, "--priority", -3, "--attempts", 0)
 
-    assert said == Said(0, "rescheduled 1 job\n", "")
+    assert said == CommandResult(0, "rescheduled 1 job\n", "")
     changed = f"run_at = {expected}, priority = -3, attempts = 0"
     assert sql.value(f"select ({changed.replace(', ', ') and (')}) from :schema._private_jobs")
 
@@ -474,20 +478,20 @@ def test_a_schedule_that_makes_no_sense_ends_with_2(shell, arguments, words):
 
 @pytest.mark.parametrize("factor", ["nan", "inf", "-1", "long"])
 def test_a_rest_that_nobody_can_take_ends_with_2(shell, factor):
-    said = shell("jobs", "retry", "--all", "--rest", factor)
+    said = shell("jobs", "retry", "--all", "--throttle", factor)
 
     assert said.code == 2
-    assert "Invalid value for '--rest'" in said.err
+    assert "Invalid value for '--throttle'" in said.err
 
 
 def test_stale_jobs_are_unlocked_and_running_ones_only_by_force(table, shell, sql):
-    stale, running = table.in_state("stale"), table.in_state("running")
+    stale, running = table.add_job_in_state("stale"), table.add_job_in_state("running")
 
     first = shell("jobs", "unlock", stale, running, "--yes")
     second = shell("jobs", "unlock", running, "--force", "--yes")
 
-    assert first == Said(1, "unlocked 1 job; left 1 alone that a worker holds\n", "")
-    assert second == Said(0, "unlocked 1 job\n", "")
+    assert first == CommandResult(1, "unlocked 1 job; left 1 alone that a worker holds\n", "")
+    assert second == CommandResult(0, "unlocked 1 job\n", "")
     assert sql.value("select count(locked_by) from :schema._private_jobs") == 0
 
 
@@ -495,16 +499,16 @@ def test_stale_jobs_are_unlocked_and_running_ones_only_by_force(table, shell, sq
 
 
 def test_jobs_are_removed_by_their_keys(table, shell):
-    table.job(key="'a*'")
-    kept = table.job(key="'ab'")
+    table.add_job(key="'a*'")
+    kept = table.add_job(key="'ab'")
 
-    assert shell("jobs", "remove", "a*", "--yes") == Said(0, "deleted 1 job\n", "")
+    assert shell("jobs", "remove", "a*", "--yes") == CommandResult(0, "deleted 1 job\n", "")
     assert set(table.rows()) == {kept}
-    assert shell("jobs", "remove", "nobody", "--yes") == Said(1, "deleted 0 jobs\n", "")
+    assert shell("jobs", "remove", "nobody", "--yes") == CommandResult(1, "deleted 0 jobs\n", "")
 
 
 def test_one_that_runs_is_left_unless_it_may_finish_for_the_last_time(table, shell, sql):
-    table.in_state("running", key="'k'")
+    table.add_job_in_state("running", key="'k'")
 
     refused = shell("jobs", "remove", "k", "--running")
     first = shell("jobs", "remove", "k", "--yes")
@@ -513,7 +517,7 @@ def test_one_that_runs_is_left_unless_it_may_finish_for_the_last_time(table, she
     after = sql.run("select key, attempts, locked_by from :schema._private_jobs")
 
     assert (refused.code, "delete 1 job?" in refused.err) == (1, True)
-    assert first == Said(1, "deleted 0 jobs; left 1 alone that a worker holds\n", "")
+    assert first == CommandResult(1, "deleted 0 jobs; left 1 alone that a worker holds\n", "")
     assert before == [("k", 1, NODE)]
     assert second.code == 0
     assert second.out.endswith("1 job may finish, and will not run again\n")
@@ -521,8 +525,8 @@ def test_one_that_runs_is_left_unless_it_may_finish_for_the_last_time(table, she
 
 
 def test_what_was_removed_and_what_may_finish_is_one_object_in_json(table, shell):
-    table.in_state("running", key="'k'")
-    table.in_state("ready", key="'l'")
+    table.add_job_in_state("running", key="'k'")
+    table.add_job_in_state("ready", key="'l'")
 
     preview = read(shell("jobs", "remove", "k", "l", "--running", "--dry-run", "--json"))
     found = read(shell("jobs", "remove", "k", "l", "--running", "--yes", "--json"))
@@ -536,7 +540,7 @@ def test_what_was_removed_and_what_may_finish_is_one_object_in_json(table, shell
 
 def test_workers_are_listed_with_what_they_hold(database, table, shell):
     enter(database, runtime="python", host="web-1", pid=412, version="1.3.0", concurrency=10)
-    table.in_state("running")
+    table.add_job_in_state("running")
 
     lines = shell("workers", "list").out.splitlines()
     found = read(shell("workers", "list", "--json"))["workers"]
@@ -554,32 +558,32 @@ def test_workers_are_listed_with_what_they_hold(database, table, shell):
 
 
 def test_without_workers_it_says_so(shell):
-    assert shell("workers", "list") == Said(0, "", "no workers are known\n")
+    assert shell("workers", "list") == CommandResult(0, "", "no workers are known\n")
 
 
 @pytest.mark.feature("F226")
 def test_the_jobs_of_a_dead_worker_are_recovered(database, table, shell, sql):
     enter(database)
     sql.run("update :ext_schema.pools set lease = '1 s', seen_at = now() - interval '1 h'")
-    queue = table.queue("q", locked_at="now()", locked_by=f"'{OURS}'")
-    job = table.job(locked_at="now()", locked_by=f"'{OURS}'", job_queue_id=queue)
-    other = table.in_state("running")
+    queue = table.add_queue("q", locked_at="now()", locked_by=f"'{OURS}'")
+    job = table.add_job(locked_at="now()", locked_by=f"'{OURS}'", job_queue_id=queue)
+    other = table.add_job_in_state("running")
 
-    dry = shell("workers", "recover", "--dead", "--dry-run")
-    refused = shell("workers", "recover", "--dead")
-    done = shell("workers", "recover", "--dead", "--yes")
+    dry = shell("workers", "recover", "--all-dead", "--dry-run")
+    refused = shell("workers", "recover", "--all-dead")
+    done = shell("workers", "recover", "--all-dead", "--yes")
 
-    assert dry == Said(0, "would recover 1 job of 1 worker\n", "")
+    assert dry == CommandResult(0, "would recover 1 job of 1 worker\n", "")
     assert refused.code == 1
     assert "recover 1 job of 1 worker? Nobody is there to be asked" in refused.err
-    assert done == Said(0, "recovered 1 job of 1 worker\n", "")
+    assert done == CommandResult(0, "recovered 1 job of 1 worker\n", "")
     holders = dict(sql.run("select id, locked_by from :schema._private_jobs"))
     assert holders == {job: None, other: NODE}
     assert queue_lock(sql, "q") == (None, True)
 
 
 def test_a_stranger_is_recovered_by_its_id(table, shell):
-    job = table.in_state("running")
+    job = table.add_job_in_state("running")
 
     found = read(shell("workers", "recover", NODE, "--yes", "--json"))
 
@@ -588,7 +592,7 @@ def test_a_stranger_is_recovered_by_its_id(table, shell):
 
 def test_a_worker_that_lives_is_recovered_only_by_force(database, table, shell):
     enter(database)
-    table.job(locked_at="now()", locked_by=f"'{OURS}'")
+    table.add_job(locked_at="now()", locked_by=f"'{OURS}'")
 
     refused = shell("workers", "recover", OURS, "--yes")
     forced = shell("workers", "recover", OURS, "--yes", "--force")
@@ -599,7 +603,7 @@ def test_a_worker_that_lives_is_recovered_only_by_force(database, table, shell):
 
 
 def test_a_worker_that_is_not_there_is_named(table, shell):
-    job = table.in_state("running")
+    job = table.add_job_in_state("running")
     before = table.rows()
 
     for flags in ([], ["--yes"], ["--yes", "--force"], ["--dry-run"], ["--yes", "--json"]):
@@ -614,7 +618,9 @@ def test_a_worker_that_is_not_there_is_named(table, shell):
 
 def test_nobody_is_recovered_by_nobody(shell):
     assert shell("workers", "recover").code == 2
-    assert shell("workers", "recover", "--dead") == Said(0, "recovered 0 jobs of 0 workers\n", "")
+    assert shell("workers", "recover", "--all-dead") == CommandResult(
+        0, "recovered 0 jobs of 0 workers\n", ""
+    )
 
 
 # add
@@ -624,7 +630,7 @@ def test_a_job_is_added(shell, sql):
     said = shell("add", "send_email", '{"to": "ada@example.com", "n": 9007199254740993}')
 
     ((job, payload),) = sql.run("select id, payload::text from :schema._private_jobs")
-    assert said == Said(0, f"added job {job} (send_email)\n", "")
+    assert said == CommandResult(0, f"added job {job} (send_email)\n", "")
     assert json.loads(payload) == {"to": "ada@example.com", "n": 9007199254740993}
 
 

@@ -5,18 +5,18 @@ import asyncio
 import pytest
 
 from graphile_worker import JobSpec, LocalQueueOptions
+from graphile_worker._sql.queries.claim import (
+    claim_jobs,
+    claim_jobs_unindexed,
+    claim_plain_jobs,
+    claim_soonest_jobs,
+    get_payload,
+)
 from graphile_worker.errors import PayloadTooLarge
 from graphile_worker.events import JobFailed, JobStarted, JobSucceeded
-from graphile_worker.sql.holding import (
-    get_jobs,
-    get_jobs_unindexed,
-    get_payload,
-    get_plain_jobs,
-    get_soonest_jobs,
-)
-from tests.support.recorder import until
+from tests.support.recorder import wait_until
 
-WAYS = [get_plain_jobs, get_soonest_jobs, get_jobs, get_jobs_unindexed]
+WAYS = [claim_plain_jobs, claim_soonest_jobs, claim_jobs, claim_jobs_unindexed]
 
 # Hardly compressible, and as compressible as can be.
 DIGITS = "(select string_agg(md5(n::text), '') from generate_series(1, {} / 32) as n)"
@@ -34,7 +34,7 @@ def test_a_fetch_brings_no_payload_that_is_larger_than_it_may_be(pool, sql, way)
     expected = sql.run("select id, octet_length(payload::text) from :schema._private_jobs")
 
     for limit in (50, 1_500, 20_000, 500_000, 2_000_000):
-        taken = pool.take_by(way, 50, max_bytes=limit)
+        taken = pool.claim_by(way, 50, max_bytes=limit)
         found = {each.job.id: each for each in taken}
         for job_id, size in expected:
             held = found[job_id]
@@ -46,7 +46,7 @@ def test_a_fetch_brings_no_payload_that_is_larger_than_it_may_be(pool, sql, way)
                 assert text is not None
                 assert len(text) == size
                 assert pool.connection.run(get_payload(job_id, "another")) is None
-        pool.give_back(*taken)
+        pool.release(*taken)
 
 
 async def test_a_job_whose_payload_is_too_large_fails_permanently_and_is_not_read(
@@ -117,7 +117,7 @@ async def test_small_jobs_run_while_a_large_one_waits_for_room(start, recorder):
     await runner.add_jobs([JobSpec("small", number) for number in range(10)])
 
     await recorder.wait_for(JobSucceeded, count=10)
-    started = [event.job.task_identifier for event in recorder.of(JobStarted)]
+    started = [event.job.task_identifier for event in recorder.events_of(JobStarted)]
     assert 1 <= started.count("large") < 3
     may_end.set()
     await recorder.wait_for(JobSucceeded, count=13)
@@ -133,13 +133,13 @@ async def test_a_stop_returns_a_job_that_waits_for_room(start, recorder, sql):
     runner = await start({"large": large}, concurrency=3, local_queue=queue)
     await runner.add_jobs([JobSpec("large", "x" * 80_000) for _ in range(3)])
     await recorder.wait_for(JobStarted)
-    await until(lambda: sql.value(LOCKED) == 3)
+    await wait_until(lambda: sql.value(LOCKED) == 3)
 
     stopping = asyncio.create_task(runner.stop())
-    await until(lambda: sql.value(LOCKED) < 3)
+    await wait_until(lambda: sql.value(LOCKED) < 3)
     may_end.set()
     await stopping
 
     left = sql.run("select attempts, locked_by from :schema.jobs")
-    assert left == [(0, None)] * (3 - len(recorder.of(JobStarted)))
+    assert left == [(0, None)] * (3 - len(recorder.events_of(JobStarted)))
     assert left

@@ -245,7 +245,9 @@ async def test_a_job_with_a_forbidden_flag_is_not_even_fetched(start, client, re
 
     await recorder.wait_for(JobSucceeded, count=2)
     assert sql.run(JOBS) == [(0, 0, False)]
-    fetched = [job.payload["n"] for each in recorder.of(LocalQueueFetched) for job in each.jobs]
+    fetched = [
+        job.payload["n"] for each in recorder.events_of(LocalQueueFetched) for job in each.jobs
+    ]
     assert sorted(fetched) == [1, 2]
 
 
@@ -296,7 +298,7 @@ async def test_an_error_in_the_function_does_not_end_a_worker_that_holds_jobs(
     gate.open()
 
     await recorder.wait_for(JobSucceeded, count=2)
-    [failed] = recorder.of(GetJobErrored)
+    [failed] = recorder.events_of(GetJobErrored)
     assert str(failed.error) == "no answer"
     # The one that it was asked about is fetched again.
     await client.add_job("work", {"n": 3})
@@ -314,7 +316,7 @@ async def asleep(recorder: Recorder, client: Client) -> None:
     await client.add_job("work", {"n": 0})
     await recorder.wait_for(ListenNotified)
     await recorder.wait_for(JobFinished)
-    recorder.forget()
+    recorder.clear()
 
 
 @pytest.mark.feature("F98", "F100")
@@ -345,7 +347,7 @@ async def test_jobs_that_are_announced_one_by_one_are_fetched_together(start, cl
         await client.add_jobs([spec])
 
     await recorder.wait_for(JobSucceeded, count=30)
-    fetches = [each for each in recorder.of(LocalQueueFetched) if each.jobs]
+    fetches = [each for each in recorder.events_of(LocalQueueFetched) if each.jobs]
     assert len(fetches) < 15
 
 
@@ -458,13 +460,13 @@ async def test_what_a_dead_pool_had_only_fetched_gets_its_attempt_back(
     start, client, recorder, gate, sql
 ):
     await client.add_jobs([*numbered(3, max_attempts=1), JobSpec("work", {"n": 3}, queue_name="q")])
-    await hold(start, gate, recorder, recovery=RecoveryOptions(threshold=HOUR))
-    [started] = recorder.of(JobStarted)
+    await hold(start, gate, recorder, recovery=RecoveryOptions(lease_duration=HOUR))
+    [started] = recorder.events_of(JobStarted)
     bury(sql, started.job.id)
 
     # One that does not have that task: what it recovers stays as it left it.
     other = Recorder()
-    sweeps = RecoveryOptions(sweep_interval=timedelta(milliseconds=50))
+    sweeps = RecoveryOptions(rescue_interval=timedelta(milliseconds=50))
     await start({"other": nothing}, hooks=other.hooks, recovery=sweeps)
 
     recovered = await other.wait_for(JobRecovered, count=4)

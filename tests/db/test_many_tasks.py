@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from graphile_worker.db.psycopg import PsycopgDatabase
-from graphile_worker.lease import Lease
-from graphile_worker.sql.holding import NO_LIMIT
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.query import Query
-from graphile_worker.sql.statements import render_bytes
-from graphile_worker.worker import claims as claims_module
-from graphile_worker.worker.claims import Claims
-from graphile_worker.worker.many_tasks import MOST_TASKS
+from graphile_worker._db.psycopg import PsycopgDatabase
+from graphile_worker._lease.lease import Lease
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.claim import NO_BYTE_LIMIT
+from graphile_worker._sql.query import Query
+from graphile_worker._sql.render import render_bytes
+from graphile_worker._worker import claimer as claims_module
+from graphile_worker._worker.claimer import Claimer
+from graphile_worker._worker.many_tasks import MAX_TASKS_PER_FETCH
 from tests.support.pools import Pool
 from tests.support.sql import Sql
 
-MANY = 3 * MOST_TASKS
+MANY = 3 * MAX_TASKS_PER_FETCH
 
 
 def names(prefix: str) -> list[str]:
@@ -57,29 +57,29 @@ class Asked:
     @property
     def ids_at_once(self) -> int:
         """The most tasks that a fetch was given."""
-        taking = [each for each in self.queries if each.statement.startswith("get_")]
+        taking = [each for each in self.queries if each.statement.startswith("claim_")]
         given: list[Any] = [each.args[1] for each in taking if len(each.args) > 1]
         return max((len(each) for each in given), default=0)
 
 
 @pytest.fixture
 async def asked(database) -> AsyncIterator[Asked]:
-    opened = PsycopgDatabase(database.dsn, Schemas.named(database.schema), max_size=1)
+    opened = PsycopgDatabase(database.dsn, Schemas.from_names(database.schema), max_size=1)
     yield Asked(opened)
     await opened.close()
 
 
 @pytest.fixture
-def claims(asked) -> Claims:
+def claims(asked) -> Claimer:
     """A worker that has `MANY` tasks, whose rows it makes with its first fetch."""
-    return Claims(asked, Lease(), names("mine "))
+    return Claimer(asked, Lease(), names("mine "))
 
 
-async def taken_by(claims: Claims, limit: int = 10) -> list[Any]:
+async def taken_by(claims: Claimer, limit: int = 10) -> list[Any]:
     """The payloads that a worker gets which asks again when it is told to."""
-    for _ in range(2 * MANY // MOST_TASKS):
-        taken = await claims.take(limit)
-        if taken or claims.again_at is None:
+    for _ in range(2 * MANY // MAX_TASKS_PER_FETCH):
+        taken = await claims.claim(limit)
+        if taken or claims.next_fetch_at is None:
             return [held.job.payload for held in taken]
     raise AssertionError("there is no end to it")
 
@@ -92,7 +92,7 @@ async def test_a_worker_of_many_tasks_gives_a_fetch_a_bounded_number_of_them(cla
 
     # In the order in which they were added, as all are due at the same time.
     assert taken == names("mine ")[:10]
-    assert 0 < asked.ids_at_once <= MOST_TASKS + 100
+    assert 0 < asked.ids_at_once <= MAX_TASKS_PER_FETCH + 100
 
 
 async def test_an_idle_worker_of_many_tasks_does_not_ask_for_them_again(claims, asked, monkeypatch):
@@ -100,11 +100,11 @@ async def test_an_idle_worker_of_many_tasks_does_not_ask_for_them_again(claims, 
     asked.queries.clear()
 
     assert await taken_by(claims) == []
-    monkeypatch.setattr(claims_module, "LOOK_AT_TASKS_EVERY", 0.0)
+    monkeypatch.setattr(claims_module, "TASK_CHECK_INTERVAL_SECONDS", 0.0)
     assert await taken_by(claims) == []
 
     statements = [each.statement for each in asked.queries]
-    assert statements == ["find_waiting_tasks", "find_indexes", "find_waiting_tasks"]
+    assert statements == ["find_waiting_tasks", "has_fetch_indexes", "find_waiting_tasks"]
 
 
 @pytest.mark.parametrize("queue", [None, "queue"])
@@ -152,18 +152,18 @@ def test_to_find_waiting_tasks_reads_a_bounded_number_of_pages(pool, sql):
 
 def test_a_fetch_reads_no_more_pages_for_tasks_of_others(pool: Pool, sql):
     sql.run("select :schema.add_job('task') from generate_series(1, 30)")
-    given = (pool.id, list(pool.tasks), None, 1, None, None, None, NO_LIMIT)
-    clean = pages_of(sql, "get_jobs", *given)
+    given = (pool.id, list(pool.tasks), None, 1, None, None, None, NO_BYTE_LIMIT)
+    clean = pages_of(sql, "claim_jobs", *given)
 
     add_tasks(sql, "theirs ")
     add_jobs_of_each(sql, "theirs ", priority=-1)
 
     # The tables have thousands.
-    assert pages_of(sql, "get_jobs", *given) < clean + 200
+    assert pages_of(sql, "claim_jobs", *given) < clean + 200
 
 
 def pages_of(sql: Sql, statement: str, *given: Any) -> int:
-    text = render_bytes(statement, Schemas.named(sql.schema))
+    text = render_bytes(statement, Schemas.from_names(sql.schema))
     with sql.connection.transaction(force_rollback=True):
         found = sql.connection.execute(
             b"explain (analyze, buffers, format json) " + text, given

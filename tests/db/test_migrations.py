@@ -31,19 +31,19 @@ from graphile_worker import (
     migration_sql,
     sync,
 )
-from graphile_worker.db.blocking import BlockingPsycopgDatabase
-from graphile_worker.db.database import perform_blocking
-from graphile_worker.db.migrate import migrating
-from graphile_worker.sql.identifiers import Schemas, companion_schema
-from graphile_worker.sql.migrations import BODIES, LEVEL, checksum
-from graphile_worker.sql.statements import Style, render, script_text
-from tests.support.catalogue import read_catalogue, read_companion, read_ledger
+from graphile_worker._db.database import run_plan_sync
+from graphile_worker._db.sync import SyncPsycopgDatabase
+from graphile_worker._sql.identifiers import Schemas, derive_companion_schema
+from graphile_worker._sql.plans.migration import plan_migrate
+from graphile_worker._sql.queries.migrations import FUNCTION_BODIES, LATEST_LEVEL, compute_checksum
+from graphile_worker._sql.render import ParameterStyle, render, render_script
+from tests.support.catalog import read_catalogue, read_companion, read_ledger
 from tests.support.cluster import Cluster
 from tests.support.node import node_install
 from tests.support.sql import Sql
 from tests.support.tools import client_program
 
-STILL = "graphile_worker.db.migrate.STILL_SECONDS"
+STILL = "graphile_worker._sql.plans.migration.STALL_TIMEOUT_SECONDS"
 
 LONG_NAMES = ["x" * 59, "x" * 60, "x" * 63, "ü" * 31 + "x", "語" * 21, 'Some "Name"']
 
@@ -115,15 +115,19 @@ def test_everything_lives_in_the_schema_and_its_companion(empty_database, behind
     migrate(empty_database)
 
     shared = empty_database.schema
-    assert schemas_in(behind) - before == {shared, companion_schema(shared)}
+    assert schemas_in(behind) - before == {shared, derive_companion_schema(shared)}
 
 
 @pytest.mark.feature("F17")
 async def test_a_function_migrates_and_returns_the_level(empty_database, database):
     options = WorkerOptions(schema=empty_database.schema)
 
-    assert await graphile_worker.run_migrations(empty_database.dsn, options=options) == LEVEL == 20
-    assert sync.run_migrations(empty_database.dsn, options=options) == LEVEL
+    assert (
+        await graphile_worker.run_migrations(empty_database.dsn, options=options)
+        == LATEST_LEVEL
+        == 20
+    )
+    assert sync.run_migrations(empty_database.dsn, options=options) == LATEST_LEVEL
 
     assert installed(empty_database) == installed(database)
 
@@ -131,14 +135,14 @@ async def test_a_function_migrates_and_returns_the_level(empty_database, databas
 @pytest.mark.feature("F18")
 async def test_an_async_client_migrates(empty_database, database):
     async with Client(empty_database.dsn, schema=empty_database.schema) as client:
-        assert await client.migrate() == LEVEL
+        assert await client.migrate() == LATEST_LEVEL
 
     assert installed(empty_database) == installed(database)
 
 
 @pytest.mark.feature("F18")
 def test_a_blocking_client_migrates(empty_database, database):
-    assert migrate(empty_database) == LEVEL
+    assert migrate(empty_database) == LATEST_LEVEL
 
     assert installed(empty_database) == installed(database)
 
@@ -146,7 +150,7 @@ def test_a_blocking_client_migrates(empty_database, database):
 def test_migrating_again_changes_nothing(database):
     before = installed(database)
 
-    assert migrate(database) == LEVEL
+    assert migrate(database) == LATEST_LEVEL
 
     assert installed(database) == before
 
@@ -239,7 +243,7 @@ def test_a_role_that_may_not_create_can_check_the_schema(empty_database, behind,
 
     dsn = make_conninfo(empty_database.dsn, user=role)
     with sync.Client(dsn, schema=empty_database.schema) as client:
-        assert client.check_schema() == LEVEL
+        assert client.check_schema() == LATEST_LEVEL
 
 
 def test_checking_creates_no_companion(empty_database, behind):
@@ -247,7 +251,7 @@ def test_checking_creates_no_companion(empty_database, behind):
     before = schemas_in(behind)
 
     with sync.Client(empty_database.dsn, schema=empty_database.schema) as client:
-        assert client.check_schema() == LEVEL
+        assert client.check_schema() == LATEST_LEVEL
 
     assert schemas_in(behind) == before
 
@@ -261,10 +265,10 @@ def test_without_the_right_to_a_companion_migrating_works_and_warns(
     behind.run("drop schema :ext_schema cascade")
     behind.run(f"revoke create on database {empty_database.name} from {role}")
 
-    assert migrate(empty_database, dsn=dsn) == LEVEL
+    assert migrate(empty_database, dsn=dsn) == LATEST_LEVEL
 
     assert "may not create or read schema" in caplog.text
-    assert companion_schema(empty_database.schema) not in schemas_in(behind)
+    assert derive_companion_schema(empty_database.schema) not in schemas_in(behind)
 
 
 def test_a_role_installs_into_the_empty_schema_that_it_was_given(
@@ -272,7 +276,7 @@ def test_a_role_installs_into_the_empty_schema_that_it_was_given(
 ):
     behind.run(f"create schema :schema authorization {role}")
 
-    assert migrate(empty_database, dsn=make_conninfo(empty_database.dsn, user=role)) == LEVEL
+    assert migrate(empty_database, dsn=make_conninfo(empty_database.dsn, user=role)) == LATEST_LEVEL
 
     assert "may not create or read schema" in caplog.text
 
@@ -339,7 +343,7 @@ def test_a_companion_that_another_role_made_beforehand_is_refused(empty_database
 
     assert caught == []
     assert f"`{cure}`" in str(refused.value)
-    assert migrate(empty_database) == LEVEL
+    assert migrate(empty_database) == LATEST_LEVEL
 
 
 def test_a_companion_may_belong_to_the_owner_of_the_schema_or_to_who_has_its_privileges(
@@ -349,9 +353,9 @@ def test_a_companion_may_belong_to_the_owner_of_the_schema_or_to_who_has_its_pri
     behind.run(f"create schema :schema authorization {role}")
     behind.run(f"create schema :ext_schema authorization {role}_member")
 
-    assert migrate(empty_database) == LEVEL
+    assert migrate(empty_database) == LATEST_LEVEL
     behind.run(f"alter schema :ext_schema owner to {role}")
-    assert migrate(empty_database) == LEVEL
+    assert migrate(empty_database) == LATEST_LEVEL
 
     behind.run(f"drop role {role}_member")
 
@@ -408,27 +412,27 @@ def test_any_name_of_63_bytes_can_be_installed(empty_database, behind, database,
         client.migrate()
         client.add_job("greet")
 
-    assert schemas_in(behind) - before == {name, companion_schema(name)}
+    assert schemas_in(behind) - before == {name, derive_companion_schema(name)}
     assert read_catalogue(empty_database.dsn, name) == read_catalogue(database.dsn, database.schema)
 
 
 @pytest.mark.feature("F21")
 def test_a_companion_is_named_after_its_schema():
-    assert companion_schema("jobs") == "jobs_ext"
-    assert companion_schema("x" * 59) == "x" * 59 + "_ext"
+    assert derive_companion_schema("jobs") == "jobs_ext"
+    assert derive_companion_schema("x" * 59) == "x" * 59 + "_ext"
 
 
 @pytest.mark.feature("F21")
 def test_long_names_with_the_same_beginning_have_different_companions():
     first, second = "x" * 62 + "a", "x" * 62 + "b"
 
-    assert companion_schema(first) != companion_schema(second)
+    assert derive_companion_schema(first) != derive_companion_schema(second)
 
 
 @pytest.mark.feature("F21")
 def test_a_long_name_is_cut_between_characters():
     # Byte 50 is in the middle of the seventeenth character.
-    companion = companion_schema("語" * 21)
+    companion = derive_companion_schema("語" * 21)
 
     assert companion.startswith("語" * 16 + "_")
     assert companion.endswith("_ext")
@@ -438,7 +442,7 @@ def test_a_long_name_is_cut_between_characters():
 @given(st.text('xü語𐍈"_et0', min_size=1, max_size=63).filter(lambda name: len(name.encode()) <= 63))
 @pytest.mark.feature("F21")
 def test_a_companion_never_has_the_name_of_its_schema(name):
-    companion = companion_schema(name)
+    companion = derive_companion_schema(name)
 
     assert companion != name
     assert len(companion.encode()) <= 63
@@ -448,7 +452,7 @@ def test_a_companion_never_has_the_name_of_its_schema(name):
 @pytest.mark.feature("F21")
 def test_a_name_that_postgresql_would_not_keep_is_refused(name):
     with pytest.raises(ConfigurationError, match="schema"):
-        Schemas.named(name)
+        Schemas.from_names(name)
 
 
 @pytest.mark.feature("F21")
@@ -466,8 +470,8 @@ def test_dropping_both_schemas_uninstalls(database, sql):
 
     sql.run("drop schema :schema, :ext_schema cascade")
 
-    assert not schemas_in(sql) & {database.schema, companion_schema(database.schema)}
-    assert migrate(database) == LEVEL
+    assert not schemas_in(sql) & {database.schema, derive_companion_schema(database.schema)}
+    assert migrate(database) == LATEST_LEVEL
     assert installed(database) == before
 
 
@@ -477,7 +481,7 @@ def test_a_new_install_over_a_left_over_companion_works(database, sql):
 
     sql.run("drop schema :schema cascade")
 
-    assert migrate(database) == LEVEL
+    assert migrate(database) == LATEST_LEVEL
     assert installed(database) == before
 
 
@@ -520,7 +524,7 @@ def test_a_ledger_that_moves_up_meanwhile_is_waited_for(database, sql, monkeypat
         for level in (18, 19, 20):
             enter_level(sql, level, breaking=level == 19)
 
-        assert waiting.result(timeout=40) == LEVEL
+        assert waiting.result(timeout=40) == LATEST_LEVEL
 
 
 def wait_until_the_ledger_is_read(sql: Sql) -> None:
@@ -532,7 +536,7 @@ def wait_until_the_ledger_is_read(sql: Sql) -> None:
         time.sleep(0.01)
 
 
-class Interrupted(BlockingPsycopgDatabase):
+class Interrupted(SyncPsycopgDatabase):
     """A database in which something happens right after the first look at the catalogue."""
 
     meanwhile: Callable[[], object] | None = None
@@ -549,12 +553,12 @@ def test_an_installer_that_finishes_between_two_questions_is_not_taken_for_damag
     empty_database, behind
 ):
     for path in ("schema/schema", "schema/ledger"):
-        behind.connection.execute(script_text(path, Schemas.named(behind.schema)).encode())
-    interrupted = Interrupted(empty_database.dsn, Schemas.named(empty_database.schema))
+        behind.connection.execute(render_script(path, Schemas.from_names(behind.schema)).encode())
+    interrupted = Interrupted(empty_database.dsn, Schemas.from_names(empty_database.schema))
     interrupted.meanwhile = lambda: migrate(empty_database)
 
     with closing(interrupted):
-        assert perform_blocking(interrupted, migrating(interrupted.schemas)) == LEVEL
+        assert run_plan_sync(interrupted, plan_migrate(interrupted.schemas)) == LATEST_LEVEL
 
 
 @pytest.mark.feature("F24")
@@ -635,11 +639,11 @@ def heard(sql: Sql, count: int) -> list[dict]:
 def earlier_body(empty_database, behind, monkeypatch) -> str:
     """The body that an earlier release gave to `complete_jobs`, which has it still."""
     migrate(empty_database)
-    statement, known = BODIES["complete_jobs"]
-    text = render(statement, Schemas.named(behind.schema), Style.NATIVE)
+    statement, known = FUNCTION_BODIES["complete_jobs"]
+    text = render(statement, Schemas.from_names(behind.schema), ParameterStyle.NATIVE)
     behind.connection.execute(text.replace("delete from", "delete /* earlier */ from").encode())
-    earlier = checksum(body_of(behind), Schemas.named(behind.schema))
-    monkeypatch.setitem(BODIES, "complete_jobs", (statement, (earlier, *known)))
+    earlier = compute_checksum(body_of(behind), Schemas.from_names(behind.schema))
+    monkeypatch.setitem(FUNCTION_BODIES, "complete_jobs", (statement, (earlier, *known)))
     return body_of(behind)
 
 
@@ -655,7 +659,7 @@ def body_of(sql: Sql) -> str:
 def test_functions_of_an_earlier_release_are_replaced(empty_database, behind, earlier_body):
     before = installed(empty_database)
 
-    assert migrate(empty_database) == LEVEL
+    assert migrate(empty_database) == LATEST_LEVEL
 
     assert body_of(behind) == earlier_body.replace("/* earlier */ ", "")
     assert installed(empty_database) == before
@@ -667,7 +671,7 @@ def test_any_number_of_installers_may_replace_functions_at_once(
     with ThreadPoolExecutor(4) as threads:
         levels = list(threads.map(migrate, [empty_database] * 4))
 
-    assert levels == [LEVEL] * 4
+    assert levels == [LATEST_LEVEL] * 4
     assert body_of(behind) != earlier_body
 
 
@@ -757,8 +761,8 @@ BLOCKING_SOURCES = {
 async def test_migrating_over_a_lent_async_pool(empty_database, database, source):
     async with ASYNC_SOURCES[source](empty_database) as lent:
         client = Client(lent, schema=empty_database.schema)
-        assert await client.migrate() == LEVEL
-        assert await client.migrate() == LEVEL
+        assert await client.migrate() == LATEST_LEVEL
+        assert await client.migrate() == LATEST_LEVEL
 
     assert installed(empty_database) == installed(database)
 
@@ -768,8 +772,8 @@ async def test_migrating_over_a_lent_async_pool(empty_database, database, source
 def test_migrating_over_a_lent_blocking_pool(empty_database, database, source):
     with BLOCKING_SOURCES[source](empty_database) as lent:
         client = sync.Client(lent, schema=empty_database.schema)
-        assert client.migrate() == LEVEL
-        assert client.migrate() == LEVEL
+        assert client.migrate() == LATEST_LEVEL
+        assert client.migrate() == LATEST_LEVEL
 
     assert installed(empty_database) == installed(database)
 

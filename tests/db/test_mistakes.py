@@ -19,7 +19,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from graphile_worker import App, Tasks, WorkerOptions, sync
+from graphile_worker import App, TaskRouter, WorkerOptions, sync
 from tests.conftest import TestDatabase
 from tests.support.cluster import free_port
 from tests.support.shell import Shell
@@ -252,7 +252,7 @@ def remote_without_tls(place: Place) -> str:
     place.write("shop.py", SHOP)
     with place.environment.context() as patch:
         # As if the server were on another machine.
-        patch.setattr("graphile_worker.db.conninfo._stays_here", lambda host, address: False)
+        patch.setattr("graphile_worker._db.conninfo._is_local", lambda host, address: False)
         return place.type("--once", "--app", "shop:app")
 
 
@@ -351,7 +351,7 @@ MISTAKES = [
         defining(lambda app: app.task(run_in="fiber")(add_nothing)),
         "'fiber'", "thread"),
     Mistake("a router that no app includes",
-        defining(lambda app: Tasks().task(add_nothing).enqueue()),
+        defining(lambda app: TaskRouter().task(add_nothing).enqueue()),
         "not included in an app", "app.include(router)"),
     Mistake("a session of asyncio without await", async_session,
         "AsyncSession is an async connection", "aenqueue()"),

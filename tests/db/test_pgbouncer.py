@@ -12,8 +12,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import Client, JobSpec, JobSucceeded, LocalQueueOptions, sync
-from graphile_worker.administration.doctor import FindingId, examine
 from graphile_worker.events import HeartbeatFailed, ListenStarted
+from graphile_worker.ops.diagnostics import FindingId, examine
 from tests.conftest import TestDatabase
 from tests.support.pgbouncer import PgBouncer
 
@@ -56,7 +56,7 @@ async def test_in_transaction_mode_a_worker_finds_jobs_by_polling(
 
         await recorder.wait_for(JobSucceeded, count=50)
         await runner.stop()
-    assert recorder.of(HeartbeatFailed) == []
+    assert recorder.events_of(HeartbeatFailed) == []
 
 
 async def test_in_transaction_mode_a_worker_that_listens_finds_jobs_later_and_the_doctor_tells(
@@ -76,7 +76,7 @@ async def test_in_transaction_mode_a_worker_that_listens_finds_jobs_later_and_th
         await recorder.wait_for(JobSucceeded)
         report = await examine(dsn, schema=database.schema)
         await runner.stop()
-    assert recorder.of(ListenStarted)
+    assert recorder.events_of(ListenStarted)
     assert FindingId.TRANSACTION_POOLING in {each.id for each in report.findings}
 
 
@@ -138,4 +138,4 @@ async def test_a_worker_needs_few_sessions_of_the_server(database, cluster, star
 
         await recorder.wait_for(JobSucceeded, count=500)
         await runner.stop()
-    assert recorder.of(HeartbeatFailed) == []
+    assert recorder.events_of(HeartbeatFailed) == []

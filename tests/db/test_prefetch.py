@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from graphile_worker import Hooks, JobContext, JobSpec, WorkerOptions, run_once
+from graphile_worker._worker.sources.prefetch import MAX_FETCH
 from graphile_worker.events import (
     GetJobEmpty,
     JobStarted,
@@ -19,8 +20,7 @@ from graphile_worker.events import (
     LocalQueueFetched,
     LocalQueueReturned,
 )
-from graphile_worker.worker.prefetch import LARGEST
-from tests.support.recorder import Recorder, until
+from tests.support.recorder import Recorder, wait_until
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
@@ -86,13 +86,13 @@ class Gate:
 @pytest.fixture
 def nothing_is_late(monkeypatch):
     """Whatever waits is kept, also on a machine that stands still now and then."""
-    monkeypatch.setattr("graphile_worker.worker.prefetch.LATE", 3600.0)
+    monkeypatch.setattr("graphile_worker._worker.sources.prefetch.MAX_BUFFERED_SECONDS", 3600.0)
 
 
 @pytest.fixture
 def looks_are_cheap(monkeypatch):
     """Each looks from the first job on, also on a machine that stands still now and then."""
-    monkeypatch.setattr("graphile_worker.worker.beginning.DEAR_SECONDS", 3600.0)
+    monkeypatch.setattr("graphile_worker._worker.scan_cursor.SLOW_SCAN_SECONDS", 3600.0)
 
 
 @pytest.fixture
@@ -121,15 +121,15 @@ class Behind:
     async def fetched(self, count: int) -> None:
         """Until all workers are busy with slow jobs and those behind them are here."""
         await self._recorder.wait_for(LocalQueueFetched)
-        await until(lambda: len(self._gate.began) == self._workers)
-        await until(lambda: self._fetched() >= count)
+        await wait_until(lambda: len(self._gate.began) == self._workers)
+        await wait_until(lambda: self._fetched() >= count)
 
     def _fetched(self) -> int:
-        batches = self._recorder.of(LocalQueueFetched)
+        batches = self._recorder.events_of(LocalQueueFetched)
         return sum(job.task_identifier == "waits" for each in batches for job in each.jobs)
 
     def returned(self) -> set[int]:
-        batches = self._recorder.of(LocalQueueReturned)
+        batches = self._recorder.events_of(LocalQueueReturned)
         jobs = [job for each in batches for job in each.jobs]
         return {job.payload["n"] for job in jobs if job.task_identifier == "waits"}
 
@@ -153,7 +153,7 @@ async def test_tiny_jobs_are_fetched_hundreds_at_once(client, once, figure):
     figure(f"8000 tiny jobs in {len(sizes)} fetches of up to {max(sizes)}")
     # Some go back, to be fetched again, when the machine stands still with jobs at hand.
     assert sum(sizes) - sum(returned) == 8000
-    assert 3 * 24 < max(sizes) <= LARGEST
+    assert 3 * 24 < max(sizes) <= MAX_FETCH
     # For those who ask alone there would be 333 at least.
     assert len(sizes) < MOST_FETCHES
 
@@ -191,7 +191,7 @@ async def test_when_jobs_become_slow_nothing_more_is_fetched_ahead(
     await client.add_jobs(behind.specs(5))
     await behind.fetched(5)
 
-    await until(lambda: behind.returned() == {0, 1, 2, 3, 4})
+    await wait_until(lambda: behind.returned() == {0, 1, 2, 3, 4})
     await client.add_jobs([JobSpec("waits", {"n": n}, priority=2) for n in range(5, 50)])
     # It hears of them; so long, it would fetch them several times over.
     await asyncio.sleep(0.3)
@@ -199,7 +199,7 @@ async def test_when_jobs_become_slow_nothing_more_is_fetched_ahead(
     assert sql.run(LOCKS) == [(2, 0)]
     assert behind.ran == []
     gate.open()
-    await until(lambda: sorted(behind.ran) == list(range(50)))
+    await wait_until(lambda: sorted(behind.ran) == list(range(50)))
 
 
 # What waits behind slow jobs
@@ -214,8 +214,8 @@ async def test_a_job_that_waits_behind_slow_ones_is_handed_back_with_its_attempt
 
     await start(behind.tasks, concurrency=2, poll_interval=HOUR)
     await behind.fetched(5)
-    await until(lambda: behind.returned() == {0, 1, 2, 3, 4})
-    await until(lambda: sql.value(LEFT) == 7)
+    await wait_until(lambda: behind.returned() == {0, 1, 2, 3, 4})
+    await wait_until(lambda: sql.value(LEFT) == 7)
 
     assert sql.run(LOCKS) == [(2, 0)]
     attempts = "select distinct attempts from :schema._private_jobs where priority = 2"
@@ -254,7 +254,7 @@ async def test_a_job_that_waits_behind_slow_ones_runs_in_another_pool_which_is_t
     assert done.job.attempts == 1
     assert behind.returned() == {0}
     # On a machine that pauses, the slow jobs are late too, and begin afterwards.
-    await until(lambda: len(gate.began) == 2)
+    await wait_until(lambda: len(gate.began) == 2)
 
 
 @pytest.mark.feature("F98")
@@ -266,11 +266,11 @@ async def test_what_was_handed_back_is_found_by_the_worker_that_is_free_again(
     await client.add_jobs(behind.specs(5))
     await start(behind.tasks, concurrency=1, poll_interval=HOUR, listen=listen)
     await behind.fetched(5)
-    await until(lambda: behind.returned() == {0, 1, 2, 3, 4})
+    await wait_until(lambda: behind.returned() == {0, 1, 2, 3, 4})
 
     gate.open()
 
-    await until(lambda: sorted(behind.ran) == [0, 1, 2, 3, 4])
+    await wait_until(lambda: sorted(behind.ran) == [0, 1, 2, 3, 4])
 
 
 @pytest.mark.feature("F98")
@@ -281,15 +281,15 @@ async def test_a_keyed_job_can_be_replaced_a_moment_after_it_was_fetched(
     await client.add_jobs([*behind.specs(0), JobSpec("waits", {"n": 1}, priority=2, job_key="k")])
     await start(behind.tasks, concurrency=1, poll_interval=HOUR)
     await behind.fetched(1)
-    await until(lambda: behind.returned() == {1})
+    await wait_until(lambda: behind.returned() == {1})
 
     await client.add_job("waits", {"n": 2}, priority=2, job_key="k")
     # Of those with its priority; endings of the tiny ones may still be under way.
     assert sql.value("select count(*)::int from :schema._private_jobs where priority = 2") == 1
     gate.open()
 
-    await until(lambda: behind.ran)
-    await until(lambda: sql.value(LEFT) == 0)
+    await wait_until(lambda: behind.ran)
+    await wait_until(lambda: sql.value(LEFT) == 0)
     assert behind.ran == [2]
 
 
@@ -298,7 +298,7 @@ async def test_a_keyed_job_that_is_replaced_while_it_waits_is_gone(
     start, client, recorder, gate, sql, monkeypatch
 ):
     # Time to replace it.
-    monkeypatch.setattr("graphile_worker.worker.prefetch.LATE", 8.0)
+    monkeypatch.setattr("graphile_worker._worker.sources.prefetch.MAX_BUFFERED_SECONDS", 8.0)
     behind = Behind(gate, recorder, workers=1)
     first = JobSpec("waits", {"n": 1}, priority=2, job_key="k", max_attempts=3)
     await client.add_jobs([*behind.specs(0), first])
@@ -307,11 +307,11 @@ async def test_a_keyed_job_that_is_replaced_while_it_waits_is_gone(
 
     await client.add_job("waits", {"n": 2}, priority=2, job_key="k")
     # The other one too, if it was fetched ahead.
-    await until(lambda: 1 in behind.returned())
+    await wait_until(lambda: 1 in behind.returned())
     gate.open()
 
-    await until(lambda: behind.ran)
-    await until(lambda: sql.value(LEFT) == 0)
+    await wait_until(lambda: behind.ran)
+    await wait_until(lambda: sql.value(LEFT) == 0)
     assert behind.ran == [2]
 
 
@@ -487,8 +487,8 @@ async def test_a_flag_that_is_forbidden_while_jobs_run_keeps_those_from_starting
         forbidden_flags=lambda: list(forbidden),
         poll_interval=HOUR,
     )
-    await until(lambda: len(set(ran) - flagged) == 500)
-    await until(lambda: sql.run(LOCKS) == NOTHING_LOCKED)
+    await wait_until(lambda: len(set(ran) - flagged) == 500)
+    await wait_until(lambda: sql.run(LOCKS) == NOTHING_LOCKED)
 
     assert flagged & set(ran[:300])
     # But for what a fetch that was under way by then brings to those who wait for it.
@@ -546,13 +546,13 @@ async def test_a_stop_while_jobs_wait_behind_slow_ones_hands_them_back_before_th
     assert sql.run(LOCKS)[0][0] >= 7
 
     stopping = asyncio.create_task(runner.stop())
-    await until(lambda: behind.returned() == {0, 1, 2, 3, 4})
-    await until(lambda: sql.run(LOCKS) == [(2, 0)])
+    await wait_until(lambda: behind.returned() == {0, 1, 2, 3, 4})
+    await wait_until(lambda: sql.run(LOCKS) == [(2, 0)])
     gate.open()
     await stopping
 
     assert sql.run(PAYLOADS) == [(n, 0, False) for n in range(5)]
-    assert len(recorder.of(JobStarted)) == 3002
+    assert len(recorder.events_of(JobStarted)) == 3002
 
 
 # Batches are on by default
@@ -584,7 +584,7 @@ async def test_no_more_jobs_start_while_so_many_ends_wait_to_be_written(
     start, client, sql, monkeypatch
 ):
     most = 20
-    monkeypatch.setattr("graphile_worker.worker.batches.MOST", most)
+    monkeypatch.setattr("graphile_worker._worker.completion_batcher.MAX_PENDING_COMPLETIONS", most)
     ran = 0
 
     async def work(payload: object) -> None:
@@ -594,14 +594,14 @@ async def test_no_more_jobs_start_while_so_many_ends_wait_to_be_written(
     hold_back_deletes(sql)
     await client.add_jobs(tiny(1000))
     await start({"tiny": work}, concurrency=4, hooks=Hooks(), poll_interval=HOUR)
-    await until(lambda: ran > most)
+    await wait_until(lambda: ran > most)
     # Time for hundreds of them.
     await asyncio.sleep(0.3)
     # Those that are being written, those that wait for that, and one in each worker's hands.
     assert ran <= 2 * most + 4
 
     sql.run("select pg_advisory_unlock(1)")
-    await until(lambda: sql.value(LEFT) == 0)
+    await wait_until(lambda: sql.value(LEFT) == 0)
     assert ran == 1000
 
 

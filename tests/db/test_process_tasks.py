@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from graphile_worker import Job, TaskProcessOptions, Tasks, WorkerOptions
+from graphile_worker import Job, TaskProcessOptions, TaskRouter, WorkerOptions
+from graphile_worker._support.logs import Logger
 from graphile_worker.errors import ConfigurationError, TaskProcessDied, TaskProcessError
 from graphile_worker.events import JobErrored, JobFinished, JobInterrupted, RunningJob
-from graphile_worker.logs import Logger
 from graphile_worker.runner import Runner, run_once
 from tests.support import process_tasks
-from tests.support.recorder import Recorder, until
+from tests.support.recorder import Recorder, wait_until
 from tests.support.sql import Sql
 
 ALL = process_tasks.tasks
@@ -118,8 +118,8 @@ async def test_a_task_runs_in_a_spawned_process_that_is_kept_for_the_next_job(
 async def test_as_many_processes_run_as_jobs_at_once(client, worker, recorder, said):
     jobs = [await client.add_job("waits_for_ever", {"path": str(said)}) for _ in range(3)]
 
-    async with worker(concurrency=3, stop_after=timedelta(0)):
-        await until(lambda: len(lines(said)) == 3)
+    async with worker(concurrency=3, shutdown_timeout=timedelta(0)):
+        await wait_until(lambda: len(lines(said)) == 3)
 
     assert len({each[0] for each in lines(said)}) == 3
     assert len(jobs) == 3
@@ -195,7 +195,7 @@ async def test_a_backoff_gives_up_by_the_class_of_the_error(client, worker, reco
 async def test_signals_are_heard(client, worker, recorder, sql, what, attempts, minutes, reason):
     async with worker():
         job = await client.add_job("says", {"what": what})
-        await until(
+        await wait_until(
             lambda: (
                 row(sql, job).locked_by is None
                 and row(sql, job).minutes >= minutes
@@ -230,7 +230,7 @@ async def test_what_it_prints_is_logged_with_the_job(client, worker, recorder):
     async with worker(logger=logger):
         job = await client.add_job("speaks", {"text": "a\x1b[31mb"})
         await finished(recorder, job)
-        await until(lambda: sum("x1b" in text for _, text in heard) == 2)
+        await wait_until(lambda: sum("x1b" in text for _, text in heard) == 2)
 
     scopes = [scope for scope, text in heard if text == "a\\x1b[31mb"]
     assert [scope["job_id"] for scope in scopes] == [job.id] * 2
@@ -266,7 +266,7 @@ async def test_a_task_that_misbehaves_fails_its_own_job_and_the_pool_goes_on(
         await asyncio.gather(*(finished(recorder, job) for job in good))
         await finished(recorder, await client.add_job("where", {"path": str(other)}))
         # Not at the end of the worker, but of the job.
-        await until(lambda: not any(lives(int(pid)) for (pid,) in lines(said)))
+        await wait_until(lambda: not any(lives(int(pid)) for (pid,) in lines(said)))
 
     assert error in row(sql, bad).last_error
     assert len(lines(other)) == 4
@@ -285,7 +285,7 @@ async def test_all_of_them_at_once_beside_good_jobs(client, worker, recorder, sq
     assert sql.value("select count(*) from :schema._private_jobs where locked_by is not null") == 0
     assert [error in row(sql, job).last_error for job, (_, error) in zip(bad, BAD, strict=True)]
     assert len(lines(other)) == 20
-    await until(lambda: not any(lives(int(pid)) for (pid,) in lines(said)))
+    await wait_until(lambda: not any(lives(int(pid)) for (pid,) in lines(said)))
 
 
 async def test_what_a_process_said_last_is_kept_with_how_it_ended(client, worker, recorder, sql):
@@ -304,7 +304,7 @@ async def test_processes_that_a_task_left_behind_end_with_its_job(client, worker
     async with worker():
         job = await client.add_job("leaves_processes", {"path": str(said)})
         assert (await finished(recorder, job)).error is None
-        await until(lambda: not any(lives(int(pid)) for (pid,) in lines(said)))
+        await wait_until(lambda: not any(lives(int(pid)) for (pid,) in lines(said)))
 
     assert len(lines(said)) == 3
 
@@ -316,17 +316,17 @@ async def test_a_copy_that_returns_from_a_task_says_nothing(client, worker, reco
             assert (await finished(recorder, job)).error is None
 
     assert len(lines(said)) == 4
-    assert len(recorder.of(JobFinished)) == 2
+    assert len(recorder.events_of(JobFinished)) == 2
 
 
 async def test_a_stop_kills_what_still_runs_and_hands_its_job_back(
     client, worker, recorder, sql, said
 ):
-    async with worker(stop_after=timedelta(milliseconds=100)):
+    async with worker(shutdown_timeout=timedelta(milliseconds=100)):
         job = await client.add_job("waits_for_ever", {"path": str(said)})
-        await until(lambda: lines(said))
+        await wait_until(lambda: lines(said))
 
-    assert len(recorder.of(JobInterrupted)) == 1
+    assert len(recorder.events_of(JobInterrupted)) == 1
     assert (row(sql, job).attempts, row(sql, job).locked_by) == (0, None)
     assert not lives(int(lines(said)[0][0]))
 
@@ -335,11 +335,11 @@ async def test_a_process_that_ended_between_two_jobs_is_not_asked(client, worker
     async with worker():
         await finished(recorder, await client.add_job("where", {"path": str(said)}))
         os.kill(int(lines(said)[0][0]), 9)
-        await until(lambda: not lives(int(lines(said)[0][0])))
+        await wait_until(lambda: not lives(int(lines(said)[0][0])))
         job = await client.add_job("where", {"path": str(said)})
         assert (await finished(recorder, job)).error is None
 
-    assert recorder.of(JobErrored) == []
+    assert recorder.events_of(JobErrored) == []
 
 
 async def test_hooks_are_around_it(client, worker, recorder, said):
@@ -359,7 +359,7 @@ async def test_hooks_are_around_it(client, worker, recorder, said):
 
 
 async def test_a_task_that_a_process_could_not_find_is_refused_at_the_start(database):
-    hidden = Tasks[Any]()
+    hidden = TaskRouter[Any]()
     hidden.task(name="hidden", run_in="process")(process_tasks.plain)
 
     with pytest.raises(ConfigurationError, match="process_tasks.plain: decorate the function"):

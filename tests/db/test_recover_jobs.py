@@ -13,6 +13,21 @@ from psycopg.conninfo import make_conninfo
 from psycopg.errors import InsufficientPrivilege
 
 from graphile_worker import JobContext, RecoveryOptions
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._sql.queries.workers import (
+    RecoveredJob,
+    begin_rescue,
+    delete_orphaned_recoveries,
+    get_rescue_lock_holders,
+    heartbeat,
+    record_start,
+    recover_jobs,
+    register_pool,
+    renew_locks,
+    try_lock_rescue,
+    unregister_pools,
+)
 from graphile_worker.events import (
     GetJobEmpty,
     JobInterrupted,
@@ -21,26 +36,11 @@ from graphile_worker.events import (
     JobSucceeded,
     ListenStarted,
     PoolFatalError,
-    SweepFailed,
+    RecoveryFailed,
 )
-from graphile_worker.sql.holding import HeldJob
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.workers import (
-    Recovery,
-    begin_sweep,
-    forget_recoveries,
-    get_turn_holders,
-    heartbeat,
-    note_start,
-    recover_jobs,
-    register_pool,
-    renew_locks,
-    sign_off,
-    take_sweep_turn,
-)
-from tests.support.fetching import wait_for_lock
-from tests.support.pools import Pool, change, payloads, queue_lock, row, session
-from tests.support.recorder import until
+from tests.support.fetch_locks import wait_for_lock
+from tests.support.pools import Pool, open_session, payloads, queue_lock, read_job_row, update_job
+from tests.support.recorder import wait_until
 from tests.support.sql import Sql
 
 HOUR = timedelta(hours=1)
@@ -51,9 +51,9 @@ LIVING = "select id from :ext_schema.pools where swept_at is null order by id"
 
 # So long that a busy machine does not let it lapse, with sweeps that need not be waited for.
 OFTEN: dict[str, Any] = {
-    "threshold": timedelta(seconds=30),
-    "interval": timedelta(seconds=1),
-    "sweep_interval": timedelta(milliseconds=50),
+    "lease_duration": timedelta(seconds=30),
+    "heartbeat_interval": timedelta(seconds=1),
+    "rescue_interval": timedelta(milliseconds=50),
 }
 
 
@@ -62,7 +62,7 @@ def client(blocking_client):
     return blocking_client
 
 
-def die(pool: Pool, sql: Sql, *started: HeldJob, lease: str = "50 ms") -> None:
+def die(pool: Pool, sql: Sql, *started: ClaimedJob, lease: str = "50 ms") -> None:
     """The pool says which of its jobs have started, and is not heard of again."""
     pool.connection.run(register_pool(pool.id, HOUR, {}))
     pool.connection.run(heartbeat([pool.id], [each.job.id for each in started]))
@@ -73,15 +73,17 @@ def die(pool: Pool, sql: Sql, *started: HeldJob, lease: str = "50 ms") -> None:
     )
 
 
-def recover(pool: Pool, *pool_ids: str, delay: timedelta = NOW, most: int = 3) -> list[Recovery]:
+def recover(
+    pool: Pool, *pool_ids: str, delay: timedelta = NOW, most: int = 3
+) -> list[RecoveredJob]:
     return pool.connection.run(recover_jobs(list(pool_ids or [pool.id]), delay, most))
 
 
-def lose(pool: Pool, sql: Sql, *, started: bool = True, **more: Any) -> Recovery:
+def lose(pool: Pool, sql: Sql, *, started: bool = True, **more: Any) -> RecoveredJob:
     """A pool takes the job that is there, perhaps begins to run it, and dies."""
     # Nobody goes on under the id of a pool that was swept.
-    dead = pool.named(f"dead {next(NUMBERS)}")
-    held = dead.take_one()
+    dead = pool.with_id(f"dead {next(NUMBERS)}")
+    held = dead.claim_one()
     die(dead, sql, *[held] * started)
     (recovery,) = recover(dead, **more)
     return recovery
@@ -98,26 +100,26 @@ def counted(sql: Sql) -> Any:
 @pytest.mark.feature("F223")
 def test_a_job_that_had_started_keeps_its_attempt_spent(pool, client, sql):
     job = client.add_job("task")
-    held = pool.take_one()
+    held = pool.claim_one()
     die(pool, sql, held)
 
     (recovery,) = recover(pool)
 
-    found = row(sql, job)
+    found = read_job_row(sql, job)
     assert (found["attempts"], found["is_available"]) == (1, True)
-    assert (recovery.was_started, recovery.count, recovery.is_parked) == (True, 1, False)
+    assert (recovery.was_started, recovery.crash_count, recovery.is_quarantined) == (True, 1, False)
 
 
 @pytest.mark.feature("F223")
 @pytest.mark.parametrize(("before", "most", "after"), [(0, 1, 0), (2, 3, 2), (1, 3, 2)])
 def test_recovery_alone_never_ends_a_job_that_had_started(pool, client, sql, before, most, after):
     job = client.add_job("task", max_attempts=most)
-    change(sql, job, f"attempts = {before}")
+    update_job(sql, job, f"attempts = {before}")
     lose(pool, sql)
 
-    found = row(sql, job)
+    found = read_job_row(sql, job)
     assert (found["attempts"], found["is_available"]) == (after, True)
-    assert pool.take_one().job.attempts == after + 1
+    assert pool.claim_one().job.attempts == after + 1
 
 
 @pytest.mark.feature("F223")
@@ -126,40 +128,44 @@ def test_a_job_that_had_not_started_gets_its_attempt_back_and_counts_no_recovery
     pool, client, sql, most
 ):
     job = client.add_job("task", max_attempts=most)
-    pool.take_one()
+    pool.claim_one()
     die(pool, sql)
 
     (recovery,) = recover(pool)
 
-    assert (row(sql, job)["attempts"], row(sql, job)["is_available"]) == (0, True)
-    assert (recovery.was_started, recovery.count, recovery.is_parked) == (False, 0, False)
+    assert (read_job_row(sql, job)["attempts"], read_job_row(sql, job)["is_available"]) == (0, True)
+    assert (recovery.was_started, recovery.crash_count, recovery.is_quarantined) == (
+        False,
+        0,
+        False,
+    )
     assert counted(sql) == 0
 
 
 @pytest.mark.parametrize("started", [True, False])
 def test_attempts_do_not_fall_below_zero(pool, client, sql, started):
     job = client.add_job("task")
-    held = pool.take_one()
-    change(sql, job, "attempts = 0")
+    held = pool.claim_one()
+    update_job(sql, job, "attempts = 0")
     die(pool, sql, *[held] * started)
 
     recover(pool)
 
-    assert row(sql, job)["attempts"] == 0
+    assert read_job_row(sql, job)["attempts"] == 0
 
 
 @pytest.mark.feature("F223")
 def test_neighbours_that_had_not_started_are_told_from_the_one_that_had(pool, client, sql):
     for n in range(5):
         client.add_job("task", n)
-    held = pool.take(5)
+    held = pool.claim(5)
     die(pool, sql, held[2])
 
     found = recover(pool)
 
     assert [each.was_started for each in found] == [False, False, True, False, False]
     assert [each.job.attempts for each in found] == [0, 0, 1, 0, 0]
-    assert [each.count for each in found] == [0, 0, 1, 0, 0]
+    assert [each.crash_count for each in found] == [0, 0, 1, 0, 0]
 
 
 # What had started
@@ -175,7 +181,7 @@ def test_a_noted_start_counts_for_the_same_pool_and_attempt_only(
 ):
     """One that was recovered before is noted as it starts, as the next heartbeat may not come."""
     job = client.add_job("task", max_attempts=3)
-    pool.take_one()
+    pool.claim_one()
     sql.run(
         "insert into :ext_schema.recoveries (job_id, count, started_by, started_attempt) "
         "values ($1, 0, $2, $3)",
@@ -187,16 +193,16 @@ def test_a_noted_start_counts_for_the_same_pool_and_attempt_only(
 
     (recovery,) = recover(pool)
 
-    assert (recovery.was_started, recovery.count) == (started, int(started))
-    assert row(sql, job)["attempts"] == int(started)
+    assert (recovery.was_started, recovery.crash_count) == (started, int(started))
+    assert read_job_row(sql, job)["attempts"] == int(started)
 
 
 def test_a_start_is_noted_beside_the_count(pool, client, sql):
     job = client.add_job("task")
     lose(pool, sql)
-    pool.take_one()
+    pool.claim_one()
 
-    assert pool.connection.run(note_start(job.id, pool.id, 2)) == 1
+    assert pool.connection.run(record_start(job.id, pool.id, 2)) == 1
 
     found = sql.run("select count, started_by, started_attempt from :ext_schema.recoveries")
     assert found == [(1, "pool", 2)]
@@ -205,9 +211,9 @@ def test_a_start_is_noted_beside_the_count(pool, client, sql):
 def test_a_start_of_a_job_that_was_never_recovered_here_is_noted_too(pool, client, sql):
     """A Rust worker may have recovered it, who keeps no count."""
     job = client.add_job("task")
-    pool.take_one()
+    pool.claim_one()
 
-    assert pool.connection.run(note_start(job.id, "pool", 1)) == 0
+    assert pool.connection.run(record_start(job.id, "pool", 1)) == 0
 
     found = sql.run("select job_id, count, started_by from :ext_schema.recoveries")
     assert found == [(job.id, 0, "pool")]
@@ -216,9 +222,9 @@ def test_a_start_of_a_job_that_was_never_recovered_here_is_noted_too(pool, clien
 @pytest.mark.parametrize(("by", "attempt"), [("other", 1), ("pool", 2)])
 def test_only_who_holds_a_job_can_note_that_it_starts(pool, client, sql, by, attempt):
     job = client.add_job("task")
-    pool.take_one()
+    pool.claim_one()
 
-    assert pool.connection.run(note_start(job.id, by, attempt)) is None
+    assert pool.connection.run(record_start(job.id, by, attempt)) is None
 
     assert sql.value("select count(*) from :ext_schema.recoveries") == 0
 
@@ -230,9 +236,9 @@ def test_a_start_is_not_noted_if_there_were_too_many_recoveries_for_it(
     job = client.add_job("task")
     for _ in range(2):
         lose(pool, sql)
-    pool.take_one()
+    pool.claim_one()
 
-    found = pool.connection.run(note_start(job.id, pool.id, 3, fewer_than=limit))
+    found = pool.connection.run(record_start(job.id, pool.id, 3, max_crashes=limit))
 
     assert found == answer
     started_by = "pool" if answer else None
@@ -241,8 +247,8 @@ def test_a_start_is_not_noted_if_there_were_too_many_recoveries_for_it(
 
 def test_a_recovery_forgets_who_had_started_the_job(pool, client, sql):
     job = client.add_job("task")
-    pool.take_one()
-    pool.connection.run(note_start(job.id, pool.id, 1))
+    pool.claim_one()
+    pool.connection.run(record_start(job.id, pool.id, 1))
     die(pool, sql)
     assert recover(pool)[0].was_started
 
@@ -260,24 +266,25 @@ def test_a_job_that_was_running_at_three_recoveries_is_parked_and_says_so(pool, 
 
     found = [lose(pool, sql) for _ in range(3)]
 
-    assert [each.count for each in found] == [1, 2, 3]
-    assert [each.is_parked for each in found] == [False, False, True]
-    after = row(sql, job)
+    assert [each.crash_count for each in found] == [1, 2, 3]
+    assert [each.is_quarantined for each in found] == [False, False, True]
+    after = read_job_row(sql, job)
     assert (after["attempts"], after["locked_by"], after["is_available"]) == (25, None, False)
     assert after["last_error"] == (
-        INTERRUPTED + f"parked, as it was running at 3 recoveries, last in pool {found[2].pool_id}"
+        INTERRUPTED
+        + f"quarantined, as it was running at 3 recoveries, last in pool {found[2].pool_id}"
     )
     assert found[2].job.last_error == after["last_error"]
 
 
 def test_whoever_lets_a_parked_job_run_again_begins_to_count_anew(pool, client, sql):
     job = client.add_job("task")
-    assert lose(pool, sql, most=1).is_parked
+    assert lose(pool, sql, most=1).is_quarantined
     assert counted(sql) == 0
 
     client.reschedule_jobs([job.id], attempts=0)
 
-    assert [lose(pool, sql).count for _ in range(3)] == [1, 2, 3]
+    assert [lose(pool, sql).crash_count for _ in range(3)] == [1, 2, 3]
 
 
 def test_a_recovery_that_does_not_count_neither_adds_to_the_others_nor_parks(pool, client, sql):
@@ -287,8 +294,8 @@ def test_a_recovery_that_does_not_count_neither_adds_to_the_others_nor_parks(poo
 
     found = [lose(pool, sql, started=False) for _ in range(5)]
 
-    assert {(each.count, each.is_parked) for each in found} == {(2, False)}
-    assert lose(pool, sql).is_parked
+    assert {(each.crash_count, each.is_quarantined) for each in found} == {(2, False)}
+    assert lose(pool, sql).is_quarantined
 
 
 def test_jobs_of_one_pool_are_parked_one_by_one(pool, client, sql):
@@ -297,13 +304,13 @@ def test_jobs_of_one_pool_are_parked_one_by_one(pool, client, sql):
         lose(pool, sql)
     for _ in range(3):
         client.add_job("task", "neighbour")
-    held = pool.take(4)
+    held = pool.claim(4)
     die(pool, sql, *held)
 
-    parked = [each.job.id for each in recover(pool) if each.is_parked]
+    quarantined = [each.job.id for each in recover(pool) if each.is_quarantined]
 
-    assert parked == [poison.id]
-    assert payloads(pool.take(10)) == ["neighbour"] * 3
+    assert quarantined == [poison.id]
+    assert payloads(pool.claim(10)) == ["neighbour"] * 3
 
 
 # All else
@@ -312,18 +319,18 @@ def test_jobs_of_one_pool_are_parked_one_by_one(pool, client, sql):
 @pytest.mark.feature("F224")
 def test_the_job_is_free_and_otherwise_as_it_was(pool, client, sql):
     job = client.add_job("task", {"a": 1}, queue_name="queue", job_key="k", priority=3, flags=["x"])
-    before = row(sql, job)
+    before = read_job_row(sql, job)
     dead = lose(pool, sql).pool_id
 
     changed = {"attempts": 1, "last_error": INTERRUPTED + f"it was held by pool {dead}"}
-    assert row(sql, job) == {**before, **changed}
+    assert read_job_row(sql, job) == {**before, **changed}
     assert before["is_available"]
 
 
 @pytest.mark.feature("F224")
 def test_all_named_queues_of_the_pool_are_free(pool, client, sql):
     client.add_job("task", queue_name="held")
-    held = pool.take_one()
+    held = pool.claim_one()
     # One whose job is gone, and those that others hold.
     for name, holder in (("left", "pool"), ("of another", "other"), ("free", None)):
         sql.run(
@@ -348,7 +355,7 @@ def test_all_named_queues_of_the_pool_are_free(pool, client, sql):
 def test_it_says_what_was_recovered_as_it_is_now(pool, client, sql):
     one = client.add_job("task", "one", queue_name="queue")
     two = client.add_job("task", "two")
-    die(pool, sql, *pool.take(2))
+    die(pool, sql, *pool.claim(2))
 
     found = recover(pool)
 
@@ -366,12 +373,12 @@ def test_it_says_what_was_recovered_as_it_is_now(pool, client, sql):
 )
 def test_the_error_says_what_had_happened(pool, client, sql, started, words):
     job = client.add_job("task")
-    held = pool.take_one()
+    held = pool.claim_one()
     die(pool, sql, *[held] * started)
 
     recover(pool)
 
-    assert row(sql, job)["last_error"] == INTERRUPTED + words
+    assert read_job_row(sql, job)["last_error"] == INTERRUPTED + words
 
 
 # When
@@ -380,15 +387,15 @@ def test_the_error_says_what_had_happened(pool, client, sql, started, words):
 @pytest.mark.parametrize("started", [True, False])
 def test_without_a_delay_the_job_keeps_its_time_and_its_place(pool, client, sql, started):
     left = client.add_job("task", "left", run_at=datetime.now(UTC) - HOUR)
-    before = row(sql, left)["run_at"]
+    before = read_job_row(sql, left)["run_at"]
     client.add_job("task", "waiting")
-    held = pool.take_one()
+    held = pool.claim_one()
     die(pool, sql, *[held] * started)
 
     recover(pool)
 
-    assert row(sql, left)["run_at"] == before
-    assert payloads(pool.take() + pool.take()) == ["left", "waiting"]
+    assert read_job_row(sql, left)["run_at"] == before
+    assert payloads(pool.claim() + pool.claim()) == ["left", "waiting"]
 
 
 @pytest.mark.feature("F225")
@@ -398,19 +405,19 @@ def test_with_a_delay_the_job_waits_for_so_long(pool, client, sql):
 
     wait = sql.value("select run_at - now() from :schema._private_jobs where id = $1", job.id)
     assert HOUR - timedelta(minutes=1) < wait <= HOUR
-    assert pool.take() == []
+    assert pool.claim() == []
 
 
 @pytest.mark.feature("F225")
 def test_a_delay_does_not_bring_a_job_forward(pool, client, sql):
     job = client.add_job("task")
-    die(pool, sql, pool.take_one())
-    change(sql, job, "run_at = now() + interval '2 hours'")
-    before = row(sql, job)["run_at"]
+    die(pool, sql, pool.claim_one())
+    update_job(sql, job, "run_at = now() + interval '2 hours'")
+    before = read_job_row(sql, job)["run_at"]
 
     recover(pool, delay=HOUR)
 
-    assert row(sql, job)["run_at"] == before
+    assert read_job_row(sql, job)["run_at"] == before
 
 
 # Superseded by its key while it was held
@@ -423,8 +430,8 @@ def test_a_superseded_job_has_failed_if_it_had_started_and_is_gone_if_not(
     pool, client, sql, how, attempts, started
 ):
     job = client.add_job("task", "old", queue_name="queue", job_key="k", max_attempts=3)
-    change(sql, job, f"attempts = {attempts}")
-    held = pool.take_one()
+    update_job(sql, job, f"attempts = {attempts}")
+    held = pool.claim_one()
     if how == "remove":
         client.remove_job("k")
     else:
@@ -433,7 +440,7 @@ def test_a_superseded_job_has_failed_if_it_had_started_and_is_gone_if_not(
 
     assert [each.job.id for each in recover(pool)] == [job.id] * started
 
-    found = row(sql, job)
+    found = read_job_row(sql, job)
     if started:
         assert (found["attempts"], found["locked_by"], found["is_available"]) == (3, None, False)
         assert found["last_error"].startswith(INTERRUPTED)
@@ -441,18 +448,18 @@ def test_a_superseded_job_has_failed_if_it_had_started_and_is_gone_if_not(
         assert found == {}
         assert sql.run("select from :ext_schema.recoveries") == []
     assert queue_lock(sql, "queue") == (None, True)
-    assert payloads(pool.take(10)) == ([] if how == "remove" else ["new"])
+    assert payloads(pool.claim(10)) == ([] if how == "remove" else ["new"])
 
 
 @pytest.mark.parametrize("key", [None, "k"])
 def test_a_job_at_its_last_attempt_is_not_taken_for_a_superseded_one(pool, client, sql, key):
     job = client.add_job("task", max_attempts=2, job_key=key)
-    pool.fail(pool.take_one())
-    change(sql, job, "run_at = now()")
+    pool.fail(pool.claim_one())
+    update_job(sql, job, "run_at = now()")
 
     lose(pool, sql)
 
-    assert (row(sql, job)["attempts"], row(sql, job)["is_available"]) == (1, True)
+    assert (read_job_row(sql, job)["attempts"], read_job_row(sql, job)["is_available"]) == (1, True)
 
 
 def test_a_job_that_was_changed_before_it_was_taken_is_not_taken_for_a_superseded_one(
@@ -460,23 +467,23 @@ def test_a_job_that_was_changed_before_it_was_taken_is_not_taken_for_a_supersede
 ):
     job = client.add_job("task", max_attempts=1)
     client.reschedule_jobs([job.id], priority=3)
-    found = row(sql, job)
+    found = read_job_row(sql, job)
     assert found["updated_at"] > found["created_at"]
 
     lose(pool, sql)
 
-    assert (row(sql, job)["attempts"], row(sql, job)["is_available"]) == (0, True)
+    assert (read_job_row(sql, job)["attempts"], read_job_row(sql, job)["is_available"]) == (0, True)
 
 
 def test_a_deduplicated_add_does_not_end_the_job(pool, client, sql):
     job = client.add_job("task", job_key="k", max_attempts=1)
-    held = pool.take_one()
+    held = pool.claim_one()
     client.add_job("task", job_key="k", job_key_mode="unsafe_dedupe")
     die(pool, sql, held)
 
     recover(pool)
 
-    assert (row(sql, job)["attempts"], row(sql, job)["is_available"]) == (0, True)
+    assert (read_job_row(sql, job)["attempts"], read_job_row(sql, job)["is_available"]) == (0, True)
 
 
 # Only from the dead
@@ -485,12 +492,12 @@ def test_a_deduplicated_add_does_not_end_the_job(pool, client, sql):
 def test_a_pool_that_was_seen_in_time_keeps_what_it_has(pool, client, sql):
     job = client.add_job("task", queue_name="queue")
     pool.connection.run(register_pool(pool.id, HOUR, {}))
-    pool.take_one()
-    before = row(sql, job)
+    pool.claim_one()
+    before = read_job_row(sql, job)
 
     assert recover(pool) == []
 
-    assert row(sql, job) == before
+    assert read_job_row(sql, job) == before
     assert queue_lock(sql, "queue") == ("pool", False)
     assert sql.run(LIVING) == [("pool",)]
 
@@ -498,22 +505,22 @@ def test_a_pool_that_was_seen_in_time_keeps_what_it_has(pool, client, sql):
 @pytest.mark.feature("F222")
 def test_locks_of_whoever_never_registered_are_left_alone_however_old(pool, client, sql):
     job = client.add_job("task", queue_name="queue")
-    node = pool.named("pool-0123456789abcdef01")
-    node.take_one()
-    change(sql, job, "locked_at = now() - interval '3 hours 50 minutes'")
-    before = row(sql, job)
+    node = pool.with_id("pool-0123456789abcdef01")
+    node.claim_one()
+    update_job(sql, job, "locked_at = now() - interval '3 hours 50 minutes'")
+    before = read_job_row(sql, job)
 
     assert recover(pool, node.id) == []
 
-    assert row(sql, job) == before
+    assert read_job_row(sql, job) == before
     assert queue_lock(sql, "queue") == (node.id, False)
 
 
 def test_only_the_pools_that_were_named_are_swept(pool, client, sql):
     for name in ("a", "b", "c"):
         client.add_job("task", name)
-        other = pool.named(name)
-        die(other, sql, other.take_one())
+        other = pool.with_id(name)
+        die(other, sql, other.claim_one())
 
     found = recover(pool, "a", "c", "unknown")
 
@@ -524,13 +531,13 @@ def test_only_the_pools_that_were_named_are_swept(pool, client, sql):
 @pytest.mark.feature("F221")
 def test_a_second_sweep_changes_nothing(pool, client, sql):
     job = client.add_job("task", queue_name="queue")
-    die(pool, sql, pool.take_one())
+    die(pool, sql, pool.claim_one())
     recover(pool)
-    before = row(sql, job)
+    before = read_job_row(sql, job)
 
     assert recover(pool) == []
 
-    assert row(sql, job) == before
+    assert read_job_row(sql, job) == before
     assert counted(sql) == 1
     assert sql.run(LIVING) == []
 
@@ -551,12 +558,12 @@ def test_what_a_pool_locks_after_it_was_swept_is_taken_the_next_time(pool, clien
     die(pool, sql)
     recover(pool)
     job = client.add_job("task", queue_name="queue", max_attempts=1)
-    pool.take_one()
+    pool.claim_one()
 
     (recovery,) = recover(pool)
 
     assert (recovery.job.id, recovery.was_started) == (job.id, False)
-    assert row(sql, job)["is_available"]
+    assert read_job_row(sql, job)["is_available"]
     assert queue_lock(sql, "queue") == (None, True)
 
 
@@ -571,7 +578,7 @@ def threads():
 
 @pytest.fixture
 def other_session(database):
-    with session(database) as connection:
+    with open_session(database) as connection:
         yield connection
 
 
@@ -580,8 +587,8 @@ async def test_a_pool_that_is_heard_of_at_the_same_moment_is_left_alone(
     pool, client, sql, other_session, threads
 ):
     job = client.add_job("task", queue_name="queue")
-    die(pool, sql, pool.take_one(), lease="10 minutes")
-    before = row(sql, job)
+    die(pool, sql, pool.claim_one(), lease="10 minutes")
+    before = read_job_row(sql, job)
 
     with other_session.transaction() as zombie:
         zombie.run(heartbeat([pool.id], [job.id]))
@@ -589,7 +596,7 @@ async def test_a_pool_that_is_heard_of_at_the_same_moment_is_left_alone(
         await wait_for_lock(sql)
 
     assert sweeping.result() == []
-    assert row(sql, job) == before
+    assert read_job_row(sql, job) == before
     assert queue_lock(sql, "queue") == ("pool", False)
     assert sql.run(LIVING) == [("pool",)]
 
@@ -598,21 +605,21 @@ async def test_a_pool_that_speaks_up_too_late_learns_that_it_was_swept(
     pool, client, sql, other_session, threads
 ):
     client.add_job("task")
-    die(pool, sql, pool.take_one())
+    die(pool, sql, pool.claim_one())
 
     with other_session.transaction() as sweeper:
         sweeper.run(recover_jobs([pool.id], NOW, 3))
         beating = threads.submit(pool.connection.run, heartbeat([pool.id], []))
         await wait_for_lock(sql)
 
-    assert beating.result().times == {}
+    assert beating.result().server_times == {}
     assert sql.run(LIVING) == []
 
 
 ENDS: dict[str, dict[str, Any]] = {
     "finish": {},
     "fail": {"attempts": 1, "last_error": "boom", "locked_by": None},
-    "give_back": {"attempts": 0, "last_error": None, "locked_by": None},
+    "release": {"attempts": 0, "last_error": None, "locked_by": None},
 }
 
 
@@ -622,17 +629,17 @@ def test_a_job_that_its_zombie_ends_at_the_same_moment_is_ended_once(
 ):
     ended = client.add_job("task", "ended", queue_name="queue")
     client.add_job("task", "other")
-    held = pool.take(2)
+    held = pool.claim(2)
     die(pool, sql, *held)
 
     with other_session.transaction() as connection:
-        zombie = pool.named(pool.id, connection)
+        zombie = pool.with_id(pool.id, connection)
         assert getattr(zombie, end)(held[0]) == {ended.id}
         # It does not wait for who has the job in hand.
         assert [each.job.payload for each in recover(pool)] == ["other"]
 
     assert recover(pool) == []
-    found = row(sql, ended)
+    found = read_job_row(sql, ended)
     assert {name: found[name] for name in found.keys() & ENDS[end].keys()} == ENDS[end]
     assert bool(found) == bool(ENDS[end])
     assert queue_lock(sql, "queue") == (None, True)
@@ -642,7 +649,7 @@ async def test_a_zombie_that_ends_its_job_too_late_is_refused(
     pool, client, sql, other_session, threads
 ):
     job = client.add_job("task", queue_name="queue")
-    held = pool.take_one()
+    held = pool.claim_one()
     die(pool, sql, held)
 
     with other_session.transaction() as sweeper:
@@ -651,14 +658,14 @@ async def test_a_zombie_that_ends_its_job_too_late_is_refused(
         await wait_for_lock(sql)
 
     assert finishing.result() == set()
-    assert row(sql, job)["is_available"]
+    assert read_job_row(sql, job)["is_available"]
 
 
 def test_a_job_that_its_zombie_renews_at_the_same_moment_is_taken_the_next_time(
     pool, client, sql, other_session
 ):
     job = client.add_job("task")
-    die(pool, sql, pool.take_one())
+    die(pool, sql, pool.claim_one())
 
     with other_session.transaction() as zombie:
         zombie.run(renew_locks([pool.id], [job.id], []))
@@ -666,13 +673,13 @@ def test_a_job_that_its_zombie_renews_at_the_same_moment_is_taken_the_next_time(
     (recovery,) = recover(pool)
 
     assert recovery.was_started
-    assert (row(sql, job)["attempts"], row(sql, job)["is_available"]) == (1, True)
+    assert (read_job_row(sql, job)["attempts"], read_job_row(sql, job)["is_available"]) == (1, True)
 
 
 def test_a_producer_that_has_locked_one_job_holds_up_no_other(pool, client, sql):
     client.add_job("task", "busy", job_key="k")
     client.add_job("task", "free")
-    die(pool, sql, *pool.take(2))
+    die(pool, sql, *pool.claim(2))
     producer = sql.another()
     producer.run("begin")
     producer.run("select :schema.add_job('task', job_key := 'k', job_key_mode := 'unsafe_dedupe')")
@@ -691,7 +698,7 @@ async def test_of_two_sweeps_at_the_same_moment_one_recovers_each_job(
     pool, client, sql, other_session, threads
 ):
     job = client.add_job("task")
-    die(pool, sql, pool.take_one())
+    die(pool, sql, pool.claim_one())
 
     with other_session.transaction() as first:
         recovered = first.run(recover_jobs([pool.id], NOW, 3))
@@ -707,12 +714,12 @@ async def test_a_pool_that_signs_off_at_the_same_moment_is_not_swept(
     pool, client, sql, other_session, threads
 ):
     client.add_job("task")
-    held = pool.take_one()
+    held = pool.claim_one()
     die(pool, sql, held)
-    pool.give_back(held)
+    pool.release(held)
 
     with other_session.transaction() as leaving:
-        leaving.run(sign_off([pool.id]))
+        leaving.run(unregister_pools([pool.id]))
         sweeping = threads.submit(recover, pool)
         await wait_for_lock(sql)
 
@@ -725,11 +732,11 @@ async def test_a_pool_that_signs_off_at_the_same_moment_is_not_swept(
 
 def test_counts_are_kept_as_long_as_their_jobs(pool, client, sql):
     gone, kept = client.add_job("task"), client.add_job("task")
-    die(pool, sql, *pool.take(2))
+    die(pool, sql, *pool.claim(2))
     recover(pool)
     client.complete_jobs([gone.id])
 
-    pool.connection.run(forget_recoveries())
+    pool.connection.run(delete_orphaned_recoveries())
 
     assert sql.run("select job_id, count from :ext_schema.recoveries") == [(kept.id, 1)]
 
@@ -746,23 +753,24 @@ async def test_each_recovery_is_announced_once_whoever_sweeps(
 ):
     caplog.set_level(logging.WARNING, logger="graphile_worker")
     jobs = [client.add_job("task", n) for n in range(20)]
-    dead = pool.named("dead")
-    held = dead.take(20)
+    dead = pool.with_id("dead")
+    held = dead.claim(20)
     die(dead, sql, *held[:7])
 
     for _ in range(3):
         await start({"other": nothing}, recovery=RecoveryOptions(**OFTEN))
     events = await recorder.wait_for(JobRecovered, count=20)
-    await until(lambda: statements.count("get_silent_pools") > 20)
+    await wait_until(lambda: statements.count("get_dead_pools") > 20)
 
-    assert sorted(event.job.id for event in recorder.of(JobRecovered)) == [job.id for job in jobs]
+    announced = sorted(event.job.id for event in recorder.events_of(JobRecovered))
+    assert announced == [job.id for job in jobs]
     assert len({event.pool_id for event in events}) == 1
     assert {event.dead_pool_id for event in events} == {"dead"}
     started = {event.job.payload for event in events if event.was_started}
     assert started == set(range(7))
-    assert {event.recoveries for event in events if event.was_started} == {1}
-    assert {event.recoveries for event in events if not event.was_started} == {0}
-    assert not any(event.is_parked or event.job.locked_by for event in events)
+    assert {event.crashes for event in events if event.was_started} == {1}
+    assert {event.crashes for event in events if not event.was_started} == {0}
+    assert not any(event.is_quarantined or event.job.locked_by for event in events)
     lines = [each.getMessage() for each in caplog.records if "dead pool dead" in each.getMessage()]
     assert len(lines) == 20
     assert len([line for line in lines if "not started" in line]) == 13
@@ -773,24 +781,24 @@ async def test_a_parked_job_is_announced_as_such(start, recorder, sql, pool, cli
     job = client.add_job("task")
     for _ in range(2):
         lose(pool, sql)
-    die(pool, sql, pool.take_one())
+    die(pool, sql, pool.claim_one())
 
     await start({"task": nothing}, recovery=RecoveryOptions(**OFTEN))
     (event,) = await recorder.wait_for(JobRecovered)
 
-    assert (event.is_parked, event.recoveries, event.was_started) == (True, 3, True)
-    (line,) = [each for each in caplog.records if f"parked job {job.id}" in each.getMessage()]
+    assert (event.is_quarantined, event.crashes, event.was_started) == (True, 3, True)
+    (line,) = [each for each in caplog.records if f"quarantined job {job.id}" in each.getMessage()]
     assert line.levelno == logging.ERROR
 
 
 async def test_max_recoveries_decides_when_a_job_is_parked(start, recorder, sql, pool, client):
     client.add_job("task")
-    die(pool, sql, pool.take_one())
+    die(pool, sql, pool.claim_one())
 
-    await start({"task": nothing}, recovery=RecoveryOptions(**OFTEN, max_recoveries=1))
+    await start({"task": nothing}, recovery=RecoveryOptions(**OFTEN, max_crashes=1))
     (event,) = await recorder.wait_for(JobRecovered)
 
-    assert event.is_parked
+    assert event.is_quarantined
 
 
 @pytest.mark.feature("F219")
@@ -798,7 +806,7 @@ async def test_whoever_sweeps_runs_at_once_what_it_recovered(start, recorder, sq
     """Nobody announces such jobs, and the next poll may be far away."""
     job = client.add_job("task")
     pool.connection.run(register_pool(pool.id, HOUR, {}))
-    pool.take_one()
+    pool.claim_one()
     recovery = RecoveryOptions(**OFTEN)
     await start({"task": nothing}, poll_interval=HOUR, recovery=recovery)
     await recorder.wait_for(ListenStarted)
@@ -815,44 +823,44 @@ async def test_a_worker_lets_recovered_jobs_wait_for_as_long_as_it_was_told(
     start, recorder, sql, pool, client
 ):
     job = client.add_job("task")
-    die(pool, sql, pool.take_one())
+    die(pool, sql, pool.claim_one())
     client.add_job("task", run_at=timedelta(milliseconds=500))
 
-    recovery = RecoveryOptions(**OFTEN, recovery_delay=HOUR)
+    recovery = RecoveryOptions(**OFTEN, crash_retry_delay=HOUR)
     await start({"task": nothing}, recovery=recovery, poll_interval=timedelta(milliseconds=100))
     (event,) = await recorder.wait_for(JobRecovered)
     await recorder.wait_for(JobSucceeded)
 
     assert event.job.run_at > datetime.now(UTC) + HOUR - timedelta(minutes=1)
-    assert row(sql, job)["is_available"]
-    assert job.id not in {each.job.id for each in recorder.of(JobStarted)}
+    assert read_job_row(sql, job)["is_available"]
+    assert job.id not in {each.job.id for each in recorder.events_of(JobStarted)}
 
 
 @pytest.mark.feature("F221")
 def test_one_sweeps_at_a_time_and_rust_workers_count(sql, database, other_session):
-    with session(database) as another:
+    with open_session(database) as another:
         with other_session.transaction() as first, another.transaction() as second:
-            assert first.run(take_sweep_turn())
-            assert not second.run(take_sweep_turn())
+            assert first.run(try_lock_rescue())
+            assert not second.run(try_lock_rescue())
         rust = sql.another()
         rust.run("begin")
         rust.run("select pg_advisory_xact_lock(1196905043, 1398228304)")
         with another.transaction() as second:
-            assert not second.run(begin_sweep())
-            assert second.run(take_sweep_turn())
+            assert not second.run(begin_rescue())
+            assert second.run(try_lock_rescue())
         rust.close()
 
 
 def test_the_session_that_has_the_turn_is_named(sql, database, other_session):
-    schemas = Schemas.named(database.schema)
+    schemas = Schemas.from_names(database.schema)
     rust = sql.another()
     rust.run("select pg_advisory_lock(1196905043, 1398228304)")
 
     with other_session.transaction() as sweeper:
-        sweeper.run(take_sweep_turn())
-        with session(database) as asking:
-            holders = asking.run(get_turn_holders(schemas))
-        [seen_by_itself] = sweeper.run(get_turn_holders(schemas))
+        sweeper.run(try_lock_rescue())
+        with open_session(database) as asking:
+            holders = asking.run(get_rescue_lock_holders(schemas))
+        [seen_by_itself] = sweeper.run(get_rescue_lock_holders(schemas))
 
     assert len(holders) == 2
     assert {each.role for each in holders} == {"postgres"}
@@ -874,7 +882,7 @@ async def test_a_role_that_may_only_connect_does_not_stop_recovery(
         stranger.run("select name from :ext_schema.turns for update")
     pid = stranger.value("select pg_backend_pid()")
     job = client.add_job("task")
-    die(pool, sql, pool.take_one())
+    die(pool, sql, pool.claim_one())
 
     await start({"other": nothing}, recovery=RecoveryOptions(**OFTEN))
     await recorder.wait_for(JobRecovered, job_id=job.id)
@@ -888,7 +896,7 @@ async def test_a_companion_without_turns_is_swept_all_the_same(start, recorder, 
     """An older release made it, or its owner has not granted the table to this role."""
     sql.run("drop table :ext_schema.turns")
     job = client.add_job("task")
-    die(pool, sql, pool.take_one())
+    die(pool, sql, pool.claim_one())
 
     await start({"other": nothing}, recovery=RecoveryOptions(**OFTEN))
 
@@ -901,25 +909,25 @@ async def test_where_nobody_is_silent_the_jobs_are_not_looked_at(
 ):
     client.add_job("task")
     pool.connection.run(register_pool(pool.id, HOUR, {}))
-    pool.take_one()
+    pool.claim_one()
 
     await start({"other": nothing}, recovery=RecoveryOptions(**OFTEN))
-    await until(lambda: statements.count("get_silent_pools") > 5)
+    await wait_until(lambda: statements.count("get_dead_pools") > 5)
 
-    assert {"take_sweep_turn", "recover_jobs", "forget_recoveries"}.isdisjoint(statements)
+    assert {"try_lock_rescue", "recover_jobs", "delete_orphaned_recoveries"}.isdisjoint(statements)
 
 
 async def test_a_sweep_that_fails_is_announced_undone_and_tried_again(
     start, recorder, sql, pool, client, caplog
 ):
     job = client.add_job("task")
-    die(pool, sql, pool.take_one())
+    die(pool, sql, pool.claim_one())
     sql.run("alter table :ext_schema.recoveries add constraint stumble check (count < 0)")
 
     runner = await start({"task": nothing}, recovery=RecoveryOptions(**OFTEN))
-    await recorder.wait_for(SweepFailed)
+    await recorder.wait_for(RecoveryFailed)
     assert runner.is_ready
-    assert row(sql, job)["locked_by"] == "pool"
+    assert read_job_row(sql, job)["locked_by"] == "pool"
     assert sql.value("select count(*) from :ext_schema.pools where id = 'pool'") == 1
     undo = "alter table :ext_schema.recoveries drop constraint stumble"
     await asyncio.to_thread(sql.run, undo)
@@ -973,7 +981,7 @@ async def test_a_recovered_job_whose_start_cannot_be_noted_now_is_handed_back(
     await start({"task": nothing}, recovery=RecoveryOptions(**OFTEN))
     await recorder.wait_for(PoolFatalError, action="startJob")
     await recorder.wait_for(JobInterrupted, job_id=job.id)
-    assert recorder.of(JobStarted) == []
+    assert recorder.events_of(JobStarted) == []
     await asyncio.to_thread(sql.run, "drop trigger stumble on :ext_schema.recoveries")
 
     (event,) = await recorder.wait_for(JobSucceeded, job_id=job.id)
@@ -992,7 +1000,7 @@ async def test_a_start_that_cannot_be_noted_now_is_not_tried_all_the_time(
     await recorder.wait_for(PoolFatalError)
     await asyncio.sleep(1)
 
-    assert len(recorder.of(PoolFatalError)) < 30 * (time.monotonic() - began)
+    assert len(recorder.events_of(PoolFatalError)) < 30 * (time.monotonic() - began)
 
 
 async def test_a_recovered_job_whose_start_can_never_be_noted_runs_all_the_same(
@@ -1005,13 +1013,13 @@ async def test_a_recovered_job_whose_start_can_never_be_noted_runs_all_the_same(
     await start({"task": nothing}, recovery=RecoveryOptions(**OFTEN))
 
     await recorder.wait_for(JobSucceeded, job_id=job.id)
-    assert len(recorder.of(PoolFatalError, action="startJob")) == 1
+    assert len(recorder.events_of(PoolFatalError, action="startJob")) == 1
 
 
 async def test_of_jobs_that_the_next_recovery_would_park_one_runs_at_a_time(
     start, recorder, sql, pool, client
 ):
-    """Whichever of two killed the process, both would be parked."""
+    """Whichever of two killed the process, both would be quarantined."""
     running: list[object] = []
     together: list[int] = []
 
@@ -1023,8 +1031,8 @@ async def test_of_jobs_that_the_next_recovery_would_park_one_runs_at_a_time(
 
     jobs = [client.add_job("task", n) for n in range(3)]
     for name in ("first", "second"):
-        dead = pool.named(name)
-        die(dead, sql, *dead.take(3))
+        dead = pool.with_id(name)
+        die(dead, sql, *dead.claim(3))
         recover(dead)
     poll = timedelta(milliseconds=100)
 
@@ -1043,7 +1051,7 @@ async def test_a_job_that_was_never_recovered_is_not_noted(start, recorder, stat
     await runner.add_job("task")
     await recorder.wait_for(JobSucceeded)
 
-    assert "note_start" not in statements
+    assert "record_start" not in statements
 
 
 async def test_a_sweep_forgets_counts_of_jobs_that_are_gone(start, recorder, sql, pool, client):
@@ -1051,7 +1059,7 @@ async def test_a_sweep_forgets_counts_of_jobs_that_are_gone(start, recorder, sql
     lose(pool, sql)
     client.complete_jobs([gone.id])
     left = client.add_job("task")
-    die(pool, sql, pool.take_one())
+    die(pool, sql, pool.claim_one())
 
     await start({"other": nothing}, recovery=RecoveryOptions(**OFTEN))
     await recorder.wait_for(JobRecovered)

@@ -8,18 +8,18 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import Job, JobContext, JobSpec, JobSpecError, RecoveryOptions
+from graphile_worker._sql.queries.workers import heartbeat, register_pool
 from graphile_worker.errors import SchemaMissing
 from graphile_worker.events import (
     JobInterrupted,
     JobLockLost,
     JobStarted,
     JobSucceeded,
-    PoolSwept,
+    LeaseLost,
 )
-from graphile_worker.sql.workers import heartbeat, register_pool
-from tests.support.clients import KINDS, lent, opened
-from tests.support.pools import Pool, change, queue_lock, row
-from tests.support.recorder import until
+from tests.support.clients import KINDS, open_client, unwrap
+from tests.support.pools import Pool, queue_lock, read_job_row, update_job
+from tests.support.recorder import wait_until
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -32,7 +32,7 @@ POOLS = "select id from :ext_schema.pools where swept_at is null order by id"
 async def held_by(client: Any, pool: Pool, holder: str, **spec: Any) -> Job:
     """A job that some worker has locked."""
     job: Job = await client.add_job("task", **spec)
-    assert pool.named(holder).take_one().job.id == job.id
+    assert pool.with_id(holder).claim_one().job.id == job.id
     return job
 
 
@@ -52,7 +52,7 @@ async def test_the_jobs_that_given_workers_hold_are_listed(client, pool):
     ours = await held_by(client, pool, "ours")
     await client.add_job("task")
 
-    found = await client.jobs_locked_by([NODE, "ours", "unknown"])
+    found = await client.list_locked_jobs([NODE, "ours", "unknown"])
 
     assert found == [await client.get_job(node.id), await client.get_job(ours.id)]
     assert [(job.locked_by, job.queue_name) for job in found] == [(NODE, "queue"), ("ours", None)]
@@ -61,16 +61,16 @@ async def test_the_jobs_that_given_workers_hold_are_listed(client, pool):
 async def test_nobody_holds_nothing(client, pool):
     await held_by(client, pool, NODE)
 
-    assert await client.jobs_locked_by([]) == []
-    assert await client.jobs_locked_by(["unknown"]) == []
+    assert await client.list_locked_jobs([]) == []
+    assert await client.list_locked_jobs(["unknown"]) == []
 
 
 async def test_a_look_sees_the_transaction_that_it_is_lent(client, conn, pool, sql):
     await held_by(client, pool, NODE)
-    await client.recover_workers([NODE], conn=lent(conn))
+    await client.recover_workers([NODE], conn=unwrap(conn))
 
-    assert await client.jobs_locked_by([NODE], conn=lent(conn)) == []
-    assert len(await client.jobs_locked_by([NODE])) == 1
+    assert await client.list_locked_jobs([NODE], conn=unwrap(conn)) == []
+    assert len(await client.list_locked_jobs([NODE])) == 1
 
 
 # Strangers
@@ -85,15 +85,15 @@ async def test_a_strangers_job_keeps_its_attempt_spent_but_is_never_ended(
     client, pool, sql, stranger, before, most, after
 ):
     job = await client.add_job("task", queue_name="queue", max_attempts=most)
-    change(sql, job, f"attempts = {before}")
-    pool.named(stranger).take_one()
+    update_job(sql, job, f"attempts = {before}")
+    pool.with_id(stranger).claim_one()
 
     (recovered,) = await client.recover_workers([stranger])
 
     assert recovered == await client.get_job(job.id)
     assert (recovered.attempts, recovered.locked_by) == (after, None)
     assert recovered.last_error == INTERRUPTED + f"it was held by pool {stranger}"
-    assert row(sql, job)["is_available"]
+    assert read_job_row(sql, job)["is_available"]
     assert queue_lock(sql, "queue") == (None, True)
 
 
@@ -101,11 +101,11 @@ async def test_a_strangers_job_counts_no_recovery_and_is_never_parked(client, po
     await client.add_job("task")
 
     for _ in range(5):
-        pool.named(NODE).take_one()
+        pool.with_id(NODE).claim_one()
         await client.recover_workers([NODE])
 
     assert sql.run("select count from :ext_schema.recoveries") == [(0,)]
-    assert len(pool.take()) == 1
+    assert len(pool.claim()) == 1
 
 
 async def test_named_twice_a_stranger_is_recovered_once(client, pool):
@@ -143,31 +143,31 @@ async def test_it_is_not_asked_whether_the_pool_is_silent(client, pool, sql):
 
     assert [each.id for each in await client.recover_workers(["ours"])] == [job.id]
 
-    assert row(sql, job)["is_available"]
+    assert read_job_row(sql, job)["is_available"]
 
 
 async def test_the_third_time_that_a_job_was_running_it_is_parked(client, pool, sql):
     job = await client.add_job("task")
 
     for name in ("first", "second", "third"):
-        pool.named(name).take_one()
+        pool.with_id(name).claim_one()
         enter(pool, name, job)
         (found,) = await client.recover_workers([name])
 
     assert (found.attempts, found.locked_by) == (25, None)
-    assert "parked, as it was running at 3 recoveries" in found.last_error
+    assert "quarantined, as it was running at 3 recoveries" in found.last_error
 
 
 async def test_what_others_hold_is_left_alone(client, pool, sql):
     ours = await held_by(client, pool, "ours", queue_name="queue")
     node = await held_by(client, pool, NODE)
     enter(pool, "ours", ours)
-    before = [row(sql, job) for job in (ours, node)]
+    before = [read_job_row(sql, job) for job in (ours, node)]
 
     assert await client.recover_workers(["somebody", "pool-"]) == []
     assert await client.recover_workers([]) == []
 
-    assert [row(sql, job) for job in (ours, node)] == before
+    assert [read_job_row(sql, job) for job in (ours, node)] == before
     assert queue_lock(sql, "queue") == ("ours", False)
     assert sql.run(POOLS) == [("ours",)]
 
@@ -194,10 +194,10 @@ async def test_a_delay_lets_the_jobs_wait(client, pool, sql, stranger):
     if not stranger:
         enter(pool, "holder", job)
 
-    (found,) = await client.recover_workers(["holder"], recovery_delay=HOUR)
+    (found,) = await client.recover_workers(["holder"], crash_retry_delay=HOUR)
 
     assert HOUR - MINUTE < found.run_at - datetime.now(UTC) < HOUR + MINUTE
-    assert pool.take() == []
+    assert pool.claim() == []
 
 
 async def test_without_a_delay_the_jobs_keep_their_time(client, pool):
@@ -217,13 +217,13 @@ async def test_a_recovery_that_rolls_back_never_was(client, conn, pool, sql, str
     job = await held_by(client, pool, "holder", queue_name="queue")
     if not stranger:
         enter(pool, "holder", job)
-    before = row(sql, job), sql.run(POOLS)
+    before = read_job_row(sql, job), sql.run(POOLS)
 
-    (found,) = await client.recover_workers(["holder"], conn=lent(conn))
+    (found,) = await client.recover_workers(["holder"], conn=unwrap(conn))
     assert (found.id, found.locked_by) == (job.id, None)
     await conn.rollback()
 
-    assert (row(sql, job), sql.run(POOLS)) == before
+    assert (read_job_row(sql, job), sql.run(POOLS)) == before
     assert queue_lock(sql, "queue") == ("holder", False)
     assert sql.value("select count(*) from :ext_schema.recoveries") == 0
 
@@ -231,10 +231,10 @@ async def test_a_recovery_that_rolls_back_never_was(client, conn, pool, sql, str
 async def test_a_recovery_that_is_committed_is_there_for_all(client, conn, pool, sql):
     job = await held_by(client, pool, NODE)
 
-    await client.recover_workers([NODE], conn=lent(conn))
+    await client.recover_workers([NODE], conn=unwrap(conn))
     await conn.commit()
 
-    assert row(sql, job)["is_available"]
+    assert read_job_row(sql, job)["is_available"]
 
 
 # Without the companion schema
@@ -247,8 +247,8 @@ async def test_without_companion_schema_jobs_are_recovered_all_the_same(
     job = await held_by(client, pool, "holder", queue_name="queue", max_attempts=1)
     sql.run("drop schema :ext_schema cascade")
 
-    given = lent(conn) if within == "the caller's" else None
-    (found,) = await client.recover_workers(["holder"], recovery_delay=HOUR, conn=given)
+    given = unwrap(conn) if within == "the caller's" else None
+    (found,) = await client.recover_workers(["holder"], crash_retry_delay=HOUR, conn=given)
     await conn.commit()
 
     assert found == await client.get_job(job.id)
@@ -278,20 +278,20 @@ async def test_a_role_that_may_not_use_the_companion_schema_recovers_jobs_all_th
     sql.run(f"create role {role} login bypassrls")
     sql.run(f"grant usage on schema :schema to {role}")
     sql.run(f"grant all on all tables in schema :schema to {role}")
-    async with opened(kind, database) as client:
+    async with open_client(kind, database) as client:
         job = await held_by(client, pool, "holder")
 
     dsn = make_conninfo(database.dsn, user=role)
-    async with opened(kind, Reached(database, dsn)) as client:
+    async with open_client(kind, Reached(database, dsn)) as client:
         if within == "its own":
             (found,) = await client.recover_workers(["holder"])
         else:
             await conn.execute(f"set role {role}".encode())
-            (found,) = await client.recover_workers(["holder"], conn=lent(conn))
+            (found,) = await client.recover_workers(["holder"], conn=unwrap(conn))
             await conn.commit()
 
     assert (found.id, found.attempts) == (job.id, 1)
-    assert row(sql, job)["is_available"]
+    assert read_job_row(sql, job)["is_available"]
     sql.run(f"drop owned by {role}")
     sql.run(f"drop role {role}")
 
@@ -306,9 +306,9 @@ class Reached:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_where_no_schema_is_the_error_says_so(kind, empty_database):
-    async with opened(kind, empty_database) as client:
+    async with open_client(kind, empty_database) as client:
         with pytest.raises(SchemaMissing):
-            await client.jobs_locked_by(["pool"])
+            await client.list_locked_jobs(["pool"])
         with pytest.raises(SchemaMissing):
             await client.recover_workers(["pool"])
 
@@ -318,7 +318,7 @@ async def test_where_no_schema_is_the_error_says_so(kind, empty_database):
 
 @pytest.mark.parametrize("ids", ["pool", [7], [None], ["a\0b"], ["\ud800"]])
 async def test_what_is_no_list_of_ids_is_refused(client, ids):
-    for call in (client.jobs_locked_by, client.recover_workers):
+    for call in (client.list_locked_jobs, client.recover_workers):
         with pytest.raises(JobSpecError, match="pool_ids"):
             await call(ids)
 
@@ -327,16 +327,16 @@ async def test_what_is_no_list_of_ids_is_refused(client, ids):
 async def test_what_is_no_delay_is_refused(client, pool, sql, delay):
     job = await held_by(client, pool, NODE)
 
-    with pytest.raises(JobSpecError, match="recovery_delay"):
-        await client.recover_workers([NODE], recovery_delay=delay)
+    with pytest.raises(JobSpecError, match="crash_retry_delay"):
+        await client.recover_workers([NODE], crash_retry_delay=delay)
 
-    assert row(sql, job)["locked_by"] == NODE
+    assert read_job_row(sql, job)["locked_by"] == NODE
 
 
 async def test_any_iterable_of_ids_will_do(client, pool):
     job = await held_by(client, pool, NODE)
 
-    assert len(await client.jobs_locked_by({NODE})) == 1
+    assert len(await client.list_locked_jobs({NODE})) == 1
     assert [each.id for each in await client.recover_workers(iter([NODE]))] == [job.id]
 
 
@@ -347,7 +347,9 @@ async def test_any_iterable_of_ids_will_do(client, pool):
 async def test_a_living_pool_that_is_recovered_loses_its_job_and_goes_on_under_a_new_id(
     client, start, recorder, sql
 ):
-    often = RecoveryOptions(threshold=timedelta(seconds=30), interval=timedelta(milliseconds=50))
+    often = RecoveryOptions(
+        lease_duration=timedelta(seconds=30), heartbeat_interval=timedelta(milliseconds=50)
+    )
     ran: list[tuple[str, Any]] = []
 
     async def linger(payload: Any, ctx: JobContext) -> None:
@@ -361,19 +363,19 @@ async def test_a_living_pool_that_is_recovered_loses_its_job_and_goes_on_under_a
     old = started.pool_id
     # Or nobody would know that the job runs.
     begun = "select started_jobs from :ext_schema.pools where id = $1"
-    await until(lambda: sql.value(begun, old) == [job.id])
+    await wait_until(lambda: sql.value(begun, old) == [job.id])
 
-    await client.recover_workers([old], recovery_delay=HOUR)
+    await client.recover_workers([old], crash_retry_delay=HOUR)
 
     (lost,) = await recorder.wait_for(JobLockLost)
-    (swept,) = await recorder.wait_for(PoolSwept)
+    (swept,) = await recorder.wait_for(LeaseLost)
     assert (lost.job.id, lost.pool_id) == (job.id, old)
     assert (swept.old_pool_id, swept.job_ids) == (old, (job.id,))
     assert swept.pool_id != old
-    await until(lambda: sql.run(POOLS) == [(swept.pool_id,)])
+    await wait_until(lambda: sql.run(POOLS) == [(swept.pool_id,)])
     # What it had begun is left to whoever takes it.
-    assert row(sql, job)["is_available"]
-    assert row(sql, job)["attempts"] == 1
+    assert read_job_row(sql, job)["is_available"]
+    assert read_job_row(sql, job)["attempts"] == 1
     await client.add_job("linger", "second", queue_name="queue")
     await recorder.wait_for(JobSucceeded)
     assert ran == [(swept.pool_id, "second")]
@@ -382,7 +384,9 @@ async def test_a_living_pool_that_is_recovered_loses_its_job_and_goes_on_under_a
 async def test_a_job_that_a_swept_pool_takes_before_it_knows_is_handed_back(
     client, start, recorder, sql
 ):
-    rarely = RecoveryOptions(threshold=timedelta(seconds=30), interval=timedelta(seconds=1))
+    rarely = RecoveryOptions(
+        lease_duration=timedelta(seconds=30), heartbeat_interval=timedelta(seconds=1)
+    )
     release = asyncio.Event()
 
     async def linger(payload: object) -> None:
@@ -395,7 +399,7 @@ async def test_a_job_that_a_swept_pool_takes_before_it_knows_is_handed_back(
     (first,) = await recorder.wait_for(JobStarted)
     assert first.pool_id == old
 
-    await recorder.wait_for(PoolSwept)
+    await recorder.wait_for(LeaseLost)
     await recorder.wait_for(JobInterrupted, job_id=job.id)
     release.set()
     (event,) = await recorder.wait_for(JobSucceeded, job_id=job.id)
@@ -408,7 +412,9 @@ async def test_a_swept_pool_runs_nothing_under_the_old_id_while_it_enters_the_ne
     database, start, recorder, sql
 ):
     """Nobody hears of the old one, so whatever is locked under it will be taken from it."""
-    often = RecoveryOptions(threshold=timedelta(seconds=30), interval=timedelta(milliseconds=50))
+    often = RecoveryOptions(
+        lease_duration=timedelta(seconds=30), heartbeat_interval=timedelta(milliseconds=50)
+    )
     runner = await start({"endless": endless}, recovery=often)
     job = await runner.add_job("endless")
     (first,) = await recorder.wait_for(JobStarted)
@@ -417,11 +423,11 @@ async def test_a_swept_pool_runs_nothing_under_the_old_id_while_it_enters_the_ne
     await asyncio.to_thread(sql.run, SLOW_ENTRIES)
 
     await runner.client.recover_workers([old])
-    await recorder.wait_for(PoolSwept)
-    await until(lambda: sql.run(POOLS) not in ([], [(old,)]))
+    await recorder.wait_for(LeaseLost)
+    await wait_until(lambda: sql.run(POOLS) not in ([], [(old,)]))
     new = sql.value(POOLS)
 
-    await until(lambda: row(sql, job)["locked_by"] == new)
+    await wait_until(lambda: read_job_row(sql, job)["locked_by"] == new)
 
 
 SLOW_FUNCTION = """

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.query import Query
-from graphile_worker.sql.statements import Style, render
-from graphile_worker.sql.workers import get_silent_pools, heartbeat, register_pool
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.workers import get_dead_pools, heartbeat, register_pool
+from graphile_worker._sql.query import Query
+from graphile_worker._sql.render import ParameterStyle, render
 from tests.conftest import TestDatabase
-from tests.support.pools import session
+from tests.support.pools import open_session
 from tests.support.sql import Sql
 
 JOBS = 1_000_000
@@ -30,7 +30,7 @@ from generate_series(1, $2::int) as n
 @pytest.fixture
 def fleet(database, sql) -> list[str]:
     """Pools that live, as many as a large fleet has."""
-    with session(database) as connection:
+    with open_session(database) as connection:
         for n in range(FLEET):
             connection.run(register_pool(f"pool {n}", timedelta(hours=1), {"concurrency": 10}))
     return [f"pool {n}" for n in range(FLEET)]
@@ -45,7 +45,7 @@ def beat(pool_id: str) -> Query[Any]:
 def test_neither_a_heartbeat_nor_a_look_for_the_silent_touches_the_jobs(database, sql, fleet):
     touched: set[str] = set()
 
-    for query in (beat(fleet[0]), get_silent_pools(fleet[0])):
+    for query in (beat(fleet[0]), get_dead_pools(fleet[0])):
         plan = explained(sql, database.schema, query)
         touched |= {node["Relation Name"] for node in nodes(plan["Plan"])}
 
@@ -65,10 +65,10 @@ def test_beside_a_million_jobs_an_interval_costs_less_than_a_millisecond(
     sql.run(FILL, task, JOBS)
     sql.run("analyze :schema._private_jobs")
 
-    costs: dict[str, list[float]] = {"heartbeat": [], "get_silent_pools": []}
+    costs: dict[str, list[float]] = {"heartbeat": [], "get_dead_pools": []}
     for n in range(ROUNDS):
         own = fleet[n % FLEET]
-        for query in (beat(own), get_silent_pools(own)):
+        for query in (beat(own), get_dead_pools(own)):
             costs[query.statement].append(milliseconds(sql, database.schema, query))
 
     medians = {name: statistics.median(each) for name, each in costs.items()}
@@ -76,7 +76,7 @@ def test_beside_a_million_jobs_an_interval_costs_less_than_a_millisecond(
     figure(
         f"{JOBS:,} waiting jobs, {FLEET} pools, nobody silent: {total:.3f} ms of database time per "
         f"interval (heartbeat {medians['heartbeat']:.3f}, "
-        f"sweep {medians['get_silent_pools']:.3f}; planning included)"
+        f"sweep {medians['get_dead_pools']:.3f}; planning included)"
     )
     assert total < 1.0
     assert sql.value("select count(*) from :schema._private_jobs") == JOBS
@@ -90,7 +90,7 @@ def milliseconds(sql: Sql, schema: str, query: Query[Any]) -> float:
 
 def explained(sql: Sql, schema: str, query: Query[Any]) -> dict[str, Any]:
     """How the server carries a query out."""
-    statement = render(query.statement, Schemas.named(schema), Style.NATIVE)
+    statement = render(query.statement, Schemas.from_names(schema), ParameterStyle.NATIVE)
     cursor = sql.connection.execute(
         b"explain (analyze, format json) " + statement.encode(), query.args or None, prepare=False
     )

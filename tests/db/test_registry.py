@@ -23,6 +23,20 @@ from graphile_worker import (
     run_task_list_once,
     sync,
 )
+from graphile_worker._lease import heartbeat as beating
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.diagnostics import diagnose_pools
+from graphile_worker._sql.queries.workers import (
+    check_registries,
+    delete_dead_pools,
+    get_dead_pools,
+    has_registry,
+    heartbeat,
+    mark_pools_stopped,
+    recover_jobs,
+    register_pool,
+    unregister_pools,
+)
 from graphile_worker.events import (
     Event,
     HeartbeatFailed,
@@ -30,27 +44,13 @@ from graphile_worker.events import (
     JobRecovered,
     JobStarted,
     JobSucceeded,
-    PoolSwept,
+    LeaseLost,
     RunnerStarted,
     RunnerStopped,
 )
-from graphile_worker.maintenance import heartbeat as beating
-from graphile_worker.sql.health import survey_pools
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.workers import (
-    find_registries,
-    find_registry,
-    forget_pools,
-    get_silent_pools,
-    heartbeat,
-    leave_registry,
-    recover_jobs,
-    register_pool,
-    sign_off,
-)
-from tests.support.clients import before_each, spy
-from tests.support.pools import Pool, row, session
-from tests.support.recorder import until
+from tests.support.clients import before_each_statement, record_statements
+from tests.support.pools import Pool, open_session, read_job_row
+from tests.support.recorder import wait_until
 from tests.support.sql import Sql
 
 HOUR = timedelta(hours=1)
@@ -64,9 +64,9 @@ SEEN = "select seen_at from :ext_schema.pools where id = $1"
 
 # So long that a busy machine does not let it lapse, with heartbeats that need not be waited for.
 OFTEN = RecoveryOptions(
-    threshold=timedelta(seconds=30),
-    interval=timedelta(milliseconds=50),
-    sweep_interval=timedelta(milliseconds=50),
+    lease_duration=timedelta(seconds=30),
+    heartbeat_interval=timedelta(milliseconds=50),
+    rescue_interval=timedelta(milliseconds=50),
 )
 
 
@@ -82,13 +82,13 @@ def enter(pool: Pool, *pool_ids: str, lease: timedelta = LEASE) -> None:
 
 def beat(pool: Pool, *pool_ids: str, started: list[int] | None = None) -> set[str]:
     heard = pool.connection.run(heartbeat(list(pool_ids), started or []))
-    return set(heard.times)
+    return set(heard.server_times)
 
 
 def silent(pool: Pool, asking: str = "asking") -> list[str]:
     """Who is silent in the eyes of a pool that lives."""
     enter(pool, asking, lease=HOUR)
-    found = pool.connection.run(get_silent_pools(asking))
+    found = pool.connection.run(get_dead_pools(asking))
     return sorted(found)
 
 
@@ -135,7 +135,7 @@ def test_to_enter_twice_is_harmless(pool, sql):
 
 
 def test_where_the_registry_is_and_may_be_used_it_is_found(pool, database):
-    assert pool.connection.run(find_registry(Schemas.named(database.schema))) is True
+    assert pool.connection.run(has_registry(Schemas.from_names(database.schema))) is True
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_where_the_registry_is_and_may_be_used_it_is_found(pool, database):
 def test_a_registry_that_is_not_whole_is_not_found(pool, database, sql, missing):
     sql.run(missing)
 
-    assert pool.connection.run(find_registry(Schemas.named(database.schema))) is False
+    assert pool.connection.run(has_registry(Schemas.from_names(database.schema))) is False
 
 
 RIGHTS = {
@@ -165,10 +165,10 @@ def test_a_registry_that_a_role_may_not_use_is_not_found(database, sql):
     sql.run(f"create role {role} login")
     found = {}
 
-    with session(database, role=role) as connection:
+    with open_session(database, role=role) as connection:
         for right in RIGHTS:
             sql.run(right.format(role=role))
-            found[right] = connection.run(find_registry(Schemas.named(database.schema)))
+            found[right] = connection.run(has_registry(Schemas.from_names(database.schema)))
 
     assert found == RIGHTS
     sql.run(f"drop owned by {role}")
@@ -178,15 +178,15 @@ def test_a_registry_that_a_role_may_not_use_is_not_found(database, sql):
 def test_a_registry_that_another_role_owns_is_not_found(pool, database, sql):
     """To use it could run code of that role."""
     role = f"role_{database.name}"
-    schemas = Schemas.named(database.schema)
+    schemas = Schemas.from_names(database.schema)
     sql.run(f"create role {role}")
     for thing in ("schema :ext_schema", "table :ext_schema.pools"):
         sql.run(f"alter {thing} owner to {role}")
-        assert pool.connection.run(find_registry(schemas)) is False
-        assert pool.connection.run(find_registries(schemas)) == (False, False)
+        assert pool.connection.run(has_registry(schemas)) is False
+        assert pool.connection.run(check_registries(schemas)) == (False, False)
         sql.run(f"alter {thing} owner to postgres")
 
-    assert pool.connection.run(find_registries(schemas)) == (True, False)
+    assert pool.connection.run(check_registries(schemas)) == (True, False)
     sql.run(f"drop role {role}")
 
 
@@ -232,9 +232,9 @@ def test_a_heartbeat_is_answered_with_the_time_of_the_server(pool, sql):
         found = connection.run(heartbeat(["a", "b"], []))
 
     (seen,) = sql.run("select distinct extract(epoch from seen_at)::float8 from :ext_schema.pools")
-    assert found.times == {"a": seen[0], "b": seen[0]}
+    assert found.server_times == {"a": seen[0], "b": seen[0]}
     started = sql.value("select extract(epoch from pg_postmaster_start_time())::float8")
-    assert found.server_started == started
+    assert found.server_started_at == started
 
 
 @pytest.mark.feature("F221")
@@ -268,7 +268,7 @@ def sweep(pool: Pool, sql: Sql, pool_id: str) -> None:
 def test_who_signs_off_is_gone_and_others_are_not(pool, sql):
     enter(pool, "a", "b", "c")
 
-    pool.connection.run(sign_off(["a", "c", "unknown"]))
+    pool.connection.run(unregister_pools(["a", "c", "unknown"]))
 
     assert entered(sql) == ["b"]
 
@@ -280,11 +280,11 @@ def test_the_jobs_that_a_stopped_pool_locks_late_are_released_as_those_of_a_sile
     job = client.add_job("task")
     beat(pool, "stopped", started=[job.id])
 
-    pool.connection.run(leave_registry(["stopped"]))
+    pool.connection.run(mark_pools_stopped(["stopped"]))
 
-    assert [each.id for each in pool.connection.run(survey_pools())] == ["living"]
+    assert [each.id for each in pool.connection.run(diagnose_pools())] == ["living"]
     # A fetch whose answer never came.
-    pool.named("stopped").take_one()
+    pool.with_id("stopped").claim_one()
     for each in ("living", "stopped"):
         not_seen_for(sql, each, 2 * LEASE)
     assert silent(pool) == ["living", "stopped"]
@@ -307,13 +307,13 @@ def test_nobody_is_silent_in_the_eyes_of_a_pool_that_was_not_seen_itself(pool, s
     """Then it was the database that could not be reached, or somebody has moved its clock."""
     enter(pool, "silent", "asking")
     not_seen_for(sql, "silent", HOUR)
-    asked = get_silent_pools("asking")
+    asked = get_dead_pools("asking")
 
     not_seen_for(sql, "asking", LEASE)
     assert pool.connection.run(asked) == []
     sql.run("update :ext_schema.pools set lease = '10 minutes' where id = 'asking'")
     assert pool.connection.run(asked) == ["silent"]
-    assert pool.connection.run(get_silent_pools("unknown")) == []
+    assert pool.connection.run(get_dead_pools("unknown")) == []
 
 
 def test_a_swept_pool_comes_up_again_after_another_lease(pool, sql):
@@ -340,9 +340,9 @@ def test_a_swept_pool_is_forgotten_after_another_lease_if_nothing_is_left_of_it(
     sql.run("update :ext_schema.pools set swept_at = now() + '1 hour' where id = 'early'")
     if holds:
         client.add_job("task")
-        pool.named("late").take_one()
+        pool.with_id("late").claim_one()
 
-    assert pool.connection.run(forget_pools()) == ["late"] * holds
+    assert pool.connection.run(delete_dead_pools()) == ["late"] * holds
 
     left = {pool_id for (pool_id,) in sql.run("select id from :ext_schema.pools")}
     assert left == {"early", "living", *["late"] * holds}
@@ -363,7 +363,7 @@ def test_by_default_the_dead_are_found_within_45_seconds():
     chosen = RecoveryOptions()
 
     # Heard of for the last time, and looked for right before it counts as silent.
-    assert chosen.threshold + chosen.sweep_every <= timedelta(seconds=45)
+    assert chosen.lease_duration + chosen.effective_rescue_interval <= timedelta(seconds=45)
 
 
 def test_nobody_is_silent_before_the_server_has_been_up_for_a_lease(pool, sql):
@@ -393,7 +393,7 @@ async def test_a_worker_is_entered_before_it_runs_its_first_job(start, recorder,
 
     assert seen == [(event.pool_id, [event.pool_id])]
     (found,) = sql.run("select lease, details from :ext_schema.pools")
-    assert found[0] == RecoveryOptions().threshold
+    assert found[0] == RecoveryOptions().lease_duration
     assert abs(found[1].pop("clock") - time.time()) < 60
     assert found[1] | {"host": "", "version": ""} == {
         "runtime": "python",
@@ -415,19 +415,19 @@ async def test_a_worker_goes_on_saying_that_it_lives_and_what_it_runs(start, rec
     runner = await start({"linger": linger}, recovery=OFTEN)
     job = await runner.add_job("linger")
     (event,) = await recorder.wait_for(JobStarted)
-    await until(lambda: sql.run("select started_jobs from :ext_schema.pools") == [([job.id],)])
+    await wait_until(lambda: sql.run("select started_jobs from :ext_schema.pools") == [([job.id],)])
     seen = sql.value(SEEN, event.pool_id)
 
-    await until(lambda: sql.value(SEEN, event.pool_id) > seen)
+    await wait_until(lambda: sql.value(SEEN, event.pool_id) > seen)
     done.set()
-    await until(lambda: sql.run("select started_jobs from :ext_schema.pools") == [([],)])
+    await wait_until(lambda: sql.run("select started_jobs from :ext_schema.pools") == [([],)])
 
 
 async def test_workers_of_one_process_are_entered_one_by_one(start, recorder, sql):
     for _ in range(3):
         await start({"work": nothing})
 
-    assert set(entered(sql)) == {event.pool_id for event in recorder.of(RunnerStarted)}
+    assert set(entered(sql)) == {event.pool_id for event in recorder.events_of(RunnerStarted)}
     assert len(entered(sql)) == 3
 
 
@@ -436,17 +436,17 @@ async def test_without_recovery_a_worker_neither_registers_nor_sweeps(
     start, recorder, sql, pool, client, monkeypatch
 ):
     left = dead_pool_with_a_job(pool, client, sql)
-    statements = spy(monkeypatch)
+    statements = record_statements(monkeypatch)
 
     runner = await start({"work": nothing}, recovery=None)
     await runner.add_job("work")
     await recorder.wait_for(JobSucceeded)
     await runner.stop()
 
-    of_leases = {"register_pool", "heartbeat", "sign_off", "get_silent_pools", "recover_jobs"}
+    of_leases = {"register_pool", "heartbeat", "unregister_pools", "get_dead_pools", "recover_jobs"}
     assert of_leases.isdisjoint(statements)
     assert entered(sql) == ["dead"]
-    assert row(sql, left)["locked_by"] == "dead"
+    assert read_job_row(sql, left)["locked_by"] == "dead"
 
 
 @pytest.mark.feature("F219")
@@ -462,7 +462,7 @@ async def test_recovery_is_on_unless_it_is_turned_off(start, recorder, sql, pool
 def dead_pool_with_a_job(pool: Pool, client: sync.Client, sql: Sql) -> Any:
     job = client.add_job("task")
     enter(pool, "dead")
-    pool.named("dead").take_one()
+    pool.with_id("dead").claim_one()
     not_seen_for(sql, "dead", HOUR)
     return job
 
@@ -473,7 +473,7 @@ async def test_a_dead_pool_is_forgotten_in_the_end(start, recorder, sql, pool, c
     await start({"other": nothing}, recovery=OFTEN)
     await recorder.wait_for(JobRecovered, job_id=left.id)
 
-    await until(lambda: not sql.run("select 1 from :ext_schema.pools where id = 'dead'"))
+    await wait_until(lambda: not sql.run("select 1 from :ext_schema.pools where id = 'dead'"))
 
 
 # Signing off
@@ -489,7 +489,7 @@ async def test_a_worker_that_ends_leaves_no_row(start, recorder, sql, how):
     await getattr(runner, how)()
 
     assert entered(sql) == []
-    assert recorder.of(PoolSwept) == []
+    assert recorder.events_of(LeaseLost) == []
 
 
 async def test_a_heartbeat_that_comes_as_a_worker_ends_does_not_enter_it_again(
@@ -499,16 +499,16 @@ async def test_a_heartbeat_that_comes_as_a_worker_ends_does_not_enter_it_again(
 
     def be_busy(statement: str) -> None:
         # The program hears late that it has signed off, when the next heartbeats would be due.
-        if statement == "sign_off":
+        if statement == "unregister_pools":
             loop.call_soon_threadsafe(time.sleep, 0.3)
 
-    before_each(monkeypatch, be_busy)
+    before_each_statement(monkeypatch, be_busy)
     runner = await start({"work": nothing}, recovery=OFTEN)
 
     await runner.stop()
 
     assert entered(sql) == []
-    assert recorder.of(PoolSwept) == []
+    assert recorder.events_of(LeaseLost) == []
 
 
 async def test_a_worker_that_cannot_start_leaves_no_row(start, sql):
@@ -549,20 +549,20 @@ async def test_the_sign_off_comes_after_the_last_job_was_written(start, recorder
         await asyncio.sleep(0.3)
 
     patience = timedelta(milliseconds=50)
-    runner = await start({"linger": linger}, concurrency=4, abort_after=patience)
+    runner = await start({"linger": linger}, concurrency=4, cancel_after=patience)
     for n in range(4):
         await runner.add_job("linger", queue_name=f"queue {n}")
     await recorder.wait_for(JobStarted, count=4)
     await runner.stop()
 
-    assert len(recorder.of(JobSucceeded)) == 4
+    assert len(recorder.events_of(JobSucceeded)) == 4
     assert sql.run("select locked, queues, jobs from public.signed_off") == [(0, 0, 0)]
 
 
 @pytest.mark.feature("F146")
 async def test_a_worker_starts_and_stops_in_this_order(start, recorder, monkeypatch):
     story: list[str] = []
-    before_each(monkeypatch, story.append)
+    before_each_statement(monkeypatch, story.append)
     recorder.hooks.on(Event)(lambda event: story.append(event.name))
 
     @asynccontextmanager
@@ -571,30 +571,30 @@ async def test_a_worker_starts_and_stops_in_this_order(start, recorder, monkeypa
         yield
         story.append("lifespan ends")
 
-    often = RecoveryOptions(sweep_interval=timedelta(milliseconds=10))
+    often = RecoveryOptions(rescue_interval=timedelta(milliseconds=10))
     runner = await start({"work": nothing}, lifespan=lifespan, recovery=often)
     await runner.add_job("work")
     await recorder.wait_for(JobSucceeded)
-    await until(lambda: "get_silent_pools" in story)
+    await wait_until(lambda: "get_dead_pools" in story)
     await runner.stop()
 
     steps = [
         "register_pool",
         "lifespan begins",
         "runner:started",
-        "get_plain_jobs",
+        "claim_plain_jobs",
         "job:start",
-        "finish_jobs",
+        "complete_claimed_jobs",
         "job:success",
         "pool:gracefulShutdown",
         "lifespan ends",
         "stop",
-        "sign_off",
+        "unregister_pools",
     ]
     assert sorted(steps, key=story.index) == steps
-    assert story[-1] == "sign_off"
+    assert story[-1] == "unregister_pools"
     # It sweeps while it takes jobs, neither before nor after.
-    sweeps = [n for n, each in enumerate(story) if each == "get_silent_pools"]
+    sweeps = [n for n, each in enumerate(story) if each == "get_dead_pools"]
     assert story.index("runner:started") < sweeps[0]
     assert sweeps[-1] < story.index("lifespan ends")
 
@@ -607,18 +607,18 @@ async def test_run_once_registers_sweeps_at_its_start_and_signs_off(
     database, recorder, sql, pool, client, monkeypatch
 ):
     left = dead_pool_with_a_job(pool, client, sql)
-    statements = spy(monkeypatch)
+    statements = record_statements(monkeypatch)
     options = WorkerOptions(schema=database.schema)
 
     count = await run_once(database.dsn, {"task": nothing}, options=options, hooks=recorder.hooks)
 
     assert count == 1
-    assert [event.job.id for event in recorder.of(JobRecovered)] == [left.id]
+    assert [event.job.id for event in recorder.events_of(JobRecovered)] == [left.id]
     assert entered(sql) == []
-    steps = ["register_pool", "get_silent_pools", "recover_jobs", "get_jobs", "sign_off"]
+    steps = ["register_pool", "get_dead_pools", "recover_jobs", "claim_jobs", "unregister_pools"]
     assert sorted(steps, key=statements.index) == steps
-    assert statements.count("get_silent_pools") == 1
-    assert statements[-1] == "sign_off"
+    assert statements.count("get_dead_pools") == 1
+    assert statements[-1] == "unregister_pools"
 
 
 async def test_a_callers_own_transaction_is_entered_nowhere(database, recorder, sql, client):
@@ -654,7 +654,7 @@ def companion_back(database: Any, sql: Sql) -> None:
 async def test_a_worker_without_companion_schema_runs_and_registers_once_it_is_there(
     database, start, recorder, sql, caplog, monkeypatch
 ):
-    monkeypatch.setattr(beating, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(beating, "REGISTRY_CHECK_INTERVAL_SECONDS", 0.05)
     sql.run("drop schema :ext_schema cascade")
 
     runner = await start({"work": nothing}, migrate=False, recovery=OFTEN)
@@ -665,8 +665,8 @@ async def test_a_worker_without_companion_schema_runs_and_registers_once_it_is_t
 
     assert [each for each in warnings if "four hours" in each]
     assert len(warnings) == 1
-    await until(lambda: entered(sql) == [event.pool_id])
-    assert recorder.of(HeartbeatFailed) == []
+    await wait_until(lambda: entered(sql) == [event.pool_id])
+    assert recorder.events_of(HeartbeatFailed) == []
 
 
 @pytest.fixture
@@ -711,12 +711,12 @@ async def test_a_worker_whose_rights_to_the_registry_are_taken_goes_on_under_ano
     revoke = f"revoke update on :ext_schema.pools from {role}"
     await asyncio.to_thread(sql.run, revoke)
 
-    (swept,) = await recorder.wait_for(PoolSwept)
+    (swept,) = await recorder.wait_for(LeaseLost)
     assert (swept.old_pool_id, swept.job_ids) == (first.pool_id, (job.id,))
     await recorder.wait_for(JobInterrupted, job_id=job.id)
     (_, again) = await recorder.wait_for(JobStarted, count=2)
     assert again.pool_id == swept.pool_id != first.pool_id
-    assert row(sql, job)["locked_by"] == swept.pool_id
+    assert read_job_row(sql, job)["locked_by"] == swept.pool_id
     assert entered(sql) == [first.pool_id]
     await runner.kill()
 
@@ -724,7 +724,7 @@ async def test_a_worker_whose_rights_to_the_registry_are_taken_goes_on_under_ano
 async def test_a_registry_that_is_dropped_does_not_stop_a_worker(
     database, start, recorder, sql, monkeypatch
 ):
-    monkeypatch.setattr(beating, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(beating, "REGISTRY_CHECK_INTERVAL_SECONDS", 0.05)
     runner = await start({"work": nothing}, recovery=OFTEN)
 
     await asyncio.to_thread(sql.run, "drop schema :ext_schema cascade")
@@ -733,9 +733,9 @@ async def test_a_registry_that_is_dropped_does_not_stop_a_worker(
     (event,) = await recorder.wait_for(JobSucceeded)
 
     await asyncio.to_thread(companion_back, database, sql)
-    await until(lambda: entered(sql) == [event.pool_id])
+    await wait_until(lambda: entered(sql) == [event.pool_id])
     seen = sql.value(SEEN, event.pool_id)
-    await until(lambda: sql.value(SEEN, event.pool_id) > seen)
+    await wait_until(lambda: sql.value(SEEN, event.pool_id) > seen)
     await runner.stop()
     assert entered(sql) == []
 
@@ -788,9 +788,9 @@ async def test_a_worker_on_a_lent_pool_lives_and_sweeps_like_any_other(
         (event,) = await recorder.wait_for(JobSucceeded, job_id=left.id)
         assert entered(sql) == [event.pool_id]
         seen = sql.value(SEEN, event.pool_id)
-        await until(lambda: sql.value(SEEN, event.pool_id) > seen)
+        await wait_until(lambda: sql.value(SEEN, event.pool_id) > seen)
         await runner.stop()
 
     assert entered(sql) == []
-    assert recorder.of(RunnerStopped)
-    assert recorder.of(HeartbeatFailed) == []
+    assert recorder.events_of(RunnerStopped)
+    assert recorder.events_of(HeartbeatFailed) == []

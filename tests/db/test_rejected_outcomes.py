@@ -6,15 +6,15 @@ from datetime import timedelta
 import pytest
 
 from graphile_worker import JobsLeftLocked, OutcomeRefused, RecoveryOptions
-from graphile_worker.db import reserved
+from graphile_worker._db import worker_connections
+from graphile_worker._worker import completer
 from graphile_worker.events import JobErrored, JobSucceeded, PoolFatalError
-from graphile_worker.worker import settle
-from tests.support.recorder import until
+from tests.support.recorder import wait_until
 
 OTHERS = 300
 
 # An outcome counts as rejected once the database has accepted a heartbeat meanwhile.
-OFTEN = RecoveryOptions(interval=timedelta(milliseconds=200))
+OFTEN = RecoveryOptions(heartbeat_interval=timedelta(milliseconds=200))
 
 FUNCTION = """
 create function public.refuse() returns trigger language plpgsql as $$
@@ -34,7 +34,7 @@ for each row execute function public.refuse()
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(settle, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(completer, "MAX_BACKOFF_SECONDS", 0.05)
 
 
 async def archive(payload: object) -> None:
@@ -95,7 +95,7 @@ async def test_what_cannot_be_written_at_all_is_reported_and_left_to_recovery(
 async def test_a_row_that_another_session_has_locked_delays_no_other_outcome(
     start, recorder, blocking_client, sql, monkeypatch
 ):
-    monkeypatch.setattr(reserved, "ANSWER_WITHIN", timedelta(seconds=1))
+    monkeypatch.setattr(worker_connections, "QUERY_TIMEOUT", timedelta(seconds=1))
     started, locked = asyncio.Event(), asyncio.Event()
 
     async def slow(payload: object) -> None:
@@ -113,4 +113,4 @@ async def test_a_row_that_another_session_has_locked_delays_no_other_outcome(
     await recorder.wait_for(JobSucceeded, count=10, timeout=60)
 
     sql.run("commit")
-    await until(lambda: sql.value("select count(*) from :schema._private_jobs") == 0)
+    await wait_until(lambda: sql.value("select count(*) from :schema._private_jobs") == 0)

@@ -9,26 +9,28 @@ from typing import Any
 import pytest
 
 from graphile_worker import JobContext, RecoveryOptions
+from graphile_worker._lease import heartbeat as beating
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._sql.queries.workers import renew_locks, unlock_stale_jobs
+from graphile_worker._worker import claimer
 from graphile_worker.events import (
     JobInterrupted,
     JobLockLost,
     JobStarted,
     JobSucceeded,
-    PoolFenced,
-    PoolSwept,
+    LeaseExpired,
+    LeaseLost,
 )
-from graphile_worker.maintenance import heartbeat as beating
-from graphile_worker.sql.holding import HeldJob
-from graphile_worker.sql.workers import renew_locks, unlock_stale_jobs
-from graphile_worker.worker import claims
-from tests.support.pools import Pool, change, pool_on, queue_ids, queue_lock, row
-from tests.support.recorder import Start, runners_on, until
+from tests.support.pools import Pool, open_pool, queue_ids, queue_lock, read_job_row, update_job
+from tests.support.recorder import Start, open_runners, wait_until
 from tests.support.sql import Sql
 
 HOUR = timedelta(hours=1)
 
 # So long that a busy machine does not let it lapse, with heartbeats that need not be waited for.
-OFTEN = RecoveryOptions(threshold=timedelta(seconds=30), interval=timedelta(milliseconds=50))
+OFTEN = RecoveryOptions(
+    lease_duration=timedelta(seconds=30), heartbeat_interval=timedelta(milliseconds=50)
+)
 
 POOLS = "select id from :ext_schema.pools where swept_at is null"
 UNLOCK = "update :schema._private_jobs set locked_by = null, locked_at = null where id = $1"
@@ -43,7 +45,7 @@ order by queue_name
 @pytest.fixture
 def pool(database):
     # What waits for somebody else's lock does not pass for one that does not.
-    with pool_on(database, statement_timeout="20s") as pool:
+    with open_pool(database, statement_timeout="20s") as pool:
         yield pool
 
 
@@ -52,7 +54,7 @@ def client(blocking_client):
     return blocking_client
 
 
-def renew(pool: Pool, *held: HeldJob) -> set[int]:
+def renew(pool: Pool, *held: ClaimedJob) -> set[int]:
     job_ids = [each.job.id for each in held]
     return pool.connection.run(renew_locks([pool.id], job_ids, queue_ids(held)))
 
@@ -66,7 +68,7 @@ def grow_old(sql: Sql, age: str = "1 hour") -> None:
         )
 
 
-def fresh(sql: Sql, held: HeldJob) -> Any:
+def fresh(sql: Sql, held: ClaimedJob) -> Any:
     return sql.value(FRESH, held.job.id)
 
 
@@ -75,13 +77,13 @@ def fresh(sql: Sql, held: HeldJob) -> Any:
 
 def test_the_locks_of_jobs_and_their_queues_are_as_if_taken_now(pool, client, sql):
     client.add_job("task", queue_name="queue")
-    held = pool.take_one()
+    held = pool.claim_one()
     grow_old(sql)
-    before = row(sql, held.job)
+    before = read_job_row(sql, held.job)
 
     assert renew(pool, held) == {held.job.id}
 
-    after = row(sql, held.job)
+    after = read_job_row(sql, held.job)
     assert before.pop("locked_at") + HOUR - timedelta(minutes=1) < after.pop("locked_at")
     assert after == before
     assert sql.run(FRESH_QUEUES) == [("queue",)]
@@ -90,7 +92,7 @@ def test_the_locks_of_jobs_and_their_queues_are_as_if_taken_now(pool, client, sq
 @pytest.mark.feature("F217")
 def test_what_is_renewed_is_not_taken_by_the_four_hour_rule(pool, client, sql):
     client.add_job("task", queue_name="queue")
-    held = pool.take_one()
+    held = pool.claim_one()
     grow_old(sql, "5 hours")
 
     renew(pool, held)
@@ -102,7 +104,7 @@ def test_what_is_renewed_is_not_taken_by_the_four_hour_rule(pool, client, sql):
 def test_only_the_jobs_and_queues_that_were_named_are_renewed(pool, client, sql):
     for n in range(4):
         client.add_job("task", queue_name=f"queue {n}" if n < 2 else None)
-    held = pool.take(4)
+    held = pool.claim(4)
     grow_old(sql)
 
     named = [each for each in held if each.job.queue_name in ("queue 1", None)][:2]
@@ -117,7 +119,7 @@ def test_only_the_jobs_and_queues_that_were_named_are_renewed(pool, client, sql)
 def test_a_pool_renews_under_all_the_ids_that_it_has_had(pool, client, sql):
     for _ in range(2):
         client.add_job("task")
-    held = [pool.named("old").take_one(), pool.named("new").take_one()]
+    held = [pool.with_id("old").claim_one(), pool.with_id("new").claim_one()]
     grow_old(sql)
 
     job_ids = [each.job.id for each in held]
@@ -132,9 +134,9 @@ def test_a_pool_renews_under_all_the_ids_that_it_has_had(pool, client, sql):
 def test_it_says_which_jobs_the_pool_still_holds(pool, client, sql):
     for _ in range(4):
         client.add_job("task")
-    kept, unlocked, taken, gone = pool.take(4)
-    change(sql, unlocked.job, "locked_by = null, locked_at = null")
-    change(sql, taken.job, "locked_by = 'other'")
+    kept, unlocked, taken, gone = pool.claim(4)
+    update_job(sql, unlocked.job, "locked_by = null, locked_at = null")
+    update_job(sql, taken.job, "locked_by = 'other'")
     sql.run("delete from :schema._private_jobs where id = $1", gone.job.id)
     grow_old(sql)
 
@@ -142,12 +144,12 @@ def test_it_says_which_jobs_the_pool_still_holds(pool, client, sql):
 
     assert fresh(sql, kept)
     assert not fresh(sql, taken)
-    assert row(sql, unlocked.job)["locked_at"] is None
+    assert read_job_row(sql, unlocked.job)["locked_at"] is None
 
 
 def test_a_queue_that_somebody_else_holds_by_now_is_left_alone(pool, client, sql):
     client.add_job("task", queue_name="queue")
-    held = pool.take_one()
+    held = pool.claim_one()
     grow_old(sql)
     sql.run("update :schema._private_job_queues set locked_by = 'other'")
 
@@ -160,7 +162,7 @@ def test_a_queue_that_somebody_else_holds_by_now_is_left_alone(pool, client, sql
 def test_a_row_that_somebody_else_works_on_is_not_waited_for(pool, client, sql, table):
     client.add_job("task", queue_name="queue")
     client.add_job("task")
-    held = pool.take(2)
+    held = pool.claim(2)
     queued = next(each for each in held if each.queue_id is not None)
     other = next(each for each in held if each.queue_id is None)
     grow_old(sql)
@@ -184,7 +186,7 @@ def test_a_row_that_somebody_else_works_on_is_not_waited_for(pool, client, sql, 
 def test_a_superseded_job_is_renewed_and_stays_superseded(pool, client, sql, how):
     """That it changed after it was locked tells a superseded job from one at its last attempt."""
     client.add_job("task", queue_name="queue", job_key="k")
-    held = pool.take_one()
+    held = pool.claim_one()
     grow_old(sql)
     if how == "remove":
         client.remove_job("k")
@@ -195,7 +197,7 @@ def test_a_superseded_job_is_renewed_and_stays_superseded(pool, client, sql, how
 
     assert fresh(sql, held)
     assert sql.run(FRESH_QUEUES) == [("queue",)]
-    found = row(sql, held.job)
+    found = read_job_row(sql, held.job)
     assert found["updated_at"] > found["locked_at"]
     assert found["attempts"] == found["max_attempts"]
 
@@ -203,9 +205,9 @@ def test_a_superseded_job_is_renewed_and_stays_superseded(pool, client, sql, how
 @pytest.mark.parametrize("key", [None, "k"])
 def test_a_job_at_its_last_attempt_is_renewed(pool, client, sql, key):
     client.add_job("task", job_key=key, max_attempts=1)
-    held = pool.take_one()
+    held = pool.claim_one()
     # Before it was taken, not since.
-    change(sql, held.job, "updated_at = now() - interval '2 hours'")
+    update_job(sql, held.job, "updated_at = now() - interval '2 hours'")
     grow_old(sql)
 
     renew(pool, held)
@@ -215,10 +217,10 @@ def test_a_job_at_its_last_attempt_is_renewed(pool, client, sql, key):
 
 def test_a_job_that_a_deduplicated_add_has_touched_is_renewed(pool, client, sql):
     client.add_job("task", job_key="k", max_attempts=1)
-    held = pool.take_one()
+    held = pool.claim_one()
     grow_old(sql)
     client.add_job("task", job_key="k", job_key_mode="unsafe_dedupe")
-    assert row(sql, held.job)["updated_at"] > row(sql, held.job)["locked_at"]
+    assert read_job_row(sql, held.job)["updated_at"] > read_job_row(sql, held.job)["locked_at"]
 
     renew(pool, held)
 
@@ -230,11 +232,11 @@ def test_a_job_that_a_deduplicated_add_has_touched_is_renewed(pool, client, sql)
 
 @pytest.fixture
 async def start(database, recorder, monkeypatch) -> AsyncIterator[Start]:
-    monkeypatch.setattr(beating, "RENEW_EVERY", 0.1)
+    monkeypatch.setattr(beating, "LOCK_RENEWAL_INTERVAL_SECONDS", 0.1)
     # An id is kept as long as a fetch may lock something under it; here the answers do come.
-    monkeypatch.setattr(claims, "DOUBT_LASTS", 0.0)
-    monkeypatch.setattr(claims, "SETTLE_EVERY", 0.0)
-    async with runners_on(database, recorder.hooks) as start:
+    monkeypatch.setattr(claimer, "UNCONFIRMED_CLAIM_SECONDS", 0.0)
+    monkeypatch.setattr(claimer, "ORPHAN_CHECK_INTERVAL_SECONDS", 0.0)
+    async with open_runners(database, recorder.hooks) as start:
         yield start
 
 
@@ -249,21 +251,21 @@ async def test_a_worker_renews_the_locks_of_jobs_that_run_long(start, recorder, 
 
     await asyncio.to_thread(grow_old, sql)
 
-    await until(lambda: all(sql.value(FRESH, job.id) for job in jobs))
-    await until(lambda: sql.run(FRESH_QUEUES) == [("queue",)])
-    assert recorder.of(JobLockLost) == []
+    await wait_until(lambda: all(sql.value(FRESH, job.id) for job in jobs))
+    await wait_until(lambda: sql.run(FRESH_QUEUES) == [("queue",)])
+    assert recorder.events_of(JobLockLost) == []
 
 
 async def test_a_worker_without_recovery_renews_locks_too(start, recorder, sql, monkeypatch):
     """Nobody takes them before four hours, but then somebody would."""
-    monkeypatch.setattr(beating, "LONGEST_EVERY", timedelta(milliseconds=50))
+    monkeypatch.setattr(beating, "MAX_INTERVAL", timedelta(milliseconds=50))
     runner = await start({"endless": endless}, recovery=None)
     job = await runner.add_job("endless")
     await recorder.wait_for(JobStarted)
 
     await asyncio.to_thread(grow_old, sql, "3 hours 59 minutes")
 
-    await until(lambda: sql.value(FRESH, job.id))
+    await wait_until(lambda: sql.value(FRESH, job.id))
 
 
 async def test_a_forced_unlock_is_noticed_and_the_pool_goes_on_under_a_new_id(start, recorder, sql):
@@ -281,17 +283,17 @@ async def test_a_forced_unlock_is_noticed_and_the_pool_goes_on_under_a_new_id(st
 
     with sql.connection.transaction():
         sql.run("select :schema.force_unlock_workers($1::text[])", [old])
-        change(sql, job, "locked_by = 'somebody else', locked_at = now()")
+        update_job(sql, job, "locked_by = 'somebody else', locked_at = now()")
     await recorder.wait_for(JobLockLost, job_id=job.id)
 
-    await until(lambda: len(sql.run(POOLS)) == 1 and sql.value(POOLS) != old)
+    await wait_until(lambda: len(sql.run(POOLS)) == 1 and sql.value(POOLS) != old)
     await runner.add_job("linger", "second")
     await recorder.wait_for(JobSucceeded)
     assert ran == [sql.value(POOLS)]
     assert old not in ran
     # Nobody swept it, and its lease never lapsed.
-    assert recorder.of(PoolSwept) == []
-    assert recorder.of(PoolFenced) == []
+    assert recorder.events_of(LeaseLost) == []
+    assert recorder.events_of(LeaseExpired) == []
 
 
 async def test_of_two_jobs_the_one_that_was_not_unlocked_goes_on_under_the_old_id(
@@ -307,17 +309,17 @@ async def test_of_two_jobs_the_one_that_was_not_unlocked_goes_on_under_the_old_i
     (event, _) = await recorder.wait_for(JobStarted, count=2)
     old = event.pool_id
 
-    await asyncio.to_thread(change, sql, lost, "locked_by = 'somebody else'")
+    await asyncio.to_thread(update_job, sql, lost, "locked_by = 'somebody else'")
     await recorder.wait_for(JobLockLost, job_id=lost.id)
     # Both ids are heard of, as long as a job is held under the old one.
-    await until(lambda: len(sql.run(POOLS)) == 2)
+    await wait_until(lambda: len(sql.run(POOLS)) == 2)
     done.set()
     (event,) = await recorder.wait_for(JobSucceeded)
 
     assert (event.job.id, event.pool_id) == (kept.id, old)
-    await until(lambda: len(sql.run(POOLS)) == 1)
+    await wait_until(lambda: len(sql.run(POOLS)) == 1)
     assert sql.run(POOLS) != [(old,)]
-    assert row(sql, lost)["locked_by"] == "somebody else"
+    assert read_job_row(sql, lost)["locked_by"] == "somebody else"
 
 
 async def test_a_plain_function_whose_job_was_unlocked_is_asked_to_give_up(start, recorder, sql):
@@ -331,11 +333,11 @@ async def test_a_plain_function_whose_job_was_unlocked_is_asked_to_give_up(start
     job = await runner.add_job("linger")
     await recorder.wait_for(JobStarted)
 
-    await asyncio.to_thread(change, sql, job, "locked_by = 'somebody else'")
+    await asyncio.to_thread(update_job, sql, job, "locked_by = 'somebody else'")
 
     await recorder.wait_for(JobLockLost, job_id=job.id)
     assert asked.is_set()
-    assert row(sql, job)["locked_by"] == "somebody else"
+    assert read_job_row(sql, job)["locked_by"] == "somebody else"
 
 
 # Claimed again
@@ -345,7 +347,7 @@ async def test_a_job_that_is_claimed_again_ends_its_older_run_and_drops_its_resu
     start, recorder, sql, monkeypatch
 ):
     # The claim is what tells, not the renewal.
-    monkeypatch.setattr(beating, "RENEW_EVERY", 3600.0)
+    monkeypatch.setattr(beating, "LOCK_RENEWAL_INTERVAL_SECONDS", 3600.0)
     runs: list[asyncio.Event] = []
     ended: list[str] = []
 
@@ -368,23 +370,23 @@ async def test_a_job_that_is_claimed_again_ends_its_older_run_and_drops_its_resu
     )
     await asyncio.to_thread(sql.run, UNLOCK, job.id)
     await recorder.wait_for(JobLockLost, job_id=job.id)
-    await until(lambda: len(runs) == 2)
+    await wait_until(lambda: len(runs) == 2)
 
     assert ended == ["cancelled"]
-    assert row(sql, job)["locked_by"] is not None
-    assert row(sql, job)["attempts"] == 2
+    assert read_job_row(sql, job)["locked_by"] is not None
+    assert read_job_row(sql, job)["attempts"] == 2
     runs[1].set()
     (event,) = await recorder.wait_for(JobSucceeded)
     assert (event.job.attempts, ended) == (2, ["cancelled", "done"])
-    assert recorder.of(JobInterrupted) == []
-    assert row(sql, job) == {}
+    assert recorder.events_of(JobInterrupted) == []
+    assert read_job_row(sql, job) == {}
     assert queue_lock(sql, "queue") == (None, True)
 
 
 async def test_a_plain_function_whose_job_is_claimed_again_ends_in_vain(
     start, recorder, sql, monkeypatch
 ):
-    monkeypatch.setattr(beating, "RENEW_EVERY", 3600.0)
+    monkeypatch.setattr(beating, "LOCK_RENEWAL_INTERVAL_SECONDS", 3600.0)
     runs: list[threading.Event] = []
 
     def linger(payload: object) -> None:
@@ -397,12 +399,12 @@ async def test_a_plain_function_whose_job_is_claimed_again_ends_in_vain(
     job = await runner.add_job("linger")
     await recorder.wait_for(JobStarted)
     await asyncio.to_thread(sql.run, UNLOCK, job.id)
-    await until(lambda: len(runs) == 2)
+    await wait_until(lambda: len(runs) == 2)
     runs[0].set()
     await recorder.wait_for(JobLockLost)
 
-    assert row(sql, job)["locked_by"] is not None
+    assert read_job_row(sql, job)["locked_by"] is not None
     runs[1].set()
     (event,) = await recorder.wait_for(JobSucceeded)
     assert event.job.attempts == 2
-    assert row(sql, job) == {}
+    assert read_job_row(sql, job) == {}

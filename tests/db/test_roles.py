@@ -16,14 +16,14 @@ from graphile_worker import (
     JobRecovered,
     JobSucceeded,
     RecoveryOptions,
-    Tasks,
+    TaskRouter,
     sync,
 )
-from graphile_worker.administration.doctor import FindingId, examine
 from graphile_worker.events import CronBackfillDue
+from graphile_worker.ops.diagnostics import FindingId, examine
 from tests.conftest import TestDatabase
-from tests.support.recorder import Start, runners_on, until
-from tests.support.roles import as_role, owners, run_script, secured
+from tests.support.recorder import Start, open_runners, wait_until
+from tests.support.roles import as_role, open_secured_database, owners, run_script
 from tests.support.sql import Sql
 
 TABLES = ("_private_jobs", "_private_job_queues", "_private_tasks", "_private_known_crontabs")
@@ -41,7 +41,7 @@ FUNCTIONS = (
 @pytest.fixture(scope="module")
 def secured_template(cluster, schema) -> Iterator[str]:
     """The name of a database with all roles; they live as long as this module's tests."""
-    with secured(cluster, schema, "template_secured") as database:
+    with open_secured_database(cluster, schema, "template_secured") as database:
         yield database.name
 
 
@@ -84,7 +84,7 @@ def enqueuer(queue, owner) -> Iterator[Sql]:
 async def start(queue, recorder) -> AsyncIterator[Start]:
     """Run workers as the role that is for them."""
     dsn = as_role(queue, "queue_worker")
-    async with runners_on(queue, recorder.hooks) as start:
+    async with open_runners(queue, recorder.hooks) as start:
         yield lambda tasks, **given: start(tasks, on=dsn, **given)
 
 
@@ -200,7 +200,7 @@ def test_no_policy_is_missing_for_a_moment_while_the_rights_are_given_again(queu
 
 
 async def test_a_worker_runs_jobs_and_queues_and_adds_more(queue, start, recorder, owner, caplog):
-    tasks = Tasks()
+    tasks = TaskRouter()
 
     @tasks.task
     async def first(ctx: JobContext) -> None:
@@ -218,7 +218,7 @@ async def test_a_worker_runs_jobs_and_queues_and_adds_more(queue, start, recorde
 
 
 async def test_a_worker_adds_what_recurs(queue, start, recorder, owner):
-    tasks = Tasks()
+    tasks = TaskRouter()
 
     @tasks.cron("* * * * *", backfill=timedelta(minutes=5))
     @tasks.task
@@ -244,12 +244,12 @@ async def test_a_worker_recovers_the_jobs_of_a_dead_one(queue, start, recorder, 
 
     async def work(payload: Any) -> None: ...
 
-    sweeps = RecoveryOptions(sweep_interval=timedelta(milliseconds=100))
+    sweeps = RecoveryOptions(rescue_interval=timedelta(milliseconds=100))
     await start({"work": work}, recovery=sweeps)
 
     await recorder.wait_for(JobRecovered)
     await recorder.wait_for(JobSucceeded)
-    await until(lambda: owner.run("select id from :ext_schema.pools where id <> 'dead'"))
+    await wait_until(lambda: owner.run("select id from :ext_schema.pools where id <> 'dead'"))
 
 
 async def test_the_doctor_finds_nothing_wrong_with_a_worker(queue):
@@ -376,7 +376,7 @@ async def test_the_doctor_tells_no_role_to_become_the_owner(queue):
     assert found == {
         "queue_reader": {FindingId.LIMITED_ROLE},
         "queue_cleaner": {FindingId.LIMITED_ROLE},
-        "queue_enqueuer": {FindingId.RIGHTS_MISSING},
+        "queue_enqueuer": {FindingId.PRIVILEGES_MISSING},
     }
 
 

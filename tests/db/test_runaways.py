@@ -84,7 +84,7 @@ async def test_a_plain_function_that_outlives_its_timeout_keeps_its_job_until_it
     # Its lock and that of its queue stay, so that nothing runs beside it.
     expected = [(jobs[0].id, True, True, 1, None), (jobs[1].id, False, True, 0, None)]
     assert sql.run(JOBS) == expected
-    assert len(recorder.of(JobStarted)) == 1
+    assert len(recorder.events_of(JobStarted)) == 1
 
     bodies.release.set()
     [failed, *_] = await recorder.wait_for(JobErrored, job_id=jobs[0].id)
@@ -130,14 +130,14 @@ async def test_a_stop_releases_the_job_of_a_function_past_its_timeout(
     app, start, recorder, sql, stuck, bodies
 ):
     job = await stuck.aenqueue()
-    runner = await start(app, stop_after=SOON)
+    runner = await start(app, shutdown_timeout=SOON)
     await recorder.wait_for(JobOverran)
 
     await runner.stop()
 
-    assert [each.job.id for each in recorder.of(JobInterrupted)] == [job.id]
+    assert [each.job.id for each in recorder.events_of(JobInterrupted)] == [job.id]
     assert sql.run(JOBS) == [(job.id, False, False, 0, None)]
-    assert recorder.of(JobErrored) == []
+    assert recorder.events_of(JobErrored) == []
 
 
 @pytest.mark.parametrize("queue", ["ahead", "none"])
@@ -158,11 +158,11 @@ async def test_with_too_many_functions_past_their_timeout_no_more_jobs_of_their_
     [paused] = await recorder.wait_for(TaskPaused)
     assert (paused.task_identifier, paused.count) == ("hang", 2)
 
-    recorder.forget()
+    recorder.clear()
     waiting = await app.aadd_jobs([hang.spec()] * 2)
     await app.aadd_jobs([work.spec()] * 5)
     await recorder.wait_for(JobSucceeded, count=5)
-    assert {each.job.task_identifier for each in recorder.of(JobStarted)} == {"work"}
+    assert {each.job.task_identifier for each in recorder.events_of(JobStarted)} == {"work"}
     assert bodies.most == 2
 
     bodies.release.set()

@@ -25,15 +25,15 @@ from graphile_worker import (
     Hooks,
     JobContext,
     JobSpec,
-    PoolStopped,
     Runner,
     SchemaMissing,
     SchemaTooNew,
     Task,
     TaskNotFound,
-    Tasks,
+    TaskRouter,
     WorkerOptions,
-    assembly,
+    WorkerStoppedError,
+    _assembly,
     run,
     run_once,
     run_task_list,
@@ -51,7 +51,7 @@ from graphile_worker.events import (
     RunnerStopped,
     WorkerFatalError,
 )
-from tests.support.recorder import Recorder, runners_on, until
+from tests.support.recorder import Recorder, open_runners, wait_until
 
 HOUR = timedelta(hours=1)
 JOBS = "select attempts, locked_by, locked_at, last_error from :schema._private_jobs order by id"
@@ -86,7 +86,7 @@ async def test_run_returns_once_the_worker_looks_for_jobs(database, options, rec
 
     try:
         assert runner.is_ready
-        assert recorder.of(RunnerStarted)[0].tasks == ("see",)
+        assert recorder.events_of(RunnerStarted)[0].tasks == ("see",)
         await recorder.wait_for(JobSucceeded)
         assert seen == [{"n": 1}]
     finally:
@@ -95,7 +95,7 @@ async def test_run_returns_once_the_worker_looks_for_jobs(database, options, rec
 
 @pytest.mark.feature("F16")
 async def test_run_installs_the_schema_by_itself(empty_database, recorder):
-    async with runners_on(empty_database, recorder.hooks) as start:
+    async with open_runners(empty_database, recorder.hooks) as start:
         runner = await start({"work": nothing})
 
         await runner.add_job("work")
@@ -106,7 +106,7 @@ async def test_run_installs_the_schema_by_itself(empty_database, recorder):
 @pytest.mark.feature("F154")
 async def test_tasks_may_be_a_router_a_folder_or_its_path_as_text(start, sql, tmp_path, recorder):
     (tmp_path / "from_folder.py").write_text("def task(payload): ...\n")
-    router: Tasks[None] = Tasks()
+    router: TaskRouter[None] = TaskRouter()
     router.task(name="from_router")(lambda: None)
 
     for tasks in (router, tmp_path, str(tmp_path)):
@@ -183,7 +183,7 @@ async def test_a_worker_that_did_not_start_leaves_no_connection(database, option
         with pytest.raises(OSError):  # noqa: PT011  # there is nothing to match
             await run(database.dsn, {"work": nothing}, options=options, lifespan=lifespan)
 
-    await until(lambda: sql.run(OTHER_SESSIONS) == [])
+    await wait_until(lambda: sql.run(OTHER_SESSIONS) == [])
 
 
 async def test_a_start_that_is_cancelled_is_undone(database, options):
@@ -214,11 +214,11 @@ async def test_a_start_that_is_cancelled_is_undone(database, options):
 async def test_a_runner_can_be_started_once(start):
     runner = await start({"work": nothing})
 
-    with pytest.raises(PoolStopped, match="once"):
+    with pytest.raises(WorkerStoppedError, match="once"):
         await runner.start()
 
     await runner.stop()
-    with pytest.raises(PoolStopped, match="once"):
+    with pytest.raises(WorkerStoppedError, match="once"):
         await runner.start()
 
 
@@ -226,11 +226,11 @@ async def test_a_runner_can_be_started_once(start):
 async def test_a_runner_that_was_not_started_cannot_be_stopped(database, ask):
     runner = Runner(database.dsn, {"work": nothing})
 
-    with pytest.raises(PoolStopped, match="not started"):
+    with pytest.raises(WorkerStoppedError, match="not started"):
         await getattr(runner, ask)()
 
     assert not runner.is_ready
-    with pytest.raises(PoolStopped, match="not started"):
+    with pytest.raises(WorkerStoppedError, match="not started"):
         _ = runner.client
 
 
@@ -254,7 +254,7 @@ async def test_a_job_added_on_a_connection_waits_for_its_transaction(start, data
 
     async with await psycopg.AsyncConnection.connect(database.dsn) as connection:
         await runner.add_job("work", conn=connection)
-        assert not recorder.of(JobStarted)
+        assert not recorder.events_of(JobStarted)
 
     await recorder.wait_for(JobSucceeded)
 
@@ -436,7 +436,7 @@ async def test_a_worker_goes_on_with_the_tasks_it_knows_while_a_transaction_adds
 
 @pytest.mark.feature("F117")
 async def test_a_job_whose_task_is_gone_fails(start, recorder, sql):
-    class Shrinking(Tasks[None]):
+    class Shrinking(TaskRouter[None]):
         def tasks(self) -> dict[str, Task[..., Any]]:
             return self._tasks
 
@@ -493,7 +493,7 @@ async def test_stop_lets_running_jobs_finish_and_takes_no_more(start, recorder, 
     may_end.set()
     await stopping
 
-    assert len(recorder.of(JobSucceeded)) == 1
+    assert len(recorder.events_of(JobSucceeded)) == 1
     assert [row[:3] for row in sql.run(JOBS)] == [(0, None, None)]
 
 
@@ -506,8 +506,8 @@ async def test_a_stopped_runner_has_no_connection_and_no_thread(start, recorder,
 
     await runner.stop()
 
-    await until(lambda: sql.run(OTHER_SESSIONS) == [])
-    await until(lambda: set(threading.enumerate()) <= before)
+    await wait_until(lambda: sql.run(OTHER_SESSIONS) == [])
+    await wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 async def test_stopping_twice_is_stopping_once(start, recorder):
@@ -517,8 +517,8 @@ async def test_stopping_twice_is_stopping_once(start, recorder):
     await runner.stop()
     await runner.kill()
 
-    assert len(recorder.of(RunnerStopped)) == 1
-    assert len(recorder.of(PoolReleased)) == 1
+    assert len(recorder.events_of(RunnerStopped)) == 1
+    assert len(recorder.events_of(PoolReleased)) == 1
 
 
 @pytest.mark.feature("F161")
@@ -528,7 +528,7 @@ async def test_waiting_lasts_until_the_worker_has_stopped(start, recorder, how):
 
     async def wait() -> None:
         await (runner.wait() if how == "wait" else runner)
-        assert recorder.of(RunnerStopped)
+        assert recorder.events_of(RunnerStopped)
 
     waiting = asyncio.create_task(wait())
     await recorder.wait_for(ListenStarted)
@@ -556,7 +556,7 @@ async def test_kill_hands_back_at_once_what_runs(start, recorder, sql):
 
     await runner.kill()
 
-    assert len(recorder.of(JobInterrupted)) == 2
+    assert len(recorder.events_of(JobInterrupted)) == 2
     assert sql.run(JOBS) == [(0, None, None, None), (0, None, None, None)]
     assert sql.run(LOCKED_QUEUES) == []
 
@@ -595,7 +595,7 @@ async def test_a_stop_first_asks_tasks_to_give_up(start, recorder, sql):
     async def polite(payload: object, ctx: JobContext) -> None:
         await ctx.wait_cancelled()
 
-    options = {"abort_after": timedelta(milliseconds=10), "stop_after": None}
+    options = {"cancel_after": timedelta(milliseconds=10), "shutdown_timeout": None}
     runner = await start({"polite": polite}, **options)
     await runner.add_job("polite")
     await recorder.wait_for(JobStarted)
@@ -603,27 +603,27 @@ async def test_a_stop_first_asks_tasks_to_give_up(start, recorder, sql):
     await runner.stop()
 
     # It returned: that is a success like any other.
-    assert len(recorder.of(JobSucceeded)) == 1
+    assert len(recorder.events_of(JobSucceeded)) == 1
     assert sql.run(JOBS) == []
 
 
 @pytest.mark.feature("F214", "F215", "F187")
 async def test_a_stop_cancels_in_the_end_and_hands_back(start, recorder, sql):
-    options = {"abort_after": None, "stop_after": timedelta(milliseconds=10)}
+    options = {"cancel_after": None, "shutdown_timeout": timedelta(milliseconds=10)}
     runner = await start({"endless": endless}, **options)
     await runner.add_job("endless", queue_name="q")
     await recorder.wait_for(JobStarted)
 
     await runner.stop()
 
-    assert len(recorder.of(JobInterrupted)) == 1
+    assert len(recorder.events_of(JobInterrupted)) == 1
     assert sql.run(JOBS) == [(0, None, None, None)]
     assert sql.run(LOCKED_QUEUES) == []
 
 
 @pytest.mark.feature("F216")
 async def test_a_job_handed_back_may_be_held_back_for_a_while(start, recorder, sql):
-    options = {"stop_after": timedelta(0), "interrupted_job_retry_delay": HOUR}
+    options = {"shutdown_timeout": timedelta(0), "interrupted_job_retry_delay": HOUR}
     runner = await start({"endless": endless}, **options)
     await runner.add_job("endless")
     await recorder.wait_for(JobStarted)
@@ -643,7 +643,7 @@ async def test_a_stop_without_limits_waits_as_long_as_it_takes(start, recorder):
         await may_end.wait()
         cancelled.append(ctx.cancelled)
 
-    options = {"abort_after": None, "stop_after": None}
+    options = {"cancel_after": None, "shutdown_timeout": None}
     runner = await start({"work": work}, **options)
     await runner.add_job("work")
     await recorder.wait_for(JobStarted)
@@ -711,7 +711,7 @@ async def test_an_app_works_while_the_block_lasts(app, recorder):
         assert runner.is_ready
 
     assert seen == [7]
-    assert recorder.of(RunnerStopped)
+    assert recorder.events_of(RunnerStopped)
 
 
 async def test_a_runner_that_has_started_works_while_a_block_lasts(database, options, recorder):
@@ -721,7 +721,7 @@ async def test_a_runner_that_has_started_works_while_a_block_lasts(database, opt
         await runner.add_job("work")
         await recorder.wait_for(JobSucceeded)
 
-    assert recorder.of(RunnerStopped)
+    assert recorder.events_of(RunnerStopped)
 
 
 async def test_the_blocks_own_error_is_not_lost(app, recorder):
@@ -732,7 +732,7 @@ async def test_the_blocks_own_error_is_not_lost(app, recorder):
         async with app.worker():
             _ = 1 / 0
 
-    assert recorder.of(RunnerStopped)
+    assert recorder.events_of(RunnerStopped)
 
 
 @pytest.mark.feature("F94")
@@ -841,7 +841,7 @@ async def test_what_a_lifespan_raises_at_its_end_is_raised_by_stop(start, record
     with pytest.raises(OSError, match="flush failed"):
         await runner.stop()
 
-    assert recorder.of(RunnerStopped)
+    assert recorder.events_of(RunnerStopped)
 
 
 # On a schema that is there already
@@ -955,7 +955,7 @@ async def test_a_transaction_that_is_rolled_back_leaves_no_trace(
         )
 
     assert (count, seen) == (3, [0, 1, 2])
-    assert [len(recorder.of(kind)) for kind in (JobSucceeded, JobErrored)] == [2, 1]
+    assert [len(recorder.events_of(kind)) for kind in (JobSucceeded, JobErrored)] == [2, 1]
     assert sql.run("select * from :schema._private_jobs") == before
 
 
@@ -1007,7 +1007,7 @@ async def test_a_plain_function_is_told_that_it_cannot_use_the_connection(
     async with CONNECTIONS["psycopg"](database) as connection:
         await run_task_list_once({"work": work}, connection, options=options, hooks=recorder.hooks)
 
-    [event] = recorder.of(JobErrored)
+    [event] = recorder.events_of(JobErrored)
     assert isinstance(event.error, ConfigurationError)
 
 
@@ -1023,7 +1023,7 @@ async def test_a_transaction_that_a_task_broke_ends_the_run(database, options, r
                 {"break": break_it}, connection, options=options, hooks=recorder.hooks
             )
 
-    [event] = recorder.of(WorkerFatalError)
+    [event] = recorder.events_of(WorkerFatalError)
     assert isinstance(event.error, psycopg.errors.InFailedSqlTransaction)
     assert isinstance(event.job_error, psycopg.errors.DivisionByZero)
 
@@ -1169,7 +1169,7 @@ async def test_a_worker_listens_on_a_lent_pool(kind, database, start, recorder, 
             await recorder.wait_for(JobSucceeded, count=n)
 
         await runner.stop()
-        assert recorder.of(ListenReleased)
+        assert recorder.events_of(ListenReleased)
         # The connection that listened is not one that the owner gets.
         assert [await owner.ask() for _ in range(4)] == [1] * 4
 
@@ -1223,7 +1223,7 @@ def clock_ahead(ahead: timedelta) -> type:
 async def test_the_programs_clock_decides_what_is_due_if_it_is_told_to(
     start, recorder, sql, monkeypatch, ahead, due
 ):
-    monkeypatch.setattr(assembly, "SystemClock", clock_ahead(ahead))
+    monkeypatch.setattr(_assembly, "SystemClock", clock_ahead(ahead))
     for payload, minutes in (("now", 0), ("later", 50), ("early", -70)):
         when = f"now() + {minutes} * interval '1 minute'"
         sql.run(f"select :schema.add_job('work', to_json($1::text), run_at := {when})", payload)
@@ -1236,7 +1236,7 @@ async def test_the_programs_clock_decides_what_is_due_if_it_is_told_to(
 
 @pytest.mark.feature("F88")
 async def test_the_databases_clock_decides_otherwise(start, recorder, sql, monkeypatch):
-    monkeypatch.setattr(assembly, "SystemClock", clock_ahead(-24 * HOUR))
+    monkeypatch.setattr(_assembly, "SystemClock", clock_ahead(-24 * HOUR))
     sql.run("select :schema.add_job('work')")
 
     await start({"work": nothing})
@@ -1297,7 +1297,7 @@ async def test_several_workers_live_in_one_process(start, recorder):
     done = await recorder.wait_for(JobSucceeded, count=3)
 
     assert {event.job.id for event in done} == {job.id for job in jobs}
-    pools = {event.pool_id for event in recorder.of(RunnerStarted)}
+    pools = {event.pool_id for event in recorder.events_of(RunnerStarted)}
     assert len(pools) == 3
 
 
@@ -1325,7 +1325,7 @@ async def test_a_runner_that_is_stopped_while_it_starts_does_not_start(database,
 
     await runner.stop()
 
-    with pytest.raises(PoolStopped, match="while it started"):
+    with pytest.raises(WorkerStoppedError, match="while it started"):
         await starting
     assert not runner.is_ready
 
@@ -1334,5 +1334,5 @@ async def test_a_runner_that_has_stopped_adds_no_jobs(database, options):
     runner = await run(database.dsn, {"work": nothing}, options=options, handle_signals=False)
     await runner.stop()
 
-    with pytest.raises(PoolStopped, match="has stopped"):
+    with pytest.raises(WorkerStoppedError, match="has stopped"):
         await runner.add_job("work")

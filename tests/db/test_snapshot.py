@@ -9,15 +9,15 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from graphile_worker.administration.pools import Health
-from graphile_worker.administration.snapshot import Snapshot, look, look_at_counters
-from graphile_worker.administration.states import State
-from graphile_worker.administration.watch import Watch
-from graphile_worker.db.psycopg import PsycopgDatabase
+from graphile_worker._db.psycopg import PsycopgDatabase
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.snapshot import set_limits
 from graphile_worker.errors import SchemaMissing
 from graphile_worker.jobs import JobSpec
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.looking import limit_look
+from graphile_worker.ops.pools import PoolHealth
+from graphile_worker.ops.snapshot import Snapshot, take_counter_snapshot, take_snapshot
+from graphile_worker.ops.states import JobState
+from graphile_worker.ops.trends import SnapshotHistory
 
 NODE = "pool-3fa94c1d77e0aa19b2"
 
@@ -29,7 +29,7 @@ def client(blocking_client):
 
 @pytest.fixture
 async def db(database) -> AsyncIterator[PsycopgDatabase]:
-    opened = PsycopgDatabase(database.dsn, Schemas.named(database.schema), max_size=1)
+    opened = PsycopgDatabase(database.dsn, Schemas.from_names(database.schema), max_size=1)
     yield opened
     await opened.close()
 
@@ -58,13 +58,13 @@ def counts(seen: Snapshot, identifier: str = "task") -> dict[str, int]:
 
 
 async def test_an_empty_queue(db, database):
-    seen = await look(db)
+    seen = await take_snapshot(db)
 
     assert (seen.tasks, seen.locked, seen.queues, seen.pools) == ((), (), (), ())
     assert seen.server.database == database.name
     assert seen.server.level == 20
     assert seen.oldest_ready is None
-    assert seen.took > 0
+    assert seen.duration > 0
 
 
 async def test_every_job_is_counted_in_its_state(db, client, sql):
@@ -80,7 +80,7 @@ async def test_every_job_is_counted_in_its_state(db, client, sql):
     sql.run(later, jobs[5], 0)
     sql.run(later, jobs[6], 3)
 
-    seen = await look(db)
+    seen = await take_snapshot(db)
 
     assert counts(seen) == {
         "stale": 2,
@@ -92,7 +92,7 @@ async def test_every_job_is_counted_in_its_state(db, client, sql):
         "scheduled": 1,
     }
     assert seen.running == 3
-    assert seen.count(State.READY) == 1
+    assert seen.count(JobState.READY) == 1
 
 
 async def test_tasks_are_counted_apart_with_their_oldest_job(db, client, sql):
@@ -101,9 +101,9 @@ async def test_tasks_are_counted_apart_with_their_oldest_job(db, client, sql):
         "update :schema._private_jobs set run_at = now() - id * interval '1 minute' where id <= 2"
     )
 
-    tasks = {task.identifier: task for task in (await look(db)).tasks}
+    tasks = {task.identifier: task for task in (await take_snapshot(db)).tasks}
 
-    assert (tasks["a"][State.READY], tasks["b"][State.READY]) == (2, 1)
+    assert (tasks["a"][JobState.READY], tasks["b"][JobState.READY]) == (2, 1)
     assert tasks["a"].oldest_ready == pytest.approx(120, abs=30)
     assert tasks["b"].oldest_ready == pytest.approx(0, abs=30)
     assert (tasks["a"].first_ready, tasks["b"].first_ready) == (1, 3)
@@ -114,7 +114,7 @@ async def test_locked_jobs_are_named_the_oldest_first(db, client, sql):
     lock(sql, 1, "pypool-000000000000000001", "1 minute")
     lock(sql, 2, NODE, "2 minutes")
 
-    first, second = (await look(db)).locked
+    first, second = (await take_snapshot(db)).locked
 
     assert (first.id, first.pool_id, first.queue_name) == (2, NODE, None)
     assert (second.id, second.queue_name, second.attempts, second.max_attempts) == (1, "q", 1, 25)
@@ -132,7 +132,7 @@ async def test_a_named_queue_that_is_held_says_by_which_job_and_who_waits(db, cl
         NODE,
     )
 
-    seen = await look(db)
+    seen = await take_snapshot(db)
 
     [queue] = seen.queues
     assert (queue.name, queue.pool_id, queue.job_id) == ("q", NODE, 1)
@@ -147,7 +147,7 @@ async def test_a_queue_that_is_locked_until_far_in_the_future_is_paused(db, clie
         "update :schema._private_job_queues set locked_at = '9999-01-01', locked_by = 'paused:ana'"
     )
 
-    seen = await look(db)
+    seen = await take_snapshot(db)
 
     assert (seen.queues[0].is_paused, seen.queues[0].waiting) == (True, 1)
     assert seen.pools == ()
@@ -160,12 +160,12 @@ async def test_pools_are_those_of_the_registry_and_those_that_hold_something(db,
     lock(sql, 1, NODE)
     lock(sql, 2, "dead")
 
-    pools = {pool.id: pool for pool in (await look(db)).pools}
+    pools = {pool.id: pool for pool in (await take_snapshot(db)).pools}
 
     assert {id: pool.health for id, pool in pools.items()} == {
-        "alive": Health.ALIVE,
-        "dead": Health.DEAD,
-        NODE: Health.UNKNOWN,
+        "alive": PoolHealth.ALIVE,
+        "dead": PoolHealth.DEAD,
+        NODE: PoolHealth.UNKNOWN,
     }
     assert (pools["alive"].tasks, pools["alive"].concurrency) == (("task",), 4)
     assert [pools[id].jobs for id in ("alive", "dead", NODE)] == [0, 1, 1]
@@ -177,10 +177,10 @@ async def test_right_after_a_restart_of_the_server_nobody_is_dead(db, client, sq
     register(sql, "unheard", silence="101 days", lease="100 days")
     lock(sql, 1, "unheard")
 
-    seen = await look(db)
+    seen = await take_snapshot(db)
 
-    assert seen.pools[0].health is Health.UNKNOWN
-    assert seen.locked[0].state is State.RUNNING
+    assert seen.pools[0].health is PoolHealth.UNKNOWN
+    assert seen.locked[0].state is JobState.RUNNING
 
 
 async def test_the_newest_job_that_fails_says_how(db, client, sql):
@@ -190,7 +190,7 @@ async def test_the_newest_job_that_fails_says_how(db, client, sql):
         "last_error = 'Boom ' || id where id < 3"
     )
 
-    [task] = (await look(db)).tasks
+    [task] = (await take_snapshot(db)).tasks
 
     assert (task.newest_failing, task.error, task.failing) == (2, "Boom 2", 2)
 
@@ -203,7 +203,7 @@ async def test_times_that_nobody_can_count_do_no_harm(db, client, sql):
         "update :schema._private_jobs set locked_at = '-infinity', locked_by = 'x' where id = 3"
     )
 
-    seen = await look(db)
+    seen = await take_snapshot(db)
 
     assert counts(seen) == {"ready": 1, "scheduled": 1, "stale": 1}
     assert seen.oldest_ready == math.inf
@@ -213,23 +213,23 @@ async def test_a_job_whose_task_is_nowhere_is_counted(db, client, sql):
     client.add_job("task")
     sql.run("delete from :schema._private_tasks")
 
-    [task] = (await look(db)).tasks
+    [task] = (await take_snapshot(db)).tasks
 
     assert task.identifier == "task id 1"
 
 
 async def test_two_looks_tell_how_fast_jobs_come_and_go(db, client):
-    watch = Watch(await look(db))
+    watch = SnapshotHistory(await take_snapshot(db))
     client.add_jobs([JobSpec("task") for _ in range(50)])
     client.complete_jobs(range(1, 21))
     client.close()
 
     # Its session said what it did when it ended; the server may need a moment to hear it.
     async with asyncio.timeout(20):
-        while watch.rates is None or watch.rates.done == 0:
-            watch.add_counters(await look_at_counters(db))
+        while watch.rates is None or watch.rates.completed == 0:
+            watch.add_counters(await take_counter_snapshot(db))
 
-    assert watch.rates.added == pytest.approx(watch.rates.done * 50 / 20)
+    assert watch.rates.added == pytest.approx(watch.rates.completed * 50 / 20)
 
 
 async def test_a_role_that_owns_nothing_is_told_that_it_sees_nothing(database, client, sql):
@@ -239,33 +239,33 @@ async def test_a_role_that_owns_nothing_is_told_that_it_sees_nothing(database, c
     sql.run(f"grant usage on schema :schema to {role}")
     sql.run(f"grant select on all tables in schema :schema to {role}")
     dsn = make_conninfo(database.dsn, user=role)
-    theirs = PsycopgDatabase(dsn, Schemas.named(database.schema))
+    theirs = PsycopgDatabase(dsn, Schemas.from_names(database.schema))
 
-    seen = await look(theirs)
+    seen = await take_snapshot(theirs)
     await theirs.close()
     sql.run(f"drop owned by {role}")
     sql.run(f"drop role {role}")
 
     assert (seen.tasks, seen.pools) == ((), ())
-    assert (seen.server.hides_rows, seen.server.role) == (True, role)
+    assert (seen.server.has_hidden_rows, seen.server.role) == (True, role)
 
 
 async def test_a_look_can_only_read_and_not_for_long(db):
     async with db.transaction() as connection:
-        await connection.run(limit_look(50))
+        await connection.run(set_limits(50))
         with pytest.raises(psycopg.errors.QueryCanceled):
             await connection.raw.execute("select pg_sleep(10)")
 
     async with db.transaction() as connection:
-        await connection.run(limit_look(5000))
+        await connection.run(set_limits(5000))
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             await connection.raw.execute("create table t ()")
 
 
 async def test_without_the_schema_it_says_so(database):
-    nowhere = PsycopgDatabase(database.dsn, Schemas.named("nowhere"))
+    nowhere = PsycopgDatabase(database.dsn, Schemas.from_names("nowhere"))
 
-    for ask in (look, look_at_counters):
+    for ask in (take_snapshot, take_counter_snapshot):
         with pytest.raises(SchemaMissing):
             await ask(nowhere)
     await nowhere.close()

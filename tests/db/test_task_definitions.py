@@ -16,19 +16,19 @@ from graphile_worker import (
     JobContext,
     JobSpec,
     JobSpecError,
-    Tasks,
+    TaskRouter,
     WorkerOptions,
     parse_cron_items,
     parse_crontab,
     sync,
 )
-from graphile_worker.cron.scheduler import CronScheduler
-from graphile_worker.db.psycopg import PsycopgDatabase
+from graphile_worker._cron.scheduler import CronScheduler
+from graphile_worker._db.psycopg import PsycopgDatabase
+from graphile_worker._discovery.discovery import resolve_cron_items
+from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.hooks import Hooks
-from graphile_worker.loading import cron_items_of
-from graphile_worker.sql.identifiers import Schemas
 from tests.conftest import TestDatabase
-from tests.support.shell import Said, Shell
+from tests.support.shell import CommandResult, Shell
 
 DEFINED = ("books", 3, -4)
 PLAIN = (None, 25, 0)
@@ -59,7 +59,7 @@ def book(order: int) -> None: ...
 @pytest.fixture
 def app(database: TestDatabase) -> App[None]:
     app = App(database.dsn, schema=database.schema)
-    router: Tasks[None] = Tasks()
+    router: TaskRouter[None] = TaskRouter()
     options: dict[str, Any] = {"queue_name": "books", "max_attempts": 3, "priority": -4}
     router.task(name="book", **options)(book)
     app.include(router)
@@ -191,11 +191,11 @@ async def test_task_definitions_apply_to_cron_items_and_to_crontabs(app, databas
         * * * * * other
     """
     in_code = parse_cron_items([CronItem(task="book", match="* * * * *", payload={"order": 1})])
-    connections = PsycopgDatabase(database.dsn, Schemas.named(database.schema))
+    connections = PsycopgDatabase(database.dsn, Schemas.from_names(database.schema))
     try:
         for items in (
-            cron_items_of(app, crontab=crontab),
-            cron_items_of(app.only(["book"]), cron_items=in_code),
+            resolve_cron_items(app, crontab=crontab),
+            resolve_cron_items(app.subset(["book"]), cron_items=in_code),
         ):
             assert items is not None
             await CronScheduler(connections, items, Hooks()).tick(THEN)
@@ -216,7 +216,7 @@ async def test_a_crontab_whose_payload_the_task_does_not_take_is_refused(app):
 
 async def test_an_item_that_is_added_later_gets_the_options_of_its_task(app):
     items = parse_crontab("* * * * * other")
-    find = cron_items_of(app, cron_items=items)
+    find = resolve_cron_items(app, cron_items=items)
     items += parse_crontab("* * * * * book {order: 'one'}")
 
     assert find is not None
@@ -252,7 +252,7 @@ def test_task_definitions_apply_to_add_with_an_app(shell, sql, monkeypatch):
 def test_add_with_an_app_refuses_what_the_task_does_not_take(shell, sql):
     said = shell("add", "--app", "book_shop:app", "book", '{"order": "one"}')
 
-    assert said == Said(1, "", 'graphile-worker: book: "order" must be int, got str\n')
+    assert said == CommandResult(1, "", 'graphile-worker: book: "order" must be int, got str\n')
     assert sql.run(ROWS) == []
 
 

@@ -8,13 +8,13 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import sync
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.plans import tuning
+from graphile_worker._sql.plans.tuning import TableTuning, Tuning
 from graphile_worker.errors import SchemaMissing
-from graphile_worker.sql import tuning
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.tuning import TableTuning, Tuning
-from tests.support.clients import lent, opened
+from tests.support.clients import open_client, unwrap
 from tests.support.cluster import Cluster
-from tests.support.fetching import wait_for_lock
+from tests.support.fetch_locks import wait_for_lock
 from tests.support.sql import Sql
 
 TABLES = ["_private_jobs", "_private_job_queues"]
@@ -23,7 +23,7 @@ TABLES = ["_private_jobs", "_private_job_queues"]
 @pytest.fixture
 def at_once(monkeypatch) -> None:
     """Snapshots are told however young they are."""
-    monkeypatch.setattr(tuning, "HELD_FOR", 0)
+    monkeypatch.setattr(tuning, "MIN_BLOCKER_SECONDS", 0)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def table(found: Tuning, name: str) -> TableTuning:
 
 
 async def test_nothing_is_set_at_first_and_looking_changes_nothing(client, sql):
-    found = await client.tuning()
+    found = await client.get_tuning()
 
     assert [each.table for each in found.tables] == TABLES
     assert not any(each.is_set for table in found.tables for each in table.settings)
@@ -62,20 +62,20 @@ async def test_nothing_is_set_at_first_and_looking_changes_nothing(client, sql):
 
 
 async def test_every_setting_says_why(client):
-    found = await client.tuning()
+    found = await client.get_tuning()
 
     assert all(each.reason.endswith(".") for table in found.tables for each in table.settings)
 
 
 async def test_what_is_said_is_what_is_set(client, sql):
-    said = await client.tuning()
+    said = await client.get_tuning()
 
     changed = await client.apply_tuning()
 
     assert changed == TABLES
     for each in said.tables:
         assert options(sql, each.table) == {one.name: one.value for one in each.settings}
-    after = await client.tuning()
+    after = await client.get_tuning()
     assert all(each.is_set for each in after.tables)
 
 
@@ -89,8 +89,8 @@ async def test_settings_of_others_stay_and_those_that_differ_are_told(client, sq
     sql.run("alter table :schema._private_jobs set (fillfactor = 90, autovacuum_enabled = off)")
     sql.run("alter table :schema._private_jobs set (autovacuum_vacuum_scale_factor = 0.0)")
 
-    found = table(await client.tuning(), "_private_jobs")
-    now = {each.name: each.now for each in found.settings}
+    found = table(await client.get_tuning(), "_private_jobs")
+    now = {each.name: each.current_value for each in found.settings}
     set_already = {each.name for each in found.settings if each.is_set}
     await client.apply_tuning()
 
@@ -101,22 +101,22 @@ async def test_settings_of_others_stay_and_those_that_differ_are_told(client, sq
 
 
 async def test_the_sql_that_people_read_sets_the_same(client, sql, database):
-    found = await client.tuning()
-    schemas = Schemas.named(database.schema)
+    found = await client.get_tuning()
+    schemas = Schemas.from_names(database.schema)
 
     for each in found.tables:
-        sql.connection.execute(tuning.tuning_sql(each, schemas).encode())
+        sql.connection.execute(tuning.render_tuning_sql(each, schemas).encode())
 
-    assert all(each.is_set for each in (await client.tuning()).tables)
+    assert all(each.is_set for each in (await client.get_tuning()).tables)
 
 
 def test_a_role_that_does_not_own_the_tables_is_told_who_does(database, sql, role):
     dsn = make_conninfo(database.dsn, user=role)
 
     with sync.Client(dsn, schema=database.schema) as client:
-        found, changed = client.tuning(), client.apply_tuning()
+        found, changed = client.get_tuning(), client.apply_tuning()
 
-    assert [each.may_change for each in found.tables] == [False, False]
+    assert [each.can_change for each in found.tables] == [False, False]
     assert {each.owner for each in found.tables} == {"postgres"}
     assert changed == []
     assert options(sql, "_private_jobs") == {}
@@ -136,15 +136,15 @@ def test_a_member_of_the_role_that_owns_them_may_set_them(database, sql, role):
 
 
 async def test_without_the_schema_it_says_so(kind, empty_database):
-    async with opened(kind, empty_database) as client:
+    async with open_client(kind, empty_database) as client:
         with pytest.raises(SchemaMissing):
-            await client.tuning()
+            await client.get_tuning()
         with pytest.raises(SchemaMissing):
             await client.apply_tuning()
 
 
 async def test_it_can_be_asked_in_a_transaction_of_yours(client, conn):
-    found = await client.tuning(conn=lent(conn))
+    found = await client.get_tuning(conn=unwrap(conn))
 
     assert [each.table for each in found.tables] == TABLES
 
@@ -170,7 +170,7 @@ async def test_it_waits_for_a_vacuum_and_nobody_who_adds_jobs_waits_for_it(clien
 
 
 async def test_it_gives_up_in_the_end(client, sql, monkeypatch):
-    monkeypatch.setattr(tuning, "TRIES", 1)
+    monkeypatch.setattr(tuning, "MAX_TUNING_ATTEMPTS", 1)
     other = sql.another()
     other.run("begin")
     other.run("lock table :schema._private_jobs in share update exclusive mode")
@@ -186,10 +186,10 @@ async def test_it_gives_up_in_the_end(client, sql, monkeypatch):
 
 
 async def test_settings_of_the_server_that_do_not_suit_a_queue_are_told(client, sql, database):
-    found = {each.name: each for each in (await client.tuning()).server}
+    found = {each.name: each for each in (await client.get_tuning()).server}
 
     naptime = found["autovacuum_naptime"]
-    assert (naptime.now, naptime.value) == ("1min", "10s")
+    assert (naptime.current_value, naptime.value) == ("1min", "10s")
     assert naptime.sql == "alter system set autovacuum_naptime = '10s'"
     idle = found["idle_in_transaction_session_timeout"]
     assert idle.sql == f"alter database {database.name} set {idle.name} = '{idle.value}'"
@@ -201,21 +201,21 @@ async def test_what_is_good_is_not_mentioned(kind, database, sql):
     advised = f"alter database {database.name} set idle_in_transaction_session_timeout = '1min'"
     sql.run(advised)
 
-    async with opened(kind, database) as client:
-        found = await client.tuning()
+    async with open_client(kind, database) as client:
+        found = await client.get_tuning()
 
     assert "idle_in_transaction_session_timeout" not in {each.name for each in found.server}
 
 
 async def test_every_advice_is_sql_that_makes_it_go_away(kind, database, sql):
-    async with opened(kind, database) as client:
-        found = await client.tuning()
+    async with open_client(kind, database) as client:
+        found = await client.get_tuning()
     for each in found.server:
         if each.sql.startswith("alter database"):
             sql.run(each.sql)
 
-    async with opened(kind, database) as client:
-        left = (await client.tuning()).server
+    async with open_client(kind, database) as client:
+        left = (await client.get_tuning()).server
 
     assert all(each.sql.startswith("alter system") for each in left)
 
@@ -232,7 +232,7 @@ async def test_a_transaction_that_stays_open_is_named(client, sql, at_once):
     for _ in range(3):
         await client.add_job("task")
 
-    [held] = [each for each in (await client.tuning()).held if "report" in each.name]
+    [held] = [each for each in (await client.get_tuning()).vacuum_blockers if "report" in each.name]
     other.close()
 
     assert held.kind == "session"
@@ -248,10 +248,10 @@ async def test_a_transaction_that_only_wrote_is_named_too(client, sql, at_once):
     other.run("begin")
     other.run("select :schema.add_job('task')")
 
-    found = await client.tuning()
+    found = await client.get_tuning()
     other.close()
 
-    assert any("writer" in each.name for each in found.held)
+    assert any("writer" in each.name for each in found.vacuum_blockers)
 
 
 async def test_a_young_transaction_is_not_named(client, sql):
@@ -259,18 +259,18 @@ async def test_a_young_transaction_is_not_named(client, sql):
     other.run("begin isolation level repeatable read")
     other.run("select 1")
 
-    found = await client.tuning()
+    found = await client.get_tuning()
     other.close()
 
-    assert found.held == ()
+    assert found.vacuum_blockers == ()
 
 
 async def test_sessions_of_other_databases_are_not_in_the_way(client, cluster, at_once):
     with psycopg.connect(cluster.dsn(application_name="elsewhere")) as other:
         other.execute("select 1")
-        found = await client.tuning()
+        found = await client.get_tuning()
 
-    assert not any("elsewhere" in each.name for each in found.held)
+    assert not any("elsewhere" in each.name for each in found.vacuum_blockers)
 
 
 @pytest.mark.single_version
@@ -284,7 +284,7 @@ def test_a_prepared_transaction_is_named(pytestconfig, at_once):
             behind.run("insert into :schema._private_tasks (identifier) values ('task')")
             behind.run("prepare transaction 'forgotten'")
             behind.close()
-            [held] = client.tuning().held
+            [held] = client.get_tuning().vacuum_blockers
     finally:
         server.stop()
 
@@ -295,7 +295,7 @@ async def test_a_role_that_does_not_see_all_sessions_says_so(database, sql, role
     dsn = make_conninfo(database.dsn, user=role)
 
     with sync.Client(dsn, schema=database.schema) as other:
-        assert not other.tuning().sees_all_sessions
+        assert not other.get_tuning().can_see_all_sessions
         sql.run(f"grant pg_read_all_stats to {role}")
-        assert other.tuning().sees_all_sessions
-    assert (await client.tuning()).sees_all_sessions
+        assert other.get_tuning().can_see_all_sessions
+    assert (await client.get_tuning()).can_see_all_sessions

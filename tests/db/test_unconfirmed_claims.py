@@ -6,14 +6,14 @@ from typing import Any
 
 from psycopg.conninfo import make_conninfo
 
-from graphile_worker import assembly
+from graphile_worker import _assembly
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.claim import find_orphaned_claims
+from graphile_worker._sql.queries.search import set_query_limits
+from graphile_worker._sql.queries.workers import recover_jobs, unlock_stale_jobs
+from graphile_worker._sql.query import Query
+from graphile_worker._sql.render import render_bytes
 from graphile_worker.events import GetJobEmpty, GetJobErrored, JobSucceeded
-from graphile_worker.sql.finding import limit_time
-from graphile_worker.sql.holding import find_unheld_jobs
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.query import Query
-from graphile_worker.sql.statements import render_bytes
-from graphile_worker.sql.workers import recover_jobs, unlock_stale_jobs
 from tests.support.pools import Pool, queue_ids, queue_lock
 from tests.support.proxy import CutAfterRequest
 
@@ -43,7 +43,7 @@ class NeverAnswering:
 async def test_a_fetch_does_not_wait_for_the_release_of_unconfirmed_claims(
     start, recorder, database, proxy, async_client, monkeypatch
 ):
-    monkeypatch.setattr(assembly, "PatientDatabase", NeverAnswering)
+    monkeypatch.setattr(_assembly, "SlowQueryDatabase", NeverAnswering)
     runner = await start(
         {"task": run_it}, on=make_conninfo(database.dsn, port=proxy.port), poll_interval=HOUR
     )
@@ -81,7 +81,7 @@ async def test_unconfirmed_claims_are_released_and_run(
 def pages_read(sql, query: Query[Any], schemas: Schemas) -> int:
     text = b"explain (analyze, buffers, format json) " + render_bytes(query.statement, schemas)
     with sql.connection.transaction():
-        limits = limit_time(0, 0, by_indexes=True)
+        limits = set_query_limits(0, 0, prefer_indexes=True)
         sql.connection.execute(render_bytes(limits.statement, schemas), limits.args)
         [[found]] = sql.connection.execute(text, query.args).fetchall()
     plan = found[0]["Plan"]
@@ -97,15 +97,15 @@ def test_looking_for_locked_jobs_does_not_read_the_whole_table(
         "from :schema._private_tasks as tasks, generate_series(1, $1::int)",
         MANY,
     )
-    schemas = Schemas.named(database.schema, None)
+    schemas = Schemas.from_names(database.schema, None)
     sql.run("vacuum analyze :schema._private_jobs")
     blocking_client.add_job("task")
-    [held] = pool.take(1)
+    [held] = pool.claim(1)
 
-    find = find_unheld_jobs("pool", [], [])
+    find = find_orphaned_claims("pool", [], [])
     assert pool.connection.run(find).job_ids == {held.job.id}
-    recover = recover_jobs(["pool"], timedelta(0), 3, surely_dead=True)
-    for query in (find, unlock_stale_jobs(but_of="pool"), recover):
+    recover = recover_jobs(["pool"], timedelta(0), 3, is_confirmed_dead=True)
+    for query in (find, unlock_stale_jobs(except_pool_id="pool"), recover):
         assert pages_read(sql, query, schemas) < FEW_PAGES, query.statement
 
 
@@ -117,12 +117,14 @@ def test_the_rule_of_four_hours_includes_locks_of_its_own_pool_that_it_does_not_
 ):
     kept = blocking_client.add_job("task", queue_name="kept")
     lost = blocking_client.add_job("task", queue_name="lost")
-    held = {each.job.id: each for each in pool.take(2)}
+    held = {each.job.id: each for each in pool.claim(2)}
     for table in ("_private_jobs", "_private_job_queues"):
         sql.run(f"update :schema.{table} set locked_at = now() - interval '5 hours'")
 
     queues = queue_ids((held[kept.id],))
-    unlocked = pool.connection.run(unlock_stale_jobs(but_of=pool.id, jobs=[kept.id], queues=queues))
+    unlocked = pool.connection.run(
+        unlock_stale_jobs(except_pool_id=pool.id, except_job_ids=[kept.id], except_queue_ids=queues)
+    )
 
     assert unlocked == 1
     assert queue_lock(sql, "kept") == ("pool", False)

@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from graphile_worker import Job
-from graphile_worker.sql.workers import unlock_stale_jobs
+from graphile_worker._sql.queries.workers import unlock_stale_jobs
 from tests.support.pools import (
     Pool,
-    change,
     payloads,
     queue_ids,
     queue_lock,
-    row,
+    read_job_row,
+    update_job,
 )
 from tests.support.sql import Sql
 
@@ -49,7 +49,7 @@ def unlock(pool: Pool, now: datetime | None = None) -> int:
 
 def locked_for(sql: Sql, job: Job, age: str, more: str = "attempts = 1") -> None:
     """Let it look as if a pool had taken the job and died."""
-    change(sql, job, f"locked_by = 'dead', locked_at = now() - interval '{age}', {more}")
+    update_job(sql, job, f"locked_by = 'dead', locked_at = now() - interval '{age}', {more}")
 
 
 @pytest.mark.parametrize("age", ["4 hours 1 second", "5 days"])
@@ -59,7 +59,7 @@ def test_a_job_locked_for_more_than_four_hours_is_released(pool, client, sql, ag
 
     assert unlock(pool) == 1
 
-    found = row(sql, job)
+    found = read_job_row(sql, job)
     assert (found["locked_by"], found["locked_at"], found["is_available"]) == (None, None, True)
 
 
@@ -67,17 +67,17 @@ def test_a_job_locked_for_more_than_four_hours_is_released(pool, client, sql, ag
 def test_a_younger_lock_is_left_alone(pool, client, sql, age):
     job = client.add_job("task")
     locked_for(sql, job, age)
-    before = row(sql, job)
+    before = read_job_row(sql, job)
 
     assert unlock(pool) == 0
 
-    assert row(sql, job) == before
+    assert read_job_row(sql, job) == before
 
 
 def test_a_lock_of_four_hours_to_the_microsecond_is_left_alone(pool, client, sql):
     job = client.add_job("task")
-    pool.take_one()
-    locked_at = row(sql, job)["locked_at"]
+    pool.claim_one()
+    locked_at = read_job_row(sql, job)["locked_at"]
 
     assert unlock(pool, locked_at + 4 * HOUR) == 0
     assert unlock(pool, locked_at + 4 * HOUR + timedelta(microseconds=1)) == 1
@@ -89,7 +89,7 @@ def test_the_attempt_and_the_error_stay(pool, client, sql):
 
     unlock(pool)
 
-    found = row(sql, job)
+    found = read_job_row(sql, job)
     assert (found["attempts"], found["last_error"]) == (2, "before")
 
 
@@ -99,8 +99,11 @@ def test_a_job_without_attempts_left_is_released_and_stays_dead(pool, client, sq
 
     assert unlock(pool) == 1
 
-    assert (row(sql, job)["locked_by"], row(sql, job)["is_available"]) == (None, False)
-    assert pool.take(10) == []
+    assert (read_job_row(sql, job)["locked_by"], read_job_row(sql, job)["is_available"]) == (
+        None,
+        False,
+    )
+    assert pool.claim(10) == []
 
 
 def test_a_released_job_goes_behind_what_is_ready_by_now(pool, client, sql):
@@ -110,17 +113,17 @@ def test_a_released_job_goes_behind_what_is_ready_by_now(pool, client, sql):
 
     unlock(pool)
 
-    assert payloads(pool.take() + pool.take()) == ["ready", "stale"]
+    assert payloads(pool.claim() + pool.claim()) == ["ready", "stale"]
 
 
 def test_a_released_job_is_not_brought_forward(pool, client, sql):
     job = client.add_job("task", run_at=HOUR)
     locked_for(sql, job, "5 hours")
-    before = row(sql, job)["run_at"]
+    before = read_job_row(sql, job)["run_at"]
 
     unlock(pool)
 
-    assert row(sql, job)["run_at"] == before
+    assert read_job_row(sql, job)["run_at"] == before
 
 
 @pytest.mark.parametrize(("age", "holder"), [("4 hours 1 second", None), ("3 hours", "dead")])
@@ -143,10 +146,10 @@ def test_only_jobs_are_counted(pool, client, sql):
 
 def test_whoever_left_the_lock_it_is_released(pool, client, sql):
     own, foreign = client.add_job("task"), client.add_job("task")
-    pool.take(2)
+    pool.claim(2)
     for job in (own, foreign):
-        change(sql, job, "locked_at = now() - interval '5 hours'")
-    change(sql, foreign, "locked_by = 'worker-of-another-kind'")
+        update_job(sql, job, "locked_at = now() - interval '5 hours'")
+    update_job(sql, foreign, "locked_by = 'worker-of-another-kind'")
 
     assert unlock(pool) == 2
 
@@ -160,27 +163,29 @@ def test_the_programs_clock_decides_where_it_is_told_to(pool, client, sql):
     assert unlock(pool, datetime.now(UTC) - HOUR) == 0
     assert unlock(pool, later) == 1
 
-    assert row(sql, job)["run_at"] == later
+    assert read_job_row(sql, job)["run_at"] == later
 
 
 def test_what_is_not_locked_stays_as_it_is(pool, client, sql):
     job = client.add_job("task", run_at=datetime.now(UTC) - 9 * HOUR, queue_name="queue")
-    before = row(sql, job)
+    before = read_job_row(sql, job)
 
     assert unlock(pool) == 0
 
-    assert row(sql, job) == before
+    assert read_job_row(sql, job) == before
     assert queue_lock(sql, "queue") == (None, True)
 
 
 def test_a_pool_that_lives_does_not_release_its_own(pool, client, sql):
     client.add_job("task", queue_name="queue")
-    held = pool.take_one()
-    change(sql, held.job, "locked_at = now() - interval '5 hours'")
+    held = pool.claim_one()
+    update_job(sql, held.job, "locked_at = now() - interval '5 hours'")
     sql.run("update :schema._private_job_queues set locked_at = now() - interval '5 hours'")
 
-    own = unlock_stale_jobs(but_of=pool.id, jobs=[held.job.id], queues=queue_ids((held,)))
+    own = unlock_stale_jobs(
+        except_pool_id=pool.id, except_job_ids=[held.job.id], except_queue_ids=queue_ids((held,))
+    )
     assert pool.connection.run(own) == 0
 
-    assert row(sql, held.job)["locked_by"] == pool.id
+    assert read_job_row(sql, held.job)["locked_by"] == pool.id
     assert queue_lock(sql, "queue") == (pool.id, False)

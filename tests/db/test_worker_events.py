@@ -18,7 +18,7 @@ from graphile_worker import (
     JobsLeftLocked,
     Runner,
     WorkerOptions,
-    assembly,
+    _assembly,
     make_worker_utils,
     run,
     run_migrations,
@@ -26,6 +26,7 @@ from graphile_worker import (
     run_task_list,
     run_task_list_once,
 )
+from graphile_worker._worker import completer
 from graphile_worker.events import (
     Event,
     ForcefulShutdown,
@@ -68,7 +69,6 @@ from graphile_worker.events import (
     WorkerReleased,
     WorkerStopped,
 )
-from graphile_worker.worker import settle
 from tests.support.recorder import Recorder, Start
 from tests.support.sql import Sql
 
@@ -121,7 +121,7 @@ async def test_a_job_that_succeeds_starts_succeeds_and_is_complete(start, record
 async def test_a_job_that_fails_starts_errs_and_is_complete(start, recorder):
     assert await run_one(start, recorder, fail) == ["job:start", "job:error", "job:complete"]
 
-    [errored], [finished] = recorder.of(JobErrored), recorder.of(JobFinished)
+    [errored], [finished] = recorder.events_of(JobErrored), recorder.events_of(JobFinished)
     assert str(errored.error) == "no good"
     assert finished.error is errored.error
 
@@ -131,14 +131,14 @@ async def test_the_last_failure_is_announced_both_ways(start, recorder):
     names = await run_one(start, recorder, fail, max_attempts=1)
 
     assert names == ["job:start", "job:error", "job:failed", "job:complete"]
-    assert recorder.of(JobFailed)[0].error is recorder.of(JobErrored)[0].error
+    assert recorder.events_of(JobFailed)[0].error is recorder.events_of(JobErrored)[0].error
 
 
 @pytest.mark.feature("F182")
 async def test_a_success_has_no_error(start, recorder):
     await run_one(start, recorder, nothing)
 
-    assert recorder.of(JobFinished)[0].error is None
+    assert recorder.events_of(JobFinished)[0].error is None
 
 
 @pytest.mark.feature("F119")
@@ -148,13 +148,17 @@ async def test_the_duration_is_that_of_the_task(start, recorder):
 
     await run_one(start, recorder, wait)
 
-    assert timedelta(seconds=0.09) < recorder.of(JobSucceeded)[0].duration < timedelta(seconds=20)
+    assert (
+        timedelta(seconds=0.09)
+        < recorder.events_of(JobSucceeded)[0].duration
+        < timedelta(seconds=20)
+    )
 
 
 async def test_all_events_of_a_job_carry_it_and_where_it_ran(start, recorder):
     await run_one(start, recorder, fail, payload={"a": 1}, max_attempts=1, queue_name="q")
 
-    events = recorder.of(JobEvent)
+    events = recorder.events_of(JobEvent)
     assert len({(each.pool_id, each.worker_id, each.job.id) for each in events}) == 1
     job = events[0].job
     assert (job.task_identifier, job.payload, job.queue_name) == ("work", {"a": 1}, "q")
@@ -219,7 +223,7 @@ async def test_an_interrupted_job_is_announced_once_it_is_handed_back(start, rec
 @pytest.mark.feature("F170")
 @pytest.mark.parametrize("how", ["stop", "kill"])
 async def test_a_stop_that_leaves_jobs_locked_says_which(start, recorder, sql, how):
-    runner = await start({"work": nothing}, stop_after=timedelta(0))
+    runner = await start({"work": nothing}, shutdown_timeout=timedelta(0))
     refuse_endings(sql)
     job = await runner.add_job("work", queue_name="q")
     await recorder.wait_for(PoolFatalError)
@@ -228,7 +232,10 @@ async def test_a_stop_that_leaves_jobs_locked_says_which(start, recorder, sql, h
         await getattr(runner, how)()
 
     kind = PoolGracefulShutdownError if how == "stop" else PoolForcefulShutdownError
-    [failed], [worker_failed] = recorder.of(kind), recorder.of(PoolGracefulShutdownWorkerError)
+    [failed], [worker_failed] = (
+        recorder.events_of(kind),
+        recorder.events_of(PoolGracefulShutdownWorkerError),
+    )
     assert isinstance(failed.error, JobsLeftLocked)
     assert worker_failed.job is not None
     assert worker_failed.job.id == job.id
@@ -284,11 +291,11 @@ async def test_the_events_of_a_worker_say_what_it_is_about(start, recorder):
     runner = await start({"one": nothing, "two": nothing})
     await runner.stop("enough")
 
-    [started], [created] = recorder.of(RunnerStarted), recorder.of(WorkerCreated)
+    [started], [created] = recorder.events_of(RunnerStarted), recorder.events_of(WorkerCreated)
     assert started.tasks == created.tasks == ("one", "two")
-    assert recorder.of(PoolGracefulShutdown)[0].message == "enough"
-    assert recorder.of(WorkerStopped)[0].error is None
-    assert len({event.pool_id for event in recorder.of(PoolEvent)}) == 1
+    assert recorder.events_of(PoolGracefulShutdown)[0].message == "enough"
+    assert recorder.events_of(WorkerStopped)[0].error is None
+    assert len({event.pool_id for event in recorder.events_of(PoolEvent)}) == 1
     assert started.pool_id.startswith("pypool-")
 
 
@@ -299,17 +306,17 @@ async def test_each_slot_has_events_of_its_own(start, recorder):
     await runner.stop()
 
     kinds = (WorkerCreated, GetJobStarted, GetJobEmpty, WorkerReleased, WorkerStopped)
-    workers = [{event.worker_id for event in recorder.of(kind)} for kind in kinds]
+    workers = [{event.worker_id for event in recorder.events_of(kind)} for kind in kinds]
     assert len(workers[0]) == 3
     assert all(each == workers[0] for each in workers)
-    assert all(event.worker_id.startswith("worker-") for event in recorder.of(WorkerEvent))
+    assert all(event.worker_id.startswith("worker-") for event in recorder.events_of(WorkerEvent))
 
 
 async def test_a_worker_that_is_killed_says_both(start, recorder):
     runner = await start({"work": endless}, listen=False)
     await runner.add_job("work")
     await recorder.wait_for(JobStarted)
-    recorder.forget()
+    recorder.clear()
 
     await runner.kill("now")
 
@@ -323,7 +330,7 @@ async def test_a_worker_that_is_killed_says_both(start, recorder):
         "pool:release",
         "stop",
     ]
-    assert recorder.of(PoolForcefulShutdown)[0].message == "now"
+    assert recorder.events_of(PoolForcefulShutdown)[0].message == "now"
 
 
 async def test_what_runs_out_of_jobs_has_not_been_shut_down(database, recorder):
@@ -331,8 +338,8 @@ async def test_what_runs_out_of_jobs_has_not_been_shut_down(database, recorder):
 
     await run_once(database.dsn, {"work": nothing}, options=options, hooks=recorder.hooks)
 
-    assert not recorder.of(PoolGracefulShutdown)
-    assert not recorder.of(PoolGracefulShutdownCompleted)
+    assert not recorder.events_of(PoolGracefulShutdown)
+    assert not recorder.events_of(PoolGracefulShutdownCompleted)
     assert named(recorder, "worker:stop", "pool:release", "stop") == [
         "worker:stop",
         "pool:release",
@@ -351,14 +358,14 @@ async def test_the_first_signal_is_graceful_and_the_second_is_not(start, recorde
     os.kill(os.getpid(), signal.SIGINT)
     await runner.wait()
 
-    assert recorder.of(GracefulShutdown)[0].signal == "SIGTERM"
-    assert recorder.of(ForcefulShutdown)[0].signal == "SIGINT"
-    assert recorder.of(PoolForcefulShutdownCompleted)
-    assert runner.forced_by == signal.SIGINT
+    assert recorder.events_of(GracefulShutdown)[0].signal == "SIGTERM"
+    assert recorder.events_of(ForcefulShutdown)[0].signal == "SIGINT"
+    assert recorder.events_of(PoolForcefulShutdownCompleted)
+    assert runner.exit_signal == signal.SIGINT
 
 
 async def test_a_stop_that_is_not_heeded_at_once_is_no_error(start, recorder, caplog):
-    runner = await start({"work": endless}, abort_after=SOON, stop_after=2 * SOON)
+    runner = await start({"work": endless}, cancel_after=SOON, shutdown_timeout=2 * SOON)
     await runner.add_job("work")
     await recorder.wait_for(JobStarted)
 
@@ -388,7 +395,7 @@ async def test_it_listens_from_the_start_to_the_end(start, recorder, sql):
         "pool:listen:notification",
         "pool:listen:release",
     ]
-    assert recorder.of(ListenConnecting)[0].attempts == 0
+    assert recorder.events_of(ListenConnecting)[0].attempts == 0
 
 
 @pytest.mark.feature("F166")
@@ -416,15 +423,15 @@ async def test_trouble_on_that_connection_is_told_with_its_error(start, recorder
 
     await recorder.wait_for(ListenStarted, count=2)
     assert named(recorder, "pool:listen")[2:4] == ["pool:listen:release", "pool:listen:error"]
-    assert isinstance(recorder.of(ListenFailed)[0].error, psycopg.OperationalError)
-    attempts = [event.attempts for event in recorder.of(ListenConnecting)]
+    assert isinstance(recorder.events_of(ListenFailed)[0].error, psycopg.OperationalError)
+    attempts = [event.attempts for event in recorder.events_of(ListenConnecting)]
     assert attempts[:2] == [0, 1]
 
 
 async def test_attempts_to_listen_are_counted_until_one_succeeds(start, recorder, database):
     await start({"work": nothing})
     await recorder.wait_for(ListenStarted)
-    recorder.forget()
+    recorder.clear()
 
     # Nobody gets in, and whoever is there is thrown out.
     close_to_others(database, closed=True)
@@ -432,9 +439,9 @@ async def test_attempts_to_listen_are_counted_until_one_succeeds(start, recorder
     close_to_others(database, closed=False)
     await recorder.wait_for(ListenStarted)
 
-    attempts = [event.attempts for event in recorder.of(ListenConnecting)]
+    attempts = [event.attempts for event in recorder.events_of(ListenConnecting)]
     assert attempts == list(range(1, len(attempts) + 1))
-    assert len(recorder.of(ListenReleased)) == 1
+    assert len(recorder.events_of(ListenReleased)) == 1
 
 
 def close_to_others(database: Any, *, closed: bool) -> None:
@@ -457,11 +464,11 @@ async def test_a_fetch_that_fails_is_told_to_each_who_asked(start, recorder, sql
 
     sql.run("alter table :schema._private_jobs rename to gone")
     await recorder.wait_for(GetJobErrored, count=4)
-    recorder.events[:] = recorder.of(GetJobErrored)
+    recorder.events[:] = recorder.events_of(GetJobErrored)
     sql.run("alter table :schema.gone rename to _private_jobs")
     await recorder.wait_for(GetJobEmpty)
 
-    failed = recorder.of(GetJobErrored)
+    failed = recorder.events_of(GetJobErrored)
     assert {type(event.error) for event in failed} == {psycopg.errors.UndefinedTable}
     assert len({event.worker_id for event in failed}) == 2
 
@@ -491,13 +498,13 @@ async def test_an_idle_worker_says_that_it_found_nothing_at_each_poll(start, rec
 async def test_an_end_that_cannot_be_written_is_announced_until_it_is(
     start, recorder, sql, task, action, monkeypatch
 ):
-    monkeypatch.setattr(settle, "REPORT_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(completer, "REPORT_INTERVAL_SECONDS", 0.0)
     runner = await start({"work": task}, poll_interval=HOUR)
     refuse_endings(sql)
     await runner.add_job("work")
 
     trouble = await recorder.wait_for(PoolFatalError, count=2)
-    assert not recorder.of(JobFinished)
+    assert not recorder.events_of(JobFinished)
     sql.run("drop function public.refuse() cascade")
 
     await recorder.wait_for(JobFinished)
@@ -521,7 +528,7 @@ async def test_a_sweep_is_begun_and_done(start, recorder):
         ]
         * 2
     )
-    assert recorder.of(ResetLockedSucceeded)[0].delay == SOON
+    assert recorder.events_of(ResetLockedSucceeded)[0].delay == SOON
 
 
 async def test_a_sweep_that_failed_says_why_and_when_the_next_one_comes(start, recorder, sql):
@@ -533,7 +540,7 @@ async def test_a_sweep_that_failed_says_why_and_when_the_next_one_comes(start, r
     [failed, *_] = await recorder.wait_for(ResetLockedFailed)
     assert isinstance(failed.error, psycopg.errors.UndefinedTable)
     assert failed.delay == SOON
-    assert recorder.of(ResetLockedStarted)
+    assert recorder.events_of(ResetLockedStarted)
 
 
 async def test_the_only_sweep_of_a_run_has_no_next_one(database, recorder):
@@ -544,7 +551,7 @@ async def test_the_only_sweep_of_a_run_has_no_next_one(database, recorder):
             {"work": nothing}, connection, options=options, hooks=recorder.hooks
         )
 
-    assert [event.delay for event in recorder.of(ResetLockedSucceeded)] == [None]
+    assert [event.delay for event in recorder.events_of(ResetLockedSucceeded)] == [None]
 
 
 # Who listens
@@ -589,7 +596,7 @@ async def test_a_stop_waits_for_async_listeners(start, recorder):
 
 
 async def test_a_listener_that_never_ends_does_not_keep_the_worker(start, recorder, monkeypatch):
-    monkeypatch.setattr(assembly, "DRAIN_WITHIN", SOON)
+    monkeypatch.setattr(_assembly, "LISTENER_DRAIN_TIMEOUT", SOON)
     recorder.hooks.on(RunnerStopped)(endless)
     runner = await start({"work": nothing})
 
@@ -674,6 +681,6 @@ async def test_hooks_hear_of_the_pools_that_they_were_given_to(start, recorder):
 
     await recorder.wait_for(JobFinished)
 
-    assert len(recorder.of(PoolCreated)) == len(others.of(PoolCreated)) == 1
-    assert not others.of(JobEvent)
-    assert not recorder.of(PoolReleased)
+    assert len(recorder.events_of(PoolCreated)) == len(others.events_of(PoolCreated)) == 1
+    assert not others.events_of(JobEvent)
+    assert not recorder.events_of(PoolReleased)

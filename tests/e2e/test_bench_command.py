@@ -11,7 +11,7 @@ import click
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from graphile_worker.cli.commands.bench import bench
+from graphile_worker._cli.commands.bench import bench
 from tests.conftest import TestDatabase
 from tests.support.pages import ROOT
 from tests.support.processes import Program, Programs, eventually
@@ -33,7 +33,7 @@ def measured(programs: Programs) -> Callable[..., dict[str, Any]]:
     """What a benchmark says as JSON."""
 
     def measured(*arguments: str) -> dict[str, Any]:
-        done = programs.done("bench", *arguments, "--json")
+        done = programs.run_to_end("bench", *arguments, "--json")
         assert done.code == 0, done.err
         found: dict[str, Any] = json.loads(done.out)
         return found
@@ -46,7 +46,7 @@ def measured(programs: Programs) -> Callable[..., dict[str, Any]]:
 
 @pytest.mark.feature("F297")
 def test_the_parts_are_startup_throughput_latency_and_add(programs):
-    done = programs.done("bench", "--help")
+    done = programs.run_to_end("bench", "--help")
 
     assert done.code == 0
     listed = re.findall(r"^  (\w+)", done.out.partition("Commands:")[2], re.MULTILINE)
@@ -102,7 +102,7 @@ def test_throughput_is_20000_jobs_in_4_processes_10_at_once_unless_told_otherwis
 def test_latency_is_told_as_minimum_average_percentiles_and_maximum(measured):
     found = measured("latency", "--jobs", "20")
 
-    late = found["late"]
+    late = found["latency"]
     assert found["samples"] == 20
     assert list(late) == SPREAD
     assert 0 < late["minimum"] <= late["average"] <= late["maximum"]
@@ -136,7 +136,7 @@ def test_figures_come_with_the_versions_that_they_depend_on(measured, empty_data
     ],
 )
 def test_without_json_it_is_said_in_words(programs, arguments, words):
-    done = programs.done("bench", *arguments)
+    done = programs.run_to_end("bench", *arguments)
 
     assert (done.code, done.err) == (0, "")
     assert re.search(words, done.out)
@@ -147,9 +147,9 @@ def test_without_json_it_is_said_in_words(programs, arguments, words):
 
 def test_the_database_may_be_given_before_and_after(tmp_path, empty_database):
     with Programs(tmp_path) as programs:
-        first = programs.done("-c", empty_database.url, "bench", "add", "--jobs", "1")
-        second = programs.done("bench", "-c", empty_database.url, "add", "--jobs", "1")
-        third = programs.done("bench", "add", "--jobs", "1", "-c", empty_database.dsn)
+        first = programs.run_to_end("-c", empty_database.url, "bench", "add", "--jobs", "1")
+        second = programs.run_to_end("bench", "-c", empty_database.url, "add", "--jobs", "1")
+        third = programs.run_to_end("bench", "add", "--jobs", "1", "-c", empty_database.dsn)
 
     assert [first.code, second.code, third.code] == [0, 0, 0]
 
@@ -157,7 +157,7 @@ def test_the_database_may_be_given_before_and_after(tmp_path, empty_database):
 def test_its_schema_is_its_own_and_gone_afterwards(programs, behind):
     before = schemas(behind)
 
-    done = programs.done("bench", "add", "--jobs", "10", GRAPHILE_WORKER_SCHEMA="jobs")
+    done = programs.run_to_end("bench", "add", "--jobs", "10", GRAPHILE_WORKER_SCHEMA="jobs")
 
     assert done.code == 0
     assert schemas(behind) == before
@@ -166,7 +166,7 @@ def test_its_schema_is_its_own_and_gone_afterwards(programs, behind):
 def test_a_schema_cannot_be_given(programs, behind):
     before = schemas(behind)
 
-    done = programs.done("-s", "jobs", "bench", "add")
+    done = programs.run_to_end("-s", "jobs", "bench", "add")
 
     assert done.code == 1
     assert done.err == (
@@ -177,7 +177,7 @@ def test_a_schema_cannot_be_given(programs, behind):
 
 @pytest.mark.parametrize("arguments", [["--jobs", "0"], ["--jobs", "many"], ["--nonsense"]])
 def test_what_makes_no_sense_ends_with_2(programs, arguments):
-    done = programs.done("bench", "throughput", *arguments)
+    done = programs.run_to_end("bench", "throughput", *arguments)
 
     assert done.code == 2
     assert arguments[0] in done.err
@@ -193,7 +193,7 @@ def test_after_an_error_nothing_is_left(programs, behind, empty_database):
     before = schemas(behind)
     url = make_conninfo(empty_database.dsn, user="few")
 
-    done = programs.done("bench", "throughput", "--jobs", "10", "-c", url)
+    done = programs.run_to_end("bench", "throughput", "--jobs", "10", "-c", url)
     behind.run(f'revoke create on database "{empty_database.name}" from few')
     behind.run("drop role few")
 

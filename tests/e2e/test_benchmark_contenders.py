@@ -18,8 +18,8 @@ from benchmarks.matrix import ours, reference_claim
 from benchmarks.processes import environment, running
 from benchmarks.server import Server, served
 from benchmarks.tables import CLEAN, TABLES, build
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.statements import render_bytes
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.render import render_bytes
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 JOBS = 1500
@@ -65,7 +65,7 @@ def test_the_reference_really_fetches_and_completes_in_batches(server):
         node.fill(database, JOBS)
         told = environment(database, jobs=JOBS, concurrency=CONCURRENCY, batch=BATCH)
         with database.connected() as watcher, running(node.working(), told) as program:
-            last = program.hear("last")
+            last = program.wait_for_line("last")
             node.emptied(watcher)
         with database.connected() as connection:
             # Statistics of a session are there once it has ended.
@@ -86,14 +86,14 @@ def test_the_engine_runs_our_own_statements(server):
                 "select prosrc from pg_proc where proname = 'drain'"
             ).fetchone() or [""]
 
-    for name in ("get_plain_jobs", "get_jobs", "finish_jobs"):
+    for name in ("claim_plain_jobs", "claim_jobs", "complete_claimed_jobs"):
         assert _without_parameters(_text(name), r"\$\d+") in _without_parameters(
-            source, r"(?:get_plain_jobs|get_jobs|finish_jobs)_\d+|\btaken_ids(?=::)"
+            source, r"(?:claim_plain_jobs|claim_jobs|complete_claimed_jobs)_\d+|\btaken_ids(?=::)"
         )
 
 
 def _text(name: str) -> str:
-    return render_bytes(name, Schemas.named("graphile_worker")).decode()
+    return render_bytes(name, Schemas.from_names("graphile_worker")).decode()
 
 
 def _without_parameters(text: str, parameter: str) -> str:

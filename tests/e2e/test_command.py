@@ -48,12 +48,12 @@ def greeting(programs: Programs) -> Programs:
 @pytest.mark.every_version
 @pytest.mark.feature("F3")
 def test_the_command_runs_the_tasks_of_the_folder_until_a_signal(greeting, sql):
-    worker = greeting.real.worker()
+    worker = greeting.without_fork.worker()
 
     add(sql, "hello", name="Ada")
-    worker.hear("Hello, Ada")
+    worker.wait_for_line("Hello, Ada")
     add(sql, "hello", name="Grace")
-    worker.hear("Hello, Grace")
+    worker.wait_for_line("Hello, Grace")
 
     assert worker.stop(signal.SIGTERM) == 0
     assert jobs(sql) == []
@@ -71,9 +71,9 @@ def test_the_module_is_the_same_command(greeting, sql):
 
 @pytest.mark.feature("F16")
 def test_a_worker_installs_the_schema_by_itself(tmp_path, empty_database):
-    with Programs.beside(empty_database, tmp_path) as programs:
+    with Programs.for_database(empty_database, tmp_path) as programs:
         programs.write("tasks/hello.py", HELLO)
-        done = programs.done("--once")
+        done = programs.run_to_end("--once")
     behind = Sql(empty_database.dsn, empty_database.schema)
     level = behind.value("select max(id) from :schema.migrations")
     behind.close()
@@ -86,7 +86,7 @@ def test_a_worker_installs_the_schema_by_itself(tmp_path, empty_database):
 @pytest.mark.feature("F190")
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_help_names_every_flag(programs, flag):
-    done = programs.done(flag)
+    done = programs.run_to_end(flag)
 
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("Usage: graphile-worker")
@@ -104,7 +104,7 @@ def test_help_names_every_flag(programs, flag):
         "--poll-interval",
         "--no-prepared-statements",
         "--no-listen",
-        "--recovery-threshold",
+        "--lease-duration",
         "--no-recovery",
         "--cleanup",
         "--app",
@@ -122,7 +122,7 @@ def test_help_names_every_flag(programs, flag):
 
 @pytest.mark.feature("F191")
 def test_the_version_is_told(programs):
-    done = programs.done("--version")
+    done = programs.run_to_end("--version")
 
     assert (done.code, done.err) == (0, "")
     assert re.fullmatch(r"graphile-worker, version \d+\.\d+\.\d+\S*\n", done.out)
@@ -130,7 +130,7 @@ def test_the_version_is_told(programs):
 
 @pytest.mark.parametrize("flags", [["--nonsense"], ["-x"], ["-j", "many"], ["--log-format", "xml"]])
 def test_what_the_command_does_not_know_ends_with_2(greeting, flags):
-    done = greeting.done(*flags)
+    done = greeting.run_to_end(*flags)
 
     assert (done.code, done.out) == (2, "")
     assert "Usage: graphile-worker" in done.err
@@ -145,7 +145,7 @@ def test_what_the_command_does_not_know_ends_with_2(greeting, flags):
 def test_a_connection_string_says_which_database(greeting, database, sql):
     add(sql, "hello", name="Ada")
 
-    done = greeting.done("--once", "-c", database.url, DATABASE_URL=None)
+    done = greeting.run_to_end("--once", "-c", database.url, DATABASE_URL=None)
 
     assert done.code == 0
     assert jobs(sql) == []
@@ -156,8 +156,8 @@ def test_database_url_says_which_database_unless_another_is_given(greeting, data
     add(sql, "hello", name="Ada")
     nowhere = "postgres://nobody@127.0.0.1:1/nowhere"
 
-    refused = greeting.done("--once", DATABASE_URL=nowhere)
-    done = greeting.done("--once", "--connection", database.url, DATABASE_URL=nowhere)
+    refused = greeting.run_to_end("--once", DATABASE_URL=nowhere)
+    done = greeting.run_to_end("--once", "--connection", database.url, DATABASE_URL=nowhere)
 
     assert_one_line(refused)
     assert done.code == 0
@@ -169,7 +169,7 @@ def test_libpqs_variables_say_which_database(greeting, database, sql):
     add(sql, "hello", name="Ada")
     server = server_of(database.cluster)
 
-    done = greeting.done("--once", DATABASE_URL=None, PGDATABASE=database.name, **server)
+    done = greeting.run_to_end("--once", DATABASE_URL=None, PGDATABASE=database.name, **server)
 
     assert done.code == 0
     assert jobs(sql) == []
@@ -180,7 +180,7 @@ def test_a_bare_word_is_the_name_of_a_database(greeting, database, sql):
     add(sql, "hello", name="Ada")
     server = server_of(database.cluster)
 
-    done = greeting.done("--once", "-c", database.name, DATABASE_URL=None, **server)
+    done = greeting.run_to_end("--once", "-c", database.name, DATABASE_URL=None, **server)
 
     assert done.code == 0
     assert jobs(sql) == []
@@ -189,14 +189,14 @@ def test_a_bare_word_is_the_name_of_a_database(greeting, database, sql):
 @pytest.mark.feature("F193")
 def test_ssl_true_means_that_tls_is_required(greeting, database):
     # The server of the tests speaks no TLS, which is how it shows.
-    done = greeting.done("--once", "-c", f"{database.url}?ssl=true")
+    done = greeting.run_to_end("--once", "-c", f"{database.url}?ssl=true")
 
     assert_one_line(done)
     assert "does not support SSL" in done.err
 
 
 def test_without_a_database_it_says_what_to_set(greeting):
-    done = greeting.done(DATABASE_URL=None)
+    done = greeting.run_to_end(DATABASE_URL=None)
 
     assert_one_line(done)
     assert "DATABASE_URL" in done.err
@@ -205,7 +205,7 @@ def test_without_a_database_it_says_what_to_set(greeting):
 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "host.invalid"])
 def test_a_database_that_cannot_be_reached_is_one_line(greeting, host):
-    done = greeting.done("-c", f"postgres://me@{host}/db?connect_timeout=5")
+    done = greeting.run_to_end("-c", f"postgres://me@{host}/db?connect_timeout=5")
 
     assert_one_line(done)
 
@@ -213,7 +213,7 @@ def test_a_database_that_cannot_be_reached_is_one_line(greeting, host):
 @pytest.mark.feature("F194")
 def test_the_schema_may_be_given_as_a_flag_or_in_the_environment(greeting, database):
     for flags, variable in ((["-s", "one"], "two"), ([], "two"), ([], None)):
-        done = greeting.done("--schema-only", *flags, GRAPHILE_WORKER_SCHEMA=variable)
+        done = greeting.run_to_end("--schema-only", *flags, GRAPHILE_WORKER_SCHEMA=variable)
         assert done.code == 0
 
     assert schemas_of(database) >= {"one", "two", "graphile_worker"}
@@ -225,7 +225,7 @@ def test_a_worker_serves_the_schema_that_was_given(greeting, database):
         client.migrate()
         client.add_job("hello", {"name": "Ada"})
 
-    done = greeting.done("--once", "--schema", "other")
+    done = greeting.run_to_end("--once", "--schema", "other")
 
     assert done.code == 0
     assert "Hello, Ada" in done.err
@@ -237,9 +237,9 @@ def test_a_worker_serves_the_schema_that_was_given(greeting, database):
 @pytest.mark.every_version
 @pytest.mark.feature("F195")
 def test_schema_only_installs_and_needs_no_tasks(tmp_path, empty_database):
-    with Programs.beside(empty_database, tmp_path) as programs:
-        first = programs.done("--schema-only")
-        again = programs.done("--schema-only")
+    with Programs.for_database(empty_database, tmp_path) as programs:
+        first = programs.run_to_end("--schema-only")
+        again = programs.run_to_end("--schema-only")
 
     for done in (first, again):
         assert (done.code, done.err) == (0, "")
@@ -253,7 +253,7 @@ def test_once_runs_what_is_ready_and_ends(greeting, sql):
         add(sql, "hello", name=name)
     sql.run("select from :schema.add_job('hello', '{}', run_at := now() + interval '1 hour')")
 
-    done = greeting.done("--once")
+    done = greeting.run_to_end("--once")
 
     assert done.code == 0
     assert "Hello, Ada" in done.err
@@ -267,7 +267,7 @@ def test_once_drains_named_queues(greeting, sql):
         payload = json.dumps({"name": name})
         sql.run("select from :schema.add_job('hello', $1::json, queue_name := 'one')", payload)
 
-    done = greeting.done("--once", "-j", "4")
+    done = greeting.run_to_end("--once", "-j", "4")
 
     assert done.code == 0
     assert jobs(sql) == []
@@ -275,7 +275,7 @@ def test_once_drains_named_queues(greeting, sql):
 
 @pytest.mark.feature("F196")
 def test_once_and_schema_only_exclude_each_other(greeting):
-    done = greeting.done("--once", "--schema-only")
+    done = greeting.run_to_end("--once", "--schema-only")
 
     assert_one_line(done)
     assert "--once and --schema-only exclude each other" in done.err
@@ -286,7 +286,7 @@ def test_cleanup_keeps_the_names_of_the_tasks_that_are_here(greeting, sql):
         sql.run("insert into :schema._private_tasks (identifier) values ($1)", name)
     sql.run("insert into :schema._private_job_queues (queue_name) values ('unused')")
 
-    done = greeting.done("--cleanup", "GC_TASK_IDENTIFIERS", "--cleanup", "GC_JOB_QUEUES")
+    done = greeting.run_to_end("--cleanup", "GC_TASK_IDENTIFIERS", "--cleanup", "GC_JOB_QUEUES")
 
     assert (done.code, done.err) == (0, "")
     assert done.out == "cleaned up: GC_TASK_IDENTIFIERS, GC_JOB_QUEUES\n"
@@ -299,7 +299,7 @@ def test_cleanup_takes_a_list_and_needs_no_tasks(programs, sql):
     add(sql, "gone")
     sql.run("update :schema._private_jobs set attempts = max_attempts")
 
-    done = programs.done("--cleanup", "DELETE_PERMAFAILED_JOBS,GC_TASK_IDENTIFIERS")
+    done = programs.run_to_end("--cleanup", "DELETE_PERMAFAILED_JOBS,GC_TASK_IDENTIFIERS")
 
     assert (done.code, done.err) == (0, "")
     assert jobs(sql) == []
@@ -307,7 +307,7 @@ def test_cleanup_takes_a_list_and_needs_no_tasks(programs, sql):
 
 
 def test_an_unknown_step_of_cleanup_is_one_line_with_those_there_are(programs):
-    done = programs.done("--cleanup", "GC_NONSENSE")
+    done = programs.run_to_end("--cleanup", "GC_NONSENSE")
 
     assert_one_line(done)
     assert "GC_NONSENSE" in done.err
@@ -322,7 +322,7 @@ def test_cleanup_of_an_app_is_about_the_database_and_the_schema_of_the_app(progr
     programs.write("shop.py", SHOP.replace("App()", f"App({database.url!r}, schema='of_the_app')"))
     unset = {"DATABASE_URL": None, "GRAPHILE_WORKER_SCHEMA": None}
 
-    done = programs.done("--app", "shop", "--cleanup", "GC_TASK_IDENTIFIERS", **unset)
+    done = programs.run_to_end("--app", "shop", "--cleanup", "GC_TASK_IDENTIFIERS", **unset)
     left = behind.run("select identifier from :schema._private_tasks")
     behind.close()
 
@@ -336,7 +336,7 @@ def test_schema_only_with_an_app_is_about_the_database_and_the_schema_of_the_app
     programs.write("shop.py", SHOP.replace("App()", f"App({database.url!r}, schema='of_the_app')"))
     unset = {"DATABASE_URL": None, "GRAPHILE_WORKER_SCHEMA": None}
 
-    done = programs.done("--app", "shop", "--schema-only", **unset)
+    done = programs.run_to_end("--app", "shop", "--schema-only", **unset)
 
     assert done.code == 0, done.err
     assert "of_the_app" in schemas_of(database)
@@ -366,7 +366,7 @@ def test_so_many_jobs_run_at_once(programs, sql):
     for _ in range(3):
         add(sql, "meet", of=3)
 
-    done = programs.done("--once", "-j", "3")
+    done = programs.run_to_end("--once", "-j", "3")
 
     assert done.code == 0
     assert jobs(sql) == []
@@ -380,7 +380,7 @@ def test_one_job_runs_at_a_time_unless_more_are_asked_for(programs, sql):
     # So that the retry of the first one comes after minutes, not while the worker still runs.
     sql.run("update :schema._private_jobs set attempts = 5")
 
-    programs.done("--once")
+    programs.run_to_end("--once")
 
     # The first one timed out; the second one started after that.
     assert [attempts for _, attempts, _ in jobs(sql)] == [6]
@@ -388,7 +388,7 @@ def test_one_job_runs_at_a_time_unless_more_are_asked_for(programs, sql):
 
 @pytest.mark.parametrize("jobs_flag", ["0", "-1"])
 def test_no_jobs_at_once_make_no_sense(greeting, jobs_flag):
-    done = greeting.done("--jobs", jobs_flag)
+    done = greeting.run_to_end("--jobs", jobs_flag)
 
     assert_one_line(done)
     assert "concurrency" in done.err
@@ -430,7 +430,7 @@ HOLD_IN_THREAD = """
 
 @pytest.mark.feature("F200")
 def test_a_worker_needs_two_connections(greeting):
-    done = greeting.done("--max-pool-size", "1")
+    done = greeting.run_to_end("--max-pool-size", "1")
 
     assert_one_line(done)
     assert "max_pool_size must be an integer from 2" in done.err
@@ -443,7 +443,7 @@ def test_the_poll_interval_is_in_milliseconds(greeting, sql):
     began = time.monotonic()
     for number in range(40):
         add(sql, "hello", name=f"number {number}")
-        worker.hear(f"Hello, number {number}")
+        worker.wait_for_line(f"Hello, number {number}")
 
     # The worker does not listen: with the default interval each job would wait for up to 2 s.
     assert time.monotonic() - began < 40
@@ -452,7 +452,7 @@ def test_the_poll_interval_is_in_milliseconds(greeting, sql):
 
 @pytest.mark.parametrize("interval", ["0", "-5"])
 def test_a_poll_that_never_rests_makes_no_sense(greeting, interval):
-    done = greeting.done("--poll-interval", interval)
+    done = greeting.run_to_end("--poll-interval", interval)
 
     assert_one_line(done)
     assert "poll_interval" in done.err
@@ -465,7 +465,7 @@ def test_statements_are_prepared_unless_that_is_switched_off(programs, sql, flag
     for _ in range(20):
         add(sql, "look")
 
-    done = programs.done("--once", *flags)
+    done = programs.run_to_end("--once", *flags)
 
     found = [int(line) for line in done.out.splitlines()]
     assert len(found) == 20
@@ -484,7 +484,7 @@ def test_a_worker_listens_unless_that_is_switched_off(greeting, sql, flags, list
     worker = greeting.worker("--poll-interval", "100", *flags)
 
     add(sql, "hello", name="Ada")
-    worker.hear("Hello, Ada")
+    worker.wait_for_line("Hello, Ada")
     found = sql.value(
         "select count(*) from pg_stat_activity"
         " where datname = current_database() and query ilike 'listen %'"
@@ -502,7 +502,7 @@ def test_an_app_is_named_by_its_module(programs, sql):
     programs.write("shop.py", SHOP)
     add(sql, "ship", order=7)
 
-    done = programs.done("--once", "--app", "shop:app")
+    done = programs.run_to_end("--once", "--app", "shop:app")
 
     assert done.code == 0
     assert done.out == "shipped 7\n"
@@ -513,7 +513,7 @@ def test_an_app_in_a_package_may_have_any_name(programs, sql):
     programs.write("firm/shop.py", SHOP.replace("app", "queue"))
     add(sql, "ship", order=7)
 
-    done = programs.done("--once", "--app", "firm.shop:queue")
+    done = programs.run_to_end("--once", "--app", "firm.shop:queue")
 
     assert done.code == 0
     assert done.out == "shipped 7\n"
@@ -523,7 +523,7 @@ def test_the_app_may_be_named_in_the_environment(programs, sql):
     programs.write("shop.py", SHOP)
     add(sql, "ship", order=7)
 
-    done = programs.done("--once", GRAPHILE_WORKER_APP="shop")
+    done = programs.run_to_end("--once", GRAPHILE_WORKER_APP="shop")
 
     assert done.code == 0
     assert done.out == "shipped 7\n"
@@ -534,7 +534,7 @@ def test_an_app_wins_over_the_folder(greeting, sql):
     add(sql, "hello", name="Ada")
     add(sql, "ship", order=7)
 
-    done = greeting.done("--once", "--app", "shop")
+    done = greeting.run_to_end("--once", "--app", "shop")
 
     assert done.code == 0
     assert done.out == "shipped 7\n"
@@ -546,8 +546,8 @@ def test_the_database_of_the_app_is_used_unless_another_is_given(programs, datab
     add(sql, "ship", order=7)
     nowhere = "postgres://nobody@127.0.0.1:1/nowhere"
 
-    done = programs.done("--once", "--app", "shop", DATABASE_URL=nowhere)
-    refused = programs.done("--once", "--app", "shop", "-c", nowhere)
+    done = programs.run_to_end("--once", "--app", "shop", DATABASE_URL=nowhere)
+    refused = programs.run_to_end("--once", "--app", "shop", "-c", nowhere)
 
     assert done.out == "shipped 7\n"
     assert_one_line(refused)
@@ -559,14 +559,14 @@ def test_a_schema_that_is_given_wins_over_that_of_the_app(programs, database):
         client.add_job("ship", {"order": 7})
     programs.write("shop.py", SHOP.replace("App()", "App(schema='of_the_app')"))
 
-    done = programs.done("--once", "--app", "shop", "-s", "given")
+    done = programs.run_to_end("--once", "--app", "shop", "-s", "given")
 
     assert done.code == 0, done.err
     assert done.out == "shipped 7\n"
 
 
 def test_without_tasks_and_app_both_ways_out_are_said(programs):
-    done = programs.done()
+    done = programs.run_to_end()
 
     assert_one_line(done)
     assert "./tasks" in done.err
@@ -587,7 +587,7 @@ def test_an_app_that_is_not_there_is_one_line(programs, app, words):
     programs.write("firm/__init__.py", SHOP.replace("app", "queue"))
     programs.write("plain.py", "x = 1\n")
 
-    done = programs.done("--app", app)
+    done = programs.run_to_end("--app", app)
 
     assert_one_line(done)
     assert words in done.err
@@ -612,7 +612,7 @@ def test_an_import_error_shows_the_traceback_of_the_users_module(programs):
     }
 
     for flags, words in cases.items():
-        done = programs.done("--once", *flags)
+        done = programs.run_to_end("--once", *flags)
 
         assert done.code == 1
         at = [done.err.find(each) for each in words]
@@ -646,7 +646,7 @@ def test_an_import_error_in_the_process_of_a_task_shows_the_traceback_of_its_mod
     )
     add(sql, "ship", order=7)
 
-    done = programs.done("--once", "--app", "shop")
+    done = programs.run_to_end("--once", "--app", "shop")
 
     error = sql.value("select last_error from :schema._private_jobs")
     assert done.code == 0, done.err
@@ -659,7 +659,7 @@ def test_an_import_error_in_the_process_of_a_task_shows_the_traceback_of_its_mod
 def test_an_app_without_tasks_is_one_line(programs):
     programs.write("shop.py", "from graphile_worker import App\n\napp = App()\n")
 
-    done = programs.done("--app", "shop")
+    done = programs.run_to_end("--app", "shop")
 
     assert_one_line(done)
     assert "no tasks" in done.err
@@ -679,7 +679,7 @@ def test_files_in_folders_are_named_by_where_they_lie(programs, sql):
     )
     add(sql, "mail/new-users/greet_1", name="Ada")
 
-    done = programs.done("--once")
+    done = programs.run_to_end("--once")
 
     assert done.code == 0
     assert done.out == "Good morning Ada mail/new-users/greet_1\n"
@@ -693,7 +693,7 @@ def test_files_in_folders_are_named_by_where_they_lie(programs, sql):
         "def task(payload, ctx):\n    print(payload, ctx.job.id > 0, flush=True)\n",
         "def task(payload):\n    print(payload, True, flush=True)\n",
         "async def one(payload, ctx):\n    print(payload, ctx.job.id > 0, flush=True)\n",
-        "from graphile_worker import JobContext, Tasks\n\ntasks = Tasks()\n\n"
+        "from graphile_worker import JobContext, TaskRouter\n\ntasks = TaskRouter()\n\n"
         "@tasks.task\ndef any_name(ctx: JobContext, a: int):\n"
         "    print({'a': a}, ctx.job.id > 0, flush=True)\n",
     ],
@@ -703,7 +703,7 @@ def test_a_file_holds_one_task(programs, sql, text):
     programs.write("tasks/one.py", text)
     add(sql, "one", a=1)
 
-    done = programs.done("--once")
+    done = programs.run_to_end("--once")
 
     assert (done.code, done.out) == (0, "{'a': 1} True\n"), done.err
 
@@ -712,7 +712,7 @@ def test_a_file_that_holds_no_task_is_a_warning_with_its_name(greeting, sql):
     greeting.write("tasks/helpers/dates.py", "def today(): ...\n")
     add(sql, "hello", name="Ada")
 
-    done = greeting.done("--once")
+    done = greeting.run_to_end("--once")
 
     assert done.code == 0
     line = next(line for line in done.err.splitlines() if "dates.py" in line)
@@ -725,7 +725,7 @@ def test_a_file_that_holds_no_task_is_a_warning_with_its_name(greeting, sql):
 def test_a_file_that_is_no_task_is_named_in_an_info_line(greeting, name):
     greeting.write(f"tasks/{name}", "not Python at all\n")
 
-    done = greeting.done("--once")
+    done = greeting.run_to_end("--once")
 
     assert done.code == 0
     assert any(name in line and " INFO: " in line for line in done.err.splitlines()), done.err
@@ -735,7 +735,7 @@ def test_a_file_that_is_no_task_is_named_in_an_info_line(greeting, name):
 def test_a_file_that_cannot_be_imported_is_named_in_the_last_line(greeting):
     greeting.write("tasks/mail/broken.py", "1 / 0\n")
 
-    done = greeting.done("--once")
+    done = greeting.run_to_end("--once")
 
     assert done.code == 1
     assert done.err.splitlines()[-1].startswith("graphile-worker: ")
@@ -745,7 +745,7 @@ def test_a_file_that_cannot_be_imported_is_named_in_the_last_line(greeting):
 def test_an_empty_folder_is_one_line(programs):
     (programs.folder / "tasks").mkdir()
 
-    done = programs.done()
+    done = programs.run_to_end()
 
     assert_one_line(done)
     assert "no tasks" in done.err
@@ -758,7 +758,7 @@ def test_an_empty_folder_is_one_line(programs):
 def test_log_lines_have_the_form_of_the_reference(greeting, sql):
     job = add(sql, "hello", name="Ada")
 
-    done = greeting.done("--once")
+    done = greeting.run_to_end("--once")
 
     pool = r"pypool-[0-9a-f]{18}"
     scope = rf"\[job\({pool}: hello\{{{job}\}}\)\] INFO: "
@@ -777,7 +777,7 @@ def test_log_lines_have_the_form_of_the_reference(greeting, sql):
 def test_json_lines_carry_the_ids_as_fields(greeting, sql):
     job = add(sql, "hello", name="Ada")
 
-    done = greeting.done("--once", "--log-format", "json")
+    done = greeting.run_to_end("--once", "--log-format", "json")
 
     lines = [json.loads(line) for line in done.err.splitlines()]
     assert lines[0]["message"].startswith(READY)
@@ -802,12 +802,16 @@ def test_json_lines_carry_the_ids_as_fields(greeting, sql):
 def test_both_log_formats_carry_the_pool_id_that_workers_list_shows(greeting, sql):
     for flags in ([], ["--log-format", "json"]):
         worker = greeting.worker(*flags)
-        listed = json.loads(greeting.done("workers", "list", "--json").out)["workers"]
+        listed = json.loads(greeting.run_to_end("workers", "list", "--json").out)["workers"]
         job = add(sql, "hello", name="Ada")
 
-        said = [worker.hear(READY), worker.hear("Hello, Ada"), worker.hear(f"completed job {job}")]
+        said = [
+            worker.wait_for_line(READY),
+            worker.wait_for_line("Hello, Ada"),
+            worker.wait_for_line(f"completed job {job}"),
+        ]
         assert worker.stop() == 0
-        said.append(worker.hear("stopping"))
+        said.append(worker.wait_for_line("stopping"))
 
         [pool_id] = [each["id"] for each in listed]
         assert all(pool_id in line for line in said), said
@@ -818,8 +822,8 @@ def test_a_failure_is_told_with_its_traceback(programs, sql):
     programs.write("tasks/fail.py", "def task(payload):\n    raise ValueError('no such user')\n")
     job = add(sql, "fail")
 
-    done = programs.done("--once")
-    again = programs.done("--once", "--log-format", "json")
+    done = programs.run_to_end("--once")
+    again = programs.run_to_end("--once", "--log-format", "json")
 
     assert done.code == 0
     assert f"failed job {job} (fail, attempt 1 of 25) with error ValueError: no such" in done.err
@@ -834,7 +838,7 @@ def test_success_can_be_kept_quiet(programs, sql):
     add(sql, "hello")
     add(sql, "fail")
 
-    done = programs.done("--once", NO_LOG_SUCCESS="1")
+    done = programs.run_to_end("--once", NO_LOG_SUCCESS="1")
 
     assert done.code == 0
     assert "completed job" not in done.err
@@ -850,7 +854,7 @@ def test_debug_lines_come_only_when_asked_for(programs, sql, variable):
     )
     job = add(sql, "hello")
 
-    done = programs.done("--once", **({variable: "1"} if variable else {}))
+    done = programs.run_to_end("--once", **({variable: "1"} if variable else {}))
 
     asked = variable is not None
     assert ("DEBUG: quiet words" in done.err) is asked
@@ -947,11 +951,11 @@ def test_a_server_that_goes_away_leaves_no_traceback_in_the_log(tmp_path, own_cl
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
         programs.write("tasks/hello.py", HELLO)
         worker = programs.worker("--poll-interval", "100", GRAPHILE_LOGGER_DEBUG="1")
-        worker.hear("listening for new jobs")
+        worker.wait_for_line("listening for new jobs")
 
         own_cluster.stop()
-        worker.hear("could not ask for a job")
-        worker.hear("cannot listen for new jobs")
+        worker.wait_for_line("could not ask for a job")
+        worker.wait_for_line("cannot listen for new jobs")
 
         assert worker.stop() == 0
         assert "Traceback" not in worker.err, worker.err
@@ -966,13 +970,13 @@ def test_an_outage_is_one_line_when_it_begins_and_one_when_it_ends(tmp_path, own
         programs.write("tasks/hello.py", HELLO)
         # What is retried meanwhile is at level debug.
         worker = programs.worker("--poll-interval", "100", GRAPHILE_LOGGER_DEBUG="1")
-        worker.hear("listening for new jobs")
+        worker.wait_for_line("listening for new jobs")
 
         own_cluster.halt()
         for words in ("could not ask for a job", "cannot listen for new jobs", "heartbeat failed"):
             eventually(partial(is_said_often, worker, words), f"{words}: {worker.err}")
         own_cluster.launch()
-        worker.hear("database reachable again")
+        worker.wait_for_line("database reachable again")
 
         assert worker.stop() == 0
         warnings = [line for line in worker.err.splitlines() if "WARNING: " in line]
@@ -983,11 +987,11 @@ def test_an_outage_is_one_line_when_it_begins_and_one_when_it_ends(tmp_path, own
 
 
 BLOCKED = """
-    from graphile_worker.cli import health
-    from graphile_worker.cli.main import main
+    from graphile_worker._cli import health
+    from graphile_worker._cli.main import main
 
     # Half as long as by default.
-    health.ALIVE_WITHIN, health.TURN_EVERY = 5.0, 0.5
+    health.MAX_LOOP_DELAY_SECONDS, health.LOOP_CHECK_INTERVAL_SECONDS = 5.0, 0.5
 
     main()
 """
@@ -999,7 +1003,7 @@ def test_a_worker_whose_loop_is_blocked_is_not_alive(programs, sql):
         "tasks/block.py", "import time\n\nasync def task(payload):\n    time.sleep(15)\n"
     )
     worker = programs.python(BLOCKED, "--health-port", str(port))
-    worker.hear(READY)
+    worker.wait_for_line(READY)
 
     before = status(port, "/livez")
     add(sql, "block")
@@ -1011,11 +1015,11 @@ def test_a_worker_whose_loop_is_blocked_is_not_alive(programs, sql):
 
 
 IMPATIENT = """
-    from graphile_worker.cli.main import main
-    from graphile_worker.maintenance import heartbeat
+    from graphile_worker._cli.main import main
+    from graphile_worker._lease import heartbeat
 
     # Ten seconds: too long to wait for in a test.
-    heartbeat.LONGEST_ANSWER = 0.0
+    heartbeat.MAX_QUERY_TIMEOUT_SECONDS = 0.0
 
     main()
 """
@@ -1033,14 +1037,14 @@ def test_a_database_that_does_not_answer_at_the_start_is_one_line(programs):
 def test_a_port_that_is_taken_is_one_line(greeting):
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        done = greeting.done("--health-port", str(port))
+        done = greeting.run_to_end("--health-port", str(port))
 
     assert_one_line(done)
     assert str(port) in done.err
 
 
 def test_a_port_that_does_not_exist_is_refused(greeting):
-    done = greeting.done("--health-port", "70000")
+    done = greeting.run_to_end("--health-port", "70000")
 
     assert done.code in (1, 2)
     assert "Traceback" not in done.err, done.err
@@ -1052,7 +1056,7 @@ def test_a_port_that_does_not_exist_is_refused(greeting):
 
 def test_a_breaking_level_that_it_does_not_know_ends_a_running_worker_with_57(greeting, sql):
     worker = greeting.worker(GRAPHILE_LOGGER_DEBUG="1")
-    worker.hear("listening for new jobs")
+    worker.wait_for_line("listening for new jobs")
 
     with sql.connection.transaction():
         sql.run("insert into :schema.migrations (id, breaking) values (21, true)")
@@ -1066,13 +1070,13 @@ def test_a_breaking_level_that_it_does_not_know_ends_a_running_worker_with_57(gr
 
 def test_a_level_that_breaks_nothing_is_no_reason_to_stop(greeting, sql):
     worker = greeting.worker(GRAPHILE_LOGGER_DEBUG="1")
-    worker.hear("listening for new jobs")
+    worker.wait_for_line("listening for new jobs")
 
     with sql.connection.transaction():
         sql.run("insert into :schema.migrations (id) values (21)")
         sql.run("select pg_notify('worker:migrate', '{\"migrationNumber\":21,\"breaking\":false}')")
     add(sql, "hello", name="Ada")
-    worker.hear("Hello, Ada")
+    worker.wait_for_line("Hello, Ada")
 
     assert worker.stop() == 0
 

@@ -20,7 +20,7 @@ HELLO = """
 
 
 def test_config_needs_no_database_and_no_tasks(programs):
-    done = programs.real.done("config", DATABASE_URL=None)
+    done = programs.without_fork.run_to_end("config", DATABASE_URL=None)
 
     assert (done.code, done.err) == (0, "")
     assert re.search(r"^concurrency +1 +default$", done.out, re.MULTILINE)
@@ -29,7 +29,7 @@ def test_config_needs_no_database_and_no_tasks(programs):
 def test_config_says_in_one_line_what_makes_no_sense(programs):
     programs.write("graphile-worker.toml", "concurrenc = 4\n")
 
-    done = programs.done("config")
+    done = programs.run_to_end("config")
 
     assert done.code == 1
     assert done.out == ""
@@ -40,15 +40,15 @@ def test_config_says_in_one_line_what_makes_no_sense(programs):
 
 
 def test_config_takes_flags_before_and_after_its_name(programs):
-    before = programs.done("-j", "3", "--no-listen", "config")
-    after = programs.done("config", "-j", "3", "--no-listen")
+    before = programs.run_to_end("-j", "3", "--no-listen", "config")
+    after = programs.run_to_end("config", "-j", "3", "--no-listen")
 
     assert before.out == after.out
     assert re.search(r"^listen +off +--no-listen$", after.out, re.MULTILINE)
 
 
 def test_config_hides_the_password(programs):
-    done = programs.done("config", DATABASE_URL=f"postgres://me:{CANARY}@db.example/shop")
+    done = programs.run_to_end("config", DATABASE_URL=f"postgres://me:{CANARY}@db.example/shop")
 
     assert done.code == 0
     assert "password=***" in done.out
@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_read_is_one_line(programs, words):
     programs.write("bad.toml", "concurrency = 1\nconcurrency\n")
     programs.write("tasks/hello.py", HELLO)
 
-    done = programs.done(*words)
+    done = programs.run_to_end(*words)
 
     assert done.code == 1
     assert re.fullmatch(r"graphile-worker: bad\.toml is not TOML: .*line 2.*\n", done.err)
@@ -74,7 +74,7 @@ def test_a_worker_that_cannot_connect_does_not_tell_the_password_of_the_file(pro
     programs.write("graphile-worker.toml", f'connection = "{connection}"\n')
     programs.write("tasks/hello.py", HELLO)
 
-    done = programs.done(DATABASE_URL=None)
+    done = programs.run_to_end(DATABASE_URL=None)
 
     assert done.code == 1
     assert CANARY not in done.out + done.err
@@ -87,7 +87,7 @@ def test_a_worker_goes_by_its_file_from_any_folder(programs, database, sql):
     )
     sql.run("""select from :schema.add_job('hello', '{"name": "Ada"}')""")
 
-    done = programs.done("--once", "-C", "deploy/worker.toml", DATABASE_URL=None)
+    done = programs.run_to_end("--once", "-C", "deploy/worker.toml", DATABASE_URL=None)
 
     assert (done.code, done.out) == (0, "Hello Ada\n"), done.err
 
@@ -106,7 +106,7 @@ def test_a_task_of_a_folder_elsewhere_imports_what_lies_beside_it_and_here(progr
     )
     sql.run("select from :schema.add_job('hello', '{}')")
 
-    done = programs.done("--once", "--tasks", "deep/jobs")
+    done = programs.run_to_end("--once", "--tasks", "deep/jobs")
 
     assert (done.code, done.out) == (0, "beside here\n"), done.err
 
@@ -114,7 +114,7 @@ def test_a_task_of_a_folder_elsewhere_imports_what_lies_beside_it_and_here(progr
 def test_subcommands_read_the_file(programs, database):
     programs.write("pyproject.toml", '[tool.graphile-worker]\nschema = "of_the_file"\n')
 
-    done = programs.done("migrate", GRAPHILE_WORKER_SCHEMA=None)
+    done = programs.run_to_end("migrate", GRAPHILE_WORKER_SCHEMA=None)
 
     assert done.out == "schema of_the_file is at level 20\n", done.err
 
@@ -123,9 +123,9 @@ def test_the_companion_of_the_file_is_the_one_that_is_made(programs, database):
     programs.write("graphile-worker.toml", 'schema = "one"\next_schema = "beside_one"\n')
     programs.write("tasks/hello.py", HELLO)
 
-    made = programs.done("migrate", GRAPHILE_WORKER_SCHEMA=None)
-    worked = programs.done("--once", GRAPHILE_WORKER_SCHEMA=None)
-    printed = programs.done("migrate", "--sql", GRAPHILE_WORKER_SCHEMA=None)
+    made = programs.run_to_end("migrate", GRAPHILE_WORKER_SCHEMA=None)
+    worked = programs.run_to_end("--once", GRAPHILE_WORKER_SCHEMA=None)
+    printed = programs.run_to_end("migrate", "--sql", GRAPHILE_WORKER_SCHEMA=None)
 
     behind = Sql(database.dsn, "one")
     found = {name for (name,) in behind.run("select nspname from pg_namespace")}
@@ -140,7 +140,7 @@ def test_cron_reads_the_file(programs, database):
     programs.write("graphile-worker.toml", 'crontab = "plan"\n')
     programs.write("plan", "0 4 * * * report\n")
 
-    done = programs.done("cron", "run", "report")
+    done = programs.run_to_end("cron", "run", "report")
 
     assert done.code == 0, done.err
     with sync.Client(database.dsn, schema=database.schema) as client:
@@ -150,14 +150,14 @@ def test_cron_reads_the_file(programs, database):
 
 
 def test_a_message_about_missing_tasks_names_the_file(programs):
-    done = programs.done()
+    done = programs.run_to_end()
 
     assert done.code == 1
     assert "graphile-worker.toml" in done.err
 
 
 def test_a_folder_that_was_named_must_be_there(programs):
-    done = programs.done("--once", "--tasks", "nowhere")
+    done = programs.run_to_end("--once", "--tasks", "nowhere")
 
     assert done.code == 1
     assert "there is no tasks folder at nowhere" in done.err
@@ -173,10 +173,10 @@ def test_processes_come_to_the_settings_of_their_parent(programs, sql):
         max_pool_size = 9
         log_format = "json"
         [recovery]
-        threshold = "7s"
+        lease_duration = "7s"
         """,
     )
-    running = programs.real.command("-C", "worker.toml", GRAPHILE_WORKER_MAX_POOL_SIZE="8")
+    running = programs.without_fork.command("-C", "worker.toml", GRAPHILE_WORKER_MAX_POOL_SIZE="8")
     eventually(lambda: running.err.count(READY) == 2, "both look for jobs")
 
     found = leases(sql)

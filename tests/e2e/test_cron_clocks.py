@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphile_worker.cron.backfill import MINUTE, ceil_minute
+from graphile_worker._cron.backfill import MINUTE, ceil_minute
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.faketime import WrongClock
@@ -100,7 +100,7 @@ def cases(cluster: Cluster, schema: str, template: str, tmp_path: Path) -> Itera
             sql = Sql(database.dsn, schema)
             stack.callback(sql.close)
             sql.run(WATCH)
-            programs = stack.enter_context(Programs.beside(database, tmp_path))
+            programs = stack.enter_context(Programs.for_database(database, tmp_path))
             return Case(name, clock, programs, sql)
 
         yield [made("ahead", "+1d"), made("behind", "-1h"), made("stepping", "+0")]

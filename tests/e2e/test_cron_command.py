@@ -87,7 +87,7 @@ def test_check_reads_the_file_that_is_named_or_lies_here_and_needs_no_database(
 ):
     alone.write(name, CRONTAB)
 
-    done = alone.real.done("cron", "check", *arguments)
+    done = alone.without_fork.run_to_end("cron", "check", *arguments)
 
     assert (done.code, done.err) == (0, "")
     assert done.out == f"{name}: 2 items, nothing wrong\n"
@@ -96,7 +96,7 @@ def test_check_reads_the_file_that_is_named_or_lies_here_and_needs_no_database(
 def test_check_says_each_problem_on_a_line_of_its_own_and_ends_with_1(alone):
     alone.write("crontab", BROKEN)
 
-    done = alone.done("cron", "check")
+    done = alone.run_to_end("cron", "check")
 
     assert (done.code, done.out) == (1, "")
     assert_all_problems_are_said(done, "crontab")
@@ -107,7 +107,7 @@ def test_check_lists_all_items_that_share_an_identifier(alone):
     lines = ("a ?id=one", "one", "b", "a ?id=two", "b")
     alone.write("crontab", "\n".join(f"0 4 * * * {line}" for line in lines))
 
-    done = alone.done("cron", "check")
+    done = alone.run_to_end("cron", "check")
 
     assert done.code == 1
     places = [re.findall(r"line (\d).*got '(\w+)'", line) for line in done.err.splitlines()]
@@ -116,7 +116,7 @@ def test_check_lists_all_items_that_share_an_identifier(alone):
 
 
 def test_check_says_that_a_file_is_missing(alone):
-    done = alone.done("cron", "check", "nowhere")
+    done = alone.run_to_end("cron", "check", "nowhere")
 
     assert (done.code, done.out) == (1, "")
     assert done.err == (
@@ -127,9 +127,9 @@ def test_check_says_that_a_file_is_missing(alone):
 def test_check_reads_the_items_of_an_app_with_and_without_a_file(alone):
     alone.write("shop.py", SHOP)
 
-    of_app = alone.done("cron", "check", "--app", "shop:app")
+    of_app = alone.run_to_end("cron", "check", "--app", "shop:app")
     alone.write("crontab", CRONTAB)
-    of_both = alone.done("cron", "check", GRAPHILE_WORKER_APP="shop:app")
+    of_both = alone.run_to_end("cron", "check", GRAPHILE_WORKER_APP="shop:app")
 
     assert (of_app.code, of_app.err) == (of_both.code, of_both.err) == (0, "")
     assert of_app.out == "shop:app: 3 items, nothing wrong\n"
@@ -139,7 +139,7 @@ def test_check_reads_the_items_of_an_app_with_and_without_a_file(alone):
 def test_check_warns_about_a_step_that_leads_past_its_field(alone):
     alone.write("crontab", "*/70 * * * * often")
 
-    done = alone.done("cron", "check")
+    done = alone.run_to_end("cron", "check")
 
     assert (done.code, done.out) == (0, "crontab: 1 item, nothing wrong\n")
     assert done.err == "crontab: line 1, column 1: */70 means only 0: the step leads past 59\n"
@@ -151,7 +151,7 @@ def test_check_warns_about_a_step_that_leads_past_its_field(alone):
 def test_next_says_the_coming_runs_of_each_item_in_utc_and_local_time(programs):
     programs.write("crontab", CRONTAB)
 
-    done = programs.done("cron", "next", **FAR)
+    done = programs.run_to_end("cron", "next", **FAR)
 
     assert (done.code, done.err) == (0, "")
     said = runs(done)
@@ -176,8 +176,8 @@ def test_count_says_how_many_runs(programs):
     programs.write("crontab", CRONTAB)
 
     one, five = (
-        programs.done("cron", "next", "--count", "1"),
-        programs.done("cron", "next", "--count", "5"),
+        programs.run_to_end("cron", "next", "--count", "1"),
+        programs.run_to_end("cron", "next", "--count", "5"),
     )
 
     assert [len(found) for found in runs(one).values()] == [1, 1]
@@ -187,7 +187,7 @@ def test_count_says_how_many_runs(programs):
 def test_an_item_that_never_runs_is_said_to(alone):
     alone.write("crontab", "0 0 31 2 * party")
 
-    assert "last ran never\n  never\n" in alone.done("cron", "next").out
+    assert "last ran never\n  never\n" in alone.run_to_end("cron", "next").out
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_next_says_how_long_ago_each_last_ran(programs, sql, ago, words):
     programs.write("crontab", CRONTAB)
     known(sql, "often", since="9 days", ran=ago)
 
-    done = programs.done("cron", "next")
+    done = programs.run_to_end("cron", "next")
 
     assert f"often (task rollup), last ran {words} ago\n" in done.out
     assert "send_weekly_email (task send_weekly_email), last ran never\n" in done.out
@@ -207,7 +207,7 @@ def test_next_says_how_long_ago_each_last_ran(programs, sql, ago, words):
 def test_next_answers_without_a_database_too(alone):
     alone.write("crontab", CRONTAB)
 
-    done = alone.done("cron", "next", **FAR)
+    done = alone.run_to_end("cron", "next", **FAR)
 
     assert done.code == 0
     assert [len(found) for found in runs(done).values()] == [3, 3]
@@ -218,7 +218,7 @@ def test_next_answers_without_a_database_too(alone):
 def test_next_answers_without_a_schema_too(alone, empty_database):
     alone.write("crontab", CRONTAB)
 
-    done = alone.done("cron", "next", "-c", empty_database.url)
+    done = alone.run_to_end("cron", "next", "-c", empty_database.url)
 
     assert done.code == 0
     assert [len(found) for found in runs(done).values()] == [3, 3]
@@ -229,7 +229,7 @@ def test_next_answers_without_a_schema_too(alone, empty_database):
 def test_next_knows_the_items_of_an_app_in_their_own_zones(alone):
     alone.write("shop.py", SHOP)
 
-    done = alone.done("cron", "next", "--app", "shop:app", **FAR)
+    done = alone.run_to_end("cron", "next", "--app", "shop:app", **FAR)
 
     assert done.code == 0
     said = {item.partition(",")[0]: found for item, found in runs(done).items()}
@@ -244,13 +244,13 @@ def test_the_database_may_be_named_before_and_after_the_subcommand(alone, databa
     which = ("-c", database.url, "-s", database.schema)
 
     for arguments in ((*which, "cron", "next"), ("cron", "next", *which)):
-        done = alone.done(*arguments)
+        done = alone.run_to_end(*arguments)
         assert (done.code, done.err) == (0, "")
 
 
 @pytest.mark.parametrize("arguments", [("next",), ("run", "often")])
 def test_without_any_item_it_says_where_items_come_from(alone, arguments):
-    done = alone.done("cron", *arguments)
+    done = alone.run_to_end("cron", *arguments)
 
     assert (done.code, done.out) == (1, "")
     assert "no cron items: write ./crontab, or name one, or name your app" in done.err
@@ -262,7 +262,7 @@ def test_without_any_item_it_says_where_items_come_from(alone, arguments):
 def test_run_adds_the_job_of_an_item_now(programs, sql):
     programs.write("crontab", CRONTAB)
 
-    done = programs.done("cron", "run", "often")
+    done = programs.run_to_end("cron", "run", "often")
 
     assert (done.code, done.err) == (0, "")
     [job] = sql.run(
@@ -284,7 +284,9 @@ def test_run_does_not_keep_an_item_from_running_when_it_is_due(programs, sql):
     known(sql, "often", since="9 days", ran="4 hours")
     before = sql.run("select * from :schema._private_known_crontabs")
 
-    codes = [programs.done("cron", "run", item).code for item in ("often", "send_weekly_email")]
+    codes = [
+        programs.run_to_end("cron", "run", item).code for item in ("often", "send_weekly_email")
+    ]
 
     assert codes == [0, 0]
     assert sql.run("select * from :schema._private_known_crontabs") == before
@@ -293,7 +295,7 @@ def test_run_does_not_keep_an_item_from_running_when_it_is_due(programs, sql):
 def test_run_names_the_items_that_there_are(programs, sql):
     programs.write("crontab", CRONTAB)
 
-    done = programs.done("cron", "run", "rollup")
+    done = programs.run_to_end("cron", "run", "rollup")
 
     assert (done.code, done.out) == (1, "")
     assert done.err == (
@@ -306,7 +308,7 @@ def test_run_names_the_items_that_there_are(programs, sql):
 def test_run_adds_the_job_of_an_item_in_code(programs, sql):
     programs.write("shop.py", SHOP)
 
-    done = programs.done("cron", "run", "weekly", GRAPHILE_WORKER_APP="shop:app")
+    done = programs.run_to_end("cron", "run", "weekly", GRAPHILE_WORKER_APP="shop:app")
 
     assert (done.code, done.err) == (0, "")
     assert jobs(sql) == ["report"]
@@ -362,7 +364,7 @@ def test_without_a_crontab_a_worker_says_so_once_and_goes_on(programs, sql):
 def test_a_crontab_that_was_named_must_be_there(programs):
     programs.write("tasks/hello.py", HELLO)
 
-    done = programs.done("--crontab", "nowhere")
+    done = programs.run_to_end("--crontab", "nowhere")
 
     assert done.code == 1
     assert "the crontab nowhere cannot be read: No such file or directory" in done.err
@@ -372,7 +374,7 @@ def test_a_broken_crontab_stops_the_start_with_all_that_is_wrong(programs, sql):
     programs.write("tasks/first.py", HELLO)
     programs.write("crontab", BROKEN)
 
-    done = programs.done()
+    done = programs.run_to_end()
 
     assert done.code == 1
     assert_all_problems_are_said(done, "crontab")
@@ -383,7 +385,7 @@ def test_a_parent_says_what_is_wrong_with_a_crontab_once(programs):
     programs.write("tasks/first.py", HELLO)
     programs.write("crontab", BROKEN)
 
-    done = programs.done("--processes", "2")
+    done = programs.run_to_end("--processes", "2")
 
     assert done.code == 1
     assert_all_problems_are_said(done, "crontab")
@@ -423,7 +425,7 @@ def test_an_item_in_code_and_one_in_the_crontab_need_different_identifiers(progr
     programs.write("shop.py", SHOP)
     programs.write("crontab", "0 4 * * * report ?id=weekly")
 
-    done = programs.done("--app", "shop:app")
+    done = programs.run_to_end("--app", "shop:app")
 
     assert done.code == 1
     assert "several cron items are called 'weekly': give each an identifier" in done.err
@@ -434,7 +436,7 @@ def test_a_worker_that_runs_once_leaves_cron_alone(programs, sql):
     programs.write("crontab", CRONTAB)
     known(sql, "clean", since="3 minutes")
 
-    done = programs.done("--app", "shop:app", "--once")
+    done = programs.run_to_end("--app", "shop:app", "--once")
 
     assert (done.code, done.out) == (0, "")
     assert sql.run("select identifier from :schema._private_known_crontabs") == [("clean",)]

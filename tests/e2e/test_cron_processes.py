@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from graphile_worker.cron.backfill import MINUTE, ceil_minute
+from graphile_worker._cron.backfill import MINUTE, ceil_minute
 from tests.conftest import TestDatabase
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql

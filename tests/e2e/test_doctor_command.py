@@ -42,7 +42,9 @@ def found(done: Program) -> dict[str, dict[str, Any]]:
 
 
 def test_a_missing_role_is_named(programs, database):
-    done = programs.real.done("doctor", "--json", "-c", make_conninfo(database.dsn, user="no one"))
+    done = programs.without_fork.run_to_end(
+        "doctor", "--json", "-c", make_conninfo(database.dsn, user="no one")
+    )
 
     [(id, finding)] = found(done).items()
     assert (done.code, id) == (1, "role-missing")
@@ -54,7 +56,7 @@ def test_rows_hidden_by_row_level_security_are_named(programs, database, sql, ro
     sql.run(f'grant all on all tables in schema :schema to "{role}"')
     sql.run(f'grant all on all tables in schema :ext_schema to "{role}"')
 
-    done = programs.done("doctor", "-c", make_conninfo(database.dsn, user=role))
+    done = programs.run_to_end("doctor", "-c", make_conninfo(database.dsn, user=role))
 
     assert done.code == 1
     assert "CRITICAL rows-hidden: row level security hides all rows from role" in done.out
@@ -68,7 +70,7 @@ def test_ids_that_point_nowhere_are_named(programs, sql):
     sql.run("delete from :schema._private_job_queues")
     sql.run("delete from :schema._private_tasks where identifier = 'email'")
 
-    done = programs.done("doctor", "--json")
+    done = programs.run_to_end("doctor", "--json")
 
     findings = found(done)
     assert (done.code, set(findings)) == (1, {"dangling-tasks", "dangling-queues"})
@@ -84,7 +86,7 @@ def test_stale_locks_are_named(programs, sql):
             "locked_at = now() - interval '5 hours'"
         )
 
-    done = programs.done("doctor", "--json")
+    done = programs.run_to_end("doctor", "--json")
 
     [(id, finding)] = found(done).items()
     assert (done.code, id) == (1, "stale-locks")
@@ -102,7 +104,7 @@ def test_a_silent_pool_is_named(programs, sql):
             name,
         )
 
-    done = programs.done("doctor", "--json")
+    done = programs.run_to_end("doctor", "--json")
 
     findings = found(done)
     assert (done.code, set(findings)) == (1, {"silent-pool-locks", "silent-pools"})
@@ -113,9 +115,9 @@ def test_a_silent_pool_is_named(programs, sql):
 
 def test_the_ledger_of_the_rust_worker_is_named(programs, empty_database):
     rust_install(empty_database.url, empty_database.dsn, empty_database.schema)
-    programs.done("migrate", "-c", empty_database.dsn)
+    programs.run_to_end("migrate", "-c", empty_database.dsn)
 
-    done = programs.done("doctor", "--json", "-c", empty_database.dsn)
+    done = programs.run_to_end("doctor", "--json", "-c", empty_database.dsn)
 
     assert (done.code, set(found(done))) == (0, {"schema-of-rust"})
     assert "installed by Rust" in json.loads(done.out)["facts"]["schema"]
@@ -124,7 +126,7 @@ def test_the_ledger_of_the_rust_worker_is_named(programs, empty_database):
 def test_a_ledger_that_is_too_new_is_named(programs, sql):
     sql.run("insert into :schema.migrations (id, breaking) values (21, true)")
 
-    done = programs.done("doctor", "--json")
+    done = programs.run_to_end("doctor", "--json")
 
     [(id, finding)] = found(done).items()
     assert (done.code, id) == (1, "schema-too-new")
@@ -136,9 +138,9 @@ def test_a_held_snapshot_is_named_with_the_end_of_its_session(programs, sql):
     other.run("begin isolation level repeatable read")
     other.run("select 1, pg_sleep(1.1)")
 
-    done = programs.done("doctor", "--json", "--held-for", "1s", "--strict")
+    done = programs.run_to_end("doctor", "--json", "--max-transaction-age", "1s", "--strict")
     [(id, finding)] = found(done).items()
-    young = programs.done("doctor", "--json")
+    young = programs.run_to_end("doctor", "--json")
     sql.run(finding["sql"])
     with pytest.raises(psycopg.OperationalError):
         other.run("select 1")
@@ -154,11 +156,11 @@ def test_an_exhausted_sequence_is_named_with_the_ids_that_are_free(programs, sql
     sql.run("alter sequence :schema.tasks_id_seq restart with 2147483647")
     sql.run("select :schema.add_job('last')")
 
-    done = programs.done("doctor", "--json")
+    done = programs.run_to_end("doctor", "--json")
     [(id, finding)] = found(done).items()
     sql.run(finding["sql"])
     sql.run("select :schema.add_job('another')")
-    again = programs.done("doctor", "--json")
+    again = programs.run_to_end("doctor", "--json")
 
     assert (done.code, id) == (1, "sequence-fill")
     assert "tasks_id_seq is at 2,147,483,647 of 2,147,483,647" in finding["evidence"]
@@ -168,9 +170,9 @@ def test_an_exhausted_sequence_is_named_with_the_ids_that_are_free(programs, sql
 def test_a_pooler_that_lends_sessions_by_transaction_is_named(programs, database, cluster):
     with PgBouncer(cluster) as pgbouncer:
         through = make_conninfo(database.dsn, port=pgbouncer.port)
-        done = programs.done("doctor", "--json", "-c", through)
-        elsewhere = programs.done("doctor", "--json", "-c", through, "--schema", "my jobs")
-        told = programs.done(
+        done = programs.run_to_end("doctor", "--json", "-c", through)
+        elsewhere = programs.run_to_end("doctor", "--json", "-c", through, "--schema", "my jobs")
+        told = programs.run_to_end(
             "doctor", "--json", "-c", through, "--no-listen", "--no-prepared-statements"
         )
 
@@ -189,7 +191,7 @@ def test_a_pooler_that_lends_sessions_by_transaction_is_named(programs, database
 def test_a_wrong_clock_is_named(programs, tmp_path, shift, severity, code, said):
     clock = WrongClock(tmp_path / "clock", shift)
 
-    done = programs.done("doctor", "--json", **clock.variables)
+    done = programs.run_to_end("doctor", "--json", **clock.variables)
 
     [(id, finding)] = found(done).items()
     assert (done.code, id, finding["severity"]) == (code, "clock-offset", severity)
@@ -201,7 +203,7 @@ def test_the_wrong_clock_of_a_worker_is_named(programs, tmp_path):
     programs.write("tasks/hello.py", "async def task(payload): ...")
     programs.worker(**clock.variables)
 
-    done = programs.done("doctor", "--json")
+    done = programs.run_to_end("doctor", "--json")
 
     [(id, finding)] = found(done).items()
     assert (done.code, id) == (0, "pool-clock-offset")
@@ -214,7 +216,7 @@ def test_the_slow_form_of_the_driver_is_named(programs):
     if has_libpq.returncode:
         pytest.skip("there is no libpq here, which psycopg needs without its binary form")
 
-    done = programs.done("doctor", "--json", PSYCOPG_IMPL="python")
+    done = programs.run_to_end("doctor", "--json", PSYCOPG_IMPL="python")
 
     [(id, finding)] = found(done).items()
     assert (done.code, id) == (0, "pure-python-driver")
@@ -229,8 +231,8 @@ NOT_LOOPBACK = "0.0.0.0"
 def test_a_connection_that_may_fall_back_to_plain_text_is_named(programs, database):
     elsewhere = make_conninfo(database.dsn, host=NOT_LOOPBACK)
 
-    done = programs.done("doctor", "--json", "-c", elsewhere)
-    here = programs.done("doctor", "--json")
+    done = programs.run_to_end("doctor", "--json", "-c", elsewhere)
+    here = programs.run_to_end("doctor", "--json")
 
     [(id, finding)] = found(done).items()
     assert (done.code, id) == (0, "plain-text")
@@ -245,8 +247,8 @@ def test_a_worker_says_once_that_its_connection_may_fall_back_to_plain_text(prog
     programs.write("tasks/hello.py", "async def task(payload): ...")
     elsewhere = make_conninfo(database.dsn, host=NOT_LOOPBACK)
 
-    done = programs.done("--once", DATABASE_URL=elsewhere)
-    here = programs.done("--once")
+    done = programs.run_to_end("--once", DATABASE_URL=elsewhere)
+    here = programs.run_to_end("--once")
 
     said = (
         f"connection may fall back to plain text (host={NOT_LOOPBACK}, sslmode=prefer): require "
@@ -257,7 +259,7 @@ def test_a_worker_says_once_that_its_connection_may_fall_back_to_plain_text(prog
 
 
 def test_a_database_out_of_reach_is_a_finding(programs):
-    done = programs.done("doctor", "-c", "host=127.0.0.1 port=1 dbname=shop password=secret")
+    done = programs.run_to_end("doctor", "-c", "host=127.0.0.1 port=1 dbname=shop password=secret")
 
     assert (done.code, done.err) == (1, "")
     assert "CRITICAL unreachable: the database cannot be reached" in done.out
@@ -269,10 +271,10 @@ def test_nothing_is_wrong_with_a_sound_database_and_its_worker(tmp_path, pytestc
     cluster = Cluster(pytestconfig.getoption("--pg"), ("fsync=on", "full_page_writes=on")).start()
     try:
         sound = TestDatabase("postgres", cluster, schema)
-        with Programs.beside(sound, tmp_path) as programs:
+        with Programs.for_database(sound, tmp_path) as programs:
             programs.write("tasks/hello.py", "async def task(payload): ...")
             programs.worker()
-            said = programs.done("doctor", "--strict")
+            said = programs.run_to_end("doctor", "--strict")
     finally:
         cluster.stop()
 

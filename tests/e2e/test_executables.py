@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.support.processes import eventually, lives
+from tests.support.processes import eventually, is_process_alive
 
 pytestmark = pytest.mark.feature("F121")
 
@@ -38,7 +38,7 @@ def test_its_output_is_in_the_log_and_its_exit_code_in_the_row(programs, sql, lo
     programs.write("tasks/say.sh", SAYS).chmod(0o755)
     job = sql.value("select id from :schema.add_job('say', to_json(repeat('x', 1000000)))")
 
-    done = programs.done("--once", "--loop", loop)
+    done = programs.run_to_end("--once", "--loop", loop)
 
     assert done.code == 0
     assert f"say{{{job}}})] INFO: hello \\x1b[31m" in done.err
@@ -58,9 +58,11 @@ def test_two_signals_hand_the_job_back_and_leave_no_process(programs, sql, loop)
     eventually(written.exists, "the program runs")
 
     worker.signal(signal.SIGTERM)
-    worker.hear("SIGTERM")
+    worker.wait_for_line("SIGTERM")
     worker.stop()
 
     assert sql.run("select attempts, locked_by from :schema._private_jobs") == [(0, None)]
     pids = [int(pid) for pid in written.read_text().split()]
-    eventually(lambda: not any(map(lives, pids)), "the program and what it started are gone")
+    eventually(
+        lambda: not any(map(is_process_alive, pids)), "the program and what it started are gone"
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from graphile_worker.cli.health import MAX_CONNECTIONS
+from graphile_worker._cli.health import MAX_CONNECTIONS
 from tests.support.cluster import free_port
 from tests.support.health import status
 from tests.support.processes import Program, eventually
@@ -93,7 +93,7 @@ def test_slow_clients_of_the_health_port_neither_stop_probes_nor_use_up_a_worker
             slowest = max(slowest, time.monotonic() - began)
         most_files = max(most_files, files(worker))
         sql.run("select :schema.add_job('note', $1::text::json)", json.dumps({"number": number}))
-        worker.hear(f"done {number}")
+        worker.wait_for_line(f"done {number}")
         number += 1
 
     assert slow.is_running, slow.err
@@ -141,7 +141,7 @@ def test_the_health_port_serves_this_machine_alone_unless_a_host_is_given(noting
 def test_a_health_host_that_this_machine_does_not_have_is_one_line(noting):
     port = str(free_port())
 
-    done = noting.done("--health-port", port, "--health-host", "192.0.2.1")
+    done = noting.run_to_end("--health-port", port, "--health-host", "192.0.2.1")
 
     assert done.code == 1
     assert done.err.startswith(f"graphile-worker: --health-port {port} at 192.0.2.1: ")

@@ -74,7 +74,7 @@ def work(programs, sql):
         for task in tasks:
             given = json.dumps({"text": TEXT})
             sql.run("select from :schema.add_job($1, $2::json, max_attempts => 1)", task, given)
-        done = programs.done("--once", *flags)
+        done = programs.run_to_end("--once", *flags)
         assert done.code == 0
         said: str = done.err
         return said

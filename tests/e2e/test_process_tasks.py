@@ -59,9 +59,9 @@ IN_FOLDER = """
     import os
     from pathlib import Path
 
-    from graphile_worker import Tasks
+    from graphile_worker import TaskRouter
 
-    tasks = Tasks()
+    tasks = TaskRouter()
 
 
     @tasks.task(run_in="process")
@@ -118,7 +118,7 @@ def test_a_file_of_the_tasks_folder_may_hold_one(programs, sql: Sql):
     programs.write("tasks/deep/resize.py", IN_FOLDER)
     sql.run("select :schema.add_job('deep/resize', '{\"name\": \"said\"}')")
 
-    program = programs.done("--once")
+    program = programs.run_to_end("--once")
 
     assert program.code == 0, program.err
     assert said(programs)[1] == str(program.pid)
@@ -133,7 +133,7 @@ def test_a_process_of_a_task_starts_without_the_current_directory_on_its_module_
     programs.write("tasks/resize.py", IN_FOLDER)
     sql.run("select :schema.add_job('resize', '{\"name\": \"said\"}')")
 
-    program = programs.done("--once")
+    program = programs.run_to_end("--once")
 
     assert (program.code, sql.run("select last_error from :schema._private_jobs")) == (0, [])
     assert said(programs)[1] == str(program.pid)

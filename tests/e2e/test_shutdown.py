@@ -23,11 +23,13 @@ from tests.support.tiers import size
 COMMAND = """
     import os
 
-    from graphile_worker import assembly, lifeline
-    from graphile_worker.cli.main import main
-    from graphile_worker.worker import pool
+    from graphile_worker import _assembly
+    from graphile_worker._cli.main import main
+    from graphile_worker._lease import service
+    from graphile_worker._worker import pool
 
-    assembly.WRITE_WITHIN = pool.WRITE_WITHIN = lifeline.SIGN_OFF_WITHIN = WRITE_WITHIN
+    _assembly.WRITE_TIMEOUT_SECONDS = pool.WRITE_TIMEOUT_SECONDS = WRITE_WITHIN
+    service.UNREGISTER_TIMEOUT_SECONDS = WRITE_WITHIN
     os.environ.update(VARIABLES)
 
     main()
@@ -109,7 +111,7 @@ class Worker:
         self._programs.write("tasks/it.py", task)
         command = command_with(write_within=write_within, **options)
         worker = self._programs.python(command, *flags)
-        worker.hear(READY)
+        worker.wait_for_line(READY)
         return worker
 
     def let_go(self) -> None:
@@ -130,11 +132,11 @@ def worker(programs: Programs) -> Worker:
 def test_the_first_signal_lets_running_jobs_finish_and_takes_no_more(worker, sql, number):
     running = worker.start(WAITS)
     add(sql)
-    running.hear("begun")
+    running.wait_for_line("begun")
     waiting = add(sql)
 
     running.signal(number)
-    running.hear(f"stopping: heard {number.name}")
+    running.wait_for_line(f"stopping: heard {number.name}")
     still_running = running.is_running
     worker.let_go()
 
@@ -156,7 +158,7 @@ def test_an_idle_worker_ends_at_once(worker):
 
 
 def test_a_job_that_was_on_its_way_when_the_signal_came_is_handed_back(worker, sql):
-    running = worker.start(NEVER_ENDS, "--poll-interval", "100", stop_after=30)
+    running = worker.start(NEVER_ENDS, "--poll-interval", "100", shutdown_timeout=30)
     # A transaction sees the sessions as they were when it first looked.
     beside = sql.another()
     with sql.connection.transaction():
@@ -166,7 +168,7 @@ def test_a_job_that_was_on_its_way_when_the_signal_came_is_handed_back(worker, s
         eventually(lambda: waiting_for_locks(beside) == 1, "the worker asks for a job")
 
         running.signal(signal.SIGTERM)
-        running.hear("stopping: ")
+        running.wait_for_line("stopping: ")
     beside.close()
     code = running.end()
 
@@ -178,10 +180,10 @@ def test_a_worker_that_runs_once_finishes_what_runs_and_leaves_the_rest(worker, 
     add(sql)
     waiting = add(sql)
     running = worker.start(WAITS, "--once")
-    running.hear("begun")
+    running.wait_for_line("begun")
 
     running.signal(signal.SIGTERM)
-    running.hear("stopping")
+    running.wait_for_line("stopping")
     worker.let_go()
 
     assert running.end() == 0
@@ -255,7 +257,7 @@ def test_ctrl_c_stops_a_program_and_a_keyboard_interrupt_of_a_task_does_not(prog
         program = programs.python(INTERRUPTED.format(wait=wait, start=start))
         eventually(partial(is_spent, sql, job), "the first attempt is spent")
         sql.run("select :schema.reschedule_jobs(array[$1::bigint], run_at := now())", job)
-        program.hear("begun")
+        program.wait_for_line("begun")
 
         program.signal(signal.SIGINT)
 
@@ -292,10 +294,10 @@ def test_ctrl_c_stops_a_program_and_a_keyboard_interrupt_of_a_task_does_not(prog
     ],
     ids=["async", "plain"],
 )
-def test_after_abort_after_tasks_are_asked_to_give_up(worker, sql, task):
-    running = worker.start(task, abort_after=0.3, stop_after=None)
+def test_after_cancel_after_tasks_are_asked_to_give_up(worker, sql, task):
+    running = worker.start(task, cancel_after=0.3, shutdown_timeout=None)
     add(sql)
-    running.hear("begun, cancelled: False")
+    running.wait_for_line("begun, cancelled: False")
 
     code = running.stop()
 
@@ -314,9 +316,9 @@ def test_a_task_that_gives_up_by_being_cancelled_has_its_job_handed_back(worker,
             await ctx.wait_cancelled()
             raise asyncio.CancelledError
     """
-    running = worker.start(task, abort_after=0.3, stop_after=None)
+    running = worker.start(task, cancel_after=0.3, shutdown_timeout=None)
     job = add(sql)
-    running.hear("begun")
+    running.wait_for_line("begun")
 
     code = running.stop()
 
@@ -337,12 +339,12 @@ def test_without_a_deadline_a_stop_waits_for_tasks_that_do_not_listen(worker, sq
             while not Path("go").exists():
                 await asyncio.sleep(0.02)
     """
-    running = worker.start(task, abort_after=0.1, stop_after=None)
+    running = worker.start(task, cancel_after=0.1, shutdown_timeout=None)
     add(sql)
-    running.hear("begun")
+    running.wait_for_line("begun")
 
     running.signal(signal.SIGTERM)
-    running.hear("heard it, and goes on")
+    running.wait_for_line("heard it, and goes on")
     stayed = stays(running, seconds=ENOUGH_TO_RELEASE)
     worker.let_go()
 
@@ -357,11 +359,11 @@ def test_without_a_deadline_a_stop_waits_for_tasks_that_do_not_listen(worker, sq
 
 @pytest.mark.every_version
 @pytest.mark.feature("F214", "F215")
-def test_at_stop_after_async_tasks_are_cancelled_and_their_jobs_handed_back(worker, sql):
-    running = worker.start(NEVER_ENDS, abort_after=0.1, stop_after=0.5)
+def test_at_shutdown_timeout_async_tasks_are_cancelled_and_their_jobs_handed_back(worker, sql):
+    running = worker.start(NEVER_ENDS, cancel_after=0.1, shutdown_timeout=0.5)
     job = add(sql, queue="one at a time")
     before = run_at(sql, job)
-    running.hear("begun")
+    running.wait_for_line("begun")
 
     seconds, code = stopped(running)
 
@@ -377,10 +379,12 @@ def test_at_stop_after_async_tasks_are_cancelled_and_their_jobs_handed_back(work
 @pytest.mark.feature("F216")
 def test_a_job_that_was_interrupted_may_be_held_back(worker, sql):
     running = worker.start(
-        NEVER_ENDS, stop_after=0.3, interrupted_job_retry_delay=timedelta(hours=1).total_seconds()
+        NEVER_ENDS,
+        shutdown_timeout=0.3,
+        interrupted_job_retry_delay=timedelta(hours=1).total_seconds(),
     )
     job = add(sql)
-    running.hear("begun")
+    running.wait_for_line("begun")
 
     running.stop()
 
@@ -391,9 +395,9 @@ def test_a_job_that_was_interrupted_may_be_held_back(worker, sql):
 
 @pytest.mark.parametrize("task", [NEVER_ENDS, SLEEPS, SWALLOWS], ids=["async", "plain", "swallows"])
 def test_a_stop_at_the_deadline_leaves_no_traceback_in_the_log(worker, sql, task):
-    running = worker.start(task, abort_after=0.1, stop_after=0.3)
+    running = worker.start(task, cancel_after=0.1, shutdown_timeout=0.3)
     add(sql)
-    running.hear("begun")
+    running.wait_for_line("begun")
 
     running.stop()
 
@@ -401,9 +405,9 @@ def test_a_stop_at_the_deadline_leaves_no_traceback_in_the_log(worker, sql, task
 
 
 def test_an_attempt_that_failed_before_stays_counted(worker, sql):
-    running = worker.start(NEVER_ENDS, stop_after=0.3)
+    running = worker.start(NEVER_ENDS, shutdown_timeout=0.3)
     job = add(sql, attempts=3)
-    running.hear("begun")
+    running.wait_for_line("begun")
 
     running.stop()
 
@@ -421,9 +425,9 @@ def test_a_task_that_finishes_when_it_is_cancelled_has_finished(worker, sql):
             except asyncio.CancelledError:
                 await asyncio.sleep(0.1)
     """
-    running = worker.start(task, stop_after=0.3)
+    running = worker.start(task, shutdown_timeout=0.3)
     add(sql)
-    running.hear("begun")
+    running.wait_for_line("begun")
 
     code = running.stop()
 
@@ -434,9 +438,9 @@ def test_a_task_that_finishes_when_it_is_cancelled_has_finished(worker, sql):
 
 @pytest.mark.parametrize("task", [SLEEPS, SWALLOWS], ids=["plain", "swallows"])
 def test_a_task_that_nobody_can_stop_does_not_hold_up_the_end(worker, sql, task):
-    running = worker.start(task, stop_after=0.5)
+    running = worker.start(task, shutdown_timeout=0.5)
     job = add(sql, queue="one at a time")
-    running.hear("begun")
+    running.wait_for_line("begun")
 
     seconds, code = stopped(running)
 
@@ -474,8 +478,8 @@ LIFESPAN = """
 def test_the_job_of_a_task_that_still_runs_is_handed_back_last(programs, sql):
     programs.write("slow.py", LIFESPAN.replace("ENDS_IN", "0.1"))
     job = add(sql)
-    running = programs.python(command_with(stop_after=0.3), "--app", "slow")
-    running.hear("begun")
+    running = programs.python(command_with(shutdown_timeout=0.3), "--app", "slow")
+    running.wait_for_line("begun")
 
     code = running.stop()
 
@@ -488,8 +492,8 @@ def test_the_job_of_a_task_that_still_runs_is_handed_back_last(programs, sql):
 def test_a_lifespan_that_does_not_end_does_not_keep_jobs_locked(programs, sql):
     programs.write("slow.py", LIFESPAN.replace("ENDS_IN", "120"))
     job = add(sql)
-    running = programs.python(command_with(stop_after=0.3), "--app", "slow")
-    running.hear("begun")
+    running = programs.python(command_with(shutdown_timeout=0.3), "--app", "slow")
+    running.wait_for_line("begun")
 
     running.stop()
 
@@ -505,11 +509,11 @@ def test_a_lifespan_that_does_not_end_does_not_keep_jobs_locked(programs, sql):
 @pytest.mark.parametrize("task", [NEVER_ENDS, SLEEPS, SWALLOWS], ids=["async", "plain", "swallows"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_second_signal_hands_back_at_once(worker, sql, task, number):
-    running = worker.start(task, abort_after=None, stop_after=None)
+    running = worker.start(task, cancel_after=None, shutdown_timeout=None)
     job = add(sql, queue="one at a time")
-    running.hear("begun")
+    running.wait_for_line("begun")
     running.signal(signal.SIGTERM)
-    running.hear("stopping: ")
+    running.wait_for_line("stopping: ")
 
     began = time.monotonic()
     code = running.stop(number)
@@ -525,11 +529,11 @@ def test_a_second_signal_hands_back_at_once(worker, sql, task, number):
     "number", [signal.SIGHUP, signal.SIGUSR2, signal.SIGABRT], ids=lambda number: number.name
 )
 def test_the_second_signal_says_the_exit_code(worker, sql, number):
-    running = worker.start(NEVER_ENDS, stop_after=None)
+    running = worker.start(NEVER_ENDS, shutdown_timeout=None)
     job = add(sql)
-    running.hear("begun")
+    running.wait_for_line("begun")
     running.signal(signal.SIGINT)
-    running.hear("stopping: ")
+    running.wait_for_line("stopping: ")
 
     code = running.stop(number)
 
@@ -538,15 +542,15 @@ def test_the_second_signal_says_the_exit_code(worker, sql, number):
 
 
 def test_many_signals_do_no_harm(worker, sql):
-    running = worker.start(SWALLOWS, stop_after=None)
+    running = worker.start(SWALLOWS, shutdown_timeout=None)
     job = add(sql)
-    running.hear("begun")
+    running.wait_for_line("begun")
 
     running.signal(signal.SIGTERM)
-    running.hear("stopping: ")
+    running.wait_for_line("stopping: ")
     for _ in range(10):
         running.signal(signal.SIGTERM)
-    running.hear("stopping at once")
+    running.wait_for_line("stopping at once")
     for _ in range(10):
         running.signal(signal.SIGTERM)
 
@@ -558,10 +562,10 @@ def test_many_signals_do_no_harm(worker, sql):
 def test_a_signal_during_the_last_steps_leaves_no_job_locked(programs, sql, number):
     programs.write("slow.py", LIFESPAN.replace("ENDS_IN", "2"))
     job = add(sql)
-    running = programs.python(command_with(stop_after=0.1), "--app", "slow")
-    running.hear("begun")
+    running = programs.python(command_with(shutdown_timeout=0.1), "--app", "slow")
+    running.wait_for_line("begun")
     running.signal(signal.SIGTERM)
-    running.hear("the lifespan ends")
+    running.wait_for_line("the lifespan ends")
 
     running.stop(number)
 
@@ -572,7 +576,7 @@ def test_a_second_signal_does_not_wait_for_a_lifespan_that_does_not_end(programs
     programs.write("slow.py", LIFESPAN.replace("ENDS_IN", "120"))
     running = programs.worker("--app", "slow")
     running.signal(signal.SIGTERM)
-    running.hear("the lifespan ends")
+    running.wait_for_line("the lifespan ends")
 
     code = running.stop(signal.SIGTERM)
 
@@ -585,9 +589,9 @@ def test_a_second_signal_does_not_wait_for_a_lifespan_that_does_not_end(programs
 @pytest.mark.parametrize("task", [NEVER_ENDS, SLEEPS, SWALLOWS], ids=["async", "plain", "swallows"])
 def test_without_a_database_it_says_which_jobs_stay_locked(tmp_path, own_cluster, task):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
-        running = Worker(programs).start(task, stop_after=0.5, write_within=2.0)
+        running = Worker(programs).start(task, shutdown_timeout=0.5, write_within=2.0)
         job = add_to(own_cluster)
-        running.hear("begun")
+        running.wait_for_line("begun")
         own_cluster.stop()
 
         seconds, code = stopped(running)
@@ -600,12 +604,12 @@ def test_without_a_database_it_says_which_jobs_stay_locked(tmp_path, own_cluster
 def test_a_job_that_ended_while_the_database_was_away_is_named_too(tmp_path, own_cluster):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
         worker = Worker(programs)
-        running = worker.start(WAITS, stop_after=0.5, write_within=2.0)
+        running = worker.start(WAITS, shutdown_timeout=0.5, write_within=2.0)
         job = add_to(own_cluster)
-        running.hear("begun")
+        running.wait_for_line("begun")
         own_cluster.stop()
         worker.let_go()
-        running.hear("finished")
+        running.wait_for_line("finished")
 
         seconds, code = stopped(running)
 
@@ -617,10 +621,10 @@ def test_a_job_that_ended_while_the_database_was_away_is_named_too(tmp_path, own
 def test_an_idle_worker_whose_database_is_away_ends_well(tmp_path, own_cluster):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
         running = Worker(programs).start(
-            WAITS, "--poll-interval", "100", stop_after=0.5, write_within=2.0
+            WAITS, "--poll-interval", "100", shutdown_timeout=0.5, write_within=2.0
         )
         own_cluster.stop()
-        running.hear("database unreachable")
+        running.wait_for_line("database unreachable")
 
         seconds, code = stopped(running)
 
@@ -631,9 +635,9 @@ def test_an_idle_worker_whose_database_is_away_ends_well(tmp_path, own_cluster):
 @pytest.mark.parametrize("task", [NEVER_ENDS, SLEEPS], ids=["async", "plain"])
 def test_a_server_that_says_nothing_any_more_does_not_hold_up_the_end(tmp_path, own_cluster, task):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
-        running = Worker(programs).start(task, stop_after=0.5, write_within=2.0)
+        running = Worker(programs).start(task, shutdown_timeout=0.5, write_within=2.0)
         job = add_to(own_cluster)
-        running.hear("begun")
+        running.wait_for_line("begun")
 
         with frozen(own_cluster):
             seconds, code = stopped(running)
@@ -646,7 +650,7 @@ def test_a_server_that_says_nothing_any_more_does_not_hold_up_the_end(tmp_path, 
 def test_an_idle_worker_whose_server_says_nothing_any_more_ends_in_time(tmp_path, own_cluster):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
         running = Worker(programs).start(
-            WAITS, "--poll-interval", "100", stop_after=0.5, write_within=2.0
+            WAITS, "--poll-interval", "100", shutdown_timeout=0.5, write_within=2.0
         )
 
         with frozen(own_cluster):
@@ -662,15 +666,15 @@ def test_a_write_that_lands_at_the_last_moment_is_not_called_lost(programs, sql)
     programs.write("tasks/waits.py", WAITS)
     programs.write("tasks/swallows.py", SWALLOWS)
     slow, stubborn = add(sql, "waits"), add(sql, "swallows")
-    running = programs.python(command_with(stop_after=0.3), "-j", "2")
+    running = programs.python(command_with(shutdown_timeout=0.3), "-j", "2")
     eventually(lambda: running.err.count("begun") == 2, "both jobs run")
     with sql.connection.transaction():
         sql.run("select from :schema._private_jobs where id = $1 for update", slow)
         (programs.folder / "go").touch()
-        running.hear("finished")
+        running.wait_for_line("finished")
 
         running.signal(signal.SIGTERM)
-        running.hear(f"handed job {stubborn} back")
+        running.wait_for_line(f"handed job {stubborn} back")
     code = running.end()
 
     assert jobs(sql) == {stubborn: (0, None)}
@@ -679,13 +683,13 @@ def test_a_write_that_lands_at_the_last_moment_is_not_called_lost(programs, sql)
 
 def test_a_closed_standard_output_does_not_hold_up_the_end(programs, sql):
     programs.write("tasks/it.py", SWALLOWS.replace("while True", "print()\n        while True"))
-    script = programs.write("program.py", command_with(stop_after=0.3))
+    script = programs.write("program.py", command_with(shutdown_timeout=0.3))
     add(sql)
     reading, writing = os.pipe()
     os.close(reading)
     running = programs.start([sys.executable, str(script)], {}, stdout=writing)
     os.close(writing)
-    running.hear("begun")
+    running.wait_for_line("begun")
 
     seconds, code = stopped(running)
 
@@ -854,7 +858,7 @@ def test_no_stop_of_a_busy_worker_leaves_a_lock_or_runs_a_completed_job_again(
     for number in range(ROUNDS):
         there = fill_up(sql)
         running = programs.python(
-            command_with(abort_after=0.3, stop_after=STOP_AFTER),
+            command_with(cancel_after=0.3, shutdown_timeout=STOP_AFTER),
             *("--app", "busy", "-j", str(AT_ONCE)),
             ROUND=str(number),
         )

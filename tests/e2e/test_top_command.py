@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 
 from graphile_worker import JobSpec, sync
-from graphile_worker.cli.top.text import width
-from graphile_worker.db.blocking import BlockingPsycopgDatabase
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.workers import register_pool
+from graphile_worker._cli.top.text import display_width
+from graphile_worker._db.sync import SyncPsycopgDatabase
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.workers import register_pool
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.hostile import TEXT
-from tests.support.processes import INSTALLED, OURS, Program, Programs, eventually
+from tests.support.processes import CLEARED_VARIABLES, INSTALLED, Program, Programs, eventually
 from tests.support.sql import Sql
-from tests.support.tmux import PATIENCE, Tmux
+from tests.support.tmux import TIMEOUT_SECONDS, Tmux
 
 WIDE, NARROW = (160, 50), (60, 20)
 
@@ -75,7 +75,7 @@ def torn(lines: list[str], columns: int, rows: int) -> list[str]:
     """The lines of an overview that cannot be as they were meant."""
     assert len(lines) == rows
     wrong = [line for line in lines if not any(re.fullmatch(each, line) for each in LINES)]
-    wrong += [line for line in lines if width(line) > columns]
+    wrong += [line for line in lines if display_width(line) > columns]
     ends = {0: "UTC", 1: "H|D|S", rows - 1: "q quit"}
     return wrong + [lines[n] for n, words in ends.items() if not re.search(words, lines[n])]
 
@@ -87,7 +87,7 @@ class Desk:
         self.cluster = cluster
         self.folder = folder
         self.database = TestDatabase("shop", cluster, "graphile_worker")
-        self.programs = Programs.beside(self.database, folder)
+        self.programs = Programs.for_database(self.database, folder)
         for name, text in TASKS.items():
             self.programs.write(f"tasks/{name}.py", text)
 
@@ -95,7 +95,9 @@ class Desk:
         return self.terminal(shlex.join([INSTALLED, "top", *flags]), size, **variables)
 
     def terminal(self, command: str, size: tuple[int, int], **variables: str) -> Tmux:
-        inherited = {name: value for name, value in os.environ.items() if not OURS.match(name)}
+        inherited = {
+            name: value for name, value in os.environ.items() if not CLEARED_VARIABLES.match(name)
+        }
         # By a role of its own, so that its statements can be told from all others.
         url = self.database.url.replace("postgres@", "watcher@")
         given = {**inherited, "DATABASE_URL": url, "LC_ALL": "C.UTF-8", **variables}
@@ -177,7 +179,7 @@ def test_screens_are_whole_under_load_and_cost_less_than_one_percent(
     desk.worker()
     desk.adding()
     with desk.top(size) as terminal:
-        terminal.see("import_feed")
+        terminal.wait_for_text("import_feed")
         before, began = spent(desk), time.monotonic()
         screens = [terminal.screen() for _ in range(40)]
         shown = {tuple(screen) for screen in screens}
@@ -186,13 +188,17 @@ def test_screens_are_whole_under_load_and_cost_less_than_one_percent(
             shown.add(tuple(terminal.screen()))
             return len(shown) > 2
 
-        eventually(changes, "the screen changes", PATIENCE)
+        eventually(changes, "the screen changes", TIMEOUT_SECONDS)
         # Larger, smaller, and back: what was there before must be gone.
         for columns, rows in [(100, 30), (70, 16), size]:
             terminal.resize(columns, rows)
-            eventually(partial(is_whole, terminal, columns, rows), "it is drawn anew", PATIENCE)
+            eventually(
+                partial(is_whole, terminal, columns, rows), "it is drawn anew", TIMEOUT_SECONDS
+            )
         share = (spent(desk) - before) / (time.monotonic() - began)
-        eventually(lambda: DONE.search(" ".join(terminal.screen())), "jobs are done", PATIENCE)
+        eventually(
+            lambda: DONE.search(" ".join(terminal.screen())), "jobs are done", TIMEOUT_SECONDS
+        )
         last = terminal.screen()
 
     desk.folder.joinpath("screen.txt").write_text("\n".join(last), encoding="utf-8")
@@ -210,25 +216,25 @@ def test_keys_lead_to_pages_and_back(desk: Desk, client: sync.Client):
     enter_worker(desk)
     client.add_jobs([JobSpec("send_email"), JobSpec("render_pdf")])
     with desk.top(NARROW) as terminal:
-        terminal.see("send_email")
+        terminal.wait_for_text("send_email")
 
         terminal.press("/", "p", "d", "f")
-        assert not any("send_email" in line for line in terminal.see("task: pdf"))
+        assert not any("send_email" in line for line in terminal.wait_for_text("task: pdf"))
         terminal.press("Enter", "2", "Enter")
-        terminal.see("graphile-worker jobs why 2")
+        terminal.wait_for_text("graphile-worker jobs why 2")
         terminal.press("Escape", "5")
-        terminal.see("Nothing calls for attention.")
+        terminal.wait_for_text("Nothing calls for attention.")
         terminal.press("?")
-        terminal.see("leave; so does Ctrl-C")
+        terminal.wait_for_text("leave; so does Ctrl-C")
         terminal.press("x", "p")
-        terminal.see("PAUSED")
+        terminal.wait_for_text("PAUSED")
         terminal.press("q")
-        terminal.see("ended 0")
+        terminal.wait_for_text("ended 0")
 
 
 def enter_worker(desk: Desk) -> None:
     """One that lives and knows all tasks, so that nothing calls for attention for a while."""
-    database = BlockingPsycopgDatabase(desk.database.dsn, Schemas.named("graphile_worker"))
+    database = SyncPsycopgDatabase(desk.database.dsn, Schemas.from_names("graphile_worker"))
     details = {"runtime": "python", "tasks": list(TASKS)}
     database.run(register_pool("pypool-0123456789abcdef01", timedelta(hours=1), details))
     database.close()
@@ -238,7 +244,7 @@ def test_text_of_others_cannot_control_the_terminal(desk: Desk, client: sync.Cli
     # Neither names nor errors can hold NUL.
     name = TEXT.replace("\x00", "")[:128]
     sql = Sql(desk.database.dsn, desk.database.schema)
-    database = BlockingPsycopgDatabase(desk.database.dsn, Schemas.named("graphile_worker"))
+    database = SyncPsycopgDatabase(desk.database.dsn, Schemas.from_names("graphile_worker"))
     details = {"runtime": name, "host": name, "version": name, "pid": 1, "tasks": [name]}
     database.run(register_pool(name, timedelta(hours=1), details))
     database.close()
@@ -253,7 +259,7 @@ def test_text_of_others_cannot_control_the_terminal(desk: Desk, client: sync.Cli
     sql.close()
 
     with desk.top(WIDE, "--interval", "500ms") as terminal:
-        terminal.see("TASK")
+        terminal.wait_for_text("TASK")
         screens = []
         for page in "12345":
             terminal.press(page, "Enter")
@@ -263,32 +269,32 @@ def test_text_of_others_cannot_control_the_terminal(desk: Desk, client: sync.Cli
             assert len(lines) == WIDE[1]
             assert lines[0].startswith("graphile-worker top  shop/graphile_worker")
             assert lines[-1].startswith("q quit")
-            assert all(line.isprintable() and width(line) <= WIDE[0] for line in lines)
+            assert all(line.isprintable() and display_width(line) <= WIDE[0] for line in lines)
         assert sum("begin" in line for lines in screens for line in lines) > 5
         assert terminal.state() == "1 0 0"
         assert "forged" not in terminal.title
         terminal.press("q")
-        terminal.see("ended 0")
+        terminal.wait_for_text("ended 0")
 
 
 def test_a_pause_leaves_the_database_alone(desk: Desk, client: sync.Client):
     with desk.top(WIDE, "--interval", "500ms") as terminal:
-        terminal.see("There are no jobs.")
+        terminal.wait_for_text("There are no jobs.")
         terminal.press("p")
-        terminal.see("PAUSED")
+        terminal.wait_for_text("PAUSED")
         client.add_job("send_email")
         before = eventually(lambda: settled(desk), "the last look has ended")
         time.sleep(1.5)
         assert spent(desk) == before
 
         terminal.press("p")
-        terminal.see("send_email")
+        terminal.wait_for_text("send_email")
 
 
 @pytest.mark.parametrize("how", ["q", "C-c", signal.SIGTERM, signal.SIGHUP])
 def test_the_terminal_is_given_back_whatever_ends_it(desk: Desk, how: str | signal.Signals):
     with desk.top(NARROW) as terminal:
-        terminal.see("HEALTHY")
+        terminal.wait_for_text("HEALTHY")
         assert terminal.state() == "1 0 0"
 
         if isinstance(how, signal.Signals):
@@ -296,7 +302,7 @@ def test_the_terminal_is_given_back_whatever_ends_it(desk: Desk, how: str | sign
         else:
             terminal.press(how)
 
-        assert terminal.see("ended")[0] == "ended 0"
+        assert terminal.wait_for_text("ended")[0] == "ended 0"
         assert terminal.state() == "0 1 1"
         assert settings_of(terminal) >= AS_ALWAYS
 
@@ -306,8 +312,8 @@ def test_the_terminal_is_given_back_after_an_error_of_ours(desk: Desk):
         "faulty.py",
         """
         import sys
-        from graphile_worker.cli.main import main
-        from graphile_worker.cli.top import live
+        from graphile_worker._cli.main import main
+        from graphile_worker._cli.top import live
 
         seen = live.render
         live.render = lambda frame: 1 / 0 if frame.view.is_paused else seen(frame)
@@ -316,11 +322,11 @@ def test_the_terminal_is_given_back_after_an_error_of_ours(desk: Desk):
         """,
     )
     with desk.terminal(shlex.join([sys.executable, str(program)]), NARROW) as terminal:
-        terminal.see("HEALTHY")
+        terminal.wait_for_text("HEALTHY")
 
         terminal.press("p")
 
-        assert "ZeroDivisionError" in "\n".join(terminal.see("ended 1"))
+        assert "ZeroDivisionError" in "\n".join(terminal.wait_for_text("ended 1"))
         assert terminal.state() == "0 1 1"
         assert settings_of(terminal) >= AS_ALWAYS
 
@@ -335,7 +341,7 @@ def settings_of(terminal: Tmux) -> set[str]:
 
 def test_ctrl_z_gives_the_shell_its_screen_and_fg_comes_back(desk: Desk):
     with desk.top(NARROW) as terminal:
-        terminal.see("HEALTHY")
+        terminal.wait_for_text("HEALTHY")
         pid = terminal.pid
 
         terminal.press("C-z")
@@ -343,7 +349,7 @@ def test_ctrl_z_gives_the_shell_its_screen_and_fg_comes_back(desk: Desk):
         eventually(lambda: state_of(pid) == "T", "it stands still")
         os.kill(pid, signal.SIGCONT)
 
-        terminal.see("HEALTHY")
+        terminal.wait_for_text("HEALTHY")
         assert terminal.state() == "1 0 0"
 
 
@@ -356,33 +362,35 @@ def test_when_the_database_is_away_the_last_screen_stays_and_it_goes_on(
 ):
     client.add_job("send_email")
     with desk.top(WIDE, "--interval", "500ms") as terminal:
-        terminal.see("send_email")
+        terminal.wait_for_text("send_email")
         desk.cluster.halt()
 
-        away = terminal.see("DATABASE AWAY, last seen")
+        away = terminal.wait_for_text("DATABASE AWAY, last seen")
         assert any(line.startswith("send_email") for line in away)
         desk.cluster.launch()
 
-        eventually(lambda: "AWAY" not in terminal.lines[1], "it is back", PATIENCE)
+        eventually(lambda: "AWAY" not in terminal.lines[1], "it is back", TIMEOUT_SECONDS)
         client.add_job("render_pdf")
-        assert torn(terminal.see("render_pdf"), *WIDE) == []
+        assert torn(terminal.wait_for_text("render_pdf"), *WIDE) == []
         terminal.press("q")
-        terminal.see("ended 0")
+        terminal.wait_for_text("ended 0")
 
 
 def test_colours_are_left_out_where_nobody_wants_them(desk: Desk):
     with desk.top(NARROW) as coloured:
-        coloured.see("HEALTHY")
+        coloured.wait_for_text("HEALTHY")
         assert COLOUR.search(coloured.colours)
     with desk.top(NARROW, NO_COLOR="1") as plain:
-        plain.see("HEALTHY")
+        plain.wait_for_text("HEALTHY")
         assert not COLOUR.search(plain.colours)
 
 
 def test_once_it_is_printed_and_that_is_all(desk: Desk, client: sync.Client):
     client.add_job("send_email")
 
-    done = desk.programs.real.done("top", "--once", "--interval", "500ms", COLUMNS="100")
+    done = desk.programs.without_fork.run_to_end(
+        "top", "--once", "--interval", "500ms", COLUMNS="100"
+    )
 
     assert (done.code, done.err) == (0, "")
     assert "\x1b" not in done.out
@@ -394,13 +402,13 @@ def test_once_it_is_printed_and_that_is_all(desk: Desk, client: sync.Client):
 def test_as_json_it_is_one_object(desk: Desk, client: sync.Client):
     client.add_job("send_email", queue_name="q")
 
-    done = desk.programs.done("top", "--once", "--json", "--interval", "500ms")
+    done = desk.programs.run_to_end("top", "--once", "--json", "--interval", "500ms")
 
     found = json.loads(done.out)
     assert found["verdict"] == "healthy"
     assert found["totals"]["ready"] == 1
     assert found["tasks"][0]["identifier"] == "send_email"
-    assert found["rates"].keys() == {"added", "done"}
+    assert found["rates"].keys() == {"added", "completed"}
     assert (found["attention"], found["workers"], found["locked"]) == ([], [], [])
 
 
@@ -423,7 +431,7 @@ def test_without_once_json_is_a_line_for_each_look(desk: Desk):
     ],
 )
 def test_what_cannot_be_is_one_line_and_1(desk: Desk, flags: list[str], words: str):
-    done = desk.programs.done("top", *flags)
+    done = desk.programs.run_to_end("top", *flags)
 
     assert done.code == 1
     assert words in done.err
@@ -431,7 +439,7 @@ def test_what_cannot_be_is_one_line_and_1(desk: Desk, flags: list[str], words: s
 
 
 def test_an_interval_that_would_be_too_short_is_refused(desk: Desk):
-    done = desk.programs.done("top", "--interval", "10ms")
+    done = desk.programs.run_to_end("top", "--interval", "10ms")
 
     assert done.code == 2
     assert "expected a time of 500ms or more" in done.err

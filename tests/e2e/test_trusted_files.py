@@ -44,9 +44,9 @@ def test_the_check_is_skipped_by_a_flag_and_by_a_variable(programs):
     for name in ("tasks", "graphile-worker.toml"):
         (programs.folder / name).chmod(0o777)
 
-    refused = programs.done("--once")
-    done = programs.done("--once", "--allow-unsafe-tasks")
-    again = programs.done("--once", GRAPHILE_WORKER_ALLOW_UNSAFE_TASKS="true")
+    refused = programs.run_to_end("--once")
+    done = programs.run_to_end("--once", "--allow-unsafe-tasks")
+    again = programs.run_to_end("--once", GRAPHILE_WORKER_ALLOW_UNSAFE_TASKS="true")
 
     assert refused.code == 1
     assert refused.err == (
@@ -62,11 +62,13 @@ def test_a_config_file_cannot_vouch_for_itself(programs):
     programs.write("tasks/hello.py", TASK)
     programs.write("graphile-worker.toml", "allow_unsafe_tasks = true")
     (programs.folder / "tasks").chmod(0o777)
-    assert programs.done("--once").code == 0
+    assert programs.run_to_end("--once").code == 0
 
     (programs.folder / "graphile-worker.toml").chmod(0o666)
 
-    assert "the config file graphile-worker.toml is not trusted" in programs.done("--once").err
+    assert (
+        "the config file graphile-worker.toml is not trusted" in programs.run_to_end("--once").err
+    )
 
 
 @pytest.mark.usefixtures("job")
@@ -78,11 +80,11 @@ def test_a_bind_mount_with_a_foreign_uid_starts(programs):
     copied = programs.folder / "copied"
     shutil.copytree(programs.folder / "theirs", copied)
     give_away(programs, "copied", "copied/tasks", "copied/tasks/hello.py")
-    refused = programs.done("--tasks", "copied/tasks", "--once")
+    refused = programs.run_to_end("--tasks", "copied/tasks", "--once")
     mounted = inside_mounts(programs, "mount --bind theirs/tasks tasks")
     programs.folder.chmod(0o755)
     os.chown(programs.folder, STRANGER, STRANGER)
-    theirs = programs.done("--tasks", "theirs/tasks", "--once")
+    theirs = programs.run_to_end("--tasks", "theirs/tasks", "--once")
 
     assert f"belongs to user {STRANGER}" in refused.err
     assert (mounted.code, mounted.out) == (0, "hello\n")
@@ -95,7 +97,7 @@ def test_a_read_only_mount_starts_with_any_owner_and_any_mode(programs):
     (programs.folder / "theirs/tasks").chmod(0o777)
     give_away(programs, "theirs", "theirs/tasks", "theirs/tasks/hello.py")
 
-    refused = programs.done("--tasks", "theirs/tasks", "--once")
+    refused = programs.run_to_end("--tasks", "theirs/tasks", "--once")
     done = inside_mounts(
         programs,
         "mount --bind theirs theirs; mount -o remount,bind,ro theirs",
@@ -111,7 +113,7 @@ def test_a_folder_under_a_temporary_directory_starts(programs):
     programs.folder.chmod(0o1777)
     programs.write("mine/tasks/hello.py", TASK)
 
-    done = programs.done("--tasks", "mine/tasks", "--once")
+    done = programs.run_to_end("--tasks", "mine/tasks", "--once")
 
     assert (done.code, done.out) == (0, "hello\n")
 
@@ -119,10 +121,10 @@ def test_a_folder_under_a_temporary_directory_starts(programs):
 PROCESS_TASK = """
     from pathlib import Path
 
-    from graphile_worker import Tasks
+    from graphile_worker import TaskRouter
     from tasks._helper import said
 
-    router = Tasks()
+    router = TaskRouter()
 
 
     @router.task(run_in="process")
@@ -140,7 +142,7 @@ def test_the_process_of_a_task_reads_no_compiled_file_of_the_tasks_folder(progra
     cache = cache_from_source(str(helper))
     py_compile.compile(str(planted), cache, doraise=True, invalidation_mode=unchecked)
 
-    done = programs.done("--once")
+    done = programs.run_to_end("--once")
 
     assert done.code == 0, done.err
     assert (programs.folder / "said").read_text() == "source"

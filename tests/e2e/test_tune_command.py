@@ -34,7 +34,7 @@ def settings(sql: Sql) -> list[str]:
 
 
 def test_it_prints_sql_with_reasons_and_changes_nothing(programs, sql):
-    done = programs.real.done("tune")
+    done = programs.without_fork.run_to_end("tune")
 
     assert (done.code, done.err) == (0, "")
     assert "  autovacuum_vacuum_scale_factor = 0, -- is not set\n" in done.out
@@ -44,17 +44,17 @@ def test_it_prints_sql_with_reasons_and_changes_nothing(programs, sql):
 
 
 def test_what_it_prints_can_be_given_to_psql(programs, sql, database):
-    printed = programs.done("tune").out
+    printed = programs.run_to_end("tune").out
     command = [str(client_program("psql")), "-qX", "-v", "ON_ERROR_STOP=1", database.url]
 
     subprocess.run(command, input=printed, text=True, check=True, capture_output=True)
 
     assert "autovacuum_vacuum_cost_delay=0" in settings(sql)
-    assert "-- _private_jobs: all is set.\n" in programs.done("tune").out
+    assert "-- _private_jobs: all is set.\n" in programs.run_to_end("tune").out
 
 
 def test_with_apply_it_is_done(programs, sql):
-    first, second = programs.done("tune", "--apply"), programs.done("tune", "--apply")
+    first, second = programs.run_to_end("tune", "--apply"), programs.run_to_end("tune", "--apply")
 
     assert (first.code, second.code) == (0, 0)
     assert first.out.startswith("-- _private_jobs: changed.\n-- _private_job_queues: changed.\n")
@@ -65,7 +65,10 @@ def test_with_apply_it_is_done(programs, sql):
 def test_a_role_that_owns_nothing_can_only_read_it(programs, sql, database, role):
     url = make_conninfo(database.dsn, user=role)
 
-    read, tried = programs.done("tune", "-c", url), programs.done("tune", "--apply", "-c", url)
+    read, tried = (
+        programs.run_to_end("tune", "-c", url),
+        programs.run_to_end("tune", "--apply", "-c", url),
+    )
 
     assert read.code == 0
     assert "-- Only its owner may do this: 'postgres'.\n" in read.out
@@ -80,7 +83,7 @@ def test_whatever_holds_a_snapshot_cannot_end_a_comment(programs, sql, database,
     other.run("begin isolation level repeatable read")
     other.run("select 1, pg_sleep(5.1)")
 
-    done = programs.done("tune")
+    done = programs.run_to_end("tune")
     other.close()
 
     [line] = [line for line in done.out.splitlines() if f"role_{database.name}" in line]
@@ -89,7 +92,7 @@ def test_whatever_holds_a_snapshot_cannot_end_a_comment(programs, sql, database,
 
 
 def test_without_the_schema_it_ends_with_1(programs):
-    done = programs.done("tune", "-s", "nowhere")
+    done = programs.run_to_end("tune", "-s", "nowhere")
 
     assert (done.code, done.out) == (1, "")
     assert "schema 'nowhere' is not installed" in done.err

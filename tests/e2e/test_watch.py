@@ -84,7 +84,7 @@ class Bench:
 
     def start(self, *flags: str) -> Program:
         watching = self.programs.worker("--watch", "--poll-interval", "200", *flags)
-        watching.hear("watching ")
+        watching.wait_for_line("watching ")
         return watching
 
     def add(self, sql: Sql | None = None) -> int:
@@ -163,7 +163,7 @@ def test_twenty_edits_under_load_lose_no_job_and_run_within_three_seconds(bench)
         for edition in range(1, 21):
             if edition == 10:
                 bench.break_it()
-                watching.hear(WAITING)
+                watching.wait_for_line(WAITING)
             edited = bench.edit(edition)
             late[edition] = bench.ran(edition) - edited
     eventually(lambda: bench.left() == 0, "all jobs are done")
@@ -187,8 +187,8 @@ def test_an_edit_of_the_crontab_is_taken(bench):
     bench.programs.write("crontab", "0 4 * * * it ?id=first\n0 5 * * * it ?id=second\n")
     eventually(lambda: crontabs(bench.sql) == {"first", "second"}, "the second item is known")
     bench.programs.write("crontab", "0 4 nonsense\n")
-    watching.hear(WAITING)
-    told = watching.hear("crontab: line 1")
+    watching.wait_for_line(WAITING)
+    told = watching.wait_for_line("crontab: line 1")
     bench.programs.write("crontab", "0 4 * * * it ?id=third\n")
     eventually(lambda: "third" in crontabs(bench.sql), "the third item is known")
 
@@ -235,11 +235,11 @@ def test_an_edit_of_the_file_with_settings_is_taken(bench):
     (bench.programs.folder / "other").mkdir()
     settings = bench.programs.folder / "graphile-worker.toml"
     settings.write_text("watch = true\n")
-    watching = bench.programs.real.worker()
+    watching = bench.programs.without_fork.worker()
 
     settings.write_text("concurrences = 2\n")
-    watching.hear("there is no setting concurrences: is it concurrency?")
-    watching.hear(WAITING)
+    watching.wait_for_line("there is no setting concurrences: is it concurrency?")
+    watching.wait_for_line(WAITING)
     # What is to be watched is another folder from now on.
     bench.programs.write("other/it.py", TASK.format(edition=2))
     settings.write_text('tasks = "other"\n')
@@ -254,7 +254,7 @@ def test_an_edit_of_the_file_with_settings_is_taken(bench):
 def test_a_worker_that_is_broken_from_the_start_waits(bench):
     bench.break_it()
     watching = bench.programs.command("--watch")
-    watching.hear(WAITING)
+    watching.wait_for_line(WAITING)
 
     bench.edit(1)
     bench.add()
@@ -266,8 +266,8 @@ def test_a_worker_that_is_broken_from_the_start_waits(bench):
 
 def test_a_folder_that_is_not_there_yet_is_waited_for(bench):
     watching = bench.programs.command("--watch")
-    watching.hear("no tasks: make a folder ./tasks")
-    watching.hear(WAITING)
+    watching.wait_for_line("no tasks: make a folder ./tasks")
+    watching.wait_for_line(WAITING)
 
     bench.edit(1)
     bench.add()
@@ -281,7 +281,7 @@ def test_a_signal_while_it_waits_ends_it(bench, number):
     bench.edit(1)
     watching = bench.start()
     bench.break_it()
-    watching.hear(WAITING)
+    watching.wait_for_line(WAITING)
 
     began = time.monotonic()
     code = watching.stop(number)
@@ -296,15 +296,15 @@ def test_a_task_that_runs_goes_on_under_the_code_from_before(bench):
     bench.edit(1, WAITS)
     watching = bench.start("-p", "2")
     bench.add()
-    watching.hear("begun by 1")
+    watching.wait_for_line("begun by 1")
 
     bench.edit(2)
-    watching.hear("finishes its jobs with the code from before")
+    watching.wait_for_line("finishes its jobs with the code from before")
     bench.add()
     bench.ran(2)
     begun, finished = watching.err.count("begun by"), watching.err.count("finished by")
     (bench.programs.folder / "go").touch()
-    watching.hear("finished by 1")
+    watching.wait_for_line("finished by 1")
     eventually(lambda: bench.left() == 0, "all jobs are done")
 
     assert (begun, finished) == (1, 0)
@@ -316,12 +316,12 @@ def test_a_signal_stops_those_that_still_finish_too(bench):
     bench.edit(1, WAITS)
     watching = bench.start()
     bench.add()
-    watching.hear("begun by 1")
+    watching.wait_for_line("begun by 1")
     bench.edit(2)
-    watching.hear("finishes its jobs with the code from before")
+    watching.wait_for_line("finishes its jobs with the code from before")
 
     watching.signal(signal.SIGTERM)
-    watching.hear("stopping: heard SIGTERM")
+    watching.wait_for_line("stopping: heard SIGTERM")
     watching.signal(signal.SIGTERM)
 
     assert watching.end() == 128 + signal.SIGTERM
@@ -361,8 +361,8 @@ def test_a_file_that_is_no_part_of_it_changes_nothing(bench):
 def test_what_ends_by_itself_is_not_watched(bench, flag):
     bench.edit(1)
 
-    refused = bench.programs.done("--watch", flag)
-    done = bench.programs.done(flag, GRAPHILE_WORKER_WATCH="yes")
+    refused = bench.programs.run_to_end("--watch", flag)
+    done = bench.programs.run_to_end(flag, GRAPHILE_WORKER_WATCH="yes")
 
     name = flag.partition("=")[0]
     assert refused.code == 1

@@ -29,8 +29,10 @@ SPARE = size(gate=15.0, nightly=6.0)
 
 # The command with other limits, as its own are too long for a test; children are it, too.
 COMMAND = """
-    from graphile_worker.cli import child, line, processes, shift
-    from graphile_worker.cli.main import main
+    from graphile_worker._cli.main import main
+    from graphile_worker._cli.supervisor import (
+        parent_pipe, process_set, supervised_process, supervisor
+    )
 
     LIMITS
 
@@ -90,7 +92,7 @@ LEAKS = """
 
 # Without a file called "go", the first process is the last that can be made.
 HINDERED = """(
-        lambda line, real=child.command_of_child, made=[]: made.append(line) or (
+        lambda line, real=supervised_process.build_child_command, made=[]: made.append(line) or (
             real(line) if len(made) == 1 or __import__("os").path.exists("go") else ["/nowhere"]
         )
     )"""
@@ -98,8 +100,8 @@ HINDERED = """(
 
 # The parent prints what it tells its children: nothing when one starts, a word to the old one when
 # the new one is ready.
-TELLING = """type("Telling", (shift.Child,), {
-                "say": lambda self, word, real=shift.Child.say: (
+TELLING = """type("Telling", (process_set.SupervisedProcess,), {
+                "send": lambda self, word, real=process_set.SupervisedProcess.send: (
                     print("told", self.pid, word.decode() or "nothing", flush=True),
                     real(self, word),
                 )
@@ -159,7 +161,7 @@ def test_the_parent_imports_no_tasks_and_has_no_connection(parent):
 
 
 def test_the_children_install_the_schema(tmp_path, empty_database):
-    with Programs.beside(empty_database, tmp_path) as programs:
+    with Programs.for_database(empty_database, tmp_path) as programs:
         programs.write("tasks/it.py", WAITS)
         running = programs.command("-p", "3")
         hear_times(running, READY, 3)
@@ -171,7 +173,7 @@ def test_once_each_process_runs_what_is_ready_and_the_parent_ends_after_them(par
     parent.write(NOTES)
     jobs = add(sql, 100)
 
-    done = programs.done("-p", "2", "--once")
+    done = programs.run_to_end("-p", "2", "--once")
 
     assert done.code == 0
     assert Counter(job for (job,) in sql.run("select job from runs")) == dict.fromkeys(jobs, 1)
@@ -181,7 +183,7 @@ def test_once_each_process_runs_what_is_ready_and_the_parent_ends_after_them(par
 def test_once_the_parent_has_the_code_of_a_child_that_failed(parent, programs):
     parent.write(NOTES)
 
-    done = programs.done("-p", "2", "--once", DATABASE_URL="postgres://127.0.0.1:1/none")
+    done = programs.run_to_end("-p", "2", "--once", DATABASE_URL="postgres://127.0.0.1:1/none")
 
     assert done.code == 1
     assert len(children(done)) == 2
@@ -193,12 +195,12 @@ def test_once_the_parent_has_the_code_of_a_child_that_failed(parent, programs):
 
 @pytest.mark.every_version
 def test_a_process_that_is_killed_is_started_again_and_its_job_recovered(parent, sql):
-    running = parent.start(WAITS, "-p", "2", "--recovery-threshold", "8s", FIRST_PAUSE=0.1)
+    running = parent.start(WAITS, "-p", "2", "--lease-duration", "8s", INITIAL_BACKOFF_SECONDS=0.1)
     [job] = add(sql, 1)
-    killed = int(running.hear("begun in").split()[-1])
+    killed = int(running.wait_for_line("begun in").split()[-1])
 
     os.kill(killed, signal.SIGKILL)
-    running.hear(f"process {killed} was ended by SIGKILL")
+    running.wait_for_line(f"process {killed} was ended by SIGKILL")
     hear_times(running, "begun in", 2)
     parent.let_go()
     eventually(lambda: left(sql) == 0, "the job is done")
@@ -211,17 +213,17 @@ def test_a_process_that_is_killed_is_started_again_and_its_job_recovered(parent,
 
 
 def test_a_process_that_is_stopped_by_hand_finishes_its_job_and_is_started_again(parent, sql):
-    running = parent.start(WAITS, "-p", "2", FIRST_PAUSE=0.1)
+    running = parent.start(WAITS, "-p", "2", INITIAL_BACKOFF_SECONDS=0.1)
     add(sql, 1)
-    stopped = int(running.hear("begun in").split()[-1])
+    stopped = int(running.wait_for_line("begun in").split()[-1])
 
     # However often: only its parent can cut its stop short.
     os.kill(stopped, signal.SIGTERM)
     os.kill(stopped, signal.SIGTERM)
-    running.hear("stopping: heard SIGTERM")
+    running.wait_for_line("stopping: heard SIGTERM")
     os.kill(stopped, signal.SIGTERM)
     parent.let_go()
-    running.hear(f"process {stopped} ended with 0")
+    running.wait_for_line(f"process {stopped} ended with 0")
     hear_times(running, READY, 3)
 
     assert running.err.count("finished") == 1
@@ -230,7 +232,11 @@ def test_a_process_that_is_stopped_by_hand_finishes_its_job_and_is_started_again
 
 def test_a_pause_grows_while_processes_die_young(parent):
     # No process counts as steady, however slow the machine is.
-    limits = {"FIRST_PAUSE": 0.1, "LONGEST_PAUSE": 0.4, "STEADY_AFTER": 600.0}
+    limits = {
+        "INITIAL_BACKOFF_SECONDS": 0.1,
+        "MAX_BACKOFF_SECONDS": 0.4,
+        "STABLE_AFTER_SECONDS": 600.0,
+    }
     running = parent.start(WAITS, "-p", "1", ready=1, **limits)
 
     for number in range(1, 6):
@@ -243,7 +249,9 @@ def test_a_pause_grows_while_processes_die_young(parent):
 
 
 def test_a_process_that_served_for_long_is_started_again_at_once(parent):
-    running = parent.start(WAITS, "-p", "1", ready=1, STEADY_AFTER=0.0, FIRST_PAUSE=60.0)
+    running = parent.start(
+        WAITS, "-p", "1", ready=1, STABLE_AFTER_SECONDS=0.0, INITIAL_BACKOFF_SECONDS=60.0
+    )
 
     os.kill(children(running)[0], signal.SIGKILL)
     hear_times(running, READY, 2)
@@ -252,7 +260,7 @@ def test_a_process_that_served_for_long_is_started_again_at_once(parent):
 
 
 def test_what_no_process_can_start_with_ends_the_parent(programs):
-    done = programs.done("-p", "3")
+    done = programs.run_to_end("-p", "3")
 
     assert done.code == 1
     assert "graphile-worker: no tasks: make a folder ./tasks" in done.err
@@ -263,7 +271,7 @@ def test_the_parent_ends_with_the_code_of_its_children(parent, programs, sql):
     parent.write(NOTES)
     sql.run("insert into :schema.migrations (id, breaking) values (1000000, true)")
 
-    done = programs.done("-p", "2")
+    done = programs.run_to_end("-p", "2")
 
     assert done.code == 57
     assert "giving up" in done.err
@@ -272,7 +280,7 @@ def test_the_parent_ends_with_the_code_of_its_children(parent, programs, sql):
 def test_flags_that_make_no_sense_are_told_once(parent, programs):
     parent.write(NOTES)
 
-    done = programs.done("-p", "3", "-j", "0")
+    done = programs.run_to_end("-p", "3", "-j", "0")
 
     assert done.code == 1
     assert done.err == "graphile-worker: concurrency must be an integer from 1, got 0\n"
@@ -281,7 +289,9 @@ def test_flags_that_make_no_sense_are_told_once(parent, programs):
 def test_the_parent_gives_up_when_nothing_can_start_any_more(parent):
     port = free_port()
     flags = ["-p", "2", "--health-port", str(port)]
-    running = parent.start(WAITS, *flags, TRIES=2, FIRST_PAUSE=0.05, LONGEST_PAUSE=0.1)
+    running = parent.start(
+        WAITS, *flags, MAX_FAILED_STARTS=2, INITIAL_BACKOFF_SECONDS=0.05, MAX_BACKOFF_SECONDS=0.1
+    )
     eventually(lambda: status(port, "/readyz") == 200, "the parent knows that they work")
     parent.write("raise SystemExit('broken by a deploy')")
 
@@ -296,7 +306,13 @@ def test_the_parent_gives_up_when_nothing_can_start_any_more(parent):
 def test_a_machine_that_can_make_no_process_for_a_moment_is_asked_again(parent):
     # As while a new environment is put in place of the old one.
     running = parent.start(
-        WAITS, "-p", "1", ready=1, FIRST_PAUSE=0.2, LONGEST_PAUSE=0.2, command_of_child=HINDERED
+        WAITS,
+        "-p",
+        "1",
+        ready=1,
+        INITIAL_BACKOFF_SECONDS=0.2,
+        MAX_BACKOFF_SECONDS=0.2,
+        build_child_command=HINDERED,
     )
 
     os.kill(children(running)[0], signal.SIGKILL)
@@ -320,8 +336,10 @@ def test_one_process_that_can_start_is_enough_to_go_on(parent, programs):
         async def task(payload): ...
         """
     )
-    running = programs.python(command_with({"FIRST_PAUSE": 0.05, "LONGEST_PAUSE": 0.05}), "-p", "2")
-    running.hear(READY)
+    running = programs.python(
+        command_with({"INITIAL_BACKOFF_SECONDS": 0.05, "MAX_BACKOFF_SECONDS": 0.05}), "-p", "2"
+    )
+    running.wait_for_line(READY)
 
     # One more than would be enough without the one that works.
     hear_times(running, "there is one already", 6)
@@ -335,7 +353,7 @@ def test_one_process_that_can_start_is_enough_to_go_on(parent, programs):
 
 def test_after_max_jobs_a_process_is_replaced_and_no_job_is_lost(parent, sql):
     flags = ["-p", "2", "--max-jobs", "5", "--poll-interval", "100"]
-    running = parent.start(NOTES, *flags, FIRST_PAUSE=0.05, LONGEST_PAUSE=0.1)
+    running = parent.start(NOTES, *flags, INITIAL_BACKOFF_SECONDS=0.05, MAX_BACKOFF_SECONDS=0.1)
     first = children(running)
 
     def replaced() -> bool:
@@ -357,7 +375,14 @@ def test_after_max_jobs_a_process_is_replaced_and_no_job_is_lost(parent, sql):
 
 def test_a_process_goes_on_until_the_one_after_it_works(parent, sql):
     running = parent.start(
-        NOTES, "-p", "1", "--max-jobs", "1", ready=1, FIRST_PAUSE=0.1, LONGEST_PAUSE=0.1
+        NOTES,
+        "-p",
+        "1",
+        "--max-jobs",
+        "1",
+        ready=1,
+        INITIAL_BACKOFF_SECONDS=0.1,
+        MAX_BACKOFF_SECONDS=0.1,
     )
     [old] = children(running)
     parent.write("raise SystemExit('broken by a deploy')")
@@ -377,7 +402,7 @@ def test_a_process_goes_on_until_the_one_after_it_works(parent, sql):
 
 def test_a_process_that_is_replaced_finishes_its_job_however_long_that_takes(parent, sql):
     running = parent.start(
-        WAITS, "-p", "1", "-j", "2", "--max-jobs", "2", ready=1, FIRST_PAUSE=0.05
+        WAITS, "-p", "1", "-j", "2", "--max-jobs", "2", ready=1, INITIAL_BACKOFF_SECONDS=0.05
     )
     [old] = children(running)
     add(sql, 2)
@@ -394,13 +419,13 @@ def test_a_process_that_is_replaced_finishes_its_job_however_long_that_takes(par
 
 
 def test_a_process_that_holds_too_much_memory_is_replaced(parent, sql):
-    running = parent.start(LEAKS, "-p", "2", "--max-memory", "300", FIRST_PAUSE=0.05)
+    running = parent.start(LEAKS, "-p", "2", "--max-memory", "300", INITIAL_BACKOFF_SECONDS=0.05)
     first = children(running)
 
     [job] = add(sql, 1, '{"megabytes": 400}')
     eventually(lambda: left(sql) == 0, "the job is done")
     leaking = sql.value("select process from runs where job = $1", job)
-    told = running.hear(f"process {leaking} holds")
+    told = running.wait_for_line(f"process {leaking} holds")
     hear_times(running, READY, 3)
     eventually(lambda: not is_alive(leaking), "it has ended")
 
@@ -413,7 +438,14 @@ def test_a_process_that_holds_too_much_memory_is_replaced(parent, sql):
 
 def test_processes_are_replaced_one_at_a_time(parent, sql):
     running = parent.start(
-        LEAKS, "-p", "3", "--max-memory", "1", ready=3, FIRST_PAUSE=0.3, Child=TELLING
+        LEAKS,
+        "-p",
+        "3",
+        "--max-memory",
+        "1",
+        ready=3,
+        INITIAL_BACKOFF_SECONDS=0.3,
+        SupervisedProcess=TELLING,
     )
 
     # Each process exceeds the limit from its start.
@@ -430,7 +462,7 @@ def test_processes_are_replaced_one_at_a_time(parent, sql):
 def test_memory_is_for_a_parent_to_look_at(parent, programs):
     parent.write(NOTES)
 
-    done = programs.done("--max-memory", "100")
+    done = programs.run_to_end("--max-memory", "100")
 
     assert done.code == 1
     assert done.err == (
@@ -443,11 +475,11 @@ def test_where_memory_cannot_be_read_the_parent_says_so_and_goes_on(parent):
         NOTES,
         *("-p", "1", "--max-memory", "1"),
         ready=1,
-        LOOK_EVERY=0.05,
-        resident_bytes="lambda pid: None",
+        MEMORY_CHECK_INTERVAL_SECONDS=0.05,
+        read_resident_bytes="lambda pid: None",
     )
 
-    running.hear("--max-memory: nobody can say here how much memory a process holds")
+    running.wait_for_line("--max-memory: nobody can say here how much memory a process holds")
     time.sleep(0.3)
 
     assert running.err.count("nobody can say") == 1
@@ -459,7 +491,7 @@ def test_alone_a_worker_ends_after_max_jobs(parent, programs, sql, how):
     parent.write(NOTES)
     add(sql, 5)
 
-    done = programs.done("--max-jobs", "3", *how)
+    done = programs.run_to_end("--max-jobs", "3", *how)
 
     assert done.code == 0
     assert sql.value("select count(*) from runs") == 3
@@ -468,7 +500,7 @@ def test_alone_a_worker_ends_after_max_jobs(parent, programs, sql, how):
 
 @pytest.mark.parametrize("flag", ["-p", "--max-jobs", "--max-memory"])
 def test_less_than_one_is_no_number(programs, flag):
-    done = programs.done(flag, "0")
+    done = programs.run_to_end(flag, "0")
 
     assert done.code == 2
 
@@ -576,13 +608,15 @@ def test_once_a_signal_lets_running_jobs_finish(parent, programs, sql):
     assert (left(sql), locked(sql)) == (1, 0)
 
 
-AT_ONCE = ("--abort-after", "0s", "--stop-after", "0s")
+AT_ONCE = ("--cancel-after", "0s", "--shutdown-timeout", "0s")
 
 
 def test_a_process_may_take_as_long_for_its_stop_as_it_was_told(parent, sql):
-    running = parent.start(WAITS, "-p", "1", "--stop-after", "1h", ready=1, SPARE=-3599.5)
+    running = parent.start(
+        WAITS, "-p", "1", "--shutdown-timeout", "1h", ready=1, STOP_GRACE_SECONDS=-3599.5
+    )
     add(sql, 1)
-    running.hear("begun in")
+    running.wait_for_line("begun in")
 
     # Half a second: what the parent reckons with is the hour that it was given.
     assert running.stop(signal.SIGTERM) == 1
@@ -590,12 +624,14 @@ def test_a_process_may_take_as_long_for_its_stop_as_it_was_told(parent, sql):
 
 
 def test_a_process_without_a_limit_for_its_stop_is_waited_for(parent, sql):
-    running = parent.start(WAITS, "-p", "1", "--stop-after", "off", ready=1, SPARE=-3600.0)
+    running = parent.start(
+        WAITS, "-p", "1", "--shutdown-timeout", "off", ready=1, STOP_GRACE_SECONDS=-3600.0
+    )
     add(sql, 1)
-    running.hear("begun in")
+    running.wait_for_line("begun in")
 
     running.signal(signal.SIGTERM)
-    running.hear("stopping: heard SIGTERM")
+    running.wait_for_line("stopping: heard SIGTERM")
     parent.let_go()
 
     assert running.end() == 0
@@ -604,9 +640,9 @@ def test_a_process_without_a_limit_for_its_stop_is_waited_for(parent, sql):
 
 def test_a_process_that_does_not_stop_is_killed(parent, sql):
     # Enough for the other one, which has nothing to do, on a busy machine too.
-    running = parent.start(BLOCKS, "-p", "2", *AT_ONCE, SPARE=SPARE)
+    running = parent.start(BLOCKS, "-p", "2", *AT_ONCE, STOP_GRACE_SECONDS=SPARE)
     add(sql, 1)
-    running.hear("begun")
+    running.wait_for_line("begun")
 
     code = running.stop(signal.SIGTERM)
 
@@ -616,12 +652,12 @@ def test_a_process_that_does_not_stop_is_killed(parent, sql):
 
 
 def test_a_process_that_does_not_stop_at_once_when_it_should_is_killed(parent, sql):
-    running = parent.start(BLOCKS, "-p", "1", ready=1, KILL_WITHIN=1.0)
+    running = parent.start(BLOCKS, "-p", "1", ready=1, KILL_TIMEOUT_SECONDS=1.0)
     add(sql, 1)
-    running.hear("begun")
+    running.wait_for_line("begun")
 
     running.signal(signal.SIGTERM)
-    running.hear("stopping 1 processes")
+    running.wait_for_line("stopping 1 processes")
     code = running.stop(signal.SIGTERM)
 
     assert code == 128 + signal.SIGTERM
@@ -650,9 +686,9 @@ def test_processes_whose_parent_is_killed_finish_their_jobs_and_stop(parent, sql
 
 
 def test_a_process_whose_parent_is_killed_ends_though_its_loop_is_blocked(parent, sql):
-    running = parent.start(BLOCKS, "-p", "1", *AT_ONCE, ready=1, SPARE=0.5)
+    running = parent.start(BLOCKS, "-p", "1", *AT_ONCE, ready=1, STOP_GRACE_SECONDS=0.5)
     add(sql, 1)
-    running.hear("begun")
+    running.wait_for_line("begun")
 
     running.signal(signal.SIGKILL)
 
@@ -662,7 +698,7 @@ def test_a_process_whose_parent_is_killed_ends_though_its_loop_is_blocked(parent
 def test_a_line_that_is_none_is_refused(parent, programs):
     parent.write(NOTES)
 
-    done = programs.done("--parent", "77")
+    done = programs.run_to_end("--parent", "77")
 
     assert done.code == 1
     assert done.err == "graphile-worker: --parent is for processes of --processes\n"
@@ -674,7 +710,7 @@ def test_a_line_that_is_none_is_refused(parent, programs):
 def test_the_parent_answers_for_the_health_of_all(parent, sql):
     port = free_port()
     flags = ["-p", "2", "--health-port", str(port)]
-    running = parent.start(WAITS, *flags, ALIVE_WITHIN=8.0, FIRST_PAUSE=12.0)
+    running = parent.start(WAITS, *flags, MAX_LOOP_DELAY_SECONDS=8.0, INITIAL_BACKOFF_SECONDS=12.0)
     eventually(lambda: status(port, "/readyz") == 200, "all are ready")
     assert status(port, "/livez") == 200
 
@@ -691,7 +727,7 @@ def test_the_parent_answers_for_the_health_of_all(parent, sql):
 def test_a_port_that_is_taken_is_told_once_and_starts_nothing(parent, programs):
     parent.write(WAITS)
     with socket.create_server(("", 0)) as taken:
-        done = programs.done("-p", "2", "--health-port", str(taken.getsockname()[1]))
+        done = programs.run_to_end("-p", "2", "--health-port", str(taken.getsockname()[1]))
 
     assert done.code == 1
     assert done.err.startswith("graphile-worker: --health-port ")
@@ -704,7 +740,7 @@ def test_a_port_that_is_taken_is_told_once_and_starts_nothing(parent, programs):
 def command_with(limits: Mapping[str, float | str]) -> str:
     """A program that is the command, with other values for these names, wherever they are used."""
     lines = [
-        f"for module in (child, line, processes, shift):\n"
+        f"for module in (parent_pipe, process_set, supervised_process, supervisor):\n"
         f"        if hasattr(module, {name!r}):\n"
         f"            module.{name} = {value}"
         for name, value in limits.items()

@@ -16,15 +16,15 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from graphile_worker import Runner, WorkerOptions
-from graphile_worker.db import deadline, reserved
-from graphile_worker.db.database import Database
+from graphile_worker._db import cancellable_connection, worker_connections
+from graphile_worker._db.database import Database
+from graphile_worker._sql.queries.cron import get_server_time
+from graphile_worker._sql.queries.migrations import has_jobs
+from graphile_worker._worker import listener
 from graphile_worker.events import GetJobStarted, JobSucceeded, ListenStarted
-from graphile_worker.sql.cron import get_time
-from graphile_worker.sql.migrations import find_jobs
-from graphile_worker.worker import listener
 from tests.conftest import TestDatabase
 from tests.support.proxy import Proxy
-from tests.support.recorder import Recorder, runners_on, until
+from tests.support.recorder import Recorder, open_runners, wait_until
 
 # A worker keeps one connection for LISTEN, so that many are idle.
 SIZE = 5
@@ -142,13 +142,15 @@ async def all_pools(proxy: Proxy, database: TestDatabase) -> AsyncIterator[dict[
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker waits for answers as long as a busy machine needs, not for ten seconds."""
-    monkeypatch.setattr(reserved, "ANSWER_WITHIN", timedelta(seconds=3))
-    monkeypatch.setattr(listener, "SILENCE", 1.0)
+    monkeypatch.setattr(worker_connections, "QUERY_TIMEOUT", timedelta(seconds=3))
+    monkeypatch.setattr(listener, "CONNECTION_CHECK_SECONDS", 1.0)
 
 
 def own(lent: Lent, database: TestDatabase) -> Database:
     """What a worker on that pool has to itself."""
-    return reserved.reserved(lent.pool, WorkerOptions(schema=database.schema), ()).own
+    return worker_connections.open_worker_connections(
+        lent.pool, WorkerOptions(schema=database.schema), ()
+    ).own
 
 
 async def each(act: Callable[[str, Lent], Awaitable[None]], pools: dict[str, Lent]) -> None:
@@ -169,7 +171,7 @@ async def all_workers(
     async def note(payload: object) -> None: ...
 
     workers = {}
-    async with runners_on(database, Recorder().hooks) as start:
+    async with open_runners(database, Recorder().hooks) as start:
         for kind, lent in pools.items():
             recorder = Recorder()
             options = {"poll_interval": timedelta(milliseconds=500), "hooks": recorder.hooks}
@@ -210,8 +212,8 @@ async def test_after_one_statement_without_an_answer_all_half_open_connections_a
     async def ask_twice(kind: str, lent: Lent) -> None:
         worker = own(lent, database)
         with pytest.raises(TimeoutError):
-            await worker.run(get_time())
-        assert await worker.run(get_time())
+            await worker.run(get_server_time())
+        assert await worker.run(get_server_time())
         await lent.answers()
 
     async with all_pools(proxy, database) as pools:
@@ -230,10 +232,10 @@ async def test_a_transaction_on_a_half_open_connection_can_be_given_up(quick, da
 
         async def work() -> None:
             async with own(lent, database).transaction() as connection:
-                await connection.run(get_time())
+                await connection.run(get_server_time())
                 began.set()
                 await is_lost.wait()
-                await connection.run(get_time())
+                await connection.run(get_server_time())
 
         working[kind] = asyncio.create_task(work())
         await began.wait()
@@ -266,7 +268,7 @@ async def test_a_worker_on_a_half_open_pool_stops(quick, database, proxy):
     async with all_pools(proxy, database) as pools, all_workers(pools, database) as workers:
         proxy.lose_server()
         for _, recorder in workers.values():
-            recorder.forget()
+            recorder.clear()
 
         await each(end, pools)
 
@@ -282,12 +284,14 @@ async def test_a_statement_that_is_given_up_on_a_lent_pool_keeps_no_session_of_t
     quick, database, proxy, sql, monkeypatch
 ):
     # A busy machine takes its time to deliver the request to stop.
-    monkeypatch.setattr(deadline, "PATIENCE", 20.0)
-    monkeypatch.setitem(deadline.in_time.__kwdefaults__, "patience", 20.0)
+    monkeypatch.setattr(cancellable_connection, "CANCEL_REQUEST_TIMEOUT_SECONDS", 20.0)
+    monkeypatch.setitem(
+        cancellable_connection.run_with_deadline.__kwdefaults__, "grace_seconds", 20.0
+    )
 
     async def give_up(kind: str, lent: Lent) -> None:
         with pytest.raises(TimeoutError):
-            await own(lent, database).run(find_jobs())
+            await own(lent, database).run(has_jobs())
 
     async with all_pools(proxy, database) as pools:
         locker = sql.another()
@@ -296,7 +300,7 @@ async def test_a_statement_that_is_given_up_on_a_lent_pool_keeps_no_session_of_t
         try:
             await each(give_up, pools)
 
-            await until(lambda: sql.value(WAITING) == 0)
+            await wait_until(lambda: sql.value(WAITING) == 0)
         finally:
             locker.run("rollback")
             locker.close()

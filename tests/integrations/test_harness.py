@@ -110,7 +110,7 @@ def test_every_helper_on_a_blocking_connection(kind, database: TestDatabase, sho
     with lent(kind, database) as owner, Harness(shop.app, owner.conn) as gw:
         shop.plain.enqueue(2)
         gw.assert_enqueued(shop.plain, left=2)
-        gw.refute_enqueued(shop.waits)
+        gw.assert_not_enqueued(shop.waits)
         gw.drain()
         assert shop.done == [("plain", 2), ("waits", 1), ("plain", 0)]
 
@@ -137,7 +137,7 @@ async def test_every_helper_in_an_async_test(kind, database: TestDatabase, shop:
         with Harness(shop.app, owner.conn) as gw:
             await shop.plain.aenqueue(2)
             await gw.aassert_enqueued(shop.plain, left=2)
-            await gw.arefute_enqueued(shop.waits)
+            await gw.aassert_not_enqueued(shop.waits)
             await gw.adrain()
             assert shop.done == [("plain", 2), ("waits", 1), ("plain", 0)]
 
@@ -168,7 +168,7 @@ def test_a_statement_that_fails_does_not_end_the_transaction_of_the_test(kind, d
         shop.app.add_job("broken")
         with pytest.raises(Exception, match="nowhere"):
             gw.drain()
-        gw.assert_enqueued("broken", having={"attempts": 1})
+        gw.assert_enqueued("broken", options={"attempts": 1})
         assert len(gw.enqueued(shop.plain)) == 1
         assert len(gw.drain()) == 1
 
@@ -184,7 +184,7 @@ async def test_nor_does_it_on_an_async_connection(kind, database, shop):
             await shop.app.aadd_job("broken")
             with pytest.raises(Exception, match="nowhere"):
                 await gw.adrain()
-            await gw.aassert_enqueued("broken", having={"attempts": 1})
+            await gw.aassert_enqueued("broken", options={"attempts": 1})
             assert len(await gw.aenqueued(shop.plain)) == 1
             assert len(await gw.adrain()) == 1
         await owner.rollback()
@@ -339,7 +339,7 @@ def test_a_schema_that_was_rolled_back_by_the_tested_code_is_made_again(empty_da
             shop.plain.enqueue(0)
             gw.assert_enqueued(shop.plain)
             raise psycopg.Rollback
-        gw.refute_enqueued()
+        gw.assert_not_enqueued()
         shop.plain.enqueue(0)
         gw.drain()
         conn.rollback()
@@ -357,7 +357,7 @@ async def test_so_it_is_in_async_code(empty_database):
                 await shop.waits.aenqueue(0)
                 await gw.aassert_enqueued(shop.waits)
                 raise psycopg.Rollback
-            await gw.arefute_enqueued()
+            await gw.aassert_not_enqueued()
             await shop.waits.aenqueue(0)
             await gw.adrain()
         await conn.rollback()

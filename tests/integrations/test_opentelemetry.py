@@ -41,11 +41,11 @@ from graphile_worker import (
     parse_crontab,
     sync,
 )
-from graphile_worker.contrib.opentelemetry import MAX_LINKS, Recorded, instrument
-from graphile_worker.cron.scheduler import CronScheduler
-from graphile_worker.db.psycopg import PsycopgDatabase
+from graphile_worker._cron.scheduler import CronScheduler
+from graphile_worker._db.psycopg import PsycopgDatabase
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker.contrib.opentelemetry import MAX_LINKS, RecordedField, instrument
 from graphile_worker.runner import run_once
-from graphile_worker.sql.identifiers import Schemas
 from tests.conftest import TestDatabase
 from tests.support.sql import Sql
 
@@ -144,7 +144,7 @@ OPTIONS: dict[str, Any] = {
     "run_at": datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC),
 }
 
-NAMES: list[Recorded] = ["job_key", "queue_name"]
+NAMES: list[RecordedField] = ["job_key", "queue_name"]
 
 
 async def by_client(app: App[None], hooks: Hooks) -> None:
@@ -333,7 +333,7 @@ async def test_running_a_job_is_a_span(app: App[None], run: Run, spans: Spans) -
         "messaging.destination.name": "greet",
         "messaging.message.id": str(job.id),
         "messaging.client.id": worker_id,
-        "messaging.graphile_worker.worker.pool": pool_id,
+        "messaging.graphile_worker._worker.pool": pool_id,
         "messaging.graphile_worker.attempt": 1,
         "messaging.graphile_worker.max_attempts": 7,
         "messaging.graphile_worker.queue.name": "mails",
@@ -779,7 +779,7 @@ async def test_a_batch_is_linked_to_all_who_put_items_into_it(
     async def gather(name: str) -> None:
         with spans.tracer.start_as_current_span(f"request of {name}"):
             within = timedelta(0)
-            await greet.aaccumulate({"name": name}, {"name": "too"}, key="k", within=within)
+            await greet.aaccumulate({"name": name}, {"name": "too"}, key="k", delay=within)
 
     await gather("Ada")
     await gather("Bob")
@@ -813,7 +813,7 @@ async def test_jobs_of_sql_and_of_the_crontab_have_spans_without_links(
     app.task(name="greet")(_nothing)
     app.task(name="clean")(_nothing)
     minute = datetime(2024, 2, 29, 4, 30, tzinfo=UTC)
-    own = PsycopgDatabase(database.dsn, Schemas.named(database.schema))
+    own = PsycopgDatabase(database.dsn, Schemas.from_names(database.schema))
 
     sql.run("select :schema.add_job('greet')")
     items = parse_crontab("* * * * * clean ?id=nightly")
@@ -828,9 +828,9 @@ async def test_jobs_of_sql_and_of_the_crontab_have_spans_without_links(
     assert cron.kind is SpanKind.INTERNAL
     assert attributes_of(cron) == {
         "messaging.system": "graphile_worker",
-        "messaging.graphile_worker.cron.identifier": "nightly",
-        "messaging.graphile_worker.cron.ts": "2024-02-29T04:30:00+00:00",
-        "messaging.graphile_worker.cron.backfilled": False,
+        "messaging.graphile_worker._cron.identifier": "nightly",
+        "messaging.graphile_worker._cron.ts": "2024-02-29T04:30:00+00:00",
+        "messaging.graphile_worker._cron.backfilled": False,
     }
 
 

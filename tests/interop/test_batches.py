@@ -11,7 +11,7 @@ import pytest
 
 from graphile_worker import App, WorkerOptions
 from graphile_worker.runner import run_once
-from tests.support.recorder import until
+from tests.support.recorder import wait_until
 from tests.support.tools import MODULES, NODE
 
 PROGRAM = Path(__file__).parent / "programs" / "batch.js"
@@ -105,11 +105,11 @@ async def test_every_item_that_producers_gather_beside_a_worker_is_handled_once(
     def produce(number: int) -> None:
         for event in range(number, events, producers):
             window = timedelta(milliseconds=200)
-            track.accumulate(event, key=f"key {event % keys}", within=window)
+            track.accumulate(event, key=f"key {event % keys}", delay=window)
 
     async with app.worker(concurrency=10):
         await asyncio.gather(*(asyncio.to_thread(produce, each) for each in range(producers)))
-        await until(lambda: sum(handled.values()) >= events)
+        await wait_until(lambda: sum(handled.values()) >= events)
     await app.close()
 
     figure(f"{events} events gathered under {keys} keys by {producers} producers: {batches} jobs")

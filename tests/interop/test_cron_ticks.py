@@ -14,13 +14,13 @@ import psycopg
 import pytest
 
 from graphile_worker import Hooks, ParsedCronItem, parse_crontab
-from graphile_worker.cron.scheduler import CronScheduler
-from graphile_worker.db.psycopg import PsycopgConnection, PsycopgDatabase
-from graphile_worker.sql.identifiers import Schemas, quote_identifier
+from graphile_worker._cron.scheduler import CronScheduler
+from graphile_worker._db.psycopg import PsycopgConnection, PsycopgDatabase
+from graphile_worker._sql.identifiers import Schemas, quote_identifier
 from tests.conftest import TestDatabase
 from tests.support.node import node_command
 from tests.support.processes import Programs, eventually
-from tests.support.recorder import until
+from tests.support.recorder import wait_until
 from tests.support.sql import Sql
 from tests.support.tiers import size
 from tests.support.tools import MODULES
@@ -73,7 +73,7 @@ class Scheduler(Protocol):
 
 class PythonScheduler:
     def __init__(self, schema: str, items: Sequence[str]) -> None:
-        self._schemas = Schemas.named(schema)
+        self._schemas = Schemas.from_names(schema)
         self._items = crontab_of(items)
 
     async def offer(self, connection: psycopg.AsyncConnection, minute: datetime) -> int:
@@ -228,7 +228,7 @@ async def test_a_deadlock_with_the_reference_costs_an_error_and_no_tick(either_d
     """Both take the items in the order of their crontab, and these are of opposite orders."""
     dsn, schema = either_database.dsn, either_database.schema
     behind.run(f"alter database {either_database.name} set deadlock_timeout = '20ms'")
-    ours = PsycopgDatabase(dsn, Schemas.named(schema))
+    ours = PsycopgDatabase(dsn, Schemas.from_names(schema))
     python = CronScheduler(ours, lambda: crontab_of(ITEMS), Hooks())
     minutes = [THEN + number * ONE for number in range(10)]
 
@@ -237,14 +237,14 @@ async def test_a_deadlock_with_the_reference_costs_an_error_and_no_tick(either_d
             # Both take what comes before it and then wait for each other.
             holder = hold(behind, "bee")
             acting = asyncio.gather(python.tick(minute), node.live_or_lose(minute))
-            await until(lambda: behind.value(WAITING) == 2)
+            await wait_until(lambda: behind.value(WAITING) == 2)
             holder.run("commit")
             holder.close()
             await acting
     await ours.close()
 
     # Said once their connections are closed.
-    await until(lambda: behind.value(DEADLOCKS) >= len(minutes))
+    await wait_until(lambda: behind.value(DEADLOCKS) >= len(minutes))
     found = Counter((task, at) for task, at, _, _ in behind.run(TICKS_FOUND))
     assert found == {(item, minute): 1 for item in ITEMS for minute in minutes}
 
@@ -252,7 +252,7 @@ async def test_a_deadlock_with_the_reference_costs_an_error_and_no_tick(either_d
 @pytest.mark.feature("F274")
 async def test_with_one_crontab_there_is_no_deadlock_with_the_reference(either_database, behind):
     dsn, schema = either_database.dsn, either_database.schema
-    ours = PsycopgDatabase(dsn, Schemas.named(schema))
+    ours = PsycopgDatabase(dsn, Schemas.from_names(schema))
     order = ITEMS[::-1]
     python = CronScheduler(ours, lambda: crontab_of(order), Hooks())
 
@@ -262,7 +262,7 @@ async def test_with_one_crontab_there_is_no_deadlock_with_the_reference(either_d
             acting = asyncio.gather(
                 python.tick(THEN + number * ONE), node.live(THEN + number * ONE)
             )
-            await until(lambda: behind.value(WAITING) == 2)
+            await wait_until(lambda: behind.value(WAITING) == 2)
             holder.run("commit")
             holder.close()
             # Neither is told of one.
@@ -320,7 +320,7 @@ def node(either_database, tmp_path) -> Iterator[Node]:
 
 
 async def start_ours(database: TestDatabase, crontab: str) -> None:
-    ours = PsycopgDatabase(database.dsn, Schemas.named(database.schema))
+    ours = PsycopgDatabase(database.dsn, Schemas.from_names(database.schema))
     items = parse_crontab(crontab)
     await CronScheduler(ours, lambda: items, Hooks()).start()
     await ours.close()

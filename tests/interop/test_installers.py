@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from graphile_worker import Client, sync
-from graphile_worker.sql.migrations import LEVEL
-from tests.support.catalogue import read_catalogue, read_companion, read_ledger
+from graphile_worker._sql.queries.migrations import LATEST_LEVEL
+from tests.support.catalog import read_catalogue, read_companion, read_ledger
 from tests.support.node import node_install, node_worker
 from tests.support.sql import Sql
 from tests.support.tiers import size
@@ -33,7 +33,7 @@ def test_fifty_installers_at_once_make_one_schema(empty_database, database, turn
     # Nobody can create a schema while this lock is held.
     levels = install_all(empty_database, "pg_catalog.pg_namespace", first)
 
-    assert set(levels) == {LEVEL}
+    assert set(levels) == {LATEST_LEVEL}
     assert_same_schema(empty_database, database)
 
 
@@ -41,7 +41,7 @@ def test_fifty_installers_at_once_make_one_schema(empty_database, database, turn
 @pytest.mark.feature("F2", "F24")
 def test_ours_wait_for_a_reference_that_is_on_its_way_up(empty_database, database, monkeypatch):
     # However slow the machine: this is not about giving up.
-    monkeypatch.setattr("graphile_worker.db.migrate.STILL_SECONDS", 100.0)
+    monkeypatch.setattr("graphile_worker._sql.plans.migration.STALL_TIMEOUT_SECONDS", 100.0)
     holder, watcher = (Sql(empty_database.dsn, empty_database.schema) for _ in range(2))
     with ThreadPoolExecutor(ALL) as executor, closing(watcher), closing(holder):
         stop_before_level(holder, 11)
@@ -52,7 +52,7 @@ def test_ours_wait_for_a_reference_that_is_on_its_way_up(empty_database, databas
         holder.run("rollback")
         levels = [future.result(timeout=60) for future in nodes + ours]
 
-    assert set(levels) == {LEVEL}
+    assert set(levels) == {LATEST_LEVEL}
     assert_same_schema(empty_database, database)
     assert installer_of(empty_database) == "node"
 
@@ -67,7 +67,7 @@ def test_fifty_installers_at_once_upgrade_one_schema(empty_database, database, v
     # Nobody can enter a level while this lock is held.
     levels = install_all(empty_database, ":schema.migrations", first)
 
-    assert set(levels) == {LEVEL}
+    assert set(levels) == {LATEST_LEVEL}
     assert_same_schema(empty_database, database)
 
 
@@ -155,7 +155,7 @@ def install_with_node(database) -> int:
     # a bad status although it is done: its word counts.
     done = node_worker("0.18", database.url, "--schema-only", schema=database.schema)
     assert done.stdout.startswith("Schema updated"), done.stdout + done.stderr
-    return LEVEL
+    return LATEST_LEVEL
 
 
 async def install_async(database) -> int:

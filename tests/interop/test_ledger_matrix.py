@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from graphile_worker import Client, SchemaTooNew, sync
-from tests.support.catalogue import (
+from tests.support.catalog import (
     read_bodies,
     read_catalogue,
     read_companion,

@@ -44,7 +44,7 @@ def run_once_in(language: str, database: Any, folder: Path, source: str) -> None
         node_worker("0.18", database.url, "--once", schema=database.schema, cwd=place)
     else:
         with Programs(place) as programs:
-            done = programs.done("--once", "-c", database.dsn, "-s", database.schema)
+            done = programs.run_to_end("--once", "-c", database.dsn, "-s", database.schema)
         assert done.code == 0, done.err
 
 

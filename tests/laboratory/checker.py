@@ -30,7 +30,7 @@ from tests.laboratory.history import (
     JobRow,
     QueueRow,
 )
-from tests.laboratory.kinds import NOT_STARTED, PARKED, RECOVERED, Kind, classify
+from tests.laboratory.kinds import NOT_STARTED, QUARANTINED, RECOVERED, Kind, classify
 from tests.laboratory.report import EXAMPLES, Report, Violation
 
 
@@ -50,7 +50,7 @@ class Run:
     strict_priority: bool = False
     # Whether all that could run has had the time to.
     must_finish: bool = False
-    max_recoveries: int | None = 3
+    max_crashes: int | None = 3
     # How far a standby had come that was promoted: later enqueues are lost, and only they.
     durable_until: float | None = None
     # When the last fault was over.
@@ -225,9 +225,11 @@ class _Checker:
         assert row is not None
         job = self._jobs.get(row.id)
         if (job.row if job else None) != old:
-            self._say("gaps", change, f"was {job and job.row}, is said to have been {old}")
+            self._report_change(
+                "gaps", change, f"was {job and job.row}, is said to have been {old}"
+            )
         if old is None and row.id in self._gone:
-            self._say("gaps", change, "is there again after it was gone")
+            self._report_change("gaps", change, "is there again after it was gone")
         if job is None:
             job = self._jobs[row.id] = _Job(row, change.at)
         if old is not None:
@@ -285,7 +287,7 @@ class _Checker:
                 self._held_in[new.queue][new.id] = job.holder
             return
         if new.attempts != 0:
-            self._say("attempts_drift", change, f"begins with {new.attempts} attempts")
+            self._report_change("attempts_drift", change, f"begins with {new.attempts} attempts")
         self._note_cron(change, new)
 
     def _note_tokens(self, row: JobRow) -> None:
@@ -297,13 +299,17 @@ class _Checker:
         owner = self._owner(new.locked_by)
         if kind is Kind.TAKEOVER:
             held = f"held by {old.locked_by}, was taken by {new.locked_by}"
-            self._say("double_held", change, held, self._owner(old.locked_by))
+            self._report_change("double_held", change, held, self._owner(old.locked_by))
         if owner != change.app:
-            self._say("fence_breaks", change, f"taken in the name of {new.locked_by}", owner)
+            self._report_change(
+                "fence_breaks", change, f"taken in the name of {new.locked_by}", owner
+            )
         if new.attempts != old.attempts + 1 or old.attempts >= old.max_attempts:
             self._drift(change, old, new)
         if change.at < old.run_at:
-            self._say("early", change, f"taken {old.run_at - change.at:.3f} s before its time")
+            self._report_change(
+                "early", change, f"taken {old.run_at - change.at:.3f} s before its time"
+            )
         self._check_payload(change, old, new)
         self._check_turn(change, old, new)
         job.holder = change.app
@@ -325,7 +331,7 @@ class _Checker:
         for job_id, holder in held.items():
             if job_id != new.id:
                 what = f"taken from queue {queue} while {holder} held job {job_id} of it"
-                self._say("queue_overlap", change, what, holder)
+                self._report_change("queue_overlap", change, what, holder)
         held[new.id] = change.app
 
     def _better(self, change: Change, old: JobRow, new: JobRow, line: _Line) -> _Job | None:
@@ -376,7 +382,9 @@ class _Checker:
         holder = job.holder or self._owner(old.locked_by)
         self._last_end = change.at
         if kind is Kind.FOREIGN_END:
-            self._say("fence_breaks", change, f"changed though {old.locked_by} held it", holder)
+            self._report_change(
+                "fence_breaks", change, f"changed though {old.locked_by} held it", holder
+            )
             if new is not None and new.locked_by is not None:
                 return
         if kind is Kind.COMPLETION:
@@ -403,11 +411,11 @@ class _Checker:
         error = new.error or ""
         if error.startswith(RECOVERED) and not error.startswith(NOT_STARTED):
             job.recoveries += 1
-            most = self._run.max_recoveries
+            most = self._run.max_crashes
             if most is not None and job.recoveries > most:
                 what = f"recovered {job.recoveries} times while it ran"
-                self._say("attempts_drift", change, what, holder)
-        if error.startswith(PARKED):
+                self._report_change("attempts_drift", change, what, holder)
+        if error.startswith(QUARANTINED):
             job.recoveries = 0
 
     def _note_recovery(self, job: _Job, holder: str, free_at: float) -> None:
@@ -427,15 +435,17 @@ class _Checker:
             # Of no use to anybody any more.
             return
         if job.lost_by and change.app in job.lost_by:
-            self._say("fence_breaks", change, f"{what} by who had lost it")
+            self._report_change("fence_breaks", change, f"{what} by who had lost it")
         elif change.app == job.ended_by:
-            self._say("second_ends", change, f"{what} by who had ended it")
+            self._report_change("second_ends", change, f"{what} by who had ended it")
         elif new is None and old.key is None and change.app in self._tasks_of:
-            self._say("lost", change, "deleted by a worker, without having been taken")
+            self._report_change("lost", change, "deleted by a worker, without having been taken")
 
     def _see_replacement(self, job: _Job, change: Change, old: JobRow, new: JobRow) -> None:
         if old.key is None or new.key != old.key or new.revision != old.revision + 1:
-            self._say("key_breaks", change, f"from revision {old.revision} to {new.revision}")
+            self._report_change(
+                "key_breaks", change, f"from revision {old.revision} to {new.revision}"
+            )
         if new.attempts != 0:
             self._drift(change, old, new)
         self._note_tokens(new)
@@ -446,7 +456,9 @@ class _Checker:
 
     def _see_little(self, kind: Kind, job: _Job, change: Change, old: JobRow, new: JobRow) -> None:
         if kind is Kind.RENEWAL and change.app != self._owner(old.locked_by):
-            self._say("fence_breaks", change, "lock renewed by another process", job.holder)
+            self._report_change(
+                "fence_breaks", change, "lock renewed by another process", job.holder
+            )
         if kind is Kind.DETACHMENT:
             job.is_detached = True
         if kind is not Kind.DETACHMENT and new.attempts != old.attempts:
@@ -455,11 +467,11 @@ class _Checker:
 
     def _check_payload(self, change: Change, old: JobRow, new: JobRow) -> None:
         if new.payload != old.payload:
-            self._say("key_breaks", change, f"payload {old.payload} became {new.payload}")
+            self._report_change("key_breaks", change, f"payload {old.payload} became {new.payload}")
 
     def _drift(self, change: Change, old: JobRow, new: JobRow, *apps: str | None) -> None:
         what = f"from {old.attempts} to {new.attempts} of {new.max_attempts} attempts"
-        self._say("attempts_drift", change, what, *apps)
+        self._report_change("attempts_drift", change, what, *apps)
 
     def _keep(self, job: _Job, new: JobRow, change: Change) -> None:
         old = job.row
@@ -468,7 +480,7 @@ class _Checker:
         if new.key is not None and (change.old is None or old.key != new.key):
             other = self._keys.get(new.key)
             if other is not None and other != new.id:
-                self._say("key_breaks", change, f"has the key {new.key!r} of job {other}")
+                self._report_change("key_breaks", change, f"has the key {new.key!r} of job {other}")
             self._keys[new.key] = new.id
         job.row = new
         job.since = change.at
@@ -493,7 +505,7 @@ class _Checker:
         assert row is not None
         known = self._queues.get(row.id)
         if known != old:
-            self._say("gaps", change, f"queue was {known}, is said to have been {old}")
+            self._report_change("gaps", change, f"queue was {known}, is said to have been {old}")
         if new is None:
             self._queues.pop(row.id, None)
             return
@@ -501,13 +513,13 @@ class _Checker:
         if old is None or old.locked_by is None or new.locked_by in (None, old.locked_by):
             return
         what = f"queue {new.name!r}, held by {old.locked_by}, was taken by {new.locked_by}"
-        self._say("queue_overlap", change, what, self._owner(old.locked_by))
+        self._report_change("queue_overlap", change, what, self._owner(old.locked_by))
 
     def _see_crontab(self, change: Change, old: CrontabRow | None, new: CrontabRow | None) -> None:
         row = new or old
         assert row is not None
         if self._crontabs.get(row.identifier) != old:
-            self._say("gaps", change, f"crontab {row.identifier!r} was changed unseen")
+            self._report_change("gaps", change, f"crontab {row.identifier!r} was changed unseen")
         if new is None:
             del self._crontabs[row.identifier]
             return
@@ -519,7 +531,7 @@ class _Checker:
         self._noted[change.xid, tick] += 1
         if old and old.last_execution is not None and tick < old.last_execution:
             what = f"{new.identifier!r} went back from {old.last_execution:.0f} to {tick:.0f}"
-            self._say("cron_double", change, what)
+            self._report_change("cron_double", change, what)
 
     def _note_cron(self, change: Change, new: JobRow) -> None:
         found = _CRON.search(new.payload) if '"_cron"' in new.payload else None
@@ -530,22 +542,26 @@ class _Checker:
         for (xid, tick), jobs in self._cron_jobs.items():
             surplus = jobs - self._noted[xid, tick]
             for _ in range(surplus):
-                self._tell("cron_double", f"a job for {_shown(tick)} that no crontab has noted")
+                self._report_rule(
+                    "cron_double", f"a job for {_shown(tick)} that no crontab has noted"
+                )
         for (xid, tick), ticks in self._noted.items():
             for _ in range(ticks - self._cron_jobs[xid, tick]):
-                self._tell("cron_missing", f"{_shown(tick)} was noted, and no job added")
+                self._report_rule("cron_missing", f"{_shown(tick)} was noted, and no job added")
         for identifier, minutes in (self._run.cron or {}).items():
             self._check_minutes(identifier, set(minutes))
 
     def _check_minutes(self, identifier: str, expected: set[float]) -> None:
         seen = self._ticks[identifier]
         for minute in sorted(expected - seen.keys()):
-            self._tell("cron_missing", f"{identifier!r} did not run at {_shown(minute)}")
+            self._report_rule("cron_missing", f"{identifier!r} did not run at {_shown(minute)}")
         for minute, count in sorted(seen.items()):
             if minute not in expected:
-                self._tell("cron_double", f"{identifier!r} ran at {_shown(minute)}")
+                self._report_rule("cron_double", f"{identifier!r} ran at {_shown(minute)}")
             elif count > 1:
-                self._tell("cron_double", f"{identifier!r} ran {count} times at {_shown(minute)}")
+                self._report_rule(
+                    "cron_double", f"{identifier!r} ran {count} times at {_shown(minute)}"
+                )
 
     # The end
 
@@ -558,11 +574,11 @@ class _Checker:
             job = self._jobs.get(job_id)
             if (job.row if job else None) != jobs.get(job_id):
                 what = f"was {job and job.row} at last, the table says {jobs.get(job_id)}"
-                self._tell("gaps", what, job_id)
+                self._report_rule("gaps", what, job_id)
         queues = {row.id: row for row in final.queues}
         for queue_id in sorted(queues.keys() | self._queues.keys()):
             if queues.get(queue_id) != self._queues.get(queue_id):
-                self._tell("gaps", f"queue {queue_id} was changed unseen at last")
+                self._report_rule("gaps", f"queue {queue_id} was changed unseen at last")
 
     def _check_adds(self) -> None:
         calls = _Calls(self._history.adds)
@@ -577,7 +593,7 @@ class _Checker:
                 elif self._may_be_lost(add):
                     missing_tail += 1
                 else:
-                    self._tell(*problem, job_id)
+                    self._report_rule(*problem, job_id)
         self._check_tokens(calls)
         for add in calls.ended("info"):
             recovered += any(
@@ -604,7 +620,9 @@ class _Checker:
     def _check_tail(self, began: Add, add: Add, job_id: int) -> None:
         until, position = self._run.durable_until, began.position
         if until is not None and position is not None and began is not add and position >= until:
-            self._tell("unexpected", "is there, though it was added after the promotion", job_id)
+            self._report_rule(
+                "unexpected", "is there, though it was added after the promotion", job_id
+            )
 
     def _check_tokens(self, calls: "_Calls") -> None:
         if not self._history.adds:
@@ -616,9 +634,11 @@ class _Checker:
                 continue
             if token not in known or token in failed:
                 why = "has failed" if token in failed else "was never tried"
-                self._tell("unexpected", f"{token} is there, though its adding {why}", min(job_ids))
+                self._report_rule(
+                    "unexpected", f"{token} is there, though its adding {why}", min(job_ids)
+                )
             elif len(job_ids) > 1 and known[token].key is None:
-                self._tell("duplicated", f"{token} is in {len(job_ids)} jobs", min(job_ids))
+                self._report_rule("duplicated", f"{token} is in {len(job_ids)} jobs", min(job_ids))
 
     def _check_locks(self) -> None:
         for job in self._jobs.values():
@@ -646,7 +666,7 @@ class _Checker:
         for job_id in sorted(theirs):
             wanted = int(job_id in self._completed)
             if counts[job_id] != wanted:
-                self._tell("effects", f"has {counts[job_id]} effects, not {wanted}", job_id)
+                self._report_rule("effects", f"has {counts[job_id]} effects, not {wanted}", job_id)
         self._report.figures["effects"] = sum(counts[job_id] for job_id in theirs)
 
     def _check_ends(self) -> None:
@@ -685,7 +705,7 @@ class _Checker:
 
     # Saying so
 
-    def _say(self, rule: str, change: Change, what: str, *apps: str | None) -> None:
+    def _report_change(self, rule: str, change: Change, what: str, *apps: str | None) -> None:
         self._add(self._violation(rule, change, what, *apps))
 
     def _violation(self, rule: str, change: Change, what: str, *apps: str | None) -> Violation:
@@ -694,7 +714,7 @@ class _Checker:
         about = tuple(dict.fromkeys(app for app in (change.app, *apps) if app is not None))
         return Violation(rule, what, job_id, change.seq, about)
 
-    def _tell(self, rule: str, what: str, job_id: int | None = None) -> None:
+    def _report_rule(self, rule: str, what: str, job_id: int | None = None) -> None:
         self._add(Violation(rule, what, job_id))
 
     def _add(self, violation: Violation, *, counts: bool = True) -> None:
@@ -745,7 +765,7 @@ def _attempts_fit(kind: Kind, old: JobRow, new: JobRow) -> bool:
     if new.max_attempts != most:
         return False
     if kind is Kind.RECOVERY:
-        # Its last attempt is never the last because of that; parked, it has none.
+        # Its last attempt is never the last because of that; quarantined, it has none.
         return new.attempts in (spent, max(0, spent - 1), min(spent, most - 1), most)
     if kind is Kind.REFUND:
         return True

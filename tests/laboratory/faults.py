@@ -15,11 +15,11 @@ from tests.laboratory.load import ENQUEUERS
 from tests.laboratory.scenarios import Moment, Scenario
 from tests.laboratory.servers import DATABASE, SCHEMA, Pair, Primary
 from tests.laboratory.versions import ROOT, SOURCE, migrate
-from tests.support.proxy import Blackhole, CutAfterRequest, Mode, OneWay, Proxy, named
+from tests.support.proxy import Blackhole, CutAfterRequest, Mode, OneWay, Proxy, by_application_name
 
 logger = logging.getLogger("laboratory")
 
-# Seconds, as our keepalives and the user timeout have it: see db/conninfo.py.
+# Seconds, as our keepalives and the user timeout have it: see _db/conninfo.py.
 TIMES_OUT = 10.0
 
 VICTIMS = """
@@ -141,14 +141,14 @@ class Injector:
 
         def act(name: str) -> None:
             for proxy in self._proxies:
-                proxy.lose_server(named(name))
+                proxy.lose_server(by_application_name(name))
 
         return self._treated(rng, act, 0)
 
     def _reset(self, rng: random.Random) -> str:
         def act(name: str) -> None:
             for proxy in self._proxies:
-                proxy.reset(named(name))
+                proxy.reset(by_application_name(name))
 
         return self._treated(rng, act, 0)
 
@@ -179,7 +179,7 @@ class Injector:
 
     def _put(self, mode: object, name: str) -> None:
         for proxy in self._proxies:
-            proxy.put(mode, named(name))  # type: ignore[arg-type]  # a treatment
+            proxy.put(mode, by_application_name(name))  # type: ignore[arg-type]  # a treatment
 
     # The server
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.laboratory.versions import ROOT, SOURCE
-from tests.support.processes import OURS
+from tests.laboratory.versions import ROOT, SOURCE, lease_flag
+from tests.support.processes import CLEARED_VARIABLES
 from tests.support.tools import MODULES, NODE
 
 APP = "tests.laboratory.tasks:app"
@@ -190,7 +190,7 @@ class Fleet:
 
     def _spawn(self, name: str, source: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "graphile_worker", "--app", APP]
-        command += ["--recovery-threshold", str(int(self._around.threshold * 1000))]
+        command += [lease_flag(source), str(int(self._around.threshold * 1000))]
         if self._around.crontab is not None:
             command += ["--crontab", str(self._around.crontab)]
         command += ["-j", str(self._rng.choice((1, 4, 10)))]
@@ -260,7 +260,7 @@ def spawn(
     command: Sequence[str], name: str, around: Surroundings, ways: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """A process that calls itself by this name in the database, and in the files of the run."""
-    kept = {key: value for key, value in os.environ.items() if not OURS.match(key)}
+    kept = {key: value for key, value in os.environ.items() if not CLEARED_VARIABLES.match(key)}
     variables = {
         **kept,
         **around.more,

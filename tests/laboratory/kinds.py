@@ -27,7 +27,7 @@ from tests.laboratory.history import JobRow
 # How the errors begin that recoveries write, of Python and of Rust.
 RECOVERED = "Job recovered after worker interruption"
 NOT_STARTED = f"{RECOVERED}: it was fetched, not started"
-PARKED = f"{RECOVERED}: parked"
+QUARANTINED = f"{RECOVERED}: quarantined"
 
 # Seconds after which anybody may take a lock away.
 STALE = 4 * 3600.0

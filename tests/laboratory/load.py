@@ -18,7 +18,7 @@ KEYS = [f"key-{number}" for number in range(100)]
 ENQUEUERS = 4
 
 # Seconds that an enqueuer rests after the database did not answer.
-REST = 0.2
+RETRY_DELAY_SECONDS = 0.2
 
 Draw = Callable[[random.Random], JobSpec]
 
@@ -75,7 +75,7 @@ class Load:
                 with self._counting:
                     self.acknowledged += len(specs)
             else:
-                self._stop.wait(REST)
+                self._stop.wait(RETRY_DELAY_SECONDS)
             added += len(specs)
             # What is late because there was no database is made up for.
             due = began + added * self._plan.threads / self._plan.rate

@@ -81,7 +81,11 @@ class Report:
         head = f"{'':<4} {'':<15} {'counted':>8} {'apart':>8}"
         figures = [f"{name}: {value}" for name, value in self.figures.items()]
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
-        found = [f"{rule}: {_told(each)}" for rule, some in self.examples.items() for each in some]
+        found = [
+            f"{rule}: {_format_violation(each)}"
+            for rule, some in self.examples.items()
+            for each in some
+        ]
         return [head, *table, f"changes: {kinds}", *figures, *found]
 
     def to_json(self) -> dict[str, Any]:
@@ -92,10 +96,12 @@ class Report:
             "changes": dict(self.kinds),
             "figures": self.figures,
             "examples": {
-                rule: [_told(each) for each in some] for rule, some in self.examples.items()
+                rule: [_format_violation(each) for each in some]
+                for rule, some in self.examples.items()
             },
             "apart_examples": {
-                rule: [_told(each) for each in some] for rule, some in self.apart_examples.items()
+                rule: [_format_violation(each) for each in some]
+                for rule, some in self.apart_examples.items()
             },
         }
 
@@ -103,7 +109,7 @@ class Report:
         return str(self.apart[rule]) if self.apart[rule] else ""
 
 
-def _told(violation: Violation) -> str:
+def _format_violation(violation: Violation) -> str:
     where = "" if violation.job is None else f"job {violation.job} "
     when = "" if violation.seq is None else f"at {violation.seq} "
     return f"{where}{when}{violation.what} [{', '.join(violation.apps)}]"

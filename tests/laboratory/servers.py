@@ -21,7 +21,7 @@ from typing import Any, Self
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from tests.support.cluster import ROOM, Cluster, unprivileged
+from tests.support.cluster import SERVER_SETTINGS, Cluster, get_unprivileged_user
 from tests.support.processes import eventually
 from tests.support.tools import client_program
 
@@ -91,7 +91,7 @@ class Server(Cluster):
     def __init__(self, major: int, settings: Sequence[str] = ()) -> None:
         super().__init__(major)
         self.port = lasting_port()
-        self._settings = [*LASTING, *ROOM, *settings]
+        self._settings = [*LASTING, *SERVER_SETTINGS, *settings]
 
     @property
     def is_running(self) -> bool:
@@ -344,7 +344,7 @@ def lasting_port() -> int:
 
 
 def _give_to_the_server(folder: Path) -> None:
-    identity = unprivileged()
+    identity = get_unprivileged_user()
     if not identity:
         return
     for root, _, names in os.walk(folder):

@@ -20,13 +20,13 @@ from graphile_worker import (
     Snooze,
     sync,
 )
+from graphile_worker._sql.queries.cron import schedule_jobs
 from graphile_worker.events import JobStarted
-from graphile_worker.sql.cron import schedule_jobs
 from tests.laboratory.audit import install_audit, read_audit
 from tests.laboratory.checker import Run, check
 from tests.laboratory.history import Add, JobRow
-from tests.support.pools import Pool, session
-from tests.support.recorder import Recorder, runners_on, until
+from tests.support.pools import Pool, open_session
+from tests.support.recorder import Recorder, open_runners, wait_until
 from tests.support.sql import Sql
 
 # Nothing that could run is left.
@@ -55,8 +55,8 @@ def pool_of(audited) -> Iterator[Callable[[str], Pool]]:
 
         def make(process: str) -> Pool:
             reached = _Reached(dsn_of(audited, process), audited.schema)
-            pool = Pool(stack.enter_context(session(reached))).knows("task")
-            return pool.named(f"pool of {process}")
+            pool = Pool(stack.enter_context(open_session(reached))).register_tasks("task")
+            return pool.with_id(f"pool of {process}")
 
         yield make
 
@@ -155,7 +155,7 @@ def replace_keys(client: sync.Client) -> list[Add]:
 def add_ticks(database: Any, minutes: list[datetime]) -> None:
     """As two workers do at the same time: each minute for both of two crontabs."""
     for process in ("cron-1", "cron-2"):
-        with session(_Reached(dsn_of(database, process), database.schema)) as connection:
+        with open_session(_Reached(dsn_of(database, process), database.schema)) as connection:
             for minute in minutes:
                 jobs = [(name, ticking(minute)) for name in ("one", "two")]
                 connection.run(schedule_jobs(jobs, minute))
@@ -178,7 +178,7 @@ async def test_what_two_workers_do_to_three_hundred_jobs_is_recorded_and_right(
     slept.clear()
     recorder = Recorder()
     minutes = [datetime(2026, 1, 1, 0, minute, tzinfo=UTC) for minute in range(5)]
-    async with runners_on(audited, recorder.hooks) as start:
+    async with open_runners(audited, recorder.hooks) as start:
         options = {"concurrency": 5, "local_queue": local_queue}
         workers = [
             await start(app, on=dsn_of(audited, process), **options) for process in ("py-1", "py-2")
@@ -187,7 +187,7 @@ async def test_what_two_workers_do_to_three_hundred_jobs_is_recorded_and_right(
             notes = add_some_jobs(client)
             notes += replace_keys(client)
         add_ticks(audited, minutes)
-        await until(lambda: sql.value(FINISHED))
+        await wait_until(lambda: sql.value(FINISHED))
         for worker in workers:
             await worker.stop()
 
@@ -221,7 +221,7 @@ async def test_what_a_worker_hands_back_when_it_stops_is_recorded_and_right(audi
     recorder = Recorder()
     with client_of(audited, "add-1") as client:
         client.add_jobs([JobSpec("work", queue_name="q" if n % 2 else None) for n in range(40)])
-    async with runners_on(audited, recorder.hooks) as start:
+    async with open_runners(audited, recorder.hooks) as start:
         worker = await start(
             app, on=dsn_of(audited, "py-1"), local_queue=LocalQueueOptions(size=40)
         )
@@ -305,9 +305,9 @@ def test_nothing_that_a_job_may_hold_stops_the_record(audited, sql):
 def test_a_completion_by_a_zombie_that_asks_nobody_shows(audited, sql, pool_of):
     sql.run("select :schema.add_job('task', queue_name => 'q')")
     zombie, heir = pool_of("node-1"), pool_of("py-1")
-    zombie.take_one()
+    zombie.claim_one()
     sql.run("select :schema.force_unlock_workers(array['pool of node-1'])")
-    heir.take_one()
+    heir.claim_one()
     with_its_name = Sql(dsn_of(audited, "node-1"), audited.schema)
     with_its_name.run("delete from :schema._private_jobs where id = 1")
     with_its_name.close()
@@ -322,9 +322,9 @@ def test_a_completion_by_a_zombie_that_asks_nobody_shows(audited, sql, pool_of):
 def test_a_completion_by_a_zombie_that_asks_changes_nothing(audited, sql, pool_of):
     sql.run("select :schema.add_job('task', queue_name => 'q')")
     zombie, heir = pool_of("py-1"), pool_of("py-2")
-    lost = zombie.take_one()
+    lost = zombie.claim_one()
     sql.run("select :schema.force_unlock_workers(array['pool of py-1'])")
-    held = heir.take_one()
+    held = heir.claim_one()
 
     assert zombie.finish(lost) == set()
     assert heir.finish(held) == {1}
@@ -339,7 +339,7 @@ def test_a_fetch_says_and_takes_the_same_with_the_record(audited, sql, pool_of):
         sql.run("select :schema.add_job('task')")
     pool, other = pool_of("py-1"), pool_of("py-2")
 
-    taken = Counter(each.job.id for each in [*pool.take(30), *other.take(30)])
+    taken = Counter(each.job.id for each in [*pool.claim(30), *other.claim(30)])
 
     assert sorted(taken.elements()) == [1, *range(2, 41, 2)]
     locks = "select count(*) from pg_locks where relation = 'gw_audit.changes'::regclass"

@@ -26,7 +26,7 @@ from tests.laboratory.history import (
     QueueRow,
     Row,
 )
-from tests.laboratory.kinds import NOT_STARTED, PARKED, RECOVERED
+from tests.laboratory.kinds import NOT_STARTED, QUARANTINED, RECOVERED
 from tests.laboratory.report import RULES
 
 MINUTE = 60.0
@@ -616,13 +616,13 @@ def a_recovery_by_the_same_process_under_another_name(story: Story) -> None:
     story.complete(1)
 
 
-def parked_after_three_recoveries(story: Story) -> None:
+def quarantined_after_three_recoveries(story: Story) -> None:
     story.add(1)
     for pool in ("py-1a", "py-2a"):
         story.claim(1, pool)
         story.recover(1)
     story.claim(1, "py-3a")
-    story.recover(1, error=f"{PARKED}, as it was running", attempts=25)
+    story.recover(1, error=f"{QUARANTINED}, as it was running", attempts=25)
     story.change(1, "admin-1", attempts=0)
     for pool in ("py-4a", "py-5a"):
         story.claim(1, pool)
@@ -801,7 +801,7 @@ GOOD = [
     a_recovery_of_the_last_attempt,
     a_recovery_of_what_had_not_started,
     a_recovery_by_the_same_process_under_another_name,
-    parked_after_three_recoveries,
+    quarantined_after_three_recoveries,
     locks_taken_by_force,
     a_refund,
     a_snooze,
@@ -1067,7 +1067,7 @@ def stories(draw: Callable[..., Any]) -> Story:
     return Model(draw).tell(draw(st.integers(1, 25)))
 
 
-ANY = Run(strict_priority=True, max_recoveries=None)
+ANY = Run(strict_priority=True, max_crashes=None)
 
 
 @settings(max_examples=100)

@@ -149,17 +149,17 @@ def test_a_worker_in_a_namespace_goes_on_after_its_cable_was_pulled(
 ):
     with (
         Proxy(database.cluster.port, host=namespace.outside) as gate,
-        Programs.beside(database, tmp_path) as programs,
+        Programs.for_database(database, tmp_path) as programs,
     ):
         programs.write("tasks/note.py", "def task(payload, ctx):\n    pass\n")
         address = f"postgres://postgres@{namespace.outside}:{gate.port}/{database.name}"
         worker = programs.start(namespace.inside([INSTALLED]), {"DATABASE_URL": address})
-        worker.hear(READY)
+        worker.wait_for_line(READY)
         _run_a_job(worker, sql)
 
         namespace.partition()
         sql.run("select :schema.add_job('note')")
-        worker.hear("database unreachable")
+        worker.wait_for_line("database unreachable")
         namespace.heal()
 
         _wait_until_done(worker, sql)

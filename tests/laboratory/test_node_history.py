@@ -156,7 +156,7 @@ def test_what_node_workers_leave_when_connections_are_cut_shows(
 ):
     install_audit(database.dsn, database.schema)
     dice = random.Random(8)
-    with Programs.beside(database, tmp_path) as programs:
+    with Programs.for_database(database, tmp_path) as programs:
         fleet = Fleet(database, sql, programs, mode)
         for cut in (cut_at_completion, lambda sql: cut_half(sql, dice)) * 2:
             fleet.start()

@@ -24,7 +24,7 @@ from tests.support.proxy import (
     Proxy,
     Reset,
     Stall,
-    named,
+    by_application_name,
 )
 from tests.support.wire import Answer, Conversation
 
@@ -387,7 +387,7 @@ def test_an_answer_that_is_torn_was_committed(site):
 
 def test_a_predicate_chooses_by_the_name_of_the_program(site):
     with site.connect("well") as well, site.connect("ill") as ill:
-        site.proxy.put(Blackhole(), named("ill"))
+        site.proxy.put(Blackhole(), by_application_name("ill"))
 
         asking = Asking(ill)
         assert asking.is_silent()
@@ -401,7 +401,7 @@ def test_a_predicate_chooses_by_the_name_of_the_program(site):
         site.proxy.heal()
         with site.connect("ill") as healed:
             assert healed.execute("select 1").fetchone() == (1,)
-        site.proxy.reset(named("ill"))
+        site.proxy.reset(by_application_name("ill"))
         asking.end()
         assert well.execute("select 1").fetchone() == (1,)
 

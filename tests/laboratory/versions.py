@@ -8,7 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCE = "src"
 
-MIGRATIONS = f"{SOURCE}/graphile_worker/sql/ext/0*.sql"
+# Where they are, and where they were before.
+MIGRATIONS = [f"{SOURCE}/graphile_worker/{each}/ext/0*.sql" for each in ("_sql", "sql")]
 
 
 def commit_of(revision: str) -> str:
@@ -20,7 +21,8 @@ def commit_of(revision: str) -> str:
 
 def before_the_last_migration() -> str:
     """The commit before the one that brought our newest migration; "" if history ends earlier."""
-    newest = _git("log", "--diff-filter=A", "-1", "--format=%h", "--", MIGRATIONS, check=False)
+    added = ["log", "-M", "--diff-filter=A", "-1", "--format=%h", "--", *MIGRATIONS]
+    newest = _git(*added, check=False)
     return commit_of(f"{newest}^") if newest else ""
 
 
@@ -31,6 +33,12 @@ def unpack(commit: str, folder: Path) -> Path:
     _git("archive", f"--output={packed}", commit, SOURCE)
     subprocess.run(["tar", "xf", packed, "-C", folder], check=True)
     return folder / SOURCE
+
+
+def lease_flag(source: Path) -> str:
+    """What the version that lies there calls the time after which a silent worker is dead."""
+    has_new_names = (source / "graphile_worker/_cli").is_dir()
+    return "--lease-duration" if has_new_names else "--recovery-threshold"
 
 
 def migrate(dsn: str, schema: str, source: Path) -> None:

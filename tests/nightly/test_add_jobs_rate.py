@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from graphile_worker import JobSpec, sync
-from graphile_worker.payloads import encode
-from graphile_worker.sql.adding import specs_json
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.statements import Style, render
+from graphile_worker._payloads import encode
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.plans.add import encode_specs
+from graphile_worker._sql.render import ParameterStyle, render
 from tests.conftest import TestDatabase
 from tests.support.sql import Sql
 from tests.support.tools import client_program
@@ -55,8 +55,8 @@ def _seconds(action, sql: Sql) -> float:
 
 
 def _script(specs: list[JobSpec], schema: str, folder: Path) -> Path:
-    statement = render("add_jobs", Schemas.named(schema), Style.NATIVE)
-    literal = specs_json(specs, [encode(spec.payload) for spec in specs], range(JOBS))
+    statement = render("add_jobs", Schemas.from_names(schema), ParameterStyle.NATIVE)
+    literal = encode_specs(specs, [encode(spec.payload) for spec in specs], range(JOBS))
     script = folder / "add_jobs.sql"
     text = statement.replace("$1", f"$specs${literal}$specs$").replace("$2", str(JOBS))
     script.write_text(text + ";")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from graphile_worker import App, Hooks, JobSpec, WorkerOptions, run_once
+from graphile_worker._worker.sources.direct import ONCE_POLL_INTERVAL
 from graphile_worker.events import GetJobStarted
-from graphile_worker.worker.source import ONCE
 from tests.support.tools import MODULES, NODE
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -103,7 +103,7 @@ async def test_idle_workers_do_not_ask_for_each_job_of_a_queue(app, database):
     options = WorkerOptions(schema=database.schema, concurrency=10, **ONE_BY_ONE)
     began = time.monotonic()
     await run_once(database.dsn, app, options=options, hooks=hooks)
-    polls = (time.monotonic() - began) / ONCE.total_seconds()
+    polls = (time.monotonic() - began) / ONCE_POLL_INTERVAL.total_seconds()
 
     # Each job once, each worker once at first, whenever it is time to poll, and a few times at the
     # end. There would be 2,000 if each asked for each.

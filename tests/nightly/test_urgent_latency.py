@@ -10,7 +10,7 @@ import pytest
 from graphile_worker import Client, Hooks
 from tests.chaos.field import through
 from tests.support.proxy import Delay
-from tests.support.recorder import runners_on
+from tests.support.recorder import open_runners
 
 ROUNDS = 20
 KINDS = {"normal": 0, "urgent": -10}
@@ -44,7 +44,7 @@ async def medians(database, distance: float, proxy) -> dict[str, float]:
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
     far = through(proxy.port, database)
     async with (
-        runners_on(database, Hooks()) as start,
+        open_runners(database, Hooks()) as start,
         Client(database.dsn, schema=database.schema) as client,
     ):
         await start({"task": started.task}, on=far, concurrency=4)

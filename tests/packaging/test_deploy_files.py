@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 from graphile_worker import WorkerOptions
-from graphile_worker.cli.catalogue import SETTINGS
-from graphile_worker.cli.line import longest_stop
+from graphile_worker._cli.settings.definitions import SETTINGS
+from graphile_worker._cli.supervisor.parent_pipe import compute_stop_timeout
 from tests.support.cluster import free_port
 from tests.support.health import status
 from tests.support.pages import ROOT, blocks
 from tests.support.processes import INSTALLED, Programs, eventually
-from tests.support.roles import as_role, secured
+from tests.support.roles import as_role, open_secured_database
 from tests.support.sql import Sql
 
 # It is about files, not about versions.
@@ -110,7 +110,7 @@ def paths() -> set[str]:
 
 
 def test_they_wait_longer_for_an_end_than_a_worker_takes():
-    longest = longest_stop(WorkerOptions().stop_after)
+    longest = compute_stop_timeout(WorkerOptions().shutdown_timeout)
     assert longest is not None
 
     assert int(unit()["Service"]["TimeoutStopSec"]) > longest
@@ -145,9 +145,9 @@ def test_systemd_takes_the_unit(tmp_path):
 
 def test_the_unit_starts_again_but_not_where_that_is_of_no_use(programs, sql):
     service = unit()["Service"]
-    wrong = programs.done("--no-such-flag")
+    wrong = programs.run_to_end("--no-such-flag")
     sql.run("insert into :schema.migrations values (999, now(), true)")
-    too_new = programs.done("--app", "shop:app")
+    too_new = programs.run_to_end("--app", "shop:app")
 
     assert service["Restart"] == "always"
     assert service["RestartPreventExitStatus"] == f"{wrong.code} {too_new.code}"
@@ -238,7 +238,7 @@ def test_labels_and_selectors_agree():
 
 def test_the_job_that_migrates_does(tmp_path, empty_database):
     with Programs(tmp_path, DATABASE_URL=empty_database.url) as programs:
-        done = programs.done(*container("migrate.yaml", "Job")["args"])
+        done = programs.run_to_end(*container("migrate.yaml", "Job")["args"])
 
     assert (done.code, done.out) == (0, "schema graphile_worker is at level 20\n")
 
@@ -268,7 +268,7 @@ def test_tasks_of_a_config_map_are_found(programs, sql):
 @pytest.fixture
 def scaler(cluster) -> Iterator[Sql]:
     """A session of the role that KEDA logs in as."""
-    with secured(cluster, "graphile_worker", "scaled") as database:
+    with open_secured_database(cluster, "graphile_worker", "scaled") as database:
         session = Sql(as_role(database, "queue_reader"), "graphile_worker")
         yield session
         session.close()

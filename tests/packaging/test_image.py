@@ -73,14 +73,14 @@ def test_a_mounted_folder_of_tasks_is_worked_off_by_process_one_until_it_is_told
         # Options as on the command line.
         command = image.inside([*image.entrypoint, "--jobs", "2"], mounts)
         with Container(programs, *command) as container:
-            container.hear(READY)
+            container.wait_for_line(READY)
             assert "'hello'" in container.err
             assert "there is no file ./crontab" not in container.err
             [worker] = children(container.process_one)
             assert owner(container.process_one) == owner(worker) == 10001
             beside(programs, image, mounts, "add", "hello", '{"name": "Bobby"}')
-            container.hear("Hello, Bobby")
-            container.hear("completed job")
+            container.wait_for_line("Hello, Bobby")
+            container.wait_for_line("completed job")
 
             assert container.stop(signal.SIGTERM) == 0
 

@@ -16,11 +16,11 @@ from tests.support.wheel import ROOT, run
 SLICE = [
     "tests/unit/test_crontab.py",
     "tests/db/test_async_database.py",
-    "tests/db/test_blocking_database.py",
-    "tests/integrations/test_lent_pools.py::test_each_call_commits_by_itself",
+    "tests/db/test_sync_database.py",
+    "tests/integrations/test_external_pools.py::test_each_call_commits_by_itself",
     "tests/integrations/test_opentelemetry.py::test_running_a_job_is_a_span",
     "tests/integrations/test_opentelemetry.py::test_a_job_is_linked_to_the_span_that_added_it",
-    "tests/e2e/test_loops.py::test_a_worker_runs_on_uvloop_unless_it_is_told_otherwise",
+    "tests/e2e/test_event_loop.py::test_a_worker_runs_on_uvloop_unless_it_is_told_otherwise",
 ]
 
 

@@ -112,14 +112,14 @@ def test_the_quickstart_leads_from_nothing_to_a_job_within_a_minute(
     eventually(command.exists, "it is installed", within=SOON)
     terminals.write(steps.file, steps.task)
     first.type(steps.start)
-    first.shell.hear(READY)
+    first.shell.wait_for_line(READY)
     second = Terminal(terminals, empty_database)
     second.type(steps.add)
-    first.shell.hear("Hello, Ada")
+    first.shell.wait_for_line("Hello, Ada")
     took = time.monotonic() - began
     second.type(steps.sql)
-    first.shell.hear("Hello, Bobby Tables")
-    first.shell.hear("completed job 2")
+    first.shell.wait_for_line("Hello, Bobby Tables")
+    first.shell.wait_for_line("completed job 2")
     first.press_ctrl_c()
 
     assert (first.end(), second.end()) == (0, 0), second.shell.err

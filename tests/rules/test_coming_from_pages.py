@@ -7,9 +7,9 @@ import pytest
 
 import graphile_worker
 from graphile_worker import Client, JobContext, Runner, run
-from graphile_worker.cli.catalogue import SETTINGS
-from graphile_worker.cli.main import command
-from graphile_worker.events import BY_NAME
+from graphile_worker._cli.main import command
+from graphile_worker._cli.settings.definitions import SETTINGS
+from graphile_worker.events import EVENTS_BY_NAME
 from tests.support.pages import ROOT
 from tests.support.tables import codes, rows, section
 from tests.unit.test_events import REFERENCE
@@ -87,8 +87,8 @@ def test_all_flags_of_the_reference_are_ours():
 
 def test_all_events_of_the_reference_have_their_names():
     assert f"All {len(REFERENCE)} events" in NODE
-    assert BY_NAME.keys() >= REFERENCE
-    assert len(BY_NAME) - len(REFERENCE) == 16
+    assert EVENTS_BY_NAME.keys() >= REFERENCE
+    assert len(EVENTS_BY_NAME) - len(REFERENCE) == 16
     assert "Sixteen more are only in Python" in NODE
 
 

@@ -25,9 +25,9 @@ SQL = re.compile(
 
 # The one question that is not about our schema: does this connection still live?
 LIVENESS = [
-    ("db/blocking.py", "select 1"),
-    ("db/listening.py", "select pg_catalog.pg_notification_queue_usage()"),
-    ("db/psycopg.py", "select 1"),
+    ("_db/sync.py", "select 1"),
+    ("_db/notifications.py", "select pg_catalog.pg_notification_queue_usage()"),
+    ("_db/psycopg.py", "select 1"),
 ]
 
 
@@ -101,7 +101,7 @@ def test_nothing_that_runs_code_from_data_is_imported_or_called(module):
 
 
 @pytest.mark.feature("F46")
-@pytest.mark.parametrize("module", [each for each in MODULES if not each.startswith("sql/")])
+@pytest.mark.parametrize("module", [each for each in MODULES if not each.startswith("_sql/")])
 def test_there_is_no_sql_in_python_strings(module):
     found = {text for text in _strings(_tree(module)) if SQL.match(text)}
 
@@ -110,7 +110,7 @@ def test_there_is_no_sql_in_python_strings(module):
 
 def test_the_modules_of_sql_hold_no_statements_either():
     for module in MODULES:
-        if module.startswith("sql/"):
+        if module.startswith("_sql/"):
             assert [text for text in _strings(_tree(module)) if SQL.match(text)] == []
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from graphile_worker.db.migrate import FUNCTIONS
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.migrations import BODIES, checksum
-from graphile_worker.sql.statements import Style, render
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.plans.migration import REQUIRED_FUNCTIONS
+from graphile_worker._sql.queries.migrations import FUNCTION_BODIES, compute_checksum
+from graphile_worker._sql.render import ParameterStyle, render
 from tests.support.sql_tokens import ROOT, calls, line_of, operators, relations, sql_files, tokens
 
 FILES = sql_files()
-SHARED = ROOT / "src/graphile_worker/sql/schema"
+SHARED = ROOT / "src/graphile_worker/_sql/schema"
 PATH = "set search_path = pg_catalog, pg_temp"
 
 
@@ -102,13 +102,13 @@ def test_the_scanner_reads_every_file_to_its_end():
 
 
 def test_the_checksum_of_each_body_that_this_release_installs_is_recorded():
-    schemas = Schemas.named("jobs")
+    schemas = Schemas.from_names("jobs")
 
-    for function, (statement, checksums) in BODIES.items():
-        made, body, _ = render(statement, schemas, Style.NATIVE).split("$gw$")
+    for function, (statement, checksums) in FUNCTION_BODIES.items():
+        made, body, _ = render(statement, schemas, ParameterStyle.NATIVE).split("$gw$")
         assert f'create or replace function "jobs".{function}(' in made
-        assert checksums[-1] == checksum(body, schemas), (
-            f"{function}: append {checksum(body, schemas)}"
+        assert checksums[-1] == compute_checksum(body, schemas), (
+            f"{function}: append {compute_checksum(body, schemas)}"
         )
         assert len(set(checksums)) == len(checksums)
-    assert set(BODIES) == FUNCTIONS
+    assert set(FUNCTION_BODIES) == REQUIRED_FUNCTIONS

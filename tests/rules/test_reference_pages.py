@@ -25,15 +25,15 @@ from graphile_worker import (
     sync,
     testing,
 )
-from graphile_worker.administration import doctor
-from graphile_worker.administration.doctor import FindingId
-from graphile_worker.cli.catalogue import SETTINGS
-from graphile_worker.cli.commands.config import config
-from graphile_worker.cli.main import command
-from graphile_worker.cli.values import to_text
+from graphile_worker._cli.commands.config import config
+from graphile_worker._cli.main import command
+from graphile_worker._cli.settings.definitions import SETTINGS
+from graphile_worker._cli.settings.values import format_value
 from graphile_worker.contrib import opentelemetry
-from graphile_worker.events import BY_NAME, Event
-from graphile_worker.retries import JobSignal
+from graphile_worker.events import EVENTS_BY_NAME, Event
+from graphile_worker.ops import diagnostics
+from graphile_worker.ops.diagnostics import FindingId
+from graphile_worker.retries import JobOutcomeException
 from tests.support.pages import ROOT
 from tests.support.tables import codes, rows, section
 from tools.pages import parts
@@ -113,7 +113,7 @@ def test_the_page_of_the_command_tells_key_and_default_of_each_setting():
         setting = SETTINGS[name]
         assert codes(flags)[: len(setting.flags)] == [*setting.flags]
         if setting.default is not None:
-            assert default == to_text(setting, setting.default)
+            assert default == format_value(setting, setting.default)
 
 
 def test_the_page_of_the_command_names_the_variables_that_are_read():
@@ -196,7 +196,7 @@ def test_the_page_of_events_has_their_groups_in_order():
 def test_every_event_is_in_a_group():
     events = [each for group in groups().values() for each in group if issubclass(each, Event)]
 
-    assert events == list(BY_NAME.values())
+    assert events == list(EVENTS_BY_NAME.values())
 
 
 @pytest.mark.parametrize("event", [each for group in groups().values() for each in group])
@@ -212,7 +212,7 @@ def test_the_page_of_events_says_which_ones_nothing_announces_yet():
 
     later = {codes(row[0])[0] for row in rows(page) if row[-1].startswith("*Later:*")}
 
-    known = {event.__name__ for event in BY_NAME.values()}
+    known = {event.__name__ for event in EVENTS_BY_NAME.values()}
     assert later == {name for name in known if not re.search(rf"\b{name}\b", text)}
 
 
@@ -283,7 +283,7 @@ def test_every_public_exception_is_told():
     raised = [each for each in found if inspect.isclass(each) and issubclass(each, Exception)]
 
     assert [each for each in raised if f"`{each.__name__}`" not in page] == []
-    assert {*raised} - {*error_classes()} == {*JobSignal.__subclasses__()}
+    assert {*raised} - {*error_classes()} == {*JobOutcomeException.__subclasses__()}
 
 
 def test_the_page_of_errors_tells_the_codes_that_a_job_can_be_refused_with():
@@ -301,7 +301,7 @@ NOT_TOLD = {"22012", "23514"}
 def refusals() -> list[str]:
     """The codes in all files that refuse jobs."""
     texts = [path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py")]
-    refusing = [text for text in texts if re.search(r"JobSpecError\(|_refused\(", text)]
+    refusing = [text for text in texts if re.search(r"JobSpecError\(|_build_payload_error\(", text)]
     found = re.findall(r'"((?:GW|2\d|54)[0-9A-Z]{3})"', "\n".join(refusing))
     return [code for code in found if code not in NOT_TOLD]
 
@@ -319,7 +319,7 @@ def test_the_page_of_the_python_api_names_each_public_name_once():
 
     assert sorted(told["graphile_worker"]) == sorted(graphile_worker.__all__)
     assert sorted(told["graphile_worker.testing"]) == sorted(testing.__all__)
-    assert sorted(told["graphile_worker.administration.doctor"]) == sorted(doctor.__all__)
+    assert sorted(told["graphile_worker.ops.diagnostics"]) == sorted(diagnostics.__all__)
     assert set(told["graphile_worker.sync"]) == public_names(sync)
     assert set(told["graphile_worker.contrib.opentelemetry"]) == public_names(opentelemetry)
     assert set(told["graphile_worker.errors"]) == public_names(errors) - {*graphile_worker.__all__}

@@ -12,41 +12,41 @@ from typing import Any, get_origin, get_type_hints
 import pytest
 import sqlalchemy
 
-from graphile_worker.jobs import JobSpec, When
-from graphile_worker.sql import (
-    admin,
+from graphile_worker._sql.identifiers import Schemas, quote_identifier
+from graphile_worker._sql.queries import (
+    claim,
+    cleanup,
     cron,
-    finding,
-    health,
-    holding,
+    diagnostics,
     jobs,
-    looking,
     migrations,
+    search,
+    snapshot,
     storage,
     testing,
     workers,
 )
-from graphile_worker.sql.identifiers import Schemas, quote_identifier
-from graphile_worker.sql.query import Query
-from graphile_worker.sql.statements import (
-    Style,
+from graphile_worker._sql.query import Query
+from graphile_worker._sql.render import (
+    ParameterStyle,
+    list_script_statements,
     render,
     render_bytes,
-    script_statements,
-    script_text,
+    render_script,
     split_script,
 )
+from graphile_worker.jobs import JobSpec, RunAt
 
-SQL = files("graphile_worker.sql")
-PLAIN = Schemas.named("jobs")
-WILD = Schemas.named('a"b$1%s:x$gw$ü')
+SQL = files("graphile_worker._sql")
+PLAIN = Schemas.from_names("jobs")
+WILD = Schemas.from_names('a"b$1%s:x$gw$ü')
 
 # One value for each type that the functions take.
 SAMPLES: dict[Any, object] = {
     JobSpec: JobSpec("resize"),
     Schemas: PLAIN,
-    When | None: None,
-    holding.Place | None: (1, datetime.now(UTC)),
+    RunAt | None: None,
+    claim.JobPosition | None: (1, datetime.now(UTC)),
     bool: False,
     int: 1,
     int | None: None,
@@ -59,12 +59,12 @@ SAMPLES: dict[Any, object] = {
     Mapping[str, Any]: {"host": "x"},
     datetime: datetime.now(UTC),
     timedelta: timedelta(0),
-    holding.Unheld: holding.Unheld({1}, {2}),
+    claim.OrphanedClaims: claim.OrphanedClaims({1}, {2}),
     Sequence[int]: [1],
-    Sequence[holding.Failure]: [],
-    Sequence[holding.Return]: [],
+    Sequence[claim.FailedAttempt]: [],
+    Sequence[claim.ReleasedJob]: [],
     Sequence[tuple[str, JobSpec]]: [],
-    finding.Clauses: (),
+    search.Clauses: (),
 }
 
 
@@ -89,14 +89,14 @@ def _questions() -> list[tuple[str, Callable[..., Query[Any]]]]:
         (name, function)
         for module in (
             jobs,
-            finding,
-            holding,
+            search,
+            claim,
             workers,
-            looking,
-            admin,
+            snapshot,
+            cleanup,
             cron,
             storage,
-            health,
+            diagnostics,
             migrations,
             testing,
         )
@@ -120,7 +120,9 @@ def test_a_function_asks_the_statement_of_its_name_with_as_many_arguments_as_it_
     query = _sample_query(name)
 
     assert query.statement == name
-    assert _placeholders(render(name, PLAIN, Style.NATIVE)) == set(range(1, len(query.args) + 1))
+    assert _placeholders(render(name, PLAIN, ParameterStyle.NATIVE)) == set(
+        range(1, len(query.args) + 1)
+    )
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
@@ -140,19 +142,19 @@ def test_a_statement_begins_with_a_comment_that_says_what_it_is_for(name):
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_a_statement_is_one_statement(name):
     assert _file(name).endswith(";\n")
-    assert ";" not in render(name, PLAIN, Style.NATIVE)
+    assert ";" not in render(name, PLAIN, ParameterStyle.NATIVE)
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_a_statement_names_its_columns(name):
-    text = render(name, PLAIN, Style.NATIVE)
+    text = render(name, PLAIN, ParameterStyle.NATIVE)
 
     assert not re.search(r"(select|returning)\s+\*|\.\*", text)
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_a_statement_is_in_lower_case(name):
-    code = re.sub(r"'[^']*'", "''", render(name, PLAIN, Style.NATIVE))
+    code = re.sub(r"'[^']*'", "''", render(name, PLAIN, ParameterStyle.NATIVE))
     # The name of a collation.
     code = code.replace('"C"', '"c"')
 
@@ -160,7 +162,7 @@ def test_a_statement_is_in_lower_case(name):
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-@pytest.mark.parametrize("style", Style)
+@pytest.mark.parametrize("style", ParameterStyle)
 def test_no_comment_reaches_a_driver(name, style):
     assert "--" not in render(name, PLAIN, style)
 
@@ -168,7 +170,7 @@ def test_no_comment_reaches_a_driver(name, style):
 @pytest.mark.feature("F46")
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_every_parameter_is_cast(name):
-    text = render(name, PLAIN, Style.NATIVE)
+    text = render(name, PLAIN, ParameterStyle.NATIVE)
 
     assert re.findall(r"\$\d+(?!\d|::)", text) == []
 
@@ -176,7 +178,7 @@ def test_every_parameter_is_cast(name):
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_a_json_parameter_travels_as_text(name):
     # A json codec that the owner of a connection registered would encode it once more.
-    text = render(name, PLAIN, Style.NATIVE)
+    text = render(name, PLAIN, ParameterStyle.NATIVE)
 
     assert re.findall(r"\$\d+::jsonb?", text) == []
 
@@ -184,20 +186,22 @@ def test_a_json_parameter_travels_as_text(name):
 @pytest.mark.feature("F46")
 @pytest.mark.parametrize("name", ["add_job", "reschedule_jobs"])
 def test_functions_of_the_schema_are_called_with_named_arguments(name):
-    assert "=> $1::" in render(name, PLAIN, Style.NATIVE)
+    assert "=> $1::" in render(name, PLAIN, ParameterStyle.NATIVE)
 
 
 @pytest.mark.feature("F46")
 def test_no_statement_inserts_jobs_past_the_functions():
     for name in STATEMENTS:
-        text = render(name, PLAIN, Style.NATIVE)
+        text = render(name, PLAIN, ParameterStyle.NATIVE)
         assert not re.search(r"\binsert into \S*_private_jobs\b", text)
 
 
 @pytest.mark.feature("F20")
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_a_wild_schema_name_leaves_native_placeholders_alone(name):
-    assert _tamed(render(name, WILD, Style.NATIVE)) == render(name, PLAIN, Style.NATIVE)
+    assert _tamed(render(name, WILD, ParameterStyle.NATIVE)) == render(
+        name, PLAIN, ParameterStyle.NATIVE
+    )
 
 
 @pytest.mark.feature("F20")
@@ -205,24 +209,24 @@ def test_a_wild_schema_name_leaves_native_placeholders_alone(name):
 def test_a_wild_schema_name_survives_percent_formatting(name):
     values = dict.fromkeys(_names_of_parameters(name), "?")
 
-    formatted = render(name, WILD, Style.PYFORMAT) % values
+    formatted = render(name, WILD, ParameterStyle.PYFORMAT) % values
 
-    assert _tamed(formatted) == re.sub(r"\$\d+", "?", render(name, PLAIN, Style.NATIVE))
+    assert _tamed(formatted) == re.sub(r"\$\d+", "?", render(name, PLAIN, ParameterStyle.NATIVE))
 
 
 @pytest.mark.feature("F20")
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_sqlalchemy_finds_exactly_the_parameters_beside_a_wild_schema_name(name):
-    compiled = sqlalchemy.text(render(name, WILD, Style.SQLALCHEMY)).compile()
+    compiled = sqlalchemy.text(render(name, WILD, ParameterStyle.SQLALCHEMY)).compile()
 
-    expected = re.sub(r"\$(\d+)", r"(:p\1)", render(name, PLAIN, Style.NATIVE))
+    expected = re.sub(r"\$(\d+)", r"(:p\1)", render(name, PLAIN, ParameterStyle.NATIVE))
     assert sorted(compiled.params) == sorted(_names_of_parameters(name))
     assert _tamed(str(compiled)) == expected
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_psycopg_is_given_the_native_text_in_utf8(name):
-    assert render_bytes(name, WILD).decode() == render(name, WILD, Style.NATIVE)
+    assert render_bytes(name, WILD).decode() == render(name, WILD, ParameterStyle.NATIVE)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -245,8 +249,8 @@ def test_a_script_begins_with_a_comment_and_asks_for_no_parameters(script):
 @pytest.mark.feature("F20")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_schema_name_cannot_end_the_body_of_a_function(script):
-    for name in script_statements(script):
-        text = render(name, WILD, Style.NATIVE)
+    for name in list_script_statements(script):
+        text = render(name, WILD, ParameterStyle.NATIVE)
         outside = text.replace(quote_identifier(WILD.shared), "")
         outside = outside.replace(quote_identifier(WILD.companion), "")
         tags = re.findall(r"\$gw_*\$", outside)
@@ -256,9 +260,11 @@ def test_a_schema_name_cannot_end_the_body_of_a_function(script):
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_people_are_given_the_same_statements_with_their_comments(script):
-    text = script_text(script, WILD)
+    text = render_script(script, WILD)
 
-    assert all(render(name, WILD, Style.NATIVE) in text for name in script_statements(script))
+    assert all(
+        render(name, WILD, ParameterStyle.NATIVE) in text for name in list_script_statements(script)
+    )
     assert ":schema" not in text
 
 
@@ -288,7 +294,7 @@ def _placeholders(text: str) -> set[int]:
 
 
 def _names_of_parameters(name: str) -> list[str]:
-    numbers = _placeholders(render(name, PLAIN, Style.NATIVE))
+    numbers = _placeholders(render(name, PLAIN, ParameterStyle.NATIVE))
     return [f"p{number}" for number in numbers]
 
 

@@ -10,13 +10,13 @@ import psycopg
 import pytest
 
 from graphile_worker import Client, sync
-from graphile_worker.db import blocking
-from graphile_worker.db import psycopg as own
+from graphile_worker._db import psycopg as own
+from graphile_worker._db import sync as db_sync
 
 KINDS = ("async", "blocking")
 
 
-class Awaited:
+class AsyncWrapper:
     """A blocking client or connection to be awaited: so each rule is written once for both."""
 
     def __init__(self, blocking: Any) -> None:
@@ -27,41 +27,41 @@ class Awaited:
 
 
 @asynccontextmanager
-async def opened(kind: str, database: Any, **options: Any) -> AsyncIterator[Any]:
+async def open_client(kind: str, database: Any, **options: Any) -> AsyncIterator[Any]:
     """A client of that kind, to be awaited."""
     if kind == "async":
         async with Client(database.dsn, schema=database.schema, **options) as client:
             yield client
     else:
-        with sync.Client(database.dsn, schema=database.schema, **options) as blocking:
-            yield Awaited(blocking)
+        with sync.Client(database.dsn, schema=database.schema, **options) as blocking_client:
+            yield AsyncWrapper(blocking_client)
 
 
 @asynccontextmanager
-async def connected(kind: str, database: Any) -> AsyncIterator[Any]:
+async def open_connection(kind: str, database: Any) -> AsyncIterator[Any]:
     """A caller's own connection for a client of that kind; what is not committed is lost."""
     if kind == "async":
         connection = await psycopg.AsyncConnection.connect(database.dsn)
         yield connection
         await connection.close()
     else:
-        with psycopg.connect(database.dsn) as blocking:
-            yield Awaited(blocking)
-            blocking.rollback()
+        with psycopg.connect(database.dsn) as raw:
+            yield AsyncWrapper(raw)
+            raw.rollback()
 
 
-def lent(connection: Any) -> Any:
+def unwrap(connection: Any) -> Any:
     """What a client is given as `conn`."""
-    return connection.blocking if isinstance(connection, Awaited) else connection
+    return connection.blocking if isinstance(connection, AsyncWrapper) else connection
 
 
-def spy(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def record_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     sent: list[str] = []
-    before_each(monkeypatch, sent.append)
+    before_each_statement(monkeypatch, sent.append)
     return sent
 
 
-def before_each(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], object]) -> None:
+def before_each_statement(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], object]) -> None:
     """Do something with the name of each statement before clients send it."""
 
     def acting(run: Any) -> Any:
@@ -71,5 +71,5 @@ def before_each(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], object]) -
 
         return act_and_run
 
-    for connection in (own.PsycopgConnection, blocking.BlockingPsycopgConnection):
+    for connection in (own.PsycopgConnection, db_sync.SyncPsycopgConnection):
         monkeypatch.setattr(connection, "run", acting(connection.run))

@@ -32,5 +32,5 @@ def skip_delays(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[int
         attempts.append(attempt)
         return 0
 
-    monkeypatch.setattr(module, "delay_after", delay_after)
+    monkeypatch.setattr(module, "compute_backoff", delay_after)
     return attempts

@@ -20,8 +20,8 @@ from psycopg.conninfo import make_conninfo
 from tests.support.tools import server_bin
 
 # The data of a test need not survive the machine: leave out every flush.
-FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
-ROOM = ("max_connections=200", "log_min_messages=warning", "timezone=UTC")
+NO_FLUSH_SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+SERVER_SETTINGS = ("max_connections=200", "log_min_messages=warning", "timezone=UTC")
 MEMORY = Path("/dev/shm")
 
 # Below those that Linux, macOS and Windows give to clients.
@@ -34,14 +34,14 @@ class Cluster:
     def __init__(self, major: int, settings: Sequence[str] = ()) -> None:
         self.major = major
         self._bin = server_bin(major)
-        self._settings = [*FAST, *ROOM, *settings]
+        self._settings = [*NO_FLUSH_SETTINGS, *SERVER_SETTINGS, *settings]
         self._base = Path(tempfile.mkdtemp(prefix="gwpg-", dir=MEMORY if MEMORY.exists() else None))
         self.log = self._base / "log"
         self.port = free_port()
         self._connection: psycopg.Connection | None = None
 
     def start(self) -> "Cluster":
-        identity = unprivileged()
+        identity = get_unprivileged_user()
         if identity:
             os.chown(self._base, identity["user"], identity["group"])
         self._initdb(identity)
@@ -49,7 +49,7 @@ class Cluster:
 
     def launch(self) -> "Cluster":
         """Start the server, at first or again; it is ready when this returns."""
-        identity = unprivileged()
+        identity = get_unprivileged_user()
         command = [str(self._bin / "postgres"), "-D", str(self._base / "data")]
         command += ["-p", str(self.port), "-k", str(self._base), "-h", "127.0.0.1"]
         command += [part for setting in self._settings for part in ("-c", setting)]
@@ -130,7 +130,7 @@ class Cluster:
         raise TimeoutError(f"PostgreSQL {self.major} did not start")
 
 
-def unprivileged() -> dict[str, Any]:
+def get_unprivileged_user() -> dict[str, Any]:
     """Popen arguments for a user that the server accepts: it refuses to run as root."""
     if os.geteuid() != 0:
         return {}

@@ -25,9 +25,9 @@ class Container:
         self.program: Program = programs.start(whole, variables or {}, **options)
         [self.process_one] = eventually(lambda: children(self.program.pid), "process 1 is there")
 
-    def hear(self, words: str) -> str:
+    def wait_for_line(self, words: str) -> str:
         """The first line on standard error with these words, once it is there."""
-        return self.program.hear(words)
+        return self.program.wait_for_line(words)
 
     def signal(self, number: int) -> None:
         """As an engine does: to process 1, and to nobody else."""

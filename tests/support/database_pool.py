@@ -131,7 +131,7 @@ class DatabasePool:
         self.cloned = 0
         self.reused = 0
 
-    def take(self, template: str) -> str:
+    def acquire(self, template: str) -> str:
         """Return the name of a database like the template; give it back after the test."""
         if self._free[template]:
             database = self._free[template].pop()
@@ -149,7 +149,7 @@ class DatabasePool:
         self._cluster.create_database(name, template)
         return name
 
-    def give_back(self, name: str) -> str | None:
+    def release(self, name: str) -> str | None:
         """Keep the database for the next test, or drop it and return the reason."""
         database = self._taken.pop(name)
         reason = _reset(database)

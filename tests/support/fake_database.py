@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any
 
-from graphile_worker.sql.query import Query
+from graphile_worker._sql.query import Query
 
 
-class RefusedError(Exception):
+class FakeDatabaseError(Exception):
     """An error of the database, with its SQLSTATE."""
 
     def __init__(self, sqlstate: str) -> None:
@@ -18,14 +18,14 @@ class FakeDatabase:
     """Gives its answers in order and raises those that are errors; subclasses compute them."""
 
     def __init__(self, *answers: Any) -> None:
-        self.asked: list[Query[Any]] = []
+        self.queries: list[Query[Any]] = []
         # A test clears it to delay the answers.
         self.answering = asyncio.Event()
         self.answering.set()
         self._answers = list(answers)
 
     async def run(self, query: Query[Any]) -> Any:
-        self.asked.append(query)
+        self.queries.append(query)
         await self.answering.wait()
         answer = self.answer(query)
         if isinstance(answer, Exception):
@@ -37,4 +37,4 @@ class FakeDatabase:
 
     @property
     def statements(self) -> list[str]:
-        return [each.statement for each in self.asked]
+        return [each.statement for each in self.queries]

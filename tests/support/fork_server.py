@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 # Imports everything that most commands need.
-PRELOADED = "graphile_worker.cli.main"
+PRELOADED = "graphile_worker._cli.main"
 
 # Variables that the dynamic linker, the C library, the interpreter or an import read once.
 READ_AT_START = re.compile(

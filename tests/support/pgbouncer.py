@@ -11,7 +11,7 @@ from typing import Self
 
 import pytest
 
-from tests.support.cluster import Cluster, free_port, unprivileged
+from tests.support.cluster import Cluster, free_port, get_unprivileged_user
 from tests.support.tools import TOOLS
 
 PROGRAM = TOOLS / "pgbouncer" / "usr" / "sbin" / "pgbouncer"
@@ -61,7 +61,7 @@ class PgBouncer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            **unprivileged(),
+            **get_unprivileged_user(),
         )
         _wait_for(self.port)
 

@@ -9,9 +9,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from graphile_worker import Backoff, Discard, Job, PartialFailure, Retry, Snooze, Tasks
+from graphile_worker import Backoff, Discard, Job, PartialFailure, Retry, Snooze, TaskRouter
 
-tasks = Tasks[Any]()
+tasks = TaskRouter[Any]()
 calls = 0
 
 SOON = timedelta(seconds=2)

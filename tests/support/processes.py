@@ -20,18 +20,20 @@ INSTALLED = str(Path(sys.executable).parent / "graphile-worker")
 READY = "worker connected and looking for jobs"
 
 # Variables that would change what a program does, if whoever runs the tests has set them.
-OURS = re.compile(r"^(PG|DATABASE_URL$|GRAPHILE_|NO_LOG_SUCCESS$|NO_COLOR$|PYTHONUNBUFFERED$)")
+CLEARED_VARIABLES = re.compile(
+    r"^(PG|DATABASE_URL$|GRAPHILE_|NO_LOG_SUCCESS$|NO_COLOR$|PYTHONUNBUFFERED$)"
+)
 
 # Arguments of commands that start processes from their own command line, or measure a start.
 STARTS_PROCESSES = re.compile(r"^(-p\d*|--processes(=.*)?|--watch|bench)$")
 
 # Seconds: only a program that hangs takes so long.
-PATIENCE = 40.0
+TIMEOUT_SECONDS = 40.0
 
 T = TypeVar("T")
 
 
-def eventually(look: Callable[[], T], what: str, within: float = PATIENCE) -> T:
+def eventually(look: Callable[[], T], what: str, within: float = TIMEOUT_SECONDS) -> T:
     """What `look` says once it is true; polled, as nobody tells us."""
     deadline = time.monotonic() + within
     while True:
@@ -43,7 +45,7 @@ def eventually(look: Callable[[], T], what: str, within: float = PATIENCE) -> T:
         time.sleep(0.02)
 
 
-def lives(pid: int) -> bool:
+def is_process_alive(pid: int) -> bool:
     """Does that process run? One that has ended, and whose end nobody has asked for, does not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
@@ -69,7 +71,7 @@ def _start(
 
 def _inherited_environment() -> dict[str, str]:
     """The environment of the tests without what would change a program."""
-    return {name: value for name, value in os.environ.items() if not OURS.match(name)}
+    return {name: value for name, value in os.environ.items() if not CLEARED_VARIABLES.match(name)}
 
 
 def _is_forkable(command: Sequence[str], options: Mapping[str, Any]) -> bool:
@@ -94,8 +96,8 @@ class Program:
 
     def __init__(self, process: subprocess.Popen[str] | ForkedProcess) -> None:
         self._process = process
-        self._out = _Ear(self._process.stdout)
-        self._err = _Ear(self._process.stderr)
+        self._out = _PipeReader(self._process.stdout)
+        self._err = _PipeReader(self._process.stderr)
 
     @property
     def pid(self) -> int:
@@ -120,7 +122,7 @@ class Program:
     def is_running(self) -> bool:
         return self.code is None
 
-    def hear(self, words: str, within: float = PATIENCE) -> str:
+    def wait_for_line(self, words: str, within: float = TIMEOUT_SECONDS) -> str:
         """The first line on standard error with these words, once it is there."""
 
         def look() -> str | None:
@@ -143,14 +145,14 @@ class Program:
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
-    def end(self, within: float = PATIENCE) -> int:
+    def end(self, within: float = TIMEOUT_SECONDS) -> int:
         """Its exit code, once it has ended by itself."""
         code = self._process.wait(within)
         self._out.join()
         self._err.join()
         return code
 
-    def stop(self, number: int = 15, within: float = PATIENCE) -> int:
+    def stop(self, number: int = 15, within: float = TIMEOUT_SECONDS) -> int:
         """Send a signal; its exit code."""
         self.signal(number)
         return self.end(within)
@@ -171,12 +173,12 @@ class Programs:
         self._can_fork = True
 
     @classmethod
-    def beside(cls, database: TestDatabase, folder: Path) -> Self:
+    def for_database(cls, database: TestDatabase, folder: Path) -> Self:
         """Programs whose environment names this database and its schema."""
         return cls(folder, DATABASE_URL=database.url, GRAPHILE_WORKER_SCHEMA=database.schema)
 
     @property
-    def real(self) -> Self:
+    def without_fork(self) -> Self:
         """The same programs, none of them started by a fork."""
         programs = copy.copy(self)
         programs._can_fork = False
@@ -196,7 +198,7 @@ class Programs:
     def worker(self, *arguments: str, **variables: str | None) -> Program:
         """The installed command, once it looks for jobs."""
         program = self.command(*arguments, **variables)
-        program.hear(READY)
+        program.wait_for_line(READY)
         return program
 
     def python(self, script: str, *arguments: str, **variables: str | None) -> Program:
@@ -204,7 +206,7 @@ class Programs:
         path = self.write("program.py", script)
         return self.start([sys.executable, str(path), *arguments], variables)
 
-    def done(self, *arguments: str, **variables: str | None) -> Program:
+    def run_to_end(self, *arguments: str, **variables: str | None) -> Program:
         """The installed command, once it has ended by itself."""
         program = self.command(*arguments, **variables)
         program.end()
@@ -233,7 +235,7 @@ class Programs:
             program.kill()
 
 
-class _Ear:
+class _PipeReader:
     """Reads a pipe to its end in a thread, so that who writes never waits for who reads."""
 
     def __init__(self, pipe: IO[str] | None) -> None:
@@ -251,7 +253,7 @@ class _Ear:
         return not self._thread.is_alive()
 
     def join(self) -> None:
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT_SECONDS)
 
     def _listen(self) -> None:
         if self._pipe is None:

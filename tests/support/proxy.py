@@ -20,13 +20,13 @@ from typing import Any, Self, TypeAlias
 from tests.support.wire import Conversation, inside_a_message
 
 # Bytes that wait in the proxy before it stops reading.
-ROOM = 262_144
+BUFFER_BYTES = 262_144
 
 # On close: no farewell, and whatever is on its way is forgotten; the other end sees a reset.
 NO_LINGER = struct.pack("ii", 1, 0)
 
 
-class Way(Enum):
+class Direction(Enum):
     """A direction."""
 
     REQUESTS = auto()
@@ -37,15 +37,15 @@ class Way(Enum):
 class Treatment:
     """What becomes of bytes; without a word to the contrary they arrive."""
 
-    def due(self, way: Way, size: int, now: float) -> float:
+    def due(self, way: Direction, size: int, now: float) -> float:
         """When bytes arrive that were sent now; infinity: when another mode lets them."""
         return now
 
-    def swallows(self, way: Way) -> bool:
+    def swallows(self, way: Direction) -> bool:
         """Whether bytes get lost. What comes after a gap makes no sense and is lost, too."""
         return False
 
-    def meet(self, connection: "Connection", *, is_new: bool) -> None:
+    def apply_to(self, connection: "Connection", *, is_new: bool) -> None:
         """A connection comes under this mode."""
 
 
@@ -58,7 +58,7 @@ class Pass(Treatment):
 class Stall(Treatment):
     """Nothing moves, in either direction, until it passes again."""
 
-    def due(self, way: Way, size: int, now: float) -> float:
+    def due(self, way: Direction, size: int, now: float) -> float:
         return inf
 
 
@@ -68,7 +68,7 @@ class Delay(Treatment):
 
     seconds: float
 
-    def due(self, way: Way, size: int, now: float) -> float:
+    def due(self, way: Direction, size: int, now: float) -> float:
         return now + self.seconds
 
 
@@ -77,9 +77,9 @@ class Bandwidth(Treatment):
     """A thin line: so many bytes in a second and direction, for all its connections together."""
 
     bytes_per_second: float
-    _free_at: dict[Way, float] = field(default_factory=dict, repr=False, compare=False)
+    _free_at: dict[Direction, float] = field(default_factory=dict, repr=False, compare=False)
 
-    def due(self, way: Way, size: int, now: float) -> float:
+    def due(self, way: Direction, size: int, now: float) -> float:
         begins = max(now, self._free_at.get(way, now))
         self._free_at[way] = begins + size / self.bytes_per_second
         return self._free_at[way]
@@ -92,7 +92,7 @@ class Blackhole(Treatment):
     The server's end stays, too: it goes on waiting, and holds its locks.
     """
 
-    def swallows(self, way: Way) -> bool:
+    def swallows(self, way: Direction) -> bool:
         return True
 
 
@@ -100,8 +100,8 @@ class Blackhole(Treatment):
 class OneWay(Treatment):
     """Requests arrive and are carried out; no reply ever comes back."""
 
-    def swallows(self, way: Way) -> bool:
-        return way is Way.REPLIES
+    def swallows(self, way: Direction) -> bool:
+        return way is Direction.REPLIES
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class HalfOpen(Treatment):
     New connections pass.
     """
 
-    def meet(self, connection: "Connection", *, is_new: bool) -> None:
+    def apply_to(self, connection: "Connection", *, is_new: bool) -> None:
         if not is_new:
             connection.lose_server()
 
@@ -120,7 +120,7 @@ class HalfOpen(Treatment):
 class Reset(Treatment):
     """Connections are reset, new ones as soon as they are made."""
 
-    def meet(self, connection: "Connection", *, is_new: bool) -> None:
+    def apply_to(self, connection: "Connection", *, is_new: bool) -> None:
         connection.reset()
 
 
@@ -187,10 +187,10 @@ class Loss:
     """By the monotonic clock."""
 
 
-Where: TypeAlias = Callable[["Connection"], bool]
+ConnectionFilter: TypeAlias = Callable[["Connection"], bool]
 
 
-def named(*names: str) -> Where:
+def by_application_name(*names: str) -> ConnectionFilter:
     """The connections of programs with these application names."""
     return lambda connection: connection.application_name in names
 
@@ -204,9 +204,9 @@ class Proxy:
         self.target = port
         """Where new connections go: another server's port after a failover, for example."""
         self._host = host
-        self._rules: list[tuple[Where, Treatment]] = [(_everyone, Mode.PASS)]
+        self._rules: list[tuple[ConnectionFilter, Treatment]] = [(_match_all, Mode.PASS)]
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(self._hear_of_error)
+        self._loop.set_exception_handler(self._record_error)
         self._errors: list[BaseException] = []
         self._connections: set[Connection] = set()
         self._openings: set[asyncio.Task[None]] = set()
@@ -238,7 +238,7 @@ class Proxy:
     def mode(self, mode: Treatment) -> None:
         self.put(mode)
 
-    def put(self, mode: Treatment, where: Where | None = None) -> None:
+    def put(self, mode: Treatment, where: ConnectionFilter | None = None) -> None:
         """Set the mode of all connections, or of those chosen; in force when this returns.
 
         A connection is looked at now, or when it has said its name, and in the proxy's thread;
@@ -260,12 +260,12 @@ class Proxy:
         while not self._in_loop(try_to):
             time.sleep(0.005)
 
-    def pass_all_but(self, where: Where) -> None:
+    def pass_all_but(self, where: ConnectionFilter) -> None:
         """New connections pass, and those that are open too, except for these."""
 
         def act() -> None:
             kept = self._chosen(where)
-            self._rules = [(_everyone, Mode.PASS)]
+            self._rules = [(_match_all, Mode.PASS)]
             for connection in self._connections.difference(kept):
                 connection.enter(Mode.PASS)
 
@@ -277,15 +277,15 @@ class Proxy:
         # The server would keep the other ends of those that were forgotten, and run out of room.
         self.reset(lambda connection: connection.is_abandoned)
 
-    def reset(self, where: Where | None = None) -> None:
+    def reset(self, where: ConnectionFilter | None = None) -> None:
         """Established connections are cut, and both ends are told."""
         self._in_loop(lambda: self._do(Connection.reset, where))
 
-    def forget(self, where: Where | None = None) -> None:
+    def forget(self, where: ConnectionFilter | None = None) -> None:
         """Established connections go silent for ever, as after a firewall forgot them."""
         self._in_loop(lambda: self._do(Connection.lose_all, where))
 
-    def lose_server(self, where: Where | None = None) -> None:
+    def lose_server(self, where: ConnectionFilter | None = None) -> None:
         """Established connections become half-open: only the server's end is gone."""
         self._in_loop(lambda: self._do(Connection.lose_server, where))
 
@@ -295,17 +295,17 @@ class Proxy:
         found: list[Connection] = self._in_loop(lambda: list(self._connections))
         return found
 
-    def _put(self, mode: Treatment, where: Where | None) -> None:
-        rule = (where or _everyone, mode)
+    def _put(self, mode: Treatment, where: ConnectionFilter | None) -> None:
+        rule = (where or _match_all, mode)
         self._rules = [*self._rules, rule] if where else [rule]
         for connection in self._chosen(where):
             connection.enter(mode)
 
-    def _do(self, act: "Callable[[Connection], None]", where: Where | None) -> None:
+    def _do(self, act: "Callable[[Connection], None]", where: ConnectionFilter | None) -> None:
         for connection in self._chosen(where):
             act(connection)
 
-    def _chosen(self, where: Where | None) -> list["Connection"]:
+    def _chosen(self, where: ConnectionFilter | None) -> list["Connection"]:
         return [each for each in self._connections if where is None or where(each)]
 
     def mode_of(self, connection: "Connection") -> Treatment:
@@ -328,12 +328,12 @@ class Proxy:
 
     def _accept(self) -> "_End":
         connection = Connection(self, self._loop)
-        return _End(connection, Way.REQUESTS)
+        return _End(connection, Direction.REQUESTS)
 
     def opened(self, connection: "Connection") -> None:
         self._connections.add(connection)
         connection.enter(self.mode, is_new=True)
-        if connection.is_closed or self.mode.swallows(Way.REQUESTS):
+        if connection.is_closed or self.mode.swallows(Direction.REQUESTS):
             return
         opening = self._loop.create_task(self._connect(connection))
         self._openings.add(opening)
@@ -342,7 +342,7 @@ class Proxy:
     async def _connect(self, connection: "Connection") -> None:
         try:
             await self._loop.create_connection(
-                lambda: _End(connection, Way.REPLIES), "127.0.0.1", self.target
+                lambda: _End(connection, Direction.REPLIES), "127.0.0.1", self.target
             )
         except OSError:
             # Nobody is there: the client is told as the server's host would tell it.
@@ -367,7 +367,7 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
-    def _hear_of_error(self, loop: object, context: dict[str, Any]) -> None:
+    def _record_error(self, loop: object, context: dict[str, Any]) -> None:
         error = context.get("exception") or RuntimeError(context["message"])
         if not isinstance(error, OSError):
             self._errors.append(error)
@@ -382,8 +382,8 @@ class Connection:
         self._mode: Treatment = Mode.PASS
         self._conversation = Conversation()
         self._talk = self._conversation.talk
-        self._requests = _Lane(loop, Way.REQUESTS)
-        self._replies = _Lane(loop, Way.REPLIES)
+        self._requests = _Lane(loop, Direction.REQUESTS)
+        self._replies = _Lane(loop, Direction.REPLIES)
         self._withheld: list[bytes] = []
         self._is_known = False
 
@@ -439,24 +439,24 @@ class Connection:
 
     # What the ends of the connection say.
 
-    def made(self, way: Way, end: asyncio.Transport) -> None:
+    def made(self, way: Direction, end: asyncio.Transport) -> None:
         self._proxy.open_ends += 1
-        if way is Way.REPLIES and self.is_closed:
+        if way is Direction.REPLIES and self.is_closed:
             _abort(end)
             return
         here, there = self._lanes(way)
         here.source = there.sink = end
-        if way is Way.REQUESTS:
+        if way is Direction.REQUESTS:
             self._proxy.opened(self)
         there.flush()
 
-    def received(self, way: Way, data: bytes) -> None:
-        if way is Way.REQUESTS:
+    def received(self, way: Direction, data: bytes) -> None:
+        if way is Direction.REQUESTS:
             self._request(data)
         else:
             self._reply(data)
 
-    def ended(self, way: Way) -> None:
+    def ended(self, way: Direction) -> None:
         self._proxy.open_ends -= 1
         self._release()
         self._lanes(way)[0].end(self._mode)
@@ -464,14 +464,14 @@ class Connection:
         if all(lane.source is None or lane.source.is_closing() for lane in lanes):
             self._close()
 
-    def full(self, way: Way, *, is_full: bool) -> None:
+    def full(self, way: Direction, *, is_full: bool) -> None:
         """The end that sends this way has much, or little, that it could not send yet."""
         self._lanes(way)[1].press(is_full=is_full)
 
-    def _lanes(self, way: Way) -> "tuple[_Lane, _Lane]":
+    def _lanes(self, way: Direction) -> "tuple[_Lane, _Lane]":
         """That by which an end's own bytes leave, and that by which others reach it."""
         both = (self._requests, self._replies)
-        return both if way is Way.REQUESTS else both[::-1]
+        return both if way is Direction.REQUESTS else both[::-1]
 
     def _request(self, data: bytes) -> None:
         is_whole = self._conversation.request(data)
@@ -523,7 +523,7 @@ class Connection:
         self._release()
         for lane in (self._requests, self._replies):
             lane.reconsider(mode)
-        mode.meet(self, is_new=is_new)
+        mode.apply_to(self, is_new=is_new)
 
     def lose_all(self) -> None:
         self._requests.lose()
@@ -551,7 +551,7 @@ class Connection:
 class _End(asyncio.Protocol):
     """The client's end of a connection, or the server's: who sends requests, or replies."""
 
-    def __init__(self, connection: Connection, way: Way) -> None:
+    def __init__(self, connection: Connection, way: Direction) -> None:
         self._connection = connection
         self._way = way
 
@@ -576,7 +576,7 @@ class _End(asyncio.Protocol):
 class _Lane:
     """One direction of a connection: what is sent arrives now, later or never, and in order."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, way: Way) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, way: Direction) -> None:
         self.source: asyncio.Transport | None = None
         self.sink: asyncio.Transport | None = None
         self._loop = loop
@@ -660,7 +660,7 @@ class _Lane:
         if self.source is None or self.source.is_closing():
             return
         # While nothing is read, the sender's own buffers fill up, as before a slow network.
-        if self._is_pressed or self._size > ROOM:
+        if self._is_pressed or self._size > BUFFER_BYTES:
             self.source.pause_reading()
         else:
             self.source.resume_reading()
@@ -672,5 +672,5 @@ def _abort(end: asyncio.Transport) -> None:
     end.abort()
 
 
-def _everyone(connection: Connection) -> bool:
+def _match_all(connection: Connection) -> bool:
     return True

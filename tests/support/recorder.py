@@ -13,10 +13,10 @@ E = TypeVar("E", bound=Event)
 Start = Callable[..., Awaitable[Runner]]
 
 # So long that only a bug takes longer, on a busy machine too.
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 
 # What is alive is an argument, what could be written in a file an option.
-LIVE = ("lifespan", "hooks", "forbidden_flags", "logger", "handle_signals", "migrate")
+RUNNER_ARGUMENTS = ("lifespan", "hooks", "forbidden_flags", "logger", "handle_signals", "migrate")
 
 
 class Recorder:
@@ -29,13 +29,13 @@ class Recorder:
         self.hooks = hooks or Hooks()
         self.events: list[Event] = []
         self._more = asyncio.Event()
-        self.hooks.on(Event)(self._hear)
+        self.hooks.on(Event)(self._record)
 
     @property
     def names(self) -> list[str]:
         return [event.name for event in self.events]
 
-    def of(self, kind: type[E], **facts: Any) -> list[E]:
+    def events_of(self, kind: type[E], **facts: Any) -> list[E]:
         """What was heard of a kind, and with these values; `job_id` stands for the job's id."""
         return [each for each in self.events if isinstance(each, kind) and _has(each, facts)]
 
@@ -44,13 +44,13 @@ class Recorder:
         kind: type[E],
         *,
         count: int = 1,
-        timeout: float = PATIENCE,  # noqa: ASYNC109  # it says what was heard instead
+        timeout: float = TIMEOUT_SECONDS,  # noqa: ASYNC109  # it says what was heard instead
         **facts: Any,
     ) -> list[E]:
         """All of a kind that were heard, once there are so many of them."""
         try:
             async with asyncio.timeout(timeout):
-                while len(found := self.of(kind, **facts)) < count:
+                while len(found := self.events_of(kind, **facts)) < count:
                     self._more.clear()
                     await self._more.wait()
         except TimeoutError:
@@ -58,17 +58,17 @@ class Recorder:
             raise AssertionError(f"waited for {wanted}, heard only {self.names}") from None
         return found
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Count from here."""
         self.events.clear()
 
-    def _hear(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         self.events.append(event)
         self._more.set()
 
 
 @asynccontextmanager
-async def runners_on(database: Any, hooks: Hooks) -> AsyncIterator[Start]:
+async def open_runners(database: Any, hooks: Hooks) -> AsyncIterator[Start]:
     """A function that starts workers on a database; those that still run at the end are killed.
 
     It takes tasks, and by name what `Runner` takes or `WorkerOptions` do; `on` is another way to
@@ -77,7 +77,7 @@ async def runners_on(database: Any, hooks: Hooks) -> AsyncIterator[Start]:
     started: list[Runner] = []
 
     async def start(tasks: Any, *, on: object = None, **given: Any) -> Runner:
-        live = {name: given.pop(name) for name in LIVE if name in given}
+        live = {name: given.pop(name) for name in RUNNER_ARGUMENTS if name in given}
         options = WorkerOptions(**{"schema": database.schema, **given})
         runner = Runner(on or database.dsn, tasks, options=options, **{"hooks": hooks, **live})
         started.append(runner)
@@ -90,17 +90,17 @@ async def runners_on(database: Any, hooks: Hooks) -> AsyncIterator[Start]:
         await asyncio.gather(*(runner.kill() for runner in started), return_exceptions=True)
 
 
-async def until(condition: Callable[[], object]) -> None:
+async def wait_until(condition: Callable[[], object]) -> None:
     """Until something is so that nobody announces, such as a row in a table."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
         await asyncio.sleep(0.01)
 
 
 def _has(event: Event, facts: dict[str, Any]) -> bool:
-    return all(_value(event, name) == wanted for name, wanted in facts.items())
+    return all(_get_value(event, name) == wanted for name, wanted in facts.items())
 
 
-def _value(event: Any, name: str) -> Any:
+def _get_value(event: Any, name: str) -> Any:
     return event.job.id if name == "job_id" else getattr(event, name)

@@ -9,7 +9,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import sync
-from graphile_worker.sql.identifiers import companion_schema, quote_identifier
+from graphile_worker._sql.identifiers import derive_companion_schema, quote_identifier
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.sql import Sql
@@ -32,7 +32,7 @@ ROLES = (
 
 def script(name: str, schema: str) -> bytes:
     """One of the files, for that schema."""
-    names = {"graphile_worker": schema, "graphile_worker_ext": companion_schema(schema)}
+    names = {"graphile_worker": schema, "graphile_worker_ext": derive_companion_schema(schema)}
     text = (SCRIPTS / name).read_text(encoding="utf-8")
 
     def renamed(match: re.Match[str]) -> str:
@@ -75,15 +75,15 @@ def owners(sql: Sql) -> set[str]:
 
 
 @contextmanager
-def secured(cluster: Cluster, schema: str, name: str) -> Iterator[TestDatabase]:
+def open_secured_database(cluster: Cluster, schema: str, name: str) -> Iterator[TestDatabase]:
     """A database that was set up as the page of security says; the roles go with it."""
-    with administered(cluster, schema, name) as database:
+    with open_administered_database(cluster, schema, name) as database:
         run_script(database, "roles.sql", user="queue_dba")
-        give_rights(database)
+        grant_permissions(database)
         yield database
 
 
-def give_rights(database: TestDatabase) -> None:
+def grant_permissions(database: TestDatabase) -> None:
     """Migrate as the one who may, and let the roles do what they are for."""
     with sync.Client(as_role(database, "queue_migrator"), schema=database.schema) as migrator:
         migrator.migrate()
@@ -92,7 +92,7 @@ def give_rights(database: TestDatabase) -> None:
 
 
 @contextmanager
-def administered(
+def open_administered_database(
     cluster: Cluster, schema: str, name: str, template: str = "template0"
 ) -> Iterator[TestDatabase]:
     """An empty database of `queue_dba`; whatever roles are made go with it.

@@ -73,7 +73,7 @@ LEVEL_20 = (
     """
     create function :schema.recover_dead_worker_jobs(
       worker_ids text[],
-      recovery_delay interval default '0 seconds'
+      crash_retry_delay interval default '0 seconds'
     )
     returns integer
     language plpgsql
@@ -85,7 +85,7 @@ LEVEL_20 = (
       set locked_at = null,
           locked_by = null,
           attempts = greatest(0, jobs.attempts - 1),
-          run_at = greatest(jobs.run_at, now() + recovery_delay),
+          run_at = greatest(jobs.run_at, now() + crash_retry_delay),
           last_error = 'Job recovered after worker interruption',
           updated_at = now()
       where jobs.locked_by = any (worker_ids);

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from graphile_worker.cli.main import main
+from graphile_worker._cli.main import main
 from tests.conftest import TestDatabase
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     """How the command ended, and what it wrote where."""
 
     code: int
@@ -36,10 +36,10 @@ class Shell:
         self._patch = monkeypatch
         self._capsys = capsys
 
-    def __call__(self, *arguments: Any) -> Said:
+    def __call__(self, *arguments: Any) -> CommandResult:
         self._patch.setattr(sys, "argv", ["graphile-worker", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()
         caught = self._capsys.readouterr()
         code = ended.value.code
-        return Said(code if isinstance(code, int) else 0, caught.out, caught.err)
+        return CommandResult(code if isinstance(code, int) else 0, caught.out, caught.err)

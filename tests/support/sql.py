@@ -5,7 +5,7 @@ from typing import Any
 
 import psycopg
 
-from graphile_worker.sql.identifiers import companion_schema, quote_identifier
+from graphile_worker._sql.identifiers import derive_companion_schema, quote_identifier
 
 
 class Sql:
@@ -18,7 +18,7 @@ class Sql:
 
     def text(self, statement: str) -> bytes:
         """The statement with both schema names filled in."""
-        names = {"schema": self.schema, "ext_schema": companion_schema(self.schema)}
+        names = {"schema": self.schema, "ext_schema": derive_companion_schema(self.schema)}
         filled = re.sub(
             r"(?<!:):(schema|ext_schema)\b",
             lambda match: quote_identifier(names[match[1]]),

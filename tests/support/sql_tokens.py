@@ -11,12 +11,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
-    "src/graphile_worker/sql/statements",
-    "src/graphile_worker/sql/fragments",
-    "src/graphile_worker/sql/conditions",
-    "src/graphile_worker/sql/cures",
-    "src/graphile_worker/sql/schema",
-    "src/graphile_worker/sql/ext",
+    "src/graphile_worker/_sql/statements",
+    "src/graphile_worker/_sql/fragments",
+    "src/graphile_worker/_sql/conditions",
+    "src/graphile_worker/_sql/remedies",
+    "src/graphile_worker/_sql/schema",
+    "src/graphile_worker/_sql/ext",
     "deploy/sql",
 )
 

@@ -6,7 +6,7 @@ import select
 import time
 from typing import Any
 
-from tests.support.processes import INSTALLED, PATIENCE, Program, Programs
+from tests.support.processes import INSTALLED, TIMEOUT_SECONDS, Program, Programs
 
 
 class Terminal:
@@ -21,9 +21,9 @@ class Terminal:
         )
         os.close(theirs)
 
-    def see(self, words: str) -> None:
+    def wait_for_text(self, words: str) -> None:
         """Wait until it has said that."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while words not in self.seen:
             assert self._more(deadline - time.monotonic()), f"{words!r} is not in {self.seen!r}"
 

@@ -19,10 +19,10 @@ LIBRARIES = [FOLDER / part / "x86_64-linux-gnu" for part in ("usr/lib", "lib")]
 TERMINFO = ["/etc/terminfo", "/lib/terminfo", "/usr/share/terminfo", str(FOLDER / "lib/terminfo")]
 
 # Seconds: on a busy machine looks are seldom.
-PATIENCE = 90.0
+TIMEOUT_SECONDS = 90.0
 
 # Seconds in which a screen must stay the same to count as drawn.
-STILL = 0.1
+STABLE_SECONDS = 0.1
 
 
 class Tmux:
@@ -71,14 +71,14 @@ class Tmux:
 
         def look() -> list[str] | None:
             before = self.lines
-            time.sleep(STILL)
+            time.sleep(STABLE_SECONDS)
             return before if before == self.lines else None
 
         found = eventually(look, "the screen stands still")
         assert found is not None
         return found
 
-    def see(self, words: str, within: float = PATIENCE) -> list[str]:
+    def wait_for_text(self, words: str, within: float = TIMEOUT_SECONDS) -> list[str]:
         """The screen, once these words are to be seen on it."""
         try:
             eventually(lambda: any(words in line for line in self.lines), words, within)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import OURS
+from tests.support.processes import CLEARED_VARIABLES
 
 
 @pytest.fixture
 def nothing_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty folder to be in, and no variable of ours; the folder."""
-    for name in filter(OURS.match, list(os.environ)):
+    for name in filter(CLEARED_VARIABLES.match, list(os.environ)):
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from graphile_worker import assembly
+from graphile_worker import _assembly
 
 
 async def test_what_runs_beside_the_pool_ends_though_a_cancellation_got_lost(monkeypatch):
@@ -24,12 +24,12 @@ async def test_what_runs_beside_the_pool_ends_though_a_cancellation_got_lost(mon
     def stubborn(plan: object, parts: object, *, once: bool) -> Iterator[Coroutine[Any, Any, None]]:
         yield lose_the_first()
 
-    monkeypatch.setattr(assembly, "_beside", stubborn)
-    monkeypatch.setattr(assembly, "CANCEL_AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(_assembly, "_iter_background_tasks", stubborn)
+    monkeypatch.setattr(_assembly, "CANCEL_RETRY_SECONDS", 0.01)
     plan: Any = None
     parts: Any = SimpleNamespace(pool=None)
 
-    async with assembly.beside(plan, parts):
+    async with _assembly.background_tasks(plan, parts):
         await asyncio.sleep(0)
 
     assert cancellations == ["lost", "heard"]

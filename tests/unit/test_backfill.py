@@ -10,9 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphile_worker import CronItem, ParsedCronItem, TimestampDigest, parse_cron_items
-from graphile_worker.cron.backfill import ceil_minute, first_owed, floor_minute, owed_minutes
-from graphile_worker.jobs import EARLIEST, LATEST
-from graphile_worker.sql.cron import KnownCrontab
+from graphile_worker._cron.backfill import (
+    ceil_minute,
+    find_first_missed,
+    floor_minute,
+    iter_missed_minutes,
+)
+from graphile_worker._sql.queries.cron import KnownCrontab
+from graphile_worker.jobs import MAX_DATETIME, MIN_DATETIME
 
 MINUTE = timedelta(minutes=1)
 START = datetime(2024, 3, 1, 12, 0, 30, tzinfo=UTC)
@@ -42,7 +47,7 @@ def owed(items: Sequence[ParsedCronItem], known: Known, start: datetime = START)
     """Minutes as texts, with the identifiers of what is owed."""
     return [
         (f"{minute:%H:%M}", *(each.identifier for each in due))
-        for minute, due in owed_minutes(items, known, start)
+        for minute, due in iter_missed_minutes(items, known, start)
     ]
 
 
@@ -163,7 +168,7 @@ def test_who_ran_in_the_future_owes_nothing(moment):
     assert owed([item()], known(since=moment)) == []
 
 
-@pytest.mark.parametrize("moment", [LATEST, LATEST - timedelta(seconds=30)])
+@pytest.mark.parametrize("moment", [MAX_DATETIME, MAX_DATETIME - timedelta(seconds=30)])
 def test_nor_does_who_ran_at_the_end_of_the_calendar(moment):
     # Where PostgreSQL has "infinity".
     assert owed([item()], known(last=moment)) == []
@@ -175,14 +180,16 @@ def test_a_period_may_reach_back_beyond_the_calendar(period):
     endless = item(backfill=period)
 
     assert owed([endless], known(last=at(11, 58))) == [("11:59", "a"), ("12:00", "a")]
-    assert first_owed(endless, known(since=EARLIEST), START) == EARLIEST
+    assert find_first_missed(endless, known(since=MIN_DATETIME), START) == MIN_DATETIME
 
 
 def test_what_is_owed_is_found_one_by_one():
     # A worker with a long period begins at once, and does not gather a million minutes first.
-    first = islice(owed_minutes([item(backfill=timedelta.max)], known(since=EARLIEST), START), 2)
+    first = islice(
+        iter_missed_minutes([item(backfill=timedelta.max)], known(since=MIN_DATETIME), START), 2
+    )
 
-    assert [minute for minute, _ in first] == [EARLIEST, EARLIEST + MINUTE]
+    assert [minute for minute, _ in first] == [MIN_DATETIME, MIN_DATETIME + MINUTE]
 
 
 # Several items
@@ -233,7 +240,7 @@ def test_an_item_is_asked_about_no_minute_that_it_cannot_owe():
     ]
     about = {**known("a", last=at(11, 58)), **known("b")}
 
-    assert list(owed_minutes(items, about, START)) == []
+    assert list(iter_missed_minutes(items, about, START)) == []
     assert asked == [("a", "11:59"), ("a", "12:00"), ("b", "12:00")]
 
 
@@ -249,14 +256,14 @@ def test_an_item_that_cannot_say_when_it_was_due_is_left_out_once_that_is_told()
     items = [item("a", match=broken), item("b", match="0 12 * * *")]
     about = {**known("a", last=at(11, 50)), **known("b", last=at(11, 50))}
 
-    owed = list(owed_minutes(items, about, START, on_error=tell))
+    owed = list(iter_missed_minutes(items, about, START, on_error=tell))
 
     assert [(minute, [each.identifier for each in due]) for minute, due in owed] == [
         (at(12), ["b"])
     ]
     assert told == [("a", "who knows")]
     with pytest.raises(ValueError, match="who knows"):
-        list(owed_minutes(items, about, START))
+        list(iter_missed_minutes(items, about, START))
 
 
 # Against the definition
@@ -308,4 +315,4 @@ def test_exactly_what_the_definition_says_is_owed(scene):
             expected.append((minute, due))
         minute += MINUTE
 
-    assert list(owed_minutes(items, about, start)) == expected
+    assert list(iter_missed_minutes(items, about, start)) == expected

@@ -8,9 +8,9 @@ from typing import Any, TypedDict
 import pytest
 
 from graphile_worker import BatchTask, ConfigurationError, JobContext, JobSpecError, PartialFailure
+from graphile_worker._payloads import Mismatch
 from graphile_worker.jobs import JobSpec
-from graphile_worker.payloads import Mismatch
-from graphile_worker.tasks import Tasks
+from graphile_worker.tasks import TaskRouter
 from graphile_worker.tasks.batch import BatchSignature
 from graphile_worker.tasks.signatures import PositionalSignature
 
@@ -43,7 +43,7 @@ class Enqueuer:
 @pytest.fixture
 def enqueuer(monkeypatch) -> Enqueuer:
     it = Enqueuer()
-    monkeypatch.setattr(Tasks, "find_enqueuer", lambda self: it)
+    monkeypatch.setattr(TaskRouter, "find_enqueuer", lambda self: it)
     return it
 
 
@@ -52,7 +52,7 @@ def enqueuer(monkeypatch) -> Enqueuer:
 
 @pytest.mark.parametrize("fn", [points, with_context])
 def test_a_function_of_a_list_is_one_with_and_without_parentheses(fn):
-    tasks: Tasks[None] = Tasks(prefix="shop/")
+    tasks: TaskRouter[None] = TaskRouter(prefix="shop/")
 
     bare, named = tasks.batch_task(fn), tasks.batch_task(name="other", max_attempts=3)(fn)
 
@@ -78,7 +78,7 @@ def defaulted(items: list[int] = []) -> None: ...  # noqa: B006
 @pytest.mark.parametrize("fn", [none, two, rest, defaulted])
 def test_any_other_function_is_refused_where_it_is_written(fn):
     with pytest.raises(ConfigurationError, match="one parameter for its items"):
-        Tasks[None]().batch_task(fn)
+        TaskRouter[None]().batch_task(fn)
 
 
 # Adding
@@ -86,7 +86,7 @@ def test_any_other_function_is_refused_where_it_is_written(fn):
 
 @pytest.mark.feature("F61")
 def test_items_become_one_job_whose_payload_is_an_array(enqueuer):
-    task = Tasks[None]().batch_task(points)
+    task = TaskRouter[None]().batch_task(points)
 
     task.enqueue([{"x": 1}, {"x": 2}])
     task.using(priority=3).enqueue(({"x": 3},))  # any sequence
@@ -98,27 +98,25 @@ def test_items_become_one_job_whose_payload_is_an_array(enqueuer):
 @pytest.mark.parametrize("items", ["abc", {"x": 1}, 5, None])
 def test_what_is_no_list_is_refused(enqueuer, items):
     with pytest.raises(JobSpecError, match="must be a list of items"):
-        Tasks[None]().batch_task(points).enqueue(items)
+        TaskRouter[None]().batch_task(points).enqueue(items)
 
 
 def test_an_item_that_does_not_fit_is_refused_by_its_place(enqueuer):
     items: Any = [{"x": 1}, {"x": "2"}]
 
     with pytest.raises(JobSpecError, match=r"payload\[1\]\.x") as refused:
-        Tasks[None]().batch_task(points).enqueue(items)
+        TaskRouter[None]().batch_task(points).enqueue(items)
 
     assert isinstance(refused.value.__cause__, Mismatch)
 
 
 @pytest.mark.feature("F61")
 async def test_items_are_gathered_under_a_key_until_the_first_are_due(enqueuer):
-    task = Tasks[None]().batch_task(points)
+    task = TaskRouter[None]().batch_task(points)
     within = timedelta(seconds=10)
 
-    task.using(queue_name="slow", conn="mine").accumulate(
-        {"x": 1}, {"x": 2}, key="k", within=within
-    )
-    await task.aaccumulate({"x": 3}, key="k", within=within, conn="yours")
+    task.using(queue_name="slow", conn="mine").accumulate({"x": 1}, {"x": 2}, key="k", delay=within)
+    await task.aaccumulate({"x": 3}, key="k", delay=within, conn="yours")
 
     (first, mine), (second, yours) = enqueuer.added
     assert (first.payload, second.payload) == ([{"x": 1}, {"x": 2}], [{"x": 3}])
@@ -130,8 +128,8 @@ async def test_items_are_gathered_under_a_key_until_the_first_are_due(enqueuer):
 def test_a_window_is_a_timedelta(enqueuer):
     wrong: Any = 10
 
-    with pytest.raises(ConfigurationError, match="within must be a timedelta, got 10"):
-        Tasks[None]().batch_task(points).accumulate({"x": 1}, key="k", within=wrong)
+    with pytest.raises(ConfigurationError, match="delay must be a timedelta, got 10"):
+        TaskRouter[None]().batch_task(points).accumulate({"x": 1}, key="k", delay=wrong)
 
 
 # Reading
@@ -140,7 +138,7 @@ def test_a_window_is_a_timedelta(enqueuer):
 def test_items_that_cannot_be_read_are_left_out_and_their_places_known():
     signature = BatchSignature(with_context)
 
-    (context, items), kwargs = signature.call([1, "two", 3, None], "context")
+    (context, items), kwargs = signature.build_call_arguments([1, "two", 3, None], "context")
 
     assert (context, items, kwargs) == ("context", [1, 3], {})
     assert errors_of(signature, [context, items], None) == {
@@ -152,7 +150,7 @@ def test_items_that_cannot_be_read_are_left_out_and_their_places_known():
 def test_items_come_without_the_trace_that_they_carry_and_the_payload_keeps_it():
     payload: list[Any] = [{"x": 1, "_trace": {"flags": 1}, "_id": 7}, {"x": 2}]
 
-    [items], _ = BatchSignature(points).arguments(payload)
+    [items], _ = BatchSignature(points).read_arguments(payload)
 
     assert items == [{"x": 1, "_id": 7}, {"x": 2}]
     assert "_trace" in payload[0]
@@ -162,26 +160,26 @@ def test_where_no_item_fits_there_is_nothing_to_call_it_with():
     with pytest.raises(
         Mismatch, match=r": payload\[0\] must be int, got str; no other item fits either$"
     ):
-        BatchSignature(with_context).call(["one", "two"], None)
+        BatchSignature(with_context).build_call_arguments(["one", "two"], None)
 
 
 def test_no_items_at_all_are_fine():
-    assert BatchSignature(points).call([], None) == ([[]], {})
+    assert BatchSignature(points).build_call_arguments([], None) == ([[]], {})
 
 
 @pytest.mark.parametrize("payload", [{}, "text", 5])
 def test_a_payload_that_is_no_array_does_not_fit(payload):
     with pytest.raises(Mismatch, match="must be an array of items"):
-        BatchSignature(points).call(payload, None)
+        BatchSignature(points).build_call_arguments(payload, None)
 
 
 # Outcomes
 
 
 def errors_of(signature: Any, args: list[Any], result: Any) -> dict[int, str]:
-    batch = signature.batch(args)
+    batch = signature.get_batch(args)
     failed = isinstance(result, PartialFailure)
-    errors = batch.errors_of(result) if failed else batch.errors_in(result)
+    errors = batch.read_partial_failure(result) if failed else batch.read_result(result)
     return {at: str(error) for at, error in errors.items()}
 
 
@@ -201,7 +199,7 @@ def errors_of(signature: Any, args: list[Any], result: Any) -> dict[int, str]:
 )
 def test_outcomes_are_those_of_the_items_that_were_given(result, failed):
     signature = BatchSignature(with_context)
-    args, _ = signature.call([1, "two", 3], None)
+    args, _ = signature.build_call_arguments([1, "two", 3], None)
 
     assert set(errors_of(signature, args, result)) == failed
 
@@ -209,7 +207,7 @@ def test_outcomes_are_those_of_the_items_that_were_given(result, failed):
 @pytest.mark.feature("F120")
 def test_outcomes_of_another_number_are_a_warning_and_count_as_success(caplog):
     signature = BatchSignature(with_context)
-    args, _ = signature.call([1, 2, 3], None)
+    args, _ = signature.build_call_arguments([1, 2, 3], None)
 
     assert errors_of(signature, args, [TROUBLE]) == {}
     assert "a batch of 3 items has 1 outcomes" in caplog.text
@@ -227,7 +225,7 @@ def test_outcomes_of_another_number_are_a_warning_and_count_as_success(caplog):
 )
 def test_a_task_called_as_the_reference_calls_its_own_is_one_if_it_answers_so(result, failed):
     signature = PositionalSignature(lambda payload, ctx: None)
-    args, _ = signature.call([1, 2], None)
+    args, _ = signature.build_call_arguments([1, 2], None)
 
     assert set(errors_of(signature, args, result)) == failed
 
@@ -235,8 +233,8 @@ def test_a_task_called_as_the_reference_calls_its_own_is_one_if_it_answers_so(re
 def test_a_payload_that_is_no_array_is_no_batch():
     signature = PositionalSignature(lambda payload: None)
 
-    assert signature.batch([{"a": 1}]) is None
-    assert signature.batch([]) is None
+    assert signature.get_batch([{"a": 1}]) is None
+    assert signature.get_batch([]) is None
 
 
 # PartialFailure
@@ -265,7 +263,7 @@ def test_a_partial_failure_checks_its_values_when_it_is_made():
 
 
 def test_a_recurring_task_is_no_batch():
-    tasks: Tasks[None] = Tasks()
+    tasks: TaskRouter[None] = TaskRouter()
 
     with pytest.raises(ConfigurationError, match="must be an array of items"):
         tasks.cron("* * * * *")(tasks.batch_task(points))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from graphile_worker.worker.context import Cancellation
+from graphile_worker._worker.context import Cancellation
 
 MANY = timedelta(minutes=1)
 SOON = timedelta(milliseconds=1)
@@ -48,11 +48,11 @@ async def test_who_is_asked_already_does_not_wait(wait):
 
 async def test_who_waits_is_woken_by_the_request_to_all(wait):
     it = Cancellation()
-    waiting = wait(it, lambda: it.requested, MANY)
+    waiting = wait(it, lambda: it.is_requested, MANY)
 
     it.request()
 
-    assert it.requested
+    assert it.is_requested
     assert await waiting
 
 
@@ -63,22 +63,22 @@ async def test_who_waits_is_woken_by_a_request_to_him_alone(wait):
         await each.was_looked_at()
 
     asked.is_set = True
-    it.look_again()
+    it.recheck()
 
     assert await waiting[0]
-    assert not it.requested
+    assert not it.is_requested
     # The other one has looked, and waits on.
     await other.was_looked_at()
     assert not waiting[1].done()
 
     other.is_set = True
-    it.look_again()
+    it.recheck()
     assert await waiting[1]
 
 
 async def test_all_who_wait_are_woken(wait):
     it = Cancellation()
-    waiting = [wait(it, lambda: it.requested, MANY) for _ in range(5)]
+    waiting = [wait(it, lambda: it.is_requested, MANY) for _ in range(5)]
 
     it.request()
 
@@ -104,7 +104,7 @@ async def test_a_look_that_changes_nothing_lasts_no_longer_than_was_wanted(wait)
 
     async with asyncio.timeout(20):
         while not waiting.done():
-            it.look_again()
+            it.recheck()
             await asyncio.sleep(0.001)
 
     assert not await waiting
@@ -115,7 +115,7 @@ async def test_one_request_is_for_those_who_come_later_too(wait):
 
     it.request()
 
-    assert await wait(it, lambda: it.requested)
+    assert await wait(it, lambda: it.is_requested)
 
 
 async def test_a_bare_number_is_no_duration(wait):

@@ -6,13 +6,13 @@ from importlib.resources import files
 import pytest
 import sqlalchemy
 
-from graphile_worker.sql.conditions import Clause, Condition, args_of, with_clauses
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.statements import Style, render
+from graphile_worker._sql.conditions import Clause, Condition, add_clauses, collect_args
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.render import ParameterStyle, render
 
-SQL = files("graphile_worker.sql")
-PLAIN = Schemas.named("jobs")
-WILD = Schemas.named('a"b$1%s:x$gw$ü')
+SQL = files("graphile_worker._sql")
+PLAIN = Schemas.from_names("jobs")
+WILD = Schemas.from_names('a"b$1%s:x$gw$ü')
 
 CONDITIONS = sorted(path.name.removesuffix(".sql") for path in (SQL / "conditions").iterdir())
 TAKING = sorted(
@@ -52,18 +52,18 @@ def test_a_condition_begins_with_a_comment_that_says_when_it_holds(name):
 
 @pytest.mark.parametrize("statement", TAKING)
 def test_parameters_of_conditions_come_after_those_of_the_statement(statement):
-    own = parameters(render(statement, PLAIN, Style.NATIVE))
+    own = parameters(render(statement, PLAIN, ParameterStyle.NATIVE))
 
-    text = render(with_clauses(statement, ALL), PLAIN, Style.NATIVE)
+    text = render(add_clauses(statement, ALL), PLAIN, ParameterStyle.NATIVE)
 
-    assert parameters(text) == own + len(args_of(ALL))
+    assert parameters(text) == own + len(collect_args(ALL))
     numbers = {int(number) for number in re.findall(r"\$(\d+)", text)}
     assert numbers == set(range(1, parameters(text) + 1))
 
 
 @pytest.mark.parametrize("statement", TAKING)
 def test_parameters_are_cast_and_json_is_none_of_them(statement):
-    text = render(with_clauses(statement, ALL), PLAIN, Style.NATIVE)
+    text = render(add_clauses(statement, ALL), PLAIN, ParameterStyle.NATIVE)
 
     assert re.findall(r"\$\d+(?!\d|::)", text) == []
     assert re.findall(r"\$\d+::jsonb?", text) == []
@@ -73,24 +73,24 @@ def test_parameters_are_cast_and_json_is_none_of_them(statement):
 @pytest.mark.feature("F20")
 @pytest.mark.parametrize("statement", TAKING)
 def test_beside_a_wild_schema_name_every_style_has_the_same_parameters(statement):
-    name = with_clauses(statement, ALL)
-    count = parameters(render(name, PLAIN, Style.NATIVE))
+    name = add_clauses(statement, ALL)
+    count = parameters(render(name, PLAIN, ParameterStyle.NATIVE))
     names = {f"p{n}" for n in range(1, count + 1)}
 
-    formatted = render(name, WILD, Style.PYFORMAT) % dict.fromkeys(names, "?")
-    compiled = sqlalchemy.text(render(name, WILD, Style.SQLALCHEMY)).compile()
+    formatted = render(name, WILD, ParameterStyle.PYFORMAT) % dict.fromkeys(names, "?")
+    compiled = sqlalchemy.text(render(name, WILD, ParameterStyle.SQLALCHEMY)).compile()
 
     assert "%%" not in formatted
     assert set(compiled.params) == names
 
 
 def test_without_conditions_all_jobs_are_meant():
-    assert "where true" in render(with_clauses("count_jobs", ()), PLAIN, Style.NATIVE)
+    assert "where true" in render(add_clauses("count_jobs", ()), PLAIN, ParameterStyle.NATIVE)
 
 
 def test_what_is_not_known_is_not_so():
     clause = Clause((Condition("key", (["a"],)), Condition("no_key")), is_negated=True)
 
-    text = render(with_clauses("count_jobs", [clause]), PLAIN, Style.NATIVE)
+    text = render(add_clauses("count_jobs", [clause]), PLAIN, ParameterStyle.NATIVE)
 
     assert re.search(r"\(\(jobs\.key = any .*\) or \(jobs\.key is null\)\) is not true", text)

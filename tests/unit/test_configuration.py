@@ -14,14 +14,20 @@ import pytest
 from click.testing import CliRunner, Result
 
 from graphile_worker import App, ConfigurationError, WorkerOptions
-from graphile_worker.cli import catalogue
-from graphile_worker.cli.catalogue import SETTINGS, CommandOptions, Kind, Setting, settings_of
-from graphile_worker.cli.flags import current_settings
-from graphile_worker.cli.main import command
-from graphile_worker.cli.settings import Given, Settings, Source
-from graphile_worker.cli.values import from_text, from_toml, to_plain
-from graphile_worker.db.conninfo import without_secrets
-from graphile_worker.durations import duration_text, read_duration
+from graphile_worker._cli.main import command
+from graphile_worker._cli.settings import definitions
+from graphile_worker._cli.settings.definitions import (
+    SETTINGS,
+    CommandOptions,
+    Setting,
+    SettingKind,
+    iter_settings,
+)
+from graphile_worker._cli.settings.flags import current_settings
+from graphile_worker._cli.settings.layers import Settings, SettingSource, SettingValue
+from graphile_worker._cli.settings.values import parse_text, parse_toml, to_json_value
+from graphile_worker._db.conninfo import redact_secrets
+from graphile_worker._support.durations import format_exact_duration, parse_duration
 
 CANARY = "s3cr3t-canary"
 
@@ -74,18 +80,18 @@ def place(nothing_given: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 def samples(setting: Setting) -> tuple[Any, Any, Any]:
     """Three values, as a file would have them: of the file, the environment and the flag."""
     match setting.kind:
-        case Kind.TEXT:
+        case SettingKind.TEXT:
             return "one", "two", "three"
-        case Kind.PATH:
+        case SettingKind.PATH:
             return "/one", "/two", "/three"
-        case Kind.NUMBER:
+        case SettingKind.NUMBER:
             return 11, 12, 13
-        case Kind.DURATION:
+        case SettingKind.DURATION:
             return "1m30s", "1500ms", "2d"
-        case Kind.CHOICE:
+        case SettingKind.CHOICE:
             first, *_, last = setting.choices
             return first, last, first
-        case Kind.SWITCH | Kind.PART:
+        case SettingKind.SWITCH | SettingKind.GROUP:
             return True, False, True
 
 
@@ -94,7 +100,7 @@ def as_text(value: Any) -> str:
 
 
 def as_flags(setting: Setting, value: Any) -> list[str]:
-    if setting.is_switched:
+    if setting.is_toggle:
         return [setting.flag if value else f"--no-{setting.flag[2:]}"]
     return [setting.flag, as_text(value)]
 
@@ -131,7 +137,7 @@ def test_a_flag_stands_above_a_variable_above_the_file_above_the_default(
     if "flag" in places:
         flags = as_flags(setting, values["flag"])
 
-    found = place.collected(*flags).given.get(setting.name)
+    found = place.collected(*flags).values.get(setting.name)
 
     if not places:
         assert found is None
@@ -142,8 +148,8 @@ def test_a_flag_stands_above_a_variable_above_the_file_above_the_default(
         "environment": setting.variable,
         "flag": flags[0] if flags else "",
     }
-    value = from_toml(setting, values[winner], place.folder)
-    assert found == Given(value, Source(winner), where[winner])
+    value = parse_toml(setting, values[winner], place.folder)
+    assert found == SettingValue(value, SettingSource(winner), where[winner])
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
@@ -151,11 +157,11 @@ def test_what_is_given_of_a_setting_reaches_the_options(place, setting):
     value, _, _ = samples(setting)
 
     given = place.collected(*as_flags(setting, value))
-    read = {name: each.value for name, each in given.given.items()}
+    read = {name: each.value for name, each in given.values.items()}
 
-    assert read.pop(setting.name) == from_toml(setting, value, place.folder)
+    assert read.pop(setting.name) == parse_toml(setting, value, place.folder)
     # What it holds is on, and nothing else was given.
-    assert read == dict.fromkeys((each for each in setting.holders if each in SETTINGS), True)
+    assert read == dict.fromkeys((each for each in setting.parent_groups if each in SETTINGS), True)
 
 
 def fields_of(options: type, inside: str = "") -> Iterator[str]:
@@ -173,12 +179,12 @@ def fields_of(options: type, inside: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("options", [WorkerOptions, CommandOptions])
 def test_no_field_is_missing_from_the_catalogue(options):
-    assert {*fields_of(options)} == {each.name for each in settings_of(options)}
+    assert {*fields_of(options)} == {each.name for each in iter_settings(options)}
     assert {*fields_of(options)} <= {*SETTINGS}
 
 
 def test_no_two_settings_share_a_name_a_flag_or_a_variable():
-    count = sum(len([*settings_of(root)]) for root in catalogue.ROOTS)
+    count = sum(len([*iter_settings(root)]) for root in definitions.OPTION_CLASSES)
     parameters = command.get_params(click.Context(command))
     flags = [flag for each in parameters for flag in (*each.opts, *each.secondary_opts)]
 
@@ -195,7 +201,11 @@ def test_no_two_settings_share_a_name_a_flag_or_a_variable():
         ("concurrency", ("-j", "--jobs"), "GRAPHILE_WORKER_CONCURRENCY"),
         ("max_pool_size", ("-m", "--max-pool-size"), "GRAPHILE_WORKER_MAX_POOL_SIZE"),
         ("app", ("--app",), "GRAPHILE_WORKER_APP"),
-        ("recovery.threshold", ("--recovery-threshold",), "GRAPHILE_WORKER_RECOVERY_THRESHOLD"),
+        (
+            "recovery.lease_duration",
+            ("--lease-duration",),
+            "GRAPHILE_WORKER_RECOVERY_LEASE_DURATION",
+        ),
     ],
 )
 def test_names_follow_one_rule_with_few_exceptions(name, flags, variable):
@@ -220,23 +230,25 @@ class Strange:
 
 
 def test_options_that_are_new_become_settings_by_themselves():
-    found = {each.name: (each.kind, each.may_be_off) for each in settings_of(Outer)}
+    found = {each.name: (each.kind, each.can_be_off) for each in iter_settings(Outer)}
 
     assert found == {
-        "always.wait": (Kind.DURATION, True),
-        "sometimes": (Kind.PART, True),
-        "sometimes.wait": (Kind.DURATION, True),
-        "way": (Kind.CHOICE, False),
+        "always.wait": (SettingKind.DURATION, True),
+        "sometimes": (SettingKind.GROUP, True),
+        "sometimes.wait": (SettingKind.DURATION, True),
+        "way": (SettingKind.CHOICE, False),
     }
 
 
 def test_a_part_that_is_always_there_is_made_of_what_was_given(monkeypatch):
-    monkeypatch.setattr(catalogue, "PARTS", {"always": Inner, "sometimes": Inner})
+    monkeypatch.setattr(definitions, "GROUPS", {"always": Inner, "sometimes": Inner})
     wait = timedelta(seconds=1)
 
     def made(**given: Any) -> Outer:
         return Outer(
-            **catalogue.arguments(Outer, {n.replace("__", "."): v for n, v in given.items()})
+            **definitions.build_arguments(
+                Outer, {n.replace("__", "."): v for n, v in given.items()}
+            )
         )
 
     assert made() == Outer()
@@ -247,7 +259,7 @@ def test_a_part_that_is_always_there_is_made_of_what_was_given(monkeypatch):
 
 def test_an_option_of_an_unknown_kind_is_a_mistake_of_ours():
     with pytest.raises(TypeError, match="complex"):
-        list(settings_of(Strange))
+        list(iter_settings(Strange))
 
 
 # Parts, and what they hold
@@ -255,16 +267,16 @@ def test_an_option_of_an_unknown_kind_is_a_mistake_of_ours():
 
 def test_a_field_in_a_higher_place_switches_its_part_on_again(place):
     place.write("recovery = false")
-    assert place.collected().options.recovery is None
+    assert place.collected().worker_options.recovery is None
 
-    found = place.collected("--recovery-threshold", "5s").options.recovery
+    found = place.collected("--lease-duration", "5s").worker_options.recovery
 
     assert found is not None
-    assert found.threshold == timedelta(seconds=5)
+    assert found.lease_duration == timedelta(seconds=5)
 
 
 def test_a_part_that_is_switched_off_in_a_higher_place_is_off(place):
-    place.write("[recovery]\nthreshold = '5s'\n[local_queue.refetch_delay]\nduration = '1s'")
+    place.write("[recovery]\nlease_duration = '5s'\n[local_queue.refetch_delay]\nduration = '1s'")
     place.set("GRAPHILE_WORKER_LOCAL_QUEUE", "off")
 
     found = place.in_force("--no-recovery")
@@ -278,7 +290,7 @@ def test_a_part_that_is_switched_off_in_a_higher_place_is_off(place):
 def test_a_table_without_keys_switches_its_part_on(place):
     place.write("[local_queue]\nsize = 10\n[local_queue.refetch_delay]")
 
-    queue = place.collected().options.local_queue
+    queue = place.collected().worker_options.local_queue
 
     assert queue is not None
     assert queue.refetch_delay is not None
@@ -286,10 +298,10 @@ def test_a_table_without_keys_switches_its_part_on(place):
 
 def test_variables_that_contradict_each_other_are_refused(place):
     place.set("GRAPHILE_WORKER_RECOVERY", "off")
-    place.set("GRAPHILE_WORKER_RECOVERY_THRESHOLD", "5s")
+    place.set("GRAPHILE_WORKER_RECOVERY_LEASE_DURATION", "5s")
 
     assert place.refused() == (
-        "GRAPHILE_WORKER_RECOVERY and GRAPHILE_WORKER_RECOVERY_THRESHOLD exclude each other"
+        "GRAPHILE_WORKER_RECOVERY and GRAPHILE_WORKER_RECOVERY_LEASE_DURATION exclude each other"
     )
 
 
@@ -339,11 +351,11 @@ def test_what_an_app_says_itself_stands_between_variables_and_flags(place):
     above = place.collected("--app", "shop").with_app(app)
     below = place.collected("--app", "shop", "-c", "flag", "--no-use-local-time").with_app(app)
 
-    assert above.given["connection"] == Given("app", Source.APP, "app shop")
-    assert (above.options.schema, above.options.use_local_time) == ("app", True)
-    assert above.options.prepared_statements is False
+    assert above.values["connection"] == SettingValue("app", SettingSource.APP, "app shop")
+    assert (above.worker_options.schema, above.worker_options.use_local_time) == ("app", True)
+    assert above.worker_options.prepared_statements is False
     assert below.value("connection") == "flag"
-    assert below.options.use_local_time is False
+    assert below.worker_options.use_local_time is False
 
 
 def test_an_app_that_names_nothing_leaves_all_as_it_is(place):
@@ -351,7 +363,7 @@ def test_an_app_that_names_nothing_leaves_all_as_it_is(place):
 
     settings = place.collected("--app", "shop")
 
-    assert settings.with_app(App()).given == settings.given
+    assert settings.with_app(App()).values == settings.values
 
 
 # The file
@@ -363,7 +375,9 @@ def test_a_file_of_its_own_stands_before_that_of_the_project(place):
 
     found = place.collected()
 
-    assert found.given["concurrency"] == Given(2, Source.FILE, "graphile-worker.toml")
+    assert found.values["concurrency"] == SettingValue(
+        2, SettingSource.FILE, "graphile-worker.toml"
+    )
 
 
 def test_the_table_of_the_project_is_read(place):
@@ -376,15 +390,15 @@ def test_the_table_of_the_project_is_read(place):
         concurrency = 3
 
         [tool.graphile-worker.recovery]
-        threshold = "1m"
+        lease_duration = "1m"
         """,
         "pyproject.toml",
     )
 
     found = place.collected()
 
-    assert found.given["concurrency"] == Given(3, Source.FILE, "pyproject.toml")
-    assert found.value("recovery.threshold") == timedelta(minutes=1)
+    assert found.values["concurrency"] == SettingValue(3, SettingSource.FILE, "pyproject.toml")
+    assert found.value("recovery.lease_duration") == timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(
@@ -394,7 +408,7 @@ def test_the_table_of_the_project_is_read(place):
 def test_a_project_without_the_table_has_no_settings(place, text):
     place.write(text, "pyproject.toml")
 
-    assert place.collected().given == {}
+    assert place.collected().values == {}
 
 
 def test_a_file_may_have_any_name_and_place_and_paths_in_it_begin_there(place):
@@ -402,7 +416,9 @@ def test_a_file_may_have_any_name_and_place_and_paths_in_it_begin_there(place):
 
     found = place.collected("-C", "deploy/worker.toml")
 
-    assert found.given["tasks"] == Given(Path("deploy/jobs"), Source.FILE, "deploy/worker.toml")
+    assert found.values["tasks"] == SettingValue(
+        Path("deploy/jobs"), SettingSource.FILE, "deploy/worker.toml"
+    )
     assert found.value("crontab") == Path("/etc/crontab")
 
 
@@ -437,7 +453,7 @@ def test_the_file_may_be_named_before_and_after_a_subcommand(place, words):
 def test_without_a_file_the_parser_is_not_imported(place, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tomllib", None)
 
-    assert place.collected().given == {}
+    assert place.collected().values == {}
 
 
 @pytest.mark.parametrize(
@@ -472,10 +488,10 @@ def test_a_file_that_was_named_must_be_there(place, path, why):
         ("jobs = 1", "there is no setting jobs: is it concurrency?"),
         ("pollInterval = 2000", "there is no setting pollInterval: is it poll_interval?"),
         (
-            "[recovery]\nthresholds = '1s'",
-            "there is no setting recovery.thresholds: is it recovery.threshold?",
+            "[recovery]\nlease_durations = '1s'",
+            "there is no setting recovery.lease_durations: is it recovery.lease_duration?",
         ),
-        ("[recover]\nthreshold = '1s'", "there is no setting recover: is it recovery?"),
+        ("[recover]\nlease_duration = '1s'", "there is no setting recover: is it recovery?"),
         ("zzz = 1", "there is no setting zzz; `graphile-worker config` names all"),
         ("poll-interval = '1s'\npoll_interval = '2s'", "poll_interval is given twice"),
     ],
@@ -501,9 +517,12 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(place, text, words
         ("recovery = 5", "recovery: expected true or false, or a table, got 5"),
         ("[local_queue]\nsize = 'x'", "local_queue.size: expected a whole number, or off, got"),
         ("[concurrency]\na = 1", 'concurrency: expected a whole number, got {"a": 1}'),
-        ("abort_after = 'soon'", "abort_after: expected a time such as 500ms, 2s, 1m30s, 1h or 1d"),
-        ("abort_after = 2020-01-01", "abort_after: expected a time such as"),
-        ("abort_after = true", "abort_after: expected a time such as"),
+        (
+            "cancel_after = 'soon'",
+            "cancel_after: expected a time such as 500ms, 2s, 1m30s, 1h or 1d",
+        ),
+        ("cancel_after = 2020-01-01", "cancel_after: expected a time such as"),
+        ("cancel_after = true", "cancel_after: expected a time such as"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused_with_what_is_expected(place, text, words):
@@ -526,7 +545,7 @@ def test_a_variable_that_makes_no_sense_is_named(place, text):
 
     if not text:
         # It counts as not set.
-        assert place.collected().given == {}
+        assert place.collected().values == {}
         return
     refused = place.refused()
     assert refused.startswith("GRAPHILE_WORKER_CONCURRENCY: expected a whole number, got ")
@@ -555,10 +574,10 @@ def test_a_variable_that_makes_no_sense_is_named(place, text):
     ],
 )
 def test_a_time_is_said_with_units(text, seconds):
-    span = read_duration(text)
+    span = parse_duration(text)
 
     assert span == timedelta(seconds=seconds)
-    assert read_duration(duration_text(span)) == span
+    assert parse_duration(format_exact_duration(span)) == span
 
 
 @pytest.mark.parametrize(
@@ -567,7 +586,7 @@ def test_a_time_is_said_with_units(text, seconds):
      "1w", "٢s", "1,5s", "9" * 15 + "d", "9" * 400 + "s", "inf", "nans"],
 )  # fmt: skip
 def test_what_is_no_time_is_none(text):
-    assert read_duration(text) is None
+    assert parse_duration(text) is None
 
 
 @pytest.mark.parametrize(
@@ -581,30 +600,30 @@ def test_what_is_no_time_is_none(text):
     ],
 )
 def test_flags_and_variables_count_milliseconds_unless_there_is_a_unit(place, text, value):
-    place.set("GRAPHILE_WORKER_STOP_AFTER", text)
+    place.set("GRAPHILE_WORKER_SHUTDOWN_TIMEOUT", text)
 
-    found = place.collected("--abort-after", text)
+    found = place.collected("--cancel-after", text)
 
-    assert (found.value("abort_after"), found.value("stop_after")) == (value, value)
-    assert {"abort_after", "stop_after"} <= found.given.keys()
+    assert (found.value("cancel_after"), found.value("shutdown_timeout")) == (value, value)
+    assert {"cancel_after", "shutdown_timeout"} <= found.values.keys()
 
 
 @pytest.mark.parametrize("text", ["9" * 18, "-" + "9" * 18])
 def test_a_time_without_end_is_refused(place, text):
-    place.set("GRAPHILE_WORKER_STOP_AFTER", text)
+    place.set("GRAPHILE_WORKER_SHUTDOWN_TIMEOUT", text)
 
     assert "expected a time" in place.refused()
 
 
 @pytest.mark.parametrize("value", ["false", "'off'"])
 def test_a_file_switches_off_what_may_be_off(place, value):
-    place.write(f"abort_after = {value}\nlocal_queue = {value}\nprocesses = {value}")
+    place.write(f"cancel_after = {value}\nlocal_queue = {value}\nprocesses = {value}")
 
     found = place.collected()
 
-    assert found.options.abort_after is None
-    assert found.options.local_queue is None
-    assert found.command.processes is None
+    assert found.worker_options.cancel_after is None
+    assert found.worker_options.local_queue is None
+    assert found.command_options.processes is None
 
 
 @pytest.mark.parametrize("value", ["false", "'off'"])
@@ -631,19 +650,19 @@ def test_a_variable_switches_with_any_of_these_words(place, text, value):
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_what_config_prints_can_be_written_into_a_file(place, setting):
     for sample in samples(setting):
-        value = from_toml(setting, sample, place.folder)
-        plain = to_plain(setting, value)
+        value = parse_toml(setting, sample, place.folder)
+        plain = to_json_value(setting, value)
 
         if setting.name != "connection":
-            assert from_toml(setting, plain, place.folder) == value
-            assert from_text(setting, as_text(plain)) == value
+            assert parse_toml(setting, plain, place.folder) == value
+            assert parse_text(setting, as_text(plain)) == value
 
 
 # What is in force
 
 
 def test_config_tells_each_setting_with_where_it_came_from(place):
-    place.write("concurrency = 4\n[recovery]\nthreshold = '1m'")
+    place.write("concurrency = 4\n[recovery]\nlease_duration = '1m'")
     place.set("GRAPHILE_WORKER_POLL_INTERVAL", "1500")
 
     done = place.config("--no-listen", "-m", "7")
@@ -651,11 +670,11 @@ def test_config_tells_each_setting_with_where_it_came_from(place):
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
     assert done.exit_code == 0
     assert rows["concurrency"] == ["4", "graphile-worker.toml"]
-    assert rows["recovery.threshold"] == ["1m", "graphile-worker.toml"]
+    assert rows["recovery.lease_duration"] == ["1m", "graphile-worker.toml"]
     assert rows["poll_interval"] == ["1s500ms", "GRAPHILE_WORKER_POLL_INTERVAL"]
     assert rows["listen"] == ["off", "--no-listen"]
     assert rows["max_pool_size"] == ["7", "--max-pool-size"]
-    assert rows["stop_after"] == ["25s", "default"]
+    assert rows["shutdown_timeout"] == ["25s", "default"]
     assert rows["health_port"] == ["-", "default"]
     columns = {line.index(line.split()[-1], 30) for line in done.stdout.splitlines()}
     assert len(columns) == 1
@@ -693,7 +712,7 @@ def test_config_tells_the_database_of_libpqs_variable(place):
 
 @pytest.mark.parametrize(
     "flags",
-    [["-j", "0"], ["--max-memory", "5"], ["-c", "host=a dbname"], ["--recovery-threshold", "1"]],
+    [["-j", "0"], ["--max-memory", "5"], ["-c", "host=a dbname"], ["--lease-duration", "1"]],
 )
 def test_config_refuses_settings_that_make_no_sense(place, flags):
     done = place.config(*flags)
@@ -744,7 +763,7 @@ def test_a_password_is_never_shown(place, monkeypatch, connection, where):
 
 
 def test_all_but_the_password_is_shown():
-    shown = without_secrets(f"postgres://me:{CANARY}@db.example:5433/shop?sslmode=require")
+    shown = redact_secrets(f"postgres://me:{CANARY}@db.example:5433/shop?sslmode=require")
 
     assert sorted(shown.split()) == [
         *("dbname=shop", "host=db.example", "password=***", "port=5433"),
@@ -753,4 +772,4 @@ def test_all_but_the_password_is_shown():
 
 
 def test_a_bare_name_is_shown_as_the_database_that_it_is():
-    assert without_secrets("shop") == "dbname=shop"
+    assert redact_secrets("shop") == "dbname=shop"

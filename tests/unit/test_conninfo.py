@@ -7,7 +7,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from graphile_worker import Client, sync
-from graphile_worker.db.conninfo import plain_text_risk, resolve
+from graphile_worker._db.conninfo import find_plaintext_risk, resolve_conninfo
 from graphile_worker.errors import ConfigurationError
 
 VARIABLES = ["DATABASE_URL", "PGDATABASE", "PGHOST", "PGPORT", "PGUSER", "PGSERVICE"]
@@ -34,18 +34,18 @@ def _no_variables(monkeypatch):
     ],
 )
 def test_a_url_pairs_and_a_bare_name_are_understood(given, expected):
-    assert expected.items() <= conninfo_to_dict(resolve(given)).items()
+    assert expected.items() <= conninfo_to_dict(resolve_conninfo(given)).items()
 
 
 def test_the_driver_in_the_scheme_of_a_url_is_ignored():
-    expected = resolve("postgresql://me:a+b://c@host:7/db")
+    expected = resolve_conninfo("postgresql://me:a+b://c@host:7/db")
     drivers = ("asyncpg", "psycopg", "psycopg2", "psycopg_async", "pg8000")
 
     for scheme in ("postgresql", "postgres"):
         for driver in drivers:
-            assert resolve(f"{scheme}+{driver}://me:a+b://c@host:7/db") == expected
+            assert resolve_conninfo(f"{scheme}+{driver}://me:a+b://c@host:7/db") == expected
     with pytest.raises(ConfigurationError, match="cannot be read"):
-        resolve("mysql+pymysql://host/db")
+        resolve_conninfo("mysql+pymysql://host/db")
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_a_line_end_as_a_file_has_it_belongs_to_no_setting(text, monkeypatch):
     monkeypatch.setenv("DATABASE_URL", text)
 
     for given in (text, None):
-        settings = conninfo_to_dict(resolve(given))
+        settings = conninfo_to_dict(resolve_conninfo(given))
         assert (settings["dbname"], settings["sslmode"]) == ("db", "require")
 
 
 def test_what_is_given_wins_over_the_environment(monkeypatch):
     monkeypatch.setenv("DATABASE_URL", "postgres://host/from_url")
 
-    assert conninfo_to_dict(resolve("given"))["dbname"] == "given"
+    assert conninfo_to_dict(resolve_conninfo("given"))["dbname"] == "given"
 
 
 @pytest.mark.parametrize("empty", ["", "  "])
@@ -70,12 +70,12 @@ def test_an_empty_string_is_refused_rather_than_taken_for_another_database(monke
     monkeypatch.setenv("DATABASE_URL", "postgres://host/from_url")
 
     with pytest.raises(ConfigurationError, match="empty"):
-        resolve(empty)
+        resolve_conninfo(empty)
 
 
 def test_the_tail_of_a_password_is_not_taken_for_a_host():
     with pytest.raises(ConfigurationError) as caught:
-        resolve("postgres://me:s3cr3t@canary@host/db")
+        resolve_conninfo("postgres://me:s3cr3t@canary@host/db")
 
     assert "canary" not in str(caught.value)
 
@@ -84,13 +84,13 @@ def test_database_url_is_next(monkeypatch):
     monkeypatch.setenv("DATABASE_URL", "postgres://host/from_url")
     monkeypatch.setenv("PGDATABASE", "from_libpq")
 
-    assert conninfo_to_dict(resolve(None))["dbname"] == "from_url"
+    assert conninfo_to_dict(resolve_conninfo(None))["dbname"] == "from_url"
 
 
 def test_libpqs_own_variables_are_last_and_stay_libpqs(monkeypatch):
     monkeypatch.setenv("PGDATABASE", "from_libpq")
 
-    assert "dbname" not in conninfo_to_dict(resolve(None))
+    assert "dbname" not in conninfo_to_dict(resolve_conninfo(None))
 
 
 @pytest.mark.parametrize("kind", [Client, sync.Client])
@@ -102,13 +102,15 @@ def test_with_nothing_given_the_error_says_what_to_set(kind):
 def test_our_connections_are_named_unless_the_caller_names_them():
     named = "postgres://host/db?application_name=shop"
 
-    assert conninfo_to_dict(resolve("db"))["fallback_application_name"] == "graphile-worker"
-    assert conninfo_to_dict(resolve(named))["application_name"] == "shop"
+    assert (
+        conninfo_to_dict(resolve_conninfo("db"))["fallback_application_name"] == "graphile-worker"
+    )
+    assert conninfo_to_dict(resolve_conninfo(named))["application_name"] == "shop"
 
 
 @pytest.mark.parametrize("given", ["db", "dbname=db", "postgres:///db?client_encoding=latin1"])
 def test_our_connections_speak_utf8_because_our_statements_are_utf8(given):
-    assert conninfo_to_dict(resolve(given))["client_encoding"] == "utf8"
+    assert conninfo_to_dict(resolve_conninfo(given))["client_encoding"] == "utf8"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_a_malformed_string_is_refused_and_never_quoted(malformed, kind):
 
 def risk(host: str, address: str, **settings: str) -> str | None:
     info: Any = SimpleNamespace(host=host, hostaddr=address, get_parameters=lambda: settings)
-    return plain_text_risk(info)
+    return find_plaintext_risk(info)
 
 
 def test_a_connection_to_another_machine_may_be_plain_text_unless_tls_is_required():

@@ -16,13 +16,13 @@ from graphile_worker import (
     CronItem,
     CrontabError,
     ParsedCronItem,
-    Tasks,
+    TaskRouter,
     TimestampDigest,
     parse_cron_items,
     parse_crontab,
 )
-from graphile_worker.crontab.patterns import Pattern
-from graphile_worker.loading import cron_items_of, load_crontab
+from graphile_worker._discovery.discovery import load_crontab, resolve_cron_items
+from graphile_worker.crontab.patterns import CronPattern
 
 SECRET = "hunter2"
 MINUTE = datetime(2021, 1, 1, 4, 0, tzinfo=UTC)
@@ -41,7 +41,7 @@ def refused(**given: Any) -> str:
 
 
 def finding(tasks: Any, **given: Any) -> Callable[[], list[ParsedCronItem]]:
-    find = cron_items_of(tasks, **given)
+    find = resolve_cron_items(tasks, **given)
     assert find is not None
     return find
 
@@ -159,7 +159,7 @@ def test_one_of_the_two_words_is_said(given):
 def test_a_pattern_is_five_fields_with_blanks_between_them(text):
     match = parsed(match=text).match
 
-    assert isinstance(match, Pattern)
+    assert isinstance(match, CronPattern)
     assert [match.minutes, match.hours, match.dows] == [frozenset({each}) for each in (30, 4, 1)]
 
 
@@ -211,7 +211,7 @@ def test_a_function_is_asked_about_the_parts_of_the_minute():
     ("day", "dow"), [(3, 0), (4, 1), (5, 2), (6, 3), (7, 4), (8, 5), (9, 6), (10, 0)]
 )
 def test_the_days_of_the_week_count_from_sunday(day, dow):
-    assert TimestampDigest.of(datetime(2021, 1, day)).dow == dow
+    assert TimestampDigest.from_datetime(datetime(2021, 1, day)).dow == dow
 
 
 @pytest.mark.feature("F289")
@@ -511,7 +511,7 @@ def test_every_so_many_minutes_is_as_often_across_the_hour(minutes):
 
 @pytest.mark.feature("F291")
 def test_a_task_says_itself_when_it_runs():
-    tasks = Tasks[None]()
+    tasks = TaskRouter[None]()
 
     @tasks.cron("30 4 * * 1", id="weekly", payload={"all": True}, backfill=timedelta(days=1))
     @tasks.task
@@ -544,7 +544,7 @@ def test_an_app_takes_cron_as_a_router_does():
 
 @pytest.mark.feature("F289", "F291")
 def test_beside_a_task_may_stand_a_function_of_the_minute():
-    tasks = Tasks[None]()
+    tasks = TaskRouter[None]()
 
     @tasks.cron(lambda digest: digest.min == 7)
     @tasks.task
@@ -557,7 +557,7 @@ def test_beside_a_task_may_stand_a_function_of_the_minute():
 
 @pytest.mark.feature("F291")
 def test_cron_below_the_task_is_refused():
-    tasks = Tasks[None]()
+    tasks = TaskRouter[None]()
 
     def report() -> None: ...
 
@@ -569,7 +569,7 @@ def test_cron_below_the_task_is_refused():
 
 @pytest.mark.feature("F291")
 def test_a_pattern_is_refused_where_it_is_written():
-    tasks = Tasks[None]()
+    tasks = TaskRouter[None]()
 
     @tasks.task
     def report() -> None: ...
@@ -581,7 +581,7 @@ def test_a_pattern_is_refused_where_it_is_written():
 
 @pytest.mark.feature("F290", "F291")
 def test_jobs_of_the_crontab_get_what_their_task_says():
-    tasks = Tasks[None]()
+    tasks = TaskRouter[None]()
 
     @tasks.cron(EVERY_MINUTE)
     @tasks.task(queue_name="slow", priority=5, max_attempts=3)
@@ -594,7 +594,7 @@ def test_jobs_of_the_crontab_get_what_their_task_says():
 
 @pytest.mark.feature("F290", "F291")
 def test_what_cron_says_counts_for_more():
-    tasks = Tasks[None]()
+    tasks = TaskRouter[None]()
 
     @tasks.cron(
         EVERY_MINUTE,
@@ -615,7 +615,7 @@ def test_what_cron_says_counts_for_more():
 
 @pytest.mark.feature("F291")
 def test_a_task_may_have_several_items():
-    tasks = Tasks[None]()
+    tasks = TaskRouter[None]()
 
     @tasks.cron("0 8 * * *", id="morning")
     @tasks.cron("0 20 * * *")
@@ -627,7 +627,11 @@ def test_a_task_may_have_several_items():
 
 @pytest.mark.feature("F291")
 def test_items_of_routers_have_their_prefix_and_are_found_in_the_app():
-    app, users, mails = Tasks[None](), Tasks[None](prefix="users/"), Tasks[None](prefix="mails/")
+    app, users, mails = (
+        TaskRouter[None](),
+        TaskRouter[None](prefix="users/"),
+        TaskRouter[None](prefix="mails/"),
+    )
     app.include(users)
     users.include(mails)
 
@@ -649,7 +653,7 @@ def test_items_of_routers_have_their_prefix_and_are_found_in_the_app():
 
 @pytest.mark.feature("F291")
 def test_two_items_of_one_name_are_refused_when_they_are_asked_for():
-    app, router = Tasks[None](), Tasks[None](prefix="other/")
+    app, router = TaskRouter[None](), TaskRouter[None](prefix="other/")
     app.include(router)
 
     @app.cron(EVERY_MINUTE, id="it")
@@ -667,7 +671,7 @@ def test_two_items_of_one_name_are_refused_when_they_are_asked_for():
 
 @pytest.mark.feature("F291")
 def test_some_tasks_keep_their_items_alone():
-    app, router = Tasks[None](), Tasks[None](prefix="other/")
+    app, router = TaskRouter[None](), TaskRouter[None](prefix="other/")
     app.include(router)
 
     @app.cron(EVERY_MINUTE)
@@ -679,9 +683,9 @@ def test_some_tasks_keep_their_items_alone():
     @router.task
     def two() -> None: ...
 
-    assert identifiers(app.only(["one"]).cron_items()) == ["one"]
-    assert identifiers(app.only(["other/two"]).cron_items()) == ["other/two", "twice"]
-    assert app.only([]).cron_items() == []
+    assert identifiers(app.subset(["one"]).cron_items()) == ["one"]
+    assert identifiers(app.subset(["other/two"]).cron_items()) == ["other/two", "twice"]
+    assert app.subset([]).cron_items() == []
 
 
 # Where a worker finds them
@@ -698,8 +702,8 @@ def write(tmp_path: Path) -> Callable[[bytes], Path]:
 
 
 @pytest.fixture
-def app() -> Tasks[None]:
-    tasks = Tasks[None]()
+def app() -> TaskRouter[None]:
+    tasks = TaskRouter[None]()
 
     @tasks.cron(EVERY_MINUTE)
     @tasks.task
@@ -777,7 +781,7 @@ def test_items_that_were_not_parsed_are_refused(item):
     items: list[Any] = [parsed(task="b"), item]
 
     with pytest.raises(ConfigurationError, match=r"come from parse_cron_items\(\)"):
-        cron_items_of({}, cron_items=items)
+        resolve_cron_items({}, cron_items=items)
 
 
 @pytest.mark.feature("F284")
@@ -792,7 +796,7 @@ def test_items_that_were_not_parsed_are_refused(item):
 )
 def test_there_is_one_source_beside_the_app(given):
     with pytest.raises(ConfigurationError, match="one of crontab, crontab_file and cron_items"):
-        cron_items_of({}, **given)
+        resolve_cron_items({}, **given)
 
 
 def test_without_a_source_there_are_the_items_of_the_app(app):
@@ -801,8 +805,8 @@ def test_without_a_source_there_are_the_items_of_the_app(app):
 
 @pytest.mark.parametrize("given", [{}, {"crontab": ""}, {"crontab": "# nothing yet"}])
 def test_where_there_are_none_and_will_be_none_nothing_is_asked(given):
-    assert cron_items_of({"task": print}, **given) is None
-    assert cron_items_of(Tasks[None](), **given) is None
+    assert resolve_cron_items({"task": print}, **given) is None
+    assert resolve_cron_items(TaskRouter[None](), **given) is None
 
 
 def test_items_of_an_app_and_of_a_crontab_come_together(app):
@@ -811,7 +815,7 @@ def test_items_of_an_app_and_of_a_crontab_come_together(app):
 
 def test_names_differ_across_app_and_crontab(app):
     with pytest.raises(ConfigurationError, match="several cron items are called 'mine'"):
-        cron_items_of(app, crontab="* * * * * mine")
+        resolve_cron_items(app, crontab="* * * * * mine")
 
 
 @pytest.mark.feature("F284")
@@ -838,7 +842,7 @@ def test_a_list_that_is_empty_now_may_be_filled_later():
 @pytest.mark.feature("F291")
 @pytest.mark.parametrize("payload", [None, {"wrong": 1}, {"number": "text"}])
 def test_a_payload_that_the_task_cannot_be_called_with_is_refused(payload):
-    tasks: Tasks[None] = Tasks()
+    tasks: TaskRouter[None] = TaskRouter()
 
     @tasks.task
     def count(number: int) -> None: ...
@@ -848,7 +852,7 @@ def test_a_payload_that_the_task_cannot_be_called_with_is_refused(payload):
 
 
 def test_a_payload_that_fits_or_cannot_be_judged_yet_is_taken():
-    tasks: Tasks[None] = Tasks()
+    tasks: TaskRouter[None] = TaskRouter()
 
     @tasks.task
     def count(number: int, more: str = "") -> None: ...

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from graphile_worker import CronItem, ParsedCronItem, TimestampDigest, parse_cron_items
-from graphile_worker.cron import scheduler as scheduler_module
-from graphile_worker.cron.scheduler import CATCH_UP, LONGEST_PAUSE, CronScheduler
+from graphile_worker._cron import scheduler as scheduler_module
+from graphile_worker._cron.scheduler import MAX_CATCH_UP, MAX_RETRY_DELAY_SECONDS, CronScheduler
+from graphile_worker._sql.query import Query
 from graphile_worker.events import (
     BackfillJob,
     CronBackfillDue,
@@ -22,10 +23,9 @@ from graphile_worker.events import (
     CronScheduled,
     CronStarted,
     CronStarting,
-    CronWokeEarly,
-    CronWokeLate,
+    CronTimerEarly,
+    CronTimerLate,
 )
-from graphile_worker.sql.query import Query
 from tests.support.recorder import Recorder
 
 MINUTE = timedelta(minutes=1)
@@ -37,7 +37,7 @@ NOON = datetime(2024, 3, 1, 12, 0, tzinfo=UTC)
 # Forty seconds before the first minute that is waited for.
 START = NOON - 40 * SECOND
 
-TIME = "get_time"
+TIME = "get_server_time"
 KNOWN = "get_known_crontabs"
 REGISTER = "register_crontabs"
 SCHEDULE = "schedule_jobs"
@@ -104,7 +104,7 @@ class World:
         self.errors[statement] = [OSError(f"{statement} {n}") for n in range(times)]
         return list(self.errors[statement])
 
-    def _get_time(self) -> list[Any]:
+    def _get_server_time(self) -> list[Any]:
         return [[epoch(self.now)]]
 
     def _get_known_crontabs(self) -> list[Any]:
@@ -301,8 +301,8 @@ async def test_it_sleeps_until_just_after_the_minute_begins(world):
     await it.sleeps(3)
 
     assert world.slept == pytest.approx([40.001, 60.0, 59.999 + 0.001], abs=0.002)
-    assert not it.heard.of(CronWokeEarly)
-    assert not it.heard.of(CronWokeLate)
+    assert not it.heard.events_of(CronTimerEarly)
+    assert not it.heard.events_of(CronTimerLate)
 
 
 async def test_the_time_that_work_takes_is_not_slept(world):
@@ -394,8 +394,10 @@ async def test_only_what_this_scheduler_added_is_said_to_be(world):
     await it.scheduler.tick(NOON)
     await it.scheduler.tick(NOON)
 
-    due = [[job.identifier for job in each.jobs] for each in it.heard.of(CronDue)]
-    scheduled = [[job.identifier for job in each.jobs] for each in it.heard.of(CronScheduled)]
+    due = [[job.identifier for job in each.jobs] for each in it.heard.events_of(CronDue)]
+    scheduled = [
+        [job.identifier for job in each.jobs] for each in it.heard.events_of(CronScheduled)
+    ]
     assert due == [["a", "b"], ["a", "b"]]
     assert scheduled == [["b"], []]
 
@@ -409,9 +411,9 @@ async def test_who_wakes_too_early_sleeps_again(world):
 
     await it.sleeps(3)
 
-    assert it.heard.of(CronWokeEarly) == [
-        CronWokeEarly(current_timestamp=START + 10 * SECOND, expected_timestamp=NOON),
-        CronWokeEarly(current_timestamp=START + 39 * SECOND, expected_timestamp=NOON),
+    assert it.heard.events_of(CronTimerEarly) == [
+        CronTimerEarly(current_timestamp=START + 10 * SECOND, expected_timestamp=NOON),
+        CronTimerEarly(current_timestamp=START + 39 * SECOND, expected_timestamp=NOON),
     ]
     assert world.slept == pytest.approx([40.001, 30.001, 1.001])
     assert it.added == [("12:00", "a", False)]
@@ -435,7 +437,9 @@ async def test_a_clock_that_is_put_back_repeats_nothing(world):
     await it.runs_until(NOON + 3 * MINUTE)
 
     assert it.minutes_of() == clock("12:00", "12:03")
-    assert {each.expected_timestamp for each in it.heard.of(CronWokeEarly)} == {NOON + 2 * MINUTE}
+    assert {each.expected_timestamp for each in it.heard.events_of(CronTimerEarly)} == {
+        NOON + 2 * MINUTE
+    }
 
 
 async def test_nobody_sleeps_longer_than_a_minute(world):
@@ -466,7 +470,7 @@ async def test_a_few_seconds_are_not_late(world):
     await it.sleeps(1)
 
     assert it.added == [("12:00", "a", False)]
-    assert not it.heard.of(CronWokeLate)
+    assert not it.heard.events_of(CronTimerLate)
 
 
 async def test_who_wakes_late_catches_up_minute_by_minute(world):
@@ -486,9 +490,9 @@ async def test_who_wakes_late_catches_up_minute_by_minute(world):
         ("12:04", "a", False),
         ("12:04", "b", False),
     ]
-    expected = [each.expected_timestamp for each in it.heard.of(CronWokeLate)]
+    expected = [each.expected_timestamp for each in it.heard.events_of(CronTimerLate)]
     assert expected == [NOON, NOON + MINUTE, NOON + 2 * MINUTE]
-    first = it.heard.of(CronWokeLate)[0]
+    first = it.heard.events_of(CronTimerLate)[0]
     assert first.current_timestamp == NOON + 3 * MINUTE + 20 * SECOND
 
 
@@ -511,7 +515,7 @@ async def test_who_slept_for_hours_begins_anew(world):
     assert [type(each) for each in it.heard.events[:5]] == [
         CronStarting,
         CronStarted,
-        CronWokeLate,
+        CronTimerLate,
         CronStarting,
         CronBackfillDue,
     ]
@@ -532,7 +536,7 @@ async def test_whatever_fails_is_announced_and_tried_again_after_a_pause(world, 
 
     await it.runs_until(NOON + MINUTE)
 
-    [failed] = it.heard.of(CronFailed)
+    [failed] = it.heard.events_of(CronFailed)
     assert (failed.error, failed.failures, failed.identifier) == (error, 1, None)
     assert failed.delay is not None
     assert failed.delay.total_seconds() in world.slept
@@ -612,7 +616,7 @@ async def test_without_a_period_a_long_failure_is_caught_up_with_in_part(world):
 
     await it.runs_until(NOON + 31 * MINUTE)
 
-    assert timedelta(minutes=10) == CATCH_UP
+    assert timedelta(minutes=10) == MAX_CATCH_UP
     assert it.minutes_of() == clock("12:21", "12:31")
 
 
@@ -634,14 +638,14 @@ async def test_pauses_grow_up_to_a_minute_while_failures_go_on(world):
 
     await it.sleeps(25)
 
-    failed = it.heard.of(CronFailed)
+    failed = it.heard.events_of(CronFailed)
     assert [each.error for each in failed] == errors
     assert [each.failures for each in failed] == list(range(1, 26))
     pauses = world.slept
     assert pauses == sorted(pauses)
     assert pauses[0] < 1
     assert pauses[1] == pytest.approx(pauses[0] * 1.5)
-    assert pauses[-1] == LONGEST_PAUSE == 60.0
+    assert pauses[-1] == MAX_RETRY_DELAY_SECONDS == 60.0
     assert [each.delay for each in failed] == [timedelta(seconds=each) for each in pauses]
 
 
@@ -653,8 +657,8 @@ async def test_pauses_of_several_workers_differ(world):
 
     long = world.slept[50:]
     assert len(set(long)) == len(long)
-    assert min(long) >= LONGEST_PAUSE / 2
-    assert max(long) <= LONGEST_PAUSE * 1.5
+    assert min(long) >= MAX_RETRY_DELAY_SECONDS / 2
+    assert max(long) <= MAX_RETRY_DELAY_SECONDS * 1.5
 
 
 @pytest.mark.usefixtures("even_pauses")
@@ -667,8 +671,8 @@ async def test_after_a_minute_that_went_well_pauses_are_short_again(world):
 
     await it.runs_until(NOON + 2 * MINUTE)
 
-    assert [each.failures for each in it.heard.of(CronFailed)] == [1, 2, 3, 4, 5, 1, 2]
-    delays = [each.delay for each in it.heard.of(CronFailed)]
+    assert [each.failures for each in it.heard.events_of(CronFailed)] == [1, 2, 3, 4, 5, 1, 2]
+    delays = [each.delay for each in it.heard.events_of(CronFailed)]
     assert delays[5:] == delays[:2]
 
 
@@ -679,7 +683,7 @@ async def test_a_start_alone_does_not_make_pauses_short_again(world):
 
     await it.runs_until(NOON + MINUTE)
 
-    assert [each.failures for each in it.heard.of(CronFailed)] == [1, 2, 3, 4]
+    assert [each.failures for each in it.heard.events_of(CronFailed)] == [1, 2, 3, 4]
     assert it.minutes_of() == ["12:00", "12:01"]
 
 
@@ -688,7 +692,7 @@ async def test_to_be_cancelled_is_no_failure(world):
 
     await it.sleeps(1)
 
-    assert not it.heard.of(CronFailed)
+    assert not it.heard.events_of(CronFailed)
 
 
 # Functions that fail
@@ -709,11 +713,11 @@ async def test_a_function_that_fails_leaves_the_others_alone(world):
         ("12:01", "a", False),
         ("12:01", "z", False),
     ]
-    failed = it.heard.of(CronFailed)
+    failed = it.heard.events_of(CronFailed)
     assert [(each.identifier, str(each.error)) for each in failed] == [("bad", "0"), ("bad", "1")]
     # Nothing begins anew for it.
     assert [each.delay for each in failed] == [None, None]
-    assert len(it.heard.of(CronStarting)) == 1
+    assert len(it.heard.events_of(CronStarting)) == 1
 
 
 async def test_so_it_does_where_the_past_is_made_up_for(world):
@@ -724,7 +728,7 @@ async def test_so_it_does_where_the_past_is_made_up_for(world):
     await it.scheduler.start()
 
     assert it.added == [("11:58", "a", True), ("11:59", "a", True)]
-    assert {each.identifier for each in it.heard.of(CronFailed)} == {"bad"}
+    assert {each.identifier for each in it.heard.events_of(CronFailed)} == {"bad"}
 
 
 async def test_a_function_that_recovers_is_asked_again(world):
@@ -766,7 +770,7 @@ async def test_an_item_that_comes_between_two_minutes_needs_no_new_start(world):
     await it.sleeps(3)
 
     assert it.minutes_of("b") == ["12:01", "12:02"]
-    assert len(it.heard.of(CronStarting)) == 1
+    assert len(it.heard.events_of(CronStarting)) == 1
 
 
 async def test_an_identifier_that_is_there_twice_adds_one_job(world):
@@ -776,7 +780,7 @@ async def test_an_identifier_that_is_there_twice_adds_one_job(world):
     await it.sleeps(2)
 
     assert it.added[2:] == [("12:01", "a", False), ("12:01", "b", False)]
-    assert not it.heard.of(CronFailed)
+    assert not it.heard.events_of(CronFailed)
 
 
 async def test_an_identifier_that_is_there_twice_is_made_up_for_once(world):

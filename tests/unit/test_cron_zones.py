@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from graphile_worker import TimestampDigest
 from graphile_worker.crontab.items import parse_pattern
-from graphile_worker.crontab.zones import Match, is_due, upcoming
+from graphile_worker.crontab.zones import Matcher, is_due, iter_upcoming_minutes
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
@@ -87,7 +87,7 @@ def around(change: Change, margin: timedelta = DAY) -> Iterator[datetime]:
     return minutes(change.at - margin, change.at + margin)
 
 
-def runs(match: str | Match, zone: str, over: Iterable[datetime]) -> list[datetime]:
+def runs(match: str | Matcher, zone: str, over: Iterable[datetime]) -> list[datetime]:
     """When it is due, in UTC."""
     asked = parse_pattern(match) if isinstance(match, str) else match
     info = ZoneInfo(zone)
@@ -204,7 +204,7 @@ def test_a_function_is_not_asked_about_what_was_jumped_over(change):
     assert len(found) == 10
     shown = [change.shown_before + n * MINUTE for n in range(-5, 0)]
     shown += [change.shown_after + n * MINUTE for n in range(5)]
-    assert asked == [TimestampDigest.of(each) for each in shown]
+    assert asked == [TimestampDigest.from_datetime(each) for each in shown]
 
 
 @pytest.mark.feature("F249")
@@ -275,7 +275,7 @@ def test_a_function_is_asked_about_both_of_two_equal_hours(change):
 
     half = len(found) // 2
     assert asked[:half] == asked[half:]
-    assert asked[0] == TimestampDigest.of(change.shown_after)
+    assert asked[0] == TimestampDigest.from_datetime(change.shown_after)
 
 
 @pytest.mark.feature("F249")
@@ -341,7 +341,7 @@ def test_an_item_of_that_day_alone_runs_as_the_next_begins(pattern, found):
     jump = datetime(2011, 12, 30, 10, 0, tzinfo=UTC)
 
     assert runs(pattern, "Pacific/Apia", minutes(jump - DAY, jump + DAY)) == [jump] * found
-    due = upcoming(parse_pattern(pattern), ZoneInfo("Pacific/Apia"), jump - DAY)
+    due = iter_upcoming_minutes(parse_pattern(pattern), ZoneInfo("Pacific/Apia"), jump - DAY)
     assert (next(due) == jump) is bool(found)
 
 
@@ -405,14 +405,16 @@ def test_in_utc_no_day_is_longer_than_another(day):
 # What comes next
 
 
-def scanned(match: Match, zone: ZoneInfo | None, after: datetime, last: datetime) -> list[datetime]:
+def scanned(
+    match: Matcher, zone: ZoneInfo | None, after: datetime, last: datetime
+) -> list[datetime]:
     first = after.replace(second=0, microsecond=0) + MINUTE
     return [each for each in minutes(first, last) if is_due(match, zone, each)]
 
 
-def until(match: Match, zone: ZoneInfo | None, after: datetime, last: datetime) -> list[datetime]:
+def until(match: Matcher, zone: ZoneInfo | None, after: datetime, last: datetime) -> list[datetime]:
     found = []
-    for each in upcoming(match, zone, after):
+    for each in iter_upcoming_minutes(match, zone, after):
         if each >= last:
             break
         found.append(each)
@@ -450,7 +452,7 @@ def test_what_comes_next_is_what_a_scan_of_all_minutes_finds(text, change, with_
 def test_what_comes_next_comes_after_that_moment(second, microsecond):
     after = datetime(2024, 1, 1, 12, 0, second, microsecond, tzinfo=UTC)
 
-    first = next(upcoming(parse_pattern("* * * * *"), None, after))
+    first = next(iter_upcoming_minutes(parse_pattern("* * * * *"), None, after))
 
     assert first == datetime(2024, 1, 1, 12, 1, tzinfo=UTC)
 
@@ -458,7 +460,7 @@ def test_what_comes_next_comes_after_that_moment(second, microsecond):
 def test_any_zone_may_say_after_what():
     after = datetime(2024, 1, 1, 12, 0, tzinfo=ZoneInfo("Europe/Paris"))
 
-    [first] = islice(upcoming(parse_pattern("* * * * *"), None, after), 1)
+    [first] = islice(iter_upcoming_minutes(parse_pattern("* * * * *"), None, after), 1)
 
     assert first == datetime(2024, 1, 1, 11, 1, tzinfo=UTC)
     assert first.tzinfo is UTC
@@ -470,7 +472,9 @@ def test_any_zone_may_say_after_what():
 )
 @pytest.mark.parametrize("zone", [None, ZoneInfo("Pacific/Kiritimati"), ZoneInfo("Pacific/Niue")])
 def test_a_29th_of_february_is_found_however_far_it_is(after, year, zone):
-    due = upcoming(parse_pattern("0 12 29 2 *"), zone, datetime(after, 3, 1, tzinfo=UTC))
+    due = iter_upcoming_minutes(
+        parse_pattern("0 12 29 2 *"), zone, datetime(after, 3, 1, tzinfo=UTC)
+    )
 
     first = next(due)
     shown = first if zone is None else first.astimezone(zone)
@@ -480,12 +484,15 @@ def test_a_29th_of_february_is_found_however_far_it_is(after, year, zone):
 @pytest.mark.parametrize("text", ["0 0 31 2 *", "0 0 30 2 *", "0 0 31 4,6,9,11 *"])
 @pytest.mark.parametrize("zone", [None, ZoneInfo("Europe/Paris")])
 def test_a_date_that_no_year_has_ends(text, zone):
-    assert list(upcoming(parse_pattern(text), zone, datetime(2024, 1, 1, tzinfo=UTC))) == []
+    assert (
+        list(iter_upcoming_minutes(parse_pattern(text), zone, datetime(2024, 1, 1, tzinfo=UTC)))
+        == []
+    )
 
 
 def test_a_date_that_no_month_has_is_found_by_its_day_of_the_week():
     # Where both are restricted, either will do.
-    due = upcoming(parse_pattern("0 0 31 2 1"), None, datetime(2024, 2, 1, tzinfo=UTC))
+    due = iter_upcoming_minutes(parse_pattern("0 0 31 2 1"), None, datetime(2024, 2, 1, tzinfo=UTC))
 
     assert [each.day for each in islice(due, 4)] == [5, 12, 19, 26]
 
@@ -494,7 +501,7 @@ def test_a_function_is_asked_about_each_minute():
     def match(digest: TimestampDigest) -> bool:
         return digest.hour == digest.min == digest.date == 5
 
-    due = upcoming(match, None, datetime(2024, 1, 1, tzinfo=UTC))
+    due = iter_upcoming_minutes(match, None, datetime(2024, 1, 1, tzinfo=UTC))
 
     assert list(islice(due, 2)) == [
         datetime(2024, 1, 5, 5, 5, tzinfo=UTC),
@@ -508,7 +515,7 @@ def test_a_function_of_a_zone_is_asked_by_its_clocks():
 
     [paris] = [each for each in AUTUMN if each.zone == "Europe/Paris"]
 
-    due = upcoming(match, paris.info, paris.at - timedelta(hours=2))
+    due = iter_upcoming_minutes(match, paris.info, paris.at - timedelta(hours=2))
 
     assert list(islice(due, 3)) == [
         paris.at - 30 * MINUTE,
@@ -526,13 +533,13 @@ def test_a_function_that_never_says_yes_is_not_asked_for_ever():
         asked += 1
         return False
 
-    assert list(upcoming(never, None, datetime(2024, 1, 1, tzinfo=UTC))) == []
+    assert list(iter_upcoming_minutes(never, None, datetime(2024, 1, 1, tzinfo=UTC))) == []
     assert asked >= 366 * 1440
 
 
 def test_the_calendar_has_an_end():
     late = datetime(9999, 12, 29, 23, 50, tzinfo=UTC)
 
-    found = list(upcoming(parse_pattern("*/5 * * * *"), None, late))
+    found = list(iter_upcoming_minutes(parse_pattern("*/5 * * * *"), None, late))
 
     assert found == [datetime(9999, 12, 29, 23, 55, tzinfo=UTC)]

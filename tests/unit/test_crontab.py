@@ -14,8 +14,8 @@ from graphile_worker import (
     parse_cron_items,
     parse_crontab,
 )
-from graphile_worker.crontab.lines import MAX_JSON5
-from graphile_worker.crontab.patterns import Pattern
+from graphile_worker.crontab.lines import MAX_JSON5_CHARS
+from graphile_worker.crontab.patterns import CronPattern
 from graphile_worker.errors import CrontabProblem
 
 SECRET = "hunter2"
@@ -42,9 +42,9 @@ def of_task(rest: str) -> ParsedCronItem:
     return one(f"{EVERY_MINUTE} {rest}")
 
 
-def pattern(line: str) -> Pattern:
+def pattern(line: str) -> CronPattern:
     match = one(f"{line} task").match
-    assert isinstance(match, Pattern)
+    assert isinstance(match, CronPattern)
     return match
 
 
@@ -77,7 +77,7 @@ def places(text: str) -> list[tuple[int, int, str]]:
 def test_a_line_is_five_fields_a_task_options_and_a_payload():
     item = one("1 2 3 4 5 send_mail ?id=early&max=3 {to: 'ada'}")
 
-    assert item.match == Pattern(*(frozenset({each}) for each in (1, 2, 3, 4, 5)))
+    assert item.match == CronPattern(*(frozenset({each}) for each in (1, 2, 3, 4, 5)))
     assert (item.task, item.identifier) == ("send_mail", "early")
     assert (item.spec.max_attempts, item.payload) == (3, {"to": "ada"})
 
@@ -655,9 +655,9 @@ def test_a_payload_is_an_object_of_json5(text, payload):
 
 @pytest.mark.feature("F268")
 def test_a_payload_in_json5_has_at_most_4096_characters_and_one_in_json_may_be_longer():
-    longest = "{a: '%s'}" % ("x" * (MAX_JSON5 - 7))
-    assert len(longest) == MAX_JSON5
-    assert of_task(f"task {longest}").payload == {"a": "x" * (MAX_JSON5 - 7)}
+    longest = "{a: '%s'}" % ("x" * (MAX_JSON5_CHARS - 7))
+    assert len(longest) == MAX_JSON5_CHARS
+    assert of_task(f"task {longest}").payload == {"a": "x" * (MAX_JSON5_CHARS - 7)}
     as_json = json.dumps({"a": ["x"] * 5 * KILOBYTE})
     assert of_task(f"task {as_json}").payload == {"a": ["x"] * 5 * KILOBYTE}
 
@@ -917,8 +917,8 @@ WEEKLY: dict[str, Any] = {"minutes": {30}, "hours": {4}, "dates": DATES, "months
 
 def fields_of(item: ParsedCronItem) -> dict[str, Any]:
     match = item.match
-    assert isinstance(match, Pattern)
-    return {name: getattr(match, name) for name in Pattern.__dataclass_fields__}
+    assert isinstance(match, CronPattern)
+    return {name: getattr(match, name) for name in CronPattern.__dataclass_fields__}
 
 
 @pytest.mark.feature("F281")

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from graphile_worker.db.database import (
-    carry_out,
-    carry_out_blocking,
-    perform,
-    perform_blocking,
-    perform_blocking_on,
-    perform_on,
+from graphile_worker._db.database import (
+    drive,
+    drive_sync,
+    run_plan,
+    run_plan_on,
+    run_plan_sync,
+    run_plan_sync_on,
     with_retries,
-    with_retries_blocking,
+    with_retries_sync,
 )
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.query import Atomic, Pause, Plan, Query, Step, read_nothing
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.query import Atomic, Pause, Plan, Query, Step, read_nothing
 
 
 def ask(name: str) -> Query[Any]:
@@ -32,7 +32,7 @@ class Conflict(Exception):
 class Recorder:
     """A database for both worlds that answers with what it was asked, or raises."""
 
-    schemas = Schemas.named("jobs")
+    schemas = Schemas.from_names("jobs")
 
     def __init__(self, *errors: Exception) -> None:
         self.seen: list[str] = []
@@ -75,26 +75,26 @@ class BlockingDatabase(Recorder):
 
 async def carried_out(plan: Plan[Any], act: Any, kind: str) -> Any:
     if kind == "blocking":
-        return carry_out_blocking(plan, act)
+        return drive_sync(plan, act)
 
     async def act_async(step: Step) -> Any:
         return act(step)
 
-    return await carry_out(plan, act_async)
+    return await drive(plan, act_async)
 
 
 async def performed(plan: Plan[Any], kind: str, *errors: Exception) -> tuple[Any, list[str]]:
     if kind == "blocking":
         blocking = BlockingDatabase(*errors)
-        return perform_blocking(blocking, plan), blocking.seen
+        return run_plan_sync(blocking, plan), blocking.seen
     database = AsyncDatabase(*errors)
-    return await perform(database, plan), database.seen
+    return await run_plan(database, plan), database.seen
 
 
 async def performed_on(plan: Plan[Any], kind: str) -> Any:
     if kind == "blocking":
-        return perform_blocking_on(BlockingDatabase(), plan)
-    return await perform_on(AsyncDatabase(), plan)
+        return run_plan_sync_on(BlockingDatabase(), plan)
+    return await run_plan_on(AsyncDatabase(), plan)
 
 
 both_kinds = pytest.mark.parametrize("kind", ["async", "blocking"])
@@ -236,7 +236,7 @@ def test_a_conflict_on_a_blocking_connection_of_ours_is_asked_again(monkeypatch)
     database = BlockingDatabase(Conflict(), Conflict())
 
     query = ask("one")
-    assert with_retries_blocking(query, lambda: database.run(query)) == "answer to one"
+    assert with_retries_sync(query, lambda: database.run(query)) == "answer to one"
     assert len(pauses) == 2
 
 
@@ -246,7 +246,7 @@ async def test_queries_that_happen_together_are_asked_again_together():
     def plan() -> Plan[Any]:
         return (yield Atomic((ask("one"), ask("two"))))
 
-    assert await perform(database, plan()) == ["answer to one", "answer to two"]
+    assert await run_plan(database, plan()) == ["answer to one", "answer to two"]
     assert database.seen == ["begin", "one", "begin", "one", "two", "commit"]
 
 
@@ -256,5 +256,5 @@ def test_blocking_queries_that_happen_together_are_asked_again_together():
     def plan() -> Plan[Any]:
         return (yield Atomic((ask("one"), ask("two"))))
 
-    assert perform_blocking(database, plan()) == ["answer to one", "answer to two"]
+    assert run_plan_sync(database, plan()) == ["answer to one", "answer to two"]
     assert database.seen == ["begin", "one", "begin", "one", "two", "commit"]

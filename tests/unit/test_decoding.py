@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from graphile_worker.jobs import _decoded
+from graphile_worker.jobs import _decode_json
 from tests.support.jobs import make_job
 
 SPACE = st.text(" \t\n\r", max_size=3)
@@ -31,7 +31,7 @@ def outcome(read: Any, text: str) -> str:
 
 
 def same(text: str) -> None:
-    assert outcome(_decoded, text) == outcome(json.loads, text)
+    assert outcome(_decode_json, text) == outcome(json.loads, text)
 
 
 @given(JSON, SPACE, SPACE, st.sampled_from([None, 2, "\t"]))
@@ -96,10 +96,10 @@ def test_the_error_says_what_json_loads_says(text):
         json.loads(text)
 
     with pytest.raises(json.JSONDecodeError) as found:
-        _decoded(text)
+        _decode_json(text)
 
     assert str(found.value) == str(expected.value)
 
 
 def test_of_a_key_that_is_there_twice_the_last_one_counts():
-    assert _decoded('{"a": 1, "b": 2, "a": 3}') == {"a": 3, "b": 2}
+    assert _decode_json('{"a": 1, "b": 2, "a": 3}') == {"a": 3, "b": 2}

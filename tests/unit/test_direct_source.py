@@ -9,15 +9,21 @@ from typing import Any
 
 import pytest
 
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._worker.outcomes import Interrupted, Outcome
+from graphile_worker._worker.sources import direct as source_module
+from graphile_worker._worker.sources.direct import DirectSource
 from graphile_worker.events import GetJobEmpty, GetJobErrored, GetJobRecovered, GetJobStarted
 from graphile_worker.hooks import Hooks
-from graphile_worker.sql.holding import HeldJob
-from graphile_worker.worker import source as source_module
-from graphile_worker.worker.outcomes import Interrupted, Outcome
-from graphile_worker.worker.source import DirectSource
 from tests.support.clocks import ManualClock
+from tests.support.job_sources import (
+    FakeClaimer,
+    SourceScene,
+    get_results,
+    poll_again_soon,
+    run_until_idle,
+)
 from tests.support.jobs import make_job
-from tests.support.sources import FakeClaims, SourceScene, got, look_again_soon, settled
 
 NEVER = timedelta(hours=1)
 AT_ONCE = timedelta(milliseconds=1)
@@ -29,7 +35,7 @@ class FakeSettler:
     def __init__(self) -> None:
         self.settled: list[Outcome] = []
 
-    async def settle(self, outcome: Outcome) -> bool:
+    async def complete(self, outcome: Outcome) -> bool:
         self.settled.append(outcome)
         return True
 
@@ -39,9 +45,9 @@ class Scene(SourceScene):
 
     def __init__(self, *, poll: timedelta = NEVER, once: bool = False) -> None:
         super().__init__()
-        self.settler = FakeSettler()
+        self.completer = FakeSettler()
         self.source = DirectSource(
-            self.claims, self.settler, self.hooks, poll_interval=poll, once=once
+            self.claimer, self.completer, self.hooks, poll_interval=poll, once=once
         )
         self.run()
 
@@ -58,7 +64,7 @@ async def scene(*, poll: timedelta = NEVER, once: bool = False) -> AsyncIterator
 
 @pytest.fixture
 def no_pause(monkeypatch):
-    monkeypatch.setattr(source_module, "delay_after", lambda *_: 0)
+    monkeypatch.setattr(source_module, "compute_backoff", lambda *_: 0)
 
 
 # Asking
@@ -68,52 +74,54 @@ async def test_whoever_asks_first_gets_the_first_job():
     async with scene() as it:
         it.ready(1, 2, 3)
 
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
-        assert got(asks) == [1, 2]
-        assert list(it.claims.held) == [1, 2]
+        assert get_results(asks) == [1, 2]
+        assert list(it.claimer.claimed_jobs) == [1, 2]
 
 
 async def test_one_fetch_serves_all_who_ask_and_brings_no_more_than_they_are():
     async with scene() as it:
         it.ready(1, 2, 3, 4)
 
-        await it.ask("a", "b", "c")
+        await it.wait_for_jobs("a", "b", "c")
 
-        assert it.claims.asked == [3]
-        assert len(it.claims.ready) == 1
+        assert it.claimer.requested_limits == [3]
+        assert len(it.claimer.ready) == 1
 
 
 @pytest.mark.feature("F102")
 async def test_one_fetch_is_under_way_at_a_time():
     async with scene() as it:
-        it.claims.answering.clear()
+        it.claimer.answering.clear()
         it.ready(1, 2, 3)
 
-        asks = await it.ask("a") + await it.ask("b") + await it.ask("c")
-        assert it.claims.asked == [1]
+        asks = (
+            await it.wait_for_jobs("a") + await it.wait_for_jobs("b") + await it.wait_for_jobs("c")
+        )
+        assert it.claimer.requested_limits == [1]
 
-        await it.answer()
-        assert it.claims.asked == [1, 2]
-        assert got(asks) == [1, 2, 3]
+        await it.finish_fetch()
+        assert it.claimer.requested_limits == [1, 2]
+        assert get_results(asks) == [1, 2, 3]
 
 
 async def test_those_who_got_nothing_ask_again_while_others_got_something():
     async with scene() as it:
         it.ready(1)
 
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
-        assert got(asks) == [1, "waits"]
-        assert it.claims.asked == [2, 1]
+        assert get_results(asks) == [1, "waits"]
+        assert it.claimer.requested_limits == [2, 1]
 
 
 async def test_whoever_asks_in_vain_falls_idle():
     async with scene() as it:
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
-        assert got(asks) == ["waits", "waits"]
-        assert it.claims.asked == [2]
+        assert get_results(asks) == ["waits", "waits"]
+        assert it.claimer.requested_limits == [2]
 
 
 @pytest.mark.feature("F174", "F176")
@@ -121,7 +129,7 @@ async def test_each_one_who_asks_is_announced_and_each_one_in_vain():
     async with scene() as it:
         it.ready(1)
 
-        await it.ask("a", "b")
+        await it.wait_for_jobs("a", "b")
 
         assert [(type(event), event.worker_id) for event in it.events] == [
             (GetJobStarted, "a"),
@@ -138,91 +146,91 @@ async def test_each_one_who_asks_is_announced_and_each_one_in_vain():
 @pytest.mark.parametrize(("announced", "sent"), [(1, 1), (2, 2), (3, 3), (100, 3)])
 async def test_as_many_idle_workers_ask_as_jobs_were_announced(announced, sent):
     async with scene() as it:
-        await it.ask("a", "b", "c")
+        await it.wait_for_jobs("a", "b", "c")
 
-        await it.pulse(announced)
+        await it.wake(announced)
 
-        assert it.claims.asked == [3, sent]
+        assert it.claimer.requested_limits == [3, sent]
 
 
 async def test_who_has_been_idle_for_longest_asks_first():
     async with scene() as it:
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
         it.ready(1)
 
-        await it.pulse(1)
+        await it.wake(1)
 
-        assert got(asks) == [1, "waits"]
+        assert get_results(asks) == [1, "waits"]
 
 
 async def test_an_announcement_of_nothing_sends_nobody():
     async with scene() as it:
-        await it.ask("a")
+        await it.wait_for_jobs("a")
 
-        await it.pulse(0)
+        await it.wake(0)
 
-        assert it.claims.asked == [1]
+        assert it.claimer.requested_limits == [1]
 
 
 @pytest.mark.feature("F102")
 async def test_announcements_are_merged_while_all_are_busy():
     async with scene() as it:
         for _ in range(5):
-            await it.pulse(1)
+            await it.wake(1)
 
-        await it.ask("a", "b")
+        await it.wait_for_jobs("a", "b")
 
-        assert it.claims.asked == [2]
+        assert it.claimer.requested_limits == [2]
 
 
 @pytest.mark.feature("F102")
 async def test_a_job_that_is_announced_during_a_fetch_is_fetched_by_the_next():
     async with scene() as it:
-        it.claims.answering.clear()
-        asks = await it.ask("a", "b", "c")
+        it.claimer.answering.clear()
+        asks = await it.wait_for_jobs("a", "b", "c")
 
         it.ready(1)
-        await it.pulse(1)
-        await it.answer()
+        await it.wake(1)
+        await it.finish_fetch()
 
-        assert it.claims.asked == [3, 1]
-        assert got(asks) == [1, "waits", "waits"]
+        assert it.claimer.requested_limits == [3, 1]
+        assert get_results(asks) == [1, "waits", "waits"]
 
 
 async def test_who_knows_how_many_is_found_out_by_asking_for_twice_as_many_each_time():
     async with scene() as it:
-        asks = await it.ask(*"abcdefgh")
+        asks = await it.wait_for_jobs(*"abcdefgh")
         it.ready(*range(8))
 
-        await it.pulse(None)
+        await it.wake(None)
 
-        assert it.claims.asked == [8, 1, 2, 4, 1]
-        assert sorted(map(str, got(asks))) == [str(each) for each in range(8)]
+        assert it.claimer.requested_limits == [8, 1, 2, 4, 1]
+        assert sorted(map(str, get_results(asks))) == [str(each) for each in range(8)]
 
 
 async def test_finding_out_ends_with_the_first_fetch_in_vain():
     async with scene() as it:
-        await it.ask(*"abcdefgh")
+        await it.wait_for_jobs(*"abcdefgh")
         it.ready(1)
 
-        await it.pulse(None)
-        assert it.claims.asked == [8, 1, 2]
+        await it.wake(None)
+        assert it.claimer.requested_limits == [8, 1, 2]
 
         it.ready(2)
-        await it.pulse(1)
-        assert it.claims.asked == [8, 1, 2, 1]
+        await it.wake(1)
+        assert it.claimer.requested_limits == [8, 1, 2, 1]
 
 
 async def test_who_knows_how_many_during_a_fetch_is_found_out_after_it():
     async with scene() as it:
-        it.claims.answering.clear()
-        asks = await it.ask("a", "b", "c")
+        it.claimer.answering.clear()
+        asks = await it.wait_for_jobs("a", "b", "c")
 
         it.ready(1, 2, 3)
-        await it.pulse(None)
-        await it.answer()
+        await it.wake(None)
+        await it.finish_fetch()
 
-        assert got(asks) == [1, 2, 3]
+        assert get_results(asks) == [1, 2, 3]
 
 
 # Polling
@@ -230,7 +238,7 @@ async def test_who_knows_how_many_during_a_fetch_is_found_out_after_it():
 
 async def test_a_job_that_nobody_announced_is_found_by_polling():
     async with scene(poll=AT_ONCE) as it:
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
         it.ready(1)
 
         held = await asks[0]
@@ -242,15 +250,15 @@ async def test_a_job_that_nobody_announced_is_found_by_polling():
 async def test_a_poll_that_is_due_is_not_put_off_by_those_who_ask(monkeypatch):
     clock = ManualClock.patch(monkeypatch, source_module)
     async with scene() as it:
-        asks = await it.ask("a", "b", "c")
+        asks = await it.wait_for_jobs("a", "b", "c")
 
         clock.now += NEVER.total_seconds()
         it.ready(1, 2, 3)
-        asks += await it.ask("d")
+        asks += await it.wait_for_jobs("d")
 
         # One for its own sake and one for the poll; both found something, so the others came too.
-        assert it.claims.asked[:3] == [3, 2, 2]
-        assert got(asks) == [2, 3, "waits", 1]
+        assert it.claimer.requested_limits[:3] == [3, 2, 2]
+        assert get_results(asks) == [2, 3, "waits", 1]
 
 
 # Named queues
@@ -261,12 +269,12 @@ async def test_a_worker_that_frees_a_queue_and_takes_its_next_job_sends_nobody()
         first, idle = await _one_runs_and_one_is_idle(it)
         it.ready(2, queue=5)
 
-        it.source.done(first)
-        asks = await it.ask("a")
+        it.source.forget(first)
+        asks = await it.wait_for_jobs("a")
 
-        assert got(asks) == [2]
-        assert got([idle]) == ["waits"]
-        assert it.claims.asked == [2, 1, 1]
+        assert get_results(asks) == [2]
+        assert get_results([idle]) == ["waits"]
+        assert it.claimer.requested_limits == [2, 1, 1]
 
 
 async def test_a_worker_that_frees_a_queue_and_takes_another_job_sends_one():
@@ -275,51 +283,51 @@ async def test_a_worker_that_frees_a_queue_and_takes_another_job_sends_one():
         it.ready(3)
         it.ready(2, queue=5)
 
-        it.source.done(first)
-        asks = await it.ask("a")
+        it.source.forget(first)
+        asks = await it.wait_for_jobs("a")
 
-        assert got(asks) == [3]
-        assert got([idle]) == [2]
+        assert get_results(asks) == [3]
+        assert get_results([idle]) == [2]
 
 
 async def test_a_queue_that_is_freed_without_another_job_sends_nobody():
     async with scene() as it:
         first, idle = await _one_runs_and_one_is_idle(it)
 
-        it.source.done(first)
-        asks = await it.ask("a")
+        it.source.forget(first)
+        asks = await it.wait_for_jobs("a")
 
-        assert got([*asks, idle]) == ["waits", "waits"]
-        assert it.claims.asked == [2, 1, 1]
+        assert get_results([*asks, idle]) == ["waits", "waits"]
+        assert it.claimer.requested_limits == [2, 1, 1]
 
 
 async def test_a_queue_that_is_freed_during_a_fetch_is_looked_at_after_it():
     async with scene() as it:
         first, idle = await _one_runs_and_one_is_idle(it)
-        it.claims.answering.clear()
-        await it.pulse(1)
+        it.claimer.answering.clear()
+        await it.wake(1)
 
         # The fetch that is under way cannot see that the queue is free, nor the job for all.
-        it.source.done(first)
+        it.source.forget(first)
         it.ready(3)
         it.ready(2, queue=5)
-        asks = await it.ask("a")
-        await it.answer()
+        asks = await it.wait_for_jobs("a")
+        await it.finish_fetch()
 
-        assert got([*asks, idle]) == [3, 2]
+        assert get_results([*asks, idle]) == [3, 2]
 
 
 async def test_a_queue_that_is_freed_after_its_worker_asked_sends_one():
     async with scene() as it:
         # As where endings are written together: its worker does not wait for that.
         first, idle = await _one_runs_and_one_is_idle(it)
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
         it.ready(2, queue=5)
 
-        it.source.done(first)
-        await settled()
+        it.source.forget(first)
+        await run_until_idle()
 
-        assert got([idle, *asks]) == [2, "waits"]
+        assert get_results([idle, *asks]) == [2, "waits"]
 
 
 # Fetches that did not look everywhere
@@ -328,53 +336,55 @@ async def test_a_queue_that_is_freed_after_its_worker_asked_sends_one():
 async def test_those_who_got_nothing_from_a_part_of_the_table_wait_for_the_next_look():
     async with scene() as it:
         it.ready(1)
-        it.claims.again_at = math.inf
+        it.claimer.next_fetch_at = math.inf
 
-        assert got(await it.ask("a", "b")) == [1, "waits"]
+        assert get_results(await it.wait_for_jobs("a", "b")) == [1, "waits"]
 
-        assert it.claims.asked == [2]
+        assert it.claimer.requested_limits == [2]
         assert not any(isinstance(event, GetJobEmpty) for event in it.events)
 
 
 async def test_they_ask_again_when_it_is_time_to(monkeypatch):
     async with scene() as it:
-        look_again_soon(it.claims, monkeypatch)
-        asks = await it.ask("a")
+        poll_again_soon(it.claimer, monkeypatch)
+        asks = await it.wait_for_jobs("a")
         it.ready(1)
 
         await asyncio.wait(asks, timeout=PATIENCE)
 
-        assert got(asks) == [1]
+        assert get_results(asks) == [1]
 
 
 async def test_once_nobody_is_sent_away_before_all_was_looked_at():
     async with scene(once=True) as it:
-        it.claims.again_at = math.inf
-        asks = await it.ask("a")
-        assert got(asks) == ["waits"]
+        it.claimer.next_fetch_at = math.inf
+        asks = await it.wait_for_jobs("a")
+        assert get_results(asks) == ["waits"]
 
-        it.claims.again_at = None
-        await it.pulse()
+        it.claimer.next_fetch_at = None
+        await it.wake()
 
-        assert got(asks) == [None]
+        assert get_results(asks) == [None]
 
 
 async def test_the_next_job_of_a_queue_that_was_ours_does_not_send_for_more():
     async with scene() as it:
         _, idle = await _one_runs_and_one_is_idle(it)
-        asks = await it.ask("c")
+        asks = await it.wait_for_jobs("c")
         it.ready(2, queue=5)
 
-        await it.pulse()
+        await it.wake()
 
-        assert sorted(map(str, got([idle, *asks]))) == ["2", "waits"]
-        assert it.claims.asked == [2, 1, 1, 1]
+        assert sorted(map(str, get_results([idle, *asks]))) == ["2", "waits"]
+        assert it.claimer.requested_limits == [2, 1, 1, 1]
 
 
-async def _one_runs_and_one_is_idle(it: Scene) -> tuple[HeldJob, asyncio.Task[HeldJob | None]]:
+async def _one_runs_and_one_is_idle(
+    it: Scene,
+) -> tuple[ClaimedJob, asyncio.Task[ClaimedJob | None]]:
     """One worker runs a job of a named queue, another has nothing to do."""
     it.ready(1, queue=5)
-    busy, idle = await it.ask("a", "b")
+    busy, idle = await it.wait_for_jobs("a", "b")
     held = busy.result()
     assert held is not None
     return held, idle
@@ -385,34 +395,34 @@ async def _one_runs_and_one_is_idle(it: Scene) -> tuple[HeldJob, asyncio.Task[He
 
 async def test_once_sends_all_away_when_nothing_is_ready_and_nothing_runs():
     async with scene(once=True) as it:
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
-        assert got(asks) == [None, None]
+        assert get_results(asks) == [None, None]
         assert it.running.done()
 
 
 async def test_once_waits_for_what_the_running_jobs_may_add():
     async with scene(once=True) as it:
         it.ready(1)
-        busy, idle = await it.ask("a", "b")
-        assert got([idle]) == ["waits"]
+        busy, idle = await it.wait_for_jobs("a", "b")
+        assert get_results([idle]) == ["waits"]
 
-        it.source.done(it.claims.held[1])
+        it.source.forget(it.claimer.claimed_jobs[1])
         it.ready(2)
-        again = await it.ask("a")
-        assert got([busy, *again, idle]) == [1, 2, "waits"]
+        again = await it.wait_for_jobs("a")
+        assert get_results([busy, *again, idle]) == [1, 2, "waits"]
 
-        it.source.done(it.claims.held[2])
-        assert got([*await it.ask("a"), idle]) == [None, None]
+        it.source.forget(it.claimer.claimed_jobs[2])
+        assert get_results([*await it.wait_for_jobs("a"), idle]) == [None, None]
 
 
 @pytest.mark.feature("F175")
 async def test_once_a_failed_fetch_is_raised_by_whoever_asks():
     async with scene(once=True) as it:
         error = OSError("gone")
-        it.claims.errors = [error]
+        it.claimer.errors = [error]
 
-        asks = await it.ask("a", "b") + await it.ask("c")
+        asks = await it.wait_for_jobs("a", "b") + await it.wait_for_jobs("c")
 
         assert [each.exception() for each in asks] == [error, error, error]
         assert it.running.done()
@@ -424,13 +434,13 @@ async def test_once_a_failed_fetch_is_raised_by_whoever_asks():
 @pytest.mark.feature("F175")
 async def test_a_failed_fetch_is_tried_again_until_all_who_ask_are_served(no_pause):
     async with scene() as it:
-        it.claims.errors = [OSError(str(each)) for each in range(5)]
+        it.claimer.errors = [OSError(str(each)) for each in range(5)]
         it.ready(1, 2)
 
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
-        assert sorted(map(str, got(asks))) == ["1", "2"]
-        assert it.claims.asked == [2] * 6
+        assert sorted(map(str, get_results(asks))) == ["1", "2"]
+        assert it.claimer.requested_limits == [2] * 6
         told = [event for event in it.events if isinstance(event, GetJobErrored)]
         assert sorted((each.worker_id, str(each.error)) for each in told) == [
             (worker, str(error)) for worker in "ab" for error in range(5)
@@ -440,57 +450,57 @@ async def test_a_failed_fetch_is_tried_again_until_all_who_ask_are_served(no_pau
 async def test_a_fetch_that_says_it_was_cancelled_is_tried_again_too(no_pause):
     # Nobody cancelled it: a function for forbidden flags may await what somebody else gave up.
     async with scene() as it:
-        it.claims.errors = [asyncio.CancelledError()]
+        it.claimer.errors = [asyncio.CancelledError()]
         it.ready(1)
 
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
 
-        assert got(asks) == [1]
+        assert get_results(asks) == [1]
         assert not it.running.done()
 
 
 async def test_after_an_error_the_first_who_asked_is_still_the_first(no_pause):
     async with scene() as it:
-        it.claims.errors = [OSError()]
+        it.claimer.errors = [OSError()]
         it.ready(1, 2, 3)
 
-        asks = await it.ask("a", "b", "c")
+        asks = await it.wait_for_jobs("a", "b", "c")
 
-        assert got(asks) == [1, 2, 3]
+        assert get_results(asks) == [1, 2, 3]
 
 
 async def test_whoever_comes_while_a_fetch_fails_is_served_with_the_others(no_pause):
     async with scene() as it:
-        it.claims.answering.clear()
-        it.claims.errors = [OSError()]
+        it.claimer.answering.clear()
+        it.claimer.errors = [OSError()]
         it.ready(1, 2)
-        asks = await it.ask("a") + await it.ask("b")
+        asks = await it.wait_for_jobs("a") + await it.wait_for_jobs("b")
 
-        await it.answer()
+        await it.finish_fetch()
 
-        assert got(asks) == [1, 2]
-        assert it.claims.asked == [1, 2]
+        assert get_results(asks) == [1, 2]
+        assert it.claimer.requested_limits == [1, 2]
 
 
 async def test_a_source_is_failing_from_an_error_to_the_next_answer(no_pause):
     async with scene() as it:
         seen: list[bool] = []
-        it.hooks.on(GetJobErrored)(lambda event: seen.append(it.source.failing))
-        it.hooks.on(GetJobRecovered)(lambda event: seen.append(it.source.failing))
-        it.claims.errors = [OSError()]
-        assert not it.source.failing
+        it.hooks.on(GetJobErrored)(lambda event: seen.append(it.source.is_failing))
+        it.hooks.on(GetJobRecovered)(lambda event: seen.append(it.source.is_failing))
+        it.claimer.errors = [OSError()]
+        assert not it.source.is_failing
 
-        await it.ask("a")
+        await it.wait_for_jobs("a")
 
         assert seen == [True, False]
-        assert not it.source.failing
+        assert not it.source.is_failing
 
 
 async def test_a_stop_does_not_wait_for_the_pause_after_an_error(monkeypatch):
-    monkeypatch.setattr(source_module, "delay_after", lambda *_: 3600)
+    monkeypatch.setattr(source_module, "compute_backoff", lambda *_: 3600)
     async with scene() as it:
-        it.claims.errors = [OSError()]
-        asks = await it.ask("a")
+        it.claimer.errors = [OSError()]
+        asks = await it.wait_for_jobs("a")
 
         it.source.stop()
         await it.running
@@ -503,46 +513,46 @@ async def test_a_stop_does_not_wait_for_the_pause_after_an_error(monkeypatch):
 
 async def test_a_stop_sends_those_away_who_wait_and_those_who_come_later():
     async with scene() as it:
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
         it.source.stop()
-        asks += await it.ask("c")
+        asks += await it.wait_for_jobs("c")
 
-        assert got(asks) == [None, None, None]
+        assert get_results(asks) == [None, None, None]
         assert it.running.done()
-        assert it.claims.asked == [2]
+        assert it.claimer.requested_limits == [2]
 
 
 async def test_what_a_fetch_brings_after_the_stop_is_handed_back():
     async with scene() as it:
-        it.claims.answering.clear()
+        it.claimer.answering.clear()
         it.ready(1, 2)
-        asks = await it.ask("a", "b", "c")
-        later = await it.ask("d")
+        asks = await it.wait_for_jobs("a", "b", "c")
+        later = await it.wait_for_jobs("d")
 
         it.source.stop()
-        await it.answer()
+        await it.finish_fetch()
 
-        assert it.settler.settled == [
-            Interrupted(HeldJob(make_job(id=1), None)),
-            Interrupted(HeldJob(make_job(id=2), None)),
+        assert it.completer.settled == [
+            Interrupted(ClaimedJob(make_job(id=1), None)),
+            Interrupted(ClaimedJob(make_job(id=2), None)),
         ]
-        assert it.claims.held == {}
-        assert got(asks + later) == [None] * 4
+        assert it.claimer.claimed_jobs == {}
+        assert get_results(asks + later) == [None] * 4
         assert it.running.done()
 
 
 async def test_a_source_that_is_cancelled_sends_all_away():
     async with scene() as it:
-        idle = await it.ask("a")
-        it.claims.answering.clear()
-        asking = await it.ask("b") + await it.ask("c")
+        idle = await it.wait_for_jobs("a")
+        it.claimer.answering.clear()
+        asking = await it.wait_for_jobs("b") + await it.wait_for_jobs("c")
 
         it.running.cancel()
-        await settled()
+        await run_until_idle()
 
         assert it.running.cancelled()
-        assert got(idle + asking) == [None, None, None]
+        assert get_results(idle + asking) == [None, None, None]
 
 
 # Those who no longer wait
@@ -550,67 +560,67 @@ async def test_a_source_that_is_cancelled_sends_all_away():
 
 async def test_the_job_of_one_who_no_longer_waits_goes_to_another():
     async with scene() as it:
-        it.claims.answering.clear()
+        it.claimer.answering.clear()
         it.ready(1)
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
         asks[0].cancel()
-        await it.answer()
+        await it.finish_fetch()
 
-        assert got(asks) == ["cancelled", 1]
-        assert it.settler.settled == []
+        assert get_results(asks) == ["cancelled", 1]
+        assert it.completer.settled == []
 
 
 async def test_a_job_that_nobody_waits_for_any_more_is_handed_back():
     async with scene() as it:
-        it.claims.answering.clear()
+        it.claimer.answering.clear()
         it.ready(1, 2)
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
         asks[0].cancel()
-        await it.answer()
+        await it.finish_fetch()
 
-        assert got(asks) == ["cancelled", 1]
-        assert it.settler.settled == [Interrupted(HeldJob(make_job(id=2), None))]
-        assert list(it.claims.held) == [1]
+        assert get_results(asks) == ["cancelled", 1]
+        assert it.completer.settled == [Interrupted(ClaimedJob(make_job(id=2), None))]
+        assert list(it.claimer.claimed_jobs) == [1]
 
 
 async def test_nothing_is_fetched_for_one_who_no_longer_waits():
     async with scene() as it:
-        it.claims.answering.clear()
-        await it.ask("a")
-        asks = await it.ask("b", "c")
+        it.claimer.answering.clear()
+        await it.wait_for_jobs("a")
+        asks = await it.wait_for_jobs("b", "c")
 
         asks[0].cancel()
-        await it.answer()
+        await it.finish_fetch()
 
-        assert it.claims.asked == [1, 1]
+        assert it.claimer.requested_limits == [1, 1]
 
 
 class NeverSettles:
     """The database is away."""
 
-    async def settle(self, outcome: object) -> bool:
+    async def complete(self, outcome: object) -> bool:
         await asyncio.Event().wait()
         return True
 
 
 async def test_whoever_asked_is_sent_away_when_the_source_is_cancelled_while_it_hands_back():
-    claims = FakeClaims(ManualClock())
-    claims.ready = [HeldJob(make_job(id=1, locked_by="p1"), None)]
+    claims = FakeClaimer(ManualClock())
+    claims.ready = [ClaimedJob(make_job(id=1, locked_by="p1"), None)]
     claims.answering.clear()
     settler: Any = NeverSettles()
     taking: Any = claims
     source = DirectSource(taking, settler, Hooks(), poll_interval=timedelta(hours=1))
     running = asyncio.create_task(source.run())
-    ask = asyncio.create_task(source.next("w1"))
-    await settled()
+    ask = asyncio.create_task(source.wait_for_job("w1"))
+    await run_until_idle()
 
     source.stop()
     claims.answering.set()
-    await settled()
+    await run_until_idle()
     running.cancel()
     await asyncio.wait([running])
-    await settled()
+    await run_until_idle()
 
     assert ask.done()

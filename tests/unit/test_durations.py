@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from graphile_worker.durations import about
+from graphile_worker._support.durations import format_duration
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ from graphile_worker.durations import about
     ],
 )
 def test_two_units_are_enough_to_read(seconds, text):
-    assert about(timedelta(seconds=seconds)) == text
+    assert format_duration(timedelta(seconds=seconds)) == text

@@ -6,7 +6,14 @@ from datetime import timedelta
 import pytest
 
 from graphile_worker import events
-from graphile_worker.events import BY_NAME, Event, JobEvent, Moment, PoolEvent, WorkerEvent
+from graphile_worker.events import (
+    EVENTS_BY_NAME,
+    Event,
+    JobEvent,
+    Operation,
+    PoolEvent,
+    WorkerEvent,
+)
 from graphile_worker.jobs import Job, JobSpec
 from tests.support.jobs import make_job
 
@@ -71,16 +78,16 @@ OURS = {
     "pool:getJob:recovered",
     "pool:heartbeat:error",
     "pool:heartbeat:recovered",
-    "pool:fenced",
-    "pool:swept",
-    "pool:sweep:error",
+    "lease:expired",
+    "lease:lost",
+    "recovery:error",
     "cron:error",
     "runner:started",
 }
 GROUPS = [Event, PoolEvent, WorkerEvent, JobEvent]
 CLASSES = [it for it in vars(events).values() if isinstance(it, type)]
 EVENTS = [it for it in CLASSES if issubclass(it, Event) and it not in GROUPS]
-MOMENTS = [it for it in CLASSES if issubclass(it, Moment) and it is not Moment]
+MOMENTS = [it for it in CLASSES if issubclass(it, Operation) and it is not Operation]
 
 
 def job() -> Job:
@@ -88,18 +95,18 @@ def job() -> Job:
 
 
 def test_every_event_of_the_reference_has_a_class_and_we_add_a_few():
-    assert set(BY_NAME) == REFERENCE | OURS
+    assert set(EVENTS_BY_NAME) == REFERENCE | OURS
 
 
 def test_every_name_is_answered_by_exactly_one_class():
-    assert sorted(event.name for event in EVENTS) == sorted(BY_NAME)
-    assert list(BY_NAME.values()) == EVENTS
+    assert sorted(event.name for event in EVENTS) == sorted(EVENTS_BY_NAME)
+    assert list(EVENTS_BY_NAME.values()) == EVENTS
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_group_has_no_name_of_its_own(group):
     assert not hasattr(group, "name")
-    assert group not in BY_NAME.values()
+    assert group not in EVENTS_BY_NAME.values()
 
 
 @pytest.mark.parametrize("prefix", ["pool:", "localQueue:", "worker:", "job:", "resetLocked:"])
@@ -166,4 +173,4 @@ def test_the_specs_about_to_be_added_can_be_replaced():
 
 def test_the_names_cannot_be_changed():
     with pytest.raises(TypeError):
-        BY_NAME["job:other"] = events.JobStarted  # type: ignore[index]  # what the test is about
+        EVENTS_BY_NAME["job:other"] = events.JobStarted  # type: ignore[index]  # what the test is about

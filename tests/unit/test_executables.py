@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from graphile_worker import ExecutableFailed, ExecutableOptions, Job, Logger, executables
-from graphile_worker.executables import Executable, environment_of
-from graphile_worker.logs import printable
-from graphile_worker.tasks import positional_task
-from graphile_worker.worker.context import Cancellation
-from graphile_worker.worker.pool import TIDY_UP_WITHIN
+from graphile_worker import ExecutableFailed, ExecutableOptions, Job, Logger
+from graphile_worker._discovery import executables
+from graphile_worker._discovery.executables import Executable, build_environment
+from graphile_worker._support.logs import make_printable
+from graphile_worker._worker.context import Cancellation
+from graphile_worker._worker.pool import CLEANUP_TIMEOUT_SECONDS
+from graphile_worker.tasks import make_positional_task
 from tests.support.jobs import make_job
-from tests.support.processes import lives
-from tests.support.recorder import until
+from tests.support.processes import is_process_alive
+from tests.support.recorder import wait_until
 
 pytestmark = pytest.mark.feature("F121")
 
@@ -50,7 +51,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        return self.cancellation.requested
+        return self.cancellation.is_requested
 
     async def wait_cancelled(self) -> bool:
         return await self.cancellation.wait(lambda: self.cancelled, None)
@@ -84,7 +85,7 @@ class Place:
     async def pids(self, name: str = "pids", count: int = 1) -> list[int]:
         """The process ids that a program has written, once there are so many."""
         path = self.folder / name
-        await until(lambda: path.exists() and path.read_text().count("\n") == count)
+        await wait_until(lambda: path.exists() and path.read_text().count("\n") == count)
         return [int(line) for line in path.read_text().splitlines()]
 
 
@@ -94,7 +95,7 @@ def place(tmp_path) -> Place:
 
 
 async def until_gone(pids: list[int]) -> None:
-    await until(lambda: not any(map(lives, pids)))
+    await wait_until(lambda: not any(map(is_process_alive, pids)))
 
 
 # What it is given
@@ -121,7 +122,7 @@ def test_the_environment_says_which_job_it_is(monkeypatch):
     monkeypatch.setattr(os, "environ", {"PATH": "/bin", "GRAPHILE_WORKER_JOB_KEY": "of another"})
     job = make_job(key="kéy", attempts=3, max_attempts=4, priority=-5, run_at="-0.000001")
 
-    assert environment_of(job, ExecutableOptions()) == {
+    assert build_environment(job, ExecutableOptions()) == {
         "PATH": "/bin",
         "GRAPHILE_WORKER_PAYLOAD_FORMAT": "json",
         "GRAPHILE_WORKER_TASK_IDENTIFIER": "resize",
@@ -137,7 +138,7 @@ def test_the_environment_says_which_job_it_is(monkeypatch):
 def test_without_a_key_there_is_none_not_even_an_inherited_one(monkeypatch):
     monkeypatch.setattr(os, "environ", {"GRAPHILE_WORKER_JOB_KEY": "of another"})
 
-    assert "GRAPHILE_WORKER_JOB_KEY" not in environment_of(make_job(), ExecutableOptions())
+    assert "GRAPHILE_WORKER_JOB_KEY" not in build_environment(make_job(), ExecutableOptions())
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ async def test_another_exit_code_fails_the_job_with_its_last_words(place):
 
     assert failed.code == 3
     assert failed.signal is None
-    assert failed.last_words.split("\n") == [str(number) for number in range(81, 101)]
+    assert failed.last_output.split("\n") == [str(number) for number in range(81, 101)]
     assert str(failed).startswith("program ended with exit code 3; it said last:\n81\n82\n")
 
 
@@ -193,7 +194,7 @@ async def test_a_signal_fails_the_job_with_its_name(place):
 async def test_last_words_are_not_too_many(place):
     failed = await place.failure("#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x >&2\nexit 1\n")
 
-    assert failed.last_words == "…" + 2000 * "x"
+    assert failed.last_output == "…" + 2000 * "x"
 
 
 def test_a_failure_travels_between_processes():
@@ -201,7 +202,7 @@ def test_a_failure_travels_between_processes():
 
     copy = pickle.loads(pickle.dumps(failed))
 
-    assert (copy.code, copy.last_words, str(copy)) == (3, "boo", str(failed))
+    assert (copy.code, copy.last_output, str(copy)) == (3, "boo", str(failed))
 
 
 @pytest.mark.parametrize(
@@ -253,10 +254,10 @@ async def test_a_cancelled_program_is_asked_to_end_and_all_that_it_started_is_ki
     place, monkeypatch
 ):
     monkeypatch.chdir(place.folder)
-    monkeypatch.setattr(executables, "LITTLE_GRACE", 600)
+    monkeypatch.setattr(executables, "CLEANUP_GRACE_SECONDS", 600)
     then = "trap 'echo bye > bye; exit 1' TERM; touch ready; while :; do sleep 0.05; done"
     running = place.start(textwrap.dedent(FORKS).format(then=then))
-    await until((place.folder / "ready").exists)
+    await wait_until((place.folder / "ready").exists)
 
     running.cancel()
 
@@ -279,19 +280,19 @@ async def test_a_program_that_does_not_want_to_end_is_killed(place, monkeypatch)
 
 
 def test_a_program_is_killed_before_the_worker_stops_waiting_for_it():
-    assert executables.LITTLE_GRACE < TIDY_UP_WITHIN
+    assert executables.CLEANUP_GRACE_SECONDS < CLEANUP_TIMEOUT_SECONDS
 
 
 async def test_a_program_that_is_cancelled_twice_is_killed_at_once(place, monkeypatch):
     monkeypatch.chdir(place.folder)
-    monkeypatch.setattr(executables, "LITTLE_GRACE", 600)
+    monkeypatch.setattr(executables, "CLEANUP_GRACE_SECONDS", 600)
     running = place.start(
         "#!/bin/sh\ntrap 'touch asked' TERM\necho $$ > pids\nwhile :; do sleep 0.05; done\n"
     )
     pids = await place.pids()
 
     running.cancel()
-    await until((place.folder / "asked").exists)
+    await wait_until((place.folder / "asked").exists)
     running.cancel()
 
     with pytest.raises(asyncio.CancelledError):
@@ -313,7 +314,7 @@ async def test_when_the_worker_asks_to_give_up_the_program_is_ended(place, monke
 
 async def test_nobody_waits_for_a_daemon_that_keeps_the_output_open(place, monkeypatch):
     monkeypatch.chdir(place.folder)
-    monkeypatch.setattr(executables, "REST_WITHIN", 0.2)
+    monkeypatch.setattr(executables, "OUTPUT_DRAIN_SECONDS", 0.2)
 
     # Not before the daemon has left the group.
     await place.run(
@@ -352,7 +353,7 @@ async def test_what_only_a_terminal_understands_is_shown_as_an_escape(place):
 
 
 def test_text_that_turns_round_or_breaks_a_line_is_shown_as_an_escape():
-    assert printable("a\u202eb\u2028c\x85d\udcffé😀") == "a\\u202eb\\u2028c\\x85d\\udcffé😀"
+    assert make_printable("a\u202eb\u2028c\x85d\udcffé😀") == "a\\u202eb\\u2028c\\x85d\\udcffé😀"
 
 
 async def test_a_character_may_arrive_in_two_parts(place):
@@ -379,7 +380,7 @@ async def test_its_last_words_are_kept_even_so(place):
     failed = await place.failure("#!/bin/sh\nseq 1000 >&2; exit 1\n", max_output_bytes=0)
 
     assert place.log.of("error") == []
-    assert failed.last_words.endswith("\n999\n1000")
+    assert failed.last_output.endswith("\n999\n1000")
 
 
 @pytest.mark.single_version
@@ -419,7 +420,7 @@ async def test_a_logger_that_breaks_does_not_leave_the_program_behind(place, mon
 
 
 def test_a_program_is_a_task_of_the_loop(place):
-    task = positional_task("program", place.program("#!/bin/true\n"))
+    task = make_positional_task("program", place.program("#!/bin/true\n"))
 
     assert task.runs_on_loop
-    assert task.signature.call("payload", "context") == (["payload", "context"], {})
+    assert task.signature.build_call_arguments("payload", "context") == (["payload", "context"], {})

@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from graphile_worker._support.failpoints import (
+    FAILPOINTS,
+    FAILPOINTS_VARIABLE,
+    LOG_VARIABLE,
+    FailpointError,
+    build_failpoint,
+    failpoint,
+)
 from graphile_worker.errors import ConfigurationError
-from graphile_worker.failpoints import LOG, PLACES, VARIABLE, FailpointError, failpoint, made_of
 
 SOURCE = Path(__file__).parents[2] / "src" / "graphile_worker"
 
@@ -24,26 +31,26 @@ MOST = 2e-6
 # fault of CPython that later versions fix. The places are the same on each version.
 @pytest.mark.single_version
 def test_each_failpoint_is_where_its_entry_says_and_nowhere_else():
-    expected = Counter((name, place.module, place.function) for name, place in PLACES.items())
+    expected = Counter((name, place.module, place.function) for name, place in FAILPOINTS.items())
 
     assert Counter(called_places()) == expected
 
 
 def test_there_are_sixteen_and_each_says_what_is_so_there():
-    assert len(PLACES) == 16
-    assert all(place.what for place in PLACES.values())
+    assert len(FAILPOINTS) == 16
+    assert all(place.description for place in FAILPOINTS.values())
 
 
 def test_nothing_happens_where_the_variable_is_not_set():
-    passing = made_of({})
+    passing = build_failpoint({})
 
-    assert passing is made_of({VARIABLE: ""})
-    assert [passing(name) for name in PLACES] == [None] * 16
+    assert passing is build_failpoint({FAILPOINTS_VARIABLE: ""})
+    assert [passing(name) for name in FAILPOINTS] == [None] * 16
 
 
 @pytest.mark.nightly
 def test_a_passage_of_nothing_costs_next_to_nothing():
-    assert VARIABLE not in os.environ
+    assert FAILPOINTS_VARIABLE not in os.environ
 
     each = min(timeit.repeat(lambda: failpoint("task_started"), number=1000, repeat=20)) / 1000
 
@@ -66,19 +73,19 @@ def test_a_passage_of_nothing_costs_next_to_nothing():
     ],
 )
 def test_what_cannot_be_understood_is_refused(text, reason):
-    with pytest.raises(ConfigurationError, match=f"^{VARIABLE}: .*{reason}"):
-        made_of({VARIABLE: text})
+    with pytest.raises(ConfigurationError, match=f"^{FAILPOINTS_VARIABLE}: .*{reason}"):
+        build_failpoint({FAILPOINTS_VARIABLE: text})
 
 
 def test_a_wrong_variable_is_refused_when_the_package_is_imported():
-    done = imported({VARIABLE: "nowhere=kill"})
+    done = imported({FAILPOINTS_VARIABLE: "nowhere=kill"})
 
     assert done.returncode == 1
     assert "ConfigurationError: GRAPHILE_WORKER_FAILPOINTS: 'nowhere=kill'" in done.stderr
 
 
 def test_raise_raises_at_the_first_passage_and_at_no_other():
-    passing = made_of({VARIABLE: "task_ended=raise"})
+    passing = build_failpoint({FAILPOINTS_VARIABLE: "task_ended=raise"})
 
     passing("task_started")
     with pytest.raises(FailpointError):
@@ -87,7 +94,7 @@ def test_raise_raises_at_the_first_passage_and_at_no_other():
 
 
 def test_several_may_be_named_each_with_its_own_passage():
-    passing = made_of({VARIABLE: "task_ended=raise@3, failing=raise@2"})
+    passing = build_failpoint({FAILPOINTS_VARIABLE: "task_ended=raise@3, failing=raise@2"})
 
     passing("task_ended")
     passing("failing")
@@ -101,7 +108,7 @@ def test_several_may_be_named_each_with_its_own_passage():
 def test_sleep_takes_its_time(monkeypatch):
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
-    passing = made_of({VARIABLE: "before_claim=sleep:0.25@2"})
+    passing = build_failpoint({FAILPOINTS_VARIABLE: "before_claim=sleep:0.25@2"})
 
     passing("before_claim")
     passing("before_claim")
@@ -111,7 +118,9 @@ def test_sleep_takes_its_time(monkeypatch):
 
 def test_every_passage_of_what_is_named_is_noted(tmp_path):
     log = tmp_path / "log"
-    passing = made_of({VARIABLE: "task_ended=sleep:0@2,failing=raise@9", LOG: str(log)})
+    passing = build_failpoint(
+        {FAILPOINTS_VARIABLE: "task_ended=sleep:0@2,failing=raise@9", LOG_VARIABLE: str(log)}
+    )
 
     for name in ("task_started", "task_ended", "failing", "task_ended", "task_ended"):
         passing(name)
@@ -129,7 +138,11 @@ def test_every_passage_of_what_is_named_is_noted(tmp_path):
 def test_kill_ends_the_process_and_the_passage_is_noted_before(tmp_path):
     log = tmp_path / "log"
 
-    done = imported({VARIABLE: "completing=kill@2", LOG: str(log)}, "completing", "completing")
+    done = imported(
+        {FAILPOINTS_VARIABLE: "completing=kill@2", LOG_VARIABLE: str(log)},
+        "completing",
+        "completing",
+    )
 
     assert done.returncode == -signal.SIGKILL
     assert done.stdout == "passed\n"
@@ -142,7 +155,7 @@ def test_kill_ends_the_process_and_the_passage_is_noted_before(tmp_path):
 def test_stop_lets_the_process_stand_still_until_it_is_told_to_go_on():
     process = subprocess.Popen(
         program("heartbeat"),
-        env={**os.environ, VARIABLE: "heartbeat=stop"},
+        env={**os.environ, FAILPOINTS_VARIABLE: "heartbeat=stop"},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -179,7 +192,7 @@ def names_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
 
 def program(*names: str) -> list[str]:
     """A program that passes these failpoints one by one, and says so."""
-    code = "import sys; from graphile_worker.failpoints import failpoint\n"
+    code = "import sys; from graphile_worker._support.failpoints import failpoint\n"
     code += "for name in sys.argv[1:]: failpoint(name); print('passed', flush=True)"
     return [sys.executable, "-c", code, *names]
 

@@ -8,34 +8,34 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from graphile_worker.administration.filters import (
-    Field,
-    Filter,
-    Json,
-    Nothing,
-    Term,
-    Within,
-    Words,
-    in_states,
-    parse,
-    with_ids,
-    with_keys,
-)
-from graphile_worker.administration.states import State
 from graphile_worker.errors import FilterError
+from graphile_worker.ops.filters import (
+    Absent,
+    Filter,
+    FilterField,
+    JsonValue,
+    Range,
+    Term,
+    TextPattern,
+    filter_by_ids,
+    filter_by_keys,
+    filter_by_states,
+    parse_filter,
+)
+from graphile_worker.ops.states import JobState
 
 MINUTE = timedelta(minutes=1)
 AUGUST = datetime(2026, 8, 1, tzinfo=UTC)
 
 
-def words(*texts: str) -> tuple[Words, ...]:
+def words(*texts: str) -> tuple[TextPattern, ...]:
     """Names; a star stands for anything."""
-    return tuple(Words(tuple(text.split("*"))) for text in texts)
+    return tuple(TextPattern(tuple(text.split("*"))) for text in texts)
 
 
 def only(text: str) -> Term:
     """The one term of a text."""
-    (term,) = parse(text).terms
+    (term,) = parse_filter(text).terms
     return term
 
 
@@ -45,22 +45,22 @@ def only(text: str) -> Term:
 @pytest.mark.parametrize(
     ("text", "term"),
     [
-        ("task:send_email", Term(Field.TASK, words("send_email"))),
-        ("task:send_email,render_pdf", Term(Field.TASK, words("send_email", "render_pdf"))),
-        ("-task:x", Term(Field.TASK, words("x"), is_negated=True)),
-        ("task:send_*", Term(Field.TASK, words("send_*"))),
-        ('task:"a b, c"', Term(Field.TASK, words("a b, c"))),
-        ("queue:billing", Term(Field.QUEUE, words("billing"))),
-        ("queue:none", Term(Field.QUEUE, (Nothing(),))),
-        ('queue:"none"', Term(Field.QUEUE, words("none"))),
-        ("queue:billing,none", Term(Field.QUEUE, (*words("billing"), Nothing()))),
-        ("key:pdf:42", Term(Field.KEY, words("pdf:42"))),
-        ("key:pdf:*", Term(Field.KEY, words("pdf:*"))),
-        (r"key:pdf\*", Term(Field.KEY, (Words(("pdf*",)),))),
-        ("worker:pool-3fa*", Term(Field.WORKER, words("pool-3fa*"))),
-        ('error:"upstream timeout"', Term(Field.ERROR, words("upstream timeout"))),
-        ("flag:x,y", Term(Field.FLAG, words("x", "y"))),
-        ("flag:a*", Term(Field.FLAG, (Words(("a*",)),))),
+        ("task:send_email", Term(FilterField.TASK, words("send_email"))),
+        ("task:send_email,render_pdf", Term(FilterField.TASK, words("send_email", "render_pdf"))),
+        ("-task:x", Term(FilterField.TASK, words("x"), is_negated=True)),
+        ("task:send_*", Term(FilterField.TASK, words("send_*"))),
+        ('task:"a b, c"', Term(FilterField.TASK, words("a b, c"))),
+        ("queue:billing", Term(FilterField.QUEUE, words("billing"))),
+        ("queue:none", Term(FilterField.QUEUE, (Absent(),))),
+        ('queue:"none"', Term(FilterField.QUEUE, words("none"))),
+        ("queue:billing,none", Term(FilterField.QUEUE, (*words("billing"), Absent()))),
+        ("key:pdf:42", Term(FilterField.KEY, words("pdf:42"))),
+        ("key:pdf:*", Term(FilterField.KEY, words("pdf:*"))),
+        (r"key:pdf\*", Term(FilterField.KEY, (TextPattern(("pdf*",)),))),
+        ("worker:pool-3fa*", Term(FilterField.WORKER, words("pool-3fa*"))),
+        ('error:"upstream timeout"', Term(FilterField.ERROR, words("upstream timeout"))),
+        ("flag:x,y", Term(FilterField.FLAG, words("x", "y"))),
+        ("flag:a*", Term(FilterField.FLAG, (TextPattern(("a*",)),))),
     ],
 )
 def test_names(text, term):
@@ -70,15 +70,15 @@ def test_names(text, term):
 @pytest.mark.parametrize(
     ("text", "states"),
     [
-        *((each.value, (each,)) for each in State),
-        ("locked", (State.STALE, State.RUNNING)),
-        ("permafailed", (State.FAILED,)),
-        ("failed,retrying", (State.FAILED, State.RETRYING)),
-        ("locked,running", (State.STALE, State.RUNNING)),
+        *((each.value, (each,)) for each in JobState),
+        ("locked", (JobState.STALE, JobState.RUNNING)),
+        ("permafailed", (JobState.FAILED,)),
+        ("failed,retrying", (JobState.FAILED, JobState.RETRYING)),
+        ("locked,running", (JobState.STALE, JobState.RUNNING)),
     ],
 )
 def test_states_and_other_words_for_them(text, states):
-    assert only(f"state:{text}") == Term(Field.STATE, states)
+    assert only(f"state:{text}") == Term(FilterField.STATE, states)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_states_and_other_words_for_them(text, states):
         ("88412..88420", 88412, 88420),
     ],
 )
-@pytest.mark.parametrize("field", [Field.ID, Field.ATTEMPTS, Field.PRIORITY])
+@pytest.mark.parametrize("field", [FilterField.ID, FilterField.ATTEMPTS, FilterField.PRIORITY])
 def test_numbers(field, text, low, high):
-    assert only(f"{field}:{text}") == Term(field, (Within(low, high),))
+    assert only(f"{field}:{text}") == Term(field, (Range(low, high),))
 
 
 def test_of_several_numbers_one_must_fit():
-    assert only("id:1,5..7") == Term(Field.ID, (Within(1, 1), Within(5, 7)))
+    assert only("id:1,5..7") == Term(FilterField.ID, (Range(1, 1), Range(5, 7)))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_of_several_numbers_one_must_fit():
     ],
 )
 def test_ages(text, low, high):
-    assert only(f"age:{text}") == Term(Field.AGE, (Within(low, high),))
+    assert only(f"age:{text}") == Term(FilterField.AGE, (Range(low, high),))
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_ages(text, low, high):
         ("2026-08-01..-1m", AUGUST, -MINUTE),
     ],
 )
-@pytest.mark.parametrize("field", [Field.RUN, Field.CREATED])
+@pytest.mark.parametrize("field", [FilterField.RUN, FilterField.CREATED])
 def test_moments(field, text, low, high):
-    assert only(f"{field}:{text}") == Term(field, (Within(low, high),))
+    assert only(f"{field}:{text}") == Term(field, (Range(low, high),))
 
 
 @pytest.mark.parametrize(
@@ -154,19 +154,19 @@ def test_moments(field, text, low, high):
     ],
 )
 def test_payloads(text, path, values):
-    assert only(text) == Term(Field.PAYLOAD, tuple(map(Json, values)), path=path)
+    assert only(text) == Term(FilterField.PAYLOAD, tuple(map(JsonValue, values)), path=path)
 
 
 @pytest.mark.parametrize(
     ("text", "term"),
     [
-        ("88412", Term(Field.ID, (Within(88412, 88412),))),
-        ("1,2", Term(Field.ID, (Within(1, 1), Within(2, 2)))),
-        ('"88412"', Term(Field.TEXT, words("88412"))),
-        ("timeout", Term(Field.TEXT, words("timeout"))),
-        ("-timeout", Term(Field.TEXT, words("timeout"), is_negated=True)),
-        ('"http://x"', Term(Field.TEXT, words("http://x"))),
-        ("-5", Term(Field.ID, (Within(5, 5),), is_negated=True)),
+        ("88412", Term(FilterField.ID, (Range(88412, 88412),))),
+        ("1,2", Term(FilterField.ID, (Range(1, 1), Range(2, 2)))),
+        ('"88412"', Term(FilterField.TEXT, words("88412"))),
+        ("timeout", Term(FilterField.TEXT, words("timeout"))),
+        ("-timeout", Term(FilterField.TEXT, words("timeout"), is_negated=True)),
+        ('"http://x"', Term(FilterField.TEXT, words("http://x"))),
+        ("-5", Term(FilterField.ID, (Range(5, 5),), is_negated=True)),
     ],
 )
 def test_bare_words(text, term):
@@ -174,24 +174,30 @@ def test_bare_words(text, term):
 
 
 def test_terms_have_blanks_between_them_and_all_must_hold():
-    found = parse("  task:a\tstate:failed\n -error:b ")
+    found = parse_filter("  task:a\tstate:failed\n -error:b ")
 
-    assert [term.field for term in found.terms] == [Field.TASK, Field.STATE, Field.ERROR]
+    assert [term.field for term in found.terms] == [
+        FilterField.TASK,
+        FilterField.STATE,
+        FilterField.ERROR,
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
 def test_without_terms_every_job_is_meant(text):
-    assert parse(text) == Filter()
+    assert parse_filter(text) == Filter()
 
 
 def test_filters_can_be_put_together():
-    assert parse("task:a state:failed") == parse("task:a") & in_states(State.FAILED)
-    assert with_ids([1, 2]) == parse("id:1,2")
-    assert with_keys(["a*"]) == parse(r"key:a\*")
+    assert parse_filter("task:a state:failed") == parse_filter("task:a") & filter_by_states(
+        JobState.FAILED
+    )
+    assert filter_by_ids([1, 2]) == parse_filter("id:1,2")
+    assert filter_by_keys(["a*"]) == parse_filter(r"key:a\*")
 
 
 def test_a_pattern_becomes_one_of_like_and_nothing_else_in_it_is_special():
-    assert Words(("50%_\\", "x")).like == r"50\%\_\\%x"
+    assert TextPattern(("50%_\\", "x")).like_pattern == r"50\%\_\\%x"
 
 
 # Refusals
@@ -232,7 +238,7 @@ def test_a_pattern_becomes_one_of_like_and_nothing_else_in_it_is_special():
 )
 def test_a_refusal_says_where_and_what_may_stand_there(text, column, expected):
     with pytest.raises(FilterError) as caught:
-        parse(text)
+        parse_filter(text)
 
     assert caught.value.column == column
     assert expected in caught.value.expected
@@ -242,7 +248,7 @@ def test_a_refusal_is_one_sentence_and_travels():
     with pytest.raises(
         FilterError, match=r"filter, column 5: expected .*, got '>banana'"
     ) as caught:
-        parse("age:>banana")
+        parse_filter("age:>banana")
 
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
@@ -253,7 +259,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_siz
 names = st.lists(st.text(st.sampled_from('ab*\\",: -.%_ü名\n')), min_size=1, max_size=3).filter(
     lambda parts: parts != [""]
 )
-patterns = names.map(lambda parts: Words(tuple(parts)))
+patterns = names.map(lambda parts: TextPattern(tuple(parts)))
 spans = st.timedeltas(timedelta(0), timedelta(days=36_500))
 moments = st.datetimes(
     datetime(1, 1, 3), datetime(9999, 12, 30), timezones=st.just(UTC)
@@ -263,25 +269,27 @@ integers = st.integers(-(2**62), 2**62)
 
 def within(bounds):
     ends = st.tuples(bounds, bounds).filter(lambda pair: pair[0] != pair[1])
-    one = bounds.map(lambda it: Within(it, None)) | bounds.map(lambda it: Within(None, it))
-    return one | ends.map(lambda pair: Within(*pair))
+    one = bounds.map(lambda it: Range(it, None)) | bounds.map(lambda it: Range(None, it))
+    return one | ends.map(lambda pair: Range(*pair))
 
 
 def some(values):
     return st.lists(values, min_size=1, max_size=3, unique=True).map(tuple)
 
 
-VALUES: dict[Field, Any] = {
-    **dict.fromkeys((Field.TASK, Field.WORKER, Field.ERROR, Field.TEXT), patterns),
-    **dict.fromkeys((Field.QUEUE, Field.KEY), patterns | st.just(Nothing())),
-    **dict.fromkeys((Field.RUN, Field.CREATED), within(moments)),
+VALUES: dict[FilterField, Any] = {
     **dict.fromkeys(
-        (Field.ID, Field.ATTEMPTS, Field.PRIORITY),
-        within(integers) | integers.map(lambda it: Within(it, it)),
+        (FilterField.TASK, FilterField.WORKER, FilterField.ERROR, FilterField.TEXT), patterns
     ),
-    Field.STATE: st.sampled_from(State),
-    Field.AGE: within(spans),
-    Field.FLAG: texts.map(lambda text: Words((text,))),
+    **dict.fromkeys((FilterField.QUEUE, FilterField.KEY), patterns | st.just(Absent())),
+    **dict.fromkeys((FilterField.RUN, FilterField.CREATED), within(moments)),
+    **dict.fromkeys(
+        (FilterField.ID, FilterField.ATTEMPTS, FilterField.PRIORITY),
+        within(integers) | integers.map(lambda it: Range(it, it)),
+    ),
+    FilterField.STATE: st.sampled_from(JobState),
+    FilterField.AGE: within(spans),
+    FilterField.FLAG: texts.map(lambda text: TextPattern((text,))),
 }
 
 terms = st.one_of(
@@ -291,12 +299,12 @@ terms = st.one_of(
 
 @given(st.lists(terms, max_size=4).map(lambda them: Filter(tuple(them))))
 def test_a_filter_is_written_as_it_can_be_read(found):
-    assert parse(str(found)) == found
+    assert parse_filter(str(found)) == found
 
 
 @given(st.lists(texts, min_size=1, max_size=3))
 def test_so_is_a_path_into_payloads(path):
-    written = str(Term(Field.PAYLOAD, (Json('"x"'), Json("1")), path=tuple(path)))
+    written = str(Term(FilterField.PAYLOAD, (JsonValue('"x"'), JsonValue("1")), path=tuple(path)))
 
     assert only(written).path == tuple(path)
 
@@ -314,8 +322,8 @@ def test_any_text_is_read_or_refused_at_a_place_in_it(text):
 def place_of_refusal(text: str) -> int:
     """The column; what can be read can be written and read again, and has none to complain of."""
     try:
-        found = parse(text)
+        found = parse_filter(text)
     except FilterError as error:
         return error.column
-    assert parse(str(found)) == found
+    assert parse_filter(str(found)) == found
     return 1

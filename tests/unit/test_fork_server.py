@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import fork_server
-from tests.support.processes import Programs, eventually, lives
+from tests.support.processes import Programs, eventually, is_process_alive
 
 pytestmark = pytest.mark.skipif(not fork_server.is_enabled(), reason="GW_FORKS=off")
 
@@ -71,7 +71,7 @@ def test_a_forked_program_sees_what_a_real_one_sees(programs):
     folder = str(programs.folder)
     variables = {"TZ": "FAR-5:30", "COLOR": "blue", "HOME": None, "PWD": folder}
     forked, real = (
-        each.python(STATE, "a", "ä b", **variables) for each in (programs, programs.real)
+        each.python(STATE, "a", "ä b", **variables) for each in (programs, programs.without_fork)
     )
 
     assert (forked.end(), real.end(), forked.err, real.err) == (0, 0, "", "")
@@ -82,7 +82,7 @@ def test_a_program_is_forked_unless_a_real_start_is_asked_for(programs):
     script = "import time; time.sleep(60)"
 
     assert is_forked(programs.python(script).pid)
-    assert not is_forked(programs.real.python(script).pid)
+    assert not is_forked(programs.without_fork.python(script).pid)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_signal_ends_a_program(programs):
 
     assert program.is_running
     assert program.stop(signal.SIGKILL) == -signal.SIGKILL
-    assert not lives(program.pid)
+    assert not is_process_alive(program.pid)
 
 
 def test_an_uncaught_error_is_a_traceback_and_code_1(programs):
@@ -210,11 +210,11 @@ def test_the_fork_server_and_its_programs_end_with_the_test_process(tmp_path):
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as tests:
         assert tests.stdout is not None
         forked, server = map(int, tests.stdout.readline().split())
-        assert lives(forked)
-        assert lives(server)
+        assert is_process_alive(forked)
+        assert is_process_alive(server)
         tests.kill()
 
-    eventually(lambda: not lives(forked) and not lives(server), "both end")
+    eventually(lambda: not is_process_alive(forked) and not is_process_alive(server), "both end")
 
 
 def test_a_request_may_be_larger_than_the_buffer_of_a_socket(programs):

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from graphile_worker.cli import health
-from graphile_worker.cli.health import MAX_CONNECTIONS, health_server
+from graphile_worker._cli import health
+from graphile_worker._cli.health import MAX_CONNECTIONS, health_server
 from graphile_worker.errors import ConfigurationError
 
 
@@ -85,8 +85,8 @@ async def test_a_head_request_has_no_body():
 
 
 async def test_a_blocked_loop_is_not_alive_until_it_turns_again(monkeypatch):
-    monkeypatch.setattr(health, "ALIVE_WITHIN", 0.5)
-    monkeypatch.setattr(health, "TURN_EVERY", 0.01)
+    monkeypatch.setattr(health, "MAX_LOOP_DELAY_SECONDS", 0.5)
+    monkeypatch.setattr(health, "LOOP_CHECK_INTERVAL_SECONDS", 0.01)
     async with health_server(0, lambda: True) as port:
         # To wait here blocks the loop, and a thread answers all the same.
         deadline = time.monotonic() + 20
@@ -165,7 +165,7 @@ async def closed_of(clients: list[socket.socket], number: int) -> list[socket.so
 @pytest.fixture
 def no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection is closed for other reasons alone."""
-    monkeypatch.setattr(health, "ANSWER_WITHIN_SECONDS", 600.0)
+    monkeypatch.setattr(health, "REQUEST_TIMEOUT_SECONDS", 600.0)
 
 
 async def test_at_most_32_connections_are_open_and_probes_are_answered_all_the_same(no_deadline):
@@ -194,7 +194,7 @@ async def test_a_client_that_sent_a_part_of_a_request_is_closed_before_one_that_
 
 
 async def test_a_request_has_one_deadline_however_often_a_byte_comes(monkeypatch):
-    monkeypatch.setattr(health, "ANSWER_WITHIN_SECONDS", 0.3)
+    monkeypatch.setattr(health, "REQUEST_TIMEOUT_SECONDS", 0.3)
     async with health_server(0, lambda: True) as port:
         with connected(port, PART) as client:
             deadline = time.monotonic() + 20

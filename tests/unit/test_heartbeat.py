@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-from graphile_worker import lease as lease_module
-from graphile_worker.lease import Lease
-from graphile_worker.maintenance import heartbeat as heartbeat_module
-from graphile_worker.maintenance.heartbeat import (
-    LOOK_EVERY,
-    RENEW_EVERY,
-    TELL_RUST_EVERY,
+from graphile_worker._lease import heartbeat as heartbeat_module
+from graphile_worker._lease import lease as lease_module
+from graphile_worker._lease.heartbeat import (
+    LOCK_RENEWAL_INTERVAL_SECONDS,
+    REGISTRY_CHECK_INTERVAL_SECONDS,
+    RUST_HEARTBEAT_INTERVAL_SECONDS,
     Heartbeat,
-    Pool,
+    PoolCallbacks,
 )
-from graphile_worker.sql.holding import HeldJob
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.query import Query
+from graphile_worker._lease.lease import Lease
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._sql.query import Query
 from tests.support.clocks import ManualClock, skip_delays
-from tests.support.fake_database import FakeDatabase, RefusedError
+from tests.support.fake_database import FakeDatabase, FakeDatabaseError
 from tests.support.jobs import make_job
-from tests.support.recorder import until
+from tests.support.recorder import wait_until
 
 SCHEMAS = Schemas("shared", "companion")
 THRESHOLD = timedelta(seconds=30)
@@ -60,13 +60,13 @@ class Registries(FakeDatabase):
 
     def forget(self) -> None:
         """Count from here."""
-        self.asked.clear()
+        self.queries.clear()
 
-    def _find_registry(self, schema: str, shared: str) -> list[Any]:
+    def _has_registry(self, schema: str, shared: str) -> list[Any]:
         assert schema == SCHEMAS.companion
         return [(self.has_registry,)]
 
-    def _find_rust_registry(self, schema: str) -> list[Any]:
+    def _has_rust_registry(self, schema: str) -> list[Any]:
         assert schema == SCHEMAS.shared
         return [(self.has_rust,)]
 
@@ -79,12 +79,12 @@ class Registries(FakeDatabase):
         self.pools |= dict.fromkeys(known, started)
         return [(each, self.time, self.server_started) for each in known]
 
-    def _sign_off(self, pool_ids: list[str]) -> list[Any]:
+    def _unregister_pools(self, pool_ids: list[str]) -> list[Any]:
         for each in pool_ids:
             self.pools.pop(each, None)
         return []
 
-    def _leave_registry(self, pool_ids: list[str]) -> list[Any]:
+    def _mark_pools_stopped(self, pool_ids: list[str]) -> list[Any]:
         self.stopped += pool_ids
         return []
 
@@ -92,7 +92,7 @@ class Registries(FakeDatabase):
         self.rust |= dict.fromkeys(pool_ids, details)
         return []
 
-    def _rust_sign_off(self, pool_ids: list[str]) -> list[Any]:
+    def _rust_unregister(self, pool_ids: list[str]) -> list[Any]:
         for each in pool_ids:
             self.rust.pop(each, None)
         return []
@@ -110,7 +110,7 @@ class Scene:
         self.database = Registries()
         self.lease = Lease(threshold, pool_id="p1")
         self.started: list[int] = []
-        self.held: list[HeldJob] = []
+        self.held: list[ClaimedJob] = []
         self.told: list[object] = []
         self.errors: list[tuple[str, int]] = []
         self.recoveries: list[int] = []
@@ -119,26 +119,26 @@ class Scene:
             database,
             SCHEMAS,
             self.lease,
-            Pool(
+            PoolCallbacks(
                 started_ids=lambda: self.started,
-                held=lambda: list(self.held),
+                claimed=lambda: list(self.held),
                 ids_in_use=lambda: {each.pool_id for each in self.held},
-                on_swept=lambda old, new: self.told.append(("swept", old, new)),
-                on_lost=lambda job_ids: self.told.append(("lost", job_ids)),
+                on_lease_lost=lambda old, new: self.told.append(("swept", old, new)),
+                on_jobs_lost=lambda job_ids: self.told.append(("lost", job_ids)),
                 on_error=lambda error, count: self.errors.append((str(error), count)),
                 on_reconnected=lambda: self.told.append("reconnected"),
                 on_recovered=lambda: self.recoveries.append(len(self.errors)),
             ),
-            threshold=threshold,
-            every=every,
+            lease_duration=threshold,
+            interval=every,
             details=DETAILS,
         )
 
-    def hold(self, job_id: int, queue_id: int | None = None) -> HeldJob:
+    def hold(self, job_id: int, queue_id: int | None = None) -> ClaimedJob:
         """Take a job under the id that the pool has now."""
         pool_id = self.lease.pool_id
         self.database.locks[job_id] = pool_id
-        held = HeldJob(make_job(id=job_id, locked_by=pool_id), queue_id)
+        held = ClaimedJob(make_job(id=job_id, locked_by=pool_id), queue_id)
         self.held.append(held)
         return held
 
@@ -196,7 +196,7 @@ async def test_a_pool_is_entered_with_its_lease_and_what_people_want_to_know(clo
 
     await it.heartbeat.register()
 
-    entered = next(each for each in it.database.asked if each.statement == "register_pool")
+    entered = next(each for each in it.database.queries if each.statement == "register_pool")
     pool_id, lease, details = entered.args
     assert (pool_id, lease) == ("p1", 30_000_000)
     assert json.loads(str(details)).keys() == {"host", "clock"}
@@ -213,7 +213,7 @@ async def test_a_pool_whose_registry_is_not_there_has_no_lease_to_lose(clock):
 
     assert not it.heartbeat.has_registry
     assert not it.lease.is_registered
-    assert it.database.statements == ["find_registry", "find_rust_registry"]
+    assert it.database.statements == ["has_registry", "has_rust_registry"]
 
 
 @pytest.mark.feature("F219")
@@ -224,12 +224,12 @@ async def test_without_recovery_nothing_is_said_but_to_rust_workers(clock):
     await it.heartbeat.register()
     await it.beat()
 
-    assert it.database.statements == ["find_rust_registry", "rust_heartbeat"]
+    assert it.database.statements == ["has_rust_registry", "rust_heartbeat"]
     assert list(it.database.rust) == ["p1"]
     assert not it.lease.is_registered
 
 
-@pytest.mark.parametrize("statement", ["find_registry", "register_pool", "find_rust_registry"])
+@pytest.mark.parametrize("statement", ["has_registry", "register_pool", "has_rust_registry"])
 async def test_a_pool_that_cannot_be_entered_does_not_begin(clock, statement):
     it = Scene()
     it.database.errors[statement] = [OSError("gone")]
@@ -244,7 +244,7 @@ async def test_a_registry_that_comes_later_is_found_now_and_then(clock):
     await it.heartbeat.register()
     it.database.has_registry = True
 
-    clock.now += LOOK_EVERY
+    clock.now += REGISTRY_CHECK_INTERVAL_SECONDS
     await it.beat()
     assert it.database.pools == {}
 
@@ -260,7 +260,7 @@ async def test_a_pool_that_could_not_be_entered_in_a_late_registry_was_not_swept
     await it.heartbeat.register()
     it.database.has_registry = True
     it.database.errors["register_pool"] = [OSError("gone")]
-    clock.now += LOOK_EVERY + 1
+    clock.now += REGISTRY_CHECK_INTERVAL_SECONDS + 1
     with pytest.raises(OSError, match="gone"):
         await it.beat()
 
@@ -291,18 +291,18 @@ async def test_a_heartbeat_renews_the_lease_from_when_it_was_sent(it, clock):
     it.database.meanwhile = answer_late
     await it.beat()
 
-    assert it.lease.silence == pytest.approx(3)
+    assert it.lease.seconds_since_heartbeat == pytest.approx(3)
 
 
 async def test_a_heartbeat_brings_the_servers_time_which_others_are_judged_by(it, clock):
     await it.beat()
-    assert it.lease.is_steady
+    assert it.lease.is_stable
 
     clock.now += 5
     it.database.time += 3605
     await it.beat()
 
-    assert not it.lease.is_steady
+    assert not it.lease.is_stable
 
 
 @pytest.mark.parametrize(("every", "seconds"), [(2, 2), (10, 10), (60, 10), (None, 10)])
@@ -331,7 +331,7 @@ async def test_a_heartbeat_that_failed_renews_nothing(it, clock):
     with pytest.raises(OSError, match="gone"):
         await it.beat()
 
-    assert it.lease.silence == pytest.approx(5)
+    assert it.lease.seconds_since_heartbeat == pytest.approx(5)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ async def test_an_answer_may_take_a_third_of_the_lease_but_neither_too_short_nor
     it = Scene(threshold=None if threshold is None else timedelta(seconds=threshold))
     await it.heartbeat.register()
     # As there is no lease yet that could end.
-    assert set(limits) == {heartbeat_module.LONGEST_ANSWER}
+    assert set(limits) == {heartbeat_module.MAX_QUERY_TIMEOUT_SECONDS}
 
     limits.clear()
     await it.beat()
@@ -360,7 +360,7 @@ async def test_an_answer_may_take_a_third_of_the_lease_but_neither_too_short_nor
 
 
 async def test_a_database_without_an_answer_is_given_up(monkeypatch):
-    monkeypatch.setattr(heartbeat_module, "LONGEST_ANSWER", 0.01)
+    monkeypatch.setattr(heartbeat_module, "MAX_QUERY_TIMEOUT_SECONDS", 0.01)
     it = Scene()
     it.database.answering.clear()
 
@@ -397,7 +397,7 @@ async def test_a_pool_is_told_once_which_id_was_swept_and_under_which_it_goes_on
     await it.beat(5)
 
     assert it.told == [("swept", "p1", it.lease.pool_id)]
-    assert it.lease.ids == {"p1", it.lease.pool_id}
+    assert it.lease.pool_ids == {"p1", it.lease.pool_id}
 
 
 async def test_a_lease_begins_anew_under_the_new_id(it, clock):
@@ -406,7 +406,7 @@ async def test_a_lease_begins_anew_under_the_new_id(it, clock):
 
     await it.beat()
 
-    assert it.lease.silence == 0
+    assert it.lease.seconds_since_heartbeat == 0
 
 
 async def test_a_pool_that_is_swept_again_gets_another_id_each_time(it):
@@ -415,7 +415,7 @@ async def test_a_pool_that_is_swept_again_gets_another_id_each_time(it):
         await it.beat()
 
     assert len(it.told) == 5
-    assert len(it.lease.ids) == 6
+    assert len(it.lease.pool_ids) == 6
 
 
 async def test_while_the_new_id_cannot_be_entered_nothing_goes_on_under_it(it):
@@ -426,11 +426,11 @@ async def test_while_the_new_id_cannot_be_entered_nothing_goes_on_under_it(it):
         with pytest.raises(OSError, match="gone"):
             await it.beat()
         assert it.lease.pool_id == "p1"
-        assert not it.lease.lets_take
+        assert not it.lease.can_claim
 
     # Its jobs are lost all the same, so that was told at once.
     await it.beat()
-    assert it.lease.lets_take
+    assert it.lease.can_claim
     assert it.told == [("swept", "p1", it.lease.pool_id)]
 
 
@@ -461,7 +461,7 @@ async def test_a_failure_is_told_with_how_many_there_were_and_tried_again_for_ev
     it.database.errors["heartbeat"] = [OSError(f"no {each}") for each in range(50)]
 
     async with it.running():
-        await until(lambda: it.database.statements.count("heartbeat") > 50)
+        await wait_until(lambda: it.database.statements.count("heartbeat") > 50)
 
     assert it.errors == [(f"no {each}", each + 1) for each in range(50)]
     assert pauses == list(range(1, 51))
@@ -476,7 +476,7 @@ async def test_failures_are_counted_from_the_last_success(it):
 
     it.database.meanwhile = fail
     async with it.running():
-        await until(lambda: len(it.errors) == 3)
+        await wait_until(lambda: len(it.errors) == 3)
 
     assert [count for _, count in it.errors] == [1, 2, 1]
 
@@ -485,18 +485,20 @@ async def test_a_heartbeat_that_succeeds_after_failures_is_told_once(it):
     it.database.errors["heartbeat"] = [OSError("gone"), OSError("gone")]
 
     async with it.running():
-        await until(lambda: it.database.statements.count("heartbeat") > 5)
+        await wait_until(lambda: it.database.statements.count("heartbeat") > 5)
 
     assert it.recoveries == [2]
 
 
-@pytest.mark.parametrize("error", [TimeoutError(), RefusedError("57P01"), RefusedError("53300")])
+@pytest.mark.parametrize(
+    "error", [TimeoutError(), FakeDatabaseError("57P01"), FakeDatabaseError("53300")]
+)
 async def test_a_database_that_is_away_is_no_end_of_the_lease(it, clock, error):
     it.database.errors["heartbeat"] = [error]
 
     async with it.running():
-        await until(lambda: len(it.errors) == 1)
-        await until(lambda: it.database.statements.count("heartbeat") > 1)
+        await wait_until(lambda: len(it.errors) == 1)
+        await wait_until(lambda: it.database.statements.count("heartbeat") > 1)
 
     assert it.lease.is_registered
     assert it.heartbeat.has_registry
@@ -504,25 +506,25 @@ async def test_a_database_that_is_away_is_no_end_of_the_lease(it, clock, error):
 
 @pytest.mark.parametrize("state", ["3F000", "42P01"])
 async def test_a_registry_that_vanishes_ends_the_lease(it, clock, state):
-    it.database.errors["heartbeat"] = [RefusedError(state)]
+    it.database.errors["heartbeat"] = [FakeDatabaseError(state)]
     clock.now += 20
 
     async with it.running():
-        await until(lambda: len(it.errors) == 1)
+        await wait_until(lambda: len(it.errors) == 1)
 
     # Nobody can miss this pool, so it keeps its jobs, and its id.
     assert not it.lease.is_registered
-    assert it.lease.lets_take
+    assert it.lease.can_claim
     assert not it.heartbeat.has_registry
     assert it.told == []
     assert it.lease.pool_id == "p1"
 
 
 async def test_a_registry_that_may_not_be_written_to_any_more_costs_the_id_and_its_jobs(it, clock):
-    it.database.errors["heartbeat"] = [RefusedError("42501")]
+    it.database.errors["heartbeat"] = [FakeDatabaseError("42501")]
 
     async with it.running():
-        await until(lambda: len(it.errors) == 1)
+        await wait_until(lambda: len(it.errors) == 1)
 
     # Others still see this pool there, and that it is silent.
     assert it.lease.pool_id != "p1"
@@ -532,19 +534,19 @@ async def test_a_registry_that_may_not_be_written_to_any_more_costs_the_id_and_i
 
 
 async def test_a_registry_that_vanished_is_looked_for_now_and_then(it, clock):
-    it.database.errors["heartbeat"] = [RefusedError("42P01")]
+    it.database.errors["heartbeat"] = [FakeDatabaseError("42P01")]
     async with it.running():
-        await until(lambda: len(it.errors) == 1)
+        await wait_until(lambda: len(it.errors) == 1)
     it.database.pools.clear()
     it.database.forget()
 
-    clock.now += LOOK_EVERY
+    clock.now += REGISTRY_CHECK_INTERVAL_SECONDS
     await it.beat()
     assert it.database.statements == []
 
     clock.now += 1
     await it.beat(2)
-    assert it.database.statements[:2] == ["find_registry", "register_pool"]
+    assert it.database.statements[:2] == ["has_registry", "register_pool"]
     assert it.lease.is_registered
     assert it.told == []
 
@@ -564,20 +566,20 @@ async def test_rust_workers_are_told_at_once_and_then_now_and_then(rusty, clock)
         times += [clock.now] * rusty.database.statements.count("rust_heartbeat")
 
     gaps = {later - sooner for sooner, later in zip(times, times[1:], strict=False)}
-    assert gaps == {TELL_RUST_EVERY + 1}
+    assert gaps == {RUST_HEARTBEAT_INTERVAL_SECONDS + 1}
 
 
 @pytest.mark.feature("F220")
 async def test_a_registry_of_rust_workers_that_comes_later_is_found(it, clock):
     it.database.has_rust = True
 
-    clock.now += LOOK_EVERY
+    clock.now += REGISTRY_CHECK_INTERVAL_SECONDS
     await it.beat()
     assert it.database.rust == {}
 
     clock.now += 1
     await it.beat()
-    clock.now += TELL_RUST_EVERY
+    clock.now += RUST_HEARTBEAT_INTERVAL_SECONDS
     await it.beat()
     assert list(it.database.rust) == ["p1"]
 
@@ -585,7 +587,7 @@ async def test_a_registry_of_rust_workers_that_comes_later_is_found(it, clock):
 async def test_a_registry_of_rust_workers_that_went_is_not_written_to(rusty, clock):
     rusty.database.has_rust = False
 
-    clock.now += LOOK_EVERY + 1
+    clock.now += REGISTRY_CHECK_INTERVAL_SECONDS + 1
     await rusty.beat(3)
 
     assert "rust_heartbeat" not in rusty.database.statements
@@ -594,22 +596,22 @@ async def test_a_registry_of_rust_workers_that_went_is_not_written_to(rusty, clo
 async def test_a_swept_pool_takes_jobs_again_though_its_registry_is_dropped_meanwhile(it):
     await it.heartbeat.register()
     it.database.pools.clear()
-    it.database.errors["register_pool"] = [RefusedError("42P01")]
+    it.database.errors["register_pool"] = [FakeDatabaseError("42P01")]
 
-    with pytest.raises(RefusedError):
+    with pytest.raises(FakeDatabaseError):
         await it.beat()
 
     assert it.lease.pool_id != "p1"
-    assert it.lease.lets_take
+    assert it.lease.can_claim
 
 
 @pytest.mark.parametrize("state", ["42883", "42P01", "42501"])
 async def test_what_rust_workers_do_not_allow_is_no_end_of_our_own_lease(rusty, clock, state):
-    rusty.database.errors["rust_heartbeat"] = [RefusedError(state)]
-    clock.now += TELL_RUST_EVERY + 1
+    rusty.database.errors["rust_heartbeat"] = [FakeDatabaseError(state)]
+    clock.now += RUST_HEARTBEAT_INTERVAL_SECONDS + 1
 
     async with rusty.running():
-        await until(lambda: rusty.errors or rusty.database.statements.count("heartbeat") > 1)
+        await wait_until(lambda: rusty.errors or rusty.database.statements.count("heartbeat") > 1)
 
     assert rusty.lease.is_registered
     assert rusty.heartbeat.has_registry
@@ -618,7 +620,7 @@ async def test_what_rust_workers_do_not_allow_is_no_end_of_our_own_lease(rusty, 
 async def test_a_pool_begins_although_rust_workers_do_not_allow_it_to_speak(clock):
     it = Scene()
     it.database.has_rust = True
-    it.database.errors["rust_heartbeat"] = [RefusedError("42501")]
+    it.database.errors["rust_heartbeat"] = [FakeDatabaseError("42501")]
 
     await it.heartbeat.register()
 
@@ -629,7 +631,7 @@ async def test_a_pool_begins_although_rust_workers_do_not_allow_it_to_speak(cloc
 
 
 def renewals(it: Scene) -> list[tuple[object, ...]]:
-    return [each.args for each in it.database.asked if each.statement == "renew_locks"]
+    return [each.args for each in it.database.queries if each.statement == "renew_locks"]
 
 
 async def test_only_locks_that_were_held_at_the_last_look_too_are_renewed(it):
@@ -672,7 +674,7 @@ async def test_a_pool_without_jobs_renews_nothing(it):
     for _ in range(3):
         await it.heartbeat.renew_once()
 
-    assert it.database.asked == []
+    assert it.database.queries == []
 
 
 async def test_what_somebody_unlocked_is_told(it):
@@ -703,7 +705,7 @@ async def test_locks_are_renewed_every_minute_whether_or_not_there_is_a_registry
     it.hold(1)
 
     for _ in range(200):
-        clock.now += RENEW_EVERY / 20
+        clock.now += LOCK_RENEWAL_INTERVAL_SECONDS / 20
         await it.beat()
 
     # Once in 21 heartbeats, of which the first only looked.
@@ -712,11 +714,11 @@ async def test_locks_are_renewed_every_minute_whether_or_not_there_is_a_registry
 
 async def test_a_heartbeat_comes_before_the_renewal_that_may_take_long(it, clock):
     it.hold(1)
-    clock.now += RENEW_EVERY + 1
+    clock.now += LOCK_RENEWAL_INTERVAL_SECONDS + 1
     await it.beat()
     it.database.forget()
 
-    clock.now += RENEW_EVERY + 1
+    clock.now += LOCK_RENEWAL_INTERVAL_SECONDS + 1
     await it.beat()
 
     assert it.database.statements[0] == "heartbeat"
@@ -727,7 +729,7 @@ async def test_a_heartbeat_comes_before_the_renewal_that_may_take_long(it, clock
 
 
 async def test_the_id_is_changed_with_the_next_heartbeat(it):
-    it.heartbeat.change_id()
+    it.heartbeat.request_new_id()
     assert it.lease.pool_id == "p1"
 
     await it.beat()
@@ -735,7 +737,7 @@ async def test_the_id_is_changed_with_the_next_heartbeat(it):
     assert it.lease.pool_id in it.database.pools
 
     await it.beat(3)
-    assert len(it.lease.ids) == 2
+    assert len(it.lease.pool_ids) == 2
 
 
 async def test_the_id_is_changed_where_there_is_no_registry_too(clock):
@@ -744,11 +746,11 @@ async def test_the_id_is_changed_where_there_is_no_registry_too(clock):
     await it.heartbeat.register()
     it.hold(1)
 
-    it.heartbeat.change_id()
+    it.heartbeat.request_new_id()
     await it.beat(3)
 
     assert it.lease.pool_id != "p1"
-    assert len(it.lease.ids) == 2
+    assert len(it.lease.pool_ids) == 2
     assert it.database.pools == {}
     assert it.told == []
 
@@ -756,7 +758,7 @@ async def test_the_id_is_changed_where_there_is_no_registry_too(clock):
 async def test_an_id_that_was_changed_is_vouched_for_while_jobs_are_held_under_it(it):
     it.started = [1]
     it.hold(1)
-    it.heartbeat.change_id()
+    it.heartbeat.request_new_id()
 
     await it.beat(3)
 
@@ -767,7 +769,7 @@ async def test_an_id_that_was_changed_is_vouched_for_while_jobs_are_held_under_i
 
 async def test_an_id_that_was_changed_is_signed_off_with_its_last_job(it):
     held = it.hold(1)
-    it.heartbeat.change_id()
+    it.heartbeat.request_new_id()
     await it.beat()
     it.hold(2)
 
@@ -775,41 +777,41 @@ async def test_an_id_that_was_changed_is_signed_off_with_its_last_job(it):
     await it.beat(2)
 
     assert list(it.database.pools) == [it.lease.pool_id]
-    heartbeats = [each for each in it.database.asked if each.statement == "heartbeat"]
+    heartbeats = [each for each in it.database.queries if each.statement == "heartbeat"]
     assert heartbeats[-1].args[0] == [it.lease.pool_id]
     assert it.told == []
 
 
 async def test_locks_under_both_ids_are_renewed(it):
     it.hold(1)
-    it.heartbeat.change_id()
+    it.heartbeat.request_new_id()
     await it.beat()
     it.hold(2)
 
     await it.heartbeat.renew_once()
     await it.heartbeat.renew_once()
 
-    assert renewals(it) == [(sorted(it.lease.ids), [1, 2], [])]
+    assert renewals(it) == [(sorted(it.lease.pool_ids), [1, 2], [])]
     assert it.told == []
 
 
 async def test_rust_workers_hear_of_both_ids(rusty):
     rusty.hold(1)
-    rusty.heartbeat.change_id()
+    rusty.heartbeat.request_new_id()
 
     await rusty.beat()
 
-    assert set(rusty.database.rust) == rusty.lease.ids
+    assert set(rusty.database.rust) == rusty.lease.pool_ids
 
 
 async def test_rust_workers_hear_of_it_when_an_id_is_not_used_any_more(rusty, clock):
     held = rusty.hold(1)
-    rusty.heartbeat.change_id()
+    rusty.heartbeat.request_new_id()
     await rusty.beat()
 
     rusty.held.remove(held)
     await rusty.beat()
-    clock.now += TELL_RUST_EVERY + 1
+    clock.now += RUST_HEARTBEAT_INTERVAL_SECONDS + 1
     await rusty.beat()
 
     assert list(rusty.database.rust) == [rusty.lease.pool_id]
@@ -817,7 +819,7 @@ async def test_rust_workers_hear_of_it_when_an_id_is_not_used_any_more(rusty, cl
 
 async def test_an_older_id_that_was_swept_costs_its_jobs_and_not_the_present_id(it):
     it.hold(1)
-    it.heartbeat.change_id()
+    it.heartbeat.request_new_id()
     await it.beat()
     present = it.lease.pool_id
 
@@ -830,7 +832,7 @@ async def test_an_older_id_that_was_swept_costs_its_jobs_and_not_the_present_id(
 
 async def test_an_id_that_could_not_be_changed_is_changed_later(it):
     it.hold(1)
-    it.heartbeat.change_id()
+    it.heartbeat.request_new_id()
     it.database.errors["register_pool"] = [OSError("gone")]
 
     with pytest.raises(OSError, match="gone"):
@@ -838,13 +840,13 @@ async def test_an_id_that_could_not_be_changed_is_changed_later(it):
     assert it.lease.pool_id == "p1"
 
     await it.beat(2)
-    assert set(it.database.pools) == it.lease.ids
-    assert len(it.lease.ids) == 2
+    assert set(it.database.pools) == it.lease.pool_ids
+    assert len(it.lease.pool_ids) == 2
 
 
 async def test_all_ids_that_were_swept_are_told_even_if_a_new_one_is_entered_late(it):
     it.hold(1)
-    it.heartbeat.change_id()
+    it.heartbeat.request_new_id()
     await it.beat()
     present = it.lease.pool_id
     it.database.pools.clear()
@@ -866,11 +868,11 @@ async def test_all_ids_that_were_swept_are_told_even_if_a_new_one_is_entered_lat
 @pytest.mark.feature("F146")
 async def test_a_pool_signs_off_under_all_its_ids_and_everywhere(rusty):
     held = rusty.hold(1)
-    rusty.heartbeat.change_id()
+    rusty.heartbeat.request_new_id()
     await rusty.beat()
     rusty.held.remove(held)
 
-    await rusty.heartbeat.sign_off()
+    await rusty.heartbeat.unregister()
 
     assert rusty.database.pools == {}
     assert rusty.database.rust == {}
@@ -879,23 +881,23 @@ async def test_a_pool_signs_off_under_all_its_ids_and_everywhere(rusty):
 
 async def test_a_pool_signs_off_the_ids_too_that_it_has_not_used_for_a_while(rusty):
     held = rusty.hold(1)
-    rusty.heartbeat.change_id()
+    rusty.heartbeat.request_new_id()
     await rusty.beat()
     rusty.held.remove(held)
     await rusty.beat()
     assert "p1" in rusty.database.rust
 
-    await rusty.heartbeat.sign_off()
+    await rusty.heartbeat.unregister()
 
     assert rusty.database.rust == {}
 
 
 async def test_the_row_of_an_id_whose_fetch_may_still_lock_jobs_stays_and_is_marked(rusty):
     rusty.hold(1)
-    rusty.heartbeat.change_id()
+    rusty.heartbeat.request_new_id()
     await rusty.beat()
 
-    await rusty.heartbeat.sign_off()
+    await rusty.heartbeat.unregister()
 
     assert rusty.database.stopped == list(rusty.database.pools) == ["p1"]
     assert list(rusty.database.rust) == ["p1"]
@@ -908,9 +910,9 @@ async def test_a_pool_that_nobody_knows_has_nothing_to_sign_off(clock):
     await it.heartbeat.register()
     it.database.forget()
 
-    await it.heartbeat.sign_off()
+    await it.heartbeat.unregister()
 
-    assert it.database.asked == []
+    assert it.database.queries == []
 
 
 # A server that may have lost commits
@@ -934,6 +936,6 @@ async def test_a_server_that_was_unreachable_is_reported():
     await it.beat()
     it.database.errors["heartbeat"] = [OSError("gone")] * 3
     for _ in range(5):
-        await it.heartbeat._beat_or_fail()
+        await it.heartbeat._beat_and_report()
 
     assert it.told == ["reconnected"]

@@ -15,7 +15,7 @@ import pytest
 from graphile_worker import hooks as hooks_module
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.events import (
-    BY_NAME,
+    EVENTS_BY_NAME,
     AddingJobs,
     Event,
     GracefulShutdown,
@@ -23,7 +23,7 @@ from graphile_worker.events import (
     JobFailed,
     JobStarted,
     Migrating,
-    Moment,
+    Operation,
     PoolCreated,
     PoolEvent,
     PoolReleased,
@@ -69,7 +69,7 @@ class Steps:
         self.taken.append(step)
         self.threads[step] = threading.get_ident()
 
-    def plain(self, name: str) -> Callable[[Moment], object]:
+    def plain(self, name: str) -> Callable[[Operation], object]:
         @contextmanager
         def manager(moment):
             self.take(f"{name} in")
@@ -80,7 +80,7 @@ class Steps:
 
         return manager
 
-    def asynchronous(self, name: str) -> Callable[[Moment], object]:
+    def asynchronous(self, name: str) -> Callable[[Operation], object]:
         @asynccontextmanager
         async def manager(moment):
             self.take(f"{name} in")
@@ -158,11 +158,11 @@ def test_an_event_is_found_by_its_original_name(hooks):
     assert heard == [CREATED]
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", EVENTS_BY_NAME)
 def test_every_name_can_be_listened_for(hooks, name):
     hooks.on(name)(print)
 
-    assert hooks.hears(BY_NAME[name])
+    assert hooks.has_listeners(EVENTS_BY_NAME[name])
 
 
 def test_listening_for_a_base_class_hears_all_that_derive_from_it(hooks):
@@ -229,15 +229,15 @@ def test_registering_the_same_function_again_changes_nothing(hooks):
 def test_hears_says_whether_anybody_listens(hooks):
     hooks.on(PoolEvent)(print)
 
-    assert hooks.hears(PoolCreated)
-    assert hooks.hears(JobFailed)
-    assert not hooks.hears(GracefulShutdown)
+    assert hooks.has_listeners(PoolCreated)
+    assert hooks.has_listeners(JobFailed)
+    assert not hooks.has_listeners(GracefulShutdown)
 
 
 def test_a_listener_that_comes_after_the_first_event_is_heard(hooks):
     heard: list[Event] = []
     hooks.emit(CREATED)
-    assert not hooks.hears(PoolCreated)
+    assert not hooks.has_listeners(PoolCreated)
 
     hooks.on(PoolCreated)(heard.append)
     hooks.emit(CREATED)
@@ -256,7 +256,7 @@ def test_nobody_listening_costs_one_look_into_a_dictionary(hooks):
 
     hooks._listeners = Counting(hooks._listeners)
     hooks.emit(CREATED)
-    hooks.hears(PoolCreated)
+    hooks.has_listeners(PoolCreated)
 
     assert found == [PoolCreated, PoolCreated]
 
@@ -269,7 +269,7 @@ def test_off_forgets_a_listener(hooks):
     hooks.emit(CREATED)
 
     assert heard == []
-    assert not hooks.hears(PoolCreated)
+    assert not hooks.has_listeners(PoolCreated)
 
 
 def test_off_forgets_what_was_around_a_moment(hooks, steps):
@@ -278,7 +278,7 @@ def test_off_forgets_what_was_around_a_moment(hooks, steps):
 
     hooks.off(Migrating, wrapper)
 
-    assert not hooks.wraps(Migrating)
+    assert not hooks.has_wrappers(Migrating)
 
 
 def test_off_is_fine_with_a_function_that_was_never_registered(hooks):
@@ -287,7 +287,7 @@ def test_off_is_fine_with_a_function_that_was_never_registered(hooks):
     hooks.off(PoolCreated, repr)
     hooks.off(PoolReleased, print)
 
-    assert hooks.hears(PoolCreated)
+    assert hooks.has_listeners(PoolCreated)
 
 
 def test_a_listener_may_leave_while_it_is_told(hooks):
@@ -316,7 +316,7 @@ def test_include_adds_the_others_after_our_own(hooks, steps):
     hooks.emit(CREATED)
 
     assert heard == ["ours", "theirs"]
-    assert hooks.wraps(RunningJob)
+    assert hooks.has_wrappers(RunningJob)
 
 
 def test_including_twice_or_itself_calls_nobody_twice(hooks):
@@ -338,7 +338,7 @@ def test_what_is_included_does_not_hear_what_comes_from_us(hooks):
 
     hooks.include(other)
 
-    assert not other.hears(PoolCreated)
+    assert not other.has_listeners(PoolCreated)
 
 
 async def test_a_recorder_is_a_listener(hooks):
@@ -598,7 +598,7 @@ def test_blocking_code_enters_in_order_and_leaves_in_reverse(hooks, steps):
     hooks.around(Migrating)(steps.plain("a"))
     hooks.around(Migrating)(steps.plain("b"))
 
-    with hooks.around_blocking(Migrating(schema="s")):
+    with hooks.around_sync(Migrating(schema="s")):
         steps.take("work")
 
     assert steps.taken == ["a in", "b in", "work", "b out", "a out"]
@@ -663,7 +663,7 @@ async def test_a_context_variable_set_on_the_loop_is_seen_in_the_thread(hooks):
 async def test_with_nobody_around_the_same_nothing_is_entered(hooks):
     moment = running()
 
-    with hooks.around_blocking(moment):
+    with hooks.around_sync(moment):
         pass
     async with hooks.around_async(moment):
         pass
@@ -671,8 +671,8 @@ async def test_with_nobody_around_the_same_nothing_is_entered(hooks):
         with in_thread:
             pass
 
-    assert hooks.around_blocking(moment) is hooks.around_blocking(moment)
-    assert not hooks.wraps(RunningJob)
+    assert hooks.around_sync(moment) is hooks.around_sync(moment)
+    assert not hooks.has_wrappers(RunningJob)
 
 
 def test_a_function_is_called_once_the_one_before_it_was_entered(hooks, steps):
@@ -683,7 +683,7 @@ def test_a_function_is_called_once_the_one_before_it_was_entered(hooks, steps):
         steps.take(f"second called for {moment.schema}")
         return nullcontext()
 
-    with hooks.around_blocking(Migrating(schema="s")):
+    with hooks.around_sync(Migrating(schema="s")):
         pass
 
     assert steps.taken == ["a in", "second called for s", "a out"]
@@ -706,7 +706,7 @@ def test_the_specs_of_added_jobs_can_be_replaced(hooks):
         yield
 
     adding = AddingJobs(specs=[JobSpec("resize")])
-    with hooks.around_blocking(adding):
+    with hooks.around_sync(adding):
         assert adding.specs == [JobSpec("resize", priority=-1)]
 
 
@@ -742,7 +742,7 @@ def test_what_one_raises_before_fails_the_operation_and_leaves_the_outer_ones(ho
         raise PermissionError
         yield
 
-    with pytest.raises(PermissionError), hooks.around_blocking(Migrating(schema="s")):
+    with pytest.raises(PermissionError), hooks.around_sync(Migrating(schema="s")):
         steps.take("work")
 
     assert steps.taken == ["a in", "a out"]
@@ -774,7 +774,7 @@ async def test_an_error_of_the_operation_passes_through_all(hooks, steps):
 def test_an_error_swallowed_in_blocking_code_counts_as_success(hooks):
     hooks.around(Migrating)(swallowing)
 
-    with hooks.around_blocking(Migrating(schema="s")):
+    with hooks.around_sync(Migrating(schema="s")):
         raise LookupError
 
 
@@ -836,7 +836,7 @@ async def test_a_cancelled_job_leaves_what_it_entered(hooks, steps):
 # around: what is refused
 
 
-@pytest.mark.parametrize("moment", [Moment, Event, JobStarted, "job:start", print, CREATED])
+@pytest.mark.parametrize("moment", [Operation, Event, JobStarted, "job:start", print, CREATED])
 def test_around_takes_only_the_three_moments(hooks, moment):
     with pytest.raises(ConfigurationError, match="AddingJobs, RunningJob, Migrating"):
         hooks.around(moment)
@@ -867,7 +867,7 @@ def test_a_function_that_cannot_return_a_context_manager_is_refused_at_once(
 ):
     with pytest.raises(ConfigurationError, match=message):
         hooks.around(RunningJob)(wrapper)
-    assert not hooks.wraps(RunningJob)
+    assert not hooks.has_wrappers(RunningJob)
 
 
 def test_a_function_that_returns_no_context_manager_is_named(hooks):
@@ -875,7 +875,7 @@ def test_a_function_that_returns_no_context_manager_is_named(hooks):
 
     with (
         pytest.raises(ConfigurationError, match="<lambda> must return a context manager, got int"),
-        hooks.around_blocking(Migrating(schema="s")),
+        hooks.around_sync(Migrating(schema="s")),
     ):
         pass
 
@@ -885,7 +885,7 @@ async def test_around_adding_jobs_an_async_one_is_refused_everywhere(hooks, step
     adding = AddingJobs(specs=[])
 
     with pytest.raises(ConfigurationError, match="AddingJobs is for blocking code too"):
-        hooks.around_blocking(adding).__enter__()
+        hooks.around_sync(adding).__enter__()
     with pytest.raises(ConfigurationError, match="AddingJobs is for blocking code too"):
         await hooks.around_async(adding).__aenter__()
 
@@ -894,7 +894,7 @@ def test_blocking_code_refuses_an_async_one_around_any_moment(hooks, steps):
     hooks.around(Migrating)(steps.asynchronous("a"))
 
     with pytest.raises(ConfigurationError, match="Migrating is for blocking code too"):
-        hooks.around_blocking(Migrating(schema="s")).__enter__()
+        hooks.around_sync(Migrating(schema="s")).__enter__()
 
 
 async def test_one_that_can_be_both_counts_as_plain(hooks, steps):

@@ -4,12 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphile_worker._sql.identifiers import (
+    MAX_NAME_BYTES,
+    Schemas,
+    derive_companion_schema,
+    quote_identifier,
+)
 from graphile_worker.errors import ConfigurationError
-from graphile_worker.sql.identifiers import LONGEST, Schemas, companion_schema, quote_identifier
 
 LETTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00")
-NAMES = st.text(LETTERS, min_size=1, max_size=LONGEST).filter(
-    lambda n: len(n.encode()) <= LONGEST and not n.startswith("pg_")
+NAMES = st.text(LETTERS, min_size=1, max_size=MAX_NAME_BYTES).filter(
+    lambda n: len(n.encode()) <= MAX_NAME_BYTES and not n.startswith("pg_")
 )
 
 
@@ -33,24 +38,24 @@ def test_what_is_quoted_can_be_read_back(name):
 
 @pytest.mark.feature("F15")
 def test_the_companion_is_named_after_the_schema():
-    assert companion_schema("graphile_worker") == "graphile_worker_ext"
-    assert Schemas.named("x") == Schemas("x", "x_ext")
+    assert derive_companion_schema("graphile_worker") == "graphile_worker_ext"
+    assert Schemas.from_names("x") == Schemas("x", "x_ext")
 
 
 @pytest.mark.feature("F21")
 @given(NAMES)
 def test_the_companion_is_another_name_that_postgresql_does_not_cut(name):
-    schemas = Schemas.named(name)
+    schemas = Schemas.from_names(name)
 
     assert schemas.shared == name
     assert schemas.companion != name
-    assert 0 < len(schemas.companion.encode()) <= LONGEST
+    assert 0 < len(schemas.companion.encode()) <= MAX_NAME_BYTES
 
 
 @pytest.mark.feature("F21")
 @given(NAMES)
 def test_the_companions_name_is_always_the_same(name):
-    assert companion_schema(name) == companion_schema(name)
+    assert derive_companion_schema(name) == derive_companion_schema(name)
 
 
 @pytest.mark.feature("F21")
@@ -59,19 +64,19 @@ def test_long_names_that_begin_alike_have_companions_of_their_own(letter):
     beginning = letter * (60 // len(letter.encode()))
     names = [f"{beginning}{number}" for number in range(10)]
 
-    assert len({companion_schema(name) for name in names}) == 10
+    assert len({derive_companion_schema(name) for name in names}) == 10
 
 
 @pytest.mark.feature("F21")
 @pytest.mark.parametrize("name", ["x" * 59, "ü" * 29])
 def test_the_suffix_is_plain_as_long_as_it_fits(name):
-    assert companion_schema(name) == f"{name}_ext"
+    assert derive_companion_schema(name) == f"{name}_ext"
 
 
 @pytest.mark.feature("F21")
 @pytest.mark.parametrize("name", ["x" * 63, "ü" * 31, "😀" * 15])
 def test_a_name_may_have_63_bytes(name):
-    assert Schemas.named(name).shared == name
+    assert Schemas.from_names(name).shared == name
 
 
 @pytest.mark.feature("F20", "F21")
@@ -81,23 +86,23 @@ def test_what_is_no_name_is_refused_with_the_name_of_the_argument(name, argument
     given = {"schema": "jobs", argument: name}
 
     with pytest.raises(ConfigurationError, match=rf"^{argument} "):
-        Schemas.named(**given)
+        Schemas.from_names(**given)
 
 
 def test_both_schemas_cannot_be_one():
     with pytest.raises(ConfigurationError, match="must differ"):
-        Schemas.named("jobs", "jobs")
+        Schemas.from_names("jobs", "jobs")
 
 
 def test_the_companion_can_be_given():
-    assert Schemas.named("jobs", "beside") == Schemas("jobs", "beside")
+    assert Schemas.from_names("jobs", "beside") == Schemas("jobs", "beside")
 
 
 def test_a_schema_of_postgresql_itself_is_rejected_with_what_to_do():
     for name in ("information_schema", "pg_catalog", "pg_toast", "pg_temp", "pg_jobs"):
         for names in ({"schema": name}, {"schema": "jobs", "ext_schema": name}):
             with pytest.raises(ConfigurationError) as rejected:
-                Schemas.named(**names)
+                Schemas.from_names(**names)
             assert f"is '{name}', which belongs to PostgreSQL itself" in str(rejected.value)
             assert "choose another name" in str(rejected.value)
-    assert Schemas.named("pgjobs").shared == "pgjobs"
+    assert Schemas.from_names("pgjobs").shared == "pgjobs"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from graphile_worker.payloads.javascript import number, stringify
+from graphile_worker._payloads.javascript import format_number, stringify
 from tests.support.tools import NODE
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ def test_what_is_read_is_written_as_javascript_writes_it(figure):
     ],
 )
 def test_a_number_is_written_as_in_javascript(value, text):
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize("value", [2**53 + 1, -(10**30), 12345678901234567890])

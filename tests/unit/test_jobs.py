@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from graphile_worker import jobs
 from graphile_worker.errors import JobSpecError, SchemaMissing, SchemaTooNew, SchemaTooOld
-from graphile_worker.jobs import EARLIEST, EPOCH, LATEST, JobKeyMode, JobSpec, moment
+from graphile_worker.jobs import (
+    EPOCH,
+    MAX_DATETIME,
+    MIN_DATETIME,
+    JobKeyMode,
+    JobSpec,
+    parse_timestamp,
+)
 from tests.support.jobs import make_job
 
 
@@ -224,24 +231,24 @@ def test_a_moment_is_exact_to_the_microsecond(when):
     micros = (when - EPOCH) // timedelta(microseconds=1)
     seconds = f"{Decimal(micros) / 1_000_000:.6f}"
 
-    assert moment(seconds) == when
+    assert parse_timestamp(seconds) == when
 
 
 @pytest.mark.parametrize(
     ("epoch", "expected"),
     [
         ("0.000000", EPOCH),
-        ("Infinity", LATEST),
-        ("-Infinity", EARLIEST),
-        ("9224318015999.999999", LATEST),
-        ("-210866803200.000000", EARLIEST),
-        ("253402300800.000000", LATEST),
-        ("-62135596801.000000", EARLIEST),
+        ("Infinity", MAX_DATETIME),
+        ("-Infinity", MIN_DATETIME),
+        ("9224318015999.999999", MAX_DATETIME),
+        ("-210866803200.000000", MIN_DATETIME),
+        ("253402300800.000000", MAX_DATETIME),
+        ("-62135596801.000000", MIN_DATETIME),
     ],
 )
 def test_moments_outside_the_calendar_become_its_ends(epoch, expected):
-    assert moment(epoch) == expected
-    assert moment(epoch).tzinfo is UTC
+    assert parse_timestamp(epoch) == expected
+    assert parse_timestamp(epoch).tzinfo is UTC
 
 
 @pytest.mark.feature("F47")
@@ -274,8 +281,8 @@ def test_flags_are_the_keys_of_the_stored_object(stored, flags):
 
 
 def test_a_payload_is_decoded_once_and_only_when_asked(monkeypatch):
-    loads = Mock(wraps=jobs._decoded)
-    monkeypatch.setattr(jobs, "_decoded", loads)
+    loads = Mock(wraps=jobs._decode_json)
+    monkeypatch.setattr(jobs, "_decode_json", loads)
     job = make_job(payload_text='{"a": [1]}')
 
     assert loads.call_count == 0

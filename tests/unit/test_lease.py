@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from graphile_worker import lease as lease_module
-from graphile_worker.lease import Lease, new_pool_id
+from graphile_worker._lease import lease as lease_module
+from graphile_worker._lease.lease import Lease, generate_pool_id
 from tests.support.clocks import ManualClock
 
 LENGTH = timedelta(seconds=30)
@@ -41,8 +41,8 @@ def beat(lease: Lease, clock: ManualClock, *, every: float = 5, times: int) -> N
 def test_half_a_lease_without_a_heartbeat_ends_the_taking_of_jobs(lease, clock, silence, lets_take):
     clock.now += silence
 
-    assert lease.lets_take is lets_take
-    assert lease.silence == pytest.approx(silence)
+    assert lease.can_claim is lets_take
+    assert lease.seconds_since_heartbeat == pytest.approx(silence)
 
 
 def test_jobs_are_given_up_when_five_sixths_have_passed_and_so_before_others_may_take_them(
@@ -59,7 +59,7 @@ def test_jobs_are_given_up_when_five_sixths_have_passed_and_so_before_others_may
 def test_jobs_may_start_until_they_must_be_given_up(lease, clock, silence, lets_start):
     clock.now += silence
 
-    assert lease.lets_start is lets_start
+    assert lease.can_start is lets_start
 
 
 def test_a_heartbeat_counts_from_when_it_was_sent(lease, clock):
@@ -68,17 +68,17 @@ def test_a_heartbeat_counts_from_when_it_was_sent(lease, clock):
 
     lease.renew(sent)
 
-    assert lease.silence == pytest.approx(7)
+    assert lease.seconds_since_heartbeat == pytest.approx(7)
     assert lease.seconds_left == pytest.approx(18)
 
 
 def test_a_heartbeat_lets_jobs_be_taken_again_after_the_longest_silence(lease, clock):
     clock.now += 1000
-    assert not lease.lets_take
+    assert not lease.can_claim
 
     lease.renew(clock.now)
 
-    assert lease.lets_take
+    assert lease.can_claim
     assert lease.seconds_left == pytest.approx(25)
 
 
@@ -86,23 +86,23 @@ def test_a_heartbeat_lets_jobs_be_taken_again_after_the_longest_silence(lease, c
 
 
 def test_a_lease_that_is_lost_lets_nothing_go_on_until_there_is_another_id(lease, clock):
-    lease.lose()
-    assert not lease.lets_take
-    assert not lease.lets_start
+    lease.mark_lost()
+    assert not lease.can_claim
+    assert not lease.can_start
 
     lease.renew(clock.now)
-    assert not lease.lets_take
-    assert not lease.lets_start
+    assert not lease.can_claim
+    assert not lease.can_start
 
-    lease.go_on_as("p2")
-    assert lease.lets_take
-    assert lease.lets_start
+    lease.rotate_id("p2")
+    assert lease.can_claim
+    assert lease.can_start
 
 
 def test_who_has_lost_its_lease_does_not_look_for_dead_ones(lease):
-    lease.lose()
+    lease.mark_lost()
 
-    assert not lease.is_steady
+    assert not lease.is_stable
 
 
 # Nobody knows of it
@@ -114,10 +114,10 @@ def test_a_lease_that_was_never_renewed_does_not_end(clock):
     clock.now += 1_000_000
 
     assert not lease.is_registered
-    assert lease.lets_take
-    assert lease.lets_start
+    assert lease.can_claim
+    assert lease.can_start
     assert lease.seconds_left > 0
-    assert lease.silence == 0
+    assert lease.seconds_since_heartbeat == 0
 
 
 def test_a_lease_without_a_length_does_not_end_either(clock):
@@ -125,18 +125,18 @@ def test_a_lease_without_a_length_does_not_end_either(clock):
 
     clock.now += 1_000_000
 
-    assert lease.lets_take
+    assert lease.can_claim
     assert lease.seconds_left == math.inf
 
 
 def test_a_lease_that_nobody_knows_of_any_more_does_not_end(lease, clock):
     clock.now += 1000
-    assert not lease.lets_take
+    assert not lease.can_claim
 
-    lease.end()
+    lease.mark_unregistered()
 
     assert not lease.is_registered
-    assert lease.lets_take
+    assert lease.can_claim
     assert lease.seconds_left > 0
 
 
@@ -145,31 +145,31 @@ def test_a_lease_that_nobody_knows_of_any_more_does_not_end(lease, clock):
 
 def test_a_lease_is_steady_from_its_first_heartbeat_on(lease):
     # A worker that is started because others died must not wait for a lease to pass.
-    assert lease.is_steady
+    assert lease.is_stable
 
 
 def test_heartbeats_that_come_in_time_keep_it_steady(lease, clock):
     beat(lease, clock, every=14.9, times=10)
 
-    assert lease.is_steady
+    assert lease.is_stable
 
 
 def test_one_whose_own_heartbeat_is_not_heard_is_not_steady(lease, clock):
     clock.now += 15
 
-    assert not lease.is_steady
+    assert not lease.is_stable
 
 
 def test_after_a_gap_a_whole_lease_must_pass_before_it_is_steady_again(lease, clock):
     clock.now += 100
     lease.renew(clock.now)
-    assert not lease.is_steady
+    assert not lease.is_stable
 
     beat(lease, clock, times=6)
-    assert not lease.is_steady
+    assert not lease.is_stable
 
     beat(lease, clock, times=1)
-    assert lease.is_steady
+    assert lease.is_stable
 
 
 def test_another_gap_begins_the_count_anew(lease, clock):
@@ -178,10 +178,10 @@ def test_another_gap_begins_the_count_anew(lease, clock):
 
     beat(lease, clock, every=16, times=1)
     beat(lease, clock, times=6)
-    assert not lease.is_steady
+    assert not lease.is_stable
 
     beat(lease, clock, times=1)
-    assert lease.is_steady
+    assert lease.is_stable
 
 
 @pytest.mark.parametrize("moved", [-3600, -16, 16, 3600])
@@ -191,11 +191,11 @@ def test_a_server_whose_clock_was_moved_is_like_one_that_was_away(lease, clock, 
 
     # By that clock, others who beat in time look dead, or dead ones look alive.
     lease.renew(clock.now, server_time=50_005 + moved)
-    assert not lease.is_steady
+    assert not lease.is_stable
 
     clock.now += 5
     lease.renew(clock.now, server_time=50_010 + moved)
-    assert not lease.is_steady
+    assert not lease.is_stable
 
 
 def test_a_server_whose_clock_is_slewed_is_no_cause_to_wait(lease, clock):
@@ -203,7 +203,7 @@ def test_a_server_whose_clock_is_slewed_is_no_cause_to_wait(lease, clock):
         clock.now += 5
         lease.renew(clock.now, server_time=50_000 + beat * 5.5)
 
-    assert lease.is_steady
+    assert lease.is_stable
 
 
 def test_a_heartbeat_that_took_long_is_no_clock_that_was_moved(lease, clock):
@@ -212,17 +212,17 @@ def test_a_heartbeat_that_took_long_is_no_clock_that_was_moved(lease, clock):
 
     lease.renew(clock.now, server_time=50_014)
 
-    assert lease.is_steady
+    assert lease.is_stable
 
 
 def test_a_lease_that_begins_anew_is_as_steady_as_at_first(lease, clock):
     lease.renew(clock.now, server_time=50_000)
-    lease.end()
+    lease.mark_unregistered()
 
     clock.now += 1000
     lease.renew(clock.now, server_time=60_000)
 
-    assert lease.is_steady
+    assert lease.is_stable
 
 
 # Its id
@@ -231,17 +231,17 @@ def test_a_lease_that_begins_anew_is_as_steady_as_at_first(lease, clock):
 def test_a_pool_that_goes_on_under_another_id_has_had_both():
     lease = Lease(pool_id="p1")
 
-    lease.go_on_as("p2")
+    lease.rotate_id("p2")
 
     assert lease.pool_id == "p2"
-    assert lease.ids == {"p1", "p2"}
+    assert lease.pool_ids == {"p1", "p2"}
 
 
 def test_whoever_looks_at_the_ids_sees_those_that_come():
     lease = Lease(pool_id="p1")
-    ids = lease.ids
+    ids = lease.pool_ids
 
-    lease.go_on_as("p2")
+    lease.rotate_id("p2")
 
     assert "p2" in ids
 
@@ -249,14 +249,14 @@ def test_whoever_looks_at_the_ids_sees_those_that_come():
 def test_going_on_under_another_id_is_no_heartbeat(lease, clock):
     clock.now += 20
 
-    lease.go_on_as("p2")
+    lease.rotate_id("p2")
 
-    assert lease.silence == pytest.approx(20)
-    assert not lease.lets_take
+    assert lease.seconds_since_heartbeat == pytest.approx(20)
+    assert not lease.can_claim
 
 
 def test_each_pool_has_an_id_of_its_own():
-    ids = {Lease().pool_id for _ in range(100)} | {new_pool_id() for _ in range(100)}
+    ids = {Lease().pool_id for _ in range(100)} | {generate_pool_id() for _ in range(100)}
 
     assert len(ids) == 200
     assert all(each.startswith("pypool-") for each in ids)

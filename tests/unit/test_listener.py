@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from graphile_worker.db.listening import Flooded, Notification
+from graphile_worker._db.notifications import Notification, TooManyNotifications
+from graphile_worker._lease.lease import Lease
+from graphile_worker._worker import listener as listener_module
+from graphile_worker._worker.listener import (
+    CONNECTION_CHECK_SECONDS,
+    NotificationListener,
+    parse_job_count,
+)
 from graphile_worker.events import (
     ListenConnecting,
     ListenFailed,
@@ -17,9 +24,6 @@ from graphile_worker.events import (
     PoolEvent,
 )
 from graphile_worker.hooks import Hooks
-from graphile_worker.lease import Lease
-from graphile_worker.worker import listener as listener_module
-from graphile_worker.worker.listener import SILENCE, Listener, job_count
 from tests.support.clocks import skip_delays
 
 MIGRATED = Notification("worker:migrate", '{"migrationNumber":20,"breaking":false}')
@@ -37,7 +41,7 @@ class FakeListening:
         self._heard = list(heard)
         self._unanswered = unanswered
 
-    async def next(self, within: float) -> Notification | None:
+    async def wait_for_notification(self, within: float) -> Notification | None:
         if not self._heard:
             raise LostError
         if isinstance(found := self._heard.pop(0), Exception):
@@ -53,7 +57,7 @@ class FakeListening:
 class Quiet(FakeListening):
     """Hears nothing, for ever."""
 
-    async def next(self, within: float) -> Notification | None:
+    async def wait_for_notification(self, within: float) -> Notification | None:
         await asyncio.Event().wait()
         return None
 
@@ -89,7 +93,7 @@ class Scene:
         self.hooks = Hooks()
         self.hooks.on(PoolEvent)(self.events.append)
         database: Any = self.database
-        self.listener = Listener(
+        self.listener = NotificationListener(
             database,
             Lease(pool_id="p1"),
             self.hooks,
@@ -131,7 +135,7 @@ def added(count: object) -> Notification:
 
 @pytest.fixture(autouse=True)
 def _look_at_once(monkeypatch) -> None:
-    monkeypatch.setattr(listener_module, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(listener_module, "MIGRATION_CHECK_INTERVAL_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +149,7 @@ def pauses(monkeypatch) -> list[int]:
 @pytest.mark.feature("F102")
 @pytest.mark.parametrize("count", [0, 1, 2, 999_999])
 def test_a_notification_says_how_many_jobs_were_added(count):
-    assert job_count(added(count).payload) == count
+    assert parse_job_count(added(count).payload) == count
 
 
 @pytest.mark.parametrize(
@@ -172,7 +176,7 @@ def test_a_notification_says_how_many_jobs_were_added(count):
     ids=lambda payload: payload[:20],
 )
 def test_a_notification_of_anybody_else_is_a_hint_of_one_job(payload):
-    assert job_count(payload) == 1
+    assert parse_job_count(payload) == 1
 
 
 # A connection
@@ -199,7 +203,9 @@ async def test_each_notification_is_passed_on_as_it_comes():
 
 
 async def test_one_notification_that_stands_for_many_announces_an_unknown_number_of_jobs():
-    it = Scene(FakeListening(added(7)._replace(others=1000), MIGRATED._replace(others=3)))
+    it = Scene(
+        FakeListening(added(7)._replace(skipped_count=1000), MIGRATED._replace(skipped_count=3))
+    )
 
     await it.until_lost()
 
@@ -216,7 +222,7 @@ async def test_a_migration_is_no_job():
 
 
 async def test_of_many_migrations_at_once_the_ledger_is_looked_at_once_and_once_more(monkeypatch):
-    monkeypatch.setattr(listener_module, "LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(listener_module, "MIGRATION_CHECK_INTERVAL_SECONDS", 3600.0)
     it = Scene(FakeListening(*[MIGRATED] * 100, added(3)))
 
     await it.until_lost()
@@ -224,7 +230,7 @@ async def test_of_many_migrations_at_once_the_ledger_is_looked_at_once_and_once_
     # At the beginning; the next look is due in an hour, and jobs do not wait for it.
     assert it.told == [None, "migration", 3]
 
-    monkeypatch.setattr(listener_module, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(listener_module, "MIGRATION_CHECK_INTERVAL_SECONDS", 0.0)
     it = Scene(FakeListening(MIGRATED, added(1)))
     await it.until_lost()
     assert it.told[2:] == ["migration", 1]
@@ -247,7 +253,7 @@ async def test_after_silence_the_server_is_asked_whether_it_is_there():
 
     await it.until_lost()
 
-    assert connection.checked == [SILENCE] * 3
+    assert connection.checked == [CONNECTION_CHECK_SECONDS] * 3
     assert it.told[2:] == [1]
 
 
@@ -278,14 +284,14 @@ async def test_a_lost_connection_is_made_again_and_what_was_missed_looked_at():
 
 
 async def test_after_a_flood_it_polls_for_a_while_and_listens_again(monkeypatch):
-    monkeypatch.setattr(listener_module, "POLL_EVERY", 0.0)
-    monkeypatch.setattr(listener_module, "POLL_FOR", 0.01)
-    it = Scene(FakeListening(added(1), Flooded()), Quiet())
+    monkeypatch.setattr(listener_module, "FLOOD_POLL_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(listener_module, "FLOOD_POLL_DURATION_SECONDS", 0.01)
+    it = Scene(FakeListening(added(1), TooManyNotifications()), Quiet())
 
     await it.run_until(ListenStarted, times=2)
 
     [failed] = [event for event in it.events if isinstance(event, ListenFailed)]
-    assert isinstance(failed.error, Flooded)
+    assert isinstance(failed.error, TooManyNotifications)
     assert it.told[:3] == [None, "migration", 1]
     assert it.told[-2:] == [None, "migration"]
     assert set(it.told[3:-2]) == {None}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from graphile_worker import App, ConfigurationError, Tasks
+from graphile_worker import App, ConfigurationError, TaskRouter
+from graphile_worker._discovery.discovery import build_tasks, load_app
 from graphile_worker.errors import TaskLoadError
-from graphile_worker.loading import load_app, tasks_of
 
 APP = "from graphile_worker import App\n\n{name} = App()\n"
 
@@ -57,9 +57,9 @@ def test_an_app_is_called_app_unless_its_name_is_given(write):
 
 
 def test_a_router_will_do(write):
-    write("shop_jobs.py", "from graphile_worker import Tasks\n\napp = Tasks()\n")
+    write("shop_jobs.py", "from graphile_worker import TaskRouter\n\napp = TaskRouter()\n")
 
-    assert type(load_app("shop_jobs")) is Tasks
+    assert type(load_app("shop_jobs")) is TaskRouter
 
 
 def test_a_program_finds_its_own_modules_from_the_current_directory(write, folder):
@@ -124,24 +124,27 @@ def test_a_module_that_cannot_be_imported_is_named_with_the_reason(write, text, 
 def test_functions_are_tasks_by_the_names_of_the_mapping():
     async def with_context(payload: object, ctx: object) -> None: ...
 
-    tasks = tasks_of({"a/b": with_context, "c": lambda payload: None, "d": lambda: None})
+    tasks = build_tasks({"a/b": with_context, "c": lambda payload: None, "d": lambda: None})
 
     assert {name: task.identifier for name, task in tasks.items()} == {
         "a/b": "a/b",
         "c": "c",
         "d": "d",
     }
-    calls = {name: task.signature.call("payload", "context") for name, task in tasks.items()}
+    calls = {
+        name: task.signature.build_call_arguments("payload", "context")
+        for name, task in tasks.items()
+    }
     assert calls == {"a/b": (["payload", "context"], {}), "c": (["payload"], {}), "d": ([], {})}
 
 
 def test_a_task_keeps_its_signature_and_gets_the_name_of_the_mapping():
-    router = Tasks[None]()
+    router = TaskRouter[None]()
 
     @router.task
     async def resize(width: int) -> None: ...
 
-    task = tasks_of({"pictures/resize": resize})["pictures/resize"]
+    task = build_tasks({"pictures/resize": resize})["pictures/resize"]
 
     assert (task.identifier, resize.identifier) == ("pictures/resize", "resize")
-    assert task.signature.call({"width": 3}, None) == ([], {"width": 3})
+    assert task.signature.build_call_arguments({"width": 3}, None) == ([], {"width": 3})

@@ -11,6 +11,18 @@ from typing import Any
 
 import pytest
 
+from graphile_worker._lease.lease import Lease
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._worker import completer as settle_module
+from graphile_worker._worker.claimer import Claimer
+from graphile_worker._worker.completer import Completer
+from graphile_worker._worker.sources import local_queue as local_queue_module
+from graphile_worker._worker.sources.buffer import compute_fetch_limit
+from graphile_worker._worker.sources.local_queue import (
+    ALLOWED_TRANSITIONS,
+    LocalQueue,
+    LocalQueueMode,
+)
 from graphile_worker.events import (
     GetJobEmpty,
     GetJobErrored,
@@ -26,19 +38,17 @@ from graphile_worker.events import (
     PoolEvent,
 )
 from graphile_worker.hooks import Hooks
-from graphile_worker.lease import Lease
 from graphile_worker.options import LocalQueueOptions, RefetchDelayOptions
-from graphile_worker.sql.holding import HeldJob
-from graphile_worker.worker import local_queue as local_queue_module
-from graphile_worker.worker import settle as settle_module
-from graphile_worker.worker.claims import Claims
-from graphile_worker.worker.local_queue import STEPS, LocalQueue, Mode
-from graphile_worker.worker.settle import Settler
-from graphile_worker.worker.shelf import next_limit
 from tests.support.fake_database import FakeDatabase
+from tests.support.job_sources import (
+    SourceScene,
+    get_results,
+    make_flags_function,
+    poll_again_soon,
+    run_until_idle,
+)
 from tests.support.jobs import make_job
-from tests.support.recorder import until
-from tests.support.sources import SourceScene, answers, got, look_again_soon, settled
+from tests.support.recorder import wait_until
 
 HOUR = timedelta(hours=1)
 AT_ONCE = timedelta(milliseconds=1)
@@ -62,8 +72,8 @@ class Scene(SourceScene):
         super().__init__(flags=flags)
         options = LocalQueueOptions(size=size, ttl=ttl, refetch_delay=delay)
         self.queue = self.source = LocalQueue(
-            self.claims,
-            self.settler,
+            self.claimer,
+            self.completer,
             self.hooks,
             options,
             size=size,
@@ -73,9 +83,9 @@ class Scene(SourceScene):
         self.modes: list[str] = []
         self.hooks.on(LocalQueueModeChanged)(lambda event: self.modes.append(event.new_mode))
 
-    async def until(self, mode: Mode) -> None:
-        await until(lambda: self.queue.mode == mode)
-        await settled()
+    async def until(self, mode: LocalQueueMode) -> None:
+        await wait_until(lambda: self.queue.mode == mode)
+        await run_until_idle()
 
 
 @asynccontextmanager
@@ -92,7 +102,7 @@ def ids(jobs: Any) -> list[int]:
 
 @pytest.fixture
 def no_pause(monkeypatch):
-    monkeypatch.setattr(local_queue_module, "delay_after", lambda *_: 0)
+    monkeypatch.setattr(local_queue_module, "compute_backoff", lambda *_: 0)
 
 
 @pytest.fixture
@@ -112,19 +122,19 @@ async def test_it_holds_nothing_before_it_runs():
     it = Scene()
     it.ready(1)
 
-    asks = await it.ask("a")
+    asks = await it.wait_for_jobs("a")
 
-    assert it.queue.mode == Mode.STARTING
-    assert (got(asks), it.claims.asked) == (["waits"], [])
+    assert it.queue.mode == LocalQueueMode.STARTING
+    assert (get_results(asks), it.claimer.requested_limits) == (["waits"], [])
     it.queue.stop()
-    assert got(await it.ask("b")) == [None]
+    assert get_results(await it.wait_for_jobs("b")) == [None]
 
 
 @pytest.mark.feature("F98")
 async def test_it_fetches_when_it_starts_though_nobody_asks():
     async with scene() as it:
         assert it.modes == ["POLLING"]
-        assert it.claims.asked == [10]
+        assert it.claimer.requested_limits == [10]
 
 
 @pytest.mark.feature("F98")
@@ -132,11 +142,11 @@ async def test_with_more_jobs_than_workers_ask_for_it_waits_for_them():
     async with scene(1, 2, 3) as it:
         assert it.modes == ["POLLING", "WAITING"]
 
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
-        assert got(asks) == [1, 2]
-        assert it.queue.mode == Mode.WAITING
-        assert it.claims.asked == [10]
+        assert get_results(asks) == [1, 2]
+        assert it.queue.mode == LocalQueueMode.WAITING
+        assert it.claimer.requested_limits == [10]
 
 
 @pytest.mark.feature("F98")
@@ -144,62 +154,68 @@ async def test_when_it_is_empty_it_fetches_at_once_though_nobody_asks():
     async with scene(1, 2) as it:
         it.ready(3)
 
-        await it.ask("a", "b")
+        await it.wait_for_jobs("a", "b")
 
         assert it.modes == ["POLLING", "WAITING", "POLLING", "WAITING"]
-        assert it.claims.asked == [10, 10]
-        assert got(await it.ask("c")) == [3]
+        assert it.claimer.requested_limits == [10, 10]
+        assert get_results(await it.wait_for_jobs("c")) == [3]
 
 
 @pytest.mark.feature("F98")
 async def test_whoever_asked_before_the_fetch_is_served_before_anything_is_kept():
     it = Scene()
     it.ready(1, 2, 3)
-    early = await it.ask("a", "b")
+    early = await it.wait_for_jobs("a", "b")
 
     it.run()
-    await settled()
+    await run_until_idle()
 
-    assert got(early) == [1, 2]
-    assert got(await it.ask("c")) == [3]
+    assert get_results(early) == [1, 2]
+    assert get_results(await it.wait_for_jobs("c")) == [3]
     await it.stop()
 
 
 @pytest.mark.feature("F98")
 async def test_jobs_leave_it_in_the_order_in_which_they_came():
     async with scene(5, 3, 9, 1) as it:
-        asks = [(await it.ask("a"))[0] for _ in range(4)]
+        asks = [(await it.wait_for_jobs("a"))[0] for _ in range(4)]
 
-        assert got(asks) == [5, 3, 9, 1]
+        assert get_results(asks) == [5, 3, 9, 1]
 
 
 async def test_jobs_that_all_find_their_worker_leave_it_polling():
     async with scene() as it:
-        asks = await it.ask("a", "b", "c")
+        asks = await it.wait_for_jobs("a", "b", "c")
         it.ready(1, 2)
 
-        await it.pulse(2)
+        await it.wake(2)
 
-        assert got(asks) == [1, 2, "waits"]
+        assert get_results(asks) == [1, 2, "waits"]
         assert it.modes == ["POLLING"]
-        assert it.claims.asked == [10, 10]
+        assert it.claimer.requested_limits == [10, 10]
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", LocalQueueMode)
 def test_no_mode_leads_to_itself_and_all_to_the_last_one(mode):
-    assert mode not in STEPS[mode]
-    assert mode == Mode.RELEASED or Mode.RELEASED in STEPS[mode]
+    assert mode not in ALLOWED_TRANSITIONS[mode]
+    assert mode == LocalQueueMode.RELEASED or LocalQueueMode.RELEASED in ALLOWED_TRANSITIONS[mode]
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [(old, new) for old in Mode for new in Mode if new not in STEPS[old]]
+    ("old", "new"),
+    [
+        (old, new)
+        for old in LocalQueueMode
+        for new in LocalQueueMode
+        if new not in ALLOWED_TRANSITIONS[old]
+    ],
 )
 async def test_a_step_that_does_not_exist_is_a_bug(old, new):
     it = Scene()
     it.queue.mode = old
 
     with pytest.raises(AssertionError, match=f"{old} does not lead to {new}"):
-        it.queue._enter(new)
+        it.queue._set_mode(new)
 
     assert it.queue.mode == old
     assert it.events == []
@@ -210,68 +226,68 @@ async def test_a_step_that_does_not_exist_is_a_bug(old, new):
 
 async def test_who_is_told_of_jobs_fetches():
     async with scene() as it:
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
         it.ready(1)
 
-        await it.pulse()
+        await it.wake()
 
-        assert got(asks) == [1]
+        assert get_results(asks) == [1]
 
 
 async def test_while_it_holds_jobs_it_does_not_care_for_more():
     async with scene(1, 2) as it:
-        await it.pulse(5)
+        await it.wake(5)
 
-        assert it.claims.asked == [10]
+        assert it.claimer.requested_limits == [10]
 
 
 async def test_a_job_that_is_announced_during_a_fetch_is_fetched_by_the_next():
     async with scene() as it:
-        asks = await it.ask("a")
-        it.claims.answering.clear()
-        await it.pulse(1)
+        asks = await it.wait_for_jobs("a")
+        it.claimer.answering.clear()
+        await it.wake(1)
 
         it.ready(1)
-        await it.pulse(1)
-        assert it.claims.asked == [10, 10]
-        await it.answer()
+        await it.wake(1)
+        assert it.claimer.requested_limits == [10, 10]
+        await it.finish_fetch()
 
-        assert it.claims.asked == [10, 10, 10]
-        assert got(asks) == [1]
+        assert it.claimer.requested_limits == [10, 10, 10]
+        assert get_results(asks) == [1]
 
 
 async def test_what_was_announced_before_a_fetch_is_not_looked_for_after_it():
     async with scene(1) as it:
-        await it.pulse(3)
+        await it.wake(3)
 
-        await it.ask("a")
+        await it.wait_for_jobs("a")
 
-        assert it.claims.asked == [10, 10]
+        assert it.claimer.requested_limits == [10, 10]
 
 
 async def test_an_announcement_of_nothing_fetches_nothing():
     async with scene() as it:
-        await it.pulse(0)
+        await it.wake(0)
 
-        assert it.claims.asked == [10]
+        assert it.claimer.requested_limits == [10]
 
 
 async def test_after_a_full_fetch_it_fetches_again():
     it = Scene(size=2)
-    asks = await it.ask("a", "b", "c")
+    asks = await it.wait_for_jobs("a", "b", "c")
     it.ready(1, 2, 3)
 
     it.run()
-    await settled()
+    await run_until_idle()
 
-    assert got(asks) == [1, 2, 3]
-    assert it.claims.asked == [2, 2]
+    assert get_results(asks) == [1, 2, 3]
+    assert it.claimer.requested_limits == [2, 2]
     await it.stop()
 
 
 async def test_a_job_that_nobody_announced_is_found_by_polling():
     async with scene(poll=AT_ONCE) as it:
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
         it.ready(1)
 
         held = await asyncio.wait_for(asks[0], PATIENCE)
@@ -286,39 +302,39 @@ async def test_a_job_that_nobody_announced_is_found_by_polling():
 async def test_a_named_queue_that_is_freed_is_looked_at():
     it = Scene()
     it.ready(1, queue=5)
-    asks = await it.ask("a", "b")
+    asks = await it.wait_for_jobs("a", "b")
     it.run()
-    await settled()
+    await run_until_idle()
     it.ready(2, queue=5)
 
-    it.queue.done(it.claims.held[1])
-    await settled()
+    it.queue.forget(it.claimer.claimed_jobs[1])
+    await run_until_idle()
 
-    assert got(asks) == [1, 2]
+    assert get_results(asks) == [1, 2]
     await it.stop()
 
 
 async def test_a_job_without_a_queue_that_ends_sends_nobody():
     async with scene(1) as it:
-        await it.ask("a")
+        await it.wait_for_jobs("a")
 
-        it.queue.done(it.claims.held[1])
-        await settled()
+        it.queue.forget(it.claimer.claimed_jobs[1])
+        await run_until_idle()
 
-        assert it.claims.held == {}
-        assert it.claims.asked == [10, 10]
+        assert it.claimer.claimed_jobs == {}
+        assert it.claimer.requested_limits == [10, 10]
 
 
 async def test_behind_the_first_job_of_a_named_queue_there_may_be_others():
     # A fetch looks at so many jobs, which may all be of that queue.
     it = Scene()
     it.ready(1, queue=5)
-    await it.ask("a", "b")
+    await it.wait_for_jobs("a", "b")
 
     it.run()
-    await settled()
+    await run_until_idle()
 
-    assert it.claims.asked == [10, 10]
+    assert it.claimer.requested_limits == [10, 10]
     await it.stop()
 
 
@@ -328,56 +344,56 @@ async def test_behind_the_first_job_of_a_named_queue_there_may_be_others():
 @pytest.mark.feature("F98")
 async def test_what_was_held_for_too_long_is_handed_back_in_one_write():
     async with scene(1, 2, 3, ttl=AT_ONCE) as it:
-        await it.until(Mode.TTL_EXPIRED)
+        await it.until(LocalQueueMode.TTL_EXPIRED)
 
-        assert it.settler.writes == [[1, 2, 3]]
-        assert it.claims.held == {}
+        assert it.completer.writes == [[1, 2, 3]]
+        assert it.claimer.claimed_jobs == {}
         assert it.modes == ["POLLING", "WAITING", "TTL_EXPIRED"]
 
 
 async def test_only_what_is_left_is_handed_back():
     it = Scene(ttl=AT_ONCE)
     it.ready(1, 2, 3)
-    asks = await it.ask("a")
+    asks = await it.wait_for_jobs("a")
 
     it.run()
-    await it.until(Mode.TTL_EXPIRED)
+    await it.until(LocalQueueMode.TTL_EXPIRED)
 
-    assert got(asks) == [1]
-    assert it.settler.writes == [[2, 3]]
-    assert list(it.claims.held) == [1]
+    assert get_results(asks) == [1]
+    assert it.completer.writes == [[2, 3]]
+    assert list(it.claimer.claimed_jobs) == [1]
     await it.stop()
 
 
 @pytest.mark.feature("F98")
 async def test_after_that_it_fetches_only_for_a_worker():
     async with scene(1, ttl=AT_ONCE, poll=AT_ONCE) as it:
-        await it.until(Mode.TTL_EXPIRED)
+        await it.until(LocalQueueMode.TTL_EXPIRED)
         it.ready(2)
-        await it.pulse(1)
+        await it.wake(1)
         await asyncio.sleep(0.02)
-        assert it.claims.asked == [10]
+        assert it.claimer.requested_limits == [10]
 
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
 
-        assert got(asks) == [2]
+        assert get_results(asks) == [2]
         assert it.modes[-2:] == ["TTL_EXPIRED", "POLLING"]
 
 
 async def test_who_asks_while_all_is_handed_back_is_served_after_it():
     it = Scene(ttl=AT_ONCE)
-    it.settler.answering.clear()
+    it.completer.answering.clear()
     it.ready(1)
     it.run()
-    await it.until(Mode.TTL_EXPIRED)
+    await it.until(LocalQueueMode.TTL_EXPIRED)
     it.ready(2)
-    asks = await it.ask("a")
-    assert got(asks) == ["waits"]
+    asks = await it.wait_for_jobs("a")
+    assert get_results(asks) == ["waits"]
 
-    it.settler.answering.set()
-    await settled()
+    it.completer.answering.set()
+    await run_until_idle()
 
-    assert got(asks) == [2]
+    assert get_results(asks) == [2]
     await it.stop()
 
 
@@ -388,11 +404,11 @@ async def test_each_batch_may_be_held_for_as_long():
         await asyncio.sleep(0.2)
         it.ready(3)
         held_since = time.monotonic()
-        await it.ask("a", "b")
+        await it.wait_for_jobs("a", "b")
 
-        await it.until(Mode.TTL_EXPIRED)
+        await it.until(LocalQueueMode.TTL_EXPIRED)
 
-        assert it.settler.writes == [[3]]
+        assert it.completer.writes == [[3]]
         # Timers may be early by the grain of the clock.
         assert time.monotonic() - held_since > 0.95 * ttl.total_seconds()
 
@@ -404,14 +420,14 @@ async def test_each_batch_may_be_held_for_as_long():
 async def test_after_a_poor_fetch_it_lets_jobs_gather(chance):
     async with scene(delay=RefetchDelayOptions(duration=timedelta(minutes=10))) as it:
         chance.number = 0.5
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
         it.ready(1)
 
-        await it.pulse(1)
+        await it.wake(1)
 
-        assert got(asks) == ["waits"]
-        assert it.claims.asked == [10]
-        [started] = it.heard(LocalQueueRefetchDelayStarted)
+        assert get_results(asks) == ["waits"]
+        assert it.claimer.requested_limits == [10]
+        [started] = it.events_of(LocalQueueRefetchDelayStarted)
         assert (started.job_count, started.threshold) == (0, 0)
         assert started.delay == timedelta(minutes=10)
         assert started.abort_threshold == 0.5 * 5 * 10
@@ -422,7 +438,7 @@ async def test_after_a_poor_fetch_it_lets_jobs_gather(chance):
 async def test_the_delay_varies_by_half_of_it(chance, number, minutes):
     chance.number = number
     async with scene(delay=RefetchDelayOptions(duration=timedelta(minutes=10))) as it:
-        [started] = it.heard(LocalQueueRefetchDelayStarted)
+        [started] = it.events_of(LocalQueueRefetchDelayStarted)
 
         assert started.delay == timedelta(minutes=minutes)
 
@@ -430,114 +446,114 @@ async def test_the_delay_varies_by_half_of_it(chance, number, minutes):
 async def test_a_threshold_of_nothing_is_none(chance):
     chance.number = 0.0
     async with scene(delay=RefetchDelayOptions(duration=HOUR)) as it:
-        await it.pulse(1_000_000)
+        await it.wake(1_000_000)
 
-        [started] = it.heard(LocalQueueRefetchDelayStarted)
+        [started] = it.events_of(LocalQueueRefetchDelayStarted)
         assert started.abort_threshold == math.inf
-        assert it.claims.asked == [10]
+        assert it.claimer.requested_limits == [10]
 
 
 @pytest.mark.feature("F98")
 async def test_the_delay_is_cut_short_by_enough_announcements(chance):
     delay = RefetchDelayOptions(duration=HOUR, max_abort_threshold=6)
     async with scene(delay=delay) as it:
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
         it.ready(1)
 
-        await it.pulse(2)
-        assert it.heard(LocalQueueRefetchDelayAborted) == []
-        await it.pulse(2)
+        await it.wake(2)
+        assert it.events_of(LocalQueueRefetchDelayAborted) == []
+        await it.wake(2)
 
-        assert got(asks) == [1]
-        [aborted] = it.heard(LocalQueueRefetchDelayAborted)
+        assert get_results(asks) == [1]
+        [aborted] = it.events_of(LocalQueueRefetchDelayAborted)
         assert (aborted.count, aborted.abort_threshold) == (4, 3.0)
-        assert it.heard(LocalQueueRefetchDelayExpired) == []
+        assert it.events_of(LocalQueueRefetchDelayExpired) == []
 
 
 async def test_what_is_announced_during_the_fetch_counts_too(chance):
     delay = RefetchDelayOptions(duration=HOUR, max_abort_threshold=6)
     it = Scene(delay=delay)
-    it.claims.answering.clear()
+    it.claimer.answering.clear()
     it.run()
-    await settled()
+    await run_until_idle()
 
     # The fetch may not have seen them, but two are too few to look at once.
-    await it.pulse(2)
-    await it.answer()
-    assert it.claims.asked == [10]
-    await it.pulse(1)
+    await it.wake(2)
+    await it.finish_fetch()
+    assert it.claimer.requested_limits == [10]
+    await it.wake(1)
 
-    assert it.claims.asked == [10, 10]
+    assert it.claimer.requested_limits == [10, 10]
     await it.stop()
 
 
 async def test_when_the_delay_is_over_what_was_announced_is_fetched(chance):
     async with scene(delay=RefetchDelayOptions(duration=timedelta(milliseconds=100))) as it:
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
         it.ready(1)
-        await it.pulse(1)
+        await it.wake(1)
 
         await asyncio.wait_for(asks[0], PATIENCE)
 
-        assert len(it.heard(LocalQueueRefetchDelayExpired)) >= 1
-        assert it.heard(LocalQueueRefetchDelayAborted) == []
+        assert len(it.events_of(LocalQueueRefetchDelayExpired)) >= 1
+        assert it.events_of(LocalQueueRefetchDelayAborted) == []
 
 
 async def test_when_the_delay_is_over_and_nothing_was_announced_it_rests(chance):
     async with scene(delay=RefetchDelayOptions(duration=AT_ONCE)) as it:
-        await until(lambda: it.heard(LocalQueueRefetchDelayExpired))
-        await settled()
-        assert it.claims.asked == [10]
-        asks = await it.ask("a")
+        await wait_until(lambda: it.events_of(LocalQueueRefetchDelayExpired))
+        await run_until_idle()
+        assert it.claimer.requested_limits == [10]
+        asks = await it.wait_for_jobs("a")
         it.ready(1)
 
         # The delay is over, so that this is not one that cuts it short.
-        await it.pulse(1000)
+        await it.wake(1000)
 
-        assert got(asks) == [1]
-        assert it.heard(LocalQueueRefetchDelayAborted) == []
+        assert get_results(asks) == [1]
+        assert it.events_of(LocalQueueRefetchDelayAborted) == []
 
 
 @pytest.mark.parametrize(("found", "delays"), [(0, 1), (2, 1), (3, 0)])
 async def test_a_fetch_is_poor_up_to_the_threshold(chance, found, delays):
     it = Scene(delay=RefetchDelayOptions(duration=HOUR, threshold=2))
     it.ready(*range(found))
-    await it.ask("a", "b", "c", "d")
+    await it.wait_for_jobs("a", "b", "c", "d")
 
     it.run()
-    await settled()
+    await run_until_idle()
 
-    assert len(it.heard(LocalQueueRefetchDelayStarted)) == delays
+    assert len(it.events_of(LocalQueueRefetchDelayStarted)) == delays
     await it.stop()
 
 
 async def test_a_full_fetch_is_not_a_poor_one(chance):
     it = Scene(size=2, delay=RefetchDelayOptions(duration=HOUR, threshold=100))
     it.ready(1, 2, 3)
-    asks = await it.ask("a", "b", "c")
+    asks = await it.wait_for_jobs("a", "b", "c")
 
     it.run()
-    await settled()
+    await run_until_idle()
 
-    assert got(asks) == [1, 2, 3]
-    [started] = it.heard(LocalQueueRefetchDelayStarted)
+    assert get_results(asks) == [1, 2, 3]
+    [started] = it.events_of(LocalQueueRefetchDelayStarted)
     assert started.job_count == 1
     await it.stop()
 
 
 async def test_jobs_that_are_kept_start_no_delay(chance):
     async with scene(1, delay=RefetchDelayOptions(duration=HOUR, threshold=5)) as it:
-        assert it.heard(LocalQueueRefetchDelayStarted) == []
-        assert it.queue.mode == Mode.WAITING
+        assert it.events_of(LocalQueueRefetchDelayStarted) == []
+        assert it.queue.mode == LocalQueueMode.WAITING
 
 
 async def test_a_stop_does_not_wait_for_the_delay(chance):
     async with scene(delay=RefetchDelayOptions(duration=HOUR)) as it:
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
 
         await it.stop()
 
-        assert got(asks) == [None]
+        assert get_results(asks) == [None]
 
 
 # Stopping
@@ -550,88 +566,88 @@ async def test_a_stop_before_it_runs_leaves_nothing_to_do():
 
     await it.queue.run()
 
-    assert it.claims.asked == []
+    assert it.claimer.requested_limits == []
     assert it.modes == ["POLLING", "RELEASED"]
 
 
 async def test_a_stop_while_it_polls_sends_all_away():
     async with scene() as it:
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
         await it.stop()
 
-        assert got(asks + await it.ask("c")) == [None, None, None]
+        assert get_results(asks + await it.wait_for_jobs("c")) == [None, None, None]
         assert it.modes == ["POLLING", "RELEASED"]
-        assert it.settler.writes == []
+        assert it.completer.writes == []
 
 
 @pytest.mark.feature("F98")
 async def test_a_stop_while_it_holds_jobs_hands_them_back_in_one_write():
     async with scene(1, 2, 3) as it:
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
 
         await it.stop()
 
-        assert got(asks + await it.ask("b")) == [1, None]
-        assert it.settler.writes == [[2, 3]]
-        assert list(it.claims.held) == [1]
+        assert get_results(asks + await it.wait_for_jobs("b")) == [1, None]
+        assert it.completer.writes == [[2, 3]]
+        assert list(it.claimer.claimed_jobs) == [1]
         assert it.modes == ["POLLING", "WAITING", "RELEASED"]
-        [returned] = it.heard(LocalQueueReturned)
+        [returned] = it.events_of(LocalQueueReturned)
         assert ids(returned.jobs) == [2, 3]
 
 
 async def test_no_job_is_given_out_between_the_stop_and_the_end():
     async with scene(1, 2) as it:
-        it.settler.answering.clear()
+        it.completer.answering.clear()
 
         it.queue.stop()
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
 
-        assert got(asks) == [None]
-        assert it.settler.writes == [[1, 2]]
+        assert get_results(asks) == [None]
+        assert it.completer.writes == [[1, 2]]
         # Until it is written they are held.
-        assert list(it.claims.held) == [1, 2]
+        assert list(it.claimer.claimed_jobs) == [1, 2]
 
 
 async def test_a_stop_after_all_was_handed_back_writes_nothing():
     async with scene(1, ttl=AT_ONCE) as it:
-        await it.until(Mode.TTL_EXPIRED)
+        await it.until(LocalQueueMode.TTL_EXPIRED)
 
         await it.stop()
 
-        assert it.settler.writes == [[1]]
+        assert it.completer.writes == [[1]]
         assert it.modes[-1] == "RELEASED"
 
 
 async def test_what_a_fetch_brings_after_the_stop_is_handed_back():
     it = Scene()
-    it.claims.answering.clear()
+    it.claimer.answering.clear()
     it.ready(1, 2, 3)
-    asks = await it.ask("a")
+    asks = await it.wait_for_jobs("a")
     it.run()
-    await settled()
+    await run_until_idle()
 
     it.queue.stop()
-    await settled()
-    assert got(asks) == [None]
+    await run_until_idle()
+    assert get_results(asks) == [None]
     assert not it.running.done()
-    await it.answer()
+    await it.finish_fetch()
 
     assert it.running.done()
-    assert it.settler.writes == [[1, 2, 3]]
-    assert it.claims.held == {}
+    assert it.completer.writes == [[1, 2, 3]]
+    assert it.claimer.claimed_jobs == {}
     assert it.modes == ["POLLING", "RELEASED"]
 
 
 async def test_a_fetch_that_fails_after_the_stop_ends_it():
     it = Scene()
-    it.claims.answering.clear()
-    it.claims.errors = [OSError("gone")]
+    it.claimer.answering.clear()
+    it.claimer.errors = [OSError("gone")]
     it.run()
-    await settled()
+    await run_until_idle()
 
     it.queue.stop()
-    await it.answer()
+    await it.finish_fetch()
 
     assert it.running.done()
     assert it.running.exception() is None
@@ -640,25 +656,25 @@ async def test_a_fetch_that_fails_after_the_stop_ends_it():
 async def test_one_that_is_cancelled_hands_back_what_it_holds():
     async with scene(1, 2) as it:
         it.running.cancel()
-        await settled()
+        await run_until_idle()
 
         assert it.running.cancelled()
-        assert it.settler.writes == [[1, 2]]
-        assert got(await it.ask("a")) == [None]
+        assert it.completer.writes == [[1, 2]]
+        assert get_results(await it.wait_for_jobs("a")) == [None]
 
 
 async def test_one_that_is_cancelled_while_it_fetches_sends_all_away():
     it = Scene()
-    it.claims.answering.clear()
-    asks = await it.ask("a")
+    it.claimer.answering.clear()
+    asks = await it.wait_for_jobs("a")
     it.run()
-    await settled()
+    await run_until_idle()
 
     it.running.cancel()
-    await settled()
+    await run_until_idle()
 
     assert it.running.cancelled()
-    assert got(asks) == [None]
+    assert get_results(asks) == [None]
 
 
 # Errors
@@ -667,16 +683,16 @@ async def test_one_that_is_cancelled_while_it_fetches_sends_all_away():
 @pytest.mark.feature("F175")
 async def test_a_failed_fetch_is_tried_again_until_all_who_ask_are_served(no_pause):
     it = Scene()
-    it.claims.errors = [OSError(str(each)) for each in range(5)]
+    it.claimer.errors = [OSError(str(each)) for each in range(5)]
     it.ready(1, 2)
-    asks = await it.ask("a", "b")
+    asks = await it.wait_for_jobs("a", "b")
 
     it.run()
-    await settled()
+    await run_until_idle()
 
-    assert got(asks) == [1, 2]
-    assert it.claims.asked == [10] * 6
-    assert [(each.worker_id, str(each.error)) for each in it.heard(GetJobErrored)] == [
+    assert get_results(asks) == [1, 2]
+    assert it.claimer.requested_limits == [10] * 6
+    assert [(each.worker_id, str(each.error)) for each in it.events_of(GetJobErrored)] == [
         (worker, str(error)) for error in range(5) for worker in "ab"
     ]
     await it.stop()
@@ -685,14 +701,14 @@ async def test_a_failed_fetch_is_tried_again_until_all_who_ask_are_served(no_pau
 async def test_a_fetch_that_says_it_was_cancelled_is_tried_again_too(no_pause):
     # Nobody cancelled it: a function for forbidden flags may await what somebody else gave up.
     it = Scene()
-    it.claims.errors = [asyncio.CancelledError()]
+    it.claimer.errors = [asyncio.CancelledError()]
     it.ready(1)
-    asks = await it.ask("a")
+    asks = await it.wait_for_jobs("a")
 
     it.run()
-    await settled()
+    await run_until_idle()
 
-    assert got(asks) == [1]
+    assert get_results(asks) == [1]
     assert not it.running.done()
     await it.stop()
 
@@ -704,12 +720,12 @@ async def test_each_pause_is_longer_until_a_fetch_succeeds(monkeypatch):
         failures.append(failed)
         return 0
 
-    monkeypatch.setattr(local_queue_module, "delay_after", delay_after)
+    monkeypatch.setattr(local_queue_module, "compute_backoff", delay_after)
     async with scene() as it:
-        it.claims.errors = [OSError(), OSError(), OSError()]
-        await it.pulse()
-        it.claims.errors = [OSError()]
-        await it.pulse()
+        it.claimer.errors = [OSError(), OSError(), OSError()]
+        await it.wake()
+        it.claimer.errors = [OSError()]
+        await it.wake()
 
         assert failures == [0, 1, 2, 0]
 
@@ -717,40 +733,40 @@ async def test_each_pause_is_longer_until_a_fetch_succeeds(monkeypatch):
 async def test_it_is_failing_from_an_error_to_the_next_answer(no_pause):
     async with scene() as it:
         seen: list[bool] = []
-        it.hooks.on(GetJobErrored)(lambda event: seen.append(it.queue.failing))
-        it.hooks.on(GetJobRecovered)(lambda event: seen.append(it.queue.failing))
-        await it.ask("a")
-        it.claims.errors = [OSError()]
-        assert not it.queue.failing
+        it.hooks.on(GetJobErrored)(lambda event: seen.append(it.queue.is_failing))
+        it.hooks.on(GetJobRecovered)(lambda event: seen.append(it.queue.is_failing))
+        await it.wait_for_jobs("a")
+        it.claimer.errors = [OSError()]
+        assert not it.queue.is_failing
 
-        await it.pulse()
+        await it.wake()
 
         assert seen == [True, False]
-        assert not it.queue.failing
+        assert not it.queue.is_failing
 
 
 async def test_announcements_do_not_cut_the_pause_after_an_error_short(monkeypatch):
-    monkeypatch.setattr(local_queue_module, "delay_after", lambda *_: 3600)
+    monkeypatch.setattr(local_queue_module, "compute_backoff", lambda *_: 3600)
     async with scene() as it:
-        it.claims.errors = [OSError()]
-        await it.pulse()
+        it.claimer.errors = [OSError()]
+        await it.wake()
 
-        await it.pulse()
+        await it.wake()
 
-        assert it.claims.asked == [10, 10]
-        assert it.queue.failing
+        assert it.claimer.requested_limits == [10, 10]
+        assert it.queue.is_failing
 
 
 async def test_a_stop_does_not_wait_for_the_pause_after_an_error(monkeypatch):
-    monkeypatch.setattr(local_queue_module, "delay_after", lambda *_: 3600)
+    monkeypatch.setattr(local_queue_module, "compute_backoff", lambda *_: 3600)
     async with scene() as it:
-        asks = await it.ask("a")
-        it.claims.errors = [OSError()]
-        await it.pulse()
+        asks = await it.wait_for_jobs("a")
+        it.claimer.errors = [OSError()]
+        await it.wake()
 
         await it.stop()
 
-        assert got(asks) == [None]
+        assert get_results(asks) == [None]
 
 
 # Once
@@ -759,44 +775,44 @@ async def test_a_stop_does_not_wait_for_the_pause_after_an_error(monkeypatch):
 @pytest.mark.feature("F98")
 async def test_once_sends_all_away_when_nothing_is_ready_and_nothing_runs():
     async with scene(once=True) as it:
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
-        assert got(asks) == [None, None]
+        assert get_results(asks) == [None, None]
         assert it.running.done()
         assert it.modes == ["POLLING", "RELEASED"]
 
 
 async def test_once_waits_for_what_the_running_jobs_may_add():
     async with scene(1, once=True) as it:
-        busy, idle = await it.ask("a", "b")
-        assert got([busy, idle]) == [1, "waits"]
+        busy, idle = await it.wait_for_jobs("a", "b")
+        assert get_results([busy, idle]) == [1, "waits"]
 
         # Nobody announces it: it is looked for every now and then.
         it.ready(2)
-        it.queue.done(it.claims.held[1])
+        it.queue.forget(it.claimer.claimed_jobs[1])
         await asyncio.wait_for(idle, PATIENCE)
-        assert got([idle]) == [2]
+        assert get_results([idle]) == [2]
 
-        it.queue.done(it.claims.held[2])
-        assert await asyncio.wait_for(it.queue.next("a"), PATIENCE) is None
+        it.queue.forget(it.claimer.claimed_jobs[2])
+        assert await asyncio.wait_for(it.queue.wait_for_job("a"), PATIENCE) is None
 
 
 async def test_once_does_not_end_while_it_holds_jobs():
     async with scene(1, once=True) as it:
         await asyncio.sleep(0.02)
 
-        assert it.queue.mode == Mode.WAITING
-        assert got(await it.ask("a")) == [1]
+        assert it.queue.mode == LocalQueueMode.WAITING
+        assert get_results(await it.wait_for_jobs("a")) == [1]
 
 
 async def test_once_nobody_is_sent_away_before_all_was_looked_at():
     it = Scene(once=True)
-    it.claims.again_at = math.inf
+    it.claimer.next_fetch_at = math.inf
     async with it.run_with():
-        asks = await it.ask("a")
-        assert got(asks) == ["waits"]
+        asks = await it.wait_for_jobs("a")
+        assert get_results(asks) == ["waits"]
 
-        it.claims.again_at = None
+        it.claimer.next_fetch_at = None
 
         assert await asyncio.wait_for(asks[0], PATIENCE) is None
 
@@ -805,12 +821,12 @@ async def test_once_nobody_is_sent_away_before_all_was_looked_at():
 async def test_once_a_failed_fetch_is_raised_by_whoever_asks():
     it = Scene(once=True)
     error = OSError("gone")
-    it.claims.errors = [error]
-    asks = await it.ask("a", "b")
+    it.claimer.errors = [error]
+    asks = await it.wait_for_jobs("a", "b")
 
     it.run()
-    await settled()
-    asks += await it.ask("c")
+    await run_until_idle()
+    asks += await it.wait_for_jobs("c")
 
     assert [each.exception() for each in asks] == [error, error, error]
     assert it.running.done()
@@ -821,36 +837,36 @@ async def test_once_a_failed_fetch_is_raised_by_whoever_asks():
 
 @pytest.mark.feature("F237")
 async def test_a_function_is_asked_again_before_a_job_starts_that_has_flags():
-    async with scene(flags=answers(["slow"])) as it:
+    async with scene(flags=make_flags_function(["slow"])) as it:
         it.ready(1, flags='{"slow": true}')
         it.ready(2, flags='{"fast": true}')
         it.ready(3)
-        await it.pulse()
+        await it.wake()
 
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
-        assert sorted(map(str, got(asks))) == ["2", "3"]
-        assert it.settler.writes == [[1]]
-        assert sorted(it.claims.held) == [2, 3]
-        [returned] = it.heard(LocalQueueReturned)
+        assert sorted(map(str, get_results(asks))) == ["2", "3"]
+        assert it.completer.writes == [[1]]
+        assert sorted(it.claimer.claimed_jobs) == [2, 3]
+        [returned] = it.events_of(LocalQueueReturned)
         assert ids(returned.jobs) == [1]
 
 
 @pytest.mark.feature("F237")
 @pytest.mark.parametrize("allowed", [None, [], ["other"]])
 async def test_a_job_whose_flags_are_not_forbidden_now_starts(allowed):
-    async with scene(flags=answers(allowed)) as it:
+    async with scene(flags=make_flags_function(allowed)) as it:
         it.ready(1, flags='{"slow": true}')
-        await it.pulse()
+        await it.wake()
 
-        assert got(await it.ask("a")) == [1]
+        assert get_results(await it.wait_for_jobs("a")) == [1]
 
 
 @pytest.mark.feature("F237")
 async def test_nobody_is_asked_about_a_job_without_flags():
-    async with scene(1, flags=answers(AssertionError("asked"))) as it:
-        assert got(await it.ask("a")) == [1]
-        assert it.heard(GetJobErrored) == []
+    async with scene(1, flags=make_flags_function(AssertionError("asked"))) as it:
+        assert get_results(await it.wait_for_jobs("a")) == [1]
+        assert it.events_of(GetJobErrored) == []
 
 
 @pytest.mark.feature("F237")
@@ -858,23 +874,23 @@ async def test_a_list_of_flags_is_not_looked_at_again():
     # The fetch left out what it forbids, and it does not change.
     async with scene() as it:
         it.ready(1, flags='{"slow": true}')
-        await it.pulse()
+        await it.wake()
 
-        assert got(await it.ask("a")) == [1]
+        assert get_results(await it.wait_for_jobs("a")) == [1]
 
 
 @pytest.mark.feature("F237")
 @pytest.mark.parametrize("error", [OSError("no answer"), asyncio.CancelledError()], ids=repr)
 async def test_a_function_that_fails_keeps_its_job_from_starting_and_ends_no_worker(error):
-    async with scene(flags=answers(error, None)) as it:
+    async with scene(flags=make_flags_function(error, None)) as it:
         it.ready(1, 2, flags='{"slow": true}')
-        await it.pulse()
+        await it.wake()
 
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
 
-        assert got(asks) == [2]
-        assert it.settler.writes == [[1]]
-        [failed] = it.heard(GetJobErrored)
+        assert get_results(asks) == [2]
+        assert it.completer.writes == [[1]]
+        [failed] = it.events_of(GetJobErrored)
         assert (failed.worker_id, failed.error) == ("a", error)
 
 
@@ -882,15 +898,15 @@ async def test_a_worker_that_is_cancelled_while_the_function_thinks_ends():
     forever = asyncio.Event()
     async with scene(flags=forever.wait) as it:
         it.ready(1, flags='{"slow": true}')
-        await it.pulse()
-        asks = await it.ask("a")
+        await it.wake()
+        asks = await it.wait_for_jobs("a")
 
         asks[0].cancel()
-        await settled()
+        await run_until_idle()
 
-        assert got(asks) == ["cancelled"]
+        assert get_results(asks) == ["cancelled"]
         # For whoever hands back at the end what nobody runs.
-        assert list(it.claims.held) == [1]
+        assert list(it.claimer.claimed_jobs) == [1]
 
 
 async def test_a_stop_while_the_function_thinks_hands_the_job_back():
@@ -901,16 +917,16 @@ async def test_a_stop_while_the_function_thinks_hands_the_job_back():
 
     async with scene(flags=flags) as it:
         it.ready(1, flags='{"slow": true}')
-        await it.pulse()
-        asks = await it.ask("a")
+        await it.wake()
+        asks = await it.wait_for_jobs("a")
 
         it.queue.stop()
         thinks.set()
-        await settled()
+        await run_until_idle()
 
-        assert got(asks) == [None]
-        assert it.settler.writes == [[1]]
-        assert it.claims.held == {}
+        assert get_results(asks) == [None]
+        assert it.completer.writes == [[1]]
+        assert it.claimer.claimed_jobs == {}
 
 
 # Another id
@@ -919,14 +935,14 @@ async def test_a_stop_while_the_function_thinks_hands_the_job_back():
 @pytest.mark.feature("F98")
 async def test_jobs_that_wait_when_the_pool_gets_another_id_do_not_start():
     async with scene(1, 2) as it:
-        it.claims.pool_id = "p2"
-        it.claims.ready.append(HeldJob(make_job(id=3, locked_by="p2"), None))
+        it.claimer.pool_id = "p2"
+        it.claimer.ready.append(ClaimedJob(make_job(id=3, locked_by="p2"), None))
 
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
 
-        assert got(asks) == [3]
-        assert it.settler.writes == [[1], [2]]
-        assert list(it.claims.held) == [3]
+        assert get_results(asks) == [3]
+        assert it.completer.writes == [[1], [2]]
+        assert list(it.claimer.claimed_jobs) == [3]
 
 
 # Those who no longer wait
@@ -934,32 +950,32 @@ async def test_jobs_that_wait_when_the_pool_gets_another_id_do_not_start():
 
 async def test_the_job_of_one_who_no_longer_waits_goes_to_another():
     it = Scene()
-    it.claims.answering.clear()
+    it.claimer.answering.clear()
     it.ready(1)
-    asks = await it.ask("a", "b")
+    asks = await it.wait_for_jobs("a", "b")
     it.run()
-    await settled()
+    await run_until_idle()
 
     asks[0].cancel()
-    await it.answer()
+    await it.finish_fetch()
 
-    assert got(asks) == ["cancelled", 1]
+    assert get_results(asks) == ["cancelled", 1]
     await it.stop()
 
 
 async def test_the_job_of_one_who_no_longer_waits_is_kept():
     it = Scene()
-    it.claims.answering.clear()
+    it.claimer.answering.clear()
     it.ready(1)
-    asks = await it.ask("a")
+    asks = await it.wait_for_jobs("a")
     it.run()
-    await settled()
+    await run_until_idle()
 
     asks[0].cancel()
-    await it.answer()
+    await it.finish_fetch()
 
-    assert it.queue.mode == Mode.WAITING
-    assert got(await it.ask("b")) == [1]
+    assert it.queue.mode == LocalQueueMode.WAITING
+    assert get_results(await it.wait_for_jobs("b")) == [1]
     await it.stop()
 
 
@@ -970,11 +986,11 @@ async def test_the_job_of_one_who_no_longer_waits_is_kept():
 async def test_all_is_announced_in_the_order_in_which_it_happens():
     it = Scene(ttl=AT_ONCE)
     it.ready(1, 2)
-    await it.ask("a")
+    await it.wait_for_jobs("a")
     it.run()
-    await it.until(Mode.TTL_EXPIRED)
+    await it.until(LocalQueueMode.TTL_EXPIRED)
 
-    await it.ask("b")
+    await it.wait_for_jobs("b")
     await it.stop()
 
     assert [type(event) for event in it.events] == [
@@ -991,23 +1007,23 @@ async def test_all_is_announced_in_the_order_in_which_it_happens():
         GetJobEmpty,
         LocalQueueModeChanged,
     ]
-    assert {event.pool_id for event in it.heard(PoolEvent)} == {"p1"}
-    assert [(each.old_mode, each.new_mode) for each in it.heard(LocalQueueModeChanged)] == [
+    assert {event.pool_id for event in it.events_of(PoolEvent)} == {"p1"}
+    assert [(each.old_mode, each.new_mode) for each in it.events_of(LocalQueueModeChanged)] == [
         ("STARTING", "POLLING"),
         ("POLLING", "WAITING"),
         ("WAITING", "TTL_EXPIRED"),
         ("TTL_EXPIRED", "POLLING"),
         ("POLLING", "RELEASED"),
     ]
-    assert [ids(each.jobs) for each in it.heard(LocalQueueFetched)] == [[1, 2], []]
-    assert [each.worker_id for each in it.heard(GetJobStarted, GetJobEmpty)] == ["a", "b", "b"]
+    assert [ids(each.jobs) for each in it.events_of(LocalQueueFetched)] == [[1, 2], []]
+    assert [each.worker_id for each in it.events_of(GetJobStarted, GetJobEmpty)] == ["a", "b", "b"]
 
 
 # How many it fetches
 
 
-def taken(count: int, letters: int) -> list[HeldJob]:
-    return [HeldJob(make_job(payload_text="x" * letters), None) for _ in range(count)]
+def taken(count: int, letters: int) -> list[ClaimedJob]:
+    return [ClaimedJob(make_job(payload_text="x" * letters), None) for _ in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -1023,41 +1039,41 @@ def taken(count: int, letters: int) -> list[HeldJob]:
     ],
 )
 def test_the_next_fetch_asks_for_what_fits_by_those_that_came(limit, size, max_bytes, came, then):
-    assert next_limit(limit, size, max_bytes, came) == then
+    assert compute_fetch_limit(limit, size, max_bytes, came) == then
 
 
 @pytest.mark.parametrize(("size", "first"), [(10, 10), (100, 100), (500, 100)])
 async def test_the_first_fetch_asks_for_a_hundred_at_most(size, first):
     async with scene(size=size) as it:
-        assert it.claims.asked == [first]
+        assert it.claimer.requested_limits == [first]
 
 
 async def test_the_second_asks_for_more_once_some_came():
     async with scene(1, size=500) as it:
-        await it.ask("a")
+        await it.wait_for_jobs("a")
 
-        assert it.claims.asked == [100, 400]
+        assert it.claimer.requested_limits == [100, 400]
 
 
 # Handing back
 
 
-def settler_on(database: Any, **options: Any) -> Settler:
-    return Settler(database, Lease(pool_id="p1"), Hooks(), **options)
+def settler_on(database: Any, **options: Any) -> Completer:
+    return Completer(database, Lease(pool_id="p1"), Hooks(), **options)
 
 
-def held_job(job_id: int, queue: int | None = None, pool: str = "p1") -> HeldJob:
-    return HeldJob(make_job(id=job_id, attempts=1, locked_by=pool), queue)
+def held_job(job_id: int, queue: int | None = None, pool: str = "p1") -> ClaimedJob:
+    return ClaimedJob(make_job(id=job_id, attempts=1, locked_by=pool), queue)
 
 
 @pytest.mark.feature("F99")
 async def test_all_jobs_of_a_pool_are_handed_back_in_one_write_with_their_queues():
     database = FakeDatabase(None)
 
-    await settler_on(database).hand_back([held_job(1), held_job(2, 5), held_job(3, 6)])
+    await settler_on(database).release([held_job(1), held_job(2, 5), held_job(3, 6)])
 
-    [query] = database.asked
-    assert query.statement == "return_jobs"
+    [query] = database.queries
+    assert query.statement == "release_claimed_jobs"
     assert query.args[1:] == ("p1", [5, 6], False)
     assert str(query.args[0]).count('"id"') == 3
 
@@ -1065,29 +1081,29 @@ async def test_all_jobs_of_a_pool_are_handed_back_in_one_write_with_their_queues
 async def test_those_that_were_taken_under_another_id_are_handed_back_under_it():
     database = FakeDatabase(None, None)
 
-    await settler_on(database).hand_back([held_job(1), held_job(2, 5, pool="p0")])
+    await settler_on(database).release([held_job(1), held_job(2, 5, pool="p0")])
 
-    assert sorted(query.args[1:3] for query in database.asked) == [("p0", [5]), ("p1", [])]
+    assert sorted(query.args[1:3] for query in database.queries) == [("p0", [5]), ("p1", [])]
 
 
 async def test_a_queue_that_is_locked_for_another_job_by_now_is_not_freed():
     old, new = held_job(1, 5), held_job(2, 5)
     database = FakeDatabase(None)
 
-    await settler_on(database, held={1: old, 2: new}).hand_back([old])
+    await settler_on(database, claimed_jobs={1: old, 2: new}).release([old])
 
-    [query] = database.asked
+    [query] = database.queries
     assert query.args[2] == []
 
 
 async def test_it_is_tried_until_it_is_written(monkeypatch):
-    monkeypatch.setattr(settle_module, "delay_after", lambda *_: 0)
+    monkeypatch.setattr(settle_module, "compute_backoff", lambda *_: 0)
     database = FakeDatabase(OSError(), OSError(), None)
 
-    await settler_on(database).hand_back([held_job(1, 5)])
+    await settler_on(database).release([held_job(1, 5)])
 
     # Whoever asks again says so: an earlier try may have been heard.
-    assert [query.args[3] for query in database.asked] == [False, True, True]
+    assert [query.args[3] for query in database.queries] == [False, True, True]
 
 
 async def test_a_job_that_this_pool_has_taken_anew_meanwhile_is_not_handed_back(monkeypatch):
@@ -1098,13 +1114,13 @@ async def test_a_job_that_this_pool_has_taken_anew_meanwhile_is_not_handed_back(
         all_held[2] = held_job(2, 6)
         return 0
 
-    monkeypatch.setattr(settle_module, "delay_after", delay_after)
+    monkeypatch.setattr(settle_module, "compute_backoff", delay_after)
     # The first try was heard, but its answer was not.
     database = FakeDatabase(OSError(), None)
 
-    await settler_on(database, held=all_held).hand_back([kept, old])
+    await settler_on(database, claimed_jobs=all_held).release([kept, old])
 
-    first, second = database.asked
+    first, second = database.queries
     assert (str(first.args[0]).count('"id"'), first.args[2]) == (2, [5, 6])
     assert (str(second.args[0]).count('"id"'), second.args[2]) == (1, [5])
 
@@ -1113,7 +1129,7 @@ async def test_in_a_transaction_of_others_nothing_is_tried_again():
     database = FakeDatabase(OSError("gone"))
 
     with pytest.raises(OSError, match="gone"):
-        await settler_on(database, again=False).hand_back([held_job(1)])
+        await settler_on(database, can_retry=False).release([held_job(1)])
 
 
 # What claims know of flags
@@ -1128,16 +1144,16 @@ async def test_in_a_transaction_of_others_nothing_is_tried_again():
         (["slow"], False, ["slow"]),
         (lambda: ["slow"], True, ["slow"]),
         (lambda: None, True, None),
-        (answers(["slow"]), True, ["slow"]),
+        (make_flags_function(["slow"]), True, ["slow"]),
     ],
     ids=["none", "empty", "list", "function", "function: none", "async function"],
 )
 async def test_only_what_a_function_forbids_may_change(given, may_change, skipped):
     database: Any = FakeDatabase()
-    claims = Claims(database, Lease(pool_id="p1"), ["task"], forbidden_flags=given)
+    claims = Claimer(database, Lease(pool_id="p1"), ["task"], forbidden_flags=given)
 
-    assert claims.flags_may_change is may_change
-    assert await claims.flags_to_skip() == skipped
+    assert claims.has_dynamic_flags is may_change
+    assert await claims.get_forbidden_flags() == skipped
 
 
 # Fetches that did not look everywhere
@@ -1145,11 +1161,11 @@ async def test_only_what_a_function_forbids_may_change(given, may_change, skippe
 
 async def test_it_asks_again_when_a_fetch_says_so(monkeypatch):
     async with scene() as it:
-        asks = await it.ask("a")
-        look_again_soon(it.claims, monkeypatch)
-        await it.pulse()
+        asks = await it.wait_for_jobs("a")
+        poll_again_soon(it.claimer, monkeypatch)
+        await it.wake()
         it.ready(1)
 
         await asyncio.wait(asks, timeout=PATIENCE)
 
-        assert got(asks) == [1]
+        assert get_results(asks) == [1]

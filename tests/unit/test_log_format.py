@@ -11,11 +11,16 @@ from typing import Any
 
 import pytest
 
-from graphile_worker.cli.commands.run import say
-from graphile_worker.cli.log_format import MARKER, JsonLines, Lines, configure
+from graphile_worker._cli.commands.run import print_error
+from graphile_worker._cli.log_format import (
+    CONTINUATION_PREFIX,
+    JsonFormatter,
+    TextFormatter,
+    configure_logging,
+)
+from graphile_worker._support.logs import Logger
+from graphile_worker._worker.reporting import build_job_logger
 from graphile_worker.errors import ConfigurationError, CrontabError, CrontabProblem
-from graphile_worker.logs import Logger
-from graphile_worker.reporting import job_logger
 from tests.support.hostile import TEXT, unsafe
 from tests.support.jobs import make_job
 
@@ -43,11 +48,11 @@ def failed(text: str = "boom") -> dict[str, Any]:
 
 
 def text(**given: Any) -> str:
-    return Lines(coloured=False).format(record(**given))
+    return TextFormatter(use_color=False).format(record(**given))
 
 
 def fields(**given: Any) -> dict[str, Any]:
-    line = JsonLines().format(record(**given))
+    line = JsonFormatter().format(record(**given))
     assert "\n" not in line
     found: dict[str, Any] = json.loads(line)
     return found
@@ -113,15 +118,18 @@ def test_a_record_of_somebody_else_may_carry_anything_under_these_names(scope):
 def test_each_level_has_its_name_and_in_colour_its_own(name, colour):
     line = record(levelname=name)
 
-    assert Lines(coloured=False).format(line) == f"[core] {name}: hello there"
-    assert Lines(coloured=True).format(line) == f"[core] \x1b[{colour}m{name}\x1b[0m: hello there"
+    assert TextFormatter(use_color=False).format(line) == f"[core] {name}: hello there"
+    assert (
+        TextFormatter(use_color=True).format(line)
+        == f"[core] \x1b[{colour}m{name}\x1b[0m: hello there"
+    )
 
 
 def test_a_traceback_follows_its_line_behind_a_marker():
     first, *rest = text(**failed()).split("\n")
 
     assert first == "[core] INFO: hello there"
-    assert all(line.startswith(MARKER) for line in rest)
+    assert all(line.startswith(CONTINUATION_PREFIX) for line in rest)
     assert rest[0] == "  | Traceback (most recent call last):"
     assert rest[-1] == "  | LookupError: boom"
 
@@ -149,11 +157,11 @@ CARRIED: list[dict[str, Any]] = [
 
 def test_text_of_others_is_made_printable_wherever_a_record_carries_it():
     for given in CARRIED:
-        for formatter in (Lines(coloured=False), JsonLines()):
+        for formatter in (TextFormatter(use_color=False), JsonFormatter()):
             assert unsafe(formatter.format(record(**given))) == [], given.keys()
 
 
-@pytest.mark.parametrize("formatter", [Lines(coloured=False), JsonLines()])
+@pytest.mark.parametrize("formatter", [TextFormatter(use_color=False), JsonFormatter()])
 def test_a_traceback_that_says_a_lot_is_cut_short(formatter):
     line = formatter.format(record(**failed("x" * 1_000_000)))
 
@@ -198,7 +206,7 @@ def test_a_line_break_in_a_message_is_no_second_json_line():
 )
 def test_a_value_that_json_does_not_know_is_no_reason_to_lose_the_line(value):
     # As strict as other languages are: they do not know NaN.
-    line = json.loads(JsonLines().format(record(value=value)), parse_constant=pytest.fail)
+    line = json.loads(JsonFormatter().format(record(value=value)), parse_constant=pytest.fail)
 
     assert line["message"] == "hello there"
     assert "value" in line
@@ -241,8 +249,8 @@ def shown(monkeypatch, _as_before):
 
     def show(output: io.StringIO, style: str = "text") -> list[str]:
         monkeypatch.setattr(sys, "stderr", output)
-        configure(style)
-        logger = job_logger(Logger(logging.getLogger(OURS)), "p1", make_job(id=7))
+        configure_logging(style)
+        logger = build_job_logger(Logger(logging.getLogger(OURS)), "p1", make_job(id=7))
         logger.debug("details")
         logger.info("hello")
         logging.getLogger("asyncio").info("chatter")
@@ -297,7 +305,7 @@ def test_an_error_that_ends_the_command_is_one_printable_line(capsys):
     problem = CrontabProblem(1, 1, TEXT, TEXT)
 
     for error in (ConfigurationError(TEXT), CrontabError([problem], source=TEXT)):
-        say(error)
+        print_error(error)
 
         said = capsys.readouterr().err
         assert unsafe(said) == []

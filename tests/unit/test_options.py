@@ -18,14 +18,19 @@ from graphile_worker.options import (
 SECOND = timedelta(seconds=1)
 DURATIONS = [
     "poll_interval",
-    "abort_after",
-    "stop_after",
+    "cancel_after",
+    "shutdown_timeout",
     "interrupted_job_retry_delay",
     "min_reset_locked_interval",
     "max_reset_locked_interval",
-    "blocked_after",
+    "warn_blocked_after",
 ]
-RECOVERY_DURATIONS = ["threshold", "interval", "sweep_interval", "recovery_delay"]
+RECOVERY_DURATIONS = [
+    "lease_duration",
+    "heartbeat_interval",
+    "rescue_interval",
+    "crash_retry_delay",
+]
 
 
 def refusal(**given: Any) -> str:
@@ -70,8 +75,8 @@ def test_unless_said_otherwise_a_worker_is_set_up_as_in_the_reference():
 def test_a_stop_ends_before_an_orchestrator_would_kill():
     options = WorkerOptions()
 
-    assert options.abort_after == 5 * SECOND
-    assert options.stop_after == 25 * SECOND
+    assert options.cancel_after == 5 * SECOND
+    assert options.shutdown_timeout == 25 * SECOND
 
 
 def test_the_schema_may_come_from_the_environment(monkeypatch):
@@ -109,12 +114,16 @@ def test_a_duration_does_not_lie_in_the_past(name):
     assert f"{name} must be at least" in refusal(**{name: -SECOND})
 
 
-@pytest.mark.parametrize("name", ["poll_interval", "min_reset_locked_interval", "blocked_after"])
+@pytest.mark.parametrize(
+    "name", ["poll_interval", "min_reset_locked_interval", "warn_blocked_after"]
+)
 def test_a_loop_rests_between_its_rounds(name):
     assert f"{name} must be at least" in refusal(**{name: timedelta(0)})
 
 
-@pytest.mark.parametrize("name", ["abort_after", "stop_after", "interrupted_job_retry_delay"])
+@pytest.mark.parametrize(
+    "name", ["cancel_after", "shutdown_timeout", "interrupted_job_retry_delay"]
+)
 def test_none_means_that_there_is_no_such_limit_and_nothing_that_there_is_no_wait(name):
     for value in (None, timedelta(0)):
         given: dict[str, Any] = {name: value}
@@ -187,25 +196,25 @@ def test_unless_said_otherwise_dead_workers_are_recovered_within_45_seconds():
     recovery = WorkerOptions().recovery
 
     assert recovery is not None
-    assert recovery.threshold == 30 * SECOND
-    assert recovery.recovery_delay == timedelta(0)
-    assert recovery.max_recoveries == 3
-    assert recovery.threshold + recovery.sweep_every < 45 * SECOND
+    assert recovery.lease_duration == 30 * SECOND
+    assert recovery.crash_retry_delay == timedelta(0)
+    assert recovery.max_crashes == 3
+    assert recovery.lease_duration + recovery.effective_rescue_interval < 45 * SECOND
 
 
 @pytest.mark.parametrize("seconds", [1, 2, 30, 3600])
 def test_one_option_says_how_soon_and_the_others_follow_from_it(seconds):
-    recovery = RecoveryOptions(threshold=seconds * SECOND)
+    recovery = RecoveryOptions(lease_duration=seconds * SECOND)
 
-    assert recovery.heartbeat_every == seconds * SECOND / 6
-    assert recovery.sweep_every == seconds * SECOND / 3
+    assert recovery.effective_heartbeat_interval == seconds * SECOND / 6
+    assert recovery.effective_rescue_interval == seconds * SECOND / 3
 
 
 def test_what_would_follow_can_be_said_instead():
-    recovery = RecoveryOptions(interval=2 * SECOND, sweep_interval=90 * SECOND)
+    recovery = RecoveryOptions(heartbeat_interval=2 * SECOND, rescue_interval=90 * SECOND)
 
-    assert recovery.heartbeat_every == 2 * SECOND
-    assert recovery.sweep_every == 90 * SECOND
+    assert recovery.effective_heartbeat_interval == 2 * SECOND
+    assert recovery.effective_rescue_interval == 90 * SECOND
 
 
 @pytest.mark.feature("F219")
@@ -213,7 +222,7 @@ def test_recovery_can_be_turned_off():
     assert WorkerOptions(recovery=None).recovery is None
 
 
-@pytest.mark.parametrize("value", [True, 30, "30s", 30 * SECOND, {"threshold": 30 * SECOND}])
+@pytest.mark.parametrize("value", [True, 30, "30s", 30 * SECOND, {"lease_duration": 30 * SECOND}])
 def test_recovery_is_not_turned_on_by_anything_else(value):
     assert refusal(recovery=value) == f"recovery must be RecoveryOptions or None, got {value!r}"
 
@@ -225,7 +234,7 @@ def test_a_bare_number_is_no_duration_of_a_recovery(name):
     )
 
 
-@pytest.mark.parametrize("name", ["threshold", "recovery_delay"])
+@pytest.mark.parametrize("name", ["lease_duration", "crash_retry_delay"])
 def test_a_recovery_needs_its_durations(name):
     assert recovery_refusal(**{name: None}) == f"{name} must be a timedelta, got None"
 
@@ -233,12 +242,12 @@ def test_a_recovery_needs_its_durations(name):
 @pytest.mark.parametrize(
     ("name", "value", "least"),
     [
-        ("threshold", timedelta(milliseconds=999), "0:00:01"),
-        ("threshold", timedelta(0), "0:00:01"),
-        ("threshold", -SECOND, "0:00:01"),
-        ("interval", timedelta(0), "0:00:00.001000"),
-        ("sweep_interval", timedelta(0), "0:00:00.001000"),
-        ("recovery_delay", -SECOND, "0:00:00"),
+        ("lease_duration", timedelta(milliseconds=999), "0:00:01"),
+        ("lease_duration", timedelta(0), "0:00:01"),
+        ("lease_duration", -SECOND, "0:00:01"),
+        ("heartbeat_interval", timedelta(0), "0:00:00.001000"),
+        ("rescue_interval", timedelta(0), "0:00:00.001000"),
+        ("crash_retry_delay", -SECOND, "0:00:00"),
     ],
 )
 def test_a_duration_of_a_recovery_that_is_too_short_is_refused(name, value, least):
@@ -247,30 +256,32 @@ def test_a_duration_of_a_recovery_that_is_too_short_is_refused(name, value, leas
 
 @pytest.mark.parametrize("value", [0, -1, "3", 3.0, True, None])
 def test_a_job_is_recovered_at_least_once(value):
-    assert recovery_refusal(max_recoveries=value) == (
-        f"max_recoveries must be an integer from 1, got {value!r}"
+    assert recovery_refusal(max_crashes=value) == (
+        f"max_crashes must be an integer from 1, got {value!r}"
     )
 
 
 def test_heartbeats_come_often_enough_that_two_may_get_lost():
-    assert RecoveryOptions(threshold=30 * SECOND, interval=10 * SECOND)
+    assert RecoveryOptions(lease_duration=30 * SECOND, heartbeat_interval=10 * SECOND)
 
-    message = recovery_refusal(threshold=30 * SECOND, interval=11 * SECOND)
+    message = recovery_refusal(lease_duration=30 * SECOND, heartbeat_interval=11 * SECOND)
 
-    assert message == ("interval must be at most a third of threshold, got 0:00:11 and 0:00:30")
+    assert message == (
+        "heartbeat_interval must be at most a third of lease_duration, got 0:00:11 and 0:00:30"
+    )
 
 
 def test_options_of_a_recovery_do_not_change():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        RecoveryOptions().threshold = SECOND  # type: ignore[misc]
+        RecoveryOptions().lease_duration = SECOND  # type: ignore[misc]
 
 
 # Code that stands still
 
 
 def test_a_task_that_stands_still_for_five_seconds_is_named_unless_nobody_wants_to_know():
-    assert WorkerOptions().blocked_after == 5 * SECOND
-    assert WorkerOptions(blocked_after=None).blocked_after is None
+    assert WorkerOptions().warn_blocked_after == 5 * SECOND
+    assert WorkerOptions(warn_blocked_after=None).warn_blocked_after is None
 
 
 # Functions that run past their timeout
@@ -347,8 +358,8 @@ def test_unless_said_otherwise_jobs_gather_for_a_tenth_of_a_second_after_an_empt
 
     assert delay.duration == SECOND / 10
     assert delay.threshold == 0
-    assert delay.most(100) == 500
-    assert RefetchDelayOptions(max_abort_threshold=7).most(100) == 7
+    assert delay.resolve_max_abort_threshold(100) == 500
+    assert RefetchDelayOptions(max_abort_threshold=7).resolve_max_abort_threshold(100) == 7
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from graphile_worker.worker.output import KEPT_LINES, LONGEST_LINE, Output, shown
+from graphile_worker._worker.output import MAX_KEPT_LINES, MAX_LINE_BYTES, OutputReader, format_line
 
 
 async def coming(chunks: Sequence[bytes]) -> AsyncIterator[bytes]:
@@ -14,9 +14,9 @@ async def coming(chunks: Sequence[bytes]) -> AsyncIterator[bytes]:
 
 async def heard(*chunks: bytes) -> tuple[list[str], str]:
     lines: list[str] = []
-    output = Output(coming(chunks), lines.append)
-    await output.listen()
-    return lines, output.last_words
+    output = OutputReader(coming(chunks), lines.append)
+    await output.read_all()
+    return lines, output.last_output
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ async def test_the_last_lines_are_kept():
     lines, last = await heard(*(b"%d\n" % number for number in range(100)))
 
     assert len(lines) == 100
-    assert last.splitlines() == lines[-KEPT_LINES:]
+    assert last.splitlines() == lines[-MAX_KEPT_LINES:]
 
 
 async def test_a_line_without_an_end_costs_no_memory():
     lines, _ = await heard(*[b"x" * 100_000] * 20)
 
-    assert lines == ["x" * LONGEST_LINE + "…"]
+    assert lines == ["x" * MAX_LINE_BYTES + "…"]
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ async def test_a_line_without_an_end_costs_no_memory():
     ],
 )
 def test_a_line_is_safe_to_show(line, text):
-    assert shown(line) == text
+    assert format_line(line) == text

@@ -36,8 +36,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphile_worker._payloads import Mismatch, build_reader, encode
 from graphile_worker.errors import ConfigurationError, JobSpecError
-from graphile_worker.payloads import Mismatch, encode, reader
 
 SECRET = "s3cr3t-canary"
 
@@ -168,13 +168,13 @@ def value_and_type(value: Any) -> Any:
 
 def misfit(annotation: Any, value: Any) -> Mismatch:
     with pytest.raises(Mismatch) as caught:
-        reader(annotation)(value)
+        build_reader(annotation)(value)
     return caught.value
 
 
 def refusal(annotation: Any) -> str:
     with pytest.raises(ConfigurationError) as caught:
-        reader(annotation)
+        build_reader(annotation)
     return str(caught.value)
 
 
@@ -221,7 +221,7 @@ FITS: list[tuple[Any, Any, Any]] = [
 @pytest.mark.feature("F116")
 @pytest.mark.parametrize(("annotation", "value", "result"), FITS)
 def test_a_value_becomes_what_its_annotation_asks(annotation, value, result):
-    assert value_and_type(reader(annotation)(value)) == value_and_type(result)
+    assert value_and_type(build_reader(annotation)(value)) == value_and_type(result)
 
 
 CONTAINERS: list[tuple[Any, Any, Any]] = [
@@ -254,7 +254,7 @@ CONTAINERS: list[tuple[Any, Any, Any]] = [
 @pytest.mark.feature("F116")
 @pytest.mark.parametrize(("annotation", "value", "result"), CONTAINERS)
 def test_arrays_and_objects_become_containers(annotation, value, result):
-    assert value_and_type(reader(annotation)(value)) == value_and_type(result)
+    assert value_and_type(build_reader(annotation)(value)) == value_and_type(result)
 
 
 UNIONS: list[tuple[Any, Any, Any]] = [
@@ -286,14 +286,14 @@ UNIONS: list[tuple[Any, Any, Any]] = [
 @pytest.mark.feature("F116")
 @pytest.mark.parametrize(("annotation", "value", "result"), UNIONS)
 def test_of_a_union_the_first_member_that_fits_is_taken(annotation, value, result):
-    assert value_and_type(reader(annotation)(value)) == value_and_type(result)
+    assert value_and_type(build_reader(annotation)(value)) == value_and_type(result)
 
 
 def test_unions_that_are_equal_keep_their_own_order():
     assert list[date | str] == list[str | date]
 
-    first = reader(list[date | str])(["2024-01-01"])
-    second = reader(list[str | date])(["2024-01-01"])
+    first = build_reader(list[date | str])(["2024-01-01"])
+    second = build_reader(list[str | date])(["2024-01-01"])
 
     assert first == [date(2024, 1, 1)]
     assert second == ["2024-01-01"]
@@ -313,7 +313,7 @@ def test_unions_that_are_equal_keep_their_own_order():
     ],
 )
 def test_a_wrapped_annotation_reads_as_what_it_wraps(annotation, value, result):
-    assert reader(annotation)(value) == result
+    assert build_reader(annotation)(value) == result
 
 
 @pytest.mark.parametrize("annotation", [UserId, Number, Annotated[int, 0], Final[int]])
@@ -330,8 +330,8 @@ def test_type_aliases_are_followed():
     )
     names = extensions.TypeAliasType("names", list[str])
 
-    assert reader(names)(["a"]) == ["a"]
-    assert reader(pair[date])(["2024-01-01"] * 2) == (date(2024, 1, 1),) * 2
+    assert build_reader(names)(["a"]) == ["a"]
+    assert build_reader(pair[date])(["2024-01-01"] * 2) == (date(2024, 1, 1),) * 2
     assert str(misfit(names, [1])) == "[0]: expected str, got int"
 
 
@@ -340,8 +340,8 @@ def test_the_type_statement_may_name_itself():
     scope: dict[str, Any] = {}
     exec("type Nested = int | list[Nested]\ntype Pair[X] = tuple[X, X]", scope)
 
-    assert reader(scope["Nested"])([1, [2, [3]]]) == [1, [2, [3]]]
-    assert reader(scope["Pair"][float])([1, 2]) == (1.0, 2.0)
+    assert build_reader(scope["Nested"])([1, [2, [3]]]) == [1, [2, [3]]]
+    assert build_reader(scope["Pair"][float])([1, 2]) == (1.0, 2.0)
 
 
 OBJECTS: list[tuple[Any, Any, Any]] = [
@@ -379,7 +379,7 @@ OBJECTS: list[tuple[Any, Any, Any]] = [
 @pytest.mark.feature("F115", "F116")
 @pytest.mark.parametrize(("annotation", "value", "result"), OBJECTS)
 def test_objects_become_classes_and_keys_that_nobody_named_do_no_harm(annotation, value, result):
-    assert value_and_type(reader(annotation)(value)) == value_and_type(result)
+    assert value_and_type(build_reader(annotation)(value)) == value_and_type(result)
 
 
 def test_the_typed_dict_of_typing_extensions_reads_like_that_of_typing():
@@ -388,7 +388,7 @@ def test_the_typed_dict_of_typing_extensions_reads_like_that_of_typing():
         "kind", {"at": extensions.ReadOnly[date], "width": extensions.NotRequired[int]}
     )
 
-    assert reader(kind)({"at": "2024-01-01"}) == {"at": date(2024, 1, 1)}
+    assert build_reader(kind)({"at": "2024-01-01"}) == {"at": date(2024, 1, 1)}
     assert str(misfit(kind, {"width": 1})) == "at: missing"
 
 
@@ -405,7 +405,7 @@ def test_attrs_classes_are_read_by_the_names_of_their_attributes():
         },
     )
 
-    read = reader(kind)({"_width": 1, "tags": ["a"], "count": "12", "made": 8, "other": 0})
+    read = build_reader(kind)({"_width": 1, "tags": ["a"], "count": "12", "made": 8, "other": 0})
 
     assert read == kind(width=1.0, tags={"a"}, count=12)
     assert str(misfit(kind, {"_width": "1"})) == "_width: expected float, got str"
@@ -606,8 +606,8 @@ def test_what_cannot_be_read_is_refused_when_the_reader_is_made(annotation, mess
 
 def test_other_packages_are_never_imported_to_read_or_write():
     program = (
-        "import sys\nfrom graphile_worker.payloads import encode, reader\n"
-        "reader(int | None)\nencode([{1}])\n"
+        "import sys\nfrom graphile_worker._payloads import build_reader, encode\n"
+        "build_reader(int | None)\nencode([{1}])\n"
         "print(*{'pydantic', 'msgspec', 'attr'} & set(sys.modules))"
     )
 
@@ -623,8 +623,8 @@ def test_a_refused_class_leaves_no_half_made_reader_behind():
 
 
 def test_a_reader_is_made_once():
-    assert reader(Size) is reader(Size)
-    assert reader(list[Size]) is reader(list[Size])
+    assert build_reader(Size) is build_reader(Size)
+    assert build_reader(list[Size]) is build_reader(list[Size])
 
 
 @pytest.mark.parametrize(
@@ -639,7 +639,7 @@ def test_a_reader_is_made_once():
 def test_reading_does_not_change_the_payload(annotation, payload):
     before = json.dumps(payload)
 
-    reader(annotation)(payload)
+    build_reader(annotation)(payload)
 
     assert json.dumps(payload) == before
 
@@ -672,7 +672,7 @@ def test_what_survives_json_is_read_back_by_its_annotation(annotation, values, d
     text = encode(value)
 
     assert text is not None
-    assert value_and_type(reader(annotation)(json.loads(text))) == value_and_type(value)
+    assert value_and_type(build_reader(annotation)(json.loads(text))) == value_and_type(value)
 
 
 def test_attrs_classes_are_written_as_objects():
@@ -717,7 +717,7 @@ def test_a_pydantic_model_comes_back_as_it_was_written(config):
     text = encode(value)
 
     assert text == '{"at":"2024-02-29T01:02:03Z","orderItems":[{"width":1,"tags":["a"]}]}'
-    assert reader(order)(json.loads(text)) == value
+    assert build_reader(order)(json.loads(text)) == value
 
 
 @pytest.mark.feature("F116")
@@ -735,7 +735,7 @@ def test_the_first_error_of_pydantic_becomes_the_misfit():
 def test_a_key_that_nobody_named_is_refused_where_the_model_forbids_it():
     payload = {"at": UTC_TEXT, "orderItems": [], "more": 1}
 
-    assert reader(order_model())(payload).items == []
+    assert build_reader(order_model())(payload).items == []
     assert misfit(order_model(extra="forbid"), payload).path == "more"
 
 
@@ -744,7 +744,7 @@ def test_a_dataclass_of_pydantic_is_read_by_pydantic():
     checked = pytest.importorskip("pydantic.dataclasses").dataclass
     kind = checked(dataclasses.make_dataclass("kind", [("width", int)]))
 
-    assert reader(kind)({"width": "3"}) == kind(width=3)
+    assert build_reader(kind)({"width": "3"}) == kind(width=3)
     assert misfit(kind, {"width": "x"}).path == "width"
     assert encode(kind(width=3)) == '{"width":3}'
 
@@ -759,7 +759,7 @@ def test_a_root_model_may_be_an_array():
     dates = pytest.importorskip("pydantic").RootModel[list[date]]
 
     assert encode(dates([date(2024, 1, 1)])) == '["2024-01-01"]'
-    assert reader(dates)(["2024-01-01"]).root == [date(2024, 1, 1)]
+    assert build_reader(dates)(["2024-01-01"]).root == [date(2024, 1, 1)]
 
 
 def order_struct() -> tuple[Any, Any]:
@@ -780,7 +780,7 @@ def test_a_msgspec_struct_comes_back_as_it_was_written():
         '{"order":{"type":"order","at":"2024-02-29T01:02:03+00:00",'
         '"orderItems":[{"width":1,"on":["2024-01-01"]}]}}'
     )
-    assert reader(order)(json.loads(text)["order"]) == value
+    assert build_reader(order)(json.loads(text)["order"]) == value
 
 
 @pytest.mark.feature("F116")

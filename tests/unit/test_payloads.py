@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphile_worker._payloads import encode
+from graphile_worker._payloads.writing import MAX_DEPTH
 from graphile_worker.errors import JobSpecError
-from graphile_worker.payloads import encode
-from graphile_worker.payloads.writing import MAX_DEPTH
 
 SECRET = "s3cr3t-canary"
 

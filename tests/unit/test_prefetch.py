@@ -8,6 +8,15 @@ from typing import Any
 
 import pytest
 
+from graphile_worker._worker.sources import prefetch as prefetch_module
+from graphile_worker._worker.sources.buffer import FIRST_FETCH_LIMIT
+from graphile_worker._worker.sources.prefetch import (
+    BUFFER_SECONDS,
+    MAX_BUFFERED_SECONDS,
+    MAX_FETCH,
+    PrefetchSource,
+    ThroughputEstimate,
+)
 from graphile_worker.events import (
     GetJobEmpty,
     GetJobErrored,
@@ -16,31 +25,28 @@ from graphile_worker.events import (
     LocalQueueFetched,
     LocalQueueReturned,
 )
-from graphile_worker.worker import prefetch as prefetch_module
-from graphile_worker.worker.prefetch import LARGEST, LATE, MOMENT, Pace, Prefetch
-from graphile_worker.worker.shelf import FIRST
 from tests.support.clocks import ManualClock
-from tests.support.sources import SourceScene, answers, got, settled
+from tests.support.job_sources import SourceScene, get_results, make_flags_function, run_until_idle
 
 HOUR = timedelta(hours=1)
 # Only a bug takes so long.
 PATIENCE = 20
 # Longer than a job may wait; a number that adds up without rounding.
 TOO_LONG = 0.125
-NOT_YET = LATE / 2
+NOT_YET = MAX_BUFFERED_SECONDS / 2
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch) -> ManualClock:
     """Time stands, and a look at it takes none."""
     clock = ManualClock.patch(monkeypatch, prefetch_module)
-    monkeypatch.setattr(prefetch_module, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(prefetch_module, "LATE_CHECK_INTERVAL_SECONDS", 0.0)
     return clock
 
 
 @pytest.fixture
 def no_pause(monkeypatch):
-    monkeypatch.setattr(prefetch_module, "delay_after", lambda *_: 0)
+    monkeypatch.setattr(prefetch_module, "compute_backoff", lambda *_: 0)
 
 
 # Pace
@@ -50,18 +56,18 @@ class Runs:
     """A pace, and the jobs that it is told of."""
 
     def __init__(self, clock: ManualClock) -> None:
-        self.pace = Pace()
+        self.pace = ThroughputEstimate()
         self._clock = clock
         self.look()
 
     def look(self) -> int:
-        return self.pace.within_a_moment()
+        return self.pace.estimate_jobs()
 
     def end(self, count: int, *, took: float = 0.001, over: float = TOO_LONG) -> int:
         """So many jobs end in that time; what is expected after it."""
         self._clock.now += over
         for _ in range(count):
-            self.pace.ran(took)
+            self.pace.record_duration(took)
         return self.look()
 
 
@@ -72,13 +78,13 @@ def runs(clock) -> Runs:
 
 @pytest.mark.feature("F98")
 def test_nothing_is_expected_before_any_job_has_run():
-    assert Pace().within_a_moment() == 0
+    assert ThroughputEstimate().estimate_jobs() == 0
 
 
 @pytest.mark.feature("F98")
 @pytest.mark.parametrize("count", [0, 1, 5, 500, 5000])
 def test_as_many_jobs_are_expected_in_a_moment_as_ended_in_one(runs, count):
-    assert runs.end(count) == int(count * MOMENT / TOO_LONG)
+    assert runs.end(count) == int(count * BUFFER_SECONDS / TOO_LONG)
 
 
 @pytest.mark.feature("F98")
@@ -88,11 +94,11 @@ def test_the_pace_is_that_of_the_last_moments(runs):
     for _ in range(10):
         slower = runs.end(5, over=0.0625)
 
-    assert slower == int(5 * MOMENT / 0.0625)
+    assert slower == int(5 * BUFFER_SECONDS / 0.0625)
 
 
 @pytest.mark.feature("F98")
-@pytest.mark.parametrize("took", [MOMENT, 0.15, 1, 60])
+@pytest.mark.parametrize("took", [BUFFER_SECONDS, 0.15, 1, 60])
 def test_nothing_is_expected_when_one_job_takes_longer_than_a_moment(runs, took):
     assert [runs.end(100, took=took) for _ in range(20)] == [0] * 20
 
@@ -127,7 +133,7 @@ def test_jobs_that_become_slow_are_noticed_and_jobs_that_become_short_too(runs):
     runs.end(1000)
     assert runs.end(100, took=1) == 0
 
-    assert runs.end(100) == int(100 * MOMENT / TOO_LONG)
+    assert runs.end(100) == int(100 * BUFFER_SECONDS / TOO_LONG)
 
 
 def test_what_ended_long_ago_is_not_expected_again(runs, clock):
@@ -143,37 +149,37 @@ def test_what_ended_before_a_rest_says_nothing_about_the_time_after(runs, clock)
     clock.now += 1
     runs.look()
 
-    assert runs.end(5) == int(5 * MOMENT / TOO_LONG)
+    assert runs.end(5) == int(5 * BUFFER_SECONDS / TOO_LONG)
 
 
 def test_who_forgets_expects_nothing_until_more_jobs_end(runs):
     runs.end(500)
 
-    runs.pace.forget()
+    runs.pace.reset()
 
     assert runs.look() == 0
-    assert runs.end(500) == int(500 * MOMENT / TOO_LONG)
+    assert runs.end(500) == int(500 * BUFFER_SECONDS / TOO_LONG)
 
 
 @pytest.mark.feature("F98")
 @pytest.mark.parametrize(
-    ("took", "most"), [(0.001, 400), (0.01, 40), (0.05, 8), (MOMENT, 4), (0.2, 2), (60, 0)]
+    ("took", "most"), [(0.001, 400), (0.01, 40), (0.05, 8), (BUFFER_SECONDS, 4), (0.2, 2), (60, 0)]
 )
 def test_no_more_jobs_can_end_in_a_moment_than_so_many_workers_run_in_it(runs, took, most):
     runs.end(100, took=took)
 
     # Floats are not exact.
-    assert runs.pace.at_most(4) in (most - 1, most)
+    assert runs.pace.estimate_max_jobs(4) in (most - 1, most)
 
 
 def test_before_any_job_has_run_nobody_knows_how_many_could():
-    assert Pace().at_most(24) == 0
+    assert ThroughputEstimate().estimate_max_jobs(24) == 0
 
 
 def test_jobs_that_take_no_time_at_all_are_many(runs):
     runs.end(10, took=0.0)
 
-    assert runs.pace.at_most(1) > LARGEST
+    assert runs.pace.estimate_max_jobs(1) > MAX_FETCH
 
 
 def test_two_looks_at_one_time_say_the_same(runs):
@@ -193,13 +199,13 @@ class FakePace:
         self.most = 0
         self.forgot = 0
 
-    def within_a_moment(self) -> int:
+    def estimate_jobs(self) -> int:
         return self.jobs
 
-    def at_most(self, slots: int) -> int:
+    def estimate_max_jobs(self, slots: int) -> int:
         return self.most
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self.forgot += 1
         self.jobs = 0
 
@@ -221,24 +227,24 @@ class Scene(SourceScene):
         self.clock = clock
         self.pace = FakePace()
         self.pace.jobs = pace
-        self.source = Prefetch(
-            self.claims,
-            self.settler,
+        self.source = PrefetchSource(
+            self.claimer,
+            self.completer,
             self.hooks,
             max_bytes=max_bytes,
             poll_interval=poll,
             once=once,
         )
-        self.source._pace = self.pace
+        self.source._throughput = self.pace
 
     async def let_pass(self, seconds: float) -> None:
         self.clock.now += seconds
-        await settled()
+        await run_until_idle()
 
     @property
     def waiting(self) -> list[int]:
         """The jobs that wait for a worker."""
-        return [held.job.id for held in self.source._shelf.jobs]
+        return [held.job.id for held in self.source._buffer.jobs]
 
 
 @pytest.fixture
@@ -265,92 +271,92 @@ async def test_before_it_runs_it_fetches_nothing(clock):
     it = Scene(clock)
     it.ready(1)
 
-    asks = await it.ask("a")
+    asks = await it.wait_for_jobs("a")
 
-    assert (got(asks), it.claims.asked) == (["waits"], [])
+    assert (get_results(asks), it.claimer.requested_limits) == (["waits"], [])
     it.source.stop()
-    assert got(asks + await it.ask("b")) == [None, None]
+    assert get_results(asks + await it.wait_for_jobs("b")) == [None, None]
 
 
 @pytest.mark.feature("F98")
 async def test_it_fetches_for_those_who_ask(scene):
     async with scene(1, 2, 3, 4) as it:
-        assert it.claims.asked == []
+        assert it.claimer.requested_limits == []
 
-        asks = await it.ask("a", "b", "c")
+        asks = await it.wait_for_jobs("a", "b", "c")
 
-        assert got(asks) == [1, 2, 3]
-        assert it.claims.asked == [3]
+        assert get_results(asks) == [1, 2, 3]
+        assert it.claimer.requested_limits == [3]
 
 
 @pytest.mark.feature("F98")
 async def test_when_jobs_are_slow_it_never_fetches_more_than_are_asked_for(scene):
     async with scene(*range(100)) as it:
         for workers in ("abc", "a", "bc"):
-            await it.ask(*workers)
+            await it.wait_for_jobs(*workers)
 
-        assert it.claims.asked == [3, 1, 2]
+        assert it.claimer.requested_limits == [3, 1, 2]
         assert it.waiting == []
 
 
 @pytest.mark.feature("F98")
 async def test_when_jobs_are_short_it_fetches_before_anybody_asks(scene):
     async with scene(*range(100), pace=30) as it:
-        assert it.claims.asked == [10, 10]
+        assert it.claimer.requested_limits == [10, 10]
         assert len(it.waiting) == 20
-        assert got(await it.ask("a", "b")) == [0, 1]
+        assert get_results(await it.wait_for_jobs("a", "b")) == [0, 1]
 
 
 @pytest.mark.feature("F98")
 async def test_it_fetches_again_when_fewer_than_two_batches_wait_and_not_before(scene):
     async with scene(*range(100), pace=30) as it:
-        await it.ask("a")
+        await it.wait_for_jobs("a")
         # Nineteen, and ten more.
-        assert it.claims.asked == [10, 10, 10]
+        assert it.claimer.requested_limits == [10, 10, 10]
         assert len(it.waiting) == 29
 
-        await it.ask(*"abcdefghi")
+        await it.wait_for_jobs(*"abcdefghi")
         assert len(it.waiting) == 20
-        assert it.claims.asked == [10, 10, 10]
+        assert it.claimer.requested_limits == [10, 10, 10]
 
-        await it.ask("a")
-        assert it.claims.asked == [10, 10, 10, 10]
+        await it.wait_for_jobs("a")
+        assert it.claimer.requested_limits == [10, 10, 10, 10]
 
 
 @pytest.mark.feature("F98")
 async def test_a_worker_that_takes_without_asking_makes_it_fetch_too(scene):
     async with scene(*range(100), pace=30) as it:
-        held = it.source.take()
-        await settled()
+        held = it.source.take_buffered()
+        await run_until_idle()
 
         assert held is not None
         assert held.job.id == 0
-        assert it.claims.asked == [10, 10, 10]
+        assert it.claimer.requested_limits == [10, 10, 10]
 
 
 @pytest.mark.feature("F98")
 async def test_one_fetch_is_in_flight_at_a_time(scene):
     async with scene(*range(100), pace=30) as it:
-        it.claims.answering.clear()
+        it.claimer.answering.clear()
 
-        await it.ask("a", "b", "c")
-        await it.pulse()
+        await it.wait_for_jobs("a", "b", "c")
+        await it.wake()
 
-        assert it.claims.asked == [10, 10, 10]
+        assert it.claimer.requested_limits == [10, 10, 10]
         assert len(it.waiting) == 17
 
 
 @pytest.mark.feature("F98")
 async def test_those_who_ask_get_theirs_beside_the_batch(scene):
     async with scene() as it:
-        asks = await it.ask("a", "b", "c")
+        asks = await it.wait_for_jobs("a", "b", "c")
         it.ready(*range(100))
         it.pace.jobs = 30
 
-        await it.pulse()
+        await it.wake()
 
-        assert got(asks) == [0, 1, 2]
-        assert it.claims.asked == [3, 13, 10]
+        assert get_results(asks) == [0, 1, 2]
+        assert it.claimer.requested_limits == [3, 13, 10]
 
 
 @pytest.mark.feature("F98")
@@ -359,10 +365,10 @@ async def test_who_had_to_ask_again_after_a_full_fetch_gets_twice_as_many(scene)
         it.pace.most = 1000
 
         for _ in range(7):
-            await it.ask("a", "b")
+            await it.wait_for_jobs("a", "b")
 
         # Each one is used up before the next.
-        assert it.claims.asked == [2, 4, 8]
+        assert it.claimer.requested_limits == [2, 4, 8]
         assert it.waiting == []
 
 
@@ -372,22 +378,22 @@ async def test_but_no_more_than_can_end_in_a_moment(scene):
         it.pace.most = 3
 
         for _ in range(3):
-            await it.ask("a", "b")
+            await it.wait_for_jobs("a", "b")
 
-        assert it.claims.asked == [2, 3, 3]
+        assert it.claimer.requested_limits == [2, 3, 3]
 
 
 async def test_nor_after_a_fetch_that_was_not_full(scene):
     async with scene(1, 2, 3) as it:
         it.pace.most = 1000
-        await it.ask("a", "b")
-        await it.ask("a", "b")
-        assert it.claims.asked == [2, 4, 1]
+        await it.wait_for_jobs("a", "b")
+        await it.wait_for_jobs("a", "b")
+        assert it.claimer.requested_limits == [2, 4, 1]
 
         it.ready(*range(10, 50))
-        await it.pulse()
+        await it.wake()
 
-        assert it.claims.asked == [2, 4, 1, 1]
+        assert it.claimer.requested_limits == [2, 4, 1, 1]
 
 
 @pytest.mark.feature("F98")
@@ -395,54 +401,59 @@ async def test_when_the_pace_drops_it_waits_until_somebody_asks(scene):
     async with scene(*range(100), pace=30) as it:
         it.pace.jobs = 0
 
-        await it.ask(*(["a"] * 20))
-        assert it.claims.asked == [10, 10]
+        await it.wait_for_jobs(*(["a"] * 20))
+        assert it.claimer.requested_limits == [10, 10]
 
-        assert got(await it.ask("b")) == [20]
-        assert it.claims.asked == [10, 10, 1]
+        assert get_results(await it.wait_for_jobs("b")) == [20]
+        assert it.claimer.requested_limits == [10, 10, 1]
 
 
 @pytest.mark.feature("F98")
 async def test_batches_grow_to_the_largest_and_two_of_them_wait(scene):
     async with scene(*range(10_000), pace=1_000_000) as it:
-        assert it.claims.asked == [FIRST, 4 * FIRST, 16 * FIRST, LARGEST]
-        assert len(it.waiting) >= 2 * LARGEST
+        assert it.claimer.requested_limits == [
+            FIRST_FETCH_LIMIT,
+            4 * FIRST_FETCH_LIMIT,
+            16 * FIRST_FETCH_LIMIT,
+            MAX_FETCH,
+        ]
+        assert len(it.waiting) >= 2 * MAX_FETCH
 
-        it.source._shelf._turn = LARGEST
-        while len(it.waiting) >= 2 * LARGEST:
-            it.source.take()
-        await settled()
+        it.source._buffer._jobs_until_yield = MAX_FETCH
+        while len(it.waiting) >= 2 * MAX_FETCH:
+            it.source.take_buffered()
+        await run_until_idle()
 
-        assert len(it.waiting) == 3 * LARGEST - 1
+        assert len(it.waiting) == 3 * MAX_FETCH - 1
 
 
 @pytest.mark.feature("F98")
 async def test_no_more_waits_than_fits_by_the_size_of_the_payloads(scene):
     async with scene(pace=1_000_000, max_bytes=30_000) as it:
         it.ready(*range(1000), payload_text="x" * 1000)
-        await it.pulse()
-        assert it.claims.asked == [FIRST, FIRST]
+        await it.wake()
+        assert it.claimer.requested_limits == [FIRST_FETCH_LIMIT, FIRST_FETCH_LIMIT]
 
         for _ in range(300):
-            it.source.take()
-            await settled()
+            it.source.take_buffered()
+            await run_until_idle()
 
         # Three such batches are as much as may be here.
-        assert set(it.claims.asked[2:]) == {10}
+        assert set(it.claimer.requested_limits[2:]) == {10}
         assert len(it.waiting) <= 30
 
 
 async def test_one_payload_that_is_larger_than_all_that_may_be_here_comes_alone(scene):
     async with scene() as it:
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
         it.ready(*range(10), payload_text="x" * 2_000_000)
-        await it.pulse()
+        await it.wake()
         it.pace.jobs = 300
 
-        asks += await it.ask("b")
+        asks += await it.wait_for_jobs("b")
 
-        assert got(asks) == [0, 1]
-        assert it.claims.asked == [1, 1, 1, 1, 1]
+        assert get_results(asks) == [0, 1]
+        assert it.claimer.requested_limits == [1, 1, 1, 1, 1]
         assert it.waiting == [2, 3]
 
 
@@ -450,8 +461,15 @@ async def test_those_who_ask_are_served_however_large_payloads_are(scene):
     async with scene(max_bytes=1) as it:
         it.ready(*range(20))
 
-        assert got(await it.ask("a") + await it.ask(*"bcdef")) == [0, 1, 2, 3, 4, 5]
-        assert it.claims.asked == [1, 5]
+        assert get_results(await it.wait_for_jobs("a") + await it.wait_for_jobs(*"bcdef")) == [
+            0,
+            1,
+            2,
+            3,
+            4,
+            5,
+        ]
+        assert it.claimer.requested_limits == [1, 5]
 
 
 # When there is nothing more
@@ -460,92 +478,96 @@ async def test_those_who_ask_are_served_however_large_payloads_are(scene):
 @pytest.mark.feature("F98")
 async def test_after_an_empty_answer_nobody_is_sent_however_many_ask(scene):
     async with scene() as it:
-        asks = await it.ask("a") + await it.ask("b") + await it.ask("c", "d")
+        asks = (
+            await it.wait_for_jobs("a")
+            + await it.wait_for_jobs("b")
+            + await it.wait_for_jobs("c", "d")
+        )
 
-        assert got(asks) == ["waits"] * 4
-        assert it.claims.asked == [1]
+        assert get_results(asks) == ["waits"] * 4
+        assert it.claimer.requested_limits == [1]
 
 
 async def test_after_an_empty_answer_nothing_is_fetched_ahead(scene):
     async with scene(1, 2, pace=30) as it:
-        assert it.claims.asked == [10, 10]
+        assert it.claimer.requested_limits == [10, 10]
 
-        await it.ask("a")
+        await it.wait_for_jobs("a")
 
-        assert it.claims.asked == [10, 10]
+        assert it.claimer.requested_limits == [10, 10]
 
 
 async def test_a_short_answer_is_not_an_empty_one(scene):
     async with scene(1) as it:
-        asks = await it.ask("a", "b", "c")
+        asks = await it.wait_for_jobs("a", "b", "c")
 
-        assert got(asks) == [1, "waits", "waits"]
-        assert it.claims.asked == [3, 2]
+        assert get_results(asks) == [1, "waits", "waits"]
+        assert it.claimer.requested_limits == [3, 2]
 
 
 @pytest.mark.feature("F98")
 async def test_who_is_told_of_jobs_fetches_for_all_who_wait(scene):
     async with scene() as it:
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
         it.ready(1, 2)
 
-        await it.pulse()
+        await it.wake()
 
-        assert got(asks) == [1, 2]
-        assert it.claims.asked == [2, 2]
+        assert get_results(asks) == [1, 2]
+        assert it.claimer.requested_limits == [2, 2]
 
 
 async def test_who_is_told_of_jobs_while_all_are_busy_with_slow_ones_fetches_nothing(scene):
     async with scene(1) as it:
-        await it.pulse()
+        await it.wake()
 
-        assert it.claims.asked == []
+        assert it.claimer.requested_limits == []
 
 
 @pytest.mark.feature("F98")
 async def test_a_job_that_is_announced_during_a_fetch_is_fetched_by_the_next(scene):
     async with scene() as it:
-        it.claims.answering.clear()
-        asks = await it.ask("a")
+        it.claimer.answering.clear()
+        asks = await it.wait_for_jobs("a")
 
         it.ready(1)
-        await it.pulse()
-        await it.answer()
+        await it.wake()
+        await it.finish_fetch()
 
-        assert it.claims.asked == [1, 1]
-        assert got(asks) == [1]
+        assert it.claimer.requested_limits == [1, 1]
+        assert get_results(asks) == [1]
 
 
 async def test_what_was_announced_before_a_fetch_is_not_looked_for_after_it(scene):
     async with scene() as it:
-        await it.pulse()
-        await it.pulse()
+        await it.wake()
+        await it.wake()
 
-        await it.ask("a")
+        await it.wait_for_jobs("a")
 
-        assert it.claims.asked == [1]
+        assert it.claimer.requested_limits == [1]
 
 
 @pytest.mark.feature("F98")
 async def test_a_job_that_nobody_announced_is_found_by_polling(scene):
     async with scene() as it:
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
         it.ready(1, 2)
-        asks += await it.ask("b")
-        assert it.claims.asked == [1]
+        asks += await it.wait_for_jobs("b")
+        assert it.claimer.requested_limits == [1]
 
         it.clock.now += HOUR.total_seconds()
-        asks += await it.ask("c")
+        asks += await it.wait_for_jobs("c")
 
-        assert got(asks) == [1, 2, "waits"]
-        assert it.claims.asked == [1, 3, 1]
+        assert get_results(asks) == [1, 2, "waits"]
+        assert it.claimer.requested_limits == [1, 3, 1]
 
 
 async def test_each_poll_comes_after_the_same_time(clock):
     # Here time passes by itself.
     it = Scene(clock, poll=timedelta(milliseconds=1))
     it.run()
-    asks = await it.ask("a")
+    asks = await it.wait_for_jobs("a")
     it.ready(1)
 
     async def pass_by() -> None:
@@ -555,7 +577,7 @@ async def test_each_poll_comes_after_the_same_time(clock):
 
     await asyncio.wait_for(pass_by(), PATIENCE)
 
-    assert got(asks) == [1]
+    assert get_results(asks) == [1]
     await it.stop()
 
 
@@ -563,40 +585,40 @@ async def test_each_poll_comes_after_the_same_time(clock):
 async def test_a_named_queue_that_is_freed_is_looked_at(scene):
     async with scene() as it:
         it.ready(1, queue=5)
-        asks = await it.ask("a", "b")
-        assert it.claims.asked == [2, 1]
+        asks = await it.wait_for_jobs("a", "b")
+        assert it.claimer.requested_limits == [2, 1]
         it.ready(2, queue=5)
 
-        it.source.done(it.claims.held[1])
-        await settled()
+        it.source.forget(it.claimer.claimed_jobs[1])
+        await run_until_idle()
 
-        assert got(asks) == [1, 2]
+        assert get_results(asks) == [1, 2]
 
 
 async def test_a_named_queue_that_is_freed_during_a_fetch_is_looked_at_after_it(scene):
     async with scene() as it:
         it.ready(1, queue=5)
-        asks = await it.ask("a", "b")
-        it.claims.answering.clear()
-        await it.pulse()
+        asks = await it.wait_for_jobs("a", "b")
+        it.claimer.answering.clear()
+        await it.wake()
 
         # The fetch that is under way cannot see that the queue is free.
-        it.source.done(it.claims.held[1])
+        it.source.forget(it.claimer.claimed_jobs[1])
         it.ready(2, queue=5)
-        await it.answer()
+        await it.finish_fetch()
 
-        assert got(asks) == [1, 2]
+        assert get_results(asks) == [1, 2]
 
 
 async def test_a_job_without_a_queue_that_ends_sends_nobody(scene):
     async with scene(1) as it:
-        await it.ask("a", "b")
+        await it.wait_for_jobs("a", "b")
 
-        it.source.done(it.claims.held[1])
-        await settled()
+        it.source.forget(it.claimer.claimed_jobs[1])
+        await run_until_idle()
 
-        assert it.claims.held == {}
-        assert it.claims.asked == [2, 1]
+        assert it.claimer.claimed_jobs == {}
+        assert it.claimer.requested_limits == [2, 1]
 
 
 # What waits for too long
@@ -607,10 +629,10 @@ async def test_what_waited_for_too_long_is_handed_back_in_one_write_and_offered_
     async with scene(*range(5), pace=30) as it:
         await it.let_pass(TOO_LONG)
 
-        assert it.settler.writes == [[0, 1, 2, 3, 4]]
-        assert it.settler.offered == [5]
-        assert it.claims.held == {}
-        [returned] = it.heard(LocalQueueReturned)
+        assert it.completer.writes == [[0, 1, 2, 3, 4]]
+        assert it.completer.offered == [5]
+        assert it.claimer.claimed_jobs == {}
+        [returned] = it.events_of(LocalQueueReturned)
         assert ids(returned.jobs) == [0, 1, 2, 3, 4]
 
 
@@ -619,7 +641,7 @@ async def test_what_did_not_wait_for_too_long_is_kept(scene):
     async with scene(*range(5), pace=30) as it:
         await it.let_pass(NOT_YET)
 
-        assert it.settler.writes == []
+        assert it.completer.writes == []
         assert it.waiting == [0, 1, 2, 3, 4]
 
 
@@ -628,22 +650,22 @@ async def test_younger_ones_are_kept_when_older_ones_are_handed_back(scene):
     async with scene(1, 2, pace=30) as it:
         await it.let_pass(TOO_LONG - NOT_YET)
         it.ready(3, 4)
-        await it.pulse()
+        await it.wake()
 
         await it.let_pass(NOT_YET)
 
-        assert it.settler.writes == [[1, 2]]
+        assert it.completer.writes == [[1, 2]]
         assert it.waiting == [3, 4]
 
 
 async def test_a_job_that_runs_is_not_handed_back_however_long_it_takes(scene):
     async with scene(1, 2, pace=30) as it:
-        await it.ask("a")
+        await it.wait_for_jobs("a")
 
         await it.let_pass(TOO_LONG)
 
-        assert it.settler.writes == [[2]]
-        assert list(it.claims.held) == [1]
+        assert it.completer.writes == [[2]]
+        assert list(it.claimer.claimed_jobs) == [1]
 
 
 @pytest.mark.feature("F98")
@@ -651,38 +673,38 @@ async def test_after_that_nothing_is_fetched_ahead_until_jobs_are_known_to_be_sh
     async with scene(*range(100), pace=30) as it:
         await it.let_pass(TOO_LONG)
         assert it.pace.forgot == 1
-        assert it.claims.asked == [10, 10]
+        assert it.claimer.requested_limits == [10, 10]
 
-        await it.pulse()
-        assert it.claims.asked == [10, 10]
+        await it.wake()
+        assert it.claimer.requested_limits == [10, 10]
 
         it.pace.jobs = 30
-        await it.pulse()
-        assert it.claims.asked == [10, 10, 10, 10]
+        await it.wake()
+        assert it.claimer.requested_limits == [10, 10, 10, 10]
 
 
 @pytest.mark.feature("F98")
 async def test_who_asks_after_that_is_served_though_nobody_announces_what_was_handed_back(scene):
     async with scene(1, 2, pace=30) as it:
-        assert it.claims.asked == [10, 10]
+        assert it.claimer.requested_limits == [10, 10]
         await it.let_pass(TOO_LONG)
         # As others find them.
         it.ready(1, 2)
 
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
 
-        assert got(asks) == [1]
+        assert get_results(asks) == [1]
 
 
 async def test_until_it_is_written_they_are_held(scene):
     async with scene(1, 2, pace=30) as it:
-        it.settler.answering.clear()
+        it.completer.answering.clear()
 
         await it.let_pass(TOO_LONG)
 
-        assert (it.settler.writes, it.settler.offered) == ([[1, 2]], [])
-        assert sorted(it.claims.held) == [1, 2]
-        assert got(await it.ask("a")) == ["waits"]
+        assert (it.completer.writes, it.completer.offered) == ([[1, 2]], [])
+        assert sorted(it.claimer.claimed_jobs) == [1, 2]
+        assert get_results(await it.wait_for_jobs("a")) == ["waits"]
 
 
 # Order
@@ -692,24 +714,24 @@ async def test_until_it_is_written_they_are_held(scene):
 async def test_more_urgent_jobs_of_a_later_fetch_leave_first(scene):
     async with scene(pace=30) as it:
         it.ready(1, 2, 3, priority=5)
-        await it.pulse()
+        await it.wake()
         it.ready(4, 5, priority=0)
         it.ready(6, priority=5)
         it.ready(7, priority=9)
 
-        await it.pulse()
+        await it.wake()
 
-        assert got(await it.ask(*"abcdefg")) == [4, 5, 1, 2, 3, 6, 7]
+        assert get_results(await it.wait_for_jobs(*"abcdefg")) == [4, 5, 1, 2, 3, 6, 7]
 
 
 async def test_whoever_asks_first_gets_the_first_job(scene):
     async with scene() as it:
-        asks = await it.ask("a") + await it.ask("b")
+        asks = await it.wait_for_jobs("a") + await it.wait_for_jobs("b")
         it.ready(7, 3)
 
-        await it.pulse()
+        await it.wake()
 
-        assert got(asks) == [7, 3]
+        assert get_results(asks) == [7, 3]
 
 
 # Flags
@@ -717,26 +739,26 @@ async def test_whoever_asks_first_gets_the_first_job(scene):
 
 @pytest.mark.feature("F237")
 async def test_a_function_is_asked_again_before_a_job_starts_that_has_flags(scene):
-    async with scene(pace=30, flags=answers(["slow"])) as it:
+    async with scene(pace=30, flags=make_flags_function(["slow"])) as it:
         it.ready(1, flags='{"slow": true}')
         it.ready(2, flags='{"fast": true}')
         it.ready(3)
-        await it.pulse()
+        await it.wake()
 
-        assert it.source.take() is None
-        asks = await it.ask("a", "b")
+        assert it.source.take_buffered() is None
+        asks = await it.wait_for_jobs("a", "b")
 
-        assert sorted(map(str, got(asks))) == ["2", "3"]
-        assert it.settler.writes == [[1]]
-        assert it.settler.offered == [1]
-        assert sorted(it.claims.held) == [2, 3]
+        assert sorted(map(str, get_results(asks))) == ["2", "3"]
+        assert it.completer.writes == [[1]]
+        assert it.completer.offered == [1]
+        assert sorted(it.claimer.claimed_jobs) == [2, 3]
 
 
 @pytest.mark.feature("F237")
 async def test_nobody_is_asked_about_a_job_without_flags(scene):
-    async with scene(1, pace=30, flags=answers(AssertionError("asked"))) as it:
-        assert got(await it.ask("a")) == [1]
-        assert it.heard(GetJobErrored) == []
+    async with scene(1, pace=30, flags=make_flags_function(AssertionError("asked"))) as it:
+        assert get_results(await it.wait_for_jobs("a")) == [1]
+        assert it.events_of(GetJobErrored) == []
 
 
 @pytest.mark.feature("F237")
@@ -744,9 +766,9 @@ async def test_a_list_of_flags_is_not_looked_at_again(scene):
     # The fetch left out what it forbids, and it does not change.
     async with scene(pace=30) as it:
         it.ready(1, flags='{"slow": true}')
-        await it.pulse()
+        await it.wake()
 
-        held = it.source.take()
+        held = it.source.take_buffered()
 
         assert held is not None
         assert held.job.id == 1
@@ -755,15 +777,15 @@ async def test_a_list_of_flags_is_not_looked_at_again(scene):
 @pytest.mark.feature("F237")
 @pytest.mark.parametrize("error", [OSError("no answer"), asyncio.CancelledError()], ids=repr)
 async def test_a_function_that_fails_keeps_its_job_from_starting_and_ends_no_worker(scene, error):
-    async with scene(pace=30, flags=answers(error, None)) as it:
+    async with scene(pace=30, flags=make_flags_function(error, None)) as it:
         it.ready(1, 2, flags='{"slow": true}')
-        await it.pulse()
+        await it.wake()
 
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
 
-        assert got(asks) == [2]
-        assert it.settler.writes == [[1]]
-        [failed] = it.heard(GetJobErrored)
+        assert get_results(asks) == [2]
+        assert it.completer.writes == [[1]]
+        [failed] = it.events_of(GetJobErrored)
         assert (failed.worker_id, failed.error) == ("a", error)
 
 
@@ -773,16 +795,16 @@ async def test_a_function_that_fails_keeps_its_job_from_starting_and_ends_no_wor
 @pytest.mark.feature("F98")
 async def test_jobs_that_wait_when_the_pool_gets_another_id_do_not_start(scene):
     async with scene(1, 2, pace=30) as it:
-        it.claims.pool_id = "p2"
-        assert it.source.take() is None
+        it.claimer.pool_id = "p2"
+        assert it.source.take_buffered() is None
         it.ready(3, locked_by="p2")
-        await it.pulse()
+        await it.wake()
 
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
 
-        assert got(asks) == [3]
-        assert it.settler.writes == [[1], [2]]
-        assert list(it.claims.held) == [3]
+        assert get_results(asks) == [3]
+        assert it.completer.writes == [[1], [2]]
+        assert list(it.claimer.claimed_jobs) == [3]
 
 
 # Once
@@ -791,72 +813,72 @@ async def test_jobs_that_wait_when_the_pool_gets_another_id_do_not_start(scene):
 @pytest.mark.feature("F98")
 async def test_once_sends_all_away_when_nothing_is_ready_and_nothing_runs(scene):
     async with scene(once=True) as it:
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
-        assert got(asks) == [None, None]
+        assert get_results(asks) == [None, None]
         assert it.running.done()
 
 
 @pytest.mark.feature("F98")
 async def test_once_waits_for_what_the_last_job_adds(scene):
     async with scene(1, once=True) as it:
-        busy, idle = await it.ask("a", "b")
-        assert got([busy, idle]) == [1, "waits"]
+        busy, idle = await it.wait_for_jobs("a", "b")
+        assert get_results([busy, idle]) == [1, "waits"]
 
         # Nobody announces it.
         it.ready(2)
-        it.source.done(it.claims.held[1])
-        await settled()
-        assert got([idle]) == [2]
+        it.source.forget(it.claimer.claimed_jobs[1])
+        await run_until_idle()
+        assert get_results([idle]) == [2]
 
-        it.source.done(it.claims.held[2])
-        assert got(await it.ask("a")) == [None]
+        it.source.forget(it.claimer.claimed_jobs[2])
+        assert get_results(await it.wait_for_jobs("a")) == [None]
         assert it.running.done()
 
 
 async def test_once_what_any_other_job_adds_is_found_by_polling(scene):
     async with scene(1, 2, once=True) as it:
-        asks = await it.ask("a", "b", "c")
+        asks = await it.wait_for_jobs("a", "b", "c")
         it.ready(3)
-        it.source.done(it.claims.held[1])
-        await settled()
-        assert got(asks) == [1, 2, "waits"]
+        it.source.forget(it.claimer.claimed_jobs[1])
+        await run_until_idle()
+        assert get_results(asks) == [1, 2, "waits"]
 
         it.clock.now += 1
-        asks += await it.ask("a")
+        asks += await it.wait_for_jobs("a")
 
-        assert got(asks) == [1, 2, 3, "waits"]
+        assert get_results(asks) == [1, 2, 3, "waits"]
         assert not it.running.done()
 
 
 @pytest.mark.feature("F98")
 async def test_once_does_not_end_while_jobs_wait(scene):
     async with scene(1, pace=30, once=True) as it:
-        await it.pulse()
+        await it.wake()
 
         assert not it.running.done()
-        assert got(await it.ask("a")) == [1]
+        assert get_results(await it.wait_for_jobs("a")) == [1]
 
 
 async def test_once_does_not_end_while_it_hands_back_what_waited_for_too_long(scene):
     async with scene(1, 2, pace=30, once=True) as it:
-        busy = await it.ask("a")
+        busy = await it.wait_for_jobs("a")
         await it.let_pass(TOO_LONG)
-        assert it.settler.writes == [[2]]
+        assert it.completer.writes == [[2]]
         it.ready(2)
 
-        it.source.done(it.claims.held[1])
+        it.source.forget(it.claimer.claimed_jobs[1])
 
-        assert got(busy + await it.ask("a")) == [1, 2]
+        assert get_results(busy + await it.wait_for_jobs("a")) == [1, 2]
 
 
 @pytest.mark.feature("F175")
 async def test_once_a_failed_fetch_is_raised_by_whoever_asks(scene):
     async with scene(once=True) as it:
         error = OSError("gone")
-        it.claims.errors = [error]
+        it.claimer.errors = [error]
 
-        asks = await it.ask("a", "b") + await it.ask("c")
+        asks = await it.wait_for_jobs("a", "b") + await it.wait_for_jobs("c")
 
         assert [each.exception() for each in asks] == [error, error, error]
         assert it.running.done()
@@ -864,11 +886,11 @@ async def test_once_a_failed_fetch_is_raised_by_whoever_asks(scene):
 
 async def test_once_what_waits_when_a_fetch_fails_for_good_is_handed_back(scene):
     async with scene(1, 2, pace=30, once=True) as it:
-        it.claims.errors = [LookupError("gone")]
+        it.claimer.errors = [LookupError("gone")]
 
-        await it.pulse()
+        await it.wake()
 
-        assert it.settler.writes == [[1, 2]]
+        assert it.completer.writes == [[1, 2]]
         assert it.running.done()
 
 
@@ -878,13 +900,13 @@ async def test_once_what_waits_when_a_fetch_fails_for_good_is_handed_back(scene)
 @pytest.mark.feature("F175")
 async def test_a_failed_fetch_is_tried_again_until_all_who_ask_are_served(scene, no_pause):
     async with scene(1, 2) as it:
-        it.claims.errors = [OSError(str(each)) for each in range(5)]
+        it.claimer.errors = [OSError(str(each)) for each in range(5)]
 
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
-        assert got(asks) == [1, 2]
-        assert it.claims.asked == [2] * 6
-        assert [(each.worker_id, str(each.error)) for each in it.heard(GetJobErrored)] == [
+        assert get_results(asks) == [1, 2]
+        assert it.claimer.requested_limits == [2] * 6
+        assert [(each.worker_id, str(each.error)) for each in it.events_of(GetJobErrored)] == [
             (worker, str(error)) for error in range(5) for worker in "ab"
         ]
 
@@ -892,9 +914,9 @@ async def test_a_failed_fetch_is_tried_again_until_all_who_ask_are_served(scene,
 async def test_a_fetch_that_says_it_was_cancelled_is_tried_again_too(scene, no_pause):
     # Nobody cancelled it: a function for forbidden flags may await what somebody else gave up.
     async with scene(1) as it:
-        it.claims.errors = [asyncio.CancelledError()]
+        it.claimer.errors = [asyncio.CancelledError()]
 
-        assert got(await it.ask("a")) == [1]
+        assert get_results(await it.wait_for_jobs("a")) == [1]
         assert not it.running.done()
 
 
@@ -905,66 +927,66 @@ async def test_each_pause_is_longer_until_a_fetch_succeeds(scene, monkeypatch):
         failures.append(failed)
         return 0
 
-    monkeypatch.setattr(prefetch_module, "delay_after", delay_after)
+    monkeypatch.setattr(prefetch_module, "compute_backoff", delay_after)
     async with scene() as it:
-        await it.ask("a")
-        it.claims.errors = [OSError(), OSError(), OSError()]
-        await it.pulse()
-        it.claims.errors = [OSError()]
-        await it.pulse()
+        await it.wait_for_jobs("a")
+        it.claimer.errors = [OSError(), OSError(), OSError()]
+        await it.wake()
+        it.claimer.errors = [OSError()]
+        await it.wake()
 
         assert failures == [0, 1, 2, 0]
 
 
 async def test_announcements_do_not_cut_the_pause_after_an_error_short(scene, monkeypatch):
-    monkeypatch.setattr(prefetch_module, "delay_after", lambda *_: 3600)
+    monkeypatch.setattr(prefetch_module, "compute_backoff", lambda *_: 3600)
     async with scene() as it:
-        it.claims.errors = [OSError()]
-        await it.ask("a")
+        it.claimer.errors = [OSError()]
+        await it.wait_for_jobs("a")
 
-        await it.pulse()
+        await it.wake()
 
-        assert it.claims.asked == [1]
-        assert it.source.failing
+        assert it.claimer.requested_limits == [1]
+        assert it.source.is_failing
 
 
 async def test_a_stop_does_not_wait_for_the_pause_after_an_error(scene, monkeypatch):
-    monkeypatch.setattr(prefetch_module, "delay_after", lambda *_: 3600)
+    monkeypatch.setattr(prefetch_module, "compute_backoff", lambda *_: 3600)
     async with scene() as it:
-        it.claims.errors = [OSError()]
-        asks = await it.ask("a")
+        it.claimer.errors = [OSError()]
+        asks = await it.wait_for_jobs("a")
 
         await it.stop()
 
-        assert got(asks) == [None]
+        assert get_results(asks) == [None]
 
 
 async def test_it_is_failing_from_an_error_to_the_next_answer(scene, no_pause):
     async with scene() as it:
         seen: list[bool] = []
-        it.hooks.on(GetJobErrored)(lambda event: seen.append(it.source.failing))
-        it.hooks.on(GetJobRecovered)(lambda event: seen.append(it.source.failing))
-        it.claims.errors = [OSError()]
-        assert not it.source.failing
+        it.hooks.on(GetJobErrored)(lambda event: seen.append(it.source.is_failing))
+        it.hooks.on(GetJobRecovered)(lambda event: seen.append(it.source.is_failing))
+        it.claimer.errors = [OSError()]
+        assert not it.source.is_failing
 
-        await it.ask("a")
+        await it.wait_for_jobs("a")
 
         assert seen == [True, False]
-        assert not it.source.failing
+        assert not it.source.is_failing
 
 
 async def test_who_knows_what_was_added_while_fetches_failed(scene, no_pause):
     async with scene() as it:
-        asks = await it.ask("a")
-        it.claims.answering.clear()
-        await it.pulse()
-        it.claims.errors = [OSError()]
+        asks = await it.wait_for_jobs("a")
+        it.claimer.answering.clear()
+        await it.wake()
+        it.claimer.errors = [OSError()]
 
         # Announced to nobody, as the connection that listens is gone too.
         it.ready(1)
-        await it.answer()
+        await it.finish_fetch()
 
-        assert got(asks) == [1]
+        assert get_results(asks) == [1]
 
 
 # Stopping
@@ -977,59 +999,59 @@ async def test_a_stop_before_it_runs_leaves_nothing_to_do(clock):
 
     await it.source.run()
 
-    assert it.claims.asked == []
+    assert it.claimer.requested_limits == []
 
 
 async def test_a_stop_sends_those_away_who_wait_and_those_who_come_later(scene):
     async with scene() as it:
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
         await it.stop()
 
-        assert got(asks + await it.ask("c")) == [None, None, None]
-        assert it.settler.writes == []
+        assert get_results(asks + await it.wait_for_jobs("c")) == [None, None, None]
+        assert it.completer.writes == []
 
 
 @pytest.mark.feature("F98")
 async def test_a_stop_hands_back_what_waits_in_one_write(scene):
     async with scene(1, 2, 3, pace=30) as it:
-        asks = await it.ask("a")
+        asks = await it.wait_for_jobs("a")
 
         await it.stop()
 
-        assert got(asks + await it.ask("b")) == [1, None]
-        assert it.source.take() is None
-        assert it.settler.writes == [[2, 3]]
-        assert it.settler.offered == [2]
-        assert list(it.claims.held) == [1]
+        assert get_results(asks + await it.wait_for_jobs("b")) == [1, None]
+        assert it.source.take_buffered() is None
+        assert it.completer.writes == [[2, 3]]
+        assert it.completer.offered == [2]
+        assert list(it.claimer.claimed_jobs) == [1]
 
 
 @pytest.mark.feature("F98")
 async def test_what_a_fetch_brings_after_the_stop_is_handed_back(scene):
     async with scene() as it:
-        it.claims.answering.clear()
+        it.claimer.answering.clear()
         it.ready(1)
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
 
         it.source.stop()
-        await settled()
-        assert got(asks) == [None, None]
+        await run_until_idle()
+        assert get_results(asks) == [None, None]
         assert not it.running.done()
-        await it.answer()
+        await it.finish_fetch()
 
         assert it.running.done()
-        assert it.settler.writes == [[1]]
-        assert it.claims.held == {}
+        assert it.completer.writes == [[1]]
+        assert it.claimer.claimed_jobs == {}
 
 
 async def test_a_fetch_that_fails_after_the_stop_ends_it(scene):
     async with scene() as it:
-        it.claims.answering.clear()
-        it.claims.errors = [OSError("gone")]
-        await it.ask("a")
+        it.claimer.answering.clear()
+        it.claimer.errors = [OSError("gone")]
+        await it.wait_for_jobs("a")
 
         it.source.stop()
-        await it.answer()
+        await it.finish_fetch()
 
         assert it.running.done()
         assert it.running.exception() is None
@@ -1038,23 +1060,23 @@ async def test_a_fetch_that_fails_after_the_stop_ends_it(scene):
 async def test_one_that_is_cancelled_hands_back_what_waits(scene):
     async with scene(1, 2, pace=30) as it:
         it.running.cancel()
-        await settled()
+        await run_until_idle()
 
         assert it.running.cancelled()
-        assert it.settler.writes == [[1, 2]]
-        assert got(await it.ask("a")) == [None]
+        assert it.completer.writes == [[1, 2]]
+        assert get_results(await it.wait_for_jobs("a")) == [None]
 
 
 async def test_one_that_is_cancelled_while_it_fetches_sends_all_away(scene):
     async with scene() as it:
-        it.claims.answering.clear()
-        asks = await it.ask("a")
+        it.claimer.answering.clear()
+        asks = await it.wait_for_jobs("a")
 
         it.running.cancel()
-        await settled()
+        await run_until_idle()
 
         assert it.running.cancelled()
-        assert got(asks) == [None]
+        assert get_results(asks) == [None]
 
 
 # Those who no longer wait
@@ -1063,42 +1085,42 @@ async def test_one_that_is_cancelled_while_it_fetches_sends_all_away(scene):
 @pytest.mark.feature("F98")
 async def test_the_job_of_one_who_no_longer_waits_goes_to_another(scene):
     async with scene(1) as it:
-        it.claims.answering.clear()
-        asks = await it.ask("a", "b")
+        it.claimer.answering.clear()
+        asks = await it.wait_for_jobs("a", "b")
 
         asks[0].cancel()
-        await it.answer()
+        await it.finish_fetch()
 
-        assert got(asks) == ["cancelled", 1]
-        assert it.settler.writes == []
+        assert get_results(asks) == ["cancelled", 1]
+        assert it.completer.writes == []
 
 
 @pytest.mark.feature("F98")
 async def test_the_job_of_one_who_no_longer_waits_is_kept_or_handed_back(scene):
     async with scene(1, 2) as it:
-        it.claims.answering.clear()
-        asks = await it.ask("a", "b")
+        it.claimer.answering.clear()
+        asks = await it.wait_for_jobs("a", "b")
         for ask in asks:
             ask.cancel()
-        await it.answer()
+        await it.finish_fetch()
         assert it.waiting == [1, 2]
 
-        assert got(await it.ask("c")) == [1]
+        assert get_results(await it.wait_for_jobs("c")) == [1]
         await it.let_pass(TOO_LONG)
 
-        assert it.settler.writes == [[2]]
-        assert list(it.claims.held) == [1]
+        assert it.completer.writes == [[2]]
+        assert list(it.claimer.claimed_jobs) == [1]
 
 
 async def test_nothing_is_fetched_for_one_who_no_longer_waits(scene):
     async with scene() as it:
-        asks = await it.ask("a", "b")
+        asks = await it.wait_for_jobs("a", "b")
         asks[0].cancel()
-        await settled()
+        await run_until_idle()
 
-        await it.pulse()
+        await it.wake()
 
-        assert it.claims.asked == [2, 1]
+        assert it.claimer.requested_limits == [2, 1]
 
 
 # What is said
@@ -1107,9 +1129,9 @@ async def test_nothing_is_fetched_for_one_who_no_longer_waits(scene):
 @pytest.mark.feature("F98", "F174", "F176")
 async def test_all_is_announced_in_the_order_in_which_it_happens(scene):
     async with scene(pace=30) as it:
-        await it.ask("a")
+        await it.wait_for_jobs("a")
         it.ready(1, 2)
-        await it.pulse()
+        await it.wake()
 
         await it.let_pass(TOO_LONG)
 
@@ -1124,7 +1146,7 @@ async def test_all_is_announced_in_the_order_in_which_it_happens(scene):
 @pytest.mark.feature("F176")
 async def test_whoever_asks_in_vain_is_announced(scene):
     async with scene() as it:
-        await it.ask("a", "b")
+        await it.wait_for_jobs("a", "b")
 
         assert [(type(event), event.worker_id) for event in it.events] == [
             (GetJobStarted, "a"),
@@ -1139,24 +1161,24 @@ async def test_whoever_asks_in_vain_is_announced(scene):
 
 async def test_it_asks_again_when_a_fetch_says_so(scene, clock):
     async with scene() as it:
-        it.claims.again_at = clock.now + 0.02
-        asks = await it.ask("a")
-        it.claims.again_at = None
+        it.claimer.next_fetch_at = clock.now + 0.02
+        asks = await it.wait_for_jobs("a")
+        it.claimer.next_fetch_at = None
         it.ready(1)
         clock.now += 0.03
 
         await asyncio.wait(asks, timeout=PATIENCE)
 
-        assert got(asks) == [1]
+        assert get_results(asks) == [1]
 
 
 async def test_once_it_does_not_end_before_all_was_looked_at(scene, clock):
     async with scene(once=True) as it:
-        it.claims.again_at = clock.now + 3600
-        asks = await it.ask("a")
-        assert got(asks) == ["waits"]
+        it.claimer.next_fetch_at = clock.now + 3600
+        asks = await it.wait_for_jobs("a")
+        assert get_results(asks) == ["waits"]
 
-        it.claims.again_at = None
-        await it.pulse()
+        it.claimer.next_fetch_at = None
+        await it.wake()
 
-        assert got(asks) == [None]
+        assert get_results(asks) == [None]

@@ -2,8 +2,8 @@
 
 import sys
 
-from graphile_worker.cli.printing import print_table
-from graphile_worker.cli.top.text import width
+from graphile_worker._cli.printing import print_table
+from graphile_worker._cli.top.text import display_width
 
 
 def test_a_long_error_is_cut_to_the_width_of_the_terminal(monkeypatch, capsys):
@@ -11,10 +11,10 @@ def test_a_long_error_is_cut_to_the_width_of_the_terminal(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "40")
     errors = ("x" * 500, "語" * 500, "a\tb" * 500, "短い", "-")
 
-    print_table(("id", "error"), [(1, error) for error in errors], right="id")
+    print_table(("id", "error"), [(1, error) for error in errors], right_aligned="id")
 
     _, *lines = capsys.readouterr().out.splitlines()
-    assert [width(line) for line in lines[:3]] in ([40, 39, 40], [40, 40, 40])
+    assert [display_width(line) for line in lines[:3]] in ([40, 39, 40], [40, 40, 40])
     assert [line[-1] for line in lines[:3]] == ["…"] * 3
     assert not any("\t" in line for line in lines)
     assert lines[3] == " 1  短い"
@@ -28,6 +28,6 @@ def test_columns_begin_alike_beside_letters_that_take_two_cells(capsys):
 
 
 def test_without_a_terminal_nothing_is_cut(capsys):
-    print_table(("id", "error"), [(1, "x" * 500)], right="id")
+    print_table(("id", "error"), [(1, "x" * 500)], right_aligned="id")
 
     assert capsys.readouterr().out.count("x") == 500

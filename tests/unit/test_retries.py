@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphile_worker import ConfigurationError
-from graphile_worker.retries import Backoff, Discard, JobSignal, Retry, Snooze
+from graphile_worker.retries import Backoff, Discard, JobOutcomeException, Retry, Snooze
 
 SECOND = timedelta(seconds=1)
 AWARE = datetime(2030, 1, 1, tzinfo=UTC)
@@ -81,7 +81,7 @@ def test_a_signal_comes_whole_from_another_process(signal, carried):
 
 @pytest.mark.parametrize("signal", SIGNALS, ids=repr)
 def test_every_signal_can_be_caught_as_one(signal):
-    assert isinstance(signal, JobSignal)
+    assert isinstance(signal, JobOutcomeException)
     assert isinstance(signal, Exception)
 
 

@@ -7,16 +7,16 @@ import psycopg
 import pytest
 import sqlalchemy.exc
 
-from graphile_worker.db.retry import (
-    ATTEMPTS,
-    LONGEST,
-    SHORTEST,
-    delay_after,
+from graphile_worker._db.retry import (
+    MAX_ATTEMPTS,
+    MAX_DELAY_SECONDS,
+    MIN_DELAY_SECONDS,
+    compute_backoff,
     is_outage,
-    retrying,
+    plan_retry,
 )
-from graphile_worker.errors import LeaseLapsed
-from graphile_worker.sql.query import Pause, Query, read_nothing
+from graphile_worker._sql.query import Pause, Query, read_nothing
+from graphile_worker.errors import LeaseExpiredError
 
 QUERY: Query[Any] = Query("get_job", (1,), read_nothing)
 
@@ -27,22 +27,22 @@ class DatabaseError(Exception):
         self.sqlstate = sqlstate
 
 
-@pytest.mark.parametrize("attempt", range(ATTEMPTS))
+@pytest.mark.parametrize("attempt", range(MAX_ATTEMPTS))
 def test_a_delay_grows_with_the_attempt_and_is_spread_by_half_either_way(attempt):
-    middle = min(SHORTEST * 1.5**attempt, LONGEST)
+    middle = min(MIN_DELAY_SECONDS * 1.5**attempt, MAX_DELAY_SECONDS)
 
-    delays = [delay_after(attempt) for _ in range(200)]
+    delays = [compute_backoff(attempt) for _ in range(200)]
 
     assert all(middle * 0.5 <= delay <= middle * 1.5 for delay in delays)
     assert len(set(delays)) > 1
 
 
 def test_no_delay_is_longer_than_the_longest_with_its_spread():
-    assert all(delay_after(attempt) <= LONGEST * 1.5 for attempt in range(1000))
+    assert all(compute_backoff(attempt) <= MAX_DELAY_SECONDS * 1.5 for attempt in range(1000))
 
 
 def test_an_answer_ends_the_plan():
-    plan = retrying(QUERY)
+    plan = plan_retry(QUERY)
 
     assert next(plan) is QUERY
     assert _ending(plan, send="answer") == "answer"
@@ -50,13 +50,13 @@ def test_an_answer_ends_the_plan():
 
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01", "GWNOR"])
 def test_sessions_in_each_others_way_are_asked_again_after_a_pause(sqlstate):
-    plan = retrying(QUERY)
+    plan = plan_retry(QUERY)
     next(plan)
 
     pause = plan.throw(DatabaseError(sqlstate))
 
     assert isinstance(pause, Pause)
-    assert SHORTEST * 0.5 <= pause.seconds <= SHORTEST * 1.5
+    assert MIN_DELAY_SECONDS * 0.5 <= pause.seconds <= MIN_DELAY_SECONDS * 1.5
     assert plan.send(None) is QUERY
     assert _ending(plan, send=7) == 7
 
@@ -65,7 +65,7 @@ def test_sessions_in_each_others_way_are_asked_again_after_a_pause(sqlstate):
     "error", [DatabaseError("23514"), DatabaseError(None), ValueError("x"), DatabaseError("57P01")]
 )
 def test_other_errors_are_raised_at_once(error):
-    plan = retrying(QUERY)
+    plan = plan_retry(QUERY)
     next(plan)
 
     with pytest.raises(type(error)) as caught:
@@ -74,9 +74,9 @@ def test_other_errors_are_raised_at_once(error):
 
 
 def test_the_last_attempt_raises_what_it_got():
-    plan = retrying(QUERY)
+    plan = plan_retry(QUERY)
     next(plan)
-    for _ in range(ATTEMPTS - 1):
+    for _ in range(MAX_ATTEMPTS - 1):
         assert isinstance(plan.throw(DatabaseError("40001")), Pause)
         assert plan.send(None) is QUERY
 
@@ -114,7 +114,7 @@ def test_an_outage_is_a_database_that_cannot_be_reached_or_does_not_answer():
         psycopg.errors.InsufficientPrivilege(),
         psycopg.ProgrammingError("no result"),
         asyncpg.UndefinedTableError(),
-        LeaseLapsed(),
+        LeaseExpiredError(),
         ValueError(),
     ]
 

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from graphile_worker import ConfigurationError
-from graphile_worker.cli import main as main_module
-from graphile_worker.cli.commands.run import Asked
-from graphile_worker.cli.main import command
-from graphile_worker.cli.settings import Settings
+from graphile_worker._cli import main as main_module
+from graphile_worker._cli.commands.run import RunMode
+from graphile_worker._cli.main import command
+from graphile_worker._cli.settings.layers import Settings
 from graphile_worker.options import LocalQueueOptions, RecoveryOptions, WorkerOptions
 
 Read = Callable[..., Settings]
@@ -25,11 +25,11 @@ def settings(monkeypatch, nothing_given) -> Read:
     def read(*flags: str) -> Settings:
         found: list[Settings] = []
 
-        def keep(asked: Asked, settings: Settings) -> int:
+        def keep(asked: RunMode, settings: Settings) -> int:
             found.append(settings)
             return 0
 
-        monkeypatch.setattr(main_module, "work", keep)
+        monkeypatch.setattr(main_module, "run_command", keep)
         done = CliRunner().invoke(command, list(flags))
         if isinstance(done.exception, ConfigurationError):
             raise done.exception
@@ -42,7 +42,7 @@ def settings(monkeypatch, nothing_given) -> Read:
 @pytest.fixture
 def given(settings):
     """What flags say of WorkerOptions."""
-    return lambda *flags: settings(*flags).given_options()
+    return lambda *flags: settings(*flags).collect_worker_options()
 
 
 def test_what_was_not_given_is_left_to_the_options(given):
@@ -59,8 +59,8 @@ def test_what_was_not_given_is_left_to_the_options(given):
         (["--no-prepared-statements"], {"prepared_statements": False}),
         (["--no-listen"], {"listen": False}),
         (["--listen"], {"listen": True}),
-        (["--abort-after", "off"], {"abort_after": None}),
-        (["--stop-after", "1m30s"], {"stop_after": timedelta(seconds=90)}),
+        (["--cancel-after", "off"], {"cancel_after": None}),
+        (["--shutdown-timeout", "1m30s"], {"shutdown_timeout": timedelta(seconds=90)}),
         (["--no-local-queue"], {"local_queue": None}),
         (["--local-queue-size", "7"], {"local_queue": LocalQueueOptions(size=7)}),
     ],
@@ -71,9 +71,9 @@ def test_each_flag_is_an_option_by_its_name_there(given, flags, options):
 
 @pytest.mark.feature("F219")
 def test_a_flag_says_after_how_many_milliseconds_a_silent_worker_is_dead(given):
-    found = given("--recovery-threshold", "2500")
+    found = given("--lease-duration", "2500")
 
-    assert found == {"recovery": RecoveryOptions(threshold=timedelta(seconds=2.5))}
+    assert found == {"recovery": RecoveryOptions(lease_duration=timedelta(seconds=2.5))}
     assert WorkerOptions(**found).recovery == found["recovery"]
 
 
@@ -88,9 +88,9 @@ def test_a_flag_turns_recovery_off(given):
 
 def test_recovery_is_not_both_off_and_set(given):
     with pytest.raises(ConfigurationError) as refused:
-        given("--no-recovery", "--recovery-threshold", "2500")
+        given("--no-recovery", "--lease-duration", "2500")
 
-    assert str(refused.value) == "--no-recovery and --recovery-threshold exclude each other"
+    assert str(refused.value) == "--no-recovery and --lease-duration exclude each other"
 
 
 def test_a_flag_after_the_subcommand_stands_above_one_before_it(nothing_given):
@@ -104,17 +104,17 @@ def test_a_flag_after_the_subcommand_stands_above_one_before_it(nothing_given):
 @pytest.mark.parametrize(("value", "shown"), [("500", "0:00:00.500000"), ("0", "0:00:00")])
 def test_a_threshold_that_is_too_short_is_refused_with_what_was_given(given, value, shown):
     with pytest.raises(ConfigurationError) as refused:
-        given("--recovery-threshold", value)
+        given("--lease-duration", value)
 
-    assert str(refused.value) == f"threshold must be at least 0:00:01, got {shown}"
+    assert str(refused.value) == f"lease_duration must be at least 0:00:01, got {shown}"
 
 
 @pytest.mark.parametrize("value", ["soon", "2.5", ""])
 def test_a_threshold_is_a_number_of_milliseconds_or_has_a_unit(value):
-    done = CliRunner().invoke(command, ["--recovery-threshold", value])
+    done = CliRunner().invoke(command, ["--lease-duration", value])
 
     assert done.exit_code == click.UsageError.exit_code
-    assert "--recovery-threshold" in done.output
+    assert "--lease-duration" in done.output
 
 
 def test_a_variable_that_is_not_a_setting_is_named_once_with_the_nearest_one(
@@ -124,7 +124,9 @@ def test_a_variable_that_is_not_a_setting_is_named_once_with_the_nearest_one(
         "GRAPHILE_WORKER_CONCURRENT": "did you mean GRAPHILE_WORKER_CONCURRENCY?",
         "GRAPHILE_WORKER_JOBS": "did you mean GRAPHILE_WORKER_CONCURRENCY?",
         "GRAPHILE_WORKER_DATABASE_URL": "did you mean DATABASE_URL?",
-        "GRAPHILE_WORKER_RECOVERY_THRESHOLDS": "did you mean GRAPHILE_WORKER_RECOVERY_THRESHOLD?",
+        "GRAPHILE_WORKER_RECOVERY_LEASE_DURATIONS": (
+            "did you mean GRAPHILE_WORKER_RECOVERY_LEASE_DURATION?"
+        ),
         "GRAPHILE_WORKER_QZX": "`graphile-worker config` names all",
     }
     # Set by Kubernetes for a service of that name, for the program of a job, and for the log.
@@ -144,7 +146,7 @@ def test_the_processes_of_a_parent_do_not_repeat_what_it_says_of_variables(
     monkeypatch, nothing_given
 ):
     monkeypatch.setenv("GRAPHILE_WORKER_CONCURRENT", "1")
-    monkeypatch.setattr(main_module, "work", lambda asked, settings: 0)
+    monkeypatch.setattr(main_module, "run_command", lambda asked, settings: 0)
 
     assert "no such setting" in CliRunner().invoke(command, []).output
     assert "no such setting" not in CliRunner().invoke(command, ["--parent", "3"]).output

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from graphile_worker.worker.signals import NAMES, heard_by, is_interrupt
+from graphile_worker._worker.signals import SIGNAL_NAMES, handle_signals, is_interrupt
 
-SIGNALS = [signal.Signals[name] for name in NAMES]
+SIGNALS = [signal.Signals[name] for name in SIGNAL_NAMES]
 
 
 class Ear:
@@ -54,7 +54,7 @@ def send(number: signal.Signals) -> None:
 async def test_the_signals_of_the_reference_are_heard_on_the_loop(number, others):
     ear = Ear()
 
-    with heard_by(ear):
+    with handle_signals(ear):
         send(number)
         assert await ear.heard.get() is number
 
@@ -64,7 +64,7 @@ async def test_the_signals_of_the_reference_are_heard_on_the_loop(number, others
 async def test_a_signal_may_come_again():
     ear = Ear()
 
-    with heard_by(ear):
+    with handle_signals(ear):
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
             send(number)
             assert await ear.heard.get() is number
@@ -73,14 +73,14 @@ async def test_a_signal_may_come_again():
 async def test_a_closed_pipe_is_no_reason_to_stop():
     before = signal.getsignal(signal.SIGPIPE)
 
-    with heard_by(Ear()):
+    with handle_signals(Ear()):
         assert signal.getsignal(signal.SIGPIPE) is before
 
 
 async def test_all_runners_of_a_program_hear_a_signal():
     first, second = Ear(), Ear()
 
-    with heard_by(first), heard_by(second):
+    with handle_signals(first), handle_signals(second):
         send(signal.SIGTERM)
 
         assert await first.heard.get() is signal.SIGTERM
@@ -90,8 +90,8 @@ async def test_all_runners_of_a_program_hear_a_signal():
 async def test_a_runner_that_has_gone_hears_nothing_more_and_the_others_do():
     first, second = ExitStack(), ExitStack()
     gone, ear = Ear(), Ear()
-    first.enter_context(heard_by(gone))
-    second.enter_context(heard_by(ear))
+    first.enter_context(handle_signals(gone))
+    second.enter_context(handle_signals(ear))
 
     # In the order in which they came, not the other way round as blocks would have it.
     with second:
@@ -105,8 +105,8 @@ async def test_a_runner_that_has_gone_hears_nothing_more_and_the_others_do():
 async def test_the_last_to_go_gives_the_signals_back(others):
     before = handlers()
 
-    with heard_by(Ear()):
-        with heard_by(Ear()):
+    with handle_signals(Ear()):
+        with handle_signals(Ear()):
             pass
         assert handlers() != before
 
@@ -118,7 +118,7 @@ async def test_the_last_to_go_gives_the_signals_back(others):
 async def test_signals_are_given_back_after_an_error():
     before = handlers()
 
-    with pytest.raises(LookupError), heard_by(Ear()):
+    with pytest.raises(LookupError), handle_signals(Ear()):
         raise LookupError
 
     assert handlers() == before
@@ -126,10 +126,10 @@ async def test_signals_are_given_back_after_an_error():
 
 async def test_signals_can_be_taken_over_again():
     ear = Ear()
-    with heard_by(Ear()):
+    with handle_signals(Ear()):
         pass
 
-    with heard_by(ear):
+    with handle_signals(ear):
         send(signal.SIGHUP)
         assert await ear.heard.get() is signal.SIGHUP
 
@@ -139,7 +139,7 @@ async def test_what_the_program_told_the_loop_to_hear_is_heard_again():
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, ear, signal.SIGTERM)
 
-    with heard_by(Ear()):
+    with handle_signals(Ear()):
         pass
     send(signal.SIGTERM)
 
@@ -153,7 +153,7 @@ async def test_outside_the_main_thread_signals_are_left_alone():
     during: list[Any] = []
 
     async def elsewhere() -> None:
-        with heard_by(Ear()):
+        with handle_signals(Ear()):
             during.extend(handlers())
 
     thread = threading.Thread(target=lambda: asyncio.run(elsewhere()))

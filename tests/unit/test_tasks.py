@@ -30,11 +30,11 @@ from graphile_worker import (
     JobSpec,
     JobSpecError,
     Task,
-    Tasks,
+    TaskRouter,
     sync,
     tasks,
 )
-from graphile_worker.payloads import Mismatch
+from graphile_worker._payloads import Mismatch
 from graphile_worker.retries import Backoff
 from graphile_worker.tasks import Signature, TaskOptions
 
@@ -129,18 +129,18 @@ def taking(annotation: Any) -> Callable[..., Any]:
 
 
 def read(fn: Callable[..., Any], payload: Any) -> tuple[list[Any], dict[str, Any]]:
-    return Signature(fn).arguments(payload)
+    return Signature(fn).read_arguments(payload)
 
 
 def sent(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return Signature(fn).payload(args, kwargs)
+    return Signature(fn).build_payload(args, kwargs)
 
 
 def called(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What the function gives for these arguments once they went through JSON text."""
     signature = Signature(fn)
-    payload = json.loads(json.dumps(signature.payload(args, kwargs)))
-    positional, named = signature.arguments(payload)
+    payload = json.loads(json.dumps(signature.build_payload(args, kwargs)))
+    positional, named = signature.read_arguments(payload)
     return fn(*positional, **named)
 
 
@@ -362,8 +362,8 @@ def test_a_first_parameter_annotated_as_the_context_is_no_key(fn):
     signature = Signature(fn)
 
     assert signature.takes_context
-    assert signature.payload(["ada"], {}) == {"to": "ada"}
-    assert signature.arguments({"to": "ada"}) == ([], {"to": "ada"})
+    assert signature.build_payload(["ada"], {}) == {"to": "ada"}
+    assert signature.read_arguments({"to": "ada"}) == ([], {"to": "ada"})
 
 
 IMPORTS = {
@@ -400,7 +400,7 @@ def test_the_context_is_found_however_it_is_imported(imported, argument):
     signature = Signature(made.task)
 
     assert signature.takes_context
-    assert signature.arguments({"to": "ada"}) == ([], {"to": "ada"})
+    assert signature.read_arguments({"to": "ada"}) == ([], {"to": "ada"})
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated at once")
@@ -411,7 +411,7 @@ def test_names_that_only_type_checkers_have_need_no_quotes():
         "def other(ctx: JobContext, to: list[Later]) -> None: ..."
     )
 
-    assert Signature(made.task).arguments({"to": "ada"}) == ([], {"to": "ada"})
+    assert Signature(made.task).read_arguments({"to": "ada"}) == ([], {"to": "ada"})
     assert Signature(made.other).takes_context
 
 
@@ -423,7 +423,7 @@ def test_the_context_goes_before_the_whole_payload():
 
     assert signature.takes_context
     assert signature.takes_whole_payload
-    assert signature.arguments(7) == ([7], {})
+    assert signature.read_arguments(7) == ([7], {})
 
 
 def test_the_context_may_stand_alone():
@@ -574,8 +574,8 @@ class FurtherDown:
 def test_a_class_may_be_defined_after_the_task_that_names_it():
     direct, nested = EARLY
 
-    assert direct.arguments({"what": {"size": 1}}) == ([], {"what": FurtherDown(1)})
-    found = nested.arguments({"what": {"inner": {"size": 1}}})
+    assert direct.read_arguments({"what": {"size": 1}}) == ([], {"what": FurtherDown(1)})
+    found = nested.read_arguments({"what": {"inner": {"size": 1}}})
     assert found == ([], {"what": HoldsOneFurtherDown(FurtherDown(1))})
 
 
@@ -585,7 +585,7 @@ def test_a_name_that_never_comes_is_told_when_the_task_is_first_used(future):
     signature = Signature(module(f"{future}def task(what: {annotation}): ...").task)
 
     with pytest.raises(ConfigurationError, match="task, parameter what: name 'Nothing'"):
-        signature.payload([[]], {})
+        signature.build_payload([[]], {})
 
 
 def test_a_decorated_function_keeps_its_annotations():
@@ -599,7 +599,7 @@ def test_a_decorated_function_keeps_its_annotations():
     signature = Signature(decorated(context_with_deps_as_text))
 
     assert signature.takes_context
-    assert signature.payload(["ada"], {}) == {"to": "ada"}
+    assert signature.build_payload(["ada"], {}) == {"to": "ada"}
 
 
 # Arguments are checked when they are enqueued
@@ -757,10 +757,10 @@ def everything(
 def test_any_arguments_come_back_as_they_were_given(arguments):
     signature = Signature(everything)
 
-    payload = signature.payload([], arguments)
+    payload = signature.build_payload([], arguments)
 
     assert json.loads(json.dumps(payload)) == payload
-    assert signature.arguments(payload) == ([], arguments)
+    assert signature.read_arguments(payload) == ([], arguments)
 
 
 @pytest.mark.feature("F116", "F122")
@@ -770,7 +770,7 @@ def test_any_whole_payload_comes_back_as_it_was_given(value):
 
     signature = Signature(task)
 
-    assert signature.arguments(signature.payload([value], {})) == ([value], {})
+    assert signature.read_arguments(signature.build_payload([value], {})) == ([value], {})
 
 
 # Tasks
@@ -793,7 +793,7 @@ async def test_an_async_task_can_be_called_as_the_function_that_it_is(app):
 
 @pytest.mark.feature("F130")
 def test_a_task_with_a_context_is_called_with_one():
-    router: Tasks[Deps] = Tasks()
+    router: TaskRouter[Deps] = TaskRouter()
 
     @router.task
     def show(ctx: JobContext[Deps], to: str) -> tuple[object, str]:
@@ -1011,7 +1011,7 @@ def test_two_tasks_of_one_name_are_refused(app):
 
 
 def test_a_router_puts_its_prefix_before_the_names_of_its_tasks():
-    router: Tasks[None] = Tasks(prefix="billing/")
+    router: TaskRouter[None] = TaskRouter(prefix="billing/")
 
     router.task(named("charge"))
     router.task(name="refund")(named("anything"))
@@ -1021,8 +1021,8 @@ def test_a_router_puts_its_prefix_before_the_names_of_its_tasks():
 
 
 def test_a_router_in_a_router_keeps_its_own_prefix(app):
-    outer: Tasks[None] = Tasks(prefix="outer/")
-    inner: Tasks[None] = Tasks(prefix="inner/")
+    outer: TaskRouter[None] = TaskRouter(prefix="outer/")
+    inner: TaskRouter[None] = TaskRouter(prefix="inner/")
     inner.task(named("a"))
 
     outer.include(inner)
@@ -1032,7 +1032,7 @@ def test_a_router_in_a_router_keeps_its_own_prefix(app):
 
 
 def test_an_app_has_the_tasks_of_its_routers_whenever_they_were_defined(app):
-    router, nested = Tasks[None](), Tasks[None]()
+    router, nested = TaskRouter[None](), TaskRouter[None]()
     router.task(named("before"))
 
     app.include(router)
@@ -1044,7 +1044,7 @@ def test_an_app_has_the_tasks_of_its_routers_whenever_they_were_defined(app):
 
 
 def test_routers_may_be_given_when_the_app_is_made():
-    routers = [Tasks[None](prefix="a/"), Tasks[None](prefix="b/")]
+    routers = [TaskRouter[None](prefix="a/"), TaskRouter[None](prefix="b/")]
 
     app = App(NOWHERE, include=routers)
     for router in routers:
@@ -1055,7 +1055,7 @@ def test_routers_may_be_given_when_the_app_is_made():
 
 @pytest.mark.feature("F54")
 def test_the_tasks_of_a_router_are_added_by_the_app_at_the_root(app):
-    outer, inner = Tasks[None](), Tasks[None]()
+    outer, inner = TaskRouter[None](), TaskRouter[None]()
     task = inner.task(named("a"))
     outer.include(inner)
     app.include(outer)
@@ -1066,16 +1066,16 @@ def test_the_tasks_of_a_router_are_added_by_the_app_at_the_root(app):
 
 
 def test_a_router_is_included_once(app):
-    router: Tasks[None] = Tasks(prefix="a/")
+    router: TaskRouter[None] = TaskRouter(prefix="a/")
     app.include(router)
 
-    for other in (app, Tasks[None]()):
+    for other in (app, TaskRouter[None]()):
         with pytest.raises(ConfigurationError, match="already included"):
             other.include(router)
 
 
 def test_a_router_does_not_include_itself_by_any_way(app):
-    outer, inner = Tasks[None](), Tasks[None]()
+    outer, inner = TaskRouter[None](), TaskRouter[None]()
     outer.include(inner)
 
     for includer, included in [(outer, outer), (inner, outer), (inner, inner)]:
@@ -1085,7 +1085,7 @@ def test_a_router_does_not_include_itself_by_any_way(app):
 
 def test_a_router_whose_names_are_taken_is_refused_and_left_as_it_was(app):
     app.task(named("a"))
-    router = Tasks[None]()
+    router = TaskRouter[None]()
     router.task(named("a"))
 
     with pytest.raises(ConfigurationError, match="two tasks are named 'a'"):
@@ -1098,7 +1098,7 @@ def test_a_router_whose_names_are_taken_is_refused_and_left_as_it_was(app):
 
 
 def test_a_name_that_another_router_has_is_refused_where_it_is_defined(app):
-    first, second = Tasks[None](), Tasks[None]()
+    first, second = TaskRouter[None](), TaskRouter[None]()
     app.include(first, second)
     first.task(named("a"))
 
@@ -1108,12 +1108,12 @@ def test_a_name_that_another_router_has_is_refused_where_it_is_defined(app):
 
 
 async def test_a_task_without_an_app_says_how_to_get_one():
-    task = Tasks[None](prefix="a/").task(named("task"))
+    task = TaskRouter[None](prefix="a/").task(named("task"))
 
     assert task.spec().identifier == "a/task"
     with pytest.raises(ConfigurationError, match=r"app\.include\(router\)"):
         await task.aenqueue()
-    with pytest.raises(ConfigurationError, match="<Tasks prefix='a/'>"):
+    with pytest.raises(ConfigurationError, match="<TaskRouter prefix='a/'>"):
         await asyncio.to_thread(task.enqueue)
 
 
@@ -1123,7 +1123,7 @@ async def test_a_task_without_an_app_says_how_to_get_one():
 @pytest.fixture
 def nothing_told_yet(monkeypatch) -> None:
     """What was told before, by a first run of the same test, shall not count."""
-    monkeypatch.setattr(tasks.task, "_warned", set())
+    monkeypatch.setattr(tasks.task, "_warned_call_sites", set())
 
 
 def warnings(caplog) -> list[str]:
@@ -1232,7 +1232,7 @@ def test_a_function_inside_another_cannot_run_in_a_process(app):
 
 @pytest.fixture
 def no_mode_told_yet(monkeypatch) -> None:
-    monkeypatch.setattr("graphile_worker.tasks.task._warned_of_mode", set())
+    monkeypatch.setattr("graphile_worker.tasks.task._warned_mode_subjects", set())
 
 
 @pytest.mark.usefixtures("no_mode_told_yet")
@@ -1364,8 +1364,8 @@ def test_payload_errors_name_task_and_parameter(app):
 
 def test_what_a_worker_cannot_read_is_named_like_what_cannot_be_added(app, send_email):
     with pytest.raises(Mismatch) as caught:
-        send_email.signature.call({"to": 7}, None)
+        send_email.signature.build_call_arguments({"to": 7}, None)
 
     assert str(caught.value) == 'send_email: "to" must be str, got int'
     with pytest.raises(Mismatch, match=r'^other: "to" is missing$'):
-        send_email.named("other").signature.call({}, None)
+        send_email.with_identifier("other").signature.build_call_arguments({}, None)

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from graphile_worker.worker.threads import Threads
+from graphile_worker._worker.threads import ThreadPool
 
 
 @pytest.fixture
-async def threads() -> AsyncIterator[Threads]:
-    threads = Threads()
+async def threads() -> AsyncIterator[ThreadPool]:
+    threads = ThreadPool()
     yield threads
     threads.close()
 
@@ -27,7 +27,9 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-async def begun(threads: Threads, count: int) -> tuple[threading.Event, list[asyncio.Task[object]]]:
+async def begun(
+    threads: ThreadPool, count: int
+) -> tuple[threading.Event, list[asyncio.Task[object]]]:
     """So many functions that run at once, until the event is set."""
     release = threading.Event()
     together = threading.Barrier(count + 1)
@@ -124,7 +126,7 @@ async def test_a_function_whose_caller_is_cancelled_runs_on(threads):
 
 
 async def test_close_ends_the_threads_that_are_idle():
-    threads = Threads()
+    threads = ThreadPool()
     thread = await threads.run(threading.current_thread)
 
     threads.close()
@@ -133,7 +135,7 @@ async def test_close_ends_the_threads_that_are_idle():
 
 
 async def test_close_does_not_wait_for_a_running_function_whose_thread_ends_with_it():
-    threads = Threads()
+    threads = ThreadPool()
     release, [call] = await begun(threads, 1)
 
     threads.close()
@@ -146,7 +148,7 @@ async def test_close_does_not_wait_for_a_running_function_whose_thread_ends_with
 
 
 def test_a_function_may_outlive_the_loop_that_started_it():
-    threads, release, ended = Threads(), threading.Event(), threading.Event()
+    threads, release, ended = ThreadPool(), threading.Event(), threading.Event()
 
     def call() -> None:
         release.wait(20)
@@ -164,11 +166,11 @@ def test_a_function_may_outlive_the_loop_that_started_it():
 
 ENDLESS = """
 import asyncio, threading
-from graphile_worker.worker.threads import Threads
+from graphile_worker._worker.threads import ThreadPool
 
 async def main():
     started = threading.Event()
-    asyncio.create_task(Threads().run(lambda: (started.set(), threading.Event().wait())))
+    asyncio.create_task(ThreadPool().run(lambda: (started.set(), threading.Event().wait())))
     await asyncio.to_thread(started.wait)
     print("over")
 

@@ -4,33 +4,33 @@ import itertools
 
 import pytest
 
-from graphile_worker.administration.attention import attention
-from graphile_worker.administration.pools import Health
-from graphile_worker.administration.snapshot import HeldQueue
-from graphile_worker.administration.states import State
-from graphile_worker.administration.watch import Watch
-from graphile_worker.cli.top.render import Frame, render, render_all
-from graphile_worker.cli.top.text import Line, Style, line_width, unpainted
-from graphile_worker.cli.top.view import Page, Sort, View
-from graphile_worker.sql.identifiers import Schemas
+from graphile_worker._cli.top.render import Frame, render, render_all
+from graphile_worker._cli.top.text import Line, TextStyle, line_width, render_plain
+from graphile_worker._cli.top.view import ScreenPage, TaskSort, View
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker.ops.alerts import find_alerts
+from graphile_worker.ops.pools import PoolHealth
+from graphile_worker.ops.snapshot import LockedQueue
+from graphile_worker.ops.states import JobState
+from graphile_worker.ops.trends import SnapshotHistory
 from tests.support.snapshots import make_locked, make_pool, make_snapshot, make_task
 
-SCHEMAS = Schemas.named("graphile_worker")
+SCHEMAS = Schemas.from_names("graphile_worker")
 NASTY = "\x1b[31m名前\u202e" + "long" * 30 + "\n\t\ud800"
 
 
-def watched(*snapshots) -> Watch:
-    watch = Watch(snapshots[0])
+def watched(*snapshots) -> SnapshotHistory:
+    watch = SnapshotHistory(snapshots[0])
     for each in snapshots[1:]:
         watch.add(each)
     return watch
 
 
-def frame(watch: Watch, columns: int = 160, rows: int = 50, **given) -> Frame:
+def frame(watch: SnapshotHistory, columns: int = 160, rows: int = 50, **given) -> Frame:
     view = given.pop("view", View())
     return Frame(
-        watch=watch,
-        attention=attention(watch, SCHEMAS),
+        history=watch,
+        alerts=find_alerts(watch, SCHEMAS),
         schemas=SCHEMAS,
         view=view,
         columns=columns,
@@ -40,10 +40,10 @@ def frame(watch: Watch, columns: int = 160, rows: int = 50, **given) -> Frame:
 
 
 def screen(*args, **given) -> list[str]:
-    return [unpainted(line) for line in render(frame(*args, **given))]
+    return [render_plain(line) for line in render(frame(*args, **given))]
 
 
-def trouble() -> Watch:
+def trouble() -> SnapshotHistory:
     """All that can be wrong at once, with names that could do harm."""
     tasks = [
         make_task(
@@ -62,9 +62,9 @@ def trouble() -> Watch:
     ]
     pools = [
         make_pool(f"{NASTY}{n}", health=health, host=NASTY, jobs=n, tasks=(NASTY,))
-        for n, health in enumerate(Health)
+        for n, health in enumerate(PoolHealth)
     ]
-    queue = HeldQueue(name=NASTY, pool_id=f"{NASTY}1", age=9e9, waiting=3, first_waiting=5)
+    queue = LockedQueue(name=NASTY, pool_id=f"{NASTY}1", age=9e9, waiting=3, first_waiting=5)
     locked = [
         make_locked(n, task_identifier=NASTY, queue_name=NASTY, pool_id=NASTY, age=float(n**5))
         for n in range(1, 60)
@@ -72,16 +72,16 @@ def trouble() -> Watch:
     given = {"pools": tuple(pools), "queues": (queue,), "locked": tuple(locked)}
     return watched(
         make_snapshot(make_task("x")),
-        make_snapshot(*tasks, after=10, added=10_000_000, hides_rows=True, **given),
+        make_snapshot(*tasks, after=10, rows_added=10_000_000, has_hidden_rows=True, **given),
     )
 
 
-def late() -> Watch:
+def late() -> SnapshotHistory:
     task = make_task(ready=3, oldest_ready=90.0, first_ready=5, running=1)
     return watched(make_snapshot(task, pools=(make_pool(),)))
 
 
-def calm() -> Watch:
+def calm() -> SnapshotHistory:
     return watched(make_snapshot(), make_snapshot(after=10))
 
 
@@ -89,10 +89,10 @@ SIZES = [(160, 50), (60, 20), (80, 24), (130, 24), (129, 60), (40, 12), (20, 6),
 VIEWS = [
     View(page=page, has_detail=detail, cursor=cursor, filter=wanted)
     for page, detail, cursor, wanted in itertools.product(
-        Page, (False, True), (0, 999), ("", "nothing")
+        ScreenPage, (False, True), (0, 999), ("", "nothing")
     )
 ]
-OTHERS = [View(has_help=True), View(is_typing=True, filter=NASTY), View(is_paused=True)]
+OTHERS = [View(has_help=True), View(is_editing_filter=True, filter=NASTY), View(is_paused=True)]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
@@ -100,7 +100,7 @@ OTHERS = [View(has_help=True), View(is_typing=True, filter=NASTY), View(is_pause
 def test_every_line_fits_and_there_are_as_many_as_rows(size, watch):
     columns, rows = size
     frames = [frame(watch, columns, rows, view=view) for view in [*VIEWS, *OTHERS]]
-    for each in [*frames, frame(watch, columns, rows, away=NASTY)]:
+    for each in [*frames, frame(watch, columns, rows, outage=NASTY)]:
         lines = render(each)
 
         assert len(lines) == rows
@@ -116,7 +116,7 @@ def test_a_terminal_that_is_too_small_is_told_so(size):
 
 
 def test_on_paper_nothing_is_left_out():
-    lines = [unpainted(line) for line in render_all(frame(trouble(), 120, 24))]
+    lines = [render_plain(line) for line in render_all(frame(trouble(), 120, 24))]
 
     assert sum(line.lstrip()[:2].strip().isdecimal() for line in lines) >= 59
 
@@ -141,8 +141,8 @@ def test_numbers_stand_on_top():
         make_snapshot(
             make_task(ready=12_000, running=2, retrying=3, failed=4),
             after=10,
-            added=410,
-            deleted=810,
+            rows_added=410,
+            rows_deleted=810,
             pools=pools,
         ),
     )
@@ -162,14 +162,14 @@ def test_more_jobs_than_slots_are_only_fetched():
 
 
 def test_where_others_work_too_nobody_knows_how_many_slots_there_are():
-    node = make_pool("pool-3fa94c1d77e0aa19b2", health=Health.UNKNOWN, jobs=1)
+    node = make_pool("pool-3fa94c1d77e0aa19b2", health=PoolHealth.UNKNOWN, jobs=1)
     watch = watched(make_snapshot(make_task(running=14), pools=(make_pool(), node)))
 
     assert "RUNNING 14   SCHED" in "\n".join(screen(watch))
 
 
 def test_a_backlog_that_grows_never_drains():
-    watch = watched(make_snapshot(), make_snapshot(make_task(ready=500), after=10, added=500))
+    watch = watched(make_snapshot(), make_snapshot(make_task(ready=500), after=10, rows_added=500))
 
     assert "DRAINS never" in "\n".join(screen(watch))
 
@@ -205,18 +205,23 @@ def test_late_tasks_are_red_and_first():
         )
     )
 
-    lines = render(frame(watch, view=View(page=Page.TASKS)))
-    rows = [line for line in lines if unpainted(line)[:2] in ("a ", "b ")]
+    lines = render(frame(watch, view=View(page=ScreenPage.TASKS)))
+    rows = [line for line in lines if render_plain(line)[:2] in ("a ", "b ")]
 
-    assert [unpainted(row)[0] for row in rows] == ["b", "a"]
-    assert ("6m40s", Style.BAD) in [
+    assert [render_plain(row)[0] for row in rows] == ["b", "a"]
+    assert ("6m40s", TextStyle.BAD) in [
         (text.strip(), style) for line in render(frame(watch)) for text, style in line
     ]
 
 
 @pytest.mark.parametrize(
     ("sort", "first"),
-    [(Sort.READY, "many"), (Sort.RUNNING, "busy"), (Sort.FAILING, "sad"), (Sort.NAME, "a")],
+    [
+        (TaskSort.READY, "many"),
+        (TaskSort.RUNNING, "busy"),
+        (TaskSort.FAILING, "sad"),
+        (TaskSort.NAME, "a"),
+    ],
 )
 def test_tasks_are_sorted_as_one_likes(sort, first):
     tasks = [
@@ -226,7 +231,7 @@ def test_tasks_are_sorted_as_one_likes(sort, first):
         make_task("a"),
     ]
 
-    lines = screen(watched(make_snapshot(*tasks)), view=View(page=Page.TASKS, sort=sort))
+    lines = screen(watched(make_snapshot(*tasks)), view=View(page=ScreenPage.TASKS, sort=sort))
     heads = next(n for n, line in enumerate(lines) if line.startswith("TASK"))
 
     assert lines[heads + 1].split()[0] == first
@@ -263,44 +268,48 @@ def test_what_calls_for_attention_has_what_to_type():
 def test_other_pages_name_the_worst_in_one_line():
     watch = late()
 
-    lines = screen(watch, view=View(page=Page.WORKERS))
+    lines = screen(watch, view=View(page=ScreenPage.WORKERS))
 
     assert lines[1] == "▲ DEGRADED  1 warning: resize is late: a job has been ready for 1m30s"
 
 
 def test_details_of_a_row_have_what_to_type():
     task = make_task(ready=1, first_ready=5, failed=1, newest_failing=9, error="Boom: x\nTrace")
-    dead = make_pool("lost", health=Health.DEAD, jobs=1)
+    dead = make_pool("lost", health=PoolHealth.DEAD, jobs=1)
     watch = watched(make_snapshot(task, locked=(make_locked(),), pools=(dead,)))
 
     said = {
         page: "\n".join(screen(watch, view=View(page=page, has_detail=True)))
-        for page in (Page.TASKS, Page.RUNNING, Page.WORKERS)
+        for page in (ScreenPage.TASKS, ScreenPage.RUNNING, ScreenPage.WORKERS)
     }
 
-    assert "$ graphile-worker jobs why 5" in said[Page.TASKS]
-    assert "job 9: Boom: x" in said[Page.TASKS]
-    assert "$ graphile-worker jobs show 7" in said[Page.RUNNING]
-    assert "$ graphile-worker workers recover lost" in said[Page.WORKERS]
+    assert "$ graphile-worker jobs why 5" in said[ScreenPage.TASKS]
+    assert "job 9: Boom: x" in said[ScreenPage.TASKS]
+    assert "$ graphile-worker jobs show 7" in said[ScreenPage.RUNNING]
+    assert "$ graphile-worker workers recover lost" in said[ScreenPage.WORKERS]
 
 
 def test_a_database_that_is_away_is_said_above_what_was_seen_last():
     watch = watched(make_snapshot(make_task("send_email", ready=3)))
 
-    lines = screen(watch, away="connection refused", looked_ago=12.0)
+    lines = screen(watch, outage="connection refused", snapshot_age_seconds=12.0)
 
     assert lines[1] == " DATABASE AWAY, last seen 12s ago: connection refused"
     assert any(line.startswith("send_email") for line in lines)
 
 
 def test_looks_that_are_seldom_say_how_long_ago_the_last_was():
-    assert screen(calm(), every=21.0, looked_ago=14.0)[0].endswith("14s ago, every 21s")
+    assert screen(calm(), interval_seconds=21.0, snapshot_age_seconds=14.0)[0].endswith(
+        "14s ago, every 21s"
+    )
     assert screen(calm(), view=View(is_paused=True))[0].endswith("PAUSED")
 
 
 def test_a_stale_lock_stands_out():
-    stale = make_locked(state=State.STALE, age=20_000.0)
+    stale = make_locked(state=JobState.STALE, age=20_000.0)
 
     lines: list[Line] = render(frame(watched(make_snapshot(locked=(stale,)))))
 
-    assert ("5h33m", Style.BAD) in [(text.strip(), style) for line in lines for text, style in line]
+    assert ("5h33m", TextStyle.BAD) in [
+        (text.strip(), style) for line in lines for text, style in line
+    ]

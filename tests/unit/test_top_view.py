@@ -4,12 +4,12 @@ from functools import reduce
 
 import pytest
 
-from graphile_worker.cli.top.keys import read_keys
-from graphile_worker.cli.top.view import Key, Page, Sort, View, pressed
+from graphile_worker._cli.top.keys import read_keys
+from graphile_worker._cli.top.view import Key, ScreenPage, TaskSort, View, handle_key
 
 
 def after(*keys) -> View:
-    return reduce(pressed, keys, View())
+    return reduce(handle_key, keys, View())
 
 
 def test_bytes_of_a_terminal_are_read_as_keys():
@@ -34,13 +34,13 @@ def test_escape_alone_is_a_key():
     assert read_keys("\x1b") == [Key.ESCAPE]
 
 
-@pytest.mark.parametrize("keys", [["q"], [Key.LEAVE], ["/", Key.LEAVE], ["?", "q"]])
+@pytest.mark.parametrize("keys", [["q"], [Key.QUIT], ["/", Key.QUIT], ["?", "q"]])
 def test_one_can_always_leave(keys):
-    assert after(*keys).is_over
+    assert after(*keys).is_closed
 
 
 def test_pages_have_numbers():
-    assert [after(key).page for key in "12345"] == list(Page)
+    assert [after(key).page for key in "12345"] == list(ScreenPage)
 
 
 def test_p_pauses_and_goes_on():
@@ -49,16 +49,16 @@ def test_p_pauses_and_goes_on():
 
 
 def test_s_goes_through_all_ways_to_sort():
-    assert [after(*"s" * n).sort for n in range(6)] == [*Sort, Sort.OLDEST]
+    assert [after(*"s" * n).sort for n in range(6)] == [*TaskSort, TaskSort.OLDEST]
 
 
 def test_a_filter_is_typed_letter_by_letter():
     typed = after("/", *"qpx", Key.BACKSPACE)
 
-    assert (typed.filter, typed.is_typing, typed.is_over) == ("qp", True, False)
-    assert pressed(typed, Key.ENTER).filter == "qp"
-    assert pressed(typed, Key.ESCAPE) == View()
-    assert pressed(pressed(typed, Key.ENTER), Key.ESCAPE).filter == ""
+    assert (typed.filter, typed.is_editing_filter, typed.is_closed) == ("qp", True, False)
+    assert handle_key(typed, Key.ENTER).filter == "qp"
+    assert handle_key(typed, Key.ESCAPE) == View()
+    assert handle_key(handle_key(typed, Key.ENTER), Key.ESCAPE).filter == ""
 
 
 def test_any_key_ends_the_help():

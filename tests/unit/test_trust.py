@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from graphile_worker import ConfigurationError
-from graphile_worker.cli.config_file import read_config, warn_of_group
-from graphile_worker.loading import load_crontab, load_tasks
-from graphile_worker.tasks.source_only import _modules
-from graphile_worker.trust import Trust
-from tests.unit.test_folder import PROGRAM, PYTHON, write
+from graphile_worker._cli.settings.config_file import read_config, warn_group_writable
+from graphile_worker._discovery.discovery import load_crontab, load_tasks
+from graphile_worker._support.trust import TrustChecker
+from graphile_worker.tasks.source_only import _finder
+from tests.unit.test_task_folder import PROGRAM, PYTHON, write
 
 STRANGER = 4242
 
@@ -36,13 +36,13 @@ def way(tmp_path: Path) -> Path:
 def _nothing_stays_imported() -> Iterator[None]:
     before = set(sys.modules)
     yield
-    _modules.folders.clear()
+    _finder.folders.clear()
     for name in set(sys.modules) - before:
         del sys.modules[name]
 
 
 def doubt(path: Path) -> str | None:
-    return Trust(path).doubt(path)
+    return TrustChecker(path).find_problem(path)
 
 
 # The rule
@@ -105,10 +105,10 @@ def test_the_owner_of_the_working_directory_is_trusted(way, monkeypatch):
 def test_what_a_group_may_change_is_a_warning_that_names_it(way, caplog):
     way.chmod(0o664)
     way.parent.chmod(0o775)
-    trust = Trust(way)
+    trust = TrustChecker(way)
 
-    assert trust.doubt(way) is None
-    trust.warn_of_groups()
+    assert trust.find_problem(way) is None
+    trust.warn_group_writable()
 
     folder = way.parent.resolve()
     [warning] = [record.message for record in caplog.records]
@@ -151,7 +151,7 @@ def test_one_rule_holds_for_tasks_executables_crontab_and_config_file(tmp_path, 
         "crontab": (crontab, lambda unsafe: load_crontab(crontab, allow_unsafe=unsafe)),
         "config file": (
             config,
-            lambda unsafe: read_config(config, was_named=True, allow_unsafe=unsafe),
+            lambda unsafe: read_config(config, is_explicit=True, allow_unsafe=unsafe),
         ),
         "tasks folder": (folder, lambda unsafe: load_tasks(folder, allow_unsafe=unsafe)),
     }
@@ -179,9 +179,9 @@ def test_one_rule_holds_for_tasks_executables_crontab_and_config_file(tmp_path, 
 def test_a_config_file_that_a_group_may_change_is_named_in_the_log(tmp_path, caplog):
     config = write(tmp_path / "mine.toml", "concurrency = 2\n", 0o664)
 
-    assert read_config(config, was_named=True) == {"concurrency": 2}
+    assert read_config(config, is_explicit=True) == {"concurrency": 2}
     assert not caplog.records
-    warn_of_group(str(config), allow_unsafe=False)
+    warn_group_writable(str(config), allow_unsafe=False)
 
     assert f"members of a group may change {config}" in caplog.text
 

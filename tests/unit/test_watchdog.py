@@ -11,23 +11,23 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from graphile_worker import Tasks
+from graphile_worker import TaskRouter
+from graphile_worker._lease import watchdog as watchdog_module
+from graphile_worker._lease.watchdog import Watchdog
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._support.logs import Logger
+from graphile_worker._worker.context import Cancellation, Context, PoolResources
+from graphile_worker._worker.outcomes import Completed
+from graphile_worker._worker.process_pool import ProcessPool
+from graphile_worker._worker.run_job import Executors, find_job_in_frame, run_job
+from graphile_worker._worker.threads import ThreadPool
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job
-from graphile_worker.logs import Logger
-from graphile_worker.maintenance import watchdog as watchdog_module
-from graphile_worker.maintenance.watchdog import Watchdog
 from graphile_worker.options import TaskProcessOptions
-from graphile_worker.sql.holding import HeldJob
 from graphile_worker.tasks import Task
-from graphile_worker.worker.children import Children
-from graphile_worker.worker.context import Cancellation, Context, Surroundings
-from graphile_worker.worker.outcomes import Completed
-from graphile_worker.worker.run_job import Places, job_of, run_job
-from graphile_worker.worker.threads import Threads
 from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
-from tests.support.recorder import until
+from tests.support.recorder import wait_until
 
 AFTER = timedelta(seconds=5)
 
@@ -63,8 +63,8 @@ class Scene:
     def __init__(self, clock: ManualClock, after: timedelta) -> None:
         self.clock = clock
         self.log = Log()
-        self.watchdog = Watchdog(Logger(self.log), after, partial(job_of, {"p1"}))
-        self.threads = Threads()
+        self.watchdog = Watchdog(Logger(self.log), after, partial(find_job_in_frame, {"p1"}))
+        self.threads = ThreadPool()
 
     def look_after(self, *seconds: float) -> None:
         """Look from another thread, while this one waits; the time between the looks is given."""
@@ -72,7 +72,7 @@ class Scene:
         def look() -> None:
             for each in seconds:
                 self.clock.now += each
-                self.watchdog.look_once()
+                self.watchdog.check_once()
 
         looking = threading.Thread(target=look)
         looking.start()
@@ -82,24 +82,24 @@ class Scene:
         self, function: Callable[..., Any], *, pool_id: str = "p1", **options: Any
     ) -> None:
         """Run a job of that task, as a worker of that pool would."""
-        task: Task[..., Any] = Tasks[None]().task(name="resize", **options)(function)
-        held = HeldJob(make_job(id=7, locked_by=pool_id), None)
+        task: Task[..., Any] = TaskRouter[None]().task(name="resize", **options)(function)
+        held = ClaimedJob(make_job(id=7, locked_by=pool_id), None)
         context = Context(held, "w1", surroundings())
-        places = Places(self.threads, Children(TaskProcessOptions()))
+        places = Executors(self.threads, ProcessPool(TaskProcessOptions()))
         outcome = await run_job(task, context, places, Hooks())
         assert isinstance(outcome, Completed), outcome
 
 
-def surroundings() -> Surroundings:
+def surroundings() -> PoolResources:
     nothing: Any = None
-    return Surroundings(
+    return PoolResources(
         deps=None,
         logger=nothing,
         cancellation=Cancellation(),
         database=nothing,
         client=nothing,
-        blocking_database=None,
-        blocking_client=None,
+        sync_database=None,
+        sync_client=None,
     )
 
 
@@ -250,7 +250,7 @@ async def test_a_loop_that_is_really_blocked_is_seen_from_a_thread_beside_it():
         assert it.log.said.wait(20)
 
     await it.run(resize)
-    await until(lambda: len(it.log.lines) > 1)
+    await wait_until(lambda: len(it.log.lines) > 1)
     it.watchdog.stop()
 
     assert "task 'resize' (job 7) blocks the event loop" in it.log.lines[0].message
@@ -288,7 +288,7 @@ async def test_a_loop_that_turns_while_it_is_described_does_no_harm():
         assert began.wait(20)
         try:
             while not looked_at.is_set():
-                watchdog.look_once()
+                watchdog.check_once()
         except BaseException as error:
             errors.append(error)
 
@@ -306,11 +306,11 @@ async def test_a_loop_that_turns_while_it_is_described_does_no_harm():
 
 def test_a_loop_that_is_closed_is_no_reason_to_fail():
     async def make() -> Watchdog:
-        return Watchdog(Logger(log), AFTER, partial(job_of, {"p1"}))
+        return Watchdog(Logger(log), AFTER, partial(find_job_in_frame, {"p1"}))
 
     log = Log()
     watchdog = asyncio.run(make())
-    watchdog.look_once()
+    watchdog.check_once()
 
     assert log.lines == []
 

@@ -10,7 +10,20 @@ from typing import Any
 
 import pytest
 
-from graphile_worker import Job, Tasks
+from graphile_worker import Job, TaskRouter
+from graphile_worker._discovery.discovery import build_tasks
+from graphile_worker._lease.lease import Lease
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._support.logs import resolve_logger
+from graphile_worker._worker import pool as pool_module
+from graphile_worker._worker.completion_batcher import CompletionBatchers
+from graphile_worker._worker.context import Cancellation, PoolResources
+from graphile_worker._worker.outcomes import Completed, Failed, Interrupted, Outcome
+from graphile_worker._worker.pool import WorkerPool
+from graphile_worker._worker.process_pool import ProcessPool
+from graphile_worker._worker.run_job import Executors
+from graphile_worker._worker.threads import ThreadPool
+from graphile_worker._worker.worker import Worker
 from graphile_worker.errors import JobsLeftLocked
 from graphile_worker.events import (
     Event,
@@ -33,22 +46,9 @@ from graphile_worker.events import (
     WorkerStopped,
 )
 from graphile_worker.hooks import Hooks
-from graphile_worker.lease import Lease
-from graphile_worker.loading import tasks_of
-from graphile_worker.logs import logger_of
 from graphile_worker.options import TaskProcessOptions
-from graphile_worker.sql.holding import HeldJob
-from graphile_worker.worker import pool as pool_module
-from graphile_worker.worker.batches import Batches
-from graphile_worker.worker.children import Children
-from graphile_worker.worker.context import Cancellation, Surroundings
-from graphile_worker.worker.outcomes import Completed, Failed, Interrupted, Outcome
-from graphile_worker.worker.pool import WorkerPool
-from graphile_worker.worker.run_job import Places
-from graphile_worker.worker.threads import Threads
-from graphile_worker.worker.worker import Worker
 from tests.support.jobs import make_job
-from tests.support.recorder import until
+from tests.support.recorder import wait_until
 
 SOON = timedelta(milliseconds=1)
 MANY = timedelta(hours=1)
@@ -67,17 +67,17 @@ KNOWN = (
 class FakeSource:
     """Has these jobs and no others, one for each task that is named."""
 
-    failing = False
+    is_failing = False
 
     def __init__(self, *identifiers: str) -> None:
         self.pulses: list[int | None] = []
-        self.settled: list[HeldJob] = []
+        self.settled: list[ClaimedJob] = []
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
         self.error: BaseException | None = None
         numbered = enumerate(identifiers, start=1)
         self._jobs = deque(
-            HeldJob(make_job(id=n, task_identifier=each, locked_by="p1"), None)
+            ClaimedJob(make_job(id=n, task_identifier=each, locked_by="p1"), None)
             for n, each in numbered
         )
 
@@ -87,13 +87,13 @@ class FakeSource:
         for each in ends:
             each.cancel()
 
-    def take(self) -> HeldJob | None:
+    def take_buffered(self) -> ClaimedJob | None:
         return None
 
-    def ran(self, seconds: float) -> None:
+    def record_duration(self, seconds: float) -> None:
         pass
 
-    async def next(self, worker_id: str) -> HeldJob | None:
+    async def wait_for_job(self, worker_id: str) -> ClaimedJob | None:
         if self.error is not None:
             error, self.error = self.error, None
             raise error
@@ -104,10 +104,10 @@ class FakeSource:
         await self.stopping.wait()
         return None
 
-    def pulse(self, count: int | None = None) -> None:
+    def wake(self, count: int | None = None) -> None:
         self.pulses.append(count)
 
-    def done(self, held: HeldJob) -> None:
+    def forget(self, held: ClaimedJob) -> None:
         self.settled.append(held)
 
     def stop(self) -> None:
@@ -124,14 +124,14 @@ class FakeSettler:
         self.answering = asyncio.Event()
         self.answering.set()
 
-    async def settle(self, outcome: Outcome, *, is_uncertain: bool = False) -> Outcome | None:
+    async def complete(self, outcome: Outcome, *, is_uncertain: bool = False) -> Outcome | None:
         self.asked.set()
         await self.answering.wait()
         self.settled.append(outcome)
         return outcome if self.still_ours else None
 
-    async def settle_all(self, outcomes: Sequence[Outcome]) -> list[Outcome | None]:
-        return [await self.settle(each) for each in outcomes]
+    async def complete_all(self, outcomes: Sequence[Outcome]) -> list[Outcome | None]:
+        return [await self.complete(each) for each in outcomes]
 
 
 class FakeStarts:
@@ -145,17 +145,17 @@ class FakeStarts:
         self.answering = asyncio.Event()
         self.answering.set()
 
-    def must_ask(self, held: HeldJob) -> bool:
+    def needs_check(self, held: ClaimedJob) -> bool:
         return True
 
-    async def begin(self, held: HeldJob) -> Interrupted | None:
+    async def check_start(self, held: ClaimedJob) -> Interrupted | None:
         self.asked.set()
         await self.answering.wait()
         if self.error is not None:
             raise self.error
         return None if self.not_now is None else Interrupted(held, self.not_now)
 
-    def end(self, held: HeldJob) -> None:
+    def forget(self, held: ClaimedJob) -> None:
         self.ended.append(held.job.id)
 
 
@@ -168,20 +168,20 @@ class Scene:
         tasks: dict[str, Callable[..., Any]],
         *,
         workers: int = 1,
-        abort_after: timedelta | None = None,
-        stop_after: timedelta | None = None,
+        cancel_after: timedelta | None = None,
+        shutdown_timeout: timedelta | None = None,
         complete_batch_delay: timedelta | None = None,
     ) -> None:
         self.source = source
         self.settler = FakeSettler()
         self.starts = FakeStarts()
         settler: Any = self.settler
-        self.batches = Batches(settler, complete_delay=complete_batch_delay)
+        self.batches = CompletionBatchers(settler, complete_delay=complete_batch_delay)
         self.hooks = Hooks()
         self.events: list[Event] = []
         self.hooks.on(Event)(self.events.append)
         self.cancellation = Cancellation()
-        self.threads = Threads()
+        self.threads = ThreadPool()
         self.workers = [self._worker(tasks) for _ in range(workers)]
         self.pool = WorkerPool(
             Lease(pool_id="p1"),
@@ -191,8 +191,8 @@ class Scene:
             self.cancellation,
             self.hooks,
             tasks=tasks,
-            abort_after=abort_after,
-            stop_after=stop_after,
+            cancel_after=cancel_after,
+            shutdown_timeout=shutdown_timeout,
         )
         self.running = asyncio.create_task(self.pool.run())
 
@@ -200,33 +200,33 @@ class Scene:
         nothing: Any = None
         settler: Any = self.settler
         starts: Any = self.starts
-        surroundings = Surroundings(
+        surroundings = PoolResources(
             deps=None,
-            logger=logger_of(None),
+            logger=resolve_logger(None),
             cancellation=self.cancellation,
             database=nothing,
             client=nothing,
-            blocking_database=None,
-            blocking_client=None,
+            sync_database=None,
+            sync_client=None,
         )
         return Worker(
             source=self.source,
-            settler=settler,
-            batches=self.batches,
-            starts=starts,
-            tasks=tasks_of(tasks),
-            surroundings=surroundings,
-            places=Places(self.threads, Children(TaskProcessOptions())),
+            completer=settler,
+            batchers=self.batches,
+            start_guard=starts,
+            tasks=build_tasks(tasks),
+            resources=surroundings,
+            executors=Executors(self.threads, ProcessPool(TaskProcessOptions())),
             hooks=self.hooks,
         )
 
     async def end(self) -> None:
         await self.running
-        await self.pool.hand_back_the_rest()
+        await self.pool.release_remaining()
 
     @property
     def outcomes(self) -> list[tuple[type[Outcome], str]]:
-        return [(type(each), each.held.job.task_identifier) for each in self.settler.settled]
+        return [(type(each), each.claimed.job.task_identifier) for each in self.settler.settled]
 
     @property
     def kinds(self) -> list[type[Event]]:
@@ -274,7 +274,7 @@ class Functions:
 
     async def ending(self, payload: object, ctx: Any) -> None:
         """Has begun to end its job in a transaction of its own."""
-        ctx.ending = True
+        ctx.is_committing = True
         await self.slow(payload)
 
     async def watching(self, payload: object, ctx: Any) -> None:
@@ -323,14 +323,14 @@ def scene(tasks: Functions) -> Callable[..., Any]:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """A slow machine is no reason to give up."""
-    monkeypatch.setattr(pool_module, "TIDY_UP_WITHIN", 20)
-    monkeypatch.setattr(pool_module, "WRITE_WITHIN", 20)
+    monkeypatch.setattr(pool_module, "CLEANUP_TIMEOUT_SECONDS", 20)
+    monkeypatch.setattr(pool_module, "WRITE_TIMEOUT_SECONDS", 20)
 
 
 @pytest.fixture
 def impatient(monkeypatch, _patient):
     """For what does not end anyway."""
-    monkeypatch.setattr(pool_module, "TIDY_UP_WITHIN", 0.01)
+    monkeypatch.setattr(pool_module, "CLEANUP_TIMEOUT_SECONDS", 0.01)
 
 
 async def turns() -> None:
@@ -361,22 +361,22 @@ async def test_a_pool_and_its_workers_are_announced_with_the_tasks_they_know(sce
 
 async def test_each_worker_runs_a_job_and_they_are_counted(scene, tasks):
     it = await scene("slow", "slow", "slow")
-    assert (it.pool.count, it.pool.holds_jobs) == (0, True)
+    assert (it.pool.job_count, it.pool.has_claimed_jobs) == (0, True)
 
     tasks.release.set()
     await turns()
 
-    assert (it.pool.count, it.pool.holds_jobs) == (3, False)
+    assert (it.pool.job_count, it.pool.has_claimed_jobs) == (3, False)
     assert it.outcomes == [(Completed, "slow")] * 3
 
 
 async def test_a_nudge_reaches_the_source_until_the_pool_stops(scene):
     it = await scene()
 
-    it.pool.nudge(3)
-    it.pool.nudge()
+    it.pool.wake(3)
+    it.pool.wake()
     it.pool.stop_gracefully("bye")
-    it.pool.nudge(4)
+    it.pool.wake(4)
 
     assert it.source.pulses == [3, None]
 
@@ -385,10 +385,10 @@ async def test_a_pool_is_ready_while_its_source_answers_and_it_does_not_stop(sce
     it = await scene()
     assert it.pool.is_ready
 
-    it.source.failing = True
+    it.source.is_failing = True
     assert not it.pool.is_ready
 
-    it.source.failing = False
+    it.source.is_failing = False
     it.pool.stop_gracefully("bye")
     assert not it.pool.is_ready
     assert it.pool.is_stopping
@@ -442,8 +442,8 @@ async def test_to_stop_twice_is_to_stop_once(scene):
 
 @pytest.mark.parametrize("task", ["polite", "polite_plain"])
 async def test_after_abort_after_tasks_are_asked_to_give_up(scene, task):
-    it = await scene(task, abort_after=SOON, stop_after=MANY)
-    assert not it.cancellation.requested
+    it = await scene(task, cancel_after=SOON, shutdown_timeout=MANY)
+    assert not it.cancellation.is_requested
 
     it.pool.stop_gracefully("bye")
     await it.end()
@@ -452,32 +452,32 @@ async def test_after_abort_after_tasks_are_asked_to_give_up(scene, task):
 
 
 async def test_nobody_is_asked_to_give_up_before_abort_after(scene, tasks):
-    it = await scene("slow", abort_after=MANY, stop_after=None)
+    it = await scene("slow", cancel_after=MANY, shutdown_timeout=None)
 
     it.pool.stop_gracefully("bye")
     await turns()
-    assert not it.cancellation.requested
+    assert not it.cancellation.is_requested
 
     tasks.release.set()
     await it.end()
 
 
 @pytest.mark.feature("F187", "F214")
-@pytest.mark.parametrize("abort_after", [None, SOON, MANY])
-async def test_at_stop_after_tasks_are_cancelled_and_their_jobs_handed_back(scene, abort_after):
-    it = await scene("slow", "slow", abort_after=abort_after, stop_after=2 * SOON)
+@pytest.mark.parametrize("cancel_after", [None, SOON, MANY])
+async def test_at_stop_after_tasks_are_cancelled_and_their_jobs_handed_back(scene, cancel_after):
+    it = await scene("slow", "slow", cancel_after=cancel_after, shutdown_timeout=2 * SOON)
 
     it.pool.stop_gracefully("bye")
     await it.end()
 
     assert it.outcomes == [(Interrupted, "slow")] * 2
     assert it.kinds.count(JobInterrupted) == 2
-    assert it.cancellation.requested
-    assert it.pool.holds_jobs is False
+    assert it.cancellation.is_requested
+    assert it.pool.has_claimed_jobs is False
 
 
 async def test_a_task_that_ends_well_when_it_is_cancelled_has_ended_well(scene, tasks):
-    it = await scene("stubborn", stop_after=SOON)
+    it = await scene("stubborn", shutdown_timeout=SOON)
     tasks.release.set()
 
     it.pool.stop_gracefully("bye")
@@ -487,7 +487,7 @@ async def test_a_task_that_ends_well_when_it_is_cancelled_has_ended_well(scene, 
 
 
 async def test_without_limits_a_stop_waits_for_ever(scene, tasks):
-    it = await scene("slow", abort_after=None, stop_after=None)
+    it = await scene("slow", cancel_after=None, shutdown_timeout=None)
 
     it.pool.stop_gracefully("bye")
     await turns()
@@ -501,7 +501,7 @@ async def test_a_step_that_takes_too_long_leaves_nothing_to_complain_about(scene
     # What other tests left behind on purpose is not the matter here.
     gc.collect()
     caplog.clear()
-    it = await scene("slow", abort_after=SOON, stop_after=2 * SOON)
+    it = await scene("slow", cancel_after=SOON, shutdown_timeout=2 * SOON)
 
     it.pool.stop_gracefully("bye")
     await it.end()
@@ -512,11 +512,11 @@ async def test_a_step_that_takes_too_long_leaves_nothing_to_complain_about(scene
 
 
 async def test_no_more_jobs_are_no_reason_to_hurry_those_that_run(scene, tasks):
-    it = await scene("slow", abort_after=timedelta(0), stop_after=timedelta(0))
+    it = await scene("slow", cancel_after=timedelta(0), shutdown_timeout=timedelta(0))
 
     it.source.drained.set()
     await turns()
-    assert not it.cancellation.requested
+    assert not it.cancellation.is_requested
     assert not it.running.done()
 
     tasks.release.set()
@@ -531,22 +531,22 @@ async def test_no_more_jobs_are_no_reason_to_hurry_those_that_run(scene, tasks):
 
 @pytest.mark.parametrize("task", ["plain", "stubborn"])
 async def test_what_cannot_be_cancelled_is_handed_back_last(scene, task, impatient):
-    it = await scene(task, stop_after=SOON)
+    it = await scene(task, shutdown_timeout=SOON)
 
     it.pool.stop_gracefully("bye")
     await it.running
     assert it.outcomes == []
-    assert it.pool.holds_jobs
+    assert it.pool.has_claimed_jobs
 
-    await it.pool.hand_back_the_rest()
+    await it.pool.release_remaining()
     assert it.outcomes == [(Interrupted, task)]
-    assert not it.pool.holds_jobs
+    assert not it.pool.has_claimed_jobs
     assert JobInterrupted in it.kinds
 
 
 @pytest.mark.parametrize("task", ["plain", "stubborn"])
 async def test_the_end_of_what_was_handed_back_is_not_written(scene, tasks, task, impatient):
-    it = await scene(task, stop_after=SOON)
+    it = await scene(task, shutdown_timeout=SOON)
     it.pool.stop_gracefully("bye")
     await it.end()
 
@@ -561,7 +561,7 @@ async def test_the_end_of_what_was_handed_back_is_not_written(scene, tasks, task
 
 
 async def test_a_plain_function_that_ends_in_time_has_ended_well(scene, tasks):
-    it = await scene("plain", stop_after=MANY)
+    it = await scene("plain", shutdown_timeout=MANY)
 
     it.pool.stop_gracefully("bye")
     tasks.release_thread.set()
@@ -572,8 +572,8 @@ async def test_a_plain_function_that_ends_in_time_has_ended_well(scene, tasks):
 
 @pytest.mark.parametrize("task", ["plain", "slow"])
 async def test_a_job_whose_end_cannot_be_written_is_named(scene, task, impatient, monkeypatch):
-    monkeypatch.setattr(pool_module, "WRITE_WITHIN", 0.01)
-    it = await scene(task, stop_after=SOON)
+    monkeypatch.setattr(pool_module, "WRITE_TIMEOUT_SECONDS", 0.01)
+    it = await scene(task, shutdown_timeout=SOON)
     it.settler.answering.clear()
 
     it.pool.stop_gracefully("bye")
@@ -592,7 +592,7 @@ def writing(scene, impatient):
     """A pool that has stopped while the ends of jobs are still being written."""
 
     async def start(*jobs: str) -> Scene:
-        it: Scene = await scene(*jobs, stop_after=SOON)
+        it: Scene = await scene(*jobs, shutdown_timeout=SOON)
         it.settler.answering.clear()
         it.pool.stop_gracefully("bye")
         await it.running
@@ -605,7 +605,7 @@ def writing(scene, impatient):
 async def test_a_job_whose_end_is_written_late_is_not_left_locked(writing):
     it = await writing("slow")
 
-    handing_back = asyncio.create_task(it.pool.hand_back_the_rest())
+    handing_back = asyncio.create_task(it.pool.release_remaining())
     await turns()
     it.settler.answering.set()
     await handing_back
@@ -618,7 +618,7 @@ async def test_a_job_whose_end_is_written_at_that_moment_is_not_left_locked(writ
 
     # The answer is there, but its worker has not heard of it when the rest is looked for.
     it.settler.answering.set()
-    await it.pool.hand_back_the_rest()
+    await it.pool.release_remaining()
 
     assert it.outcomes == [(Interrupted, "slow")]
 
@@ -626,7 +626,7 @@ async def test_a_job_whose_end_is_written_at_that_moment_is_not_left_locked(writ
 async def test_a_job_whose_end_is_written_does_not_wait_for_what_never_ends(writing):
     it = await writing("slow", "stubborn")
 
-    handing_back = asyncio.create_task(it.pool.hand_back_the_rest())
+    handing_back = asyncio.create_task(it.pool.release_remaining())
     await turns()
     it.settler.answering.set()
 
@@ -640,7 +640,7 @@ async def test_a_job_whose_end_is_written_does_not_wait_for_what_never_ends(writ
 
 @pytest.mark.feature("F212")
 async def test_a_forceful_stop_cancels_at_once(scene):
-    it = await scene("slow", abort_after=MANY, stop_after=None)
+    it = await scene("slow", cancel_after=MANY, shutdown_timeout=None)
 
     it.pool.stop_forcefully("bye")
     await it.end()
@@ -650,9 +650,9 @@ async def test_a_forceful_stop_cancels_at_once(scene):
     assert stops == [PoolGracefulShutdown, PoolForcefulShutdown, PoolForcefulShutdownCompleted]
 
 
-@pytest.mark.parametrize("abort_after", [None, SOON, MANY])
-async def test_a_graceful_stop_may_be_made_a_forceful_one(scene, abort_after):
-    it = await scene("slow", abort_after=abort_after, stop_after=None)
+@pytest.mark.parametrize("cancel_after", [None, SOON, MANY])
+async def test_a_graceful_stop_may_be_made_a_forceful_one(scene, cancel_after):
+    it = await scene("slow", cancel_after=cancel_after, shutdown_timeout=None)
     it.pool.stop_gracefully("bye")
     await turns()
 
@@ -710,7 +710,7 @@ async def test_a_worker_that_breaks_down_spends_the_attempt_of_the_job_it_held(t
     [outcome] = it.settler.settled
     assert isinstance(outcome, Failed)
     assert outcome.error is error
-    assert not it.pool.holds_jobs
+    assert not it.pool.has_claimed_jobs
     assert JobErrored in it.kinds
     assert [held.job.id for held in it.source.settled] == [1]
 
@@ -732,7 +732,7 @@ async def test_a_worker_that_ends_while_its_pool_runs_starts_again(scene, tasks,
     tasks.release.set()
     it.pool.stop_gracefully("bye")
     await it.end()
-    assert it.pool.count == (0 if job is None else 1)
+    assert it.pool.job_count == (0 if job is None else 1)
 
 
 async def test_a_loop_that_cancels_all_its_tasks_ends_the_pool(scene):
@@ -750,7 +750,7 @@ async def test_a_loop_that_cancels_all_its_tasks_ends_the_pool(scene):
 
 
 async def test_a_retry_policy_that_fails_is_no_reason_to_end():
-    router = Tasks[None]()
+    router = TaskRouter[None]()
 
     def broken(error: BaseException, job: Job) -> timedelta:
         raise ValueError("the policy itself")
@@ -774,7 +774,7 @@ async def test_a_source_that_fails_ends_the_pool_and_is_raised(scene, tasks, mon
         raise error
 
     monkeypatch.setattr(FakeSource, "run", broken)
-    it = await scene("slow", stop_after=SOON)
+    it = await scene("slow", shutdown_timeout=SOON)
     it.source.drained.set()
 
     with pytest.raises(LookupError) as raised:
@@ -788,8 +788,8 @@ async def test_what_ends_a_pool_from_outside_is_raised_by_it(scene, tasks):
     it = await scene("slow")
     error = LookupError("boom")
 
-    it.pool.stop_because_of(error)
-    it.pool.stop_because_of(ValueError("later"))
+    it.pool.stop_on_error(error)
+    it.pool.stop_on_error(ValueError("later"))
     tasks.release.set()
     with pytest.raises(LookupError):
         await it.running
@@ -809,7 +809,7 @@ async def test_a_pool_that_is_cancelled_hands_its_jobs_back(scene):
 
     assert it.running.cancelled()
     assert it.outcomes == [(Interrupted, "slow")] * 2
-    await it.pool.hand_back_the_rest()
+    await it.pool.release_remaining()
     assert len(it.settler.settled) == 2
 
 
@@ -832,7 +832,7 @@ async def test_a_plain_function_of_a_cancelled_pool_is_handed_back_last(scene):
     await asyncio.wait([it.running])
     assert it.outcomes == []
 
-    await it.pool.hand_back_the_rest()
+    await it.pool.release_remaining()
     assert it.outcomes == [(Interrupted, "plain")]
 
 
@@ -861,7 +861,7 @@ async def test_a_pool_that_is_cancelled_does_not_wait_for_a_fetch_without_an_ans
         await asyncio.Event().wait()
 
     monkeypatch.setattr(FakeSource, "run", fetching)
-    monkeypatch.setattr(pool_module, "HAND_BACK_WITHIN", 0.01)
+    monkeypatch.setattr(pool_module, "RELEASE_TIMEOUT_SECONDS", 0.01)
     it = await scene()
     it.pool.stop_gracefully("bye")
     await turns()
@@ -876,20 +876,20 @@ async def test_a_pool_that_is_cancelled_does_not_wait_for_a_fetch_without_an_ans
 # Jobs that others have or may take
 
 
-def anything(held: HeldJob) -> bool:
+def anything(held: ClaimedJob) -> bool:
     return True
 
 
 async def test_a_job_that_is_given_up_is_cancelled_and_handed_back(scene, tasks):
     it = await scene("slow", "slow", workers=1)
 
-    assert it.pool.give_up_jobs(anything) == (1,)
+    assert it.pool.revoke_jobs(anything) == (1,)
     await tasks.begun.acquire()
 
     assert it.outcomes == [(Interrupted, "slow")]
     assert JobInterrupted in it.kinds
     # The worker goes on with the next one, as if nothing had happened.
-    assert it.pool.held_ids == [2]
+    assert it.pool.claimed_ids == [2]
     tasks.release.set()
     await turns()
     assert it.outcomes[1:] == [(Completed, "slow")]
@@ -899,34 +899,34 @@ async def test_a_job_that_is_given_up_is_cancelled_and_handed_back(scene, tasks)
 async def test_only_those_jobs_are_given_up_that_are_meant(scene, tasks):
     it = await scene("slow", "slow", "slow")
 
-    assert it.pool.give_up_jobs(lambda held: held.job.id == 2) == (2,)
+    assert it.pool.revoke_jobs(lambda held: held.job.id == 2) == (2,)
     await turns()
 
-    assert [outcome.held.job.id for outcome in it.settler.settled] == [2]
-    assert it.pool.held_ids == [1, 3]
+    assert [outcome.claimed.job.id for outcome in it.settler.settled] == [2]
+    assert it.pool.claimed_ids == [1, 3]
 
 
 async def test_a_pool_without_jobs_has_none_to_give_up(scene):
     it = await scene(workers=2)
 
-    assert it.pool.give_up_jobs(anything) == ()
-    assert it.pool.held_ids == []
+    assert it.pool.revoke_jobs(anything) == ()
+    assert it.pool.claimed_ids == []
 
 
 async def test_a_task_that_is_cancelled_sees_why(scene, tasks):
     it = await scene("tidy", "slow")
 
-    it.pool.give_up_jobs(lambda held: held.job.id == 1)
+    it.pool.revoke_jobs(lambda held: held.job.id == 1)
     await turns()
 
     assert tasks.seen == [True]
-    assert not it.cancellation.requested
+    assert not it.cancellation.is_requested
 
 
 async def test_who_waits_for_the_request_to_give_up_is_woken_by_it(scene, tasks):
     it = await scene("watching")
 
-    it.pool.give_up_jobs(anything)
+    it.pool.revoke_jobs(anything)
     await turns()
 
     assert tasks.seen == [True]
@@ -936,19 +936,19 @@ async def test_who_waits_for_the_request_to_give_up_is_woken_by_it(scene, tasks)
 async def test_nobody_else_is_woken_by_it(scene, tasks):
     it = await scene("polite", "slow")
 
-    it.pool.give_up_jobs(lambda held: held.job.id == 2)
+    it.pool.revoke_jobs(lambda held: held.job.id == 2)
     await turns()
 
-    assert it.pool.held_ids == [1]
+    assert it.pool.claimed_ids == [1]
     assert it.outcomes == [(Interrupted, "slow")]
 
 
 async def test_a_plain_function_is_asked_to_give_up_and_not_cancelled(scene, tasks):
     it = await scene("plain")
 
-    assert it.pool.give_up_jobs(anything) == (1,)
+    assert it.pool.revoke_jobs(anything) == (1,)
     await turns()
-    assert it.pool.held_ids == [1]
+    assert it.pool.claimed_ids == [1]
     assert it.outcomes == []
 
     tasks.release_thread.set()
@@ -960,7 +960,7 @@ async def test_a_plain_function_is_asked_to_give_up_and_not_cancelled(scene, tas
 async def test_a_plain_function_that_waits_to_be_asked_is_woken(scene):
     it = await scene("polite_plain")
 
-    it.pool.give_up_jobs(anything)
+    it.pool.revoke_jobs(anything)
     await it.settler.asked.wait()
 
     assert it.outcomes == [(Completed, "polite_plain")]
@@ -969,9 +969,9 @@ async def test_a_plain_function_that_waits_to_be_asked_is_woken(scene):
 async def test_a_task_that_does_not_want_to_be_cancelled_ends_as_it_ends(scene, tasks):
     it = await scene("stubborn")
 
-    it.pool.give_up_jobs(anything)
+    it.pool.revoke_jobs(anything)
     await turns()
-    assert it.pool.held_ids == [1]
+    assert it.pool.claimed_ids == [1]
 
     tasks.release.set()
     await turns()
@@ -982,7 +982,7 @@ async def test_a_job_that_others_had_taken_already_is_announced_as_lost(scene):
     it = await scene("slow")
     it.settler.still_ours = False
 
-    it.pool.give_up_jobs(anything)
+    it.pool.revoke_jobs(anything)
     await turns()
 
     assert it.kinds[-1] is JobLockLost
@@ -992,15 +992,15 @@ async def test_a_job_that_others_had_taken_already_is_announced_as_lost(scene):
 @pytest.mark.parametrize("again", ["give up", "drop", "stop"])
 async def test_a_task_that_gives_up_is_not_cancelled_a_second_time(scene, tasks, again):
     it = await scene("tidy")
-    it.pool.give_up_jobs(anything)
+    it.pool.revoke_jobs(anything)
     await turns()
 
     match again:
         case "give up":
             # That it gives up this job is no news any more.
-            assert it.pool.give_up_jobs(anything) == ()
+            assert it.pool.revoke_jobs(anything) == ()
         case "drop":
-            it.pool.drop(it.workers[0].holds)
+            it.pool.discard_run(it.workers[0].claimed)
         case _:
             it.pool.stop_forcefully("now")
     await turns()
@@ -1015,7 +1015,7 @@ async def test_a_task_that_gives_up_is_not_cancelled_a_second_time(scene, tasks,
 
 async def test_a_worker_whose_job_was_given_up_can_still_be_stopped(scene, tasks):
     it = await scene("slow", "slow", workers=1)
-    it.pool.give_up_jobs(anything)
+    it.pool.revoke_jobs(anything)
     await tasks.begun.acquire()
 
     it.pool.stop_forcefully("now")
@@ -1027,9 +1027,9 @@ async def test_a_worker_whose_job_was_given_up_can_still_be_stopped(scene, tasks
 async def test_a_job_that_ends_in_a_transaction_of_its_own_is_left_alone(scene, tasks):
     it = await scene("ending")
 
-    assert it.pool.give_up_jobs(anything) == ()
+    assert it.pool.revoke_jobs(anything) == ()
     await turns()
-    assert it.pool.held_ids == [1]
+    assert it.pool.claimed_ids == [1]
 
     # Whether it was still ours is said by that transaction.
     tasks.release.set()
@@ -1043,7 +1043,7 @@ async def test_a_job_whose_end_is_being_written_is_left_alone(scene, tasks):
     tasks.release.set()
     await it.settler.asked.wait()
 
-    assert it.pool.give_up_jobs(anything) == ()
+    assert it.pool.revoke_jobs(anything) == ()
     it.settler.answering.set()
     await turns()
 
@@ -1056,57 +1056,57 @@ async def test_a_job_whose_end_is_being_written_is_left_alone(scene, tasks):
 
 async def test_of_a_run_that_is_dropped_nothing_is_written(scene, tasks):
     it = await scene("slow")
-    held = it.workers[0].holds
+    held = it.workers[0].claimed
 
-    it.pool.drop(held)
+    it.pool.discard_run(held)
     await turns()
 
     # What is written would end the run that has the job now.
     assert it.outcomes == []
     assert it.kinds[-1] is JobLockLost
     assert it.source.settled == [held]
-    assert it.pool.held_ids == []
+    assert it.pool.claimed_ids == []
 
 
 async def test_a_plain_function_whose_run_is_dropped_is_asked_to_give_up(scene, tasks):
     it = await scene("polite_plain")
 
-    it.pool.drop(it.workers[0].holds)
-    await until(lambda: JobLockLost in it.kinds)
+    it.pool.discard_run(it.workers[0].claimed)
+    await wait_until(lambda: JobLockLost in it.kinds)
 
     assert it.outcomes == []
 
 
 async def test_a_run_that_was_given_up_before_it_is_dropped_writes_nothing_either(scene, tasks):
     it = await scene("plain")
-    it.pool.give_up_jobs(anything)
+    it.pool.revoke_jobs(anything)
 
-    it.pool.drop(it.workers[0].holds)
+    it.pool.discard_run(it.workers[0].claimed)
     tasks.release_thread.set()
-    await until(lambda: JobLockLost in it.kinds)
+    await wait_until(lambda: JobLockLost in it.kinds)
 
     assert it.outcomes == []
 
 
 async def test_a_run_that_is_given_up_after_it_was_dropped_writes_nothing_either(scene, tasks):
     it = await scene("plain")
-    it.pool.drop(it.workers[0].holds)
+    it.pool.discard_run(it.workers[0].claimed)
 
-    it.pool.give_up_jobs(anything)
+    it.pool.revoke_jobs(anything)
     tasks.release_thread.set()
-    await until(lambda: JobLockLost in it.kinds)
+    await wait_until(lambda: JobLockLost in it.kinds)
 
     assert it.outcomes == []
 
 
 async def test_only_the_older_run_of_a_job_is_dropped(scene, tasks):
     it = await scene("slow", "slow")
-    same_job = HeldJob(make_job(id=1, locked_by="p1"), None)
+    same_job = ClaimedJob(make_job(id=1, locked_by="p1"), None)
 
-    it.pool.drop(same_job)
+    it.pool.discard_run(same_job)
     await turns()
 
-    assert it.pool.held_ids == [1, 2]
+    assert it.pool.claimed_ids == [1, 2]
     assert it.outcomes == []
 
 
@@ -1131,23 +1131,23 @@ async def test_a_job_has_started_from_when_it_may_begin_until_its_end_is_written
     it = Scene(FakeSource("slow", "slow"), {"slow": tasks.slow})
     it.starts.answering.clear()
     await it.starts.asked.wait()
-    assert (it.pool.held_ids, it.pool.started_ids) == ([1], [])
+    assert (it.pool.claimed_ids, it.pool.started_ids) == ([1], [])
 
     it.starts.answering.set()
     await tasks.begun.acquire()
-    assert (it.pool.held_ids, it.pool.started_ids) == ([1], [1])
+    assert (it.pool.claimed_ids, it.pool.started_ids) == ([1], [1])
 
     it.settler.answering.clear()
     tasks.release.set()
     await it.settler.asked.wait()
-    assert (it.pool.held_ids, it.pool.started_ids) == ([1], [1])
+    assert (it.pool.claimed_ids, it.pool.started_ids) == ([1], [1])
     assert it.starts.ended == []
 
     # Of the next one nobody knows yet whether it may.
     it.starts.answering.clear()
     it.settler.answering.set()
     await turns()
-    assert (it.pool.held_ids, it.pool.started_ids) == ([2], [])
+    assert (it.pool.claimed_ids, it.pool.started_ids) == ([2], [])
     assert it.starts.ended == [1]
 
 
@@ -1157,7 +1157,7 @@ async def test_a_job_counts_as_running_until_the_batch_with_its_completion_is_wr
     it.settler.answering.clear()
     tasks.release.set()
     await it.settler.asked.wait()
-    assert (it.pool.held_ids, it.pool.started_ids) == ([1], [1])
+    assert (it.pool.claimed_ids, it.pool.started_ids) == ([1], [1])
     assert it.starts.ended == []
 
     it.settler.answering.set()
@@ -1170,9 +1170,9 @@ async def test_a_run_that_is_dropped_before_it_begins_never_starts(tasks):
     it.starts.answering.clear()
     await it.starts.asked.wait()
 
-    held = it.workers[0].holds
+    held = it.workers[0].claimed
     assert held is not None
-    it.pool.drop(held)
+    it.pool.discard_run(held)
     it.starts.answering.set()
     await turns()
 

@@ -2,7 +2,7 @@
 
 import click
 
-from graphile_worker.cli.main import command
+from graphile_worker._cli.main import command
 from tools.reference.tables import code, table
 
 # Told once for all: which queue, and help.

@@ -6,14 +6,14 @@ import re
 from typing import Any
 
 from graphile_worker import events
-from graphile_worker.events import BY_NAME, Moment
+from graphile_worker.events import EVENTS_BY_NAME, Operation
 from tools.reference.tables import code, table
 
 
 def event_table(group: str) -> str:
     """The events under one comment of events.py, or the moments."""
     classes = groups()[group]
-    if issubclass(classes[0], Moment):
+    if issubclass(classes[0], Operation):
         rows = [[code(each.__name__), code(*fields(each)), words(each)] for each in classes]
         return table(["moment", "fields", "when"], rows)
     return table(["event", "name", "is a", "fields", "when"], map(_event, classes))
@@ -27,7 +27,9 @@ def groups() -> dict[str, list[type[Any]]]:
             group = found.setdefault(line.removeprefix("# "), [])
         elif match := re.match(r"class (\w+)\(", line):
             each = getattr(events, match[1])
-            if each in BY_NAME.values() or (issubclass(each, Moment) and each is not Moment):
+            if each in EVENTS_BY_NAME.values() or (
+                issubclass(each, Operation) and each is not Operation
+            ):
                 group.append(each)
     return found
 

@@ -13,23 +13,23 @@ from typing import Any
 from tools.reference.tables import code, table
 
 # What their users do not make themselves: shown with what they have, not with how they are made.
-GIVEN = {"BatchTask", "Drained", "Job", "JobContext", "ParsedCronItem", "Runner", "Task"}
+GIVEN = {"BatchTask", "DrainResult", "Job", "JobContext", "ParsedCronItem", "Runner", "Task"}
 
 # Public for other layers, not for programs that use the package.
 INTERNAL = {
-    "App": {"aenqueue", "enqueue", "find_enqueuer", "named_options", "through"},
+    "App": {"aenqueue", "enqueue", "find_enqueuer"},
     "Hooks": {
         "around_async",
-        "around_blocking",
+        "around_sync",
         "around_thread",
         "drain",
         "emit",
-        "hears",
-        "wraps",
+        "has_listeners",
+        "has_wrappers",
     },
-    "Runner": {"kill_by", "run_on_connection", "stop_by"},
-    "Task": {"given", "named"},
-    "Tasks": {"find_enqueuer"},
+    "Runner": {"run_on_connection"},
+    "Task": {"job_options", "with_identifier"},
+    "TaskRouter": {"find_enqueuer"},
 }
 
 # Of the methods that are called by Python, these say what one can do with an object.

@@ -21,5 +21,5 @@ atexit.register(pool.close)
 def transaction() -> Iterator[Connection[Any]]:
     """A connection; what is done on it, and each job added inside, is committed or rolled back."""
     pool.open()  # in the process that serves the request; nothing if it is open
-    with pool.connection() as conn, app.on_connection(conn):
+    with pool.connection() as conn, app.using_connection(conn):
         yield conn

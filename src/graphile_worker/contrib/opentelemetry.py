@@ -25,24 +25,24 @@ try:
 except ImportError as error:
     raise ImportError('tracing needs OpenTelemetry: pip install "graphile-worker[otel]"') from error
 
+from graphile_worker._payloads import encode
 from graphile_worker.app import App
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.events import AddingJobs, BackfillJob, CronJob, CronScheduled, RunningJob
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobSpec
-from graphile_worker.payloads import encode
 from graphile_worker.retries import Snooze
 from graphile_worker.tasks.batch import TRACE_KEY
 
 Propagation = Literal["off", "read", "read-write"]
-Recorded = Literal["exception_message", "job_key", "queue_name"]
+RecordedField = Literal["exception_message", "job_key", "queue_name"]
 Attributes = dict[str, str | int | bool]
 
 # What an SDK keeps of a span by default; a batch may have come from any number of places.
 MAX_LINKS = 128
 
 MILLISECOND = timedelta(milliseconds=1)
-W3C = TraceContextTextMapPropagator()
+W3C_PROPAGATOR = TraceContextTextMapPropagator()
 
 
 def instrument(
@@ -50,7 +50,7 @@ def instrument(
     *,
     tracer_provider: trace.TracerProvider | None = None,
     propagation: Propagation = "read",
-    record: Collection[Recorded] = (),
+    record: Collection[RecordedField] = (),
 ) -> None:
     """Make spans of what an app, or whoever else is given these hooks, adds and runs.
 
@@ -64,16 +64,16 @@ def instrument(
     if propagation not in get_args(Propagation):
         choices = ", ".join(get_args(Propagation))
         raise ConfigurationError(f"propagation must be one of {choices}, got {propagation!r}")
-    if isinstance(record, str) or not set(record) <= {*get_args(Recorded)}:
-        choices = ", ".join(get_args(Recorded))
+    if isinstance(record, str) or not set(record) <= {*get_args(RecordedField)}:
+        choices = ", ".join(get_args(RecordedField))
         raise ConfigurationError(f"record must be a list of any of {choices}, got {record!r}")
     found = hooks.hooks if isinstance(hooks, App) else hooks
     if not isinstance(found, Hooks):
         raise ConfigurationError(f"expected an App or Hooks, got {type(hooks).__name__}")
     tracer = trace.get_tracer("graphile_worker", version("graphile-worker"), tracer_provider)
-    adding = _Adding(tracer, propagation, record)
-    running = _Running(tracer, propagation, record)
-    scheduled = _Scheduled(tracer, propagation, record)
+    adding = _AddingJobsHook(tracer, propagation, record)
+    running = _RunningJobHook(tracer, propagation, record)
+    scheduled = _CronScheduledHook(tracer, propagation, record)
     found.off(AddingJobs, adding)
     found.around(AddingJobs)(adding)
     found.off(RunningJob, running)
@@ -82,16 +82,16 @@ def instrument(
     found.on(CronScheduled)(scheduled)
 
 
-class _Listener:
+class _SpanHook:
     """Any two of a kind are equal, so that hooks never hold both, nor what includes them."""
 
     def __init__(
-        self, tracer: Tracer, propagation: Propagation, record: Collection[Recorded]
+        self, tracer: Tracer, propagation: Propagation, record: Collection[RecordedField]
     ) -> None:
         self._tracer = tracer
         self._recorded = frozenset(record)
-        self._reads = propagation != "off"
-        self._writes = propagation == "read-write"
+        self._reads_context = propagation != "off"
+        self._writes_context = propagation == "read-write"
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self)
@@ -99,7 +99,7 @@ class _Listener:
     def __hash__(self) -> int:
         return hash(type(self))
 
-    def _names(self, queue_name: str | None, job_key: str | None) -> Attributes:
+    def _build_name_attributes(self, queue_name: str | None, job_key: str | None) -> Attributes:
         """Those of the two that are to be recorded."""
         found: Attributes = {}
         if queue_name is not None and "queue_name" in self._recorded:
@@ -109,54 +109,63 @@ class _Listener:
         return found
 
 
-class _Adding(_Listener):
+class _AddingJobsHook(_SpanHook):
     @contextmanager
-    def __call__(self, moment: AddingJobs) -> Iterator[None]:
-        if not moment.specs or not all(isinstance(spec, JobSpec) for spec in moment.specs):
+    def __call__(self, operation: AddingJobs) -> Iterator[None]:
+        if not operation.specs or not all(isinstance(spec, JobSpec) for spec in operation.specs):
             # Nothing will be sent, or the client says better what is wrong.
             yield
             return
-        is_single = len(moment.specs) == 1
-        span = self._single(moment.specs[0]) if is_single else self._batch(moment.specs)
-        with _current(span, self._recorded):
-            if self._writes and (mark := _mark(span)) is not None:
-                moment.specs[:] = [_marked(spec, mark) for spec in moment.specs]
+        is_single = len(operation.specs) == 1
+        span = (
+            self._start_single_span(operation.specs[0])
+            if is_single
+            else self._start_batch_span(operation.specs)
+        )
+        with _use_span(span, self._recorded):
+            if self._writes_context and (mark := _build_trace_context(span)) is not None:
+                operation.specs[:] = [_add_trace_context(spec, mark) for spec in operation.specs]
             yield
-            if is_single and moment.jobs:
-                span.set_attributes(_added(moment.jobs[0]))
+            if is_single and operation.jobs:
+                span.set_attributes(_build_job_attributes(operation.jobs[0]))
 
-    def _single(self, spec: JobSpec) -> Span:
-        attributes = _asked(spec) | self._names(spec.queue_name, spec.job_key)
+    def _start_single_span(self, spec: JobSpec) -> Span:
+        attributes = _build_spec_attributes(spec) | self._build_name_attributes(
+            spec.queue_name, spec.job_key
+        )
         return self._tracer.start_span(
             f"add_job {spec.identifier}", kind=SpanKind.PRODUCER, attributes=attributes
         )
 
-    def _batch(self, specs: Sequence[JobSpec]) -> Span:
-        attributes = _operation("add_jobs", "send")
+    def _start_batch_span(self, specs: Sequence[JobSpec]) -> Span:
+        attributes = _build_operation_attributes("add_jobs", "send")
         attributes["messaging.batch.message_count"] = len(specs)
         return self._tracer.start_span("add_jobs", kind=SpanKind.CLIENT, attributes=attributes)
 
 
-class _Running(_Listener):
+class _RunningJobHook(_SpanHook):
     @contextmanager
-    def __call__(self, moment: RunningJob) -> Iterator[None]:
+    def __call__(self, operation: RunningJob) -> Iterator[None]:
         span = self._tracer.start_span(
-            f"process {moment.job.task_identifier}",
+            f"process {operation.job.task_identifier}",
             # Whatever was going on where the worker was started, this is no part of it.
             context=Context(),
             kind=SpanKind.CONSUMER,
-            attributes=_running(moment) | self._names(moment.job.queue_name, moment.job.key),
-            links=_links(moment.job.payload) if self._reads else (),
+            attributes=_build_running_attributes(operation)
+            | self._build_name_attributes(operation.job.queue_name, operation.job.key),
+            links=_build_links(operation.job.payload) if self._reads_context else (),
         )
-        with _current(span, self._recorded):
+        with _use_span(span, self._recorded):
             yield
 
 
-class _Scheduled(_Listener):
+class _CronScheduledHook(_SpanHook):
     def __call__(self, event: CronScheduled) -> None:
         for job in event.jobs:
             span = self._tracer.start_span(
-                f"cron {job.identifier}", context=Context(), attributes=_scheduled(event, job)
+                f"cron {job.identifier}",
+                context=Context(),
+                attributes=_build_cron_attributes(event, job),
             )
             span.end()
 
@@ -165,7 +174,7 @@ class _Scheduled(_Listener):
 
 
 @contextmanager
-def _current(span: Span, recorded: Collection[Recorded]) -> Iterator[None]:
+def _use_span(span: Span, recorded: Collection[RecordedField]) -> Iterator[None]:
     """Inside, this is the current span; an error that passes becomes its status."""
     with trace.use_span(
         span, end_on_exit=True, record_exception=False, set_status_on_exception=False
@@ -176,28 +185,30 @@ def _current(span: Span, recorded: Collection[Recorded]) -> Iterator[None]:
             # Said by a task that wants to be run later: no attempt was spent, nothing went wrong.
             raise
         except BaseException as error:
-            _fail(span, error)
+            _set_error_status(span, error)
             # An error that has no text must not become another one.
             with suppress(Exception):
                 if "exception_message" in recorded:
                     span.record_exception(error)
                 else:
-                    _record_place(span, error)
+                    _record_stacktrace(span, error)
             raise
 
 
-def _fail(span: Span, error: BaseException) -> None:
-    span.set_attribute("error.type", _kind(error))
+def _set_error_status(span: Span, error: BaseException) -> None:
+    span.set_attribute("error.type", _format_error_type(error))
     span.set_status(Status(StatusCode.ERROR))
 
 
-def _record_place(span: Span, error: BaseException) -> None:
+def _record_stacktrace(span: Span, error: BaseException) -> None:
     """Record the lines of code that it passed, without what it and its causes say."""
     place = "".join(traceback.format_tb(error.__traceback__))
-    span.add_event("exception", {"exception.type": _kind(error), "exception.stacktrace": place})
+    span.add_event(
+        "exception", {"exception.type": _format_error_type(error), "exception.stacktrace": place}
+    )
 
 
-def _kind(error: BaseException) -> str:
+def _format_error_type(error: BaseException) -> str:
     kind = type(error)
     is_builtin = kind.__module__ == "builtins"
     return kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}"
@@ -206,7 +217,7 @@ def _kind(error: BaseException) -> str:
 # Attributes
 
 
-def _operation(name: str, kind: str) -> Attributes:
+def _build_operation_attributes(name: str, kind: str) -> Attributes:
     return {
         "messaging.system": "graphile_worker",
         "messaging.operation.name": name,
@@ -214,16 +225,16 @@ def _operation(name: str, kind: str) -> Attributes:
     }
 
 
-def _asked(spec: JobSpec) -> Attributes:
+def _build_spec_attributes(spec: JobSpec) -> Attributes:
     """Of one job, before it is added."""
-    attributes = _operation("add_job", "send")
+    attributes = _build_operation_attributes("add_job", "send")
     attributes["messaging.destination.name"] = spec.identifier
     if spec.job_key_mode is not None:
         attributes["messaging.graphile_worker.job.key_mode"] = str(spec.job_key_mode)
     return attributes
 
 
-def _added(job: Job) -> Attributes:
+def _build_job_attributes(job: Job) -> Attributes:
     """What the database made of it."""
     return {
         "messaging.message.id": str(job.id),
@@ -232,12 +243,12 @@ def _added(job: Job) -> Attributes:
     }
 
 
-def _running(moment: RunningJob) -> Attributes:
-    job = moment.job
-    attributes = _operation("process", "process") | _added(job)
+def _build_running_attributes(operation: RunningJob) -> Attributes:
+    job = operation.job
+    attributes = _build_operation_attributes("process", "process") | _build_job_attributes(job)
     attributes["messaging.destination.name"] = job.task_identifier
-    attributes["messaging.client.id"] = moment.worker_id
-    attributes["messaging.graphile_worker.worker.pool"] = moment.pool_id
+    attributes["messaging.client.id"] = operation.worker_id
+    attributes["messaging.graphile_worker._worker.pool"] = operation.pool_id
     attributes["messaging.graphile_worker.attempt"] = job.attempts
     attributes["messaging.graphile_worker.max_attempts"] = job.max_attempts
     if job.locked_at is not None:
@@ -246,19 +257,19 @@ def _running(moment: RunningJob) -> Attributes:
     return attributes
 
 
-def _scheduled(event: CronScheduled, job: CronJob) -> Attributes:
+def _build_cron_attributes(event: CronScheduled, job: CronJob) -> Attributes:
     return {
         "messaging.system": "graphile_worker",
-        "messaging.graphile_worker.cron.identifier": job.identifier,
-        "messaging.graphile_worker.cron.ts": event.timestamp.isoformat(),
-        "messaging.graphile_worker.cron.backfilled": isinstance(job, BackfillJob),
+        "messaging.graphile_worker._cron.identifier": job.identifier,
+        "messaging.graphile_worker._cron.ts": event.timestamp.isoformat(),
+        "messaging.graphile_worker._cron.backfilled": isinstance(job, BackfillJob),
     }
 
 
 # The way through the payload
 
 
-def _mark(span: Span) -> dict[str, str | int] | None:
+def _build_trace_context(span: Span) -> dict[str, str | int] | None:
     """What a payload says of the span that adds it: the Rust worker's three keys, then W3C's.
 
     None where nothing is traced.
@@ -267,7 +278,7 @@ def _mark(span: Span) -> dict[str, str | int] | None:
     if not context.is_valid:
         return None
     carrier: dict[str, str] = {}
-    W3C.inject(carrier, trace.set_span_in_context(span))
+    W3C_PROPAGATOR.inject(carrier, trace.set_span_in_context(span))
     return {
         "flags": int(context.trace_flags),
         "trace_id": trace.format_trace_id(context.trace_id),
@@ -276,52 +287,52 @@ def _mark(span: Span) -> dict[str, str | int] | None:
     }
 
 
-def _marked(spec: JobSpec, mark: Mapping[str, object]) -> JobSpec:
+def _add_trace_context(spec: JobSpec, trace_context: Mapping[str, object]) -> JobSpec:
     text = encode(spec.payload)
     # The database has an empty object where no payload is given.
     payload = {} if text is None else json.loads(text)
     if isinstance(payload, dict):
-        payload[TRACE_KEY] = mark
+        payload[TRACE_KEY] = trace_context
     elif isinstance(payload, list):
         for item in payload:
             if isinstance(item, dict):
-                item[TRACE_KEY] = mark
+                item[TRACE_KEY] = trace_context
     return replace(spec, payload=payload)
 
 
-def _links(payload: object) -> list[Link]:
+def _build_links(payload: object) -> list[Link]:
     """Links to the spans that added a job, or the items of a batch; each once."""
     found: dict[tuple[int, int], Link] = {}
     for item in payload if isinstance(payload, list) else [payload]:
         if len(found) == MAX_LINKS:
             break
-        if (context := _origin(item)) is not None:
+        if (context := _read_span_context(item)) is not None:
             found.setdefault((context.trace_id, context.span_id), Link(context))
     return list(found.values())
 
 
-def _origin(item: object) -> SpanContext | None:
+def _read_span_context(item: object) -> SpanContext | None:
     mark = item.get(TRACE_KEY) if isinstance(item, dict) else None
     if not isinstance(mark, dict):
         return None
-    named = _context(mark.get("traceparent"), mark.get("tracestate"))
-    return named or _context(_traceparent(mark))
+    named = _parse_traceparent(mark.get("traceparent"), mark.get("tracestate"))
+    return named or _parse_traceparent(_format_traceparent(mark))
 
 
-def _traceparent(mark: Mapping[str, object]) -> str | None:
+def _format_traceparent(trace_context: Mapping[str, object]) -> str | None:
     """The Rust worker's three keys as the one of W3C, not checked yet."""
-    flags = mark.get("flags")
+    flags = trace_context.get("flags")
     if not isinstance(flags, int) or isinstance(flags, bool):
         return None
-    return f"00-{mark.get('trace_id')}-{mark.get('span_id')}-{flags:02x}"
+    return f"00-{trace_context.get('trace_id')}-{trace_context.get('span_id')}-{flags:02x}"
 
 
-def _context(traceparent: object, tracestate: object = None) -> SpanContext | None:
+def _parse_traceparent(traceparent: object, tracestate: object = None) -> SpanContext | None:
     """What they name; None where that is nothing, as anybody may write into a payload."""
     if not isinstance(traceparent, str):
         return None
     carrier = {"traceparent": traceparent}
     if isinstance(tracestate, str):
         carrier["tracestate"] = tracestate
-    context = trace.get_current_span(W3C.extract(carrier, Context())).get_span_context()
+    context = trace.get_current_span(W3C_PROPAGATOR.extract(carrier, Context())).get_span_context()
     return context if context.is_valid else None

@@ -8,17 +8,17 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
-from graphile_worker.crontab.options import LONGEST_ID
-from graphile_worker.crontab.patterns import FIELDS, Pattern, read_pattern
+from graphile_worker._payloads import encode
+from graphile_worker.crontab.options import MAX_IDENTIFIER_BYTES
+from graphile_worker.crontab.patterns import FIELDS, CronPattern, read_pattern
 from graphile_worker.crontab.problems import Problems
-from graphile_worker.crontab.zones import Match, due_minutes, is_due, upcoming
+from graphile_worker.crontab.zones import Matcher, is_due, iter_due_minutes, iter_upcoming_minutes
 from graphile_worker.errors import ConfigurationError, CrontabError, JobSpecError
 from graphile_worker.jobs import JobSpec, check_text
-from graphile_worker.payloads import encode
 
 CronKeyMode = Literal["replace", "preserve_run_at"]
 
-NO_TIME = timedelta(0)
+NO_BACKFILL = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,11 @@ class CronItem:
     """
 
     task: str
-    match: str | Match | None = None
-    pattern: str | Match | None = None
+    match: str | Matcher | None = None
+    pattern: str | Matcher | None = None
     payload: Mapping[str, Any] | None = None
     identifier: str | None = None
-    backfill: timedelta = NO_TIME
+    backfill: timedelta = NO_BACKFILL
     max_attempts: int | None = None
     queue_name: str | None = None
     priority: int | None = None
@@ -48,9 +48,9 @@ class ParsedCronItem:
     """An item that was checked. Made by `parse_crontab` and `parse_cron_items` alone."""
 
     identifier: str
-    match: Match
+    match: Matcher
     spec: JobSpec
-    backfill: timedelta = NO_TIME
+    backfill: timedelta = NO_BACKFILL
     zone: ZoneInfo | None = None
 
     @property
@@ -71,33 +71,33 @@ class ParsedCronItem:
 
     def upcoming(self, after: datetime) -> Iterator[datetime]:
         """When it is due after this moment, in UTC."""
-        return upcoming(self.match, self.zone, after)
+        return iter_upcoming_minutes(self.match, self.zone, after)
 
     def due_between(self, first: datetime, end: datetime) -> Iterator[datetime]:
         """When it is due from this minute on and before the end."""
-        return due_minutes(self.match, self.zone, first, end)
+        return iter_due_minutes(self.match, self.zone, first, end)
 
 
 def parse_cron_items(items: Iterable[CronItem]) -> list[ParsedCronItem]:
     """Check items that were written in code; the first that makes no sense is refused."""
-    parsed = [_parsed(index, item) for index, item in enumerate(items)]
+    parsed = [_parse_item(index, item) for index, item in enumerate(items)]
     check_identifiers(parsed)
     return parsed
 
 
 def check_identifiers(items: Sequence[ParsedCronItem]) -> None:
     """Refuse two items of one identifier: only one of them would run at a minute of both."""
-    if repeated := repeated_identifiers(items):
+    if repeated := find_repeated_identifiers(items):
         names = ", ".join(repr(each) for each in repeated)
         raise ConfigurationError(f"several cron items are called {names}: give each an identifier")
 
 
-def repeated_identifiers(items: Iterable[ParsedCronItem]) -> list[str]:
+def find_repeated_identifiers(items: Iterable[ParsedCronItem]) -> list[str]:
     counts = Counter(item.identifier for item in items)
     return [identifier for identifier, count in counts.items() if count > 1]
 
 
-def cron_spec(task: str, payload: Any, **options: Any) -> JobSpec:
+def build_cron_spec(task: str, payload: Any, **options: Any) -> JobSpec:
     """The job that an item adds, checked as any other; a key without a mode replaces."""
     encode(payload)
     if options.get("job_key") is not None and options.get("job_key_mode") is None:
@@ -105,25 +105,25 @@ def cron_spec(task: str, payload: Any, **options: Any) -> JobSpec:
     return JobSpec(task, payload, **options)
 
 
-def _parsed(index: int, item: CronItem) -> ParsedCronItem:
+def _parse_item(index: int, item: CronItem) -> ParsedCronItem:
     if not isinstance(item, CronItem):
         raise ConfigurationError(f"cron item {index}: expected a CronItem, got {item!r}")
     try:
         identifier = check_text("identifier", item.identifier or item.task)
-        if len(identifier.encode()) > LONGEST_ID:
-            raise ConfigurationError(f"identifier must have at most {LONGEST_ID} bytes")
+        if len(identifier.encode()) > MAX_IDENTIFIER_BYTES:
+            raise ConfigurationError(f"identifier must have at most {MAX_IDENTIFIER_BYTES} bytes")
         return ParsedCronItem(
             identifier=identifier,
-            match=_match(item),
-            spec=_spec(item),
-            backfill=_backfill(item.backfill),
-            zone=_zone(item.tz),
+            match=_resolve_match(item),
+            spec=_build_spec(item),
+            backfill=_check_backfill(item.backfill),
+            zone=_load_zone(item.tz),
         )
     except (ConfigurationError, CrontabError, JobSpecError) as error:
         raise ConfigurationError(f"cron item {index} ({item.task}): {error}") from error
 
 
-def _match(item: CronItem) -> Match:
+def _resolve_match(item: CronItem) -> Matcher:
     given = [each for each in (item.match, item.pattern) if each is not None]
     if len(given) != 1:
         raise ConfigurationError("give one of match and pattern, which mean the same")
@@ -135,28 +135,28 @@ def _match(item: CronItem) -> Match:
     raise ConfigurationError(f"match must be a pattern or a function, got {match!r}")
 
 
-def parse_pattern(text: str) -> Pattern:
+def parse_pattern(text: str) -> CronPattern:
     """The five fields of a pattern, with spaces between them."""
     problems = Problems()
     fields = [(match.start() + 1, match[0]) for match in re.finditer(r"\S+", text)]
     if len(fields) != len(FIELDS):
-        problems.note(1, text, "five fields: minute, hour, day, month, day of the week")
+        problems.record(1, text, "five fields: minute, hour, day, month, day of the week")
         raise CrontabError(problems, source="pattern")
     pattern = read_pattern(fields, problems)
     if problems:
         raise CrontabError(problems, source="pattern")
-    problems.warn(f"pattern {text!r}")
+    problems.log_warnings(f"pattern {text!r}")
     return pattern
 
 
-def _spec(item: CronItem) -> JobSpec:
+def _build_spec(item: CronItem) -> JobSpec:
     if not isinstance(item.payload, Mapping | None):
         raise ConfigurationError(f"payload must be a mapping, got {type(item.payload).__name__}")
     if item.job_key_mode not in (None, "replace", "preserve_run_at"):
         raise ConfigurationError(
             f"job_key_mode must be 'replace' or 'preserve_run_at', got {item.job_key_mode!r}"
         )
-    return cron_spec(
+    return build_cron_spec(
         item.task,
         None if item.payload is None else dict(item.payload),
         job_key=item.job_key,
@@ -167,13 +167,13 @@ def _spec(item: CronItem) -> JobSpec:
     )
 
 
-def _backfill(period: object) -> timedelta:
-    if not isinstance(period, timedelta) or period < NO_TIME:
+def _check_backfill(period: object) -> timedelta:
+    if not isinstance(period, timedelta) or period < NO_BACKFILL:
         raise ConfigurationError(f"backfill must be a timedelta, not negative, got {period!r}")
     return period
 
 
-def _zone(name: object) -> ZoneInfo | None:
+def _load_zone(name: object) -> ZoneInfo | None:
     if name == "UTC":
         return None
     try:

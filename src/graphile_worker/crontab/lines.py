@@ -6,38 +6,40 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from graphile_worker._payloads import encode
 from graphile_worker.crontab.items import (
     ParsedCronItem,
-    cron_spec,
-    repeated_identifiers,
+    build_cron_spec,
+    find_repeated_identifiers,
 )
 from graphile_worker.crontab.options import LINE_ENDS, read_options
-from graphile_worker.crontab.patterns import FIELDS, LETTERS, Pattern, read_pattern
+from graphile_worker.crontab.patterns import FIELD_CHARACTERS, FIELDS, CronPattern, read_pattern
 from graphile_worker.crontab.problems import Problems
 from graphile_worker.errors import CrontabError, JobSpecError
-from graphile_worker.payloads import encode
 
 # More is no crontab, and would take long to read.
-MOST_BYTES = 64 * 1024
+MAX_CRONTAB_BYTES = 64 * 1024
 
 # The reader of JSON5 takes up to a tenth of a millisecond for each character, a thousand times as
 # long as that of JSON.
-MAX_JSON5 = 4096
+MAX_JSON5_CHARS = 4096
 
 # What the reference takes for a space.
-SPACES = "\t\n\v\f\r \xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-SPACES += "\u2028\u2029\u202f\u205f\u3000\ufeff"
+WHITESPACE = (
+    "\t\n\v\f\r \xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+)
+WHITESPACE += "\u2028\u2029\u202f\u205f\u3000\ufeff"
 
-WORD = re.compile(f"([^{SPACES}]*)[{SPACES}]*")
-LONGEST_TASK = 128
-TASK = re.compile(r"[_a-zA-Z][_a-zA-Z0-9:/-]*")
+WORD_PATTERN = re.compile(f"([^{WHITESPACE}]*)[{WHITESPACE}]*")
+MAX_TASK_LENGTH = 128
+TASK_PATTERN = re.compile(r"[_a-zA-Z][_a-zA-Z0-9:/-]*")
 
 
 def parse_crontab(text: str, *, source: str = "crontab") -> list[ParsedCronItem]:
     """The items of a crontab; raises CrontabError with all that is wrong, wherever it is."""
     problems = Problems()
-    if (size := len(text.encode(errors="replace"))) > MOST_BYTES:
-        problems.note(1, f"{size:,} bytes", f"at most {MOST_BYTES:,} bytes")
+    if (size := len(text.encode(errors="replace"))) > MAX_CRONTAB_BYTES:
+        problems.record(1, f"{size:,} bytes", f"at most {MAX_CRONTAB_BYTES:,} bytes")
         raise CrontabError(problems, source)
     items: dict[int, ParsedCronItem] = {}
     for number, line in enumerate(re.split(r"\r?\n", text), start=1):
@@ -48,46 +50,46 @@ def parse_crontab(text: str, *, source: str = "crontab") -> list[ParsedCronItem]
     _check_identifiers(items, problems)
     if problems:
         raise CrontabError(problems, source)
-    problems.warn(source)
+    problems.log_warnings(source)
     return list(items.values())
 
 
 def _check_identifiers(items: dict[int, ParsedCronItem], problems: Problems) -> None:
-    repeated = set(repeated_identifiers(items.values()))
+    repeated = set(find_repeated_identifiers(items.values()))
     for number, item in items.items():
         if item.identifier in repeated:
             problems.line = number
-            problems.note(1, item.identifier, "an identifier of its own: write ?id=…")
+            problems.record(1, item.identifier, "an identifier of its own: write ?id=…")
     problems.sort(key=lambda problem: problem.line)
 
 
-class _Words:
+class _LineScanner:
     """A line from left to right; `column` is that of what comes next, counted from 1."""
 
     def __init__(self, line: str) -> None:
-        self._line = line.rstrip(SPACES)
-        self._at = len(self._line) - len(self._line.lstrip(SPACES))
+        self._line = line.rstrip(WHITESPACE)
+        self._position = len(self._line) - len(self._line.lstrip(WHITESPACE))
 
     @property
     def column(self) -> int:
-        return self._at + 1
+        return self._position + 1
 
     @property
     def rest(self) -> str:
-        return self._line[self._at :]
+        return self._line[self._position :]
 
-    def next(self) -> tuple[int, str]:
+    def next_word(self) -> tuple[int, str]:
         """A word and its column; an empty one at the end."""
         column = self.column
-        match = WORD.match(self._line, self._at)
+        match = WORD_PATTERN.match(self._line, self._position)
         assert match is not None
-        self._at = match.end()
+        self._position = match.end()
         return column, match[1]
 
 
 def _read_line(line: str, problems: Problems) -> ParsedCronItem | None:
     """None for a comment, an empty line, and one with problems."""
-    words = _Words(line)
+    words = _LineScanner(line)
     if words.rest == "" or words.rest.startswith("#"):
         return None
     before = len(problems)
@@ -100,82 +102,85 @@ def _read_line(line: str, problems: Problems) -> ParsedCronItem | None:
     if len(problems) > before:
         return None
     identifier, backfill = options.pop("id", task), options.pop("fill", timedelta(0))
-    spec = cron_spec(task, payload, **options)
+    spec = build_cron_spec(task, payload, **options)
     return ParsedCronItem(identifier=identifier, match=pattern, spec=spec, backfill=backfill)
 
 
-def _read_fields(words: _Words, problems: Problems) -> Pattern | None:
+def _read_fields(scanner: _LineScanner, problems: Problems) -> CronPattern | None:
     fields = []
     for field in FIELDS:
-        column, word = words.next()
-        if word[:1] not in LETTERS:
-            problems.note(column, word, field.expected_form)
+        column, word = scanner.next_word()
+        if word[:1] not in FIELD_CHARACTERS:
+            problems.record(column, word, field.expected_form)
             return None
         fields.append((column, word))
     return read_pattern(fields, problems)
 
 
-def _read_task(words: _Words, problems: Problems) -> str:
-    rest = words.rest
-    column, task = words.next()
+def _read_task(scanner: _LineScanner, problems: Problems) -> str:
+    rest = scanner.rest
+    column, task = scanner.next_word()
     if not LINE_ENDS.isdisjoint(rest):
-        problems.note(column, task, "no line break after the five fields")
-    if not TASK.fullmatch(task):
-        problems.note(column, task, "a task: a letter or _, then letters, digits, :, /, - and _")
-    elif len(task) > LONGEST_TASK:
-        problems.note(column, task, f"a task of at most {LONGEST_TASK} letters")
+        problems.record(column, task, "no line break after the five fields")
+    if not TASK_PATTERN.fullmatch(task):
+        problems.record(column, task, "a task: a letter or _, then letters, digits, :, /, - and _")
+    elif len(task) > MAX_TASK_LENGTH:
+        problems.record(column, task, f"a task of at most {MAX_TASK_LENGTH} letters")
     return task
 
 
-def _read_options(words: _Words, problems: Problems) -> dict[str, Any]:
-    if not words.rest.startswith("?"):
+def _read_options(scanner: _LineScanner, problems: Problems) -> dict[str, Any]:
+    if not scanner.rest.startswith("?"):
         return {}
-    column, text = words.next()
+    column, text = scanner.next_word()
     if text == "?":
-        problems.note(column, text, "options after ?, such as ?id=weekly")
+        problems.record(column, text, "options after ?, such as ?id=weekly")
     return read_options(column + 1, text[1:], problems)
 
 
-def _read_payload(words: _Words, problems: Problems) -> dict[str, Any] | None:
-    text, column = words.rest, words.column
+def _read_payload(scanner: _LineScanner, problems: Problems) -> dict[str, Any] | None:
+    text, column = scanner.rest, scanner.column
     if not text:
         return None
     if not (text.startswith("{") and text.endswith("}")):
-        problems.note(column, words.next()[1], "?options, or a payload {…} at the end of the line")
+        problems.record(
+            column, scanner.next_word()[1], "?options, or a payload {…} at the end of the line"
+        )
         return None
     try:
-        payload = _loaded(text)
+        payload = _load_payload(text)
         encode(payload)
-    except _TooLong:
-        problems.note(
+    except _Json5TooLong:
+        problems.record(
             column,
             f"{len(text):,} characters of JSON5",
-            f"a payload of at most {MAX_JSON5:,} characters in JSON5, or in JSON, which may be "
+            f"a payload of at most {MAX_JSON5_CHARS:,} characters in JSON5, or in JSON, which may "
+            "be "
             "longer: quote its names, and leave out comments and last commas",
         )
     except JobSpecError as error:
-        problems.note(column, "{…}", f"a payload that JSON can hold: {error.reason}")
+        problems.record(column, "{…}", f"a payload that JSON can hold: {error.reason}")
     except RecursionError:
-        problems.note(column, "{…}", "a payload that is nested less deeply")
+        problems.record(column, "{…}", "a payload that is nested less deeply")
     except ValueError as error:
         place = re.search(r"at column ([0-9]+)", str(error))
         at = int(place[1]) - 1 if place else 0
-        problems.note(column + at, text[at : at + 1], "a payload in JSON5")
+        problems.record(column + at, text[at : at + 1], "a payload in JSON5")
     else:
         return payload
     return None
 
 
-class _TooLong(Exception):
+class _Json5TooLong(Exception):
     """A payload in JSON5 that would take too long to read."""
 
 
-def _loaded(text: str) -> dict[str, Any]:
+def _load_payload(text: str) -> dict[str, Any]:
     with suppress(json.JSONDecodeError):
         plain: dict[str, Any] = json.loads(text)
         return plain
-    if len(text) > MAX_JSON5:
-        raise _TooLong
+    if len(text) > MAX_JSON5_CHARS:
+        raise _Json5TooLong
     # Only here: it takes longer to import than all the rest, and most crontabs need none of it.
     import json5
 

@@ -15,9 +15,9 @@ from graphile_worker.jobs import JobSpec
 LINE_ENDS = frozenset("\n\r\u2028\u2029")
 
 # An index of PostgreSQL holds no more than 2,700 bytes of one.
-LONGEST_ID = 2000
+MAX_IDENTIFIER_BYTES = 2000
 
-UNITS = {
+PERIOD_UNITS = {
     "s": timedelta(seconds=1),
     "m": timedelta(minutes=1),
     "h": timedelta(hours=1),
@@ -31,10 +31,10 @@ def read_period(text: str) -> timedelta:
     if not re.fullmatch(r"(?:[0-9]+[smhdw])+", text):
         raise ValueError(text)
     parts = re.findall(r"([0-9]+)([smhdw])", text)
-    return sum((int(count) * UNITS[unit] for count, unit in parts), timedelta(0))
+    return sum((int(count) * PERIOD_UNITS[unit] for count, unit in parts), timedelta(0))
 
 
-def _word(pattern: str) -> Callable[[str], str]:
+def _build_word_reader(pattern: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if not re.fullmatch(pattern, text):
             raise ValueError(text)
@@ -43,19 +43,19 @@ def _word(pattern: str) -> Callable[[str], str]:
     return read
 
 
-def _number(pattern: str) -> Callable[[str], int]:
-    word = _word(pattern)
+def _build_number_reader(pattern: str) -> Callable[[str], int]:
+    word = _build_word_reader(pattern)
     return lambda text: int(word(text))
 
 
-def _key(text: str) -> str:
+def _read_job_key(text: str) -> str:
     if not LINE_ENDS.isdisjoint(text):
         raise ValueError(text)
     return text
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class CrontabOption:
     """Its name in code, what it may be, and how it is read: ValueError if it is something else."""
 
     name: str
@@ -64,19 +64,21 @@ class Option:
 
 
 OPTIONS = {
-    "id": Option(
+    "id": CrontabOption(
         "id",
-        f"a letter or _, then letters, digits, - and _, at most {LONGEST_ID} in all",
-        _word(rf"[_a-zA-Z][-_a-zA-Z0-9]{{0,{LONGEST_ID - 1}}}"),
+        f"a letter or _, then letters, digits, - and _, at most {MAX_IDENTIFIER_BYTES} in all",
+        _build_word_reader(rf"[_a-zA-Z][-_a-zA-Z0-9]{{0,{MAX_IDENTIFIER_BYTES - 1}}}"),
     ),
-    "fill": Option("fill", "numbers with s, m, h, d or w, such as 2d12h", read_period),
-    "max": Option("max_attempts", "a number from 1", _number(r"[0-9]+")),
-    "queue": Option("queue_name", "letters, digits, -, _ and :", _word(r"[-a-zA-Z0-9_:]+")),
-    "jobKey": Option("job_key", "text without line breaks", _key),
-    "jobKeyMode": Option(
-        "job_key_mode", "replace or preserve_run_at", _word("replace|preserve_run_at")
+    "fill": CrontabOption("fill", "numbers with s, m, h, d or w, such as 2d12h", read_period),
+    "max": CrontabOption("max_attempts", "a number from 1", _build_number_reader(r"[0-9]+")),
+    "queue": CrontabOption(
+        "queue_name", "letters, digits, -, _ and :", _build_word_reader(r"[-a-zA-Z0-9_:]+")
     ),
-    "priority": Option("priority", "a number", _number(r"-?[0-9]+")),
+    "jobKey": CrontabOption("job_key", "text without line breaks", _read_job_key),
+    "jobKeyMode": CrontabOption(
+        "job_key_mode", "replace or preserve_run_at", _build_word_reader("replace|preserve_run_at")
+    ),
+    "priority": CrontabOption("priority", "a number", _build_number_reader(r"-?[0-9]+")),
 }
 
 
@@ -94,20 +96,20 @@ def _read_pair(column: int, pair: str, found: dict[str, Any], problems: Problems
     key, _, value = (unquote_plus(part, errors="replace") for part in pair.partition("="))
     option = OPTIONS.get(key)
     if option is None:
-        problems.note(column, key, f"one of {', '.join(OPTIONS)}")
+        problems.record(column, key, f"one of {', '.join(OPTIONS)}")
     elif option.name in found:
-        problems.note(column, pair, f"{key} only once")
+        problems.record(column, pair, f"{key} only once")
     else:
         found[option.name] = None
         try:
-            found[option.name] = _checked(option, value)
+            found[option.name] = _read_value(option, value)
         except JobSpecError as error:
-            problems.note(column, pair, f"for {key} another value: {error.reason}")
+            problems.record(column, pair, f"for {key} another value: {error.reason}")
         except (ValueError, OverflowError):
-            problems.note(column, pair, f"for {key} {option.expected}")
+            problems.record(column, pair, f"for {key} {option.expected}")
 
 
-def _checked(option: Option, text: str) -> Any:
+def _read_value(option: CrontabOption, text: str) -> Any:
     value = option.read(text)
     if option.name not in ("id", "fill"):
         JobSpec("any", **{option.name: value})

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from graphile_worker.crontab.problems import Problems
 
 # What a time field is written with.
-LETTERS = frozenset("0123456789*/,-")
+FIELD_CHARACTERS = frozenset("0123456789*/,-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,43 +22,43 @@ class TimestampDigest:
     dow: int
 
     @classmethod
-    def of(cls, moment: datetime) -> Self:
-        dow = moment.isoweekday() % 7
-        return cls(moment.minute, moment.hour, moment.day, moment.month, dow)
+    def from_datetime(cls, timestamp: datetime) -> Self:
+        dow = timestamp.isoweekday() % 7
+        return cls(timestamp.minute, timestamp.hour, timestamp.day, timestamp.month, dow)
 
 
-class Field(NamedTuple):
-    """One of the five, and the values that it may have; `also` is another word for the least."""
+class PatternField(NamedTuple):
+    """One of the five, and the values that it may have; `alias` is another word for the least."""
 
     name: str
-    least: int
-    most: int
-    also: int | None = None
+    minimum: int
+    maximum: int
+    alias: int | None = None
 
     @property
     def expected(self) -> str:
-        return f"{self.name} from {self.least} to {self.also or self.most}"
+        return f"{self.name} from {self.minimum} to {self.alias or self.maximum}"
 
     @property
     def expected_form(self) -> str:
         return f"{self.expected}, a range a-b, * or */n"
 
-    def has(self, value: int) -> bool:
-        return self.least <= value <= self.most or value == self.also
+    def contains(self, value: int) -> bool:
+        return self.minimum <= value <= self.maximum or value == self.alias
 
 
 FIELDS = (
-    Field("a minute", 0, 59),
-    Field("an hour", 0, 23),
-    Field("a day of the month", 1, 31),
-    Field("a month", 1, 12),
-    Field("a day of the week", 0, 6, also=7),
+    PatternField("a minute", 0, 59),
+    PatternField("an hour", 0, 23),
+    PatternField("a day of the month", 1, 31),
+    PatternField("a month", 1, 12),
+    PatternField("a day of the week", 0, 6, alias=7),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
-    """Means a minute if all of its fields do, but for the two kinds of day: see `is_day`."""
+class CronPattern:
+    """Means a minute if all of its fields do, but for the two kinds of day: see `matches_day`."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -71,71 +71,71 @@ class Pattern:
             digest.min in self.minutes
             and digest.hour in self.hours
             and digest.month in self.months
-            and self._is_day(digest.date, digest.dow)
+            and self._matches_day(digest.date, digest.dow)
         )
 
     @property
-    def is_of_every_hour(self) -> bool:
+    def is_every_hour(self) -> bool:
         return len(self.hours) == 24
 
-    def is_day(self, day: date) -> bool:
+    def matches_day(self, day: date) -> bool:
         """Where both kinds of day are restricted, one of them is enough: as in every cron."""
-        return day.month in self.months and self._is_day(day.day, day.isoweekday() % 7)
+        return day.month in self.months and self._matches_day(day.day, day.isoweekday() % 7)
 
-    def _is_day(self, date: int, dow: int) -> bool:
+    def _matches_day(self, date: int, dow: int) -> bool:
         if len(self.dates) < 31 and len(self.dows) < 7:
             return date in self.dates or dow in self.dows
         return date in self.dates and dow in self.dows
 
 
-def read_pattern(fields: Iterable[tuple[int, str]], problems: Problems) -> Pattern:
+def read_pattern(fields: Iterable[tuple[int, str]], problems: Problems) -> CronPattern:
     """Five texts and the columns where they begin; what is wrong with them goes to `problems`."""
     values = [
         _read_field(field, column, text, problems)
         for field, (column, text) in zip(FIELDS, fields, strict=True)
     ]
-    return Pattern(*values)
+    return CronPattern(*values)
 
 
-def _read_field(field: Field, column: int, text: str, problems: Problems) -> frozenset[int]:
+def _read_field(field: PatternField, column: int, text: str, problems: Problems) -> frozenset[int]:
     values: set[int] = set()
     for part in text.split(","):
         found = _read_part(field, part)
         if isinstance(found, str):
-            problems.note(column, part, found)
+            problems.record(column, part, found)
         else:
             if part.startswith("*/") and len(found) == 1:
-                problems.doubt(
-                    column, part, f"only {field.least}: the step leads past {field.most}"
+                problems.record_warning(
+                    column, part, f"only {field.minimum}: the step leads past {field.maximum}"
                 )
-            values.update(field.least if value == field.also else value for value in found)
+            values.update(field.minimum if value == field.alias else value for value in found)
         column += len(part) + 1
     return frozenset(values)
 
 
-def _read_part(field: Field, text: str) -> range | str:
+def _read_part(field: PatternField, text: str) -> range | str:
     """The values of one part; a text says what was expected instead."""
     if text == "*":
-        return range(field.least, field.most + 1)
+        return range(field.minimum, field.maximum + 1)
     if text.startswith("*/"):
         return _read_steps(field, text[2:])
     first, dash, last = text.partition("-")
     if not _is_number(first) or (dash and not _is_number(last)):
         return field.expected_form
-    return _read_range(field, _number(first), _number(last) if dash else None)
+    return _read_range(field, _parse_number(first), _parse_number(last) if dash else None)
 
 
-def _read_steps(field: Field, text: str) -> range | str:
+def _read_steps(field: PatternField, text: str) -> range | str:
     """From the least value on, as the reference does: */2 days are 1, 3, 5."""
-    if not _is_number(text) or _number(text) == 0:
+    if not _is_number(text) or _parse_number(text) == 0:
         return "a step of 1 or more after */"
-    return range(field.least, field.most + 1, _number(text))
+    return range(field.minimum, field.maximum + 1, _parse_number(text))
 
 
-def _read_range(field: Field, first: int, last: int | None) -> range | str:
+def _read_range(field: PatternField, first: int, last: int | None) -> range | str:
     if last is not None and last <= first:
         return "a range whose end is larger than its beginning"
-    if not field.has(first) or (last is not None and not field.has(last)):
+    if not field.contains(first) or (last is not None and not field.contains(last)):
         return field.expected
     return range(first, (first if last is None else last) + 1)
 
@@ -144,6 +144,6 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     # Of a number with more than six digits only that it is too large matters.
     return int(text.lstrip("0")[:6] or "0")

@@ -14,20 +14,20 @@ class Problems(list[CrontabProblem]):
     def __init__(self, line: int = 1) -> None:
         super().__init__()
         self.line = line
-        self._doubts: list[tuple[int, int, str, str]] = []
+        self._warnings: list[tuple[int, int, str, str]] = []
 
-    def note(self, column: int, text: str, expected: str) -> None:
+    def record(self, column: int, text: str, expected: str) -> None:
         # Payloads may hold secrets, and messages end up in logs.
         text = re.sub(r"\{.*", "{…}", text, flags=re.DOTALL)
         self.append(CrontabProblem(self.line, column, text, expected))
 
-    def doubt(self, column: int, text: str, meaning: str) -> None:
+    def record_warning(self, column: int, text: str, meaning: str) -> None:
         """What is allowed, and hardly meant like that."""
-        self._doubts.append((self.line, column, text, meaning))
+        self._warnings.append((self.line, column, text, meaning))
 
-    def warn(self, source: str) -> None:
+    def log_warnings(self, source: str) -> None:
         """Log what is doubtful about a text without problems."""
-        for line, column, text, meaning in self._doubts:
+        for line, column, text, meaning in self._warnings:
             logger.warning(
                 "%s: line %s, column %s: %s means %s", source, line, column, text, meaning
             )

@@ -10,27 +10,27 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from graphile_worker.crontab.patterns import Pattern, TimestampDigest
+from graphile_worker.crontab.patterns import CronPattern, TimestampDigest
 
-Match = Callable[[TimestampDigest], bool]
+Matcher = Callable[[TimestampDigest], bool]
 
 MINUTE = timedelta(minutes=1)
 
 
-def is_due(match: Match, zone: ZoneInfo | None, minute: datetime) -> bool:
+def is_due(match: Matcher, zone: ZoneInfo | None, minute: datetime) -> bool:
     """Does it mean this minute of UTC, as clocks of the zone show it?"""
     if zone is None:
-        return match(TimestampDigest.of(minute))
+        return match(TimestampDigest.from_datetime(minute))
     local = minute.astimezone(zone)
-    if not isinstance(match, Pattern) or match.is_of_every_hour:
-        return match(TimestampDigest.of(local))
+    if not isinstance(match, CronPattern) or match.is_every_hour:
+        return match(TimestampDigest.from_datetime(local))
     if local.fold:
         return False
-    readings = (local.replace(tzinfo=None), *_jumped_over(zone, minute))
-    return any(match(TimestampDigest.of(each)) for each in readings)
+    readings = (local.replace(tzinfo=None), *_iter_skipped_times(zone, minute))
+    return any(match(TimestampDigest.from_datetime(each)) for each in readings)
 
 
-def _jumped_over(zone: ZoneInfo, minute: datetime) -> Iterator[datetime]:
+def _iter_skipped_times(zone: ZoneInfo, minute: datetime) -> Iterator[datetime]:
     """What clocks did not show between the minute before and this one."""
     before = (minute - MINUTE).astimezone(zone).replace(tzinfo=None)
     here = minute.astimezone(zone).replace(tzinfo=None)
@@ -40,32 +40,34 @@ def _jumped_over(zone: ZoneInfo, minute: datetime) -> Iterator[datetime]:
         reading += MINUTE
 
 
-def upcoming(match: Match, zone: ZoneInfo | None, after: datetime) -> Iterator[datetime]:
+def iter_upcoming_minutes(
+    match: Matcher, zone: ZoneInfo | None, after: datetime
+) -> Iterator[datetime]:
     """The minutes that it means after this moment; ends when there was none for a long time."""
     next_minute = after.astimezone(UTC).replace(second=0, microsecond=0) + MINUTE
-    return due_minutes(match, zone, next_minute)
+    return iter_due_minutes(match, zone, next_minute)
 
 
-def due_minutes(
-    match: Match, zone: ZoneInfo | None, minute: datetime, before: datetime | None = None
+def iter_due_minutes(
+    match: Matcher, zone: ZoneInfo | None, minute: datetime, before: datetime | None = None
 ) -> Iterator[datetime]:
     """The minutes that it means from this one on."""
-    last = _end(match, minute, before)
+    last = _find_search_end(match, minute, before)
     while minute < last:
-        if isinstance(match, Pattern) and not _is_near(match, zone, minute):
+        if isinstance(match, CronPattern) and not _may_match_day(match, zone, minute):
             minute = (minute + timedelta(days=1)).replace(hour=0, minute=0)
-        elif zone is None and isinstance(match, Pattern) and minute.hour not in match.hours:
+        elif zone is None and isinstance(match, CronPattern) and minute.hour not in match.hours:
             minute = (minute + timedelta(hours=1)).replace(minute=0)
         else:
             if is_due(match, zone, minute):
                 yield minute
-                last = _end(match, minute, before)
+                last = _find_search_end(match, minute, before)
             minute += MINUTE
 
 
-def _end(match: Match, minute: datetime, before: datetime | None) -> datetime:
+def _find_search_end(match: Matcher, minute: datetime, before: datetime | None) -> datetime:
     # A 29th of February may be eight years away; a function is asked about each minute.
-    days = 366 * 9 if isinstance(match, Pattern) else 400
+    days = 366 * 9 if isinstance(match, CronPattern) else 400
     try:
         far = minute + timedelta(days=days)
     except OverflowError:
@@ -73,10 +75,10 @@ def _end(match: Match, minute: datetime, before: datetime | None) -> datetime:
     return far if before is None else min(far, before)
 
 
-def _is_near(pattern: Pattern, zone: ZoneInfo | None, minute: datetime) -> bool:
+def _may_match_day(pattern: CronPattern, zone: ZoneInfo | None, minute: datetime) -> bool:
     """Is this day of UTC one of the pattern? Or, for a zone, the day before or after it.
 
     Its clocks show one of them, or have jumped over one of them.
     """
     days = (0,) if zone is None else (-1, 0, 1)
-    return any(pattern.is_day(minute.date() + timedelta(days=each)) for each in days)
+    return any(pattern.matches_day(minute.date() + timedelta(days=each)) for each in days)

@@ -5,10 +5,10 @@ One positional-only parameter is the whole payload instead. A first parameter an
 """
 
 from graphile_worker.tasks.batch import BatchTask
-from graphile_worker.tasks.context import CronRun, Enqueuer, JobContext, cron_run_of
-from graphile_worker.tasks.router import D, Tasks
+from graphile_worker.tasks.context import CronRun, Enqueuer, JobContext, read_cron_run
+from graphile_worker.tasks.router import D, TaskRouter
 from graphile_worker.tasks.signatures import Signature
-from graphile_worker.tasks.task import Task, TaskOptions, positional_task
+from graphile_worker.tasks.task import Task, TaskOptions, make_positional_task
 
 __all__ = [
     "BatchTask",
@@ -19,7 +19,7 @@ __all__ = [
     "Signature",
     "Task",
     "TaskOptions",
-    "Tasks",
-    "cron_run_of",
-    "positional_task",
+    "TaskRouter",
+    "read_cron_run",
+    "make_positional_task",
 ]

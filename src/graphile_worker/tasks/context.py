@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
-from graphile_worker.logs import Logger
+from graphile_worker._support.logs import Logger
+from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, RunAt
 
 if sys.version_info >= (3, 13):
     from typing import TypeVar
@@ -30,7 +30,7 @@ class CronRun:
         return self.scheduled_at
 
 
-def cron_run_of(job: Job) -> CronRun | None:
+def read_cron_run(job: Job) -> CronRun | None:
     """What a job of the crontab carries under the key `_cron`; None for any other."""
     mark = job.payload.get("_cron") if isinstance(job.payload, dict) else None
     if not isinstance(mark, dict):
@@ -108,7 +108,7 @@ class JobContext(Protocol[C]):
         payload: Any = None,
         *,
         queue_name: str | None = None,
-        run_at: When | None = None,
+        run_at: RunAt | None = None,
         max_attempts: int | None = None,
         priority: int | None = None,
         job_key: str | None = None,

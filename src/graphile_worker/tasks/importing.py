@@ -10,18 +10,18 @@ from types import ModuleType
 from typing import Any
 
 from graphile_worker.errors import ConfigurationError, TaskLoadError
-from graphile_worker.tasks.source_only import SourceOnly
+from graphile_worker.tasks.source_only import SourceOnlyLoader
 from graphile_worker.tasks.task import Task
 
 # Modules of a tasks folder have this before their names, and those of scripts this instead.
-FOLDER_MODULES = "graphile_worker_tasks."
-SCRIPT = "__graphile_worker_main__"
+FOLDER_MODULE_PREFIX = "graphile_worker_tasks."
+SCRIPT_MODULE_NAME = "__graphile_worker_main__"
 
 
-def imported_file(file: Path, name: str) -> ModuleType:
+def import_file(file: Path, name: str) -> ModuleType:
     """The module that a file makes, under a name of its own."""
     # Given the loader, as the file behind a link may have any name.
-    loader = SourceOnly(name, str(file))
+    loader = SourceOnlyLoader(name, str(file))
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
     assert spec.loader is not None
@@ -38,7 +38,7 @@ def imported_file(file: Path, name: str) -> ModuleType:
     return module
 
 
-def imported_module(name: str) -> ModuleType:
+def import_module(name: str) -> ModuleType:
     """The module of that name; what keeps it from being imported is the cause of a TaskLoadError.
 
     Raises ModuleNotFoundError if there is no such module.
@@ -48,40 +48,40 @@ def imported_module(name: str) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        if isinstance(error, ModuleNotFoundError) and _is_missing(name, error):
+        if isinstance(error, ModuleNotFoundError) and _is_module_missing(name, error):
             raise
         if isinstance(error, SystemExit):
             raise TaskLoadError(f"{name} ended the program while it was imported") from error
         raise TaskLoadError(f"{name} could not be imported: {error!r}") from error
 
 
-def _is_missing(name: str, error: ModuleNotFoundError) -> bool:
+def _is_module_missing(name: str, error: ModuleNotFoundError) -> bool:
     """Is it this module that is not there, or a package around it, and not one that it imports?"""
     return bool(error.name) and (name == error.name or name.startswith(f"{error.name}."))
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
+class TaskLocation:
     """A task by the name of its module and its name there; by a file where no import finds it."""
 
     module: str
     name: str
     file: str | None = None
 
-    def find(self) -> Task[..., Any]:
+    def load(self) -> Task[..., Any]:
         """The task that stands there, its module imported if need be."""
-        found = reduce(getattr, self.name.split("."), self._module())
+        found = reduce(getattr, self.name.split("."), self._import_module())
         if not isinstance(found, Task):
             raise TaskLoadError(f"{self.module}.{self.name} is no task in this process")
         return found
 
-    def _module(self) -> Any:
+    def _import_module(self) -> Any:
         if self.file is None:
-            return imported_module(self.module)
-        return sys.modules.get(self.module) or imported_file(Path(self.file), self.module)
+            return import_module(self.module)
+        return sys.modules.get(self.module) or import_file(Path(self.file), self.module)
 
 
-def locate(task: Task[..., Any]) -> Location:
+def locate_task(task: Task[..., Any]) -> TaskLocation:
     """Where another process finds this task; refuses one that it could not find."""
     name = task.fn.__qualname__
     module = sys.modules.get(task.fn.__module__)
@@ -94,17 +94,17 @@ def locate(task: Task[..., Any]) -> Location:
             f"task {task.identifier!r} runs in a process, which must find it under the name "
             f"{task.fn.__module__}.{name}: decorate the function where it is defined"
         )
-    return _at(module, name)
+    return _build_location(module, name)
 
 
-def _at(module: ModuleType, name: str) -> Location:
-    if module.__name__.startswith(FOLDER_MODULES):
-        return Location(module.__name__, name, module.__file__)
+def _build_location(module: ModuleType, name: str) -> TaskLocation:
+    if module.__name__.startswith(FOLDER_MODULE_PREFIX):
+        return TaskLocation(module.__name__, name, module.__file__)
     if module.__name__ != "__main__":
-        return Location(module.__name__, name)
+        return TaskLocation(module.__name__, name)
     if module.__spec__ is not None:
         # python -m package.module
-        return Location(module.__spec__.name, name)
+        return TaskLocation(module.__spec__.name, name)
     if module.__file__ is None:
         raise ConfigurationError("a task that runs in a process must stand in a file")
-    return Location(SCRIPT, name, str(Path(module.__file__).resolve()))
+    return TaskLocation(SCRIPT_MODULE_NAME, name, str(Path(module.__file__).resolve()))

@@ -13,7 +13,7 @@ from graphile_worker.crontab.items import (
     check_identifiers,
     parse_cron_items,
 )
-from graphile_worker.crontab.zones import Match
+from graphile_worker.crontab.zones import Matcher
 from graphile_worker.errors import ConfigurationError, JobSpecError, TaskNotFound
 from graphile_worker.jobs import JobSpec
 from graphile_worker.tasks.batch import BatchDecorator, BatchSignature, BatchTask, Item, Outcomes
@@ -26,7 +26,7 @@ from graphile_worker.tasks.task import (
     RunIn,
     Task,
     TaskOptions,
-    warn_of_mode,
+    warn_mode_without_key,
 )
 
 if sys.version_info >= (3, 13):
@@ -65,13 +65,13 @@ class CronDecorator:
         return task
 
 
-def completed_item(task: Task[..., Any], item: ParsedCronItem) -> ParsedCronItem:
+def apply_task_options(task: Task[..., Any], item: ParsedCronItem) -> ParsedCronItem:
     """The item with what the definition of its task says.
 
     Raises ConfigurationError if the task could never be called with its payload.
     """
     try:
-        task.signature.checked(item.payload)
+        task.signature.normalize_payload(item.payload)
     except JobSpecError as error:
         raise ConfigurationError(f"cron item {item.identifier!r}: {error}") from error
     except ConfigurationError:
@@ -80,16 +80,16 @@ def completed_item(task: Task[..., Any], item: ParsedCronItem) -> ParsedCronItem
     return replace(item, spec=task.options.completed(item.spec))
 
 
-class Tasks(Generic[D]):
+class TaskRouter(Generic[D]):
     """A router of tasks: no connection, no global state. An app includes it."""
 
     def __init__(self, *, prefix: str = "") -> None:
         self.prefix = prefix
         self._tasks: dict[str, Task[..., Any]] = {}
         self._cron_items: list[ParsedCronItem] = []
-        self._routers: list[Tasks[Any]] = []
-        self._parent: Tasks[Any] | None = None
-        self._chosen_from: Tasks[Any] | None = None
+        self._routers: list[TaskRouter[Any]] = []
+        self._parent: TaskRouter[Any] | None = None
+        self._subset_of: TaskRouter[Any] | None = None
 
     @overload
     def task(self, fn: Callable[Concatenate[JobContext[D], P], R], /) -> Task[P, R]: ...
@@ -149,7 +149,7 @@ class Tasks(Generic[D]):
 
     def cron(
         self,
-        schedule: str | Match,
+        schedule: str | Matcher,
         *,
         id: str | None = None,
         payload: Mapping[str, Any] | None = None,
@@ -168,7 +168,7 @@ class Tasks(Generic[D]):
 
         def add(task: Task[..., Any]) -> None:
             if job_key_mode is not None and job_key is None:
-                warn_of_mode(f"cron item {id or task.identifier}", job_key_mode)
+                warn_mode_without_key(f"cron item {id or task.identifier}", job_key_mode)
             item = CronItem(
                 task=task.identifier,
                 match=schedule,
@@ -182,16 +182,18 @@ class Tasks(Generic[D]):
                 job_key=job_key,
                 job_key_mode=job_key_mode,
             )
-            self._cron_items += [completed_item(task, each) for each in parse_cron_items([item])]
+            self._cron_items += [
+                apply_task_options(task, each) for each in parse_cron_items([item])
+            ]
 
         return CronDecorator(add)
 
-    def include(self, *routers: "Tasks[Any]") -> None:
+    def include(self, *routers: "TaskRouter[Any]") -> None:
         """Take in the tasks of routers, those that they will yet define too."""
         for router in routers:
             if router._parent is not None or router is self._root():
                 raise ConfigurationError(f"{router!r} is already included elsewhere")
-            self._refuse_known(router.tasks())
+            self._reject_duplicates(router.tasks())
             router._parent = self
             self._routers.append(router)
 
@@ -204,7 +206,7 @@ class Tasks(Generic[D]):
 
     def find(self, identifier: str) -> Task[..., Any] | None:
         """The task of that name in the app that these tasks are part of."""
-        return (self._chosen_from or self)._root()._find(identifier)
+        return (self._subset_of or self)._root()._find(identifier)
 
     def completed(self, spec: JobSpec) -> JobSpec:
         """The spec with what the definition of its task says; the same if there is none.
@@ -214,11 +216,11 @@ class Tasks(Generic[D]):
         task = self.find(spec.identifier)
         return spec if task is None else task.completed(spec)
 
-    def only(self, identifiers: Collection[str]) -> "Tasks[D]":
+    def subset(self, names: Collection[str]) -> "TaskRouter[D]":
         """Some of these tasks, with their cron items, as a router of their own."""
-        known, some = self.tasks(), Tasks[D]()
-        some._chosen_from = self
-        for identifier in identifiers:
+        known, some = self.tasks(), TaskRouter[D]()
+        some._subset_of = self
+        for identifier in names:
             if identifier not in known:
                 raise TaskNotFound(identifier, known)
             some._tasks[identifier] = known[identifier]
@@ -254,13 +256,13 @@ class Tasks(Generic[D]):
         if chosen is None:
             raise ConfigurationError(f"{fn!r} has no name of its own: give it one with name=…")
         identifier = self.prefix + chosen
-        self._refuse_known([identifier])
+        self._reject_duplicates([identifier])
         reads = signature(fn, identifier)
         task: Task[..., R] = kind(identifier, fn, options, self.find_enqueuer, reads)
         self._tasks[identifier] = task
         return task
 
-    def _refuse_known(self, identifiers: Iterable[str]) -> None:
+    def _reject_duplicates(self, identifiers: Iterable[str]) -> None:
         known = self._root().tasks()
         for identifier in identifiers:
             if identifier in known:
@@ -274,7 +276,7 @@ class Tasks(Generic[D]):
         found = (router._find(identifier) for router in self._routers)
         return next((task for task in found if task is not None), None)
 
-    def _root(self) -> "Tasks[Any]":
+    def _root(self) -> "TaskRouter[Any]":
         return self if self._parent is None else self._parent._root()
 
     def __repr__(self) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from graphile_worker._payloads import Mismatch, Reader, build_reader, encode
 from graphile_worker.errors import ConfigurationError, JobSpecError
-from graphile_worker.payloads import Mismatch, Reader, encode, reader
+from graphile_worker.tasks.batch_results import BatchItems
 from graphile_worker.tasks.context import JobContext
-from graphile_worker.tasks.outcomes import Batch
 
 
 class Signature:
@@ -19,144 +19,150 @@ class Signature:
 
     def __init__(self, fn: Callable[..., Any], task: str | None = None) -> None:
         self._fn = fn
-        self.task = task or function_name(fn)
-        _refuse_class_method(fn)
-        parameters = list(inspect.signature(fn, **_LAZILY).parameters.values())
+        self.task = task or get_function_name(fn)
+        _reject_class_method(fn)
+        parameters = list(inspect.signature(fn, **_SIGNATURE_OPTIONS).parameters.values())
         self.takes_context = bool(parameters) and _is_context(fn, parameters[0])
         self._parameters = parameters[1:] if self.takes_context else parameters
         _check_parameters(fn, self._parameters, takes_context=self.takes_context)
-        self.takes_whole_payload = any(each.kind is _WHOLE for each in self._parameters)
+        self.takes_whole_payload = any(each.kind is _POSITIONAL_ONLY for each in self._parameters)
         # By name, and whether it must be given; and that of `**rest`.
-        self._names = [
+        self._named_parameters = [
             (each.name, each.default is inspect.Parameter.empty)
             for each in self._parameters
-            if each.kind is not _REST
+            if each.kind is not _VAR_KEYWORD
         ]
-        self._rest = next((each.name for each in self._parameters if each.kind is _REST), None)
-        self._call = inspect.Signature(self._parameters)
+        self._kwargs_name = next(
+            (each.name for each in self._parameters if each.kind is _VAR_KEYWORD), None
+        )
+        self._call_signature = inspect.Signature(self._parameters)
         self._readers: dict[str, Reader] | None = None
-        self._read_early()
+        self._resolve_early()
 
     @property
     def keys(self) -> list[str] | None:
         """The keys that its payloads may have; None if that is not known."""
-        if self.takes_whole_payload or self._rest is not None:
+        if self.takes_whole_payload or self._kwargs_name is not None:
             return None
-        return [name for name, _ in self._names]
+        return [name for name, _ in self._named_parameters]
 
-    def payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def build_payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The payload of a call with these arguments, checked as the worker will check it."""
-        bound = self._bound(args, kwargs)
+        bound = self._bind(args, kwargs)
         if self.takes_whole_payload:
-            return self.checked(bound.args[0] if bound.args else self._parameters[0].default)
-        given = _flat(self._parameters, bound.arguments)
+            return self.normalize_payload(
+                bound.args[0] if bound.args else self._parameters[0].default
+            )
+        given = _flatten(self._parameters, bound.arguments)
         for key in given:
             if key.startswith("_"):
                 reason = "keys that begin with _ belong to the queue"
-                raise self._refusal(Mismatch(key, reason), given)
-        return self.checked(given)
+                raise self._build_error(Mismatch(key, reason), given)
+        return self.normalize_payload(given)
 
-    def checked(self, given: Any) -> Any:
+    def normalize_payload(self, payload: Any) -> Any:
         """The payload as JSON has it; raises JobSpecError if the task cannot be called with it."""
         try:
-            text = encode(given)
+            text = encode(payload)
         except JobSpecError as error:
-            misfit = Mismatch(_unwritable_key(given), error.reason, self.task)
+            misfit = Mismatch(_find_unwritable_key(payload), error.reason, self.task)
             raise JobSpecError(
                 error.argument, error.value, error.reason, error.code, str(misfit)
             ) from error
         plain = None if text is None else json.loads(text)
         try:
             # The database has an empty object where no payload is given.
-            self.try_on({} if plain is None else plain)
+            self.check_payload({} if plain is None else plain)
         except Mismatch as misfit:
-            raise self._refusal(misfit, given) from misfit
+            raise self._build_error(misfit, payload) from misfit
         return plain
 
-    def try_on(self, payload: Any) -> None:
+    def check_payload(self, payload: Any) -> None:
         """Raise Mismatch unless all of that payload fits."""
-        self.arguments(payload)
+        self.read_arguments(payload)
 
-    def call(self, payload: Any, context: Any) -> tuple[list[Any], dict[str, Any]]:
+    def build_call_arguments(self, payload: Any, context: Any) -> tuple[list[Any], dict[str, Any]]:
         """The arguments for a call with that payload, the context among them if it is wanted."""
         try:
-            args, kwargs = self.arguments(payload)
+            args, kwargs = self.read_arguments(payload)
         except Mismatch as misfit:
             misfit.task = self.task
             raise
         return ([context, *args] if self.takes_context else args), kwargs
 
-    def batch(self, args: Sequence[Any]) -> Batch | None:
+    def get_batch(self, args: Sequence[Any]) -> BatchItems | None:
         """The items among these arguments; here there are none."""
         return None
 
-    def arguments(self, payload: Any) -> tuple[list[Any], dict[str, Any]]:
+    def read_arguments(self, payload: Any) -> tuple[list[Any], dict[str, Any]]:
         """The arguments for a call with that payload; raises Mismatch where it does not fit.
 
         Keys that the function does not name are left out, and so are those that begin with `_`,
         which belong to the queue.
         """
-        readers = self._resolved()
+        readers = self._resolve_readers()
         if self.takes_whole_payload:
             return [readers[self._parameters[0].name](payload)], {}
         if not isinstance(payload, dict):
             kind = type(payload).__name__
             raise Mismatch("", f"expected an object with the parameters as keys, got {kind}")
-        return [], self._named(payload, readers)
+        return [], self._read_named(payload, readers)
 
-    def _bound(self, args: Sequence[Any], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> inspect.BoundArguments:
         try:
-            return self._call.bind(*args, **kwargs)
+            return self._call_signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self.task}: {error}") from None
 
-    def _refusal(self, misfit: Mismatch, given: Any) -> JobSpecError:
+    def _build_error(self, misfit: Mismatch, given: Any) -> JobSpecError:
         misfit.task = self.task
         text = str(misfit)
-        misfit.lies_in("payload")
+        misfit.prepend_path("payload")
         return JobSpecError(misfit.path, given, misfit.reason, "22023", text)
 
-    def _named(self, payload: dict[str, Any], readers: dict[str, Reader]) -> dict[str, Any]:
+    def _read_named(self, payload: dict[str, Any], readers: dict[str, Reader]) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for name, is_required in self._names:
+        for name, is_required in self._named_parameters:
             if name in payload:
-                found[name] = _read(readers[name], payload[name], name)
+                found[name] = _read_value(readers[name], payload[name], name)
             elif is_required:
                 raise Mismatch(name, "missing")
-        if self._rest is not None:
+        if self._kwargs_name is not None:
             rest = payload.keys() - found.keys()
             given = [key for key in payload if key in rest and not key.startswith("_")]
-            found |= {key: _read(readers[self._rest], payload[key], key) for key in given}
+            found |= {
+                key: _read_value(readers[self._kwargs_name], payload[key], key) for key in given
+            }
         return found
 
-    def _read_early(self) -> None:
+    def _resolve_early(self) -> None:
         # A wrong annotation fails where it is written; one that names a class defined further down
         # can only be looked at later.
         try:
-            self._resolved()
+            self._resolve_readers()
         except ConfigurationError as error:
-            if not _misses_a_name(error):
+            if not _has_missing_name(error):
                 raise
 
-    def _resolved(self) -> dict[str, Reader]:
+    def _resolve_readers(self) -> dict[str, Reader]:
         if self._readers is None:
-            self._readers = {each.name: self._reader(each) for each in self._parameters}
+            self._readers = {each.name: self._build_reader(each) for each in self._parameters}
         return self._readers
 
-    def _reader(self, parameter: inspect.Parameter) -> Reader:
+    def _build_reader(self, parameter: inspect.Parameter) -> Reader:
         try:
-            return reader(_evaluated(self._fn, parameter.annotation))
+            return build_reader(_evaluate(self._fn, parameter.annotation))
         except (ConfigurationError, NameError, AttributeError, TypeError, SyntaxError) as error:
-            where = f"{function_name(self._fn)}, parameter {parameter.name}"
+            where = f"{get_function_name(self._fn)}, parameter {parameter.name}"
             raise ConfigurationError(f"{where}: {error}") from error
 
 
 # From 3.14 on, annotations are evaluated when somebody asks; names may still be missing then.
-_LAZILY: dict[str, Any] = {}
+_SIGNATURE_OPTIONS: dict[str, Any] = {}
 if sys.version_info >= (3, 14):
     import annotationlib
 
-    _LAZILY["annotation_format"] = annotationlib.Format.FORWARDREF
+    _SIGNATURE_OPTIONS["annotation_format"] = annotationlib.Format.FORWARDREF
 
 
 class PositionalSignature:
@@ -164,43 +170,43 @@ class PositionalSignature:
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         parameters = inspect.signature(fn).parameters.values()
-        self._takes = sum(each.kind in _POSITIONAL for each in parameters)
+        self._max_args = sum(each.kind in _POSITIONAL for each in parameters)
         if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters):
-            self._takes = 2
+            self._max_args = 2
 
-    def payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def build_payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The payload of an enqueued call: its one argument."""
         if kwargs or len(args) > 1:
             raise TypeError("this task takes one payload, given by position")
         return args[0] if args else None
 
-    def checked(self, given: Any) -> Any:
+    def normalize_payload(self, payload: Any) -> Any:
         """Any payload will do."""
-        return given
+        return payload
 
-    def call(self, payload: Any, context: Any) -> tuple[list[Any], dict[str, Any]]:
-        return [payload, context][: self._takes], {}
+    def build_call_arguments(self, payload: Any, context: Any) -> tuple[list[Any], dict[str, Any]]:
+        return [payload, context][: self._max_args], {}
 
-    def batch(self, args: Sequence[Any]) -> Batch | None:
+    def get_batch(self, args: Sequence[Any]) -> BatchItems | None:
         """An array is a batch, as in the reference; if the task answers with an array too."""
-        return Batch(range(len(args[0]))) if args and isinstance(args[0], list) else None
+        return BatchItems(range(len(args[0]))) if args and isinstance(args[0], list) else None
 
 
-_WHOLE = inspect.Parameter.POSITIONAL_ONLY
-_REST = inspect.Parameter.VAR_KEYWORD
-_POSITIONAL = (_WHOLE, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
+_VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
+_POSITIONAL = (_POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def _read(read: Reader, value: Any, name: str) -> Any:
+def _read_value(read: Reader, value: Any, name: str) -> Any:
     try:
         return read(value)
     except Mismatch as misfit:
-        misfit.lies_in(name)
+        misfit.prepend_path(name)
         raise
 
 
-def _flat(parameters: Sequence[inspect.Parameter], given: dict[str, Any]) -> dict[str, Any]:
+def _flatten(parameters: Sequence[inspect.Parameter], given: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call by name, those of `**rest` among them."""
     flat = dict(given)
     for parameter in parameters:
@@ -209,7 +215,7 @@ def _flat(parameters: Sequence[inspect.Parameter], given: dict[str, Any]) -> dic
     return flat
 
 
-def _unwritable_key(given: Any) -> str:
+def _find_unwritable_key(given: Any) -> str:
     """The key whose value JSON cannot carry; empty if it is not known."""
     for key, value in given.items() if isinstance(given, dict) else ():
         try:
@@ -219,11 +225,11 @@ def _unwritable_key(given: Any) -> str:
     return ""
 
 
-def function_name(fn: Callable[..., Any]) -> str:
+def get_function_name(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__qualname__", repr(fn))
 
 
-def _evaluated(fn: Callable[..., Any], annotation: Any) -> Any:
+def _evaluate(fn: Callable[..., Any], annotation: Any) -> Any:
     """What an annotation of the function means, its strings looked up where the function stands.
 
     One by one, so that names which only the context or the result needs may be missing.
@@ -236,7 +242,7 @@ def _evaluated(fn: Callable[..., Any], annotation: Any) -> Any:
     return typing.get_type_hints(alone, names, include_extras=True)["it"]
 
 
-def _misses_a_name(error: BaseException | None) -> bool:
+def _has_missing_name(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, NameError):
         error = error.__context__
     return error is not None
@@ -249,19 +255,19 @@ def _is_context(fn: Callable[..., Any], parameter: inspect.Parameter) -> bool:
         # Without its argument, which may be imported for type checkers alone; so may the class.
         text = text.partition("[")[0]
         try:
-            annotation = _evaluated(fn, text)
+            annotation = _evaluate(fn, text)
         except (NameError, AttributeError, TypeError, SyntaxError):
             return text.rpartition(".")[2] == JobContext.__name__
     return (typing.get_origin(annotation) or annotation) is JobContext
 
 
-def _refuse_class_method(fn: Callable[..., Any]) -> None:
+def _reject_class_method(fn: Callable[..., Any]) -> None:
     # Not callable before its class is made.
     if isinstance(fn, classmethod):
-        raise _method_refused(function_name(fn.__func__), "cls")
+        raise _build_method_error(get_function_name(fn.__func__), "cls")
 
 
-def _method_refused(name: str, parameter: str) -> ConfigurationError:
+def _build_method_error(name: str, parameter: str) -> ConfigurationError:
     return ConfigurationError(
         f"{name}: a method cannot be a task, because a worker has nothing to pass as "
         f"{parameter!r}. Define the task as a function outside the class, or remove {parameter!r} "
@@ -277,18 +283,20 @@ def _is_in_class_body(fn: Callable[..., Any]) -> bool:
 def _check_parameters(
     fn: Callable[..., Any], parameters: Sequence[inspect.Parameter], *, takes_context: bool
 ) -> None:
-    name = function_name(fn)
+    name = get_function_name(fn)
     kinds = [parameter.kind for parameter in parameters]
     first = parameters[0].name if parameters else ""
     if first in ("self", "cls") and _is_in_class_body(fn):
-        raise _method_refused(name, first)
-    if _looks_like_the_reference(parameters):
+        raise _build_method_error(name, first)
+    if _has_node_parameters(parameters):
         raise ConfigurationError(
             f"{name}: a task is not called with (payload, helpers). Name the keys of the payload "
             "as parameters, or take all of it as `def task(payload, /)`; the context comes first, "
             "as `ctx: JobContext`"
         )
-    if not takes_context and any(each.name == "ctx" and _is_bare(each) for each in parameters):
+    if not takes_context and any(
+        each.name == "ctx" and _is_unannotated(each) for each in parameters
+    ):
         raise ConfigurationError(
             f"{name}: parameter 'ctx' has no annotation, so it would be a key of the payload. "
             "Annotate it as `ctx: JobContext`, first of all parameters, to receive the context; "
@@ -298,22 +306,22 @@ def _check_parameters(
         raise ConfigurationError(f"{name}: the JobContext must be the first parameter")
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         raise ConfigurationError(f"{name}: *args have no names, so they cannot be keys of JSON")
-    if _WHOLE in kinds and len(kinds) > 1:
+    if _POSITIONAL_ONLY in kinds and len(kinds) > 1:
         raise ConfigurationError(
             f"{name}: a positional-only parameter is the whole payload and stands alone"
         )
     for parameter in parameters:
-        if parameter.kind in _BY_NAME and parameter.name.startswith("_"):
+        if parameter.kind in _KEYWORD_KINDS and parameter.name.startswith("_"):
             raise ConfigurationError(
                 f"{name}: {parameter.name} would stay empty, as keys that begin with _ belong to "
                 "the queue"
             )
 
 
-def _is_bare(parameter: inspect.Parameter) -> bool:
+def _is_unannotated(parameter: inspect.Parameter) -> bool:
     return parameter.annotation is inspect.Parameter.empty
 
 
-def _looks_like_the_reference(parameters: Sequence[inspect.Parameter]) -> bool:
-    bare = [each.name for each in parameters if _is_bare(each)]
+def _has_node_parameters(parameters: Sequence[inspect.Parameter]) -> bool:
+    bare = [each.name for each in parameters if _is_unannotated(each)]
     return "helpers" in bare or bare[:2] in (["payload", "ctx"], ["payload", "context"])

@@ -12,16 +12,16 @@ from datetime import timedelta
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
 
 from graphile_worker.errors import ConfigurationError
-from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, When
+from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, RunAt
 from graphile_worker.retries import Backoff
 from graphile_worker.tasks.context import Enqueuer
-from graphile_worker.tasks.signatures import PositionalSignature, Signature, function_name
+from graphile_worker.tasks.signatures import PositionalSignature, Signature, get_function_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 # A function is told the error and the job; None gives up.
-RetryPolicy = Backoff | Callable[[BaseException, Job], When | None]
+RetryPolicy = Backoff | Callable[[BaseException, Job], RunAt | None]
 RunIn = Literal["loop", "thread", "process"]
 
 logger = logging.getLogger("graphile_worker")
@@ -47,7 +47,7 @@ class TaskOptions:
             places = ", ".join(typing.get_args(RunIn))
             raise ConfigurationError(f"run_in must be one of {places}, got {self.run_in!r}")
 
-    def of_jobs(self) -> dict[str, Any]:
+    def get_job_options(self) -> dict[str, Any]:
         """Those that each job gets."""
         return {
             "queue_name": self.queue_name,
@@ -59,7 +59,7 @@ class TaskOptions:
         """The spec with these options where it has none: one that it has takes precedence."""
         missing = {
             name: value
-            for name, value in self.of_jobs().items()
+            for name, value in self.get_job_options().items()
             if value is not None and getattr(spec, name) is None
         }
         return replace(spec, **missing) if missing else spec
@@ -76,16 +76,16 @@ class Task(Generic[P, R]):
         find_enqueuer: Callable[[], Enqueuer],
         signature: Signature | PositionalSignature | None = None,
     ) -> None:
-        JobSpec(identifier, **options.of_jobs())  # refuses what could not be enqueued
+        JobSpec(identifier, **options.get_job_options())  # refuses what could not be enqueued
         self.identifier = identifier
         self.fn = fn
         self.options = options
         self.signature = signature or Signature(fn, identifier)
         self.is_async = _is_async(fn)
         if self.runs_in_process:
-            _check_movable(fn, self.signature)
+            _check_process_task(fn, self.signature)
         self._find_enqueuer = find_enqueuer
-        self._using: dict[str, Any] = {}
+        self._job_options: dict[str, Any] = {}
         self._conn: object = None
 
     @property
@@ -104,9 +104,9 @@ class Task(Generic[P, R]):
         return self.is_async or self.runs_in_process
 
     @property
-    def given(self) -> dict[str, Any]:
+    def job_options(self) -> dict[str, Any]:
         """The options that `using` has given to its jobs."""
-        return dict(self._using)
+        return dict(self._job_options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the plain function, here and now."""
@@ -123,17 +123,17 @@ class Task(Generic[P, R]):
 
     def spec(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec:
         """The job as a value, for `add_jobs`."""
-        if "job_key_mode" in self._using and "job_key" not in self._using:
-            warn_of_mode(f"task {self.identifier}", self._using["job_key_mode"])
-        payload = self.signature.payload(args, kwargs)
-        return self.options.completed(JobSpec(self.identifier, payload, **self._using))
+        if "job_key_mode" in self._job_options and "job_key" not in self._job_options:
+            warn_mode_without_key(f"task {self.identifier}", self._job_options["job_key_mode"])
+        payload = self.signature.build_payload(args, kwargs)
+        return self.options.completed(JobSpec(self.identifier, payload, **self._job_options))
 
     def completed(self, spec: JobSpec) -> JobSpec:
         """The spec of a job that is added by name, as `spec` would give it.
 
         Raises JobSpecError if the task cannot be called with its payload.
         """
-        self.signature.checked(spec.payload)
+        self.signature.normalize_payload(spec.payload)
         return self.options.completed(spec)
 
     def using(
@@ -141,7 +141,7 @@ class Task(Generic[P, R]):
         *,
         conn: object = None,
         queue_name: str | None = None,
-        run_at: When | None = None,
+        run_at: RunAt | None = None,
         max_attempts: int | None = None,
         priority: int | None = None,
         job_key: str | None = None,
@@ -161,11 +161,11 @@ class Task(Generic[P, R]):
         given = {name: value for name, value in options.items() if value is not None}
         JobSpec(self.identifier, **given)  # bad options are refused where they are written
         copy = self._copy()
-        copy._using = {**self._using, **given}
+        copy._job_options = {**self._job_options, **given}
         copy._conn = self._conn if conn is None else conn
         return copy
 
-    def named(self, identifier: str) -> Self:
+    def with_identifier(self, identifier: str) -> Self:
         """The same task under another identifier, such as the place of its file."""
         copy = self._copy()
         copy.identifier = identifier
@@ -183,7 +183,7 @@ class Task(Generic[P, R]):
         return f"<Task {self.identifier}>"
 
 
-def positional_task(identifier: str, fn: Callable[..., Any]) -> Task[..., Any]:
+def make_positional_task(identifier: str, fn: Callable[..., Any]) -> Task[..., Any]:
     """A function of a tasks folder or a mapping, called as the reference calls its own."""
 
     def nobody() -> Enqueuer:
@@ -198,12 +198,12 @@ def _is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
 
 
-def _check_movable(fn: Callable[..., Any], signature: Signature | PositionalSignature) -> None:
+def _check_process_task(fn: Callable[..., Any], signature: Signature | PositionalSignature) -> None:
     """Refuse what another process could not find, or could not be given."""
     name = getattr(fn, "__qualname__", "<none>")
     if "<" in name:
         raise ConfigurationError(
-            f"{function_name(fn)} runs in a process, which must find it by its name: define it "
+            f"{get_function_name(fn)} runs in a process, which must find it by its name: define it "
             "with def, at the top of a module"
         )
     if isinstance(signature, Signature) and signature.takes_context:
@@ -213,15 +213,15 @@ def _check_movable(fn: Callable[..., Any], signature: Signature | PositionalSign
         )
 
 
-_warned: set[tuple[str, int]] = set()
-_warned_of_mode: set[str] = set()
+_warned_call_sites: set[tuple[str, int]] = set()
+_warned_mode_subjects: set[str] = set()
 
 
-def warn_of_mode(what: str, mode: str) -> None:
+def warn_mode_without_key(subject: str, mode: str) -> None:
     """Log once for each task and cron item that a mode without a key has no effect."""
-    if what not in _warned_of_mode:
-        _warned_of_mode.add(what)
-        logger.warning("%s: job_key_mode=%r has no effect without a job_key", what, str(mode))
+    if subject not in _warned_mode_subjects:
+        _warned_mode_subjects.add(subject)
+        logger.warning("%s: job_key_mode=%r has no effect without a job_key", subject, str(mode))
 
 
 def warn_if_in_loop(instead: str) -> None:
@@ -230,6 +230,6 @@ def warn_if_in_loop(instead: str) -> None:
         return
     caller = sys._getframe(2)
     place = (caller.f_code.co_filename, caller.f_lineno)
-    if place not in _warned:
-        _warned.add(place)
+    if place not in _warned_call_sites:
+        _warned_call_sites.add(place)
         logger.warning("%s:%s blocks the event loop: await %s(…)", *place, instead)

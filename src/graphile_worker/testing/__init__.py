@@ -1,6 +1,6 @@
 """Helpers for the tests of programs that add and run jobs; pytest gets them as the fixture `gw`."""
 
 from graphile_worker.testing.harness import Harness
-from graphile_worker.testing.running import Drained
+from graphile_worker.testing.runner import DrainResult
 
-__all__ = ["Drained", "Harness"]
+__all__ = ["DrainResult", "Harness"]

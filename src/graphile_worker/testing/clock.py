@@ -3,11 +3,11 @@
 from datetime import UTC, datetime, timedelta
 
 from graphile_worker.errors import ConfigurationError, JobSpecError
-from graphile_worker.jobs import When, check_when
+from graphile_worker.jobs import RunAt, check_run_at
 
 ZERO = timedelta(0)
 
-State = tuple[timedelta, datetime | None]
+ClockState = tuple[timedelta, datetime | None]
 
 
 class TestClock:
@@ -17,44 +17,44 @@ class TestClock:
 
     def __init__(self) -> None:
         self._offset = ZERO
-        self._stands_at: datetime | None = None
+        self._frozen_at: datetime | None = None
 
     @property
-    def stands(self) -> bool:
-        return self._stands_at is not None
+    def is_frozen(self) -> bool:
+        return self._frozen_at is not None
 
     def now(self) -> datetime:
         # Libraries that move the time of a whole program move this one too.
-        return self._stands_at or datetime.now(UTC) + self._offset
+        return self._frozen_at or datetime.now(UTC) + self._offset
 
-    def at(self, when: When) -> datetime:
+    def resolve(self, when: RunAt) -> datetime:
         """A moment, or one so long after now."""
         return self.now() + when if isinstance(when, timedelta) else when
 
     def freeze(self, at: datetime | None) -> None:
         if at is not None:
-            _check(at)
-        self._stands_at = self.now() if at is None else at.astimezone(UTC)
+            _check_time(at)
+        self._frozen_at = self.now() if at is None else at.astimezone(UTC)
 
-    def move(self, to: When) -> None:
-        _check(to)
-        moved = self.at(to).astimezone(UTC)
-        if self.stands:
-            self._stands_at = moved
+    def move(self, to: RunAt) -> None:
+        _check_time(to)
+        moved = self.resolve(to).astimezone(UTC)
+        if self.is_frozen:
+            self._frozen_at = moved
         else:
             self._offset += moved - self.now()
 
-    def reset(self, to: State) -> None:
+    def restore(self, state: ClockState) -> None:
         """Go on as it was then."""
-        self._offset, self._stands_at = to
+        self._offset, self._frozen_at = state
 
     @property
-    def state(self) -> State:
-        return self._offset, self._stands_at
+    def state(self) -> ClockState:
+        return self._offset, self._frozen_at
 
 
-def _check(when: object) -> None:
+def _check_time(when: object) -> None:
     try:
-        check_when("the time of a test", when)
+        check_run_at("the time of a test", when)
     except JobSpecError as error:
         raise ConfigurationError(str(error)) from None

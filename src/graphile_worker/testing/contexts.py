@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any
 
+from graphile_worker._payloads import encode
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._worker.context import Context, PoolResources, SyncContext
 from graphile_worker.app import App
 from graphile_worker.jobs import EPOCH, Job, JobSpec
-from graphile_worker.payloads import encode
-from graphile_worker.sql.holding import HeldJob
 from graphile_worker.tasks import Task
-from graphile_worker.testing.running import WORKER_ID
-from graphile_worker.worker.context import BlockingContext, Context, Surroundings
+from graphile_worker.testing.runner import WORKER_ID
 
 
 class TestContext(Context):
@@ -21,33 +21,33 @@ class TestContext(Context):
     __test__ = False
 
     @property
-    def blocking(self) -> BlockingContext:
-        return BlockingTestContext(self, self._around)
+    def sync_context(self) -> SyncContext:
+        return SyncTestContext(self, self._resources)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        async with self._around.database.transaction() as connection:
+        async with self._resources.database.transaction() as connection:
             yield connection.raw
         self.written = True
 
 
-class BlockingTestContext(BlockingContext):
+class SyncTestContext(SyncContext):
     """For plain functions."""
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        with self._database().transaction() as connection:
+        with self._get_database().transaction() as connection:
             yield connection.raw
-        self._context.written = True
+        self._context.is_committed = True
 
 
-def context_of(
+def build_context(
     app: App[Any],
     task: Task[..., Any] | str | Job,
     payload: Any,
     attempts: int,
     now: datetime,
-    around: Surroundings,
+    resources: PoolResources,
 ) -> Any:
     """The context that a job of that task would have, in its async or its plain form."""
     if isinstance(task, Job):
@@ -55,20 +55,20 @@ def context_of(
     else:
         known = task if isinstance(task, Task) else app.tasks().get(task)
         identifier = task.identifier if isinstance(task, Task) else task
-        job = _job(_spec(identifier, known, payload), attempts, now)
+        job = _build_job(_build_spec(identifier, known, payload), attempts, now)
     if job.locked_by is None:
         job.locked_by = f"pypool-{secrets.token_hex(9)}"
-    context = TestContext(HeldJob(job, None), WORKER_ID, around)
-    return context.blocking if known is not None and not known.is_async else context
+    context = TestContext(ClaimedJob(job, None), WORKER_ID, resources)
+    return context.sync_context if known is not None and not known.is_async else context
 
 
-def _spec(identifier: str, task: Task[..., Any] | None, payload: Any) -> JobSpec:
+def _build_spec(identifier: str, task: Task[..., Any] | None, payload: Any) -> JobSpec:
     if task is None:
         return JobSpec(identifier, payload)
-    return task.options.completed(JobSpec(identifier, payload, **task.given))
+    return task.options.completed(JobSpec(identifier, payload, **task.job_options))
 
 
-def _job(spec: JobSpec, attempts: int, now: datetime) -> Job:
+def _build_job(spec: JobSpec, attempts: int, now: datetime) -> Job:
     run_at = spec.run_at if isinstance(spec.run_at, datetime) else now
     text = None if spec.flags is None else encode(dict.fromkeys(spec.flags, True))
     return Job(
@@ -77,19 +77,19 @@ def _job(spec: JobSpec, attempts: int, now: datetime) -> Job:
         queue_name=spec.queue_name,
         payload_text=encode(spec.payload) or "{}",
         priority=spec.priority or 0,
-        run_at=_epoch(run_at),
+        run_at=_format_epoch(run_at),
         attempts=attempts,
         max_attempts=spec.max_attempts or 25,
         last_error=None,
-        created_at=_epoch(now),
+        created_at=_format_epoch(now),
         updated_at=None,
         key=spec.job_key,
-        locked_at=_epoch(now),
+        locked_at=_format_epoch(now),
         locked_by=None,
         revision=0,
         flags=text,
     )
 
 
-def _epoch(moment: datetime) -> str:
-    return f"{(moment - EPOCH).total_seconds():.6f}"
+def _format_epoch(when: datetime) -> str:
+    return f"{(when - EPOCH).total_seconds():.6f}"

@@ -7,20 +7,20 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from graphile_worker._sql.queries.testing import clear_jobs, get_enqueued_jobs
 from graphile_worker.app import App
 from graphile_worker.errors import ConfigurationError
-from graphile_worker.jobs import LATEST, Job, When
-from graphile_worker.sql.testing import clear_jobs, get_enqueued_jobs
+from graphile_worker.jobs import MAX_DATETIME, Job, RunAt
 from graphile_worker.tasks import JobContext, Task
-from graphile_worker.testing.clock import State
-from graphile_worker.testing.contexts import context_of
-from graphile_worker.testing.desk import OF_LIFESPAN, Desk
-from graphile_worker.testing.matching import Wanted, listed
-from graphile_worker.testing.places import refuse_in_loop
-from graphile_worker.testing.running import Drained
+from graphile_worker.testing.clock import ClockState
+from graphile_worker.testing.contexts import build_context
+from graphile_worker.testing.executors import reject_in_event_loop
+from graphile_worker.testing.matching import JobMatcher, format_jobs
+from graphile_worker.testing.runner import DrainResult
+from graphile_worker.testing.session import FROM_LIFESPAN, TestSession
 
 # So many jobs one drain runs before it asks whether there is an end.
-AT_MOST = 1000
+MAX_DRAINED_JOBS = 1000
 
 
 class Harness:
@@ -38,16 +38,16 @@ class Harness:
         if not isinstance(app, App):
             raise ConfigurationError(f"expected an App to test, got {app!r}")
         self.app = app
-        self._desk = Desk(app, connection, dsn)
+        self._session = TestSession(app, connection, dsn)
 
     @property
     def deps(self) -> Any:
         """What tasks find in `ctx.deps`, if the test has set it: then no lifespan is entered."""
-        return None if self._desk.deps is OF_LIFESPAN else self._desk.deps
+        return None if self._session.deps is FROM_LIFESPAN else self._session.deps
 
     @deps.setter
     def deps(self, deps: Any) -> None:
-        self._desk.deps = deps
+        self._session.deps = deps
 
     # What was added
 
@@ -56,82 +56,90 @@ class Harness:
         task: Task[..., Any] | str | None = None,
         /,
         *,
-        having: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         **payload: Any,
     ) -> list[Job]:
         """The jobs that will run, in the order in which they go; those of a task, or all.
 
-        Keywords are keys of the payload; others may be there too. `having` names other facts, such
+        Keywords are keys of the payload; others may be there too. `options` names other facts, such
         as `{"queue_name": "mail"}`, and so does `task.using(…)`.
         """
-        wanted = self._wanted(task, having, payload)
-        return self._among(self._blocking_answer(wanted), wanted)
+        wanted = self._build_matcher(task, options, payload)
+        return self._filter_jobs(self._fetch_jobs_sync(wanted), wanted)
 
     async def aenqueued(
         self,
         task: Task[..., Any] | str | None = None,
         /,
         *,
-        having: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         **payload: Any,
     ) -> list[Job]:
         """`enqueued` for async code."""
-        wanted = self._wanted(task, having, payload)
-        return self._among(await self._answer(wanted), wanted)
+        wanted = self._build_matcher(task, options, payload)
+        return self._filter_jobs(await self._fetch_jobs(wanted), wanted)
 
     def assert_enqueued(
         self,
         task: Task[..., Any] | str,
         /,
         *,
-        having: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         **payload: Any,
     ) -> Job:
         """The job that will run, as `enqueued` finds it: the newest of them. Fails without one."""
         __tracebackhide__ = True
-        wanted = self._wanted(task, having, payload)
-        found = self._among(self._blocking_answer(wanted), wanted)
-        return max(found, key=_age) if found else self._fail(self._blocking_answer(None), wanted)
+        wanted = self._build_matcher(task, options, payload)
+        found = self._filter_jobs(self._fetch_jobs_sync(wanted), wanted)
+        return (
+            max(found, key=_get_job_id)
+            if found
+            else self._fail_not_enqueued(self._fetch_jobs_sync(None), wanted)
+        )
 
     async def aassert_enqueued(
         self,
         task: Task[..., Any] | str,
         /,
         *,
-        having: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         **payload: Any,
     ) -> Job:
         """`assert_enqueued` for async code."""
         __tracebackhide__ = True
-        wanted = self._wanted(task, having, payload)
-        found = self._among(await self._answer(wanted), wanted)
-        return max(found, key=_age) if found else self._fail(await self._answer(None), wanted)
+        wanted = self._build_matcher(task, options, payload)
+        found = self._filter_jobs(await self._fetch_jobs(wanted), wanted)
+        return (
+            max(found, key=_get_job_id)
+            if found
+            else self._fail_not_enqueued(await self._fetch_jobs(None), wanted)
+        )
 
-    def refute_enqueued(
+    def assert_not_enqueued(
         self,
         task: Task[..., Any] | str | None = None,
         /,
         *,
-        having: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         **payload: Any,
     ) -> None:
         """Fails if there is a job that `enqueued` finds."""
         __tracebackhide__ = True
-        wanted = self._wanted(task, having, payload)
-        self._refute(self._blocking_answer(wanted), wanted)
+        wanted = self._build_matcher(task, options, payload)
+        self._check_not_enqueued(self._fetch_jobs_sync(wanted), wanted)
 
-    async def arefute_enqueued(
+    async def aassert_not_enqueued(
         self,
         task: Task[..., Any] | str | None = None,
         /,
         *,
-        having: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         **payload: Any,
     ) -> None:
-        """`refute_enqueued` for async code."""
+        """`assert_not_enqueued` for async code."""
         __tracebackhide__ = True
-        wanted = self._wanted(task, having, payload)
-        self._refute(await self._answer(wanted), wanted)
+        wanted = self._build_matcher(task, options, payload)
+        self._check_not_enqueued(await self._fetch_jobs(wanted), wanted)
 
     # Running
 
@@ -140,18 +148,18 @@ class Harness:
         *,
         include_delayed: bool = False,
         raise_errors: bool = True,
-        at_most: int = AT_MOST,
-    ) -> Drained:
+        at_most: int = MAX_DRAINED_JOBS,
+    ) -> DrainResult:
         """Run here what is due, and what that adds; the jobs that were run.
 
         The first error of a task ends it and is raised; its failure is recorded before, as a worker
         would. Without `raise_errors` all are run, and the errors are in what is returned. With
         `include_delayed` jobs count as due whatever their time, also those that failed.
         """
-        refuse_in_loop()
-        until = LATEST if include_delayed else None
-        main = partial(self._desk.drain, until, stop_at_error=raise_errors, at_most=at_most)
-        drained = self._desk.crew.line.place.run(main)
+        reject_in_event_loop()
+        until = MAX_DATETIME if include_delayed else None
+        main = partial(self._session.drain, until, stop_at_error=raise_errors, at_most=at_most)
+        drained = self._session.runtime.connection.executor.run(main)
         return drained.raise_first() if raise_errors else drained
 
     async def adrain(
@@ -159,11 +167,11 @@ class Harness:
         *,
         include_delayed: bool = False,
         raise_errors: bool = True,
-        at_most: int = AT_MOST,
-    ) -> Drained:
+        at_most: int = MAX_DRAINED_JOBS,
+    ) -> DrainResult:
         """`drain` for async code."""
-        until = LATEST if include_delayed else None
-        drained = await self._desk.drain(until, stop_at_error=raise_errors, at_most=at_most)
+        until = MAX_DATETIME if include_delayed else None
+        drained = await self._session.drain(until, stop_at_error=raise_errors, at_most=at_most)
         return drained.raise_first() if raise_errors else drained
 
     def inline(self) -> AbstractContextManager[None]:
@@ -171,7 +179,7 @@ class Harness:
 
         It goes through JSON and the database all the same. What a running job adds runs after it.
         """
-        return self._desk.inline()
+        return self._session.inline()
 
     def context(
         self,
@@ -179,7 +187,7 @@ class Harness:
         /,
         payload: Any = None,
         *,
-        deps: Any = OF_LIFESPAN,
+        deps: Any = FROM_LIFESPAN,
         attempts: int = 1,
         cancelled: bool = False,
     ) -> JobContext[Any]:
@@ -188,51 +196,51 @@ class Harness:
         Its job has that payload, and what `task.using(…)` says; it is in no queue. What the task
         does with the context happens on the connection of the test.
         """
-        chosen = self._desk.deps if deps is OF_LIFESPAN else deps
-        around = self._desk.crew.surroundings(None if chosen is OF_LIFESPAN else chosen)
+        chosen = self._session.deps if deps is FROM_LIFESPAN else deps
+        around = self._session.runtime.build_resources(None if chosen is FROM_LIFESPAN else chosen)
         if cancelled:
             around.cancellation.request()
-        now = self._desk.clock.now()
-        context: JobContext[Any] = context_of(self.app, task, payload, attempts, now, around)
+        now = self._session.clock.now()
+        context: JobContext[Any] = build_context(self.app, task, payload, attempts, now, around)
         return context
 
     # Time
 
     def now(self) -> datetime:
         """The time by which jobs are due: this machine's, or what the test has made of it."""
-        return self._desk.clock.now()
+        return self._session.clock.now()
 
     def freeze(self, at: datetime | None = None) -> AbstractContextManager[Any]:
         """Stop the time, at that moment or now, to the end of the test or of a `with` block."""
-        before = self._desk.clock.state
-        self._desk.clock.freeze(at)
-        return self._until_exit(before)
+        before = self._session.clock.state
+        self._session.clock.freeze(at)
+        return self._restore_on_exit(before)
 
-    def travel(self, to: When) -> AbstractContextManager[Any]:
+    def travel(self, to: RunAt) -> AbstractContextManager[Any]:
         """Move the time to a moment or by a timedelta, for as long; it goes on from there."""
-        before = self._desk.clock.state
-        self._desk.clock.move(to)
-        return self._until_exit(before)
+        before = self._session.clock.state
+        self._session.clock.move(to)
+        return self._restore_on_exit(before)
 
     # Where each statement commits
 
     def clear(self) -> None:
         """Delete all jobs, those of others too: for tests in which statements commit."""
-        self._desk.crew.line.blocking.run(clear_jobs(2**31 - 2))
+        self._session.runtime.connection.sync_database.run(clear_jobs(2**31 - 2))
 
     async def aclear(self) -> None:
         """`clear` for async code."""
-        await self._desk.crew.line.database.run(clear_jobs(2**31 - 2))
+        await self._session.runtime.connection.database.run(clear_jobs(2**31 - 2))
 
     @property
     def was_used(self) -> bool:
         """Has anything been asked of it that needs a connection?"""
-        return self._desk.was_used
+        return self._session.was_used
 
     # From begin to end
 
     def __enter__(self) -> Self:
-        self._desk.open()
+        self._session.open()
         return self
 
     def __exit__(
@@ -241,48 +249,48 @@ class Harness:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._desk.close()
+        self._session.close()
 
     # How it is done
 
-    def _wanted(
+    def _build_matcher(
         self,
         task: Task[..., Any] | str | None,
-        having: Mapping[str, Any] | None,
+        options: Mapping[str, Any] | None,
         payload: Mapping[str, Any],
-    ) -> Wanted:
+    ) -> JobMatcher:
         if task is None or isinstance(task, Task):
             identifier = None if task is None else task.identifier
-            return Wanted(task, identifier, having, payload)
+            return JobMatcher(task, identifier, options, payload)
         if not isinstance(task, str):
             raise TypeError(f"expected a task or the name of one, got {task!r}")
-        return Wanted(self.app.tasks().get(task), task, having, payload)
+        return JobMatcher(self.app.tasks().get(task), task, options, payload)
 
-    def _blocking_answer(self, wanted: Wanted | None) -> list[Job]:
-        identifier = None if wanted is None else wanted.identifier
-        return self._desk.crew.line.blocking.run(get_enqueued_jobs(identifier))
+    def _fetch_jobs_sync(self, matcher: JobMatcher | None) -> list[Job]:
+        identifier = None if matcher is None else matcher.identifier
+        return self._session.runtime.connection.sync_database.run(get_enqueued_jobs(identifier))
 
-    async def _answer(self, wanted: Wanted | None) -> list[Job]:
-        identifier = None if wanted is None else wanted.identifier
-        return await self._desk.crew.line.database.run(get_enqueued_jobs(identifier))
+    async def _fetch_jobs(self, matcher: JobMatcher | None) -> list[Job]:
+        identifier = None if matcher is None else matcher.identifier
+        return await self._session.runtime.connection.database.run(get_enqueued_jobs(identifier))
 
-    def _among(self, jobs: Sequence[Job], wanted: Wanted) -> list[Job]:
-        return wanted.among(jobs, self._desk.clock)
+    def _filter_jobs(self, jobs: Sequence[Job], matcher: JobMatcher) -> list[Job]:
+        return matcher.filter(jobs, self._session.clock)
 
-    def _fail(self, jobs: Sequence[Job], wanted: Wanted) -> NoReturn:
+    def _fail_not_enqueued(self, jobs: Sequence[Job], matcher: JobMatcher) -> NoReturn:
         __tracebackhide__ = True
-        raise AssertionError(f"no job is enqueued of {wanted}. These are:\n{listed(jobs)}")
+        raise AssertionError(f"no job is enqueued of {matcher}. These are:\n{format_jobs(jobs)}")
 
-    def _refute(self, jobs: Sequence[Job], wanted: Wanted) -> None:
+    def _check_not_enqueued(self, jobs: Sequence[Job], matcher: JobMatcher) -> None:
         __tracebackhide__ = True
-        if found := self._among(jobs, wanted):
-            raise AssertionError(f"enqueued of {wanted}:\n{listed(found)}")
+        if found := self._filter_jobs(jobs, matcher):
+            raise AssertionError(f"enqueued of {matcher}:\n{format_jobs(found)}")
 
-    def _until_exit(self, before: State) -> AbstractContextManager[Any]:
+    def _restore_on_exit(self, state: ClockState) -> AbstractContextManager[Any]:
         stack = ExitStack()
-        stack.callback(self._desk.clock.reset, before)
+        stack.callback(self._session.clock.restore, state)
         return stack
 
 
-def _age(job: Job) -> int:
+def _get_job_id(job: Job) -> int:
     return job.id

@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 from graphile_worker import JobKeyMode, JobSpec
-from graphile_worker.db.blocking import BlockingPsycopgConnection
-from graphile_worker.sql import holding, jobs, workers
-from graphile_worker.sql.adding import adding_job
-from graphile_worker.sql.identifiers import Schemas
-from graphile_worker.sql.query import Plan, Query
+from graphile_worker._db.sync import SyncPsycopgConnection
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.plans.add import plan_add_job
+from graphile_worker._sql.queries import claim, jobs, workers
+from graphile_worker._sql.query import Plan, Query
 from tests.chaos.interleavings.scenes import KEY, A, B, Scene
 
 Ids = tuple[int, ...]
@@ -58,7 +58,7 @@ class Answer:
 # What a sweep says while another one is under way.
 NOT_ITS_TURN = Answer(said="somebody else sweeps")
 
-Perform = Callable[[BlockingPsycopgConnection, Part], Answer]
+Perform = Callable[[SyncPsycopgConnection, Part], Answer]
 
 
 @dataclass(frozen=True)
@@ -84,39 +84,42 @@ class Action:
     concerns: Callable[[Scene], bool] = lambda scene: True
 
 
-def _claim_one(connection: BlockingPsycopgConnection, part: Part) -> Answer:
+def _claim_one(connection: SyncPsycopgConnection, part: Part) -> Answer:
     # The ways of a worker, from the cheapest on.
-    for way in (holding.get_plain_jobs, holding.get_soonest_jobs, holding.get_jobs):
+    for way in (claim.claim_plain_jobs, claim.claim_soonest_jobs, claim.claim_jobs):
         taken = connection.run(way(part.pool, part.tasks))
         if taken:
             return Answer(taken=_ids(taken))
     return Answer()
 
 
-def _claim_many(connection: BlockingPsycopgConnection, part: Part) -> Answer:
-    return Answer(taken=_ids(connection.run(holding.get_jobs(part.pool, part.tasks, limit=10))))
+def _claim_many(connection: SyncPsycopgConnection, part: Part) -> Answer:
+    return Answer(taken=_ids(connection.run(claim.claim_jobs(part.pool, part.tasks, limit=10))))
 
 
-def _ids(taken: list[holding.HeldJob]) -> Ids:
+def _ids(taken: list[claim.ClaimedJob]) -> Ids:
     return tuple(held.job.id for held in taken)
 
 
-def _complete(connection: BlockingPsycopgConnection, part: Part) -> Answer:
-    query = holding.finish_jobs(part.pool, list(part.ending), part.ending_queues, again=part.again)
+def _complete(connection: SyncPsycopgConnection, part: Part) -> Answer:
+    query = claim.complete_claimed_jobs(
+        part.pool, list(part.ending), part.ending_queues, is_retry=part.again
+    )
     return Answer(ended=_sorted(connection.run(query)))
 
 
-def _fail(connection: BlockingPsycopgConnection, part: Part) -> Answer:
+def _fail(connection: SyncPsycopgConnection, part: Part) -> Answer:
     failures = [
-        holding.Failure(row.as_known_to_holder(), f"by {part.pool}") for row in part.scene.to_end
+        claim.FailedAttempt(row.as_known_to_holder(), f"by {part.pool}")
+        for row in part.scene.to_end
     ]
-    query = holding.fail_jobs(part.pool, failures, part.ending_queues, again=part.again)
+    query = claim.fail_claimed_jobs(part.pool, failures, part.ending_queues, is_retry=part.again)
     return Answer(ended=_sorted(connection.run(query)))
 
 
-def _return(connection: BlockingPsycopgConnection, part: Part) -> Answer:
-    returns = [holding.Return(row.as_known_to_holder()) for row in part.scene.to_end]
-    query = holding.return_jobs(part.pool, returns, part.ending_queues, again=part.again)
+def _return(connection: SyncPsycopgConnection, part: Part) -> Answer:
+    returns = [claim.ReleasedJob(row.as_known_to_holder()) for row in part.scene.to_end]
+    query = claim.release_claimed_jobs(part.pool, returns, part.ending_queues, is_retry=part.again)
     returned = _sorted(connection.run(query))
     return Answer(ended=returned, refunded=returned)
 
@@ -129,47 +132,47 @@ def _sorted(ids: set[int]) -> Ids:
 PATIENT = ("set local lock_timeout = 0", "set local idle_in_transaction_session_timeout = 0")
 
 
-def _recover(connection: BlockingPsycopgConnection, part: Part) -> Answer:
+def _recover(connection: SyncPsycopgConnection, part: Part) -> Answer:
     """What a sweeper does in its transaction when it has found pool a silent."""
-    is_free = connection.run(workers.begin_sweep())
-    if not (connection.run(workers.take_sweep_turn()) and is_free):
+    is_free = connection.run(workers.begin_rescue())
+    if not (connection.run(workers.try_lock_rescue()) and is_free):
         return NOT_ITS_TURN
     for setting in PATIENT:
         connection.raw.execute(setting.encode())
     found = connection.run(workers.recover_jobs([A], timedelta(0), MAX_RECOVERIES))
-    connection.run(workers.forget_recoveries())
-    connection.run(workers.forget_pools())
+    connection.run(workers.delete_orphaned_recoveries())
+    connection.run(workers.delete_dead_pools())
     return Answer(
         refunded=tuple(each.job.id for each in found if each.was_started is False),
         recovered=tuple(each.job.id for each in found if each.was_started is not False),
-        said=tuple((each.job.id, each.count, each.is_parked) for each in found),
+        said=tuple((each.job.id, each.crash_count, each.is_quarantined) for each in found),
     )
 
 
-def _unlock(connection: BlockingPsycopgConnection, part: Part) -> Answer:
-    return Answer(said=connection.run(workers.unlock_stale_jobs(but_of="sweeper")))
+def _unlock(connection: SyncPsycopgConnection, part: Part) -> Answer:
+    return Answer(said=connection.run(workers.unlock_stale_jobs(except_pool_id="sweeper")))
 
 
-def _force_unlock(connection: BlockingPsycopgConnection, part: Part) -> Answer:
+def _force_unlock(connection: SyncPsycopgConnection, part: Part) -> Answer:
     return Answer(said=connection.run(jobs.force_unlock_workers([A, B])))
 
 
-def _remove(connection: BlockingPsycopgConnection, part: Part) -> Answer:
+def _remove(connection: SyncPsycopgConnection, part: Part) -> Answer:
     removed = connection.run(jobs.remove_job(KEY))
     return Answer(removed=() if removed is None else (removed.id,))
 
 
-def _complete_by_hand(connection: BlockingPsycopgConnection, part: Part) -> Answer:
+def _complete_by_hand(connection: SyncPsycopgConnection, part: Part) -> Answer:
     done = connection.run(jobs.complete_jobs([row.id for row in part.scene.jobs]))
     return Answer(removed=tuple(job.id for job in done))
 
 
-def _fail_by_hand(connection: BlockingPsycopgConnection, part: Part) -> Answer:
+def _fail_by_hand(connection: SyncPsycopgConnection, part: Part) -> Answer:
     query = jobs.permanently_fail_jobs([row.id for row in part.scene.jobs], "by hand")
     return Answer(given_up=tuple(job.id for job in connection.run(query)))
 
 
-def _reschedule(connection: BlockingPsycopgConnection, part: Part) -> Answer:
+def _reschedule(connection: SyncPsycopgConnection, part: Part) -> Answer:
     query = jobs.reschedule_jobs(
         [row.id for row in part.scene.jobs],
         run_at=timedelta(hours=1),
@@ -181,7 +184,7 @@ def _reschedule(connection: BlockingPsycopgConnection, part: Part) -> Answer:
 
 
 def _adding(mode: JobKeyMode) -> Perform:
-    def add(connection: BlockingPsycopgConnection, part: Part) -> Answer:
+    def add(connection: SyncPsycopgConnection, part: Part) -> Answer:
         queue = f"q{part.scene.queues[0]}" if part.scene.queues else None
         spec = JobSpec(
             "task",
@@ -191,13 +194,13 @@ def _adding(mode: JobKeyMode) -> Perform:
             job_key_mode=mode,
             max_attempts=3,
         )
-        job = follow(adding_job(spec, part.schemas, max_bytes=None), connection)
+        job = follow(plan_add_job(spec, part.schemas, max_bytes=None), connection)
         return Answer(said=(job.id if job.id < 100 else "new", job.revision))
 
     return add
 
 
-def follow(plan: Plan[Any], connection: BlockingPsycopgConnection) -> Any:
+def follow(plan: Plan[Any], connection: SyncPsycopgConnection) -> Any:
     """Answer all that a plan asks; its result."""
     answer = None
     try:

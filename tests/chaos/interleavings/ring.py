@@ -6,9 +6,9 @@ from datetime import timedelta
 from functools import partial
 from itertools import combinations_with_replacement, product
 
-from graphile_worker.db.blocking import BlockingPsycopgConnection
-from graphile_worker.sql import workers
-from graphile_worker.sql.identifiers import Schemas
+from graphile_worker._db.sync import SyncPsycopgConnection
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries import workers
 from tests.chaos.interleavings.actions import MAX_RECOVERIES, STATEMENTS, Action, Answer, Part
 from tests.chaos.interleavings.rules import Actor, Case, Told, Violation, violations
 from tests.chaos.interleavings.scenes import SCENES, A, B, Scene
@@ -67,9 +67,9 @@ class Ring:
     def __init__(self, dsn: str, schema: str, *, in_full: bool = False) -> None:
         self._in_full = in_full
         self.stage = Stage(dsn, schema, 3)
-        self.schemas = Schemas.named(schema)
+        self.schemas = Schemas.from_names(schema)
         self._sql = self.stage.watcher
-        self._behind = BlockingPsycopgConnection(self._sql.connection, self.schemas)
+        self._behind = SyncPsycopgConnection(self._sql.connection, self.schemas)
         self._now = f"timestamptz '{self._sql.value('select now()')}'"
         self._scripts: dict[Scene, bytes] = {}
         self._before: dict[Scene, Tables] = {}
@@ -193,7 +193,9 @@ class Ring:
                 actor.action.perform(self._behind, self._part(case.scene, actor))
             case.swept_later = read_tables(self._sql)
         if any(_is_superseded(case, job_id) for job_id in case.after.jobs):
-            everybody = workers.recover_jobs([A, B], timedelta(0), MAX_RECOVERIES, surely_dead=True)
+            everybody = workers.recover_jobs(
+                [A, B], timedelta(0), MAX_RECOVERIES, is_confirmed_dead=True
+            )
             self._behind.run(everybody)
             case.swept = read_tables(self._sql)
 
@@ -291,7 +293,7 @@ def can_be_gated(actors: Sequence[Actor]) -> bool:
     return len(actions) == 1 or not all(action.ends for action in actions)
 
 
-def _perform(action: Action, part: Part, connection: BlockingPsycopgConnection) -> Answer:
+def _perform(action: Action, part: Part, connection: SyncPsycopgConnection) -> Answer:
     # As on a large table: what is found by id is found by an index, in the order of ids, and what
     # is found by its lock in the order of the table.
     by_index = "off" if action.is_by_id else "on"
@@ -299,7 +301,7 @@ def _perform(action: Action, part: Part, connection: BlockingPsycopgConnection) 
     return action.perform(connection, part)
 
 
-def _hold(row: bytes, connection: BlockingPsycopgConnection) -> None:
+def _hold(row: bytes, connection: SyncPsycopgConnection) -> None:
     connection.raw.execute(row)
 
 

@@ -159,7 +159,7 @@ def attempts_count_claims(case: Case) -> str | None:
     """I5: attempts are what they were, plus claims, minus refunds; from 0 to the maximum.
 
     But a job that lost its key to a successor has none left, one that was replaced begins anew,
-    and one that was taken from a dead pool keeps one, unless it is parked.
+    and one that was taken from a dead pool keeps one, unless it is quarantined.
     """
     for job in case.after.jobs.values():
         if not 0 <= job["attempts"] <= job["max_attempts"]:

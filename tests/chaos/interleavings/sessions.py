@@ -10,13 +10,13 @@ from typing import Any
 
 import psycopg
 
-from graphile_worker.db.blocking import BlockingPsycopgConnection
-from graphile_worker.sql.identifiers import Schemas
+from graphile_worker._db.sync import SyncPsycopgConnection
+from graphile_worker._sql.identifiers import Schemas
 from tests.support.sql import Sql
 
 # Each number is the next step of that session.
 Order = tuple[int, ...]
-Act = Callable[[BlockingPsycopgConnection], Any]
+Act = Callable[[SyncPsycopgConnection], Any]
 
 # Seconds. So long that only a bug takes longer, on a busy machine too.
 PATIENCE = 20.0
@@ -33,7 +33,7 @@ class Session:
 
     def __init__(self, dsn: str, schemas: Schemas) -> None:
         self._raw = psycopg.connect(dsn, autocommit=True, prepare_threshold=1, options=SETTINGS)
-        self._connection = BlockingPsycopgConnection(self._raw, schemas)
+        self._connection = SyncPsycopgConnection(self._raw, schemas)
         self._thread = ThreadPoolExecutor(1)
         self.pid = self._raw.info.backend_pid
 
@@ -65,7 +65,7 @@ class Stage:
 
     def __init__(self, dsn: str, schema: str, count: int) -> None:
         self.watcher = Sql(dsn, schema)
-        self.sessions = [Session(dsn, Schemas.named(schema)) for _ in range(count)]
+        self.sessions = [Session(dsn, Schemas.from_names(schema)) for _ in range(count)]
         self._pids = [session.pid for session in self.sessions]
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from graphile_worker import (
     WorkerOptions,
     run,
 )
-from graphile_worker.sql.identifiers import companion_schema, quote_identifier
+from graphile_worker._sql.identifiers import derive_companion_schema, quote_identifier
 
 ROLE = os.environ["ROLE"]
 BATCHES = os.environ.get("BATCHES", "")
@@ -50,7 +50,7 @@ async def work(ctx: JobContext, n: int, waits: str = "", fails: bool = False) ->
 
 async def until_told(ctx: JobContext) -> None:
     """Return once a heartbeat has said that this job has started."""
-    pools = f"{quote_identifier(companion_schema(ctx.schema))}.pools"
+    pools = f"{quote_identifier(derive_companion_schema(ctx.schema))}.pools"
     told = f"select id from {pools} where %s = any (started_jobs)"
     while True:
         if await ctx.query(told, [ctx.job.id]):
@@ -68,12 +68,12 @@ def options() -> WorkerOptions:
         local_queue=LocalQueueOptions(size=4 if doomed else None),
         complete_batch_delay=TOGETHER if "complete" in BATCHES else None,
         fail_batch_delay=TOGETHER if "fail" in BATCHES else None,
-        abort_after=timedelta(milliseconds=100),
-        stop_after=timedelta(milliseconds=300 if doomed else 20_000),
+        cancel_after=timedelta(milliseconds=100),
+        shutdown_timeout=timedelta(milliseconds=300 if doomed else 20_000),
         recovery=RecoveryOptions(
-            threshold=timedelta(seconds=30),
-            interval=timedelta(milliseconds=250),
-            sweep_interval=timedelta(milliseconds=200),
+            lease_duration=timedelta(seconds=30),
+            heartbeat_interval=timedelta(milliseconds=250),
+            rescue_interval=timedelta(milliseconds=200),
         ),
     )
 

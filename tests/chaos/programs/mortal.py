@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from graphile_worker import App, JobContext, assembly
-from graphile_worker.sql.holding import HeldJob
-from graphile_worker.sql.identifiers import companion_schema, quote_identifier
-from graphile_worker.worker.claims import Claims
+from graphile_worker import App, JobContext, _assembly
+from graphile_worker._sql.identifiers import derive_companion_schema, quote_identifier
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._worker.claimer import Claimer
 
 AHEAD = int(os.environ.get("AHEAD", "0"))
 
@@ -22,22 +22,22 @@ app = App()
 idle = App()
 
 
-class ClaimsAhead(Claims):
+class ClaimsAhead(Claimer):
     """Takes many jobs at once, and gives out as many of them as are asked for."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._ahead: list[HeldJob] = []
+        self._ahead: list[ClaimedJob] = []
 
-    async def take(self, limit: int) -> list[HeldJob]:
+    async def claim(self, limit: int) -> list[ClaimedJob]:
         if not self._ahead:
-            self._ahead = await super().take(AHEAD)
+            self._ahead = await super().claim(AHEAD)
         given, self._ahead = self._ahead[:limit], self._ahead[limit:]
         return given
 
 
 if AHEAD:
-    assembly.Claims = ClaimsAhead  # type: ignore[attr-defined]  # workers are made with it
+    _assembly.Claimer = ClaimsAhead  # type: ignore[attr-defined]  # workers are made with it
 
 
 def say(word: str, n: int) -> None:
@@ -83,7 +83,7 @@ async def kill(ctx: JobContext, heartbeats: int) -> None:
 
 
 def heartbeats_of(ctx: JobContext) -> str:
-    pools = f"{quote_identifier(companion_schema(ctx.schema))}.pools"
+    pools = f"{quote_identifier(derive_companion_schema(ctx.schema))}.pools"
     return f"select seen_at from {pools} where %s = any (started_jobs)"
 
 

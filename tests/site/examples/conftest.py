@@ -84,7 +84,7 @@ class Example:
     def work(self, words: str = "graphile-worker --app") -> Program:
         """Type the command of a worker; the worker, once it looks for jobs."""
         program = self.start(words)
-        program.hear(READY)
+        program.wait_for_line(READY)
         return program
 
     def type(self, words: str, **variables: str) -> str:

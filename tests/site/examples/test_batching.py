@@ -14,10 +14,10 @@ def test_readings_are_gathered_and_only_the_failed_ones_tried_again(prepared, em
     assert prepared.type("graphile-worker jobs list").count("gather ") == 1
 
     worker = prepared.start("graphile-worker --app tasks:app")
-    worker.hear("stored 4 of 5 readings")
-    worker.hear("no sensor attic")
+    worker.wait_for_line("stored 4 of 5 readings")
+    worker.wait_for_line("no sensor attic")
     prepared.type('psql "$DATABASE_URL" -c "insert into sensors')
-    worker.hear("stored 1 of 1 readings")
+    worker.wait_for_line("stored 1 of 1 readings")
 
     assert worker.stop() == 0
     with psycopg.connect(empty_database.dsn) as connection:

@@ -30,14 +30,14 @@ def wait_until_said(program: Program, words: str) -> None:
 @pytest.mark.feature("F2", "F5")
 def test_a_job_goes_from_typescript_to_python_and_back(installed):
     python = installed.start("graphile-worker --app python_worker:app")
-    python.hear(READY)
+    python.wait_for_line(READY)
     node = installed.start("node node_worker.ts")
     wait_until_said(node, NODE_READY)
 
     added = installed.type("node add.ts")
 
     assert re.fullmatch(r"added job \d+\n", added)
-    python.hear("order 7 costs 15.90")
+    python.wait_for_line("order 7 costs 15.90")
     wait_until_said(node, "order 7: please pay 15.90 EUR until 20")
     # Each ran its own task and no other.
     assert "send_invoice" not in python.err

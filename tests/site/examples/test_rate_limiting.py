@@ -34,7 +34,7 @@ def count(empty_database: TestDatabase) -> Iterator[Callable[[str], int]]:
 @pytest.mark.feature("F238", "F236")
 def test_two_workers_hold_a_limit_together_and_hold_up_nothing_else(prepared, count):
     for worker in [prepared.start("python worker.py") for _ in range(2)]:
-        worker.hear(READY)
+        worker.wait_for_line(READY)
 
     prepared.type('psql "$DATABASE_URL" -c "update tokens set free_at = \'infinity\'')
     prepared.type("python add.py")

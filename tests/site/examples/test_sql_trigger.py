@@ -29,7 +29,7 @@ def run_in_psql(example: Example, statement: str) -> None:
 @pytest.mark.feature("F42", "F43", "F115")
 def test_rows_become_jobs(prepared):
     worker = prepared.start("graphile-worker --app tasks:app")
-    worker.hear(READY)
+    worker.wait_for_line(READY)
 
     for statement in ("insert into users", "insert into documents"):
         run_in_psql(prepared, statement)
@@ -37,15 +37,15 @@ def test_rows_become_jobs(prepared):
         run_in_psql(prepared, f"update documents set body = '{words}")
 
     for line in ("welcome, ada@example.com", "INSERT user 1", "a cover for Tea"):
-        worker.hear(line)
-    worker.hear("indexed Tea: 3 words")
+        worker.wait_for_line(line)
+    worker.wait_for_line("indexed Tea: 3 words")
 
     run_in_psql(prepared, "begin; insert into users (email) values ('bob@example.com')")
     for statement in ("delete from documents", "delete from users"):
         run_in_psql(prepared, statement)
 
-    worker.hear("document 1 is no more")
-    worker.hear("DELETE user 1")
+    worker.wait_for_line("document 1 is no more")
+    worker.wait_for_line("DELETE user 1")
     assert worker.stop() == 0
     assert worker.err.count("a cover for") == 1
     assert "bob" not in worker.err

@@ -37,10 +37,10 @@ async def test_what_was_enqueued(gw: Harness) -> None:
     job = await gw.aassert_enqueued(shop.send_email, to="ada")
     assert job.attempts == 0
     await gw.aassert_enqueued(shop.send_email.using(run_at=DAY), to="ada again")
-    await gw.arefute_enqueued(shop.resize)
+    await gw.aassert_not_enqueued(shop.resize)
     assert len(await gw.aenqueued()) == 2
     with pytest.raises(AssertionError):
-        await gw.arefute_enqueued()
+        await gw.aassert_not_enqueued()
 
 
 async def test_jobs_run_here(gw: Harness, mailer: shop.Mailer) -> None:
@@ -57,7 +57,7 @@ async def test_errors_are_raised(gw: Harness) -> None:
     with pytest.raises(ValueError, match="a width of -1"):
         await gw.adrain()
 
-    await gw.aassert_enqueued(shop.resize, having={"attempts": 1})
+    await gw.aassert_enqueued(shop.resize, options={"attempts": 1})
     assert len((await gw.adrain(include_delayed=True, raise_errors=False)).errors) == 2
 
 
@@ -94,4 +94,4 @@ async def test_the_lifespan_gives_what_the_test_does_not(gw: Harness) -> None:
 
 
 async def test_tests_do_not_see_each_other(gw: Harness) -> None:
-    await gw.arefute_enqueued()
+    await gw.aassert_not_enqueued()

@@ -18,7 +18,7 @@ def test_what_was_enqueued(gw: Harness) -> None:
 
     gw.assert_enqueued(charge, order_id=order_id)
     gw.assert_enqueued(remind.using(run_at=DAY))
-    gw.refute_enqueued(double)
+    gw.assert_not_enqueued(double)
     assert len(gw.enqueued()) == 2
 
 
@@ -49,7 +49,7 @@ def test_errors_of_the_database_leave_the_transaction_usable(gw: Harness) -> Non
     with pytest.raises(IntegrityError):
         gw.drain()
 
-    gw.assert_enqueued(double, having={"attempts": 1})
+    gw.assert_enqueued(double, options={"attempts": 1})
     assert Order.objects.count() == 1
 
 
@@ -68,7 +68,7 @@ def test_a_context(gw: Harness) -> None:
 
 
 def test_tests_do_not_see_each_other(gw: Harness) -> None:
-    gw.refute_enqueued()
+    gw.assert_not_enqueued()
     assert not Order.objects.exists()
 
 
@@ -81,7 +81,7 @@ def test_where_each_statement_commits(gw: Harness) -> None:
 
     assert Order.objects.get(id=order_id).paid
     gw.drain(include_delayed=True)
-    gw.refute_enqueued()
+    gw.assert_not_enqueued()
 
 
 class TestCaseWithFixture(TestCase):
@@ -98,18 +98,18 @@ class TestCaseWithFixture(TestCase):
     def test_every_helper(self) -> None:
         charge.enqueue(self.order.id)
         self.gw.assert_enqueued(charge, order_id=self.order.id)
-        self.gw.refute_enqueued(remind)
+        self.gw.assert_not_enqueued(remind)
         self.gw.drain()
         self.order.refresh_from_db()
         assert self.order.paid
         with self.gw.inline():
             charge.enqueue(self.order.id)
-        self.gw.refute_enqueued()
+        self.gw.assert_not_enqueued()
 
     async def test_every_helper_in_a_coroutine(self) -> None:
         await remind.using(run_at=DAY).aenqueue(self.order.id)
         await self.gw.aassert_enqueued(remind, order_id=self.order.id)
-        await self.gw.arefute_enqueued(charge)
+        await self.gw.aassert_not_enqueued(charge)
         assert await self.gw.adrain() == []
         self.gw.travel(DAY)
         assert len(await self.gw.adrain()) == 2

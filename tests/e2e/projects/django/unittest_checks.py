@@ -14,9 +14,9 @@ class OrderTests(TestCase):
     def test_every_helper(self) -> None:
         order_id = place_order()
         self.gw.assert_enqueued(charge, order_id=order_id)
-        self.gw.refute_enqueued(double)
+        self.gw.assert_not_enqueued(double)
         self.gw.drain()
         assert Order.objects.get(id=order_id).paid
 
     def test_a_second_one_sees_nothing_of_the_first(self) -> None:
-        self.gw.refute_enqueued()
+        self.gw.assert_not_enqueued()

@@ -55,7 +55,7 @@ def test_what_was_enqueued(gw: Harness, session: Session) -> None:
 
     gw.assert_enqueued(shop.charge, order_id=order_id)
     gw.assert_enqueued(shop.remind.using(run_at=DAY))
-    gw.refute_enqueued("of_node")
+    gw.assert_not_enqueued("of_node")
     assert len(gw.enqueued()) == 2
 
 
@@ -73,18 +73,18 @@ def test_errors_are_raised_and_the_session_goes_on(gw: Harness, session: Session
     with pytest.raises(LookupError, match="no order -1"):
         gw.drain()
 
-    gw.assert_enqueued(shop.charge, having={"attempts": 1})
+    gw.assert_enqueued(shop.charge, options={"attempts": 1})
     assert session.scalar(select(func.count()).select_from(shop.Order)) == 0
 
 
 def test_what_the_program_rolls_back_is_not_enqueued(gw: Harness, session: Session) -> None:
-    gw.refute_enqueued()
+    gw.assert_not_enqueued()
     with session.begin_nested() as nested:
         shop.charge.using(conn=session).enqueue(1)
         gw.assert_enqueued(shop.charge)
         nested.rollback()
 
-    gw.refute_enqueued()
+    gw.assert_not_enqueued()
 
 
 def test_inline(gw: Harness, session: Session) -> None:
@@ -112,7 +112,7 @@ async def test_async_sessions(gw: Harness, async_session: AsyncSession) -> None:
     order_id = await shop.place_order_async(async_session)
 
     await gw.aassert_enqueued(shop.remind, order_id=order_id)
-    await gw.arefute_enqueued(shop.charge)
+    await gw.aassert_not_enqueued(shop.charge)
     assert len(await gw.adrain()) == 1
     await gw.aassert_enqueued("of_node", order_id=order_id)
 
@@ -139,4 +139,4 @@ async def test_async_errors_are_raised_and_the_session_goes_on(
     with pytest.raises(ValueError, match="order_id"):
         await gw.adrain()
 
-    await gw.aassert_enqueued(shop.remind, having={"attempts": 1})
+    await gw.aassert_enqueued(shop.remind, options={"attempts": 1})

@@ -20,13 +20,13 @@ def nothing_sent() -> Iterator[None]:
 def test_what_was_enqueued(gw: Harness) -> None:
     shop.sign_up("ada")
 
-    job = gw.assert_enqueued(shop.send_email, having={"payload": {"to": "ada"}})
+    job = gw.assert_enqueued(shop.send_email, options={"payload": {"to": "ada"}})
     assert job.attempts == 0
     gw.assert_enqueued(shop.send_email.using(queue_name="reminders", run_at=DAY), to="ada")
-    gw.refute_enqueued(shop.charge)
+    gw.assert_not_enqueued(shop.charge)
     assert len(gw.enqueued()) == 2
     with pytest.raises(AssertionError):
-        gw.refute_enqueued("send_email", to="ada")
+        gw.assert_not_enqueued("send_email", to="ada")
     with pytest.raises(AssertionError):
         gw.assert_enqueued(shop.charge)
 
@@ -45,9 +45,9 @@ def test_errors_are_raised(gw: Harness) -> None:
     with pytest.raises(LookupError, match="no order -1"):
         gw.drain()
 
-    gw.assert_enqueued(shop.charge, having={"attempts": 1})
+    gw.assert_enqueued(shop.charge, options={"attempts": 1})
     assert len(gw.drain(include_delayed=True, raise_errors=False).errors) == 2
-    gw.refute_enqueued()
+    gw.assert_not_enqueued()
 
 
 def test_inline(gw: Harness) -> None:
@@ -75,4 +75,4 @@ def test_a_context(gw: Harness) -> None:
 
 
 def test_tests_do_not_see_each_other(gw: Harness) -> None:
-    gw.refute_enqueued()
+    gw.assert_not_enqueued()

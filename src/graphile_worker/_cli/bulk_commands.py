@@ -1,0 +1,232 @@
+"""Changing jobs: looked at first, asked about if there is no way back, counted while it goes."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from graphile_worker._cli.job_output import HIDDEN_ROWS_MESSAGE, NoSuchJob, print_jobs
+from graphile_worker._cli.printing import pluralize, print_json
+from graphile_worker._cli.settings.layers import Settings
+from graphile_worker._cli.settings.resolve import open_database
+from graphile_worker._db.database import SyncDatabase, run_plan_sync
+from graphile_worker._sql.plans.admin import plan_remove_job
+from graphile_worker.errors import GraphileWorkerError
+from graphile_worker.jobs import check_text
+from graphile_worker.ops.bulk import (
+    BATCH_SIZE,
+    BulkAction,
+    BulkPreview,
+    BulkResult,
+    CompleteAction,
+    plan_bulk_change,
+    plan_bulk_preview,
+)
+from graphile_worker.ops.filters import Filter, filter_by_ids, filter_by_keys
+from graphile_worker.ops.search import limit_plan, plan_list_jobs
+
+# As shells have it: 128 and the number of the signal.
+INTERRUPTED_EXIT_CODE = 130
+
+
+class ConfirmationRequired(GraphileWorkerError):
+    """Nobody is there to be asked, or somebody said no."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangeOptions:
+    """How a change is made: which word is said of it, and what was asked for."""
+
+    verb: str
+    past_tense: str
+    requires_confirmation: bool = False
+    warning: str = ""
+    is_confirmed: bool = False
+    limit: int | None = None
+    dry_run: bool = False
+    as_json: bool = False
+    throttle: float | None = None
+    # Those that a worker holds are meant as well, and somebody else says what came of it.
+    includes_locked: bool = False
+    # Those that were named by their ids.
+    ids: tuple[int, ...] = ()
+    is_quiet: bool = False
+
+
+def change_jobs(
+    settings: Settings, action: BulkAction, job_filter: Filter, options: ChangeOptions
+) -> BulkResult | None:
+    """Do it to all that are meant; what came of it, or None if it was not to be done."""
+    with open_database(settings) as database:
+        plan = plan_bulk_preview(action, job_filter, database.schemas, limit=options.limit)
+        preview = run_plan_sync(database, plan)
+        if preview.count.total < len(set(options.ids)):
+            _report_missing(database, options.ids)
+        if options.dry_run:
+            _print_preview(preview, options)
+            return None
+        at_stake = preview.total + (preview.locked_count if options.includes_locked else 0)
+        if at_stake and options.requires_confirmation:
+            confirm(
+                f"{options.verb} {pluralize(at_stake, 'job')}?",
+                options.warning,
+                options.is_confirmed,
+            )
+        outcome = _apply(database, preview, options)
+    if not options.is_quiet:
+        _print_result(preview, outcome, options)
+    return outcome
+
+
+def _report_missing(database: SyncDatabase, ids: Sequence[int]) -> None:
+    """Say which jobs are not there; raises if none of them is."""
+    plan = plan_list_jobs(filter_by_ids(ids), database.schemas, limit=len(ids))
+    page = run_plan_sync(database, plan)
+    if page.has_hidden_rows:
+        click.echo(f"graphile-worker: {HIDDEN_ROWS_MESSAGE}", err=True)
+        return
+    found = {job.id for job in page.jobs}
+    missing = [each for each in dict.fromkeys(ids) if each not in found]
+    if not found:
+        raise NoSuchJob(*missing)
+    if missing:
+        click.echo(f"graphile-worker: {NoSuchJob(*missing)}", err=True)
+
+
+def confirm(question: str, warning: str, is_confirmed: bool) -> None:
+    """Ask whoever sits there, unless they said so before; raises if that was not a yes."""
+    if is_confirmed:
+        return
+    if not sys.stdin.isatty():
+        raise ConfirmationRequired(f"{question} Nobody is there to be asked: say --yes")
+    if warning:
+        click.echo(warning, err=True)
+    if not click.confirm(question[0].upper() + question[1:], err=True):
+        raise ConfirmationRequired("nothing was changed")
+
+
+def _apply(database: SyncDatabase, preview: BulkPreview, options: ChangeOptions) -> BulkResult:
+    so_far = BulkResult()
+    more: dict[str, Any] = {} if options.throttle is None else {"throttle": options.throttle}
+    with _show_progress(preview.total) as show:
+
+        def note(outcome: BulkResult) -> None:
+            nonlocal so_far
+            so_far = outcome
+            show(outcome)
+
+        plan = plan_bulk_change(preview, database.schemas, on_progress=note, **more)
+        try:
+            return run_plan_sync(database, plan)
+        except KeyboardInterrupt:
+            click.echo(f"\ninterrupted: {_format_result(so_far, options)}", err=True)
+            click.get_current_context().exit(INTERRUPTED_EXIT_CODE)
+        except Exception:
+            if so_far != BulkResult():
+                click.echo(f"\nuntil then: {_format_result(so_far, options)}", err=True)
+            raise
+
+
+@contextmanager
+def _show_progress(total: int) -> Iterator[Callable[[BulkResult], None]]:
+    """A bar for those who wait at a terminal."""
+    if not sys.stderr.isatty() or total <= BATCH_SIZE:
+        yield lambda outcome: None
+        return
+    with click.progressbar(length=total, file=sys.stderr, show_pos=True, show_eta=True) as bar:
+        yield lambda outcome: bar.update(outcome.changed + outcome.gone - bar.pos)
+
+
+def _print_result(preview: BulkPreview, result: BulkResult, options: ChangeOptions) -> None:
+    if options.as_json:
+        print_json({"action": options.verb, "total": preview.total, **_build_counts(result)})
+        return
+    if result == BulkResult() and preview.count.total:
+        click.echo(f"nothing to {options.verb}: {_format_by_state(preview)}")
+        return
+    click.echo(_format_result(result, options))
+
+
+def _format_result(result: BulkResult, options: ChangeOptions) -> str:
+    said = [f"{options.past_tense} {pluralize(result.changed, 'job')}"]
+    if result.skipped_locked:
+        said.append(f"left {result.skipped_locked:,} alone that a worker holds")
+    if result.gone:
+        said.append(f"{result.gone:,} were gone or changed meanwhile")
+    return "; ".join(said)
+
+
+def _build_counts(result: BulkResult) -> dict[str, int]:
+    return {
+        "done": result.changed,
+        "skipped_locked": result.skipped_locked,
+        "gone": result.gone,
+    }
+
+
+def _print_preview(preview: BulkPreview, options: ChangeOptions) -> None:
+    if options.as_json:
+        print_json(
+            {
+                "action": options.verb,
+                "dry_run": True,
+                "total": preview.total,
+                "held": preview.locked_count,
+                "by_state": preview.count.by_state,
+                "sample": preview.sample,
+            }
+        )
+        return
+    found = f" (found: {_format_by_state(preview)})" if preview.count.total else ""
+    click.echo(f"would {options.verb} {pluralize(preview.total, 'job')}{found}")
+    if preview.sample and preview.now is not None:
+        print_jobs(preview.sample, preview.now)
+
+
+def _format_by_state(preview: BulkPreview) -> str:
+    return ", ".join(f"{count:,} {state}" for state, count in preview.count.by_state.items())
+
+
+def remove_by_key(
+    settings: Settings,
+    keys: Sequence[str],
+    *,
+    include_running: bool,
+    is_confirmed: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> bool:
+    """Delete the jobs with these keys; whether all of them are gone.
+
+    Those that run are let finish and get no other attempt, if that was asked for.
+    """
+    way = ChangeOptions(
+        verb="delete",
+        past_tense="deleted",
+        requires_confirmation=True,
+        is_confirmed=is_confirmed,
+        dry_run=dry_run,
+        as_json=as_json,
+        includes_locked=include_running,
+        is_quiet=as_json and include_running,
+    )
+    keys = [check_text("job_key", key) for key in dict.fromkeys(keys)]
+    outcome = change_jobs(settings, CompleteAction(), filter_by_keys(keys), way)
+    if outcome is None:
+        return True
+    stopped = _remove_running(settings, keys) if include_running else 0
+    if include_running and as_json:
+        print_json({"action": way.verb, **_build_counts(outcome), "stopped": stopped})
+    elif stopped:
+        click.echo(f"{pluralize(stopped, 'job')} may finish, and will not run again")
+    return outcome.changed + stopped == len(set(keys))
+
+
+def _remove_running(settings: Settings, keys: Sequence[str]) -> int:
+    with open_database(settings) as database:
+        schemas = database.schemas
+        plans = (limit_plan(plan_remove_job(key, schemas), schemas) for key in dict.fromkeys(keys))
+        return sum(run_plan_sync(database, plan) is not None for plan in plans)

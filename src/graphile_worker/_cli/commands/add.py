@@ -1,0 +1,82 @@
+"""`graphile-worker add`: add a job from the command line."""
+
+import json
+import sys
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from graphile_worker._cli.arguments import WHEN
+from graphile_worker._cli.commands.jobs import json_option
+from graphile_worker._cli.settings.flags import current_settings, setting_flags
+from graphile_worker._cli.settings.resolve import open_client, resolve_app
+from graphile_worker._support.logs import make_printable
+from graphile_worker.jobs import JobKeyMode, JobKeyModeName
+
+
+@click.command()
+@click.argument("task")
+@click.argument("payload", required=False)
+@click.option("--queue-name", help="Run one after the other with others of that name.")
+@click.option("--run-at", type=WHEN, help="When: 10m from now, or 2026-08-01T10:00Z.")
+@click.option("--max-attempts", type=int, help="How many there may be (default: 25).")
+@click.option("--priority", type=int, help="Lower goes first (default: 0).")
+@click.option("--job-key", help="Replace the job that has this key.")
+@click.option(
+    "--job-key-mode",
+    type=click.Choice([each.value for each in JobKeyMode]),
+    help="How that is done.",
+)
+@click.option("--flag", "flags", multiple=True, help="Workers that forbid it skip the job.")
+@json_option
+@setting_flags("app", "connection", "schema", "ext_schema")
+def add(
+    task: str,
+    payload: str | None,
+    queue_name: str | None,
+    run_at: datetime | timedelta | None,
+    max_attempts: int | None,
+    priority: int | None,
+    job_key: str | None,
+    job_key_mode: JobKeyModeName | None,
+    flags: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Add a job: its task and its payload in JSON, or - to read that from standard input.
+
+    With --app, the options and checks of the task apply if the app defines it.
+    """
+    given = _parse_payload(payload)
+    settings = current_settings()
+    app = resolve_app(settings)
+    with open_client(settings.with_app(app), app) as client:
+        job = client.add_job(
+            task,
+            given,
+            queue_name=queue_name,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            priority=priority,
+            job_key=job_key,
+            job_key_mode=job_key_mode,
+            flags=flags or None,
+        )
+    if as_json:
+        click.echo(json.dumps({"id": job.id, "task": task, "run_at": job.run_at.isoformat()}))
+    else:
+        click.echo(f"added job {job.id} ({make_printable(job.task_identifier)})")
+
+
+def _parse_payload(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        text = sys.stdin.read() if text == "-" else text
+        return json.loads(text, parse_constant=_reject_constant)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"the payload is not JSON: {error}") from None
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"there is no {name}")

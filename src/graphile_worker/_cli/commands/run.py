@@ -1,0 +1,308 @@
+"""`graphile-worker` without a subcommand: run a worker until a signal, or once."""
+
+import asyncio
+import itertools
+import logging
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import click
+import psycopg
+
+from graphile_worker._cli.event_loop import LoopFactory, choose_loop_factory
+from graphile_worker._cli.health import health_server
+from graphile_worker._cli.log_format import CONTINUATION_PREFIX, configure_logging
+from graphile_worker._cli.reload import FileWatcher
+from graphile_worker._cli.settings.config_file import warn_group_writable
+from graphile_worker._cli.settings.definitions import CommandOptions
+from graphile_worker._cli.settings.layers import Settings, SettingSource
+from graphile_worker._cli.settings.resolve import (
+    open_client,
+    resolve_app,
+    resolve_crontab,
+    resolve_schema,
+    resolve_task_source,
+)
+from graphile_worker._cli.streams import flush_standard_streams
+from graphile_worker._cli.supervisor.parent_pipe import (
+    REPLACEMENT_DUE,
+    ParentPipe,
+    compute_stop_timeout,
+)
+from graphile_worker._cli.supervisor.supervisor import Supervisor, SupervisorConfig
+from graphile_worker._discovery.discovery import load_crontab
+from graphile_worker._sql.plans.cleanup import CleanupTask
+from graphile_worker._support.error_format import (
+    HINT_PREFIX,
+    format_import_traceback,
+    format_one_line,
+    get_hints,
+    make_printable,
+)
+from graphile_worker._worker.signals import handle_signals
+from graphile_worker.errors import (
+    ConfigurationError,
+    CrontabError,
+    GraphileWorkerError,
+    WorkerStoppedError,
+)
+from graphile_worker.events import JobStarted
+from graphile_worker.runner import Runner, resolve_tasks
+
+logger = logging.getLogger("graphile_worker")
+
+# How psycopg begins when it could not connect; libpq's own words may be in any language.
+NO_CONNECTION_PATTERN = re.compile(r"connection (failed|is bad|timeout)|failed to resolve|\[Errno")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunMode:
+    """What to do this time; a process of --processes has the number of its line to the parent."""
+
+    once: bool = False
+    schema_only: bool = False
+    cleanup: tuple[CleanupTask, ...] = ()
+    parent: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.once and self.schema_only:
+            raise ConfigurationError("--once and --schema-only exclude each other")
+
+    @property
+    def one_shot_flag(self) -> str | None:
+        """The flag by which it ends by itself."""
+        flags = {"--once": self.once, "--schema-only": self.schema_only, "--cleanup": self.cleanup}
+        return next((flag for flag, is_given in flags.items() if is_given), None)
+
+    def check_settings(self, settings: Settings) -> None:
+        """A file may say that workers watch, but nobody can ask for both at once."""
+        watch = settings.values.get("watch")
+        if (
+            self.one_shot_flag
+            and watch is not None
+            and watch.value
+            and watch.source is SettingSource.FLAG
+        ):
+            raise ConfigurationError(f"{self.one_shot_flag} and --watch exclude each other")
+
+
+def run_command(mode: RunMode, settings: Settings) -> int:
+    """Do what was asked for, as the settings say; the exit code."""
+    command = settings.command_options
+    check_command_options(command)
+    mode.check_settings(settings)
+    if mode.schema_only:
+        return _migrate(settings)
+    if mode.cleanup:
+        return _clean_up(mode.cleanup, settings)
+    configure_logging(command.log_format)
+    warn_group_writable(settings.config, allow_unsafe=bool(settings.value("allow_unsafe_tasks")))
+    if mode.parent is None and (command.processes is not None or _is_watching(mode, settings)):
+        return _run_supervisor(mode, settings)
+    if command.watch:
+        # By its second and its size, what was compiled a moment ago may look like what is new.
+        sys.dont_write_bytecode = True
+    make_loop = choose_loop_factory(command.loop)
+    line = None if mode.parent is None else _open_parent_pipe(mode.parent, settings)
+    return _run_until_done(
+        _run_worker(_build_runner(mode, settings), mode, settings, line), make_loop
+    )
+
+
+def _open_parent_pipe(fd: int, settings: Settings) -> ParentPipe:
+    return ParentPipe(fd, compute_stop_timeout(settings.worker_options.shutdown_timeout))
+
+
+def check_command_options(options: CommandOptions) -> None:
+    """Refuse what makes no sense together, or here."""
+    if options.max_memory is not None and options.processes is None and not options.watch:
+        raise ConfigurationError("--max-memory needs a parent that looks: add --processes 1")
+    if sys.platform == "win32" and (options.processes is not None or options.watch):
+        raise ConfigurationError("--processes and --watch: not on Windows")
+
+
+def _is_watching(mode: RunMode, settings: Settings) -> bool:
+    return settings.command_options.watch and mode.one_shot_flag is None
+
+
+def _run_supervisor(mode: RunMode, settings: Settings) -> int:
+    # What makes no sense is said once, not by each process.
+    command, options = settings.command_options, settings.worker_options
+    choose_loop_factory(command.loop)
+    watches = _is_watching(mode, settings)
+    # Whoever watches waits until a crontab is mended.
+    if not mode.once and not watches and (crontab := resolve_crontab(settings)) is not None:
+        load_crontab(crontab, allow_unsafe=options.allow_unsafe_tasks)
+    plan = SupervisorConfig(
+        process_count=command.processes or 1,
+        stop_timeout=compute_stop_timeout(options.shutdown_timeout),
+        once=mode.once,
+        max_memory=command.max_memory,
+        health_port=command.health_port,
+        health_host=command.health_host,
+    )
+    return _run_until_done(_supervise(plan, FileWatcher(settings) if watches else None))
+
+
+async def _supervise(config: SupervisorConfig, watcher: FileWatcher | None) -> int:
+    return await Supervisor(config, watcher).run()
+
+
+def _migrate(settings: Settings) -> int:
+    settings = settings.with_app(resolve_app(settings))
+    with open_client(settings) as client:
+        level = client.migrate()
+    click.echo(f"schema {resolve_schema(settings)} is up to date, at level {level}")
+    return 0
+
+
+def _clean_up(steps: Sequence[CleanupTask], settings: Settings) -> int:
+    tasks = resolve_task_source(settings)
+    settings = settings.with_app(tasks)
+    known = {} if tasks is None else resolve_tasks(tasks, settings.worker_options)
+    with open_client(settings) as client:
+        client.cleanup(steps, task_identifiers_to_keep=list(known))
+    click.echo(f"cleaned up: {', '.join(each.value for each in steps)}")
+    return 0
+
+
+def _build_runner(mode: RunMode, settings: Settings) -> Runner:
+    tasks = resolve_task_source(settings)
+    if tasks is None:
+        raise ConfigurationError(
+            "no tasks: make a folder ./tasks with a file for each task, or name your app with "
+            "--app package.module:app (or GRAPHILE_WORKER_APP, or app in graphile-worker.toml)"
+        )
+    settings = settings.with_app(tasks)
+    return Runner(
+        settings.value("connection"),
+        tasks,
+        crontab_file=None if mode.once else resolve_crontab(settings),
+        options=settings.worker_options,
+        # A child never counts signals: its parent says whether one is the second.
+        handle_signals=mode.parent is None,
+    )
+
+
+async def _run_worker(
+    runner: Runner, mode: RunMode, settings: Settings, pipe: ParentPipe | None
+) -> int:
+    try:
+        async with _attach_controls(runner, mode, settings.command_options, pipe):
+            if mode.once:
+                await runner.run_once()
+            else:
+                await runner.start()
+                if settings.value("app") is None and resolve_crontab(settings) is None:
+                    logger.info("there is no file ./crontab, so no tasks recur")
+                await runner.wait()
+    except (asyncio.CancelledError, WorkerStoppedError):
+        # A signal came before there was anything to stop.
+        if runner.exit_signal is None:
+            raise
+    return 0 if runner.exit_signal is None else 128 + runner.exit_signal
+
+
+@asynccontextmanager
+async def _attach_controls(
+    runner: Runner, mode: RunMode, command: CommandOptions, pipe: ParentPipe | None
+) -> AsyncIterator[None]:
+    """What is there beside a worker: a parent, or else signals of its own and its health."""
+    if command.max_jobs is not None:
+        # Once, what is left of the jobs is for those that still run.
+        end = runner.finish if pipe is None or mode.once else partial(pipe.send, REPLACEMENT_DUE)
+        _call_after_jobs(runner, command.max_jobs, end)
+    if pipe is None:
+        health = health_server(
+            command.health_port, lambda: runner.is_ready, host=command.health_host
+        )
+        async with health:
+            yield
+    else:
+        with handle_signals(runner._stop_on_signal):
+            async with pipe.attach_runner(runner):
+                yield
+
+
+def _call_after_jobs(runner: Runner, count: int, callback: Callable[[], object]) -> None:
+    """Call the function when the last of so many jobs has started."""
+    numbers = itertools.count(1)
+
+    @runner.hooks.on(JobStarted)
+    def count_job(event: JobStarted) -> None:
+        if next(numbers) == count:
+            callback()
+
+
+def _run_until_done(work: Coroutine[Any, Any, int], make_loop: LoopFactory | None = None) -> int:
+    """Run to the end, and leave behind what does not want to end."""
+    with asyncio.Runner(loop_factory=make_loop) as loop:
+        try:
+            code = loop.run(_get_exit_code(work))
+        except KeyboardInterrupt:
+            return 130
+        if asyncio.all_tasks(loop.get_loop()):
+            # A task that ignores being cancelled would keep the loop from closing.
+            _exit(code)
+    return code
+
+
+async def _get_exit_code(work: Coroutine[Any, Any, int]) -> int:
+    try:
+        return await work
+    except (GraphileWorkerError, psycopg.Error, OSError) as error:
+        print_error(error)
+        return getattr(error, "exit_code", 1)
+
+
+def print_error(error: BaseException) -> None:
+    """What a person can act on is one line; libpq explains itself over several.
+
+    Before it, the traceback of the user's module that could not be imported.
+    """
+    if isinstance(error, CrontabError):
+        # One for each thing that is wrong.
+        for problem in error.problems:
+            click.echo(make_printable(f"graphile-worker: {error.source}: {problem}"), err=True)
+        return
+    for line in format_import_traceback(error):
+        click.echo(f"{CONTINUATION_PREFIX}{make_printable(line)}", err=True)
+    text, hints = format_one_line(str(error)) or type(error).__name__, get_hints(error)
+    if hints and (said := getattr(getattr(error, "diag", None), "message_primary", None)):
+        # Without the statements around it, as the hint must be seen.
+        text = format_one_line(said)
+    words = "; ".join([text, *map(format_one_line, hints)])
+    click.echo(f"graphile-worker: {words}{_build_connection_hint(error)}", err=True)
+
+
+def _build_connection_hint(error: BaseException) -> str:
+    """What to check when there is no connection; in the middle of work, it would mislead."""
+    if not isinstance(error, psycopg.OperationalError) or error.sqlstate is not None:
+        return ""
+    if not NO_CONNECTION_PATTERN.match(str(error)):
+        return ""
+    return (
+        f"; {HINT_PREFIX}check host, port, user and database of the connection: "
+        "`graphile-worker config` shows it and where it was given"
+    )
+
+
+def _exit(code: int) -> None:
+    flush_standard_streams()
+    os._exit(code)
+
+
+def parse_cleanup_steps(names: tuple[str, ...]) -> tuple[CleanupTask, ...]:
+    """The steps of `--cleanup A,B --cleanup C`."""
+    wanted = [name.strip() for listing in names for name in listing.split(",") if name.strip()]
+    known = {each.value: each for each in CleanupTask}
+    for name in wanted:
+        if name not in known:
+            raise ConfigurationError(f"--cleanup {name}: expected any of {', '.join(known)}")
+    return tuple(known[name] for name in wanted)

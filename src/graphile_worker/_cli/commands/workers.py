@@ -1,0 +1,56 @@
+"""`graphile-worker workers`: which there are, and the jobs of dead ones."""
+
+import click
+
+from graphile_worker._cli.commands.jobs import dry_run_option, json_option, queue_flags, yes_option
+from graphile_worker._cli.settings.flags import current_settings, reject_flag
+from graphile_worker._support.renamed import RENAMED_FLAGS
+
+
+@click.group()
+@queue_flags
+def workers() -> None:
+    """Which workers there are, and the jobs of dead ones."""
+
+
+@workers.command(name="list")
+@json_option
+@queue_flags
+def list_workers(as_json: bool) -> None:
+    """List the workers that are known, in any language, and what they hold."""
+    from graphile_worker._cli.worker_output import print_workers
+
+    print_workers(current_settings(), as_json=as_json)
+
+
+@workers.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--all-dead", is_flag=True, help="All of which a registry says that they are dead.")
+@reject_flag("--dead", RENAMED_FLAGS["--dead"])
+@click.option("--force", is_flag=True, help="Also those that live.")
+@yes_option
+@dry_run_option
+@json_option
+@queue_flags
+def recover(
+    ids: tuple[str, ...],
+    all_dead: bool,
+    force: bool,
+    is_confirmed: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Let the jobs of workers that died run elsewhere."""
+    from graphile_worker._cli.worker_output import recover_jobs
+
+    if not ids and not all_dead:
+        raise click.UsageError("say which workers: their ids, or --all-dead")
+    recover_jobs(
+        current_settings(),
+        ids,
+        all_dead=all_dead,
+        force=force,
+        is_confirmed=is_confirmed,
+        dry_run=dry_run,
+        as_json=as_json,
+    )

@@ -1,0 +1,88 @@
+"""The command `graphile-worker`: a worker by itself, everything else by a subcommand."""
+
+import os
+import sys
+
+import click
+import psycopg
+
+from graphile_worker._cli.commands.add import add
+from graphile_worker._cli.commands.bench import bench
+from graphile_worker._cli.commands.config import config
+from graphile_worker._cli.commands.cron import cron
+from graphile_worker._cli.commands.doctor import doctor
+from graphile_worker._cli.commands.jobs import jobs
+from graphile_worker._cli.commands.migrate import migrate
+from graphile_worker._cli.commands.run import RunMode, parse_cleanup_steps, print_error, run_command
+from graphile_worker._cli.commands.top import top
+from graphile_worker._cli.commands.tune import tune
+from graphile_worker._cli.commands.workers import workers
+from graphile_worker._cli.settings.definitions import SETTINGS
+from graphile_worker._cli.settings.flags import current_settings, setting_flags
+from graphile_worker._cli.settings.layers import find_unknown_variables
+from graphile_worker._cli.streams import flush_standard_streams, open_standard_streams
+from graphile_worker._cli.supervisor.pid1 import fork_if_pid1
+from graphile_worker._sql.plans.cleanup import CleanupTask
+from graphile_worker._support.error_format import make_printable
+from graphile_worker.errors import GraphileWorkerError
+
+CLEANUP_STEPS = ", ".join(each.value for each in CleanupTask)
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="graphile-worker")
+@click.option("--schema-only", is_flag=True, help="Install or upgrade the schema, then exit.")
+@click.option("--once", is_flag=True, help="Run what is ready, then exit.")
+@click.option(
+    "--cleanup",
+    multiple=True,
+    metavar="STEPS",
+    help=f"Clean up what nobody needs, then exit: {CLEANUP_STEPS}.",
+)
+# What a parent tells the processes that it starts: the number of their line to it.
+@click.option("--parent", type=int, hidden=True)
+@setting_flags(*SETTINGS)
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    schema_only: bool,
+    once: bool,
+    cleanup: tuple[str, ...],
+    parent: int | None,
+) -> None:
+    """A job queue whose engine is PostgreSQL. Without a command, run a worker."""
+    if parent is None:
+        for line in find_unknown_variables(os.environ):
+            click.echo(make_printable(f"graphile-worker: {line}"), err=True)
+    if context.invoked_subcommand is not None:
+        return
+    asked = RunMode(
+        once=once, schema_only=schema_only, cleanup=parse_cleanup_steps(cleanup), parent=parent
+    )
+    context.exit(run_command(asked, current_settings()))
+
+
+command.add_command(migrate)
+command.add_command(add)
+command.add_command(jobs)
+command.add_command(workers)
+command.add_command(bench)
+command.add_command(cron)
+command.add_command(tune)
+command.add_command(doctor)
+command.add_command(top)
+command.add_command(config)
+
+
+def main() -> None:
+    """Run the command; what a person can act on is one line, not a traceback."""
+    open_standard_streams()
+    fork_if_pid1()
+    try:
+        command(prog_name="graphile-worker")
+    except (GraphileWorkerError, psycopg.Error, TimeoutError) as error:
+        print_error(error)
+        sys.exit(getattr(error, "exit_code", 1))
+    finally:
+        flush_standard_streams()

@@ -1,0 +1,1 @@
+"""The settings of the command: flags, environment variables, config file and app."""

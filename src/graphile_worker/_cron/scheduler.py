@@ -1,0 +1,202 @@
+"""CronScheduler: each minute, add what is due."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+
+from graphile_worker._cron.backfill import (
+    MINUTE,
+    ceil_minute,
+    floor_minute,
+    iter_missed_minutes,
+)
+from graphile_worker._db.database import QueryRunner
+from graphile_worker._db.retry import compute_backoff
+from graphile_worker._sql.plans.add import LOST_KEY_SQLSTATE, MAX_ADD_ATTEMPTS
+from graphile_worker._sql.queries.cron import (
+    KnownCrontab,
+    get_known_crontabs,
+    get_server_time,
+    is_rejection,
+    register_crontabs,
+    schedule_jobs,
+)
+from graphile_worker._sql.sqlstate import get_sqlstate
+from graphile_worker._support.failpoints import failpoint
+from graphile_worker.crontab import ParsedCronItem
+from graphile_worker.events import (
+    BackfillJob,
+    CronBackfillDue,
+    CronDue,
+    CronFailed,
+    CronJob,
+    CronScheduled,
+    CronStarted,
+    CronStarting,
+    CronTimerEarly,
+    CronTimerLate,
+)
+from graphile_worker.hooks import Hooks
+
+# About the longest pause after a failure, in seconds.
+MAX_RETRY_DELAY_SECONDS = 60.0
+
+# What a scheduler that lives missed, it makes up for without being asked to: this far back.
+MAX_CATCH_UP = timedelta(minutes=10)
+
+
+class CronScheduler:
+    """Adds the jobs of items, minute by minute, beside any number of others that do the same.
+
+    The database's clock says what minute it is. `items` is asked each time: it may change.
+    """
+
+    def __init__(
+        self, database: QueryRunner, items: Callable[[], Sequence[ParsedCronItem]], hooks: Hooks
+    ) -> None:
+        self._db = database
+        self._items = items
+        self._hooks = hooks
+        self._next_minute: datetime | None = None
+        self._failures = 0
+        # The database's time, and ours when it said so.
+        self._clock_reading: tuple[datetime, float] | None = None
+
+    async def run(self) -> None:
+        """For ever; whatever fails is tried again after a pause."""
+        while True:
+            try:
+                minute = await self.start()
+                while True:
+                    minute = await self._process_minute(minute)
+            except Exception as error:
+                delay = timedelta(seconds=compute_backoff(self._failures, MAX_RETRY_DELAY_SECONDS))
+                self._failures += 1
+                self._hooks.emit(CronFailed(error=error, failures=self._failures, delay=delay))
+                await asyncio.sleep(delay.total_seconds())
+
+    async def start(self) -> datetime:
+        """Make up for the past; the minute to go on with."""
+        start = await self._read_time()
+        self._hooks.emit(CronStarting(start=start))
+        known = await self._db.run(get_known_crontabs())
+        items = self._unique_items()
+        unknown = [each.identifier for each in items if each.identifier not in known]
+        if unknown:
+            await self._db.run(register_crontabs(unknown, start))
+        first = ceil_minute(start)
+        if self._next_minute is not None:
+            first = max(self._next_minute, first - MAX_CATCH_UP)
+        self._next_minute = first
+        for minute, due in iter_missed_minutes(
+            items, known, start, until=first, on_error=self._skip_item
+        ):
+            await self._backfill(minute, due, known)
+        self._hooks.emit(CronStarted(start=start))
+        return first
+
+    async def tick(self, minute: datetime) -> dict[str, int]:
+        """Add what is due at this minute and was not added yet; the jobs by item."""
+        due = [item for item in self._unique_items() if self._is_due(item, minute)]
+        if not due:
+            return {}
+        jobs = tuple(_build_cron_job(item, minute) for item in due)
+        self._hooks.emit(CronDue(timestamp=minute, jobs=jobs))
+        added = await self._add_jobs(minute, jobs)
+        ours = tuple(job for job in jobs if job.identifier in added)
+        self._hooks.emit(CronScheduled(timestamp=minute, jobs=ours))
+        return added
+
+    async def _process_minute(self, minute: datetime) -> datetime:
+        """Wait for a minute and do its work; the next one, or the same if it has not come."""
+        self._next_minute = minute
+        await asyncio.sleep(self._seconds_until(minute))
+        now = await self._read_time()
+        if now < minute:
+            self._hooks.emit(CronTimerEarly(current_timestamp=now, expected_timestamp=minute))
+            if minute - now <= MAX_CATCH_UP:
+                return minute
+            # The clock was far ahead and has been put right.
+            self._next_minute = None
+            return await self.start()
+        if floor_minute(now) > minute:
+            self._hooks.emit(CronTimerLate(current_timestamp=now, expected_timestamp=minute))
+        if now - minute > MAX_CATCH_UP:
+            # A machine that slept: what is older than this is owed only if an item says so.
+            return await self.start()
+        await self.tick(minute)
+        self._failures = 0
+        return minute + MINUTE
+
+    async def _backfill(
+        self, minute: datetime, items: Iterable[ParsedCronItem], known: dict[str, KnownCrontab]
+    ) -> None:
+        jobs = tuple(_build_backfill_job(item, minute, known[item.identifier]) for item in items)
+        self._hooks.emit(CronBackfillDue(timestamp=minute, jobs=jobs))
+        await self._add_jobs(minute, jobs)
+
+    async def _add_jobs(self, minute: datetime, jobs: Sequence[CronJob]) -> dict[str, int]:
+        try:
+            return await self._send_jobs(minute, jobs)
+        except Exception as error:
+            if not is_rejection(error):
+                raise
+            if len(jobs) == 1:
+                self._hooks.emit(CronFailed(error=error, identifier=jobs[0].identifier))
+                return {}
+        # One that is refused must not cost the others theirs.
+        one_by_one = [await self._add_jobs(minute, [job]) for job in jobs]
+        return {identifier: job_id for added in one_by_one for identifier, job_id in added.items()}
+
+    async def _send_jobs(self, minute: datetime, jobs: Sequence[CronJob]) -> dict[str, int]:
+        query = schedule_jobs([(job.identifier, job.spec) for job in jobs], minute)
+        failpoint("cron_ticking")
+        for _ in range(MAX_ADD_ATTEMPTS):
+            try:
+                return await self._db.run(query)
+            except Exception as error:
+                if get_sqlstate(error) != LOST_KEY_SQLSTATE:
+                    raise
+        return await self._db.run(query)
+
+    def _unique_items(self) -> list[ParsedCronItem]:
+        """One of each identifier, as nothing keeps a list that may change from having two."""
+        return list({item.identifier: item for item in self._items()}.values())
+
+    def _is_due(self, item: ParsedCronItem, minute: datetime) -> bool:
+        try:
+            return item.is_due(minute)
+        except Exception as error:
+            # A function of the user's: the jobs of others must not wait for it.
+            self._skip_item(item, error)
+            return False
+
+    def _skip_item(self, item: ParsedCronItem, error: Exception) -> None:
+        self._hooks.emit(CronFailed(error=error, identifier=item.identifier))
+
+    async def _read_time(self) -> datetime:
+        now = await self._db.run(get_server_time())
+        self._clock_reading = now, time.monotonic()
+        return now
+
+    def _seconds_until(self, minute: datetime) -> float:
+        """By the database's clock as it was read last; never long, as that may be changed."""
+        assert self._clock_reading is not None
+        now, at = self._clock_reading
+        seconds = (minute - now).total_seconds() - (time.monotonic() - at)
+        # A little more: to wake just before the minute would be in vain.
+        return min(max(seconds, 0.0) + 0.001, MINUTE.total_seconds())
+
+
+def _build_cron_job(item: ParsedCronItem, minute: datetime) -> CronJob:
+    return CronJob(identifier=item.identifier, spec=item.spec_at(minute))
+
+
+def _build_backfill_job(item: ParsedCronItem, minute: datetime, known: KnownCrontab) -> BackfillJob:
+    return BackfillJob(
+        identifier=item.identifier,
+        spec=item.spec_at(minute, backfilled=True),
+        known_since=known.known_since,
+        last_execution=known.last_execution,
+    )

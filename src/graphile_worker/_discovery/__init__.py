@@ -1,0 +1,1 @@
+"""Find tasks and crontabs: in a folder of files, or in the app of a module."""

@@ -1,0 +1,189 @@
+"""Find tasks: in a folder of files, one each, named by where they lie; or in a module's app.
+
+And find cron items: in a crontab file or text, in code, or beside the tasks of an app.
+"""
+
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from graphile_worker._discovery.executables import Executable
+from graphile_worker._discovery.task_folder import TaskFile, find_task_files
+from graphile_worker._support.trust import TrustChecker
+from graphile_worker.crontab import ParsedCronItem, parse_crontab
+from graphile_worker.crontab.items import check_identifiers
+from graphile_worker.errors import ConfigurationError
+from graphile_worker.options import ExecutableOptions
+from graphile_worker.tasks import Task, TaskRouter, make_positional_task
+from graphile_worker.tasks.importing import FOLDER_MODULE_PREFIX, import_file, import_module
+from graphile_worker.tasks.router import apply_task_options
+from graphile_worker.tasks.source_only import register_source_folder
+
+logger = logging.getLogger("graphile_worker")
+
+
+def load_tasks(
+    path: Path,
+    executables: ExecutableOptions | None = None,
+    *,
+    allow_unsafe: bool = False,
+) -> dict[str, Task[..., Any]]:
+    """The tasks of a folder, or all functions of one file."""
+    if path.is_file():
+        _check_trust(path, "the task file", allow_unsafe)
+        return build_tasks(_find_functions(_import_file(path, path.stem)))
+    if not path.is_dir():
+        raise ConfigurationError(
+            f"there is no tasks folder at {path}: make it, or name another one with --tasks"
+        )
+    found = {}
+    trust = TrustChecker(path, allow_unsafe=allow_unsafe)
+    files = find_task_files(path, trust)
+    register_source_folder(path, trust)
+    for file in files:
+        task = _load_task_file(file, executables or ExecutableOptions())
+        if task is not None:
+            found[file.identifier] = task
+    return found
+
+
+def build_tasks(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Task[..., Any]]:
+    """A mapping of names to functions as tasks, called as the reference calls its own."""
+    return {
+        name: function.with_identifier(name)
+        if isinstance(function, Task)
+        else make_positional_task(name, function)
+        for name, function in functions.items()
+    }
+
+
+def load_crontab(path: Path, *, allow_unsafe: bool = False) -> list[ParsedCronItem]:
+    """The items of a crontab file."""
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise ConfigurationError(f"the crontab {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"the crontab {path} is not UTF-8: {error.reason}") from error
+    _check_trust(path, "the crontab", allow_unsafe)
+    return parse_crontab(text.removeprefix("\ufeff"), source=str(path))
+
+
+def resolve_cron_items(
+    tasks: object,
+    *,
+    crontab: str | None = None,
+    crontab_file: Path | str | None = None,
+    cron_items: Sequence[ParsedCronItem] | None = None,
+    allow_unsafe: bool = False,
+) -> Callable[[], list[ParsedCronItem]] | None:
+    """What says, each time anew, which items there are: of an app, and of one source beside it.
+
+    `cron_items` may change while a worker runs. None: there are none, and will be none.
+    """
+    sources = (crontab, crontab_file, cron_items)
+    if sum(source is not None for source in sources) > 1:
+        raise ConfigurationError("give one of crontab, crontab_file and cron_items")
+    given = [] if cron_items is None else cron_items
+    if crontab is not None:
+        given = parse_crontab(crontab)
+    elif crontab_file is not None:
+        given = load_crontab(Path(crontab_file), allow_unsafe=allow_unsafe)
+    of_app = tasks.cron_items() if isinstance(tasks, TaskRouter) else []
+    for item in given:
+        if not isinstance(item, ParsedCronItem):
+            raise ConfigurationError(
+                f"cron_items come from parse_cron_items() or parse_crontab(), got {item!r}"
+            )
+    check_identifiers([*of_app, *given])
+    if not of_app and not given and cron_items is None:
+        return None
+    if not isinstance(tasks, TaskRouter):
+        return lambda: [*of_app, *given]
+    for item in given:
+        if (task := tasks.find(item.task)) is not None:
+            apply_task_options(task, item)
+    return lambda: [*of_app, *(_apply_task_options(tasks, item) for item in given)]
+
+
+def _apply_task_options(tasks: TaskRouter[Any], item: ParsedCronItem) -> ParsedCronItem:
+    """The item with the options of its task. Its payload is not checked while a worker runs."""
+    task = tasks.find(item.task)
+    return item if task is None else replace(item, spec=task.options.completed(item.spec))
+
+
+def load_app(path: str) -> TaskRouter[Any]:
+    """The app at `module:attribute`, the attribute being `app` unless it is given."""
+    module_name, _, attribute = path.partition(":")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigurationError(
+            f"--app {path}: there is no module {module_name!r}; write package.module:app"
+        )
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        # As with python -m: a program finds its own modules.
+        sys.path.insert(0, str(Path.cwd()))
+    module = _import_app_module(path, module_name)
+    found = getattr(module, attribute or "app", None)
+    if isinstance(found, TaskRouter):
+        return found
+    apps = [name for name, value in vars(module).items() if isinstance(value, TaskRouter)]
+    hint = (
+        f"write {module_name}:{apps[0]}" if apps else "nothing in it is an App, write app = App()"
+    )
+    raise ConfigurationError(f"there is no app {attribute or 'app'!r} in {module_name}: {hint}")
+
+
+def _import_app_module(path: str, name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"--app {path}: there is no module {error.name!r}; write package.module:app, as "
+            "seen from the current directory"
+        ) from error
+
+
+def _check_trust(path: Path, what: str, allow_unsafe: bool) -> None:
+    trust = TrustChecker(path, allow_unsafe=allow_unsafe)
+    trust.check(what)
+    trust.warn_group_writable()
+
+
+def _load_task_file(file: TaskFile, executables: ExecutableOptions) -> Task[..., Any] | None:
+    if file.is_python:
+        return _load_python_task(file.identifier, file.path)
+    return make_positional_task(
+        file.identifier, Executable(file.identifier, file.path, executables)
+    )
+
+
+def _load_python_task(identifier: str, file: Path) -> Task[..., Any] | None:
+    module = _import_file(file, identifier)
+    for name in ("task", identifier.rpartition("/")[2]):
+        function = getattr(module, name, None)
+        if inspect.isfunction(function):
+            return make_positional_task(identifier, function)
+    made = [value for value in vars(module).values() if isinstance(value, Task)]
+    if len(made) == 1:
+        return made[0].with_identifier(identifier)
+    logger.warning("%s holds no function named task or like the file, nor one task object", file)
+    return None
+
+
+def _import_file(file: Path, identifier: str) -> ModuleType:
+    return import_file(file, FOLDER_MODULE_PREFIX + identifier.replace("/", "."))
+
+
+def _find_functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+    }

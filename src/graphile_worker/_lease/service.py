@@ -1,0 +1,293 @@
+"""What keeps a pool alive in the eyes of others: its heartbeat, and what follows if that is missed.
+
+Heartbeat and watchdog run beside the worker's own loop, which a task may block; fence and sweeper
+run in it.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from types import FrameType, TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from graphile_worker._db.worker_connections import WorkerConnections
+from graphile_worker._lease.background_loop import BackgroundLoop
+from graphile_worker._lease.heartbeat import Heartbeat, PoolCallbacks
+from graphile_worker._lease.lease import Lease
+from graphile_worker._lease.lease_monitor import LeaseMonitor
+from graphile_worker._lease.rescuer import JobRescuer
+from graphile_worker._lease.watchdog import Watchdog
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._sql.queries.workers import MAX_TASK_NAMES
+from graphile_worker._support.error_format import format_error_line
+from graphile_worker._support.logs import Logger
+from graphile_worker.events import HeartbeatFailed, HeartbeatRecovered, LeaseExpired, LeaseLost
+from graphile_worker.hooks import Hooks
+from graphile_worker.jobs import Job
+from graphile_worker.options import WorkerOptions
+
+T = TypeVar("T")
+
+# Seconds in which a program that ends says so, if its database answers.
+UNREGISTER_TIMEOUT_SECONDS = 2.0
+
+# Seconds before a heartbeat that has not ended is cancelled again.
+CANCEL_RETRY_SECONDS = 2.0
+
+
+# The job of one of these pools whose task is called in a frame, if any.
+FindJob = Callable[[Collection[str], FrameType], Job | None]
+
+
+class LeasedPool(Protocol):
+    """The pool whose lease this is."""
+
+    @property
+    def started_ids(self) -> list[int]: ...
+    @property
+    def has_claimed_jobs(self) -> bool: ...
+    def wake(self, count: int | None = None) -> None: ...
+    def discard_run(self, claimed: ClaimedJob) -> None: ...
+    def revoke_jobs(self, predicate: Callable[[ClaimedJob], bool]) -> tuple[int, ...]: ...
+
+
+class LeasedClaimer(Protocol):
+    """Knows which jobs the pool has claimed, and under which ids."""
+
+    claimed_jobs: dict[int, ClaimedJob]
+    on_reclaimed: Callable[[ClaimedJob], None]
+    on_released: Callable[[int], None]
+
+    @property
+    def pool_ids_in_use(self) -> set[str]: ...
+    def mark_orphaned(self) -> None: ...
+
+
+class LeaseService:
+    """Entered before the first job is taken, left after the last was let go of."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        databases: WorkerConnections,
+        hooks: Hooks,
+        logger: Logger,
+        options: WorkerOptions,
+        tasks: Mapping[str, object],
+        find_job: FindJob,
+    ) -> None:
+        self._lease = lease
+        self._databases = databases
+        self._hooks = hooks
+        self._logger = logger
+        self._options = options
+        self._pool: LeasedPool | None = None
+        self._claimer: LeasedClaimer | None = None
+        self._loop = asyncio.get_running_loop()
+        self._background_loop = BackgroundLoop()
+        self._heartbeat = self._make_heartbeat(tasks)
+        self._heartbeat_task: asyncio.Task[Any] | None = None
+        self._watchdog: Watchdog | None = None
+        if options.warn_blocked_after is not None:
+            self._watchdog = Watchdog(
+                logger, options.warn_blocked_after, partial(find_job, lease.pool_ids)
+            )
+
+    def attach(self, pool: LeasedPool, claimer: LeasedClaimer) -> None:
+        """That pool is the one; its claims know what it holds."""
+        self._pool = pool
+        self._claimer = claimer
+        claimer.on_reclaimed = pool.discard_run
+        claimer.on_released = pool.wake
+
+    def build_lease_monitor(self) -> LeaseMonitor:
+        return LeaseMonitor(self._lease, self._on_lease_expired)
+
+    def build_rescuer(self) -> JobRescuer | None:
+        """Whoever takes the jobs of dead pools, if this one shall."""
+        if self._options.recovery is None or self._pool is None:
+            return None
+        return JobRescuer(
+            self._databases.own,
+            self._lease,
+            self._hooks,
+            self._logger,
+            self._options.recovery,
+            on_recovered=self._pool.wake,
+        )
+
+    async def __aenter__(self) -> Self:
+        self._background_loop.start()
+        if self._watchdog is not None:
+            self._watchdog.start()
+        try:
+            await self._call_on_heartbeat_loop(self._heartbeat.register())
+        except BaseException:
+            await self._close()
+            raise
+        self._log_missing_recovery()
+        if self._databases.heartbeat is None:
+            self._heartbeat_task = asyncio.create_task(self._heartbeat.run())
+        else:
+            self._background_loop.submit(self._run_heartbeat())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            # Or it would find its row gone, and think that it was swept.
+            await self._call_on_heartbeat_loop(self._stop_heartbeat())
+            if self._has_no_jobs:
+                async with asyncio.timeout(UNREGISTER_TIMEOUT_SECONDS):
+                    await self._call_on_heartbeat_loop(self._heartbeat.unregister())
+        except Exception as failure:
+            # Others then find it silent, and nothing that it held.
+            self._logger.debug("could not sign off: %s", format_error_line(failure))
+        finally:
+            await self._close()
+
+    @property
+    def _has_no_jobs(self) -> bool:
+        return self._pool is None or not self._pool.has_claimed_jobs
+
+    async def _run_heartbeat(self) -> None:
+        self._heartbeat_task = asyncio.current_task()
+        await self._heartbeat.run()
+
+    async def _stop_heartbeat(self) -> None:
+        """Cancel the heartbeat until it has ended, in its own loop.
+
+        Before Python 3.12, asyncio.wait_for can lose a cancellation.
+        """
+        while self._heartbeat_task is not None and not self._heartbeat_task.done():
+            self._heartbeat_task.cancel()
+            await asyncio.wait([self._heartbeat_task], timeout=CANCEL_RETRY_SECONDS)
+
+    async def _close(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        try:
+            if self._databases.heartbeat is not None:
+                with suppress(Exception):
+                    async with asyncio.timeout(UNREGISTER_TIMEOUT_SECONDS):
+                        await self._background_loop.call(self._databases.heartbeat.close())
+        finally:
+            await self._background_loop.stop()
+
+    async def _call_on_heartbeat_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Where the heartbeat's connection is: a pool that was lent lives in the worker's loop."""
+        return await (
+            work if self._databases.heartbeat is None else self._background_loop.call(work)
+        )
+
+    def _log_missing_recovery(self) -> None:
+        if self._options.recovery is None:
+            return
+        if not self._heartbeat.has_registry:
+            self._logger.warning(
+                "the companion schema cannot be used: if this worker dies, its jobs wait four hours"
+            )
+        elif self._databases.heartbeat is None:
+            self._logger.info(
+                "heartbeats go through the pool that was lent: a task that blocks the event loop "
+                "for %s makes this worker look dead",
+                self._options.recovery.lease_duration,
+            )
+
+    def _make_heartbeat(self, tasks: Mapping[str, object]) -> Heartbeat:
+        recovery = self._options.recovery
+        return Heartbeat(
+            self._databases.heartbeat or self._databases.own,
+            self._databases.own.schemas,
+            self._lease,
+            PoolCallbacks(
+                started_ids=lambda: [] if self._pool is None else self._pool.started_ids,
+                claimed=lambda: (
+                    [] if self._claimer is None else list(self._claimer.claimed_jobs.values())
+                ),
+                ids_in_use=lambda: (
+                    set() if self._claimer is None else self._claimer.pool_ids_in_use
+                ),
+                on_lease_lost=self._call_on_worker_loop(self._on_lease_lost),
+                on_jobs_lost=self._call_on_worker_loop(self._on_jobs_lost),
+                on_error=self._call_on_worker_loop(self._on_heartbeat_failed),
+                on_reconnected=self._call_on_worker_loop(self._on_reconnected),
+                on_recovered=self._call_on_worker_loop(self._on_heartbeat_recovered),
+            ),
+            details=_build_details(self._options, tasks),
+            lease_duration=None if recovery is None else recovery.lease_duration,
+            interval=None if recovery is None else recovery.effective_heartbeat_interval,
+        )
+
+    def _call_on_worker_loop(self, callback: Callable[..., None]) -> Callable[..., None]:
+        """The same from any thread; the loop may be gone with its program."""
+
+        def tell_on_loop(*args: Any) -> None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(callback, *args)
+
+        return tell_on_loop
+
+    # What the heartbeat has to say, on the worker's loop
+
+    def _on_lease_lost(self, pool_id: str, new_id: str) -> None:
+        lost: tuple[int, ...] = ()
+        if self._pool is not None:
+            lost = self._pool.revoke_jobs(lambda held: held.pool_id == pool_id)
+        # Whoever logs this must know that the new one is ours too.
+        self._lease.pool_ids.add(new_id)
+        self._hooks.emit(LeaseLost(pool_id=new_id, old_pool_id=pool_id, job_ids=lost))
+
+    def _on_jobs_lost(self, job_ids: set[int]) -> None:
+        # One that ended since is no loss.
+        if self._pool is not None and self._pool.revoke_jobs(lambda held: held.job.id in job_ids):
+            self._heartbeat.request_new_id()
+
+    def _on_heartbeat_failed(self, error: Exception, failures: int) -> None:
+        self._hooks.emit(
+            HeartbeatFailed(pool_id=self._lease.pool_id, error=error, failures=failures)
+        )
+
+    def _on_reconnected(self) -> None:
+        if self._claimer is not None:
+            self._claimer.mark_orphaned()
+
+    def _on_heartbeat_recovered(self) -> None:
+        self._hooks.emit(HeartbeatRecovered(pool_id=self._lease.pool_id))
+
+    def _on_lease_expired(self) -> None:
+        given_up = () if self._pool is None else self._pool.revoke_jobs(lambda _: True)
+        silence = timedelta(seconds=self._lease.seconds_since_heartbeat)
+        self._hooks.emit(
+            LeaseExpired(
+                pool_id=self._lease.pool_id, time_since_heartbeat=silence, job_ids=given_up
+            )
+        )
+
+
+def _get_version() -> str:
+    try:
+        return version("graphile-worker")
+    except PackageNotFoundError:
+        # Frozen, or copied into another program.
+        return "unknown"
+
+
+def _build_details(options: WorkerOptions, tasks: Mapping[str, object]) -> dict[str, Any]:
+    return {
+        "runtime": "python",
+        "version": _get_version(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "concurrency": options.concurrency,
+        "tasks": sorted(tasks)[:MAX_TASK_NAMES],
+    }

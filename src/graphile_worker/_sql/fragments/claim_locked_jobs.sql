@@ -1,0 +1,24 @@
+-- Take the jobs that are locked, and their queues; the end of a fetch.
+queues as (
+  update :schema._private_job_queues as job_queues
+  set locked_by = $1::text,
+      locked_at = (select moment from given)
+  where job_queues.id = any (array(select job_queue_id from taken where job_queue_id is not null))
+)
+update :schema._private_jobs as jobs
+set attempts = jobs.attempts + 1,
+    locked_by = $1::text,
+    -- By a worker's own clock that is late, a change before the claim would seem to come after it.
+    locked_at = greatest((select moment from given), jobs.updated_at)
+where jobs.id = any (array(select id from taken))
+-- In no order: whoever reads them sorts them, which is cheaper than to keep them all for it here.
+returning
+  jobs.id,
+  jobs.task_id,
+  (
+    select job_queues.queue_name
+    from :schema._private_job_queues as job_queues
+    where job_queues.id = jobs.job_queue_id
+  ),
+  :claimed_columns,
+  jobs.job_queue_id

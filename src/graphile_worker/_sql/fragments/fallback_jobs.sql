@@ -1,0 +1,57 @@
+-- What is taken: those that were locked together, or others if there were none.
+one_by_one as (
+  -- Others were faster with all of those: go on with the other candidates, until there are enough.
+  select id, job_queue_id
+  from (
+    select job.id, job.job_queue_id
+    from candidates as job
+    where (select not exists (select from together))
+      and :lock_job
+    limit 200
+  ) as job
+  limit (select wanted from given)
+), at_last as (
+  -- Others were faster with every candidate: go through all there is, also what stands behind the
+  -- first job of a queue. One priority at a time, so that jobs of the future are not read: see
+  -- claim_plain_jobs.
+  select job.id, job.job_queue_id, job.priority, job.run_at
+  from pg_catalog.unnest(array(
+    select priority
+    from priorities
+    where priority is not null
+      and (
+        select not exists (select from together)
+          and exists (select from candidates)
+          and not exists (select from one_by_one)
+      )
+  )) as line (priority)
+  cross join lateral (
+    select job.id, job.job_queue_id, job.priority, job.run_at
+    from (
+      select jobs.id, jobs.job_queue_id, jobs.priority, jobs.run_at
+      from :schema._private_jobs as jobs
+      where jobs.is_available = true
+        and jobs.priority = line.priority
+        and jobs.run_at <= (select moment from given)
+        and jobs.task_id = any ((select tasks from given)::int[])
+        and (jobs.flags ?| (select flags from given)) is not true
+      order by jobs.run_at
+      offset 0
+    ) as job
+    where :lock_job
+    limit 200
+  ) as job
+  limit (select wanted from given)
+), taken as (
+  select id, job_queue_id
+  from together
+  union all
+  select id, job_queue_id
+  from one_by_one
+  union all
+  (
+    select distinct on (coalesce(-job_queue_id, id)) id, job_queue_id
+    from at_last
+    order by coalesce(-job_queue_id, id), priority, run_at, id
+  )
+)

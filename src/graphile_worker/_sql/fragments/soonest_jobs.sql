@@ -1,0 +1,24 @@
+-- The jobs that would go first, for a fetch: see claim_jobs.
+soonest as (
+  -- Whoever's they are, and even if their time has not come.
+  select id, task_id, job_queue_id, priority, run_at, is_allowed
+  from (
+    select
+      jobs.id,
+      jobs.task_id,
+      jobs.job_queue_id,
+      jobs.priority,
+      jobs.run_at,
+      (jobs.flags ?| (select flags from given)) is not true as is_allowed
+    from :schema._private_jobs as jobs
+    where jobs.is_available = true
+      -- What these are makes no difference to the planner.
+      and row(jobs.priority, jobs.run_at) >= row(
+        coalesce($6::int, -32768),
+        coalesce($7::text::timestamptz, '-infinity')
+      )
+    order by jobs.priority, jobs.run_at
+    limit 2550
+  ) as job
+  limit (select enough from given)
+)

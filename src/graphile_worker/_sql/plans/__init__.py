@@ -1,0 +1,1 @@
+"""Plans: several queries in a row, as generators without I/O."""

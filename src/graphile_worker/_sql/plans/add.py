@@ -1,0 +1,313 @@
+"""Plans for adding jobs: what is asked when an answer is missing, and what a refusal means."""
+
+import json
+import logging
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
+
+from graphile_worker._payloads import encode
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries import jobs as sql
+from graphile_worker._sql.queries.jobs import JOB_COLUMNS, MICROSECOND, encode_when, read_job
+from graphile_worker._sql.query import Plan, Row
+from graphile_worker._sql.sqlstate import (
+    MISSING_OBJECT,
+    DatabaseErrorInfo,
+    get_error_info,
+    get_sqlstate,
+)
+from graphile_worker.errors import JobSpecError, SchemaMissing
+from graphile_worker.jobs import EPOCH, Job, JobKeyMode, JobSpec, parse_microseconds
+
+logger = logging.getLogger("graphile_worker")
+
+# A keyed add comes back empty when a fetch locked the job at that very moment. The next call sees
+# the lock and makes a successor, so it takes a row of such moments to get here.
+MAX_ADD_ATTEMPTS = 100
+
+# How add_jobs.sql says that a key was lost, where it may not be.
+LOST_KEY_SQLSTATE = "22012"
+
+# Positions of what follows the columns of a Job in add_job and add_jobs.
+QUEUE_ID_COLUMN, TASK_ID_COLUMN, NOW_COLUMN = JOB_COLUMNS, JOB_COLUMNS + 1, JOB_COLUMNS + 2
+
+_CONSTRAINT_ERRORS = {
+    "tasks_identifier_check": ("identifier", "at most 128 characters", "GWBID"),
+    "job_queues_queue_name_check": ("queue_name", "at most 128 characters", "GWBQN"),
+    "jobs_key_check": ("job_key", "1 to 512 characters", "GWBJK"),
+    "jobs_max_attempts_check": ("max_attempts", "must be at least 1", "GWBMA"),
+}
+
+_SQLSTATE_ERRORS = {
+    "22003": ("priority or max_attempts", "must be from -32768 to 32767"),
+    "22008": ("run_at", "outside of what PostgreSQL can store"),
+    "22P02": ("payload", "PostgreSQL cannot read it as JSON"),
+    "22P05": ("payload", "it or a name holds NUL, or what the database's encoding does not have"),
+    "21000": ("job_key", "stands twice in one call"),
+    "23502": ("identifier", "must not be null"),
+    "54001": ("payload", "nested too deeply"),
+    "GWBKM": ("job_key_mode", "expected one of replace, preserve_run_at, unsafe_dedupe"),
+    "GWNOR": ("job_key", "stayed locked by other sessions"),
+}
+
+
+def plan_add_job(spec: JobSpec, schemas: Schemas, *, max_bytes: int | None) -> Plan[Job]:
+    """Add one job; what it became."""
+    query = sql.add_job(spec, encode(spec.payload, max_bytes=max_bytes))
+    for _ in range(MAX_ADD_ATTEMPTS):
+        try:
+            rows = yield query
+        except Exception as error:
+            raise_job_spec_error(error, schemas, spec)
+        if rows:
+            return (yield from _plan_read_job(rows[0], spec))
+    raise _build_lost_key_error(spec)
+
+
+def plan_add_jobs(
+    specs: Sequence[JobSpec], schemas: Schemas, *, max_bytes: int | None, all_or_nothing: bool
+) -> Plan[list[Job]]:
+    """Add many jobs in one round trip; what each became, in the order of the specs.
+
+    On a connection of ours each statement commits, so a batch that lost a key is undone and sent
+    again whole. In a caller's transaction an error would lose that, so only the lost ones are.
+    """
+    _check_specs(specs)
+    payloads = [encode(spec.payload, max_bytes=max_bytes) for spec in specs]
+    jobs: list[Job | None] = [None] * len(specs)
+    missing = list(range(len(specs)))
+    for _ in range(MAX_ADD_ATTEMPTS):
+        if not missing:
+            return [job for job in jobs if job is not None]
+        listing = encode_specs(specs, payloads, missing)
+        try:
+            rows = yield sql.add_jobs(listing, len(missing) if all_or_nothing else None)
+        except Exception as error:
+            if get_sqlstate(error) == LOST_KEY_SQLSTATE:
+                continue
+            raise_job_spec_error(error, schemas)
+        rows = yield from _plan_fill_names(rows, [specs[index] for index in missing])
+        missing = match_rows_to_specs(rows, specs, payloads, missing, jobs=jobs)
+    raise _build_lost_key_error(
+        next(specs[index] for index in missing if specs[index].job_key is not None)
+    )
+
+
+def match_rows_to_specs(
+    rows: Sequence[Row],
+    specs: Sequence[JobSpec],
+    payloads: Sequence[str | None],
+    positions: Iterable[int],
+    *,
+    jobs: list[Job | None],
+) -> list[int]:
+    """Put each row where its spec stands; the positions that got none.
+
+    A keyed row is known by its key. Others are known by all that the spec asked for: where two
+    specs ask for the same, it does not matter which row is whose.
+    """
+    now = parse_microseconds(rows[0][NOW_COLUMN]) if rows else 0
+    keyed: dict[str, int] = {}
+    alike: dict[tuple[object, ...], deque[int]] = defaultdict(deque)
+    for index in positions:
+        spec = specs[index]
+        if spec.job_key is not None:
+            keyed[spec.job_key] = index
+        else:
+            alike[_build_spec_key(spec, payloads[index], now)].append(index)
+    nameless = []
+    for row in rows:
+        job = read_job(row)
+        if job.key is not None:
+            jobs[keyed.pop(job.key)] = job
+        elif places := alike.get(_build_row_key(row)):
+            jobs[places.popleft()] = job
+        else:
+            nameless.append(row)
+    _match_nameless_rows(nameless, alike, specs, jobs)
+    return list(keyed.values())
+
+
+def _match_nameless_rows(
+    rows: Sequence[Row],
+    alike: dict[tuple[object, ...], deque[int]],
+    specs: Sequence[JobSpec],
+    jobs: list[Job | None],
+) -> None:
+    """Pair rows whose names are unknown: the job was done, and its names cleaned up, so fast."""
+    for row in rows:
+        rest = _build_row_key(row)[2:]
+        left = [(asked, places) for asked, places in alike.items() if places]
+        position = next(places for asked, places in left if asked[2:] == rest).popleft()
+        job = jobs[position] = read_job(row)
+        job.task_identifier, job.queue_name = specs[position].identifier, specs[position].queue_name
+
+
+def _plan_get_names(task_ids: list[int], queue_ids: list[int]) -> Plan[Sequence[Row]]:
+    try:
+        names: Sequence[Row] = yield sql.get_task_and_queue_names(task_ids, queue_ids)
+    except Exception:
+        # The jobs are added: whatever is wrong now, the caller must not add them again.
+        logger.warning("the names of new tasks and queues could not be read", exc_info=True)
+        return []
+    return names
+
+
+def encode_specs(
+    specs: Sequence[JobSpec], payloads: Sequence[str | None], positions: Iterable[int]
+) -> str:
+    """The specs at these positions as the one argument of add_jobs.sql."""
+    listing = [_encode_spec(specs[index], payloads[index]) for index in positions]
+    return json.dumps(listing, ensure_ascii=False, separators=(",", ":"))
+
+
+def raise_job_spec_error(
+    error: Exception, schemas: Schemas, spec: JobSpec | None = None
+) -> NoReturn:
+    """Raise the error of ours that a refused job stands for, or the error as it is."""
+    failure = get_error_info(error)
+    meaning = None if failure is None else _build_spec_error(failure, spec)
+    if meaning is None:
+        raise_schema_missing(error, schemas)
+    raise meaning from error
+
+
+def raise_schema_missing(error: Exception, schemas: Schemas) -> NoReturn:
+    """Raise `SchemaMissing` if that is what a database error stands for, or the error as it is."""
+    if get_sqlstate(error) in MISSING_OBJECT:
+        raise SchemaMissing(schemas.shared) from error
+    raise error
+
+
+def _build_spec_error(info: DatabaseErrorInfo, spec: JobSpec | None) -> JobSpecError | None:
+    if info.sqlstate == "23514" and info.constraint in _CONSTRAINT_ERRORS:
+        argument, reason, code = _CONSTRAINT_ERRORS[info.constraint]
+    elif info.sqlstate in _SQLSTATE_ERRORS:
+        code = info.sqlstate
+        argument, reason = _SQLSTATE_ERRORS[code]
+    else:
+        return None
+    return JobSpecError(argument, getattr(spec, argument, None), reason, code)
+
+
+def _build_lost_key_error(spec: JobSpec) -> JobSpecError:
+    return JobSpecError("job_key", spec.job_key, _SQLSTATE_ERRORS["GWNOR"][1], "GWNOR")
+
+
+def _check_specs(specs: Sequence[JobSpec]) -> None:
+    seen: set[str] = set()
+    for spec in specs:
+        if not isinstance(spec, JobSpec):
+            raise TypeError(f"add_jobs takes JobSpec values, got {type(spec).__name__}")
+        if spec.job_key is None:
+            continue
+        if spec.job_key_mode == JobKeyMode.UNSAFE_DEDUPE:
+            reason = "add_jobs cannot do unsafe_dedupe: use add_job"
+            raise JobSpecError("job_key_mode", spec.job_key_mode, reason, "GWBKM")
+        if spec.job_key in seen:
+            raise JobSpecError("job_key", spec.job_key, _SQLSTATE_ERRORS["21000"][1], "21000")
+        seen.add(spec.job_key)
+
+
+def _plan_read_job(row: Row, spec: JobSpec) -> Plan[Job]:
+    """The job of a row whose names may be newer than the statement's view of the tables."""
+    job = read_job(row)
+    known = job.task_identifier is not None and (
+        job.queue_name is not None or row[QUEUE_ID_COLUMN] is None
+    )
+    if known:
+        return job
+    if spec.job_key is not None and spec.job_key_mode == JobKeyMode.UNSAFE_DEDUPE and job.revision:
+        # Found, not added: its names are not ours to guess.
+        found: Job | None = yield sql.get_job(job.id)
+        return found or job
+    job.task_identifier = spec.identifier
+    job.queue_name = spec.queue_name
+    return job
+
+
+def _plan_fill_names(rows: Sequence[Row], specs: Sequence[JobSpec]) -> Plan[list[Row]]:
+    """The rows with the names of tasks and queues that were made by the same statement."""
+    tasks = {row[TASK_ID_COLUMN] for row in rows if row[1] is None}
+    queues = {
+        row[QUEUE_ID_COLUMN] for row in rows if row[2] is None and row[QUEUE_ID_COLUMN] is not None
+    }
+    if not tasks and not queues:
+        return list(rows)
+    new_tasks = {spec.identifier for spec in specs} - {row[1] for row in rows}
+    new_queues = {spec.queue_name for spec in specs} - {row[2] for row in rows} - {None}
+    if max(len(tasks), len(new_tasks), len(queues), len(new_queues)) <= 1:
+        task_names = dict.fromkeys(tasks, next(iter(new_tasks), None))
+        queue_names = dict.fromkeys(queues, next(iter(new_queues), None))
+    else:
+        # Several new names at once: only the tables can say which is which.
+        names = yield from _plan_get_names(sorted(tasks), sorted(queues))
+        task_names = {number: name for kind, number, name in names if kind == "task"}
+        queue_names = {number: name for kind, number, name in names if kind == "queue"}
+    return [
+        (
+            row[0],
+            row[1] or task_names.get(row[TASK_ID_COLUMN]),
+            row[2] if row[2] is not None else queue_names.get(row[QUEUE_ID_COLUMN]),
+            *row[3:],
+        )
+        for row in rows
+    ]
+
+
+def _encode_spec(spec: JobSpec, payload: str | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "identifier": spec.identifier,
+        "preserve_run_at": spec.job_key_mode == JobKeyMode.PRESERVE_RUN_AT,
+    }
+    # Most specs leave most out, and what is not sent need not be read.
+    if payload is not None:
+        fields["payload"] = payload
+    if spec.queue_name is not None:
+        fields["queue_name"] = spec.queue_name
+    if spec.run_at is not None:
+        fields["run_at"], fields["delay"] = encode_when(spec.run_at)
+    if spec.max_attempts is not None:
+        fields["max_attempts"] = spec.max_attempts
+    if spec.job_key is not None:
+        fields["job_key"] = spec.job_key
+    if spec.priority is not None:
+        fields["priority"] = spec.priority
+    if spec.flags:
+        fields["flags"] = list(spec.flags)
+    return fields
+
+
+def _build_spec_key(spec: JobSpec, payload: str | None, now: int) -> tuple[object, ...]:
+    return (
+        spec.identifier,
+        spec.queue_name,
+        "{}" if payload is None else payload,
+        _compute_run_at(spec.run_at, now),
+        25 if spec.max_attempts is None else spec.max_attempts,
+        spec.priority or 0,
+        frozenset(spec.flags) if spec.flags else None,
+    )
+
+
+def _build_row_key(row: Row) -> tuple[object, ...]:
+    flags = row[15]
+    return (
+        row[1],
+        row[2],
+        row[3],
+        parse_microseconds(row[5]),
+        row[7],
+        row[4],
+        None if flags is None else frozenset(json.loads(flags)),
+    )
+
+
+def _compute_run_at(when: datetime | timedelta | None, now: int) -> int:
+    if isinstance(when, datetime):
+        return (when - EPOCH) // MICROSECOND
+    if isinstance(when, timedelta):
+        return now + when // MICROSECOND
+    return now

@@ -1,0 +1,86 @@
+"""The plan for cleaning up: names that nobody uses, jobs that will never run again.
+
+A transaction that adds a job first makes sure of its names, then relies on them, without locking
+their rows. So names are only deleted while a table lock keeps all such transactions out: taken for
+a moment, given up at once when somebody is in the way, tried again.
+"""
+
+from collections.abc import Collection, Iterable
+from enum import StrEnum
+from typing import assert_never
+
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.plans.add import raise_schema_missing
+from graphile_worker._sql.queries import cleanup
+from graphile_worker._sql.query import Atomic, Pause, Plan, Query
+from graphile_worker._sql.sqlstate import LOCK_NOT_AVAILABLE, get_sqlstate
+from graphile_worker.errors import CleanupBlocked, ConfigurationError
+from graphile_worker.jobs import check_text
+
+MAX_CLEANUP_ATTEMPTS = 20
+RETRY_DELAY_SECONDS = 0.25
+
+
+class CleanupTask(StrEnum):
+    """What a cleanup may delete; the values are the reference's."""
+
+    DELETE_PERMAFAILED_JOBS = "DELETE_PERMAFAILED_JOBS"
+    GC_TASK_IDENTIFIERS = "GC_TASK_IDENTIFIERS"
+    GC_JOB_QUEUES = "GC_JOB_QUEUES"
+
+
+def plan_cleanup(
+    tasks: Iterable[CleanupTask | str], keep: Collection[str], schemas: Schemas
+) -> Plan[dict[CleanupTask, int]]:
+    """Delete what these tasks name, but for the task identifiers to keep; how many of each."""
+    chosen = {_parse_cleanup_task(task) for task in tasks}
+    kept = sorted(check_text("task_identifiers_to_keep", name) for name in keep)
+    deleted: dict[CleanupTask, int] = {}
+    try:
+        for task in CleanupTask:
+            if task in chosen:
+                deleted[task] = yield from _plan_cleanup_task(task, kept)
+    except Exception as error:
+        raise_schema_missing(error, schemas)
+    return deleted
+
+
+def _plan_cleanup_task(task: CleanupTask, kept: list[str]) -> Plan[int]:
+    count = 0
+    match task:
+        case CleanupTask.DELETE_PERMAFAILED_JOBS:
+            count = yield cleanup.delete_permanently_failed_jobs()
+        case CleanupTask.GC_TASK_IDENTIFIERS:
+            if (yield cleanup.has_unused_tasks(kept)):
+                deletion = cleanup.delete_unused_tasks(kept)
+                count = yield from _plan_delete_locked(cleanup.lock_tasks(), deletion)
+        case CleanupTask.GC_JOB_QUEUES:
+            if (yield cleanup.has_unused_queues()):
+                deletion = cleanup.delete_unused_queues()
+                count = yield from _plan_delete_locked(cleanup.lock_queues(), deletion)
+        case _:
+            assert_never(task)
+    return count
+
+
+def _plan_delete_locked(lock: Query[None], deletion: Query[int]) -> Plan[int]:
+    for _ in range(MAX_CLEANUP_ATTEMPTS):
+        try:
+            *_, count = yield Atomic((cleanup.set_short_lock_timeout(), lock, deletion))
+            return int(count)
+        except Exception as error:
+            if get_sqlstate(error) != LOCK_NOT_AVAILABLE:
+                raise
+            blocked = error
+        yield Pause(RETRY_DELAY_SECONDS)
+    raise CleanupBlocked(
+        "transactions that add jobs stayed open: clean up again when none of them lasts for long"
+    ) from blocked
+
+
+def _parse_cleanup_task(task: CleanupTask | str) -> CleanupTask:
+    try:
+        return CleanupTask(task)
+    except ValueError:
+        known = ", ".join(CleanupTask)
+        raise ConfigurationError(f"unknown cleanup task {task!r}: expected {known}") from None

@@ -1,0 +1,1 @@
+"""One function per statement: its arguments, and how its rows are read."""

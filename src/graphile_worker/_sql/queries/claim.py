@@ -1,0 +1,291 @@
+"""Queries by which a pool takes jobs and lets go of them; the latter are fenced by its id."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+
+from graphile_worker._sql.queries.jobs import JOB_COLUMNS, encode_when, read_job
+from graphile_worker._sql.queries.migrations import FETCH_INDEXES
+from graphile_worker._sql.query import Query, Row, read_nothing
+from graphile_worker.jobs import Job, RunAt
+
+# In place of a payload that was not sent: this and its size in bytes.
+UNREAD_MARK = "#"
+
+# The largest limit that a statement takes; no payload can be as large.
+NO_BYTE_LIMIT = 2**31 - 1
+
+# Where a job stands among the others: its priority and run_at.
+JobPosition = tuple[int, datetime]
+
+
+@dataclass(slots=True)
+class ClaimedJob:
+    """A job that this pool has locked, the row of its named queue, and when we got it.
+
+    The first job of a fetch by `claim_plain_jobs` also has for how long the server searched.
+    A payload that did not come with the fetch has `unread_bytes`, and no text until it is read.
+    One is made for every job: not frozen, which would take three times as long.
+    """
+
+    job: Job
+    queue_id: int | None
+    claimed_at: float = field(default=0.0, compare=False)
+    search_seconds: float = field(default=0.0, compare=False)
+    unread_bytes: int = 0
+    size: int = field(init=False, compare=False)
+    """How large its payload is, read or not."""
+
+    def __post_init__(self) -> None:
+        self.size = self.unread_bytes or len(self.job.payload_text)
+
+    @property
+    def pool_id(self) -> str:
+        """Under which id: by now its pool may go on under another one."""
+        return self.job.locked_by or ""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """How a held job failed. Without `when` it backs off as usual.
+
+    Of a batch `payload` is what is left of it, as JSON.
+    """
+
+    job: Job
+    message: str
+    when: RunAt | None = None
+    is_permanent: bool = False
+    payload: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedJob:
+    """A held job that is handed back as if it had not been taken, perhaps for later."""
+
+    job: Job
+    when: RunAt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanedClaims:
+    """What is locked for a pool that does not know of it."""
+
+    job_ids: set[int]
+    queue_ids: set[int]
+
+
+def register_tasks(identifiers: list[str], milliseconds: int | None = None) -> Query[None]:
+    return Query("register_tasks", (identifiers, milliseconds), read_nothing)
+
+
+def get_task_ids(identifiers: list[str]) -> Query[dict[int, str]]:
+    return Query("get_task_ids", (identifiers,), lambda rows: {row[0]: row[1] for row in rows})
+
+
+def has_fetch_indexes() -> Query[bool]:
+    """Can `claim_jobs` be used, or does it lack its indexes? Asked by those who have a task."""
+    return Query("has_fetch_indexes", (list(FETCH_INDEXES),), lambda rows: bool(rows[0][0]))
+
+
+def _build_claim_query(
+    statement: str,
+    pool_id: str,
+    tasks: Mapping[int, str],
+    *,
+    skip_flags: list[str] | None = None,
+    limit: int = 1,
+    now: RunAt | None = None,
+    since: JobPosition | None = None,
+    max_bytes: int = NO_BYTE_LIMIT,
+) -> Query[list[ClaimedJob]]:
+    """Take jobs; with `since` none that would go before that place.
+
+    A payload of more than `max_bytes` does not come along.
+    """
+    priority, run_at = since or (None, None)
+    moment, first = encode_when(now)[0], encode_when(run_at)[0]
+    most = min(max_bytes, NO_BYTE_LIMIT)
+    args = (pool_id, list(tasks), skip_flags, limit, moment, priority, first, most)
+    read = _read_plain_jobs if statement == "claim_plain_jobs" else _read_claimed_jobs
+    return Query(statement, args, lambda rows: read(rows, tasks))
+
+
+def find_waiting_tasks(
+    limit: int,
+    *,
+    after_id: int,
+    max_tasks: int,
+    now: RunAt | None = None,
+    since: JobPosition | None = None,
+) -> Query[tuple[dict[int, str], int]]:
+    """Find tasks that have jobs: those of the soonest jobs, and the next ones behind an id.
+
+    Returns them with the id behind which there may be more, 0 if there are none.
+    """
+    priority, run_at = since or (None, None)
+    moment, first = encode_when(now)[0], encode_when(run_at)[0]
+    args = (limit, moment, priority, first, after_id, max_tasks)
+    return Query("find_waiting_tasks", args, lambda rows: _read_waiting_tasks(rows, max_tasks))
+
+
+# Only an empty answer means that there is nothing to take, a short one does not. The second one is
+# for a schema without our indexes.
+claim_jobs = partial(_build_claim_query, "claim_jobs")
+claim_jobs_unindexed = partial(_build_claim_query, "claim_jobs_unindexed")
+
+# The same for a third of the price, if they succeed: an empty answer says nothing.
+claim_plain_jobs = partial(_build_claim_query, "claim_plain_jobs")
+claim_soonest_jobs = partial(_build_claim_query, "claim_soonest_jobs")
+
+
+def get_payload(job_id: int, pool_id: str) -> Query[str | None]:
+    return Query("get_payload", (job_id, pool_id), lambda rows: rows[0][0] if rows else None)
+
+
+def complete_claimed_jobs(
+    pool_id: str, job_ids: list[int], queue_ids: list[int], *, is_retry: bool = False
+) -> Query[set[int]]:
+    return Query(
+        "complete_claimed_jobs", (format_ids(job_ids), pool_id, queue_ids, is_retry), _read_ids
+    )
+
+
+def fail_claimed_jobs(
+    pool_id: str, failures: Sequence[FailedAttempt], queue_ids: list[int], *, is_retry: bool = False
+) -> Query[set[int]]:
+    listing = [
+        {
+            "id": failure.job.id,
+            "attempts": failure.job.attempts,
+            "message": failure.message,
+            "give_up": failure.is_permanent,
+            "payload": failure.payload,
+            **_encode_run_at(failure.when),
+        }
+        for failure in failures
+    ]
+    # As it is: a database that is not UTF-8 can read few escapes, if any.
+    text = json.dumps(listing, ensure_ascii=False)
+    return Query("fail_claimed_jobs", (text, pool_id, queue_ids, is_retry), _read_ids)
+
+
+def release_claimed_jobs(
+    pool_id: str, releases: Sequence[ReleasedJob], queue_ids: list[int], *, is_retry: bool = False
+) -> Query[set[int]]:
+    listing = [
+        {
+            "id": each.job.id,
+            "attempts": each.job.attempts,
+            "keyed": each.job.key is not None,
+            **_encode_run_at(each.when),
+        }
+        for each in releases
+    ]
+    return Query(
+        "release_claimed_jobs", (json.dumps(listing), pool_id, queue_ids, is_retry), _read_ids
+    )
+
+
+def find_orphaned_claims(
+    pool_id: str, claimed_ids: list[int], claimed_queue_ids: list[int]
+) -> Query[OrphanedClaims]:
+    return Query(
+        "find_orphaned_claims", (pool_id, claimed_ids, claimed_queue_ids), _read_orphaned_claims
+    )
+
+
+def release_orphaned_claims(
+    pool_id: str, orphaned: OrphanedClaims, claimed_ids: list[int], claimed_queue_ids: list[int]
+) -> Query[set[int]]:
+    args = (
+        pool_id,
+        sorted(orphaned.job_ids),
+        sorted(orphaned.queue_ids),
+        claimed_ids,
+        claimed_queue_ids,
+    )
+    return Query("release_orphaned_claims", args, _read_ids)
+
+
+def notify_jobs(count: int) -> Query[None]:
+    return Query("notify_jobs", (count,), read_nothing)
+
+
+def find_releasable_queues(
+    ended: Sequence[ClaimedJob], claimed_jobs: Mapping[int, ClaimedJob]
+) -> list[int]:
+    """The named queues of jobs that end, unless their pool has locked them for later ones by now.
+
+    An earlier one may still be among the held: it is written, and we have not heard of that yet.
+    """
+    queued = [held for held in ended if held.queue_id is not None]
+    if not queued:
+        return []
+    known = {id(held) for held in queued}
+    last: dict[tuple[int | None, str], float] = {}
+    for other in claimed_jobs.values():
+        if id(other) not in known:
+            queue = (other.queue_id, other.pool_id)
+            last[queue] = max(other.claimed_at, last.get(queue, other.claimed_at))
+    return [
+        held.queue_id
+        for held in queued
+        if held.queue_id is not None
+        and last.get((held.queue_id, held.pool_id), -math.inf) < held.claimed_at
+    ]
+
+
+def format_ids(ids: Iterable[int]) -> str:
+    """An array as PostgreSQL writes it: drivers take three times as long to make it of a list."""
+    return f"{{{','.join(map(str, ids))}}}"
+
+
+def _encode_run_at(when: RunAt | None) -> dict[str, object]:
+    moment, delay = encode_when(when)
+    return {"run_at": moment, "delay": delay}
+
+
+def _read_claimed_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[ClaimedJob]:
+    return [_read_claimed_job(row, tasks) for row in sorted(rows, key=_get_position)]
+
+
+def _read_plain_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[ClaimedJob]:
+    taken = _read_claimed_jobs(rows, tasks)
+    if taken:
+        taken[0].search_seconds = float(rows[0][JOB_COLUMNS + 1])
+    return taken
+
+
+def _get_position(row: Row) -> tuple[int, float, int]:
+    """The order in which jobs run: by priority, then run_at, then id."""
+    return row[4], float(row[5] or row[9]), row[0]
+
+
+def _read_claimed_job(row: Row, tasks: Mapping[int, str]) -> ClaimedJob:
+    job = read_job(row)
+    job.task_identifier = tasks[row[1]]
+    if job.payload_text[0] != UNREAD_MARK:
+        return ClaimedJob(job, row[JOB_COLUMNS])
+    unread_bytes, job.payload_text = int(job.payload_text[1:]), ""
+    return ClaimedJob(job, row[JOB_COLUMNS], unread_bytes=unread_bytes)
+
+
+def _read_orphaned_claims(rows: Sequence[Row]) -> OrphanedClaims:
+    return OrphanedClaims(
+        {job_id for job_id, _ in rows if job_id is not None},
+        {queue_id for _, queue_id in rows if queue_id is not None},
+    )
+
+
+def _read_waiting_tasks(rows: Sequence[Row], max_tasks: int) -> tuple[dict[int, str], int]:
+    following = [task_id for task_id, _, is_next in rows if is_next]
+    found = {task_id: name for task_id, name, _ in rows if name is not None}
+    return found, max(following) if len(following) == max_tasks else 0
+
+
+def _read_ids(rows: Sequence[Row]) -> set[int]:
+    return {row[0] for row in rows}

@@ -1,0 +1,30 @@
+"""Queries of the helpers for tests, on the connection of a test."""
+
+from collections.abc import Sequence
+
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._sql.queries.cleanup import read_count
+from graphile_worker._sql.queries.jobs import JOB_COLUMNS, encode_when, read_job, read_jobs
+from graphile_worker._sql.query import Query, Row
+from graphile_worker.jobs import Job, RunAt
+
+
+def get_enqueued_jobs(identifier: str | None) -> Query[list[Job]]:
+    return Query("get_enqueued_jobs", (identifier,), read_jobs)
+
+
+def claim_job(pool_id: str, job_id: int, now: RunAt | None) -> Query[ClaimedJob | None]:
+    return Query("claim_job", (pool_id, job_id, encode_when(now)[0]), _read_claimed_job)
+
+
+def clear_jobs(max_jobs: int) -> Query[int]:
+    return Query("clear_jobs", (max_jobs,), read_count)
+
+
+def probe() -> Query[int]:
+    # With an argument, as sessions of SQLAlchemy cannot be asked without.
+    return Query("probe", (1,), read_count)
+
+
+def _read_claimed_job(rows: Sequence[Row]) -> ClaimedJob | None:
+    return ClaimedJob(read_job(rows[0]), rows[0][JOB_COLUMNS]) if rows else None

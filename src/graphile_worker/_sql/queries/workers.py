@@ -1,0 +1,200 @@
+"""Queries about pools: which live, which are gone, and what those left locked."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.cleanup import read_bool
+from graphile_worker._sql.queries.jobs import (
+    JOB_COLUMNS,
+    MICROSECOND,
+    encode_when,
+    read_job,
+    read_jobs,
+)
+from graphile_worker._sql.query import Query, Row, read_nothing
+from graphile_worker.jobs import Job, RunAt
+
+# Details are for people: a worker of thousands of tasks need not list them all.
+MAX_TASK_NAMES = 100
+
+# What Rust workers write to jobs that they take from a dead one; ours says more after it.
+RECOVERED_MESSAGE = "Job recovered after worker interruption"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredJob:
+    """A job that was taken from a dead pool; nobody knows what a stranger's pool had started."""
+
+    job: Job
+    pool_id: str
+    was_started: bool | None
+    crash_count: int
+    is_quarantined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatResult:
+    """Pools whose heartbeat counted, each with the server's time; when the server started."""
+
+    server_times: dict[str, float]
+    server_started_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RescueLockHolder:
+    """A session that holds the turn to sweep.
+
+    A prepared transaction has no process. `seconds` is None if this role may not know.
+    """
+
+    pid: int | None
+    role: str | None
+    application: str | None
+    seconds: float | None
+
+    def __str__(self) -> str:
+        if self.pid is None:
+            return "a prepared transaction"
+        return f"pid={self.pid} role={self.role} application={self.application or '-'}"
+
+
+def register_pool(pool_id: str, lease: timedelta, details: Mapping[str, Any]) -> Query[None]:
+    args = (pool_id, lease // MICROSECOND, json.dumps(details))
+    return Query("register_pool", args, read_nothing)
+
+
+def heartbeat(pool_ids: list[str], started_jobs: list[int]) -> Query[HeartbeatResult]:
+    return Query("heartbeat", (pool_ids, started_jobs), _read_heartbeat)
+
+
+def unregister_pools(pool_ids: list[str]) -> Query[None]:
+    return Query("unregister_pools", (pool_ids,), read_nothing)
+
+
+def mark_pools_stopped(pool_ids: list[str]) -> Query[None]:
+    return Query("mark_pools_stopped", (pool_ids,), read_nothing)
+
+
+def is_pool_alive(pool_id: str) -> Query[bool]:
+    return Query("is_pool_alive", (pool_id,), read_bool)
+
+
+def has_registry(schemas: Schemas) -> Query[bool]:
+    return Query("has_registry", (schemas.companion, schemas.shared), read_bool)
+
+
+def check_registries(schemas: Schemas) -> Query[tuple[bool, bool]]:
+    args = (schemas.companion, schemas.shared)
+    return Query("check_registries", args, lambda rows: (rows[0][0], rows[0][1]))
+
+
+def get_pools() -> Query[list[Row]]:
+    return Query("get_pools", (), list)
+
+
+def get_rust_workers() -> Query[list[Row]]:
+    return Query("get_rust_workers", (), list)
+
+
+def get_lock_holders() -> Query[list[Row]]:
+    return Query("get_lock_holders", (), list)
+
+
+def has_rust_registry(schemas: Schemas) -> Query[bool]:
+    return Query("has_rust_registry", (schemas.shared,), read_bool)
+
+
+def rust_heartbeat(pool_ids: list[str], details: Mapping[str, Any]) -> Query[None]:
+    return Query("rust_heartbeat", (pool_ids, json.dumps(details)), read_nothing)
+
+
+def rust_unregister(pool_ids: list[str]) -> Query[None]:
+    return Query("rust_unregister", (pool_ids,), read_nothing)
+
+
+def renew_locks(pool_ids: list[str], job_ids: list[int], queue_ids: list[int]) -> Query[set[int]]:
+    args = (pool_ids, job_ids, queue_ids)
+    return Query("renew_locks", args, lambda rows: {row[0] for row in rows})
+
+
+def record_start(
+    job_id: int, pool_id: str, attempt: int, *, max_crashes: int | None = None
+) -> Query[int | None]:
+    args = (job_id, pool_id, attempt, max_crashes)
+    return Query("record_start", args, lambda rows: rows[0][0] if rows else None)
+
+
+def get_dead_pools(own_id: str) -> Query[list[str]]:
+    return Query("get_dead_pools", (own_id,), lambda rows: [row[0] for row in rows])
+
+
+def begin_rescue() -> Query[bool]:
+    return Query("begin_rescue", (), read_bool)
+
+
+def has_rescue_lock(schemas: Schemas) -> Query[bool]:
+    return Query("has_rescue_lock", (schemas.companion,), read_bool)
+
+
+def try_lock_rescue() -> Query[bool]:
+    return Query("try_lock_rescue", (), bool)
+
+
+def get_rescue_lock_holders(schemas: Schemas) -> Query[list[RescueLockHolder]]:
+    def read(rows: Sequence[Row]) -> list[RescueLockHolder]:
+        return [RescueLockHolder(*row) for row in rows]
+
+    return Query("get_rescue_lock_holders", (schemas.companion,), read)
+
+
+def recover_jobs(
+    pool_ids: list[str], delay: timedelta, max_crashes: int, *, is_confirmed_dead: bool = False
+) -> Query[list[RecoveredJob]]:
+    args = (pool_ids, delay // MICROSECOND, max_crashes, is_confirmed_dead)
+    return Query("recover_jobs", args, _read_recovered_jobs)
+
+
+def unlock_pool_jobs(pool_ids: list[str], delay: timedelta) -> Query[list[Job]]:
+    return Query("unlock_pool_jobs", (pool_ids, delay // MICROSECOND), read_jobs)
+
+
+def delete_dead_pools() -> Query[list[str]]:
+    return Query("delete_dead_pools", (), lambda rows: [row[0] for row in rows])
+
+
+def delete_orphaned_recoveries() -> Query[None]:
+    return Query("delete_orphaned_recoveries", (), read_nothing)
+
+
+def get_jobs_locked_by(pool_ids: list[str]) -> Query[list[Job]]:
+    return Query("get_jobs_locked_by", (pool_ids,), read_jobs)
+
+
+def unlock_stale_jobs(
+    now: RunAt | None = None,
+    *,
+    except_pool_id: str | None = None,
+    except_job_ids: Sequence[int] = (),
+    except_queue_ids: Sequence[int] = (),
+) -> Query[int]:
+    """Unlock what was locked for too long, except these jobs and queues of `except_pool_id`."""
+    args = (encode_when(now)[0], except_pool_id, list(except_job_ids), list(except_queue_ids))
+    return Query("unlock_stale_jobs", args, lambda rows: rows[0][0])
+
+
+def has_been_recovered(job: Job) -> bool:
+    """Did a dead pool leave this job behind, and has nothing else become of it since?"""
+    return job.last_error is not None and job.last_error.startswith(RECOVERED_MESSAGE)
+
+
+def _read_heartbeat(rows: Sequence[Row]) -> HeartbeatResult:
+    started = rows[0][2] if rows else None
+    return HeartbeatResult({row[0]: row[1] for row in rows}, started)
+
+
+def _read_recovered_jobs(rows: Sequence[Row]) -> list[RecoveredJob]:
+    return [RecoveredJob(read_job(row), *row[JOB_COLUMNS:]) for row in rows]

@@ -1,0 +1,333 @@
+-- Take up to $4 ready jobs of tasks $2 for pool $1, none that has a flag of $3, at time $5 or now.
+--
+-- Only an empty answer means that there is nothing to take; a short one does not. The best job that
+-- is ready is always in it, unless somebody else holds a lock on its row at this moment.
+--
+-- First candidates are found, without a lock, then the best of them are locked together. Where a
+-- look at the soonest jobs is not enough, other ways to find candidates follow, each only where the
+-- one before it has failed: a condition that depends on no row switches the whole step off. Costs
+-- follow what is taken, not what else lies in the tables. The indexes gwpy_… are needed for that; see
+-- claim_jobs_unindexed for a schema without them.
+--
+-- What is given is read from a step of its own, and limits stand beside plain numbers, for the
+-- planner's sake: it takes this for one and the same cheap statement whatever is given, so it makes
+-- one plan and keeps it, and does not compile it.
+with recursive :claim_params,
+:soonest_jobs,
+:soonest_candidates,
+near_fails as (
+  select case
+      when (select pg_catalog.count(*) from soonest) < enough then false
+      else (
+        select pg_catalog.count(*) from (select from near limit (select wanted from given)) as found
+      ) < wanted
+    end as yes
+  from given
+), queues_with_jobs as (
+  -- From one to the next by the index.
+  (
+    select jobs.job_queue_id
+    from :schema._private_jobs as jobs
+    where (select yes from near_fails)
+      and jobs.is_available = true
+      and jobs.job_queue_id is not null
+    order by jobs.job_queue_id
+    limit 1
+  )
+  union all
+  select (
+    select jobs.job_queue_id
+    from :schema._private_jobs as jobs
+    where jobs.is_available = true
+      and jobs.job_queue_id > before.job_queue_id
+    order by jobs.job_queue_id
+    limit 1
+  )
+  from queues_with_jobs as before
+  where before.job_queue_id is not null
+), some_queues as (
+  select job_queue_id
+  from queues_with_jobs
+  where job_queue_id is not null
+  limit (select few from given)
+), few_queues as (
+  select case
+      when (select not yes from near_fails) then false
+      when (select pg_catalog.count(distinct job_queue_id) from soonest) >= few then false
+      else (select pg_catalog.count(*) from some_queues) < few
+    end as yes
+  from given
+), many_queues as (
+  select near_fails.yes and not few_queues.yes as yes
+  from near_fails, few_queues
+), queues_are_small as (
+  -- To read all of them is then less than to find thousands one by one.
+  select coalesce((
+    select pg_catalog.pg_relation_size(job_queues.tableoid) <= 4000000
+    from :schema._private_job_queues as job_queues
+    limit 1
+  ), true) as yes
+), far as (
+  -- Thousands more in the same order: each may be stuck in another queue.
+  select job.id, job.task_id, job.job_queue_id, job.priority, job.run_at
+  from (
+    select jobs.id, jobs.task_id, jobs.job_queue_id, jobs.priority, jobs.run_at
+    from :schema._private_jobs as jobs
+    where (select yes from many_queues)
+      and jobs.is_available = true
+    order by jobs.priority, jobs.run_at
+    limit 8000
+  ) as job
+  where case
+    when job.job_queue_id is null then true
+    when (select yes from queues_are_small) then job.job_queue_id in (
+      select job_queues.id
+      from :schema._private_job_queues as job_queues
+      where job_queues.locked_at is null
+    )
+    else (
+      select job_queues.is_available
+      from :schema._private_job_queues as job_queues
+      where job_queues.id = job.job_queue_id
+    )
+  end
+  limit (select enough from given)
+), far_heads as (
+  select distinct on (coalesce(-job.job_queue_id, job.id))
+    job.id,
+    job.job_queue_id,
+    job.priority,
+    job.run_at
+  from (
+    select id, job_queue_id, priority, run_at
+    from far
+    where run_at <= (select moment from given)
+      and task_id = any ((select tasks from given)::int[])
+    limit (select enough from given)
+  ) as job
+  where (select flags from given) is null or (
+    select (jobs.flags ?| (select flags from given)) is not true
+    from :schema._private_jobs as jobs
+    where jobs.id = job.id
+  )
+  order by coalesce(-job.job_queue_id, job.id), job.priority, job.run_at, job.id
+), far_fails as (
+  select (select yes from many_queues) and not exists (select from far_heads) as yes
+), free_lanes as (
+  -- Jobs of one task and one priority stand in a lane of their own, in the order in which they go.
+  -- The next lane is asked for by both, and may be another task's: an index by priority alone would
+  -- seem as good, and be full of other tasks.
+  select
+    tasks.task_id,
+    (
+      select case when job.task_id = tasks.task_id then job.priority end
+      from (
+        select jobs.task_id, jobs.priority
+        from :schema._private_jobs as jobs
+        where jobs.is_available = true
+          and jobs.job_queue_id is null
+          and row(jobs.task_id, jobs.priority) >= row(tasks.task_id, (-32768)::smallint)
+        order by jobs.task_id, jobs.priority
+        limit 1
+      ) as job
+    ) as priority
+  from pg_catalog.unnest((select tasks from given)) as tasks (task_id)
+  where (select few_queues.yes or far_fails.yes from few_queues, far_fails)
+  union all
+  select
+    before.task_id,
+    (
+      select case when job.task_id = before.task_id then job.priority end
+      from (
+        select jobs.task_id, jobs.priority
+        from :schema._private_jobs as jobs
+        where jobs.is_available = true
+          and jobs.job_queue_id is null
+          and row(jobs.task_id, jobs.priority) > row(before.task_id, before.priority)
+        order by jobs.task_id, jobs.priority
+        limit 1
+      ) as job
+    )
+  from free_lanes as before
+  where before.priority is not null
+), free as (
+  select id, job_queue_id, priority, run_at
+  from (
+    select job.id, job.job_queue_id, job.priority, job.run_at
+    from unnest(
+      array(select task_id from free_lanes where priority is not null),
+      array(select priority from free_lanes where priority is not null)
+    ) as lane (task_id, priority)
+    cross join lateral (
+      select id, job_queue_id, priority, run_at
+      from (
+        select jobs.id, jobs.job_queue_id, jobs.priority, jobs.run_at
+        from :schema._private_jobs as jobs
+        where jobs.is_available = true
+          and jobs.job_queue_id is null
+          and jobs.task_id = lane.task_id
+          and jobs.priority = lane.priority
+          and jobs.run_at <= (select moment from given)
+          and (jobs.flags ?| (select flags from given)) is not true
+        order by jobs.run_at, jobs.id
+        limit 2550
+      ) as job
+      limit (select enough from given)
+    ) as job
+    order by job.priority, job.run_at, job.id
+    limit 2550
+  ) as job
+  limit (select enough from given)
+), queued_lanes as (
+  select
+    tasks.task_id,
+    (
+      select case when job.task_id = tasks.task_id then job.priority end
+      from (
+        select jobs.task_id, jobs.priority
+        from :schema._private_jobs as jobs
+        where jobs.is_available = true
+          and jobs.job_queue_id is not null
+          and row(jobs.task_id, jobs.priority) >= row(tasks.task_id, (-32768)::smallint)
+        order by jobs.task_id, jobs.priority
+        limit 1
+      ) as job
+    ) as priority
+  from pg_catalog.unnest((select tasks from given)) as tasks (task_id)
+  where (select yes from far_fails)
+  union all
+  select
+    before.task_id,
+    (
+      select case when job.task_id = before.task_id then job.priority end
+      from (
+        select jobs.task_id, jobs.priority
+        from :schema._private_jobs as jobs
+        where jobs.is_available = true
+          and jobs.job_queue_id is not null
+          and row(jobs.task_id, jobs.priority) > row(before.task_id, before.priority)
+        order by jobs.task_id, jobs.priority
+        limit 1
+      ) as job
+    )
+  from queued_lanes as before
+  where before.priority is not null
+), queued as (
+  select job.id, job.job_queue_id, job.priority, job.run_at, job.is_allowed, job.nth
+  from unnest(
+    array(select task_id from queued_lanes where priority is not null),
+    array(select priority from queued_lanes where priority is not null)
+  ) as lane (task_id, priority)
+  cross join lateral (
+    select id, job_queue_id, priority, run_at, is_allowed, pg_catalog.row_number() over () as nth
+    from (
+      select
+        jobs.id,
+        jobs.job_queue_id,
+        jobs.priority,
+        jobs.run_at,
+        (jobs.flags ?| (select flags from given)) is not true as is_allowed
+      from :schema._private_jobs as jobs
+      where jobs.is_available = true
+        and jobs.job_queue_id is not null
+        and jobs.task_id = lane.task_id
+        and jobs.priority = lane.priority
+        and jobs.run_at <= (select moment from given)
+      order by jobs.run_at, jobs.id
+      limit 2550
+    ) as job
+    limit (select enough from given)
+  ) as job
+), horizon as (
+  -- A lane goes on behind what was read of it: what comes after that is in no certain order.
+  select priority, run_at, id
+  from queued
+  where nth = (select enough from given)
+  order by priority, run_at, id
+  limit 1
+), queued_heads as (
+  select job.id, job.job_queue_id, job.priority, job.run_at
+  from (
+    select distinct on (job_queue_id) id, job_queue_id, priority, run_at
+    from queued
+    where is_allowed
+    order by job_queue_id, priority, run_at, id
+  ) as job
+  where (
+    select job_queues.is_available
+    from :schema._private_job_queues as job_queues
+    where job_queues.id = job.job_queue_id
+  )
+), lanes as (
+  select job.id, job.job_queue_id, job.priority, job.run_at
+  from (
+    select id, job_queue_id, priority, run_at
+    from free
+    where (select yes from far_fails)
+    union all
+    select id, job_queue_id, priority, run_at
+    from queued_heads
+  ) as job
+  left join horizon on true
+  where horizon.id is null
+    or row(job.priority, job.run_at, job.id) <= row(horizon.priority, horizon.run_at, horizon.id)
+), lanes_fail as (
+  select (select yes from far_fails) and not exists (select from lanes) as yes
+), ask_all_queues as (
+  select few_queues.yes or lanes_fail.yes as yes
+  from few_queues, lanes_fail
+), heads_of_all as (
+  select head.id, head.job_queue_id, head.priority, head.run_at
+  from queues_with_jobs as queue
+  cross join lateral (
+    select jobs.id, jobs.job_queue_id, jobs.priority, jobs.run_at
+    from :schema._private_jobs as jobs
+    where jobs.is_available = true
+      and jobs.job_queue_id = queue.job_queue_id
+      and jobs.run_at <= (select moment from given)
+      and jobs.task_id = any ((select tasks from given)::int[])
+      and (jobs.flags ?| (select flags from given)) is not true
+    order by jobs.priority, jobs.run_at, jobs.id
+    limit 1
+  ) as head
+  where (select yes from ask_all_queues)
+    and (
+      select job_queues.is_available
+      from :schema._private_job_queues as job_queues
+      where job_queues.id = queue.job_queue_id
+    )
+), candidates as (
+  -- All but one of these are empty. Read only as far as they are needed.
+  select id, job_queue_id, priority, run_at
+  from near
+  where (select not yes from near_fails)
+  union all
+  (
+    select id, job_queue_id, priority, run_at
+    from far_heads
+    order by priority, run_at, id
+  )
+  union all
+  (
+    select id, job_queue_id, priority, run_at
+    from lanes
+    order by priority, run_at, id
+  )
+  union all
+  (
+    select id, job_queue_id, priority, run_at
+    from (
+      select id, job_queue_id, priority, run_at
+      from heads_of_all
+      union all
+      select id, job_queue_id, priority, run_at
+      from free
+      where (select yes from ask_all_queues)
+    ) as job
+    order by priority, run_at, id
+  )
+),
+:lock_jobs,
+:priorities,
+:fallback_jobs,
+:claim_locked_jobs;

@@ -1,0 +1,60 @@
+-- Record how the jobs of the JSON array $1 that pool $2 still holds have failed, and free its named
+-- queues $3; says which it held.
+with failures as (
+  select
+    failure.id,
+    failure.attempts,
+    failure.message,
+    failure.run_at,
+    failure.delay,
+    failure.give_up,
+    failure.payload
+  from pg_catalog.json_to_recordset($1::text::json) as failure (
+    id bigint,
+    attempts int,
+    message text,
+    run_at timestamptz,
+    delay bigint,
+    give_up boolean,
+    payload text
+  )
+), failed as (
+  update :schema._private_jobs as jobs
+  set last_error = failures.message,
+      run_at = case
+        -- It does not run again: this is when it failed.
+        when failures.give_up or jobs.attempts >= jobs.max_attempts then pg_catalog.now()
+        else coalesce(
+          failures.run_at,
+          pg_catalog.now() + failures.delay::float8 * interval '1 microsecond',
+          greatest(pg_catalog.now(), jobs.run_at)
+          + pg_catalog.exp(least(jobs.attempts, 10)) * interval '1 second'
+        )
+      end,
+      attempts = case when failures.give_up then jobs.max_attempts else jobs.attempts end,
+      payload = coalesce(failures.payload::json, jobs.payload),
+      locked_by = null,
+      locked_at = null
+  from failures
+  where jobs.id = failures.id
+    -- An array beside the join, for the plan's sake: see claim_jobs.
+    and jobs.id = any (array(select id from failures))
+    and jobs.locked_by = $2::text
+    -- Asked again ($4), an earlier try may have freed it, and this pool be in its next attempt. One
+    -- that was superseded by its key since is at its last.
+    and (
+      not $4::boolean
+      or jobs.attempts = failures.attempts
+      or jobs.attempts >= jobs.max_attempts
+    )
+  returning jobs.id
+), freed as (
+  update :schema._private_job_queues as job_queues
+  set locked_by = null,
+      locked_at = null
+  where job_queues.id = any ($3::int[])
+    and job_queues.locked_by = $2::text
+    -- Likewise this pool may have taken it for another job.
+    and (not $4::boolean or exists (select from failed))
+)
+select id from failed;

@@ -1,0 +1,12 @@
+-- Are the indexes $1 there that claim_jobs needs? They count only once their building has come to its end.
+select pg_catalog.count(*) = pg_catalog.cardinality($1::text[])
+from pg_catalog.pg_index as definition
+join pg_catalog.pg_class as relation on relation.oid = definition.indexrelid
+where relation.relname = any ($1::text[])
+  and definition.indisvalid
+  and definition.indisready
+  and relation.relnamespace = (
+    select tasks.relnamespace
+    from pg_catalog.pg_class as tasks
+    where tasks.oid = (select known.tableoid from :schema._private_tasks as known limit 1)
+  );

@@ -1,0 +1,55 @@
+-- Hand back the jobs of the JSON array $1 that pool $2 still holds, their attempt too, and free its
+-- named queues $3; says which it held.
+with returns as (
+  select returned.id, returned.attempts, returned.keyed, returned.run_at, returned.delay
+  from pg_catalog.json_to_recordset($1::text::json) as returned (
+    id bigint,
+    attempts int,
+    keyed boolean,
+    run_at timestamptz,
+    delay bigint
+  )
+), held as materialized (
+  -- Locked first: a job may be removed by its key at this moment.
+  select
+    jobs.id,
+    -- Removed or replaced by its key while it was held. It will never run again, and no error says why.
+    jobs.attempts >= jobs.max_attempts and returns.keyed and jobs.key is null as is_removed
+  from :schema._private_jobs as jobs
+  join returns on returns.id = jobs.id
+  -- An array beside the join, for the plan's sake: see claim_jobs.
+  where jobs.id = any (array(select id from returns))
+    and jobs.locked_by = $2::text
+  for update of jobs
+), removed as (
+  delete from :schema._private_jobs as jobs
+  where jobs.id = any (array(select id from held where is_removed))
+), returned as (
+  update :schema._private_jobs as jobs
+  set attempts = case
+        -- Permanently failed while it was held: it must not be revived.
+        when jobs.attempts >= jobs.max_attempts and jobs.attempts <> returns.attempts
+          then jobs.attempts
+        else greatest(0, jobs.attempts - 1)
+      end,
+      run_at = coalesce(
+        returns.run_at,
+        pg_catalog.now() + returns.delay::float8 * interval '1 microsecond',
+        jobs.run_at
+      ),
+      locked_by = null,
+      locked_at = null
+  from returns
+  where jobs.id = returns.id
+    and jobs.id = any (array(select id from held where not is_removed))
+  returning jobs.id
+), freed as (
+  update :schema._private_job_queues as job_queues
+  set locked_by = null,
+      locked_at = null
+  where job_queues.id = any ($3::int[])
+    and job_queues.locked_by = $2::text
+    -- Asked again ($4), an earlier try may have freed it, and this pool have taken it for another job.
+    and (not $4::boolean or exists (select from held))
+)
+select id from held;

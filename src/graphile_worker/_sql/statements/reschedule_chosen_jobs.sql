@@ -1,0 +1,20 @@
+-- Give those of jobs $1 that are meant a new time ($2, or now plus $3 microseconds), priority $4,
+-- attempts $5 and maximum $6 where given; how many, and how many were left to whoever holds them.
+with :chosen_jobs, changed as (
+  select jobs.id
+  from :schema.reschedule_jobs(
+    job_ids => array(select chosen.id from chosen),
+    run_at => coalesce(
+      $2::text::timestamptz,
+      pg_catalog.now()
+        + ($3::bigint / 3600000000)::float8 * interval '1 hour'
+        + ($3::bigint % 3600000000)::float8 * interval '1 microsecond'
+    ),
+    priority => $4::int,
+    attempts => $5::int,
+    max_attempts => $6::int
+  ) as jobs
+)
+select
+  (select pg_catalog.count(*) from changed),
+  :skipped_count;

@@ -1,0 +1,169 @@
+"""Trust: may the files at a named place be run, or believed?
+
+One rule for the tasks folder, a single task file, executables, the crontab and the config file,
+because any user who can change one of them decides which code runs as the worker.
+"""
+
+import errno
+import logging
+import os
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from graphile_worker._support.logs import make_printable
+from graphile_worker.errors import ConfigurationError
+
+# As many links as Linux follows on the way to a file.
+MAX_LINKS = 40
+
+# Paths that a warning names; the others are counted.
+MAX_LISTED_PATHS = 3
+
+ROOT_USER = 0
+
+logger = logging.getLogger("graphile_worker")
+
+
+class TrustChecker:
+    """Examines a file or folder that was named, the files below it, and the way to each of them.
+
+    A path is not trusted if any user may write to it, to a link on the way or to a folder on the
+    way, unless that folder has the sticky bit. Nor is it if its owner, or that of a link or folder
+    on the way, is neither root, the user of this process, nor the owner of the working directory
+    or of the mount that was named. On a read-only mount, neither permissions nor owners count.
+    """
+
+    def __init__(self, path: Path, *, allow_unsafe: bool = False) -> None:
+        self.allow_unsafe = allow_unsafe
+        self._path = path
+        self._is_checked = not allow_unsafe and os.name != "nt"
+        self._owners = _find_trusted_owners(path) if self._is_checked else frozenset()
+        self._group_writable: dict[Path, None] = {}
+
+    def check(self, what: str) -> None:
+        """Raise ConfigurationError unless the place that was named is trusted."""
+        if (doubt := self.find_problem(self._path)) is not None:
+            raise ConfigurationError(
+                f"{what} {make_printable(self._path)} is not trusted: {doubt}, or pass "
+                "--allow-unsafe-tasks to skip this check"
+            )
+
+    def find_problem(self, path: Path) -> str | None:
+        """Why a path is not trusted and what to do about it; None if it is trusted."""
+        if not self._is_checked:
+            return None
+        try:
+            for step, found in _walk_path(path):
+                doubt = self._find_step_problem(step, found)
+                if doubt is not None and not _is_read_only(step, found):
+                    return doubt
+        except OSError as error:
+            return f"{make_printable(path)} cannot be examined ({error.strerror}): make it readable"
+        return None
+
+    def warn_group_writable(self) -> None:
+        """Name in the log what was examined and may be changed by the members of a group."""
+        if paths := list(self._group_writable):
+            shown = [shlex.quote(make_printable(path)) for path in paths[:MAX_LISTED_PATHS]]
+            more = (
+                f" and {len(paths) - MAX_LISTED_PATHS} more"
+                if len(paths) > MAX_LISTED_PATHS
+                else ""
+            )
+            logger.warning(
+                "members of a group may change %s%s, which decide what this worker runs: unless "
+                "they should, type chmod g-w %s",
+                ", ".join(shown),
+                more,
+                " ".join(shown),
+            )
+
+    def _find_step_problem(self, path: Path, found: os.stat_result) -> str | None:
+        mode, owner = found.st_mode, found.st_uid
+        if owner not in self._owners:
+            return (
+                f"{make_printable(path)} belongs to user {owner}, who is neither root, the user of "
+                "this "
+                f"process ({os.geteuid()}) nor the owner of the working directory: type "
+                f"chown -h {os.geteuid()} {shlex.quote(make_printable(path))} or mount it read-only"
+            )
+        if not _has_permissions(mode) or _is_sticky_folder(mode):
+            return None
+        if mode & stat.S_IWOTH:
+            return (
+                f"any user may change {make_printable(path)}: type "
+                f"chmod o-w {shlex.quote(make_printable(path))}"
+            )
+        if mode & stat.S_IWGRP and not _is_read_only(path, found):
+            self._group_writable[path] = None
+        return None
+
+
+def _walk_path(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Each folder and each link that leads to a file, and at last the file itself."""
+    left = list(reversed(path.absolute().parts))
+    folder = Path()
+    links = 0
+    while left:
+        # An absolute name, which links may have, begins again at the root.
+        name = left.pop()
+        step = folder.parent if name == ".." else folder / name
+        try:
+            found = os.lstat(step)
+        except FileNotFoundError:
+            # /proc has links to files without a name, for example to the pipe of `<(command)`.
+            yield path, os.stat(path)
+            return
+        yield step, found
+        if not stat.S_ISLNK(found.st_mode):
+            folder = step
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        left.extend(reversed(Path(os.readlink(step)).parts))
+
+
+def _find_trusted_owners(path: Path) -> frozenset[int]:
+    # In a user namespace the files of root may belong to another number: that of the folder /.
+    owners = {ROOT_USER, os.geteuid(), os.stat("/").st_uid, os.stat(".").st_uid}
+    if _is_mount_point(path):
+        owners.add(path.stat().st_uid)
+    return frozenset(owners)
+
+
+def _is_mount_point(path: Path) -> bool:
+    """Is it a mount by itself, as a folder that `docker run -v` puts into a container?
+
+    Only root can make one. A bind mount cannot be told by the numbers of its device.
+    """
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+        name = str(path.resolve(strict=True))
+    except (OSError, RuntimeError):
+        # Links without an end are a RuntimeError before Python 3.13.
+        return False
+    for special in ("\\", " ", "\t", "\n"):
+        name = name.replace(special, f"\\{ord(special):03o}")
+    return any(name in line.split(" ")[4:5] for line in mounts.split("\n"))
+
+
+def _is_read_only(path: Path, found: os.stat_result) -> bool:
+    """Can nothing there be changed, by any user?"""
+    try:
+        place = path.parent if stat.S_ISLNK(found.st_mode) else path
+        return bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
+def _has_permissions(mode: int) -> bool:
+    """Links have none of their own, and what is written to /dev/null is not read again."""
+    return not stat.S_ISLNK(mode) and not stat.S_ISCHR(mode)
+
+
+def _is_sticky_folder(mode: int) -> bool:
+    """May each user add files to it, but neither replace nor remove those of another owner?"""
+    return stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX)

@@ -1,0 +1,141 @@
+"""Listener: hears of new jobs and of migrations, on a connection for that alone, for ever."""
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable
+
+from graphile_worker._db.database import Database
+from graphile_worker._db.notifications import Notification, NotificationStream, TooManyNotifications
+from graphile_worker._db.retry import compute_backoff
+from graphile_worker._lease.lease import Lease
+from graphile_worker.events import (
+    ListenConnecting,
+    ListenFailed,
+    ListenNotified,
+    ListenReleased,
+    ListenStarted,
+)
+from graphile_worker.hooks import Hooks
+
+JOBS_CHANNEL = "jobs:insert"
+MIGRATIONS_CHANNEL = "worker:migrate"
+
+# Seconds of silence after which the server is asked whether it is still there, and may take to
+# answer: a connection whose other end vanished looks like one on which nothing happens.
+CONNECTION_CHECK_SECONDS = 5.0
+MAX_BACKOFF_SECONDS = 0.6
+
+# Seconds between two looks at the ledger: anybody may say that it has changed.
+MIGRATION_CHECK_INTERVAL_SECONDS = 1.0
+
+# Seconds for which a flood of notifications keeps a worker from listening, and between the looks
+# for jobs that it takes instead.
+FLOOD_POLL_DURATION_SECONDS = 10.0
+FLOOD_POLL_INTERVAL_SECONDS = 0.2
+
+
+class NotificationListener:
+    """Calls `on_jobs` with how many were added, None for who knows, and `on_migration`."""
+
+    def __init__(
+        self,
+        database: Database,
+        lease: Lease,
+        hooks: Hooks,
+        *,
+        on_jobs: Callable[[int | None], None],
+        on_migration: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._db = database
+        self._lease = lease
+        self._hooks = hooks
+        self._on_jobs = on_jobs
+        self._on_migration = on_migration
+        self._attempts = 0
+        self._migration_checked_at = -math.inf
+        # When to look at the ledger, if somebody said so.
+        self._check_migration_at: float | None = None
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.listen_once()
+            except Exception as error:
+                self._hooks.emit(ListenFailed(pool_id=self._lease.pool_id, error=error))
+                if isinstance(error, TooManyNotifications):
+                    await self._poll_during_flood()
+            await asyncio.sleep(compute_backoff(self._attempts, MAX_BACKOFF_SECONDS))
+            self._attempts += 1
+
+    async def listen_once(self) -> None:
+        """Connect and listen; raises when that is over."""
+        self._hooks.emit(ListenConnecting(pool_id=self._lease.pool_id, attempts=self._attempts))
+        async with self._db.listen(JOBS_CHANNEL, MIGRATIONS_CHANNEL) as heard:
+            self._attempts = 0
+            self._hooks.emit(ListenStarted(pool_id=self._lease.pool_id))
+            try:
+                await self._catch_up()
+                while True:
+                    await self._wait_for_notification(heard)
+            finally:
+                self._hooks.emit(ListenReleased(pool_id=self._lease.pool_id))
+
+    async def _catch_up(self) -> None:
+        """Nobody told us what happened before we listened."""
+        self._on_jobs(None)
+        await self._check_migration()
+
+    async def _wait_for_notification(self, notifications: NotificationStream) -> None:
+        notification = await notifications.wait_for_notification(self._compute_timeout())
+        if notification is not None:
+            self._handle_notification(notification)
+        elif self._check_migration_at is None:
+            await notifications.check(CONNECTION_CHECK_SECONDS)
+        if self._check_migration_at is not None and time.monotonic() >= self._check_migration_at:
+            await self._check_migration()
+
+    async def _poll_during_flood(self) -> None:
+        """Look for jobs every now and then, in place of listening."""
+        until = time.monotonic() + FLOOD_POLL_DURATION_SECONDS
+        while time.monotonic() < until:
+            self._on_jobs(None)
+            await asyncio.sleep(FLOOD_POLL_INTERVAL_SECONDS)
+
+    def _compute_timeout(self) -> float:
+        if self._check_migration_at is None:
+            return CONNECTION_CHECK_SECONDS
+        return max(0.0, self._check_migration_at - time.monotonic())
+
+    def _handle_notification(self, notification: Notification) -> None:
+        self._emit_notified(notification)
+        if notification.channel == JOBS_CHANNEL:
+            is_one = not notification.skipped_count
+            self._on_jobs(parse_job_count(notification.payload) if is_one else None)
+        elif notification.channel == MIGRATIONS_CHANNEL:
+            self._check_migration_at = self._migration_checked_at + MIGRATION_CHECK_INTERVAL_SECONDS
+
+    async def _check_migration(self) -> None:
+        self._check_migration_at = None
+        self._migration_checked_at = time.monotonic()
+        await self._on_migration()
+
+    def _emit_notified(self, notification: Notification) -> None:
+        if self._hooks.has_listeners(ListenNotified):
+            self._hooks.emit(
+                ListenNotified(
+                    pool_id=self._lease.pool_id,
+                    channel=notification.channel,
+                    payload=notification.payload,
+                )
+            )
+
+
+def parse_job_count(payload: str) -> int:
+    """How many jobs a notification speaks of; one if it does not say so in a way we know."""
+    try:
+        count = json.loads(payload)["count"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 1
+    return count if isinstance(count, int) and 0 <= count < 1_000_000 else 1

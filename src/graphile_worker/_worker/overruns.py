@@ -1,0 +1,49 @@
+"""Runaways: plain functions that run past their timeout, and the tasks that have too many."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from graphile_worker.events import JobOverran, TaskPaused, TaskResumed
+from graphile_worker.hooks import Hooks
+
+
+def ignore_resumed() -> None:
+    """There is no pool to tell yet."""
+
+
+class RunawayTracker:
+    """Counts such functions by task. A task with `most` of them is paused: no job of it starts.
+
+    A function in a thread cannot be stopped. It keeps its job and its slot until it returns.
+    """
+
+    def __init__(self, hooks: Hooks, max_runaways: int | None) -> None:
+        self.paused_tasks: set[str] = set()
+        # Told when a task is not paused any more.
+        self.on_resumed: Callable[[], None] = ignore_resumed
+        self._hooks = hooks
+        self._max_runaways = max_runaways
+        self._counts: Counter[str] = Counter()
+
+    def add(self, event: JobOverran) -> None:
+        """This function has reached its timeout."""
+        name = event.job.task_identifier
+        self._counts[name] += 1
+        self._hooks.emit(event)
+        if self._has_too_many(name) and name not in self.paused_tasks:
+            self.paused_tasks.add(name)
+            self._hooks.emit(
+                TaskPaused(pool_id=event.pool_id, task_identifier=name, count=self._counts[name])
+            )
+
+    def remove(self, event: JobOverran) -> None:
+        """It has ended."""
+        name = event.job.task_identifier
+        self._counts[name] -= 1
+        if name in self.paused_tasks and not self._has_too_many(name):
+            self.paused_tasks.discard(name)
+            self._hooks.emit(TaskResumed(pool_id=event.pool_id, task_identifier=name))
+            self.on_resumed()
+
+    def _has_too_many(self, name: str) -> bool:
+        return self._max_runaways is not None and self._counts[name] >= self._max_runaways

@@ -1,0 +1,112 @@
+"""Payloads: how many bytes of them a pool holds at once.
+
+Those of jobs that wait and of jobs that run count together. A fetch brings what fits beside them. A
+payload that does not fit stays in the database until its job is about to start and there is room.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from graphile_worker._db.database import QueryRunner
+from graphile_worker._sql.queries.claim import ClaimedJob, get_payload
+from graphile_worker.errors import JobLockLostError, PayloadTooLarge, WorkerStoppedError
+from graphile_worker.options import DEFAULT_MAX_BYTES
+
+# Bytes that a payload may have in any case to come with a fetch, so that small jobs never wait for
+# large ones.
+SMALL_PAYLOAD_BYTES = 1024
+
+# Seconds between two looks at whether the pool stops, while a payload waits for room.
+STOP_CHECK_INTERVAL_SECONDS = 0.2
+
+
+class PayloadBudget:
+    """Knows how much is held, and reads what did not come with a fetch."""
+
+    def __init__(
+        self,
+        database: QueryRunner,
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        max_payload_bytes: int = DEFAULT_MAX_BYTES,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.loaded_bytes = 0
+        self._db = database
+        self._max_bytes = max_bytes
+        self._max_payload_bytes = max_payload_bytes
+        self._is_stopping = is_stopping
+        # Bytes that the fetch under way may bring.
+        self._expected_bytes = 0
+        # Bytes of each payload that is read by itself, by the id of its job.
+        self._separate_bytes: dict[int, int] = {}
+        self._freed = asyncio.Event()
+        # Held by the one that waits for room; others wait for their turn.
+        self._read_lock = asyncio.Lock()
+
+    @contextmanager
+    def reserve_fetch(self, limit: int) -> Iterator[int]:
+        """How large a payload may be to come with the fetch of up to this many jobs in the block.
+
+        Only one fetch at a time is under way.
+        """
+        room = (self._max_bytes - self.loaded_bytes) // limit
+        share = min(max(room, SMALL_PAYLOAD_BYTES), self._max_payload_bytes)
+        self._expected_bytes = limit * share
+        try:
+            yield share
+        finally:
+            self._expected_bytes = 0
+            self._freed.set()
+
+    def add_claimed(self, claimed_jobs: Iterable[ClaimedJob]) -> None:
+        """A fetch brought these jobs."""
+        self.loaded_bytes += sum(held.size for held in claimed_jobs if not held.unread_bytes)
+
+    def forget(self, claimed: ClaimedJob) -> None:
+        """That job is settled, or was returned."""
+        if claimed.unread_bytes:
+            self._free(claimed.job.id)
+        else:
+            self.loaded_bytes -= claimed.size
+
+    async def read(self, claimed: ClaimedJob) -> None:
+        """Read the payload of a job, once there is room for it.
+
+        Raises PayloadTooLarge, JobLockLostError if the job is not this pool's, WorkerStoppedError
+        if it must not start any more.
+        """
+        if claimed.size > self._max_payload_bytes:
+            raise PayloadTooLarge(claimed.size, self._max_payload_bytes)
+        async with self._read_lock:
+            await self._wait_for_room(claimed.size)
+            self._separate_bytes[claimed.job.id] = claimed.size
+            self.loaded_bytes += claimed.size
+        try:
+            text = await self._db.run(get_payload(claimed.job.id, claimed.pool_id))
+            if text is None:
+                raise JobLockLostError(f"job {claimed.job.id} is not held by this pool any more")
+        except BaseException:
+            self._free(claimed.job.id)
+            raise
+        claimed.job.payload_text = text
+
+    async def _wait_for_room(self, size: int) -> None:
+        # Only for jobs that run: those that wait for a worker may have to wait for this one. So one
+        # payload by itself is always read.
+        while self._separate_bytes and self._used_bytes + size > self._max_bytes:
+            if self._is_stopping():
+                raise WorkerStoppedError("no more jobs are started")
+            self._freed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_CHECK_INTERVAL_SECONDS):
+                    await self._freed.wait()
+
+    @property
+    def _used_bytes(self) -> int:
+        return self.loaded_bytes + self._expected_bytes
+
+    def _free(self, job_id: int) -> None:
+        self.loaded_bytes -= self._separate_bytes.pop(job_id, 0)
+        self._freed.set()

@@ -1,0 +1,179 @@
+"""What runs in the process of a task: one job after the other, as a worker asks; no event loop.
+
+It ends, with all that its tasks have started, when the worker does.
+"""
+
+import asyncio
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from graphile_worker._support.rss import MEGABYTE, read_resident_bytes
+from graphile_worker._support.trust import TrustChecker
+from graphile_worker._worker import process_protocol
+from graphile_worker._worker.call_results import (
+    NO_ERRORS,
+    await_item_results,
+    get_item_errors,
+    reject_unawaited,
+)
+from graphile_worker._worker.process_protocol import Message
+from graphile_worker._worker.retry_decision import decide_next_attempt
+from graphile_worker.errors import ConfigurationError
+from graphile_worker.jobs import Job
+from graphile_worker.retries import Discard, PartialFailure, Retry, Snooze
+from graphile_worker.tasks import Task
+from graphile_worker.tasks.batch_results import ItemErrors
+from graphile_worker.tasks.importing import TaskLocation
+from graphile_worker.tasks.source_only import register_source_folder
+
+_is_task_process = False
+
+
+def reject_in_task_process() -> None:
+    """A script that starts a worker when it is imported would start one in each process."""
+    if _is_task_process:
+        raise ConfigurationError(
+            "a worker starts while a process of its tasks imports this program: put what starts "
+            'it under `if __name__ == "__main__":`'
+        )
+
+
+def main(socket_fd: int) -> None:
+    """Do what is asked through the socket of that number, for ever."""
+    global _is_task_process
+    _is_task_process = True
+    line = socket.socket(fileno=socket_fd)
+    # It is for this process, not for what tasks may start.
+    line.set_inheritable(False)
+    _enable_crash_tracebacks()
+    _set_up(process_protocol.receive_message(line))
+    requests: SimpleQueue[Message] = SimpleQueue()
+    threading.Thread(target=_read_requests, args=(line, requests), daemon=True).start()
+    own = os.getpid()
+    while True:
+        answer = _handle_request(requests.get())
+        if os.getpid() != own:
+            # A copy that a task made and let return: it is not the one that was asked.
+            os._exit(0)
+        sys.stdout.flush()
+        line.sendall(process_protocol.encode_message(answer | _read_process_state(answer)))
+
+
+def _enable_crash_tracebacks() -> None:
+    """What ends an interpreter at once is said all the same: where the task stood."""
+    if sys.version_info >= (3, 14):
+        # Without the stack of C, which would be most of the last words.
+        faulthandler.enable(c_stack=False)
+    else:
+        faulthandler.enable()
+
+
+def _set_up(settings: Message) -> None:
+    sys.path[:] = settings["path"]
+    sys.argv[:] = settings["argv"]
+    for folder, allow_unsafe in settings["tasks_folders"].items():
+        register_source_folder(Path(folder), TrustChecker(Path(folder), allow_unsafe=allow_unsafe))
+    if settings["memory_limit"] is not None:
+        _limit_memory(settings["memory_limit"])
+    # Where memory runs out, this is the process to end, not the worker.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+
+
+def _limit_memory(megabytes: int | None) -> None:
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (hard if megabytes is None else megabytes * MEGABYTE, hard)
+    )
+
+
+def _read_requests(sock: socket.socket, requests: "SimpleQueue[Message]") -> None:
+    with suppress(OSError, EOFError):
+        while True:
+            requests.put(process_protocol.receive_message(sock))
+    # The worker is gone.
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _handle_request(request: Message) -> Message:
+    try:
+        return _run_task(TaskLocation(**request["task"]), Job(*request["job"]))
+    except (Snooze, Retry, Discard) as asked:
+        return process_protocol.encode_outcome_exception(asked)
+    except BaseException as error:
+        return {"error": process_protocol.encode_error(error), "next": None}
+
+
+def _run_task(location: TaskLocation, job: Job) -> Message:
+    task = location.load()
+    try:
+        errors = _call_task(task, job)
+    except (Snooze, Retry, Discard):
+        raise
+    except BaseException as error:
+        if isinstance(error, MemoryError):
+            # To tell of it takes some, too.
+            _limit_memory(None)
+        following = decide_next_attempt(task, job, error)
+        return {
+            "error": process_protocol.encode_error(error),
+            "next": process_protocol.encode_next_attempt(following),
+        }
+    if not errors:
+        return {}
+    following = decide_next_attempt(task, job, PartialFailure(errors))
+    return {
+        "items": {at: process_protocol.encode_error(error) for at, error in errors.items()},
+        "next": process_protocol.encode_next_attempt(following),
+    }
+
+
+def _call_task(task: Task[..., Any], job: Job) -> ItemErrors:
+    args, kwargs = task.signature.build_call_arguments(job.payload, None)
+    batch = task.signature.get_batch(args)
+    try:
+        result = task.fn(*args, **kwargs)
+        if task.is_async:
+            result = asyncio.run(_await_result(result))
+        reject_unawaited(result)
+        return NO_ERRORS if batch is None else batch.read_result(result)
+    except PartialFailure as failure:
+        return get_item_errors(batch, failure)
+
+
+async def _await_result(result: Any) -> object:
+    return await await_item_results(await result)
+
+
+def _read_process_state(response: Message) -> Message:
+    """What the worker wants to know after each job."""
+    return {"memory": read_resident_bytes(os.getpid()), "must_end": _find_end_reason(response)}
+
+
+def _find_end_reason(response: Message) -> str | None:
+    if _has_child_processes():
+        return "left processes behind"
+    if response.get("error", {}).get("kind") == MemoryError.__name__:
+        return "ran out of memory"
+    return None
+
+
+def _has_child_processes() -> bool:
+    """Did a task leave processes behind? Where nobody can say, they end with this one."""
+    if not hasattr(os, "waitid"):
+        return False
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True

@@ -1,0 +1,131 @@
+"""Messages between a worker and the processes of its tasks: JSON, its length before it."""
+
+import asyncio
+import json
+import socket
+import struct
+from datetime import datetime, timedelta
+from typing import Any
+
+from graphile_worker._support.error_format import format_error
+from graphile_worker._worker.retry_decision import NextAttempt
+from graphile_worker.errors import TaskProcessError
+from graphile_worker.jobs import Job, RunAt
+from graphile_worker.retries import Discard, Retry, Snooze
+
+Message = dict[str, Any]
+
+LENGTH_PREFIX = struct.Struct("!I")
+
+
+def encode_message(message: Message) -> bytes:
+    data = json.dumps(message).encode()
+    return LENGTH_PREFIX.pack(len(data)) + data
+
+
+async def read_message(reader: asyncio.StreamReader) -> Message:
+    """The next message; raises EOFError when there will be none."""
+    (length,) = LENGTH_PREFIX.unpack(await reader.readexactly(LENGTH_PREFIX.size))
+    message: Message = json.loads(await reader.readexactly(length))
+    return message
+
+
+def receive_message(sock: socket.socket) -> Message:
+    """`read_message` for blocking code."""
+    (length,) = LENGTH_PREFIX.unpack(_receive_bytes(sock, LENGTH_PREFIX.size))
+    message: Message = json.loads(_receive_bytes(sock, length))
+    return message
+
+
+def _receive_bytes(sock: socket.socket, length: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        chunk = sock.recv(length - len(data))
+        if not chunk:
+            raise EOFError
+        data += chunk
+    return bytes(data)
+
+
+# Jobs
+
+
+def encode_job(job: Job) -> list[Any]:
+    """A job as JSON carries it, in the order of its arguments."""
+    return [
+        job.id,
+        job.task_identifier,
+        job.queue_name,
+        job.payload_text,
+        job.priority,
+        job._run_at,
+        job.attempts,
+        job.max_attempts,
+        job.last_error,
+        job._created_at,
+        job._updated_at,
+        job.key,
+        job._locked_at,
+        job.locked_by,
+        job.revision,
+        job._flags,
+    ]
+
+
+# Errors
+
+
+def encode_error(error: BaseException) -> Message:
+    """What an error says, as JSON carries it."""
+    try:
+        message = str(error)
+    except Exception as broken:
+        message = f"(its text could not be made: {type(broken).__name__})"
+    return {"kind": type(error).__name__, "message": message, "text": format_error(error)}
+
+
+def read_error(fields: Message) -> TaskProcessError:
+    """The error again, by its words; a log shows where it happened there."""
+    error = TaskProcessError(**fields)
+    error.add_note(error.text)
+    return error
+
+
+# How a job goes on
+
+
+def encode_outcome_exception(exception: Snooze | Retry | Discard) -> Message:
+    delay = None if isinstance(exception, Discard) else format_when(exception.delay)
+    return {"signal": type(exception).__name__, "delay": delay, "reason": exception.reason}
+
+
+def read_outcome_exception(fields: Message) -> Snooze | Retry | Discard:
+    delay, reason = read_when(fields["delay"]), fields["reason"]
+    if fields["signal"] == Discard.__name__:
+        return Discard(reason)
+    if fields["signal"] == Snooze.__name__ and delay is not None:
+        return Snooze(delay, reason=reason)
+    return Retry(delay, reason=reason)
+
+
+def encode_next_attempt(attempt: NextAttempt) -> Message:
+    return {"when": format_when(attempt.when), "give_up": attempt.is_permanent}
+
+
+def read_next_attempt(fields: Message) -> NextAttempt:
+    return NextAttempt(read_when(fields["when"]), fields["give_up"])
+
+
+def format_when(when: RunAt | None) -> str | None:
+    """A moment as ISO 8601, a duration as microseconds."""
+    if isinstance(when, timedelta):
+        return str(when // timedelta(microseconds=1))
+    return None if when is None else when.isoformat()
+
+
+def read_when(text: str | None) -> RunAt | None:
+    if text is None:
+        return None
+    if "T" in text:
+        return datetime.fromisoformat(text)
+    return timedelta(microseconds=int(text))

@@ -1,0 +1,48 @@
+"""When a job that failed is tried again, by the policy of its task."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from graphile_worker._worker.signals import is_interrupt
+from graphile_worker.errors import JobLockLostError
+from graphile_worker.jobs import Job, RunAt, check_run_at
+from graphile_worker.retries import Backoff
+from graphile_worker.tasks import Task
+
+
+@dataclass(frozen=True, slots=True)
+class NextAttempt:
+    """Without `when` the job backs off as usual; giving up spends all attempts."""
+
+    when: RunAt | None = None
+    is_permanent: bool = False
+
+
+DEFAULT_BACKOFF = NextAttempt()
+
+
+def decide_next_attempt(task: Task[..., Any], job: Job, error: BaseException) -> NextAttempt:
+    """What the task's policy says about this error; a policy that fails itself has no say."""
+    if isinstance(error, JobLockLostError) or task.options.retry is None:
+        return DEFAULT_BACKOFF
+    try:
+        when = _apply_policy(task, job, error)
+    except BaseException as broken:
+        if is_interrupt(broken):
+            raise
+        with suppress(Exception):
+            error.add_note(f"and its retry policy failed, so it backs off as usual: {broken!r}")
+        return DEFAULT_BACKOFF
+    return NextAttempt(when, is_permanent=when is None)
+
+
+def _apply_policy(task: Task[..., Any], job: Job, error: BaseException) -> RunAt | None:
+    policy = task.options.retry
+    if isinstance(policy, Backoff):
+        return policy.delay(error, job.attempts)
+    assert policy is not None
+    when = policy(error, job)
+    if when is not None:
+        check_run_at("retry", when)
+    return when

@@ -1,0 +1,376 @@
+"""Run one task; turn its ending into an outcome. Whatever a task does, only its own job fails."""
+
+import asyncio
+import contextvars
+import json
+import sys
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from types import FrameType
+from typing import Any, NamedTuple
+
+from graphile_worker._payloads import encode
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._worker.call_results import (
+    NO_ERRORS,
+    await_item_results,
+    get_item_errors,
+    reject_unawaited,
+)
+from graphile_worker._worker.context import Context
+from graphile_worker._worker.outcomes import (
+    Completed,
+    CompletedInTransaction,
+    Failed,
+    Interrupted,
+    Outcome,
+    Snoozed,
+)
+from graphile_worker._worker.process_pool import ProcessPool
+from graphile_worker._worker.process_protocol import (
+    Message,
+    read_error,
+    read_next_attempt,
+    read_outcome_exception,
+)
+from graphile_worker._worker.retry_decision import decide_next_attempt
+from graphile_worker._worker.signals import is_interrupt
+from graphile_worker._worker.threads import ThreadPool
+from graphile_worker.errors import JobSpecError
+from graphile_worker.events import RunningJob
+from graphile_worker.hooks import Hooks
+from graphile_worker.jobs import Job
+from graphile_worker.retries import Discard, PartialFailure, Retry, Snooze
+from graphile_worker.tasks import BatchTask, Task
+from graphile_worker.tasks.batch_results import ItemErrors
+from graphile_worker.tasks.importing import locate_task
+
+JobTask = asyncio.Task[None]
+JobCoroutine = Coroutine[Any, Any, None]
+
+
+class Executors(NamedTuple):
+    """Where tasks run, besides the event loop."""
+
+    threads: ThreadPool
+    processes: ProcessPool
+
+
+if sys.version_info >= (3, 12):
+
+    def _start_job_task(body: JobCoroutine, variables: contextvars.Context) -> JobTask | None:
+        # Eager: a task that never waits for anything costs no turn of the event loop.
+        loop = asyncio.get_running_loop()
+        return asyncio.Task(body, loop=loop, context=variables, eager_start=True)
+
+else:
+
+    def _start_job_task(body: JobCoroutine, variables: contextvars.Context) -> JobTask | None:
+        # The first step is made here, as an asyncio task costs more than a tiny job. What a task
+        # does in it to the current asyncio task after it has ended, it does to its worker, which
+        # then starts again: WorkerPool takes care of that.
+        try:
+            awaited = variables.run(body.send, None)
+        except StopIteration:
+            return None
+        return asyncio.create_task(_ResumedCoroutine(body, awaited), context=variables)
+
+    class _ResumedCoroutine(Coroutine[Any, Any, None]):
+        """The steps of a coroutine after the first, at whose end it waits for this."""
+
+        def __init__(self, body: JobCoroutine, awaited: Any) -> None:
+            self._body = body
+            self._awaited = awaited
+            self._is_resumed = False
+
+        def send(self, value: Any) -> Any:
+            if self._is_resumed:
+                return self._body.send(value)
+            self._is_resumed = True
+            return self._awaited
+
+        def throw(self, *error: Any) -> Any:
+            if not self._is_resumed:
+                self._is_resumed = True
+                # Cancelled before the asyncio task could cancel what it waits for.
+                if self._awaited is not None and self._awaited.cancel():
+                    return self._awaited
+            return self._body.throw(*error)
+
+        def close(self) -> None:
+            self._body.close()
+
+        def __await__(self) -> Generator[Any, Any, None]:
+            return self._body.__await__()
+
+
+async def run_job(
+    task: Task[..., Any],
+    context: Context,
+    executors: Executors,
+    hooks: Hooks,
+    variables: contextvars.Context | None = None,
+) -> Outcome:
+    """Run the task of a held job, in an asyncio task of its own, and say how it ended.
+
+    A task may cancel the asyncio task that it runs in, and may change the context variables, which
+    are its own copy: no other job notices it.
+    """
+    slot = context.worker_task = asyncio.current_task()
+    assert slot is not None
+    before = slot.cancelling()
+    if variables is None:
+        variables = contextvars.copy_context()
+    running = context.job_task = _start_job_task(
+        _run_task(task, context, executors, hooks), variables
+    )
+    if slot.cancelling() > before:
+        await _undo_cancellation(slot, before, running)
+    if running is not None and not running.done():
+        with suppress(asyncio.CancelledError):
+            await running
+    # There is no outcome if it was cancelled from outside, or before its first step.
+    return context.outcome or _build_error_outcome(task, context, asyncio.CancelledError())
+
+
+async def _undo_cancellation(
+    worker_task: asyncio.Task[Any], cancel_count: int, job_task: JobTask | None
+) -> None:
+    """The first step of a task has cancelled the slot: that is for the task alone."""
+    while worker_task.cancelling() > cancel_count:
+        worker_task.uncancel()
+    if job_task is None:
+        # Otherwise the next job would be hit by it.
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+
+
+async def _run_task(
+    task: Task[..., Any], context: Context, executors: Executors, hooks: Hooks
+) -> None:
+    run = _choose_runner(task)
+    outcome: Outcome
+    try:
+        if task.options.timeout is None:
+            errors = await run(task, context, executors, hooks)
+        else:
+            async with asyncio.timeout(
+                task.options.timeout.total_seconds()
+            ) as context.timeout_handle:
+                errors = await run(task, context, executors, hooks)
+        if errors:
+            outcome = _build_partial_failure(task, context, errors)
+        else:
+            outcome = (
+                CompletedInTransaction(context.claimed)
+                if context.is_committed
+                else Completed(context.claimed)
+            )
+    except BaseException as error:
+        outcome = _build_error_outcome(task, context, error)
+    # Not returned: asyncio drops the result of a task that is cancelled in its last step.
+    context.outcome = outcome
+
+
+def _choose_runner(task: Task[..., Any]) -> Callable[..., Awaitable[ItemErrors]]:
+    if task.runs_in_process:
+        return _run_in_process
+    return _run_on_loop if task.runs_on_loop else _run_in_thread
+
+
+async def _run_on_loop(
+    task: Task[..., Any], context: Context, _executors: Executors, hooks: Hooks
+) -> ItemErrors:
+    # Read here, so that a payload that cannot be read fails this job alone.
+    given = context if task.is_async else context.sync_context
+    args, kwargs = task.signature.build_call_arguments(context.claimed.job.payload, given)
+    batch = task.signature.get_batch(args)
+    if isinstance(task, BatchTask):
+        context.has_items = True
+    try:
+        if hooks.has_wrappers(RunningJob):
+            async with hooks.around_async(_build_operation(context)):
+                result = await _call_task(task, context, args, kwargs)
+        elif task.is_async:
+            # As _call does, and without its cost, which a tiny job would notice.
+            result = await task.fn(*args, **kwargs)
+        else:
+            result = await _call_task(task, context, args, kwargs)
+        if batch is None:
+            return NO_ERRORS
+        return batch.read_result(await await_item_results(result) if task.is_async else result)
+    except PartialFailure as failure:
+        return get_item_errors(batch, failure)
+
+
+async def _call_task(
+    task: Task[..., Any], context: Context, args: list[Any], kwargs: dict[str, Any]
+) -> object:
+    result = task.fn(*args, **kwargs)
+    if task.is_async:
+        return await result
+    reject_unawaited(result)
+    return result
+
+
+async def _run_in_thread(
+    task: Task[..., Any], context: Context, executors: Executors, hooks: Hooks
+) -> ItemErrors:
+    args, kwargs = task.signature.build_call_arguments(context.job.payload, context.sync_context)
+    batch = task.signature.get_batch(args)
+    if isinstance(task, BatchTask):
+        context.has_items = True
+    try:
+        async with hooks.around_thread(_build_operation(context)) as in_thread:
+            call = partial(task.fn, *args, **kwargs)
+            run = contextvars.copy_context().run
+            work = executors.threads.run(
+                partial(run, _run_in_current_thread, call, in_thread, context)
+            )
+            result = await (
+                work if context.timeout_handle is None else _wait_past_timeout(task, context, work)
+            )
+        return NO_ERRORS if batch is None else batch.read_result(result)
+    except PartialFailure as failure:
+        return get_item_errors(batch, failure)
+
+
+async def _wait_past_timeout(task: Task[..., Any], context: Context, work: Awaitable[Any]) -> Any:
+    """Wait for a function in a thread. It cannot be stopped, so at its timeout that is only noted.
+
+    If the job failed at once, its next attempt would run beside this one.
+    """
+    limit, timeout = context.timeout_handle, task.options.timeout
+    assert limit is not None
+    assert timeout is not None
+    ends_at = limit.when()
+    assert ends_at is not None
+    limit.reschedule(None)
+    timer = asyncio.get_running_loop().call_at(ends_at, context.mark_overrun, timeout)
+    failure: BaseException | None = None
+    result = None
+    try:
+        result = await work
+    except BaseException as error:
+        failure = error
+    timer.cancel()
+    if context.overrun_event is not None and not context.is_worker_cancelled:
+        context.clear_overrun()
+        raise TimeoutError(f"the function ran longer than its timeout of {timeout}") from failure
+    limit.reschedule(ends_at)
+    if failure is not None:
+        raise failure
+    return result
+
+
+async def _run_in_process(
+    task: Task[..., Any], context: Context, executors: Executors, hooks: Hooks
+) -> ItemErrors:
+    logger = context.logger
+    async with hooks.around_async(_build_operation(context)):
+        answer = await executors.processes.run(
+            locate_task(task), context.job, lambda line: logger.info("%s", line)
+        )
+        return _read_response(context, answer)
+
+
+def _read_response(context: Context, response: Message) -> ItemErrors:
+    """What a process said about its job, as if it had happened here."""
+    if "signal" in response:
+        raise read_outcome_exception(response)
+    if response.get("next") is not None:
+        # Its policy knew the error itself, of which only words came over.
+        context.next_attempt = read_next_attempt(response["next"])
+    if "error" in response:
+        raise read_error(response["error"])
+    return {int(at): read_error(each) for at, each in response.get("items", {}).items()}
+
+
+def _build_operation(context: Context) -> RunningJob:
+    return RunningJob(pool_id=context.pool_id, worker_id=context.worker_id, job=context.claimed.job)
+
+
+def _run_in_current_thread(
+    call: Callable[[], object], wrapper: AbstractContextManager[object], context: Context
+) -> object:
+    with wrapper:
+        result = call()
+        reject_unawaited(result)
+        return result
+
+
+def find_job_in_frame(pool_ids: Collection[str], frame: FrameType) -> Job | None:
+    """The job of these whose task is called there, if any."""
+    if frame.f_code not in (
+        _call_task.__code__,
+        _run_on_loop.__code__,
+        _run_in_current_thread.__code__,
+    ):
+        return None
+    context: Context = frame.f_locals["context"]
+    return context.job if context.pool_id in pool_ids else None
+
+
+def _build_error_outcome(task: Task[..., Any], context: Context, error: BaseException) -> Outcome:
+    """How a job ended whose task raised this. What came from outside the task is raised again."""
+    held = context.claimed
+    if isinstance(error, asyncio.CancelledError):
+        if context.is_committed:
+            return CompletedInTransaction(held)
+        if context.is_interrupted:
+            return Interrupted(held)
+        if context.is_worker_cancelled:
+            raise error
+        # A task that was asked to give up may say so like this.
+        if context.cancelled:
+            return Interrupted(held)
+    elif is_interrupt(error):
+        raise error
+    try:
+        if isinstance(error, Snooze | Retry | Discard):
+            return (
+                CompletedInTransaction(held, error)
+                if context.is_committed
+                else _build_requested_outcome(held, error)
+            )
+        return _build_failure(task, context, error)
+    except Exception as broken:
+        # The error itself is broken, for example a subclass of Retry that has no delay.
+        return (
+            CompletedInTransaction(held, broken) if context.is_committed else Failed(held, broken)
+        )
+
+
+def _build_requested_outcome(claimed: ClaimedJob, exception: Snooze | Retry | Discard) -> Outcome:
+    """What a task said itself about how its job goes on."""
+    match exception:
+        case Snooze():
+            return Snoozed(claimed, exception.delay)
+        case Retry():
+            return Failed(claimed, exception, when=exception.delay)
+        case Discard():
+            return Failed(claimed, exception, is_permanent=True)
+
+
+def _build_partial_failure(task: Task[..., Any], context: Context, errors: ItemErrors) -> Outcome:
+    """Only what failed of a batch is tried again."""
+    failure = PartialFailure(errors)
+    failure.__cause__ = BaseExceptionGroup("of its items", list(failure.errors.values()))
+    outcome = _build_failure(task, context, failure)
+    if isinstance(outcome, Failed):
+        # Read anew, as the task may have changed what it was given.
+        items = json.loads(context.job.payload_text)
+        if len(errors) < len(items):
+            # Numbers that JSON has and Python has not stay where they are, and the rest with them.
+            with suppress(JobSpecError):
+                outcome.remaining_payload = encode([items[at] for at in failure.errors])
+    return outcome
+
+
+def _build_failure(task: Task[..., Any], context: Context, error: BaseException) -> Outcome:
+    if context.is_committed:
+        # The job ended with the task's own transaction; what came after changes nothing.
+        return CompletedInTransaction(context.claimed, error)
+    following = context.next_attempt or decide_next_attempt(task, context.job, error)
+    return Failed(context.claimed, error, when=following.when, is_permanent=following.is_permanent)

@@ -1,0 +1,95 @@
+"""Signals of the process: the first asks every runner to stop, the second to stop at once."""
+
+import asyncio
+import opcode
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import FrameType, TracebackType
+from typing import Any
+
+# What the reference answers to. A closed pipe is no reason to stop: it shows as an error.
+SIGNAL_NAMES = ("SIGUSR2", "SIGINT", "SIGTERM", "SIGHUP", "SIGABRT")
+
+RAISE_OPCODE = opcode.opmap["RAISE_VARARGS"]
+
+SignalHandler = Callable[[signal.Signals], None]
+
+# Several runners in one process hear the same signals; the first to come takes them over, the last
+# to go gives them back.
+_handlers: list[SignalHandler] = []
+_previous_handlers: dict[signal.Signals, Any] = {}
+
+
+@contextmanager
+def handle_signals(handler: SignalHandler) -> Iterator[None]:
+    """While this lasts, call the function on the event loop whenever a signal comes."""
+    if threading.current_thread() is not threading.main_thread():
+        # Signals are the main thread's: the program there must call stop().
+        yield
+        return
+    if not _handlers:
+        _install_handlers()
+    _handlers.append(handler)
+    try:
+        yield
+    finally:
+        _handlers.remove(handler)
+        if not _handlers:
+            _restore_handlers()
+
+
+def _install_handlers() -> None:
+    # Not by the loop's own means: those would forget what the program itself told the loop to hear.
+    loop = asyncio.get_running_loop()
+    for name in SIGNAL_NAMES:
+        number = getattr(signal, name, None)
+        # What Python has not set, such as faulthandler's, it could not give back.
+        if number is None or signal.getsignal(number) is None:
+            continue
+        # Under nohup the end of a terminal is no reason to stop.
+        if name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN:
+            _previous_handlers[number] = signal.signal(number, partial(_forward_signal, loop))
+
+
+def _restore_handlers() -> None:
+    for number, handler in _previous_handlers.items():
+        signal.signal(number, handler)
+    _previous_handlers.clear()
+
+
+def _forward_signal(loop: asyncio.AbstractEventLoop, number: int, _frame: FrameType | None) -> None:
+    loop.call_soon_threadsafe(_call_handlers, signal.Signals(number))
+
+
+def _call_handlers(number: signal.Signals) -> None:
+    for hear in list(_handlers):
+        hear(number)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Did a signal raise this KeyboardInterrupt, as Ctrl-C does, or the code of a task itself?"""
+    if not isinstance(error, KeyboardInterrupt):
+        return False
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    trace = list(_iterate_traceback(error.__traceback__))
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        # It is written in C and leaves no frame. What it interrupts is not a `raise` statement.
+        last = trace[-1]
+        return last.tb_frame.f_code.co_code[last.tb_lasti] != RAISE_OPCODE
+    while isinstance(handler, partial):
+        handler = handler.func
+    code = getattr(handler, "__code__", None)
+    if code is None:
+        return callable(handler)
+    return any(each.tb_frame.f_code is code for each in trace)
+
+
+def _iterate_traceback(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next

@@ -1,0 +1,93 @@
+"""The event loop of the command: uvloop where it is installed, asyncio's own if asked for."""
+
+import signal
+
+import pytest
+
+from tests.support.processes import READY, Programs
+from tests.support.sql import Sql
+
+pytestmark = pytest.mark.feature("F303")
+
+ASKS = """
+    import asyncio
+
+    async def task(payload, ctx):
+        ctx.logger.info("runs on %s", type(asyncio.get_running_loop()).__module__)
+"""
+
+# What Python does when a package is not installed.
+NOT_INSTALLED = "raise ModuleNotFoundError('No module named uvloop', name='uvloop')"
+
+
+@pytest.fixture
+def programs(programs: Programs) -> Programs:
+    programs.write("tasks/it.py", ASKS)
+    programs.write("nowhere/uvloop.py", NOT_INSTALLED)
+    return programs
+
+
+@pytest.fixture
+def nowhere(programs: Programs) -> str:
+    """A module path on which there is no uvloop."""
+    return str(programs.folder / "nowhere")
+
+
+def add(sql: Sql) -> None:
+    sql.run("select from :schema.add_job('it')")
+
+
+@pytest.mark.every_version
+@pytest.mark.parametrize(("flags", "module"), [([], "uvloop"), (["--loop", "asyncio"], "asyncio.")])
+def test_a_worker_runs_on_uvloop_unless_it_is_told_otherwise(programs, sql, flags, module):
+    add(sql)
+
+    done = programs.run_to_end("--once", *flags)
+
+    assert done.code == 0
+    assert f"runs on {module}" in done.err
+
+
+def test_where_uvloop_is_not_installed_a_worker_runs_on_asyncio(programs, sql, nowhere):
+    add(sql)
+
+    done = programs.run_to_end("--once", PYTHONPATH=nowhere)
+
+    assert done.code == 0
+    assert "runs on asyncio." in done.err
+
+
+def test_who_asks_for_uvloop_is_told_what_to_install(programs, nowhere):
+    done = programs.run_to_end("--once", "--loop", "uvloop", PYTHONPATH=nowhere)
+
+    assert done.code == 1
+    assert done.err == (
+        "graphile-worker: --loop uvloop: it is not installed: pip install graphile-worker[uvloop]\n"
+    )
+
+
+def test_processes_run_on_the_loop_of_their_flags(programs, sql):
+    add(sql)
+
+    done = programs.run_to_end("--once", "-p", "2", "--loop", "asyncio")
+
+    assert done.code == 0
+    assert "runs on asyncio." in done.err
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_debug_line_says_which_loop_it_is(programs, loop):
+    done = programs.run_to_end("--once", "--loop", loop, GRAPHILE_LOGGER_DEBUG="1")
+
+    assert f"the event loop is that of {loop}" in done.err
+
+
+@pytest.mark.every_version
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_stops_a_worker_on_either_loop(programs, loop, number):
+    worker = programs.command("--loop", loop)
+    worker.wait_for_line(READY)
+
+    assert worker.stop(number) == 0
+    assert f"stopping: heard {number.name}" in worker.err

@@ -1,0 +1,220 @@
+"""`graphile-worker jobs` on a million jobs, beside a worker whose slots are always full."""
+
+import signal
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TestDatabase
+from tests.support.job_table import NODE
+from tests.support.processes import Program, Programs, eventually
+from tests.support.shell import Shell
+from tests.support.sql import Sql
+from tests.support.terminal import Terminal
+
+RETRIED = 100_000
+HELD = 1_000
+OTHERS = 899_000
+FOR_THE_WORKER = 300_000
+
+# Seconds: long enough for a rate.
+WINDOW = 0.5
+ROUNDS = 20
+
+BUSY = """
+    import asyncio
+    import time
+    from contextlib import asynccontextmanager
+
+    from graphile_worker import App
+
+    started = 0
+
+    async def tell():
+        while True:
+            print(time.monotonic(), started, flush=True)
+            await asyncio.sleep(0.02)
+
+    @asynccontextmanager
+    async def telling():
+        teller = asyncio.create_task(tell())
+        yield
+        teller.cancel()
+
+    app = App(lifespan=telling)
+
+    @app.task
+    async def work():
+        global started
+        started += 1
+        await asyncio.sleep(0.005)
+"""
+
+TASKS = """
+insert into :schema._private_tasks (identifier)
+select unnest(array['work', 'broken', 'send_email', 'render_pdf', 'charge'])
+"""
+
+QUEUES = """
+insert into :schema._private_job_queues (queue_name, locked_at, locked_by)
+select 'queue ' || n, now(), 'worker' from generate_series(1, 100) as n
+"""
+
+# Of each kind so many: what is to be retried, the same held by a worker, all sorts of others, and
+# what keeps the worker busy.
+JOBS = """
+insert into :schema._private_jobs
+  (task_id, job_queue_id, payload, run_at, attempts, last_error, key, locked_at, locked_by, flags)
+select
+  case kind when 'failed' then 2 when 'held' then 2 when 'work' then 1 else 3 + n % 3 end,
+  case when kind = 'other' and n % 10 = 0 then n / 10 % 100 + 1 end,
+  case kind when 'work' then '{}' else json_build_object('user', json_build_object('id', n)) end,
+  now() + case kind when 'other' then n % 1000 * interval '1 minute' else interval '0' end,
+  case kind when 'failed' then 25 when 'held' then 25 when 'other' then n % 3 else 0 end,
+  case kind when 'failed' then 'TimeoutError: upstream took ' || n || ' ms' end,
+  case when n % 4 = 0 and kind = 'other' then 'key:' || n end,
+  case kind when 'held' then now() end,
+  case kind when 'held' then $2::text end,
+  case when n % 100 = 0 and kind = 'other' then '{"vip": true}'::jsonb end
+from generate_series(1, $1::int) as n, (select $3::text as kind) as kinds
+"""
+
+INDEXES = """
+select indexname, indexdef
+from pg_indexes
+where schemaname = $1 and tablename = '_private_jobs' and indexdef not like 'CREATE UNIQUE%'
+"""
+
+HELD_ROWS = """
+select md5(string_agg(to_jsonb(jobs)::text, '' order by id)), count(*)
+from :schema._private_jobs as jobs
+where locked_by = $1
+"""
+
+FILTERS = [
+    "",
+    "state:failed",
+    "state:stale",
+    "state:waiting",
+    "task:render_pdf -state:failed",
+    "task:nobody",
+    'queue:"queue 7"',
+    "key:key:400000",
+    "key:nothing*",
+    "worker:nobody",
+    'error:"upstream took 99999 ms"',
+    "attempts:>=25 priority:<0",
+    "age:>1d",
+    "created:<2020-01-01",
+    "flag:nothing",
+    "payload.user.id:-1",
+    "nothing",
+]
+
+
+@pytest.fixture
+def million(database: TestDatabase, sql: Sql) -> None:
+    """A million jobs and some more for a worker."""
+    if database.cluster.major != 18:
+        pytest.skip("one measurement is enough: on 18")
+    sql.run(TASKS)
+    sql.run(QUEUES)
+    # Indexes are made faster than kept up to date.
+    indexes = sql.run(INDEXES, database.schema)
+    for name, _ in indexes:
+        sql.run(f"drop index :schema.{name}")
+    kinds = {"failed": RETRIED, "held": HELD, "other": OTHERS, "work": FOR_THE_WORKER}
+    for kind, count in kinds.items():
+        sql.run(JOBS, count, NODE, kind)
+    for _, definition in indexes:
+        sql.run(definition)
+    sql.run("vacuum analyze :schema._private_jobs")
+
+
+@pytest.fixture
+def worker(programs: Programs, million: None) -> Program:
+    programs.write("busy.py", BUSY)
+    worker = programs.command("--app", "busy", "-j", "10", NO_LOG_SUCCESS="1")
+    eventually(lambda: progress(worker)[-1][1] > 500, "the worker is at work")
+    return worker
+
+
+def progress(worker: Program) -> list[tuple[float, int]]:
+    """How many jobs it had started at which times."""
+    lines = [line.split() for line in worker.out.splitlines() if line.endswith(tuple("0123456789"))]
+    return [(float(time), int(count)) for time, count in lines] or [(0.0, 0)]
+
+
+def rate(worker: Program, since: float, until: float) -> float:
+    """Jobs per second between two moments."""
+    told = [each for each in progress(worker) if since <= each[0] <= until]
+    if len(told) < 2:
+        return 0.0
+    (first, before), (last, after) = told[0], told[-1]
+    return (after - before) / (last - first)
+
+
+@pytest.mark.nightly
+@pytest.mark.serial
+@pytest.mark.timeout(300)
+def test_a_million_jobs_are_listed_and_a_tenth_retried_while_a_worker_goes_on(
+    database: TestDatabase,
+    sql: Sql,
+    programs: Programs,
+    worker: Program,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    figure: Callable[[str], None],
+):
+    shell = Shell(database, tmp_path, monkeypatch, capsys)
+    held = sql.run(HELD_ROWS, NODE)
+
+    looks = {text: seconds_to_list(shell, text) for text in FILTERS}
+    bulk = Terminal(programs, "jobs", "retry", "--where", "task:broken")
+    bulk.wait_for_text(f"0/{RETRIED}")
+    alone, beside = alternated(worker, bulk)
+    while bulk.program.is_running:
+        bulk.watch(WINDOW)
+    code = bulk.end()
+
+    slowest = max(looks, key=lambda text: looks[text])
+    figure(
+        f"a list of {OTHERS + HELD + RETRIED:,} jobs by {len(FILTERS)} filters: at most "
+        f"{looks[slowest]:.2f} s ({slowest!r})"
+    )
+    figure(
+        f"a worker while {RETRIED:,} jobs are retried: {beside:,.0f} jobs/s, "
+        f"otherwise {alone:,.0f} ({beside / alone - 1:+.1%})"
+    )
+    assert max(looks.values()) < 2.0
+    assert code == 0
+    said = f"retried {RETRIED:,} jobs; left {HELD:,} alone that a worker holds\n"
+    assert bulk.program.out == said
+    assert f"{RETRIED}/{RETRIED}" in bulk.seen
+    assert sql.run(HELD_ROWS, NODE) == held
+    assert beside > 0.9 * alone
+    assert worker.stop() == 0
+    assert "error" not in worker.err.lower()
+
+
+def alternated(worker: Program, bulk: Terminal) -> tuple[float, float]:
+    """The median rate of the worker while the other program stands still, and while it works."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    for works in [False, True] * ROUNDS:
+        bulk.program.signal(signal.SIGCONT if works else signal.SIGSTOP)
+        since = time.monotonic()
+        bulk.watch(WINDOW)
+        if bulk.program.is_running:
+            rates[works].append(rate(worker, since, time.monotonic()))
+    assert len(rates[True]) > ROUNDS / 2
+    return statistics.median(rates[False]), statistics.median(rates[True])
+
+
+def seconds_to_list(shell: Shell, text: str) -> float:
+    began = time.monotonic()
+    assert shell("jobs", "list", text).code == 0
+    return time.monotonic() - began

@@ -1,0 +1,129 @@
+"""The command as process 1, as it is in a container: signals, exit codes, orphans."""
+
+import os
+import pty
+import signal
+import socket
+
+import pytest
+
+from tests.support.container import Container, children
+from tests.support.processes import INSTALLED, READY, Programs, eventually
+from tests.support.sql import Sql
+
+pytestmark = [
+    pytest.mark.feature("F308"),
+    pytest.mark.skipif(os.getuid() != 0, reason="only root may make a namespace of processes"),
+]
+
+WAITS = """\
+    import asyncio
+
+    async def task(payload, ctx):
+        ctx.logger.info("begins to wait")
+        await asyncio.sleep(payload.get("seconds", 600))
+"""
+# Leaves a process behind that has left its group, and so is nobody's when this one has ended.
+LEAVES = """\
+    #!/bin/sh
+    setsid sh -c '(until [ -e go ]; do sleep 0.02; done; echo > gone) & echo > left'
+"""
+
+
+@pytest.fixture
+def programs(programs: Programs) -> Programs:
+    programs.write("tasks/wait.py", WAITS)
+    return programs
+
+
+def test_a_signal_stops_it_gracefully(programs: Programs, sql: Sql):
+    with Container(programs, INSTALLED) as container:
+        container.wait_for_line(READY)
+
+        assert container.stop(signal.SIGTERM) == 0
+
+    assert "stopping: heard SIGTERM" in container.err
+
+
+def test_the_second_signal_cuts_the_stop_short(programs: Programs, sql: Sql):
+    sql.run("select :schema.add_job('wait')")
+    with Container(programs, INSTALLED) as container:
+        container.wait_for_line("begins to wait")
+        container.signal(signal.SIGTERM)
+        container.wait_for_line("stopping: heard SIGTERM")
+
+        assert container.stop(signal.SIGTERM) == 128 + signal.SIGTERM
+
+    assert sql.run("select attempts, locked_by from :schema.jobs") == [(0, None)]
+
+
+def test_ctrl_c_is_one_signal(programs: Programs, sql: Sql):
+    sql.run("select :schema.add_job('wait', '{\"seconds\": 1}')")
+    ours, theirs = pty.openpty()
+    with Container(programs, INSTALLED, wrapped_in=("setsid", "--ctty"), stdin=theirs) as container:
+        container.wait_for_line("begins to wait")
+        os.write(ours, b"\x03")
+
+        assert container.end() == 0
+
+    assert "completed job" in container.err
+
+
+def test_a_terminal_that_goes_away_stops_it(programs: Programs):
+    ours, theirs = pty.openpty()
+    with Container(programs, INSTALLED, wrapped_in=("setsid", "--ctty"), stdin=theirs) as container:
+        container.wait_for_line(READY)
+        os.close(theirs)
+        os.close(ours)
+
+        container.wait_for_line("stopping: heard SIGHUP")
+        container.end()
+
+
+def test_other_commands_end_by_a_signal_too(programs: Programs):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgres://127.0.0.1:{silent.getsockname()[1]}/nobody"
+        with Container(
+            programs, INSTALLED, "migrate", variables={"DATABASE_URL": url}
+        ) as container:
+            connection, _ = silent.accept()
+            with connection:
+                assert container.stop(signal.SIGTERM) == 128 + signal.SIGTERM
+
+
+def test_the_parent_of_several_processes_stops_by_a_signal_too(programs: Programs):
+    with Container(programs, INSTALLED, "-p", "2") as container:
+        container.wait_for_line(READY)
+
+        assert container.stop(signal.SIGTERM) == 0
+
+
+def test_what_it_cannot_do_is_told_by_the_exit_code(programs: Programs):
+    with Container(programs, INSTALLED, "--app", "missing:app") as container:
+        assert container.end() == 1
+
+    assert "graphile-worker: " in container.err
+
+
+def test_a_worker_that_is_killed_ends_it_by_its_signal(programs: Programs):
+    with Container(programs, INSTALLED) as container:
+        container.wait_for_line(READY)
+        [worker] = children(container.process_one)
+        os.kill(worker, signal.SIGKILL)
+
+        assert container.end() == 128 + signal.SIGKILL
+
+
+@pytest.mark.feature("F121")
+def test_orphans_of_executables_are_buried(programs: Programs, sql: Sql):
+    programs.write("tasks/leave.sh", LEAVES).chmod(0o755)
+    sql.run("select :schema.add_job('leave')")
+    with Container(programs, INSTALLED) as container:
+        container.wait_for_line("completed job")
+        assert len(children(container.process_one)) == 2
+
+        programs.write("go", "")
+
+        eventually((programs.folder / "gone").exists, "the orphan ends")
+        eventually(lambda: len(children(container.process_one)) == 1, "nothing is left of it")
+        assert container.stop(signal.SIGTERM) == 0

@@ -1,0 +1,179 @@
+"""What is around a source of jobs that has no database: what it takes from, and gives back to."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker.events import Event
+from graphile_worker.hooks import Hooks
+from tests.support.clocks import ManualClock
+from tests.support.jobs import make_job
+
+# Only a source that hangs takes longer.
+STOP_TIMEOUT_SECONDS = 20
+
+WaitingTasks = list[asyncio.Task[ClaimedJob | None]]
+
+
+class FakeClaimer:
+    """A table of ready jobs: a fetch sees what was there when it began."""
+
+    def __init__(self, clock: ManualClock, flags: Callable[[], Any] | None = None) -> None:
+        self.pool_id = "p1"
+        self.ready: list[ClaimedJob] = []
+        self.claimed_jobs: dict[int, ClaimedJob] = {}
+        self.errors: list[BaseException] = []
+        self.requested_limits: list[int] = []
+        self.next_fetch_at: float | None = None
+        self.was_truncated = False
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.has_dynamic_flags = flags is not None
+        self._flags = flags
+        self._clock = clock
+
+    async def claim(self, limit: int) -> list[ClaimedJob]:
+        self.requested_limits.append(limit)
+        taken = self.ready[:limit]
+        await self.answering.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+        del self.ready[: len(taken)]
+        self.hold(taken)
+        return taken
+
+    def hold(self, taken: list[ClaimedJob]) -> None:
+        for each in taken:
+            each.claimed_at = self._clock.now
+            self.claimed_jobs[each.job.id] = each
+
+    async def get_forbidden_flags(self) -> list[str] | None:
+        assert self._flags is not None
+        answer: list[str] | None = await self._flags()
+        return answer
+
+    def forget(self, held: ClaimedJob) -> None:
+        # Twice would be a bug.
+        del self.claimed_jobs[held.job.id]
+
+
+class FakeCompleter:
+    """Each write, by the ids of its jobs, and how many were offered to others after it."""
+
+    def __init__(self) -> None:
+        self.writes: list[list[int]] = []
+        self.offered: list[int] = []
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def release(self, unstarted: list[ClaimedJob]) -> None:
+        self.writes.append([held.job.id for held in unstarted])
+        await self.answering.wait()
+
+    async def notify_jobs_available(self, count: int) -> None:
+        self.offered.append(count)
+
+
+class SourceScene:
+    """A source of jobs that a subclass makes, what it works with, and the events that it sends."""
+
+    source: Any
+
+    def __init__(
+        self, clock: ManualClock | None = None, flags: Callable[[], Any] | None = None
+    ) -> None:
+        self.claimer: Any = FakeClaimer(clock or ManualClock(), flags)
+        self.completer: Any = FakeCompleter()
+        self.hooks = Hooks()
+        self.events: list[Any] = []
+        self.hooks.on(Event)(self.events.append)
+
+    def run(self) -> None:
+        self.running = asyncio.create_task(self.source.run())
+
+    async def stop(self) -> None:
+        self.source.stop()
+        await asyncio.wait([self.running], timeout=STOP_TIMEOUT_SECONDS)
+        assert self.running.done()
+
+    @asynccontextmanager
+    async def run_with(self, *ready: int) -> AsyncIterator[None]:
+        """Let the source run, with these jobs to fetch; stop it at the end."""
+        self.ready(*ready)
+        self.run()
+        await run_until_idle()
+        yield
+        self.claimer.answering.set()
+        self.completer.answering.set()
+        await self.stop()
+
+    def ready(self, *job_ids: int, queue: int | None = None, **more: Any) -> None:
+        jobs = [make_job(**{"id": each, "locked_by": "p1", **more}) for each in job_ids]
+        self.claimer.ready.extend(ClaimedJob(job, queue) for job in jobs)
+
+    async def wait_for_jobs(self, *workers: str) -> WaitingTasks:
+        """Let workers ask, and see what comes of it."""
+        asks = [asyncio.create_task(self.source.wait_for_job(each)) for each in workers]
+        await run_until_idle()
+        return asks
+
+    async def wake(self, count: int | None = None) -> None:
+        self.source.wake(count)
+        await run_until_idle()
+
+    async def finish_fetch(self) -> None:
+        """Let the database answer the fetch that is under way."""
+        self.claimer.answering.set()
+        await run_until_idle()
+
+    def events_of(self, *kinds: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kinds)]
+
+
+async def run_until_idle() -> None:
+    """Until nothing more happens by itself, for nothing here takes time."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+def get_results(asks: WaitingTasks) -> list[int | str | None]:
+    """Which job each one got; None if it was sent away."""
+    return [_get_result(each) for each in asks]
+
+
+def _get_result(ask: asyncio.Task[ClaimedJob | None]) -> int | str | None:
+    if not ask.done():
+        return "waits"
+    if ask.cancelled():
+        return "cancelled"
+    held = ask.result()
+    return None if held is None else held.job.id
+
+
+def make_flags_function(*each: Any) -> Callable[[], Any]:
+    """A function for flags that gives these answers, the last one for ever; an error is raised."""
+    left = list(each)
+
+    async def answer() -> Any:
+        now = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(now, BaseException):
+            raise now
+        return now
+
+    return answer
+
+
+def poll_again_soon(claims: FakeClaimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fetch says that the next one is due after 20 ms."""
+    take = claims.claim
+
+    async def take_and_say_when(limit: int) -> list[ClaimedJob]:
+        claims.next_fetch_at = time.monotonic() + 0.02
+        return await take(limit)
+
+    monkeypatch.setattr(claims, "claim", take_and_say_when)

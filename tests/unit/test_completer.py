@@ -1,0 +1,453 @@
+"""Completer: what is written when a job ends, under which id, and until it is written."""
+
+import asyncio
+import time
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from graphile_worker._lease.lease import Lease
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._worker import completer as settle_module
+from graphile_worker._worker.completer import REJECTIONS_BEFORE_FAILURE, Completer
+from graphile_worker._worker.outcomes import (
+    Completed,
+    CompletedInTransaction,
+    Failed,
+    Interrupted,
+    Outcome,
+    Snoozed,
+)
+from graphile_worker.errors import OutcomeRefused
+from graphile_worker.events import PoolEvent, PoolFatalError
+from graphile_worker.hooks import Hooks
+from tests.support.clocks import skip_delays
+from tests.support.fake_database import FakeDatabase, FakeDatabaseError
+from tests.support.jobs import make_job
+from tests.support.recorder import wait_until
+
+HELD = ClaimedJob(make_job(id=7, attempts=3, locked_by="p1"), 5)
+COMPLETED = Completed(HELD)
+FAILED = Failed(HELD, LookupError("boom"))
+SNOOZED = Snoozed(HELD, timedelta(minutes=1))
+INTERRUPTED = Interrupted(HELD)
+NOT_COMPLETED = [FAILED, SNOOZED, INTERRUPTED]
+ENDS = [COMPLETED, *NOT_COMPLETED]
+# What the database knows of a job: whether this pool held it when its end was written.
+OURS, NOT_OURS = {7}, set[int]()
+
+
+class Scene:
+    """A settler of a pool that is known, and what it said."""
+
+    def __init__(self, *answers: Any, **options: Any) -> None:
+        self.database = FakeDatabase(*answers)
+        self.lease = Lease(timedelta(seconds=30), pool_id="p1")
+        self.lease.renew(time.monotonic())
+        self.events: list[PoolEvent] = []
+        hooks = Hooks()
+        hooks.on(PoolEvent)(self.events.append)
+        database: Any = self.database
+        self.settler = Completer(database, self.lease, hooks, **options)
+
+    def accepts_heartbeats(self) -> None:
+        """The database accepts heartbeats while it rejects outcomes."""
+        self.lease.renew(time.monotonic() + 60)
+
+    async def settle(self, outcome: Outcome) -> bool:
+        """Whether the outcome was written."""
+        return await self.settler.complete(outcome) is not None
+
+
+def named(value: object) -> str | None:
+    """An outcome by its kind, in the name of a test."""
+    return None if isinstance(value, str) else type(value).__name__
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch) -> list[int]:
+    return skip_delays(monkeypatch, settle_module)
+
+
+# What is written at its end
+
+
+@pytest.mark.parametrize(
+    ("outcome", "statement"),
+    [
+        (COMPLETED, "complete_claimed_jobs"),
+        (FAILED, "fail_claimed_jobs"),
+        (SNOOZED, "release_claimed_jobs"),
+        (INTERRUPTED, "release_claimed_jobs"),
+    ],
+    ids=named,
+)
+async def test_each_end_is_written_with_the_queue_that_it_frees(outcome, statement):
+    it = Scene(OURS)
+
+    assert await it.settle(outcome)
+
+    [written] = it.database.queries
+    assert written.statement == statement
+    assert written.args[1:] == ("p1", [5], False)
+
+
+@pytest.mark.parametrize("late_error", [None, LookupError("boom")])
+async def test_what_a_task_wrote_itself_is_not_written_again(late_error):
+    it = Scene()
+
+    assert await it.settle(CompletedInTransaction(HELD, late_error))
+
+    assert it.database.queries == []
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_an_end_is_written_under_the_id_that_its_job_was_taken_with(outcome):
+    it = Scene(OURS)
+    it.lease.rotate_id("p2")
+
+    assert await it.settle(outcome)
+
+    assert it.database.queries[0].args[1] == "p1"
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_a_job_that_somebody_else_holds_is_not_ours_any_more(outcome):
+    it = Scene(NOT_OURS)
+
+    assert not await it.settle(outcome)
+
+    assert len(it.database.queries) == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "freed"),
+    [
+        (ClaimedJob(make_job(id=8, locked_by="p1"), 5), []),
+        (ClaimedJob(make_job(id=7, locked_by="p1"), 5), []),
+        (ClaimedJob(make_job(id=8, locked_by="p2"), 5), [5]),
+        (ClaimedJob(make_job(id=8, locked_by="p1"), 6), [5]),
+        (ClaimedJob(make_job(id=8, locked_by="p1"), None), [5]),
+    ],
+)
+async def test_a_queue_that_is_locked_for_another_job_by_now_is_not_freed(other, freed):
+    it = Scene(OURS, claimed_jobs={7: HELD, other.job.id: other})
+
+    await it.settle(COMPLETED)
+
+    assert it.database.queries[0].args[2] == freed
+
+
+async def test_a_job_without_a_named_queue_frees_none():
+    it = Scene(OURS)
+
+    await it.settle(Completed(ClaimedJob(make_job(id=7, locked_by="p1"), None)))
+
+    assert it.database.queries[0].args[2] == []
+
+
+@pytest.mark.feature("F216")
+async def test_what_is_handed_back_may_have_to_wait():
+    it = Scene(OURS, interrupted_delay=timedelta(seconds=2))
+
+    await it.settle(INTERRUPTED)
+
+    assert '"delay": 2000000' in str(it.database.queries[0].args[0])
+
+
+async def test_what_must_not_run_yet_waits_for_as_long_as_it_must():
+    it = Scene(OURS, interrupted_delay=timedelta(seconds=2))
+
+    await it.settle(Interrupted(HELD, timedelta(seconds=1)))
+
+    assert '"delay": 1000000' in str(it.database.queries[0].args[0])
+
+
+# Until it is written
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_a_write_that_fails_is_tried_again_however_often_that_takes(outcome, pauses):
+    it = Scene(*[OSError("gone")] * 50, OURS)
+
+    assert await it.settle(outcome)
+
+    assert pauses == list(range(50))
+    # From the second time on it says so: the first one may have got through.
+    assert [each.args[3] for each in it.database.queries] == [False] + [True] * 50
+
+
+async def test_what_passes_by_itself_is_not_complained_about():
+    it = Scene(
+        OSError("gone"),
+        TimeoutError(),
+        FakeDatabaseError("57P01"),
+        FakeDatabaseError("40001"),
+        OURS,
+    )
+
+    await it.settle(COMPLETED)
+
+    assert it.events == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "action"),
+    [
+        (COMPLETED, "completeJob"),
+        (FAILED, "failJob"),
+        (SNOOZED, "failJob"),
+        (INTERRUPTED, "failJob"),
+    ],
+    ids=named,
+)
+async def test_a_rejected_outcome_is_reported_at_once_and_then_once_a_minute(
+    outcome, action, monkeypatch
+):
+    error = FakeDatabaseError("42501")
+    it = Scene(*[error] * 7, OURS)
+    clock = iter(range(0, 1000, 20))
+    monkeypatch.setattr(settle_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+
+    await it.settle(outcome)
+
+    assert it.events == [PoolFatalError(pool_id="p1", error=error, action=action)] * 3
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, FAILED, SNOOZED], ids=named)
+async def test_a_job_whose_outcome_stays_rejected_fails_with_the_message_of_the_database(outcome):
+    it = Scene(*[FakeDatabaseError("P0001")] * REJECTIONS_BEFORE_FAILURE, OURS)
+    it.accepts_heartbeats()
+
+    written = await it.settler.complete(outcome)
+
+    assert isinstance(written, Failed)
+    assert isinstance(written.error, OutcomeRefused)
+    last = it.database.queries[-1]
+    assert last.statement == "fail_claimed_jobs"
+    assert "P0001" in str(last.args[0])
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, FAILED, SNOOZED], ids=named)
+async def test_while_heartbeats_are_rejected_too_the_outcome_itself_is_retried(outcome):
+    it = Scene(*[FakeDatabaseError("54000")] * 3 * REJECTIONS_BEFORE_FAILURE, OURS)
+
+    assert await it.settler.complete(outcome) is outcome
+
+    assert len(set(it.database.statements)) == 1
+
+
+def test_the_outcome_is_written_once_the_database_accepts_heartbeats_again():
+    it = Scene()
+    refusals = settle_module._Rejections(COMPLETED, it.lease)
+    for _ in range(2 * REJECTIONS_BEFORE_FAILURE):
+        refusals.add(FakeDatabaseError("54000"))
+    it.accepts_heartbeats()
+
+    assert refusals.choose_outcome() is COMPLETED
+    for _ in range(2):
+        refusals.add(FakeDatabaseError("54000"))
+    assert isinstance(refusals.choose_outcome(), Failed)
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_an_outcome_is_written_after_all_if_the_failure_is_rejected_too(outcome, pauses):
+    it = Scene(*[FakeDatabaseError("42501")] * (REJECTIONS_BEFORE_FAILURE + 1), OURS)
+    it.accepts_heartbeats()
+
+    assert await it.settler.complete(outcome) is outcome
+
+    statements = it.database.statements
+    assert statements[-1] == statements[0]
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, FAILED, SNOOZED], ids=named)
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_an_uncertain_commit_of_the_task_counts_if_the_job_is_gone(outcome, is_gone):
+    job = None if is_gone else make_job(id=7)
+    it = Scene(NOT_OURS, job, False)
+
+    written = await it.settler.complete(outcome, is_uncertain=True)
+
+    # It is sent like a repeated write: this pool may have taken the next job of the queue.
+    assert it.database.queries[0].args[3] is True
+    assert isinstance(written, CompletedInTransaction) if is_gone else written is None
+
+
+async def test_in_a_callers_transaction_nothing_is_tried_again():
+    error = FakeDatabaseError("40001")
+    it = Scene(error, can_retry=False)
+
+    with pytest.raises(FakeDatabaseError) as raised:
+        await it.settle(COMPLETED)
+
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    ("outcome", "statement"),
+    [
+        (FAILED, "fail_claimed_jobs"),
+        (SNOOZED, "fail_claimed_jobs"),
+        (INTERRUPTED, "release_claimed_jobs"),
+    ],
+    ids=named,
+)
+async def test_what_postgresql_does_not_take_is_left_out_of_the_next_try(outcome, statement):
+    it = Scene(FakeDatabaseError("22008"), OURS, interrupted_delay=timedelta(seconds=2))
+
+    assert await it.settle(outcome)
+
+    again = it.database.queries[1]
+    assert again.statement == statement
+    assert '"run_at": null, "delay": null' in str(again.args[0])
+    if statement == "fail_claimed_jobs":
+        assert "22008" in str(again.args[0])
+
+
+# Whether an earlier try got through
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_what_a_second_try_does_not_find_was_written_by_the_first_of_a_pool_that_lives(
+    outcome,
+):
+    it = Scene(OSError("gone"), NOT_OURS, True)
+
+    assert await it.settle(outcome) is True
+
+    # Whoever takes jobs from a pool takes it off the registry with them.
+    asked = it.database.queries[-1]
+    assert (asked.statement, asked.args) == ("is_pool_alive", ("p1",))
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_what_a_second_try_does_not_find_is_lost_by_a_pool_that_was_swept(outcome):
+    it = Scene(OSError("gone"), NOT_OURS, False)
+    it.lease.rotate_id("p2")
+
+    assert await it.settle(outcome) is False
+
+    assert it.database.queries[-1].args == ("p1",)
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_where_nobody_can_look_the_first_try_is_believed(outcome):
+    it = Scene(OSError("gone"), NOT_OURS, OSError("gone"))
+
+    assert await it.settle(outcome) is True
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_where_there_is_no_registry_the_first_try_is_believed(outcome):
+    it = Scene(OSError("gone"), NOT_OURS)
+    it.lease.mark_unregistered()
+
+    assert await it.settle(outcome) is True
+
+    assert len(it.database.queries) == 2
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_what_the_first_try_does_not_find_is_lost_whoever_is_known(is_known):
+    it = Scene(NOT_OURS)
+    if not is_known:
+        it.lease.mark_unregistered()
+
+    assert await it.settle(COMPLETED) is False
+
+    assert len(it.database.queries) == 1
+
+
+# While a fetch is under way
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=named)
+async def test_a_second_try_waits_for_a_fetch_that_may_take_the_job_anew(outcome):
+    fetching, held = asyncio.Lock(), {7: HELD}
+    it = Scene(OSError("gone"), OURS, fetch_lock=fetching, claimed_jobs=held)
+    await fetching.acquire()
+    settling = asyncio.create_task(it.settle(outcome))
+    await wait_until(lambda: it.database.queries)
+
+    # The first got through, and the fetch has found the job.
+    held[7] = ClaimedJob(make_job(id=7, locked_by="p1"), 5)
+    fetching.release()
+
+    assert await settling
+    assert len(it.database.queries) == 1
+
+
+async def test_jobs_that_a_fetch_took_anew_are_not_handed_back_again():
+    fetching, held = asyncio.Lock(), {7: HELD}
+    it = Scene(OSError("gone"), OURS, fetch_lock=fetching, claimed_jobs=held)
+    await fetching.acquire()
+    returning = asyncio.create_task(it.settler.release([HELD]))
+    await wait_until(lambda: it.database.queries)
+
+    held[7] = ClaimedJob(make_job(id=7, locked_by="p1"), 5)
+    fetching.release()
+    await returning
+
+    assert len(it.database.queries) == 1
+
+
+# Many at once
+
+
+def of(*job_ids: int, pool_id: str = "p1") -> list[ClaimedJob]:
+    return [ClaimedJob(make_job(id=each, locked_by=pool_id), None) for each in job_ids]
+
+
+async def test_endings_of_one_kind_are_written_with_one_statement():
+    it = Scene({1, 2})
+    outcomes = [Completed(held) for held in of(1, 2, 3)]
+
+    written = await it.settler.complete_all(outcomes)
+
+    assert written == [*outcomes[:2], None]
+    assert it.database.statements == ["complete_claimed_jobs"]
+
+
+async def test_failures_of_one_batch_keep_their_own_errors():
+    it = Scene({1, 2})
+
+    await it.settler.complete_all([Failed(held, LookupError(held.job.id)) for held in of(1, 2)])
+
+    assert it.database.statements == ["fail_claimed_jobs"]
+    assert "LookupError: 1" in str(it.database.queries[0].args[0])
+    assert "LookupError: 2" in str(it.database.queries[0].args[0])
+
+
+async def test_endings_that_cannot_be_written_together_are_left_to_be_written_one_by_one():
+    it = Scene(ConnectionError(), {1})
+    outcomes = [Completed(held) for held in of(1, 2)]
+
+    assert await it.settler.complete_all(outcomes) is None
+    assert await it.settler.complete_unless_rejected(outcomes[0]) is outcomes[0]
+
+    # It may have been written: a named queue is freed only with its job.
+    assert [each.args[3] for each in it.database.queries] == [False, True]
+
+
+async def test_one_of_many_waits_for_a_database_that_is_unreachable(pauses):
+    unreachable = [OSError("gone"), FakeDatabaseError("08006"), FakeDatabaseError("57P03")]
+    it = Scene(*unreachable, {1})
+    [held] = of(1)
+
+    assert await it.settler.complete_unless_rejected(Completed(held)) is not None
+
+    assert len(pauses) == len(unreachable)
+
+
+@pytest.mark.parametrize(
+    "error", [FakeDatabaseError("P0001"), FakeDatabaseError("57014"), TimeoutError()]
+)
+async def test_one_of_many_that_the_database_rejects_is_left_to_be_written_apart(error):
+    it = Scene(error)
+    [held] = of(1)
+
+    with pytest.raises(type(error)):
+        await it.settler.complete_unless_rejected(Completed(held))

@@ -1,0 +1,99 @@
+"""Tasks on disk: which files are tasks, what they are called, how they are called."""
+
+from pathlib import Path
+
+import pytest
+
+from graphile_worker import ConfigurationError
+from graphile_worker._discovery.discovery import build_tasks, load_tasks
+from graphile_worker.errors import TaskLoadError
+
+PLAIN = "async def task(payload, ctx):\n    return payload, ctx\n"
+
+
+def write(folder: Path, name: str, text: str = PLAIN) -> None:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def test_a_file_is_named_by_where_it_lies(tmp_path):
+    for name in ("hello.py", "users/emails/verify.py", "a-b_c.v2.py"):
+        write(tmp_path, name)
+
+    assert sorted(load_tasks(tmp_path)) == ["a-b_c", "hello", "users/emails/verify"]
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        ("def task(payload, ctx): ...", ["payload", "context"]),
+        ("def task(payload): ...", ["payload"]),
+        ("def task(): ...", []),
+        ("def task(*args): ...", ["payload", "context"]),
+        ("async def task(payload, helpers): ...", ["payload", "context"]),
+    ],
+)
+def test_a_function_is_called_as_the_reference_calls_its_own(tmp_path, function, given):
+    write(tmp_path, "one.py", function + "\n")
+
+    task = load_tasks(tmp_path)["one"]
+
+    assert task.signature.build_call_arguments("payload", "context") == (given, {})
+
+
+def test_one_task_object_follows_the_rules_of_apps(tmp_path):
+    text = (
+        "from graphile_worker import TaskRouter\n"
+        "t = TaskRouter()\n@t.task\nasync def any(to: str): ...\n"
+    )
+    write(tmp_path, "mail/send.py", text)
+
+    task = load_tasks(tmp_path)["mail/send"]
+
+    assert task.identifier == "mail/send"
+    assert task.signature.build_call_arguments({"to": "ada", "_cron": 1}, None) == (
+        [],
+        {"to": "ada"},
+    )
+
+
+def test_a_file_that_holds_neither_is_a_warning_with_its_name(tmp_path, caplog):
+    write(tmp_path, "empty.py", "x = 1\n")
+
+    assert load_tasks(tmp_path) == {}
+    assert "empty.py" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["1 / 0\n", "def task(:\n", "raise SystemExit(3)\n"])
+def test_a_file_that_cannot_be_imported_is_named(tmp_path, text):
+    write(tmp_path, "broken.py", text)
+
+    with pytest.raises(TaskLoadError, match=r"broken\.py could not be imported"):
+        load_tasks(tmp_path)
+
+
+def test_a_file_instead_of_a_folder_gives_all_its_functions(tmp_path):
+    text = "import json\nfrom json import dumps\ndef one(p): ...\ndef two(p): ...\ndef _no(): ...\n"
+    write(tmp_path, "all.py", text)
+
+    assert sorted(load_tasks(tmp_path / "all.py")) == ["one", "two"]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        load_tasks(tmp_path / "nowhere")
+
+
+def test_functions_of_a_mapping_are_called_the_same_way():
+    task = build_tasks({"send/mail": lambda payload, ctx: None})["send/mail"]
+
+    assert task.identifier == "send/mail"
+    assert task.signature.build_call_arguments(1, 2) == ([1, 2], {})
+
+
+def test_a_task_of_a_folder_cannot_be_enqueued_without_an_app():
+    task = build_tasks({"send": lambda payload: None})["send"]
+
+    with pytest.raises(ConfigurationError, match="add its jobs by name"):
+        task.enqueue({})

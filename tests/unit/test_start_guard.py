@@ -1,0 +1,287 @@
+"""Starts: whether a job may begin, and what is written before it does."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from graphile_worker._lease.lease import Lease
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._sql.queries.workers import RECOVERED_MESSAGE
+from graphile_worker._sql.query import Query
+from graphile_worker._worker.outcomes import Failed, Interrupted
+from graphile_worker._worker.start_guard import RETRY_START_DELAY, StartGuard
+from graphile_worker.events import PoolEvent, PoolFatalError
+from graphile_worker.hooks import Hooks
+from tests.support.fake_database import FakeDatabase, FakeDatabaseError
+from tests.support.jobs import make_job
+
+# Of three recoveries: one that was running at so many is quarantined by the next.
+LAST_CHANCE = 2
+
+
+class CrashCounts(FakeDatabase):
+    """Knows at how many recoveries each job was running; None if somebody else holds it now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[int, int | None] = {}
+        self.error: Exception | None = None
+        # What happens before it answers.
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def answer(self, query: Query[Any]) -> Any:
+        assert query.statement == "record_start"
+        self.meanwhile()
+        if self.error is not None:
+            raise self.error
+        args: Any = query.args
+        job_id, _, _, fewer_than = args
+        count = self.counts.get(job_id, 0)
+        is_refused = count is None or (fewer_than is not None and count >= fewer_than)
+        return query.read([] if is_refused else [(count,)])
+
+
+class Scene:
+    """A pool that is known, and what it said."""
+
+    def __init__(self) -> None:
+        self.database = CrashCounts()
+        self.lease = Lease(timedelta(seconds=30), pool_id="p1")
+        self.lease.renew(time.monotonic())
+        self.events: list[PoolEvent] = []
+        hooks = Hooks()
+        hooks.on(PoolEvent)(self.events.append)
+        database: Any = self.database
+        self.paused: set[str] = set()
+        self.starts = StartGuard(
+            database, self.lease, hooks, max_crashes=LAST_CHANCE + 1, paused_tasks=self.paused
+        )
+
+    async def begin(self, held: ClaimedJob) -> Interrupted | Failed | None:
+        return await self.starts.check_start(held)
+
+
+def left_behind(job_id: int = 7) -> ClaimedJob:
+    """A job that a dead pool left."""
+    last_error = f"{RECOVERED_MESSAGE}: it was held by pool p0"
+    return held(id=job_id, last_error=last_error)
+
+
+def held(**given: Any) -> ClaimedJob:
+    return ClaimedJob(make_job(**{"attempts": 3, "locked_by": "p1", **given}), None)
+
+
+@pytest.fixture
+async def it() -> Scene:
+    return Scene()
+
+
+# Tasks that are paused
+
+
+async def test_a_job_of_a_paused_task_is_released_and_takes_no_note(it):
+    it.paused.add("resize")
+
+    for job in (held(), left_behind()):
+        assert it.starts.needs_check(job)
+        assert await it.begin(job) == Interrupted(job)
+    assert it.database.queries == []
+
+    it.paused.clear()
+    assert not it.starts.needs_check(held())
+
+
+# What is written
+
+
+@pytest.mark.feature("F223")
+async def test_that_a_job_starts_which_a_dead_pool_left_is_written_first(it):
+    assert await it.begin(left_behind()) is None
+
+    [written] = it.database.queries
+    assert written.args[:3] == (7, "p1", 3)
+
+
+@pytest.mark.parametrize("last_error", [None, "boom", f"LookupError: {RECOVERED_MESSAGE}"])
+async def test_nothing_is_written_before_other_jobs_start(it, last_error):
+    assert await it.begin(held(last_error=last_error)) is None
+
+    assert it.database.queries == []
+
+
+async def test_nothing_is_written_where_nobody_would_recover_it(it):
+    it.lease.mark_unregistered()
+
+    assert await it.begin(left_behind()) is None
+
+    assert it.database.queries == []
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), TimeoutError(), FakeDatabaseError("57P01")])
+async def test_a_job_does_not_start_while_that_cannot_be_written(it, error):
+    job = left_behind()
+    it.database.error = error
+
+    assert await it.begin(job) == Interrupted(job, RETRY_START_DELAY)
+
+    assert it.events == [PoolFatalError(pool_id="p1", error=error, action="startJob")]
+
+
+async def test_a_job_starts_if_that_can_never_be_written(it):
+    # Otherwise it would be fetched and handed back for ever.
+    it.database.error = error = FakeDatabaseError("42501")
+
+    assert await it.begin(left_behind()) is None
+
+    assert it.events == [PoolFatalError(pool_id="p1", error=error, action="startJob")]
+
+
+# Whose it is
+
+
+async def test_a_job_that_turns_out_to_be_somebody_elses_does_not_start(it):
+    job = left_behind()
+    it.database.counts[7] = None
+
+    assert await it.begin(job) == Interrupted(job, RETRY_START_DELAY)
+
+    assert it.events == []
+
+
+@pytest.mark.parametrize("job", [held(), left_behind()])
+async def test_a_job_that_was_fetched_before_its_pool_was_swept_does_not_start(it, job):
+    it.lease.rotate_id("p2")
+
+    assert await it.begin(job) == Interrupted(job)
+
+
+@pytest.mark.parametrize("job", [held(), left_behind()])
+async def test_a_job_does_not_start_when_others_may_take_it_any_moment(it, job):
+    it.lease.renew(time.monotonic() - 26)
+
+    assert await it.begin(job) == Interrupted(job)
+
+
+async def test_a_job_does_not_start_when_others_took_its_pool_for_dead(it):
+    job = held()
+    it.lease.mark_lost()
+
+    assert await it.begin(job) == Interrupted(job)
+
+
+async def test_a_job_starts_while_there_is_time_though_no_more_are_taken(it):
+    it.lease.renew(time.monotonic() - 16)
+    assert not it.lease.can_claim
+
+    assert await it.begin(held()) is None
+
+
+@pytest.mark.parametrize("happens", ["swept", "silent"])
+async def test_what_happens_while_its_start_is_written_keeps_it_from_starting(it, happens):
+    def happen() -> None:
+        if happens == "swept":
+            it.lease.rotate_id("p2")
+        else:
+            it.lease.renew(time.monotonic() - 26)
+
+    it.database.meanwhile = happen
+    job = left_behind()
+
+    assert await it.begin(job) == Interrupted(job)
+
+
+# One that may be quarantined
+
+
+@pytest.fixture
+def suspects(it) -> list[ClaimedJob]:
+    """Jobs that the next recovery would park."""
+    it.database.counts = dict.fromkeys(range(1, 4), LAST_CHANCE)
+    return [left_behind(each) for each in range(1, 4)]
+
+
+async def test_of_jobs_that_would_be_quarantined_one_runs_at_a_time(it, suspects):
+    first, second, third = suspects
+    assert await it.begin(first) is None
+
+    assert await it.begin(second) == Interrupted(second, RETRY_START_DELAY)
+    assert await it.begin(third) == Interrupted(third, RETRY_START_DELAY)
+
+    it.starts.forget(first)
+    assert await it.begin(second) is None
+    assert await it.begin(third) == Interrupted(third, RETRY_START_DELAY)
+
+
+async def test_the_end_of_another_job_lets_none_of_them_run(it, suspects):
+    first, second, _ = suspects
+    await it.begin(first)
+
+    it.starts.forget(held(id=100))
+    it.starts.forget(second)
+
+    assert await it.begin(second) == Interrupted(second, RETRY_START_DELAY)
+
+
+async def test_others_run_beside_one_that_would_be_quarantined(it, suspects):
+    await it.begin(suspects[0])
+
+    assert await it.begin(held(id=100)) is None
+    assert await it.begin(left_behind(100)) is None
+
+
+async def test_none_that_was_running_at_a_crash_runs_beside_one_that_would_be_quarantined(
+    it, suspects
+):
+    suspect, other = suspects[0], left_behind(100)
+    it.database.counts[100] = LAST_CHANCE - 1
+    await it.begin(suspect)
+    assert await it.begin(other) == Interrupted(other, RETRY_START_DELAY)
+
+    it.starts.forget(suspect)
+    assert await it.begin(other) is None
+    assert await it.begin(suspect) == Interrupted(suspect, RETRY_START_DELAY)
+
+    it.starts.forget(other)
+    assert await it.begin(suspect) is None
+
+
+async def test_one_that_would_be_quarantined_runs_beside_others(it, suspects):
+    await it.begin(left_behind(100))
+
+    assert await it.begin(suspects[0]) is None
+
+
+async def test_those_that_would_not_be_quarantined_run_beside_each_other(it):
+    it.database.counts = dict.fromkeys(range(10), LAST_CHANCE - 1)
+
+    assert [await it.begin(left_behind(each)) for each in range(10)] == [None] * 10
+
+
+async def test_of_two_that_begin_together_one_runs(it, suspects):
+    it.database.answering.clear()
+    beginning = [asyncio.create_task(it.begin(each)) for each in suspects[:2]]
+    await asyncio.sleep(0)
+
+    it.database.answering.set()
+
+    assert [await each for each in beginning] == [Interrupted(suspects[0], RETRY_START_DELAY), None]
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), FakeDatabaseError("42501")])
+async def test_one_whose_start_could_not_be_written_keeps_nobody_from_running(it, suspects, error):
+    it.database.error = error
+    await it.begin(suspects[0])
+
+    it.database.error = None
+    assert await it.begin(suspects[1]) is None
+
+
+async def test_one_that_somebody_else_holds_keeps_nobody_from_running(it, suspects):
+    it.database.counts[1] = None
+    await it.begin(suspects[0])
+
+    assert await it.begin(suspects[1]) is None
