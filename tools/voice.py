@@ -1,0 +1,146 @@
+"""Check the words of comments, docstrings, messages and test names.
+
+`python -m tools.voice [PATH …]` lists each line that uses a word which the project avoids, with the
+word to use instead. A line that needs such a word ends with the marker `voice: allow`.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MARKER = "voice: allow"
+
+# A pattern, and what to write instead.
+AVOIDED = {
+    r"nobody|somebody|whoever|everybody": "name the actor",
+    r"whatever": "any, every",
+    r"anew": "again",
+    r"so many|so much|so long|so often|as many as that": "give the amount a name",
+    r"of ours|of yours|of theirs|of its own|of their own|of your own|of one's own": "its, your, separate",
+    r"is no(?! longer| more than| less than| later than| earlier than| op\b)|are no(?! longer)": "is not",
+    r"mend(?:s|ed|ing)?|cures?|cured": "fix",
+    r"in vain": "without effect",
+    r"st(?:ands?|ood) (?:still|above|for nothing)": "blocked; overrides",
+    r"go(?:es)? by": "uses, follows",
+    r"hand(?:s|ed|ing)? (?:\w+ )?back": "release, return",
+    r"tried again|try again later|later and later|beg(?:un|in|ins) again": "retried",
+    r"for good": "permanently",
+    r"back-off|growing pauses": "backoff",
+    r"(?:is|was|are|were) away|database is gone": "unreachable",
+    r"hears?|heard|hearing": "receives, listens",
+    r"says? that|said|says": "reports, contains, names",
+    r"tells?|told": "reports, shows, sets",
+    r"lives|live on|is alive and": "runs, is defined",
+    r"refus(?:es?|ed|ing|al)": "reject",
+    r"make(?:s)? no sense|made no sense": "is invalid",
+    r"by the clock": "on a schedule",
+    r"rights": "permissions, privileges",
+    r"the original|the reference implementation": "Graphile Worker for Node",
+    r"silent(?:ly)? for|falls? silent|fell silent": "without heartbeats",
+    r"makes? up for|owes?|owed": "backfill",
+    r"what is (?:no|nothing)": "name the thing",
+    r"once more": "again",
+}
+PATTERN = re.compile("|".join(rf"(?P<w{i}>\b(?:{p})\b)" for i, p in enumerate(AVOIDED)), re.I)
+REPLACEMENTS = list(AVOIDED.values())
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """A word to avoid, and where it was found."""
+
+    path: str
+    line: int
+    word: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.word!r}: {self.instead}"
+
+
+def words_in(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the offset, the word and its replacement for each avoided word of a text."""
+    for match in PATTERN.finditer(text):
+        kind = match.lastgroup or ""
+        yield match.start(), match.group(), REPLACEMENTS[int(kind[1:])]
+
+
+def _scan(path: str, first_line: int, text: str, lines: list[str]) -> Iterator[Finding]:
+    for offset, word, instead in words_in(text):
+        line = first_line + text.count("\n", 0, offset)
+        if MARKER not in lines[line - 1]:
+            yield Finding(path, line, word, instead)
+
+
+def _prose_of_python(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the comments and the strings with a space of a module, each with its line.
+
+    Neighbouring comment lines are one text, so that an expression broken over two lines is found.
+    """
+    comments: list[str] = []
+    first = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row = token.start[0]
+            if comments and row == last + 1:
+                comments.append(token.string.lstrip("# "))
+            else:
+                if comments:
+                    yield first, "\n".join(comments)
+                comments, first = [token.string.lstrip("# ")], row
+            last = row
+        elif token.type in (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)):
+            if " " in token.string:
+                yield token.start[0], token.string
+    if comments:
+        yield first, "\n".join(comments)
+
+
+def _names_of_tests(source: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
+            "test_"
+        ):
+            yield node.lineno, node.name.replace("_", " ")
+
+
+def check(path: Path) -> list[Finding]:
+    """Return the findings of one file: all prose of the package, only test names of tests."""
+    name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+    source = path.read_text()
+    lines = source.splitlines()
+    if path.suffix == ".py":
+        is_test = "tests" in path.relative_to(ROOT).parts if path.is_relative_to(ROOT) else False
+        texts = _names_of_tests(source) if is_test else _prose_of_python(source)
+    else:
+        texts = iter([(1, source)])
+    return [found for line, text in texts for found in _scan(name, line, text, lines)]
+
+
+def files(paths: list[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(p for s in ("*.py", "*.sql") for p in path.rglob(s))
+        else:
+            yield path
+
+
+def main(arguments: list[str]) -> int:
+    paths = [Path(a).resolve() for a in arguments] or [ROOT / "src", ROOT / "tests"]
+    findings = [found for path in files(paths) for found in check(path)]
+    for found in findings:
+        print(found)
+    print(f"{len(findings)} to change", file=sys.stderr)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
