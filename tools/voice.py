@@ -24,8 +24,8 @@ AVOIDED = {
     r"whatever": "any, every",
     r"anew": "again",
     r"so many|so much|so long|so often|as many as that": "give the amount a name",
-    r"of ours|of yours|of theirs|of its own|of their own|of your own|of one's own": "its, your, separate",
-    r"is no(?! longer| more than| less than| later than| earlier than| op\b)|are no(?! longer)": "is not",
+    r"of ours|of yours|of theirs|of (?:its|their|your|one's) own": "its, your, separate",
+    r"(?:is|are) no(?! longer| more than| less than| later than| earlier than)": "is not",
     r"mend(?:s|ed|ing)?|cures?|cured": "fix",
     r"in vain": "without effect",
     r"st(?:ands?|ood) (?:still|above|for nothing)": "blocked; overrides",
@@ -50,6 +50,7 @@ AVOIDED = {
     r"once more": "again",
 }
 PATTERN = re.compile("|".join(rf"(?P<w{i}>\b(?:{p})\b)" for i, p in enumerate(AVOIDED)), re.I)
+STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 REPLACEMENTS = list(AVOIDED.values())
 
 
@@ -97,9 +98,8 @@ def _prose_of_python(source: str) -> Iterator[tuple[int, str]]:
                     yield first, "\n".join(comments)
                 comments, first = [token.string.lstrip("# ")], row
             last = row
-        elif token.type in (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)):
-            if " " in token.string:
-                yield token.start[0], token.string
+        elif token.type in STRINGS and " " in token.string:
+            yield token.start[0], token.string
     if comments:
         yield first, "\n".join(comments)
 
