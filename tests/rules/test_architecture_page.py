@@ -1,49 +1,50 @@
-"""The maps in architecture.md: every module and every folder is on them, and nothing else."""
+"""The architecture page names every package, every public module and every folder."""
 
+import ast
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.support.pages import ROOT
 
 PAGE = (ROOT / "docs/contributing/architecture.md").read_text(encoding="utf-8")
-LINE = re.compile(r"^([│ ]*)[├└]── (\S+)")
+PACKAGE = ROOT / "src/graphile_worker"
+LAYERS = PAGE.split("## Five layers")[1].split("\n## ")[0]
+MAX_LINES = 250
 
 
-def drawn(top: str) -> set[str]:
-    """The paths that one map names; what is in parentheses is planned."""
-    tree = PAGE.split(f"\n```\n{top}\n")[1].split("\n```")[0]
-    above: list[str] = []
-    found = set()
-    for line in filter(None, map(LINE.match, tree.splitlines())):
-        above = [*above[: len(line[1]) // 4], line[2]]
-        if not line[2].startswith("("):
-            found.add("".join(above))
-    return found
+def test_the_page_is_short_enough_to_read():
+    assert len(PAGE.splitlines()) <= MAX_LINES
 
 
-def test_every_module_is_on_the_map():
-    package = ROOT / "src/graphile_worker"
-    told = drawn("src/graphile_worker/")
-    # A folder of which nothing is shown stands for all that is in it.
-    opened = {Path(path).parent for path in told if not path.endswith("/")}
-    modules = {path.relative_to(package) for path in package.rglob("*.py")}
-    shown = {str(path) for path in modules if path.parent in opened}
+def test_every_package_and_module_is_in_the_table_of_layers():
+    rows = [row for row in LAYERS.splitlines() if row.startswith("|")]
+    named = {name.rstrip("/") for row in rows for name in re.findall(r"`([\w/]+)`", row)}
+    present = {path.stem for path in PACKAGE.iterdir() if path.name not in OUTSIDE}
 
-    inner = {path for path in shown if not path.endswith("/__init__.py")}
+    assert sorted(present - named) == []
 
-    assert sorted(path for path in told if not (package / path).exists()) == []
-    assert sorted(inner - told) == []
-    assert sorted(folders(package) - {path.partition("/")[0] for path in told}) == []
+
+OUTSIDE = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
+
+
+def test_every_path_on_the_page_exists():
+    paths = re.findall(r"`((?:_\w+|ops|tasks|docs|tests)/[\w/.-]+)`", PAGE)
+
+    assert paths
+    missing = [path for path in paths if not ((PACKAGE / path).exists() or (ROOT / path).exists())]
+    assert missing == []
+
+
+def test_the_first_line_of_every_module_describes_it():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
 
 
 @pytest.mark.parametrize("top", ["tests/", "docs/"])
 def test_every_folder_is_on_the_map(top):
-    tree = PAGE.split(f"\n```\n{top}\n")[1].split("\n```")[0]
+    tree = PAGE.split(f"\n{top}\n")[1].split("\n```")[0]
+    folders = {each.name for each in (ROOT / top).iterdir() if each.is_dir()}
 
-    assert {name for name in folders(ROOT / top) if f" {name}/" not in tree} == set()
-
-
-def folders(path: Path) -> set[str]:
-    return {each.name for each in path.iterdir() if each.is_dir() and each.name[0] not in "_."}
+    missing = {name for name in folders if name[0] not in "_." and f" {name}/" not in tree}
+    assert missing == set()

@@ -1,4 +1,4 @@
-"""The diagrams of docs/concepts: each page has one, and each can be read."""
+"""The diagrams of the concepts and of the architecture: each page has one, and each is legible."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,10 @@ from tools.diagrams.drawing import LINE, SIZE
 from tools.diagrams.pictures import PICTURES
 
 IMAGES = ROOT / "docs" / "images"
-CONCEPTS = sorted((ROOT / "docs" / "concepts").glob("*.md"))
+PAGES = [
+    *sorted((ROOT / "docs" / "concepts").glob("*.md")),
+    ROOT / "docs" / "contributing" / "architecture.md",
+]
 LINK = re.compile(r"!\[(.+?)\]\(\.\./images/(.+?)\.svg\)")
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -31,8 +34,8 @@ def view_box(picture: ElementTree.Element) -> tuple[float, float]:
     return width, height
 
 
-@pytest.mark.parametrize("page", CONCEPTS, ids=lambda page: page.name)
-def test_each_concept_has_a_diagram_and_says_in_words_what_it_shows(page: Path):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_page_has_a_diagram_and_describes_it_in_words(page: Path):
     [(words, name)] = LINK.findall(page.read_text(encoding="utf-8"))
 
     assert name in PICTURES
@@ -40,7 +43,7 @@ def test_each_concept_has_a_diagram_and_says_in_words_what_it_shows(page: Path):
 
 
 def test_each_diagram_has_its_page():
-    linked = [LINK.findall(page.read_text(encoding="utf-8"))[0][1] for page in CONCEPTS]
+    linked = [LINK.findall(page.read_text(encoding="utf-8"))[0][1] for page in PAGES]
 
     assert sorted(linked) == sorted(PICTURES)
 

@@ -1,4 +1,4 @@
-"""What the diagrams of docs/concepts show; the pages beside them say it in words."""
+"""The diagrams of docs/concepts and of the architecture page."""
 
 from collections.abc import Callable, Mapping
 
@@ -219,6 +219,35 @@ def sharing_a_database() -> Drawing:
     return drawing
 
 
+def architecture() -> Drawing:
+    """The five layers, with PostgreSQL below."""
+    drawing = Drawing(
+        "The five layers",
+        "Edges, assembly, engine, database and words: imports point down. The database layer "
+        "sends queries to PostgreSQL, which holds every job and wakes the workers.",
+        596,
+    )
+    layers = [
+        ("edges", "_cli · testing · contrib · _bench", "plain"),
+        ("assembly", "app · runner · _assembly · _discovery", "plain"),
+        ("engine", "_worker · _lease · _cron · ops", "busy"),
+        ("database", "client · sync · _db · _sql", "late"),
+        ("words", "tasks · options · jobs · events · errors", "area"),
+    ]
+    for number, (name, parts, kind) in enumerate(layers):
+        top = 20 + number * 88
+        drawing.box(16, top, 368, 62, name, parts, kind=kind)
+        if number < len(layers) - 1:
+            drawing.arrow((200, top + 62), (200, top + 86))
+    drawing.text(398, 56, "imports", color=PALE)
+    drawing.text(398, 76, "point", color=PALE)
+    drawing.text(398, 96, "down", color=PALE)
+    drawing.box(16, 504, 448, 72, "PostgreSQL", "jobs, locks, LISTEN/NOTIFY", kind="good")
+    drawing.arrow((384, 315), (432, 315), (432, 502), both=True)
+    drawing.text(392, 340, "SQL", color=PALE)
+    return drawing
+
+
 PICTURES: Mapping[str, Callable[[], Drawing]] = {
     "life-of-a-job": life_of_a_job,
     "how-a-fetch-works": how_a_fetch_works,
@@ -226,4 +255,5 @@ PICTURES: Mapping[str, Callable[[], Drawing]] = {
     "time": time_and_clocks,
     "local-queue": local_queue,
     "sharing-a-database": sharing_a_database,
+    "architecture": architecture,
 }
