@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures `gw`, `gw_app`, `gw_dsn` and `gw_connection`.
 
-Loaded by every pytest where graphile-worker is installed, and so it stands beside the package: to
-import that takes longer than many a project's tests. Nothing of it is, until a test wants `gw`.
+Every pytest run where graphile-worker is installed loads this module. It is not in the package,
+because importing that takes half a second. The fixtures import it when a test asks for them.
 """
 
 from collections.abc import Iterator
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def gw_app(pytestconfig: pytest.Config) -> "App[Any]":
-    """The app to test: the one that `graphile-worker` would run. Override it for another."""
+    """The app to test: the one that the command `graphile-worker` runs. Override it for another."""
     from graphile_worker import App, ConfigurationError
     from graphile_worker._cli.settings.layers import Settings
     from graphile_worker._cli.settings.resolve import resolve_app
 
-    # The command looks at where it is started; tests may be started elsewhere.
+    # The command reads settings from the current folder. Tests may run in another one.
     with chdir(pytestconfig.rootpath):
         app = resolve_app(Settings.collect({}))
     if not isinstance(app, App):
         raise ConfigurationError(
-            'which app is tested? Write app = "module:attribute" under [tool.graphile-worker] in '
+            'no app to test. Set app = "module:attribute" under [tool.graphile-worker] in '
             "pyproject.toml, set GRAPHILE_WORKER_APP, or override the fixture gw_app"
         )
     return app
@@ -35,15 +35,15 @@ def gw_app(pytestconfig: pytest.Config) -> "App[Any]":
 
 @pytest.fixture
 def gw_dsn() -> str | None:
-    """Where gw connects if it is lent no connection: None is where the app does."""
+    """The connection string for the connection that gw opens. None connects where the app does."""
     return None
 
 
 @pytest.fixture
 def gw_connection(request: pytest.FixtureRequest) -> object:
-    """The connection of the test; override it to return your connection or session.
+    """The connection of the test. Override it to return your connection or session.
 
-    None is Django's where Django is set up, and otherwise one that is opened for the test.
+    With None, gw uses Django's if Django is set up, and otherwise opens one for the test.
     """
     if _has_django(request):
         request.getfixturevalue("db")
@@ -54,7 +54,7 @@ def gw_connection(request: pytest.FixtureRequest) -> object:
 def gw(
     request: pytest.FixtureRequest, gw_app: "App[Any]", gw_connection: object, gw_dsn: str | None
 ) -> "Iterator[Harness]":
-    """The queue of the app, seen from a test: see graphile_worker.testing.Harness."""
+    """The queue of the app in a test: a graphile_worker.testing.Harness."""
     from graphile_worker.testing import Harness
 
     with Harness(gw_app, gw_connection, dsn=gw_dsn) as harness:
@@ -72,8 +72,9 @@ def _has_django(request: pytest.FixtureRequest) -> bool:
 
 
 def _clear_committed_jobs(harness: "Harness") -> None:
-    """After a test in which statements commit, Django empties only the tables of its models."""
     from django.db import connection
+
+    # After a test in which statements commit, Django empties only the tables of its models.
 
     if not connection.in_atomic_block:
         harness.clear()

@@ -1,4 +1,4 @@
-"""A database per test, like a migrated template, on a cluster of this run's own."""
+"""Options, tiers, and the fixtures that all folders share: databases, programs, proxies."""
 
 import os
 import signal
@@ -12,24 +12,29 @@ import hypothesis
 import pytest
 
 from graphile_worker import App, sync
+from graphile_worker.hooks import Hooks
 from tests.support import tiers
 from tests.support.cluster import Cluster
 from tests.support.database_pool import DatabasePool
 from tests.support.node import node_install
 from tests.support.pages import counts
 from tests.support.proxy import Proxy
+from tests.support.recorder import Recorder
 from tests.support.sql import Sql
 
 if TYPE_CHECKING:
     from tests.support.processes import Programs
 
-# Everything that could be taken for something else: quotes, a placeholder, a percent sign, colons,
-# the quotes of function bodies, letters of several bytes; as long as PostgreSQL allows.
+# Contains all that needs quoting: quotes, a placeholder, a percent sign, colons, the quotes of
+# function bodies, letters of several bytes. It has the maximum length of PostgreSQL.
 ODD_SCHEMA = "we\"i'rd $1 %s :schema ::x $gw$ ünï-çødé-Ω-名-01234567890"
 assert len(ODD_SCHEMA.encode()) == 63
 
-# Tests of the command run on one pair of versions, but for one test of each behavior.
+# Tests of the command run on one pair of versions, except for one test of each behavior.
 COMMANDS = Path(__file__).parent / "e2e"
+
+# Tests with random input run on one pair too. Separate tests list their edge cases.
+UNIT = Path(__file__).parent / "unit"
 
 # The number of processes that begin with the longest tests.
 LONG_IN_PROCESSES = 3
@@ -55,7 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(COMMANDS) and not item.get_closest_marker("every_version"):
+        is_random = item.path.is_relative_to(UNIT) and _is_random(item)
+        is_limited = is_random or item.path.is_relative_to(COMMANDS)
+        if is_limited and not item.get_closest_marker("every_version"):
             item.add_marker(pytest.mark.single_version)
     # The tests with the longest time limits come first, so that none of them runs alone at the end.
     items.sort(key=_time_limit, reverse=True)
@@ -80,8 +87,8 @@ def _reset_signals() -> None:
 def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
     """Start the longest tests in several processes; most of them spend their time waiting.
 
-    Each process of pytest-xdist is given a share of the list, in order, and takes work from the end
-    of another's share when its own is done.
+    Each process of pytest-xdist gets a share of the list, in order. When it is done, it takes tests
+    from the end of the share of another process.
     """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if processes < LONG_IN_PROCESSES:
@@ -97,6 +104,11 @@ def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
     return spread + short
 
 
+def _is_random(item: pytest.Item) -> bool:
+    # The plugin of Hypothesis adds its mark later.
+    return isinstance(item, pytest.Function) and hypothesis.is_hypothesis_test(item.obj)
+
+
 def _time_limit(item: pytest.Item) -> tuple[bool, float]:
     timeout = item.get_closest_marker("timeout")
     limit = timeout.args[0] if timeout else 0.0
@@ -105,7 +117,7 @@ def _time_limit(item: pytest.Item) -> tuple[bool, float]:
 
 @dataclass(frozen=True)
 class TestDatabase:
-    """Where a test's own database is, in the forms that programs want."""
+    """The address of a test's database, in the forms that programs take."""
 
     __test__ = False
 
@@ -141,7 +153,7 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def template(cluster: Cluster, schema: str) -> str:
-    """The name of a database with our schema."""
+    """The name of a database with the schema of Python."""
     cluster.create_database("template_python")
     with sync.Client(cluster.dsn("template_python"), schema=schema) as client:
         client.migrate()
@@ -150,7 +162,7 @@ def template(cluster: Cluster, schema: str) -> str:
 
 @pytest.fixture(scope="session")
 def node_template(cluster: Cluster, schema: str) -> str:
-    """The name of a database with the schema of the reference 0.18."""
+    """The name of a database with the schema of Node 0.18."""
     cluster.create_database("template_node")
     node_install(cluster.url("template_node"), schema=schema)
     return "template_node"
@@ -168,7 +180,7 @@ def databases(cluster: Cluster) -> Iterator[DatabasePool]:
 def empty_database(
     databases: DatabasePool, cluster: Cluster, schema: str
 ) -> Iterator[TestDatabase]:
-    """A database with nothing in it."""
+    """An empty database."""
     name = databases.clone("template0")
     yield TestDatabase(name, cluster, schema)
     cluster.drop_database(name)
@@ -182,7 +194,7 @@ def database(
     schema: str,
     template: str,
 ) -> Iterator[TestDatabase]:
-    """A database with our schema, without rows; a test may alter it in any way.
+    """A migrated database without rows; a test may change it in any way.
 
     The pool keeps a session in it, unless the test asks for `fresh_database`.
     """
@@ -206,7 +218,7 @@ def fresh_database(database: TestDatabase) -> TestDatabase:
 def node_database(
     databases: DatabasePool, cluster: Cluster, schema: str, node_template: str
 ) -> Iterator[TestDatabase]:
-    """A database with the schema of the reference 0.18, as `database` otherwise."""
+    """A database that Node 0.18 installed, otherwise like `database`."""
     name = databases.acquire(node_template)
     yield TestDatabase(name, cluster, schema)
     databases.release(name)
@@ -214,7 +226,7 @@ def node_database(
 
 @pytest.fixture(params=["python", "node"])
 def either_database(request: pytest.FixtureRequest) -> TestDatabase:
-    """The test runs twice: on our install and on the reference's."""
+    """The test runs twice: on an install by Python and on one by Node."""
     fixture = "database" if request.param == "python" else "node_database"
     found: TestDatabase = request.getfixturevalue(fixture)
     return found
@@ -222,7 +234,7 @@ def either_database(request: pytest.FixtureRequest) -> TestDatabase:
 
 @pytest.fixture
 def sql(database: TestDatabase) -> Iterator[Sql]:
-    """A connection for looking behind the scenes of `database`."""
+    """A connection to `database`, past the library."""
     connection = Sql(database.dsn, database.schema)
     yield connection
     connection.close()
@@ -230,7 +242,7 @@ def sql(database: TestDatabase) -> Iterator[Sql]:
 
 @pytest.fixture
 def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Say a measured figure in the summary of the run."""
+    """Print a measured figure in the summary of the run."""
     return lambda text: record_property("figure", text)
 
 
@@ -252,6 +264,25 @@ async def app(database: TestDatabase) -> AsyncIterator[App[None]]:
 
 
 @pytest.fixture
+def own_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    """A server that a test may stop; its acknowledged commits survive that."""
+    server = Cluster(pytestconfig.getoption("--pg"), ["synchronous_commit=on"]).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def hooks() -> Hooks:
+    return Hooks()
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    """The events of the workers that a test starts in its process."""
+    return Recorder()
+
+
+@pytest.fixture
 def behind(empty_database: TestDatabase) -> Iterator[Sql]:
     """A connection of the test itself to `empty_database`."""
     with closing(Sql(empty_database.dsn, empty_database.schema)) as connection:
@@ -266,7 +297,7 @@ def proxy(cluster: Cluster) -> Iterator[Proxy]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was measured, and how much of the documentation was run."""
+    """Print measured figures, and how many blocks of the documentation were run."""
     reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
     for name, text in (each for report in reports for each in report.user_properties):
         if name == "figure":

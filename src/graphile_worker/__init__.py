@@ -1,4 +1,4 @@
-"""Graphile Worker for Python: a job queue whose engine is PostgreSQL."""
+"""Graphile Worker for Python: a job queue on PostgreSQL."""
 
 from graphile_worker._sql.plans.cleanup import CleanupTask
 from graphile_worker._sql.plans.migration import migration_sql, migration_statements
@@ -58,7 +58,7 @@ from graphile_worker.events import (
     RunningJob,
 )
 from graphile_worker.hooks import Hooks
-from graphile_worker.jobs import Job, JobKeyMode, JobSpec
+from graphile_worker.jobs import Job, JobKeyMode, JobOptions, JobSpec
 from graphile_worker.options import (
     ExecutableOptions,
     LocalQueueOptions,
@@ -69,12 +69,20 @@ from graphile_worker.options import (
 )
 from graphile_worker.retries import Backoff, Discard, PartialFailure, Retry, Snooze
 from graphile_worker.runner import Runner, run, run_once, run_task_list, run_task_list_once
-from graphile_worker.tasks import BatchTask, JobContext, Task, TaskRouter
+from graphile_worker.tasks import (
+    BaseJobContext,
+    BatchTask,
+    JobContext,
+    SyncJobContext,
+    Task,
+    TaskRouter,
+)
 
 __all__ = [
     "AddingJobs",
     "App",
     "Backoff",
+    "BaseJobContext",
     "BatchTask",
     "CleanupBlocked",
     "CleanupTask",
@@ -97,6 +105,7 @@ __all__ = [
     "JobKeyMode",
     "JobLockLost",
     "JobLockLostError",
+    "JobOptions",
     "JobRecovered",
     "JobSpec",
     "JobSpecError",
@@ -124,6 +133,7 @@ __all__ = [
     "SchemaTooNew",
     "SchemaTooOld",
     "Snooze",
+    "SyncJobContext",
     "Task",
     "TaskLoadError",
     "TaskNotFound",

@@ -1,19 +1,9 @@
-"""Build the parts of a worker and take them apart again: the only place that knows them all."""
+"""Build the parts of a worker and close them in order: the only module that knows all of them."""
 
 import asyncio
 import os
-import sys
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -21,83 +11,57 @@ from typing import Any
 
 from graphile_worker import sync
 from graphile_worker._cron.scheduler import CronScheduler
-from graphile_worker._db.conninfo import find_plaintext_risk
-from graphile_worker._db.database import QueryRunner, run_plan
+from graphile_worker._db.database import QueryRunner
 from graphile_worker._db.external_connections import ExternalConnectionDatabase
-from graphile_worker._db.psycopg import PsycopgDatabase, get_psycopg_implementation
 from graphile_worker._db.retry import is_outage
 from graphile_worker._db.slow_queries import SlowQueryDatabase
 from graphile_worker._db.worker_connections import WorkerConnections
+from graphile_worker._lease.background_loop import cancel_until_done
 from graphile_worker._lease.lease import Lease
+from graphile_worker._lease.rescuer import JobRescuer
 from graphile_worker._lease.service import LeaseService
 from graphile_worker._lease.stale_locks import StaleLocks
-from graphile_worker._sql.plans.migration import plan_check_schema, plan_migrate
 from graphile_worker._sql.queries.migrations import LATEST_LEVEL, get_ledger
-from graphile_worker._support.clock import Clock, SystemClock
 from graphile_worker._support.error_format import format_error_line
-from graphile_worker._support.logs import Logger
-from graphile_worker._worker.claimer import Claimer, ForbiddenFlags
+from graphile_worker._worker.cancellation import Cancellation
+from graphile_worker._worker.claimer import Claimer
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.completion_batcher import CompletionBatchers
-from graphile_worker._worker.context import Cancellation, PoolResources
+from graphile_worker._worker.context import PoolResources
 from graphile_worker._worker.listener import NotificationListener
 from graphile_worker._worker.overruns import RunawayTracker
 from graphile_worker._worker.payload_budget import PayloadBudget
 from graphile_worker._worker.pool import WRITE_TIMEOUT_SECONDS, WorkerPool
-from graphile_worker._worker.process_main import reject_in_task_process
 from graphile_worker._worker.process_pool import ProcessPool
 from graphile_worker._worker.reporting import log_events
 from graphile_worker._worker.run_job import Executors, find_job_in_frame
-from graphile_worker._worker.sources.direct import DirectSource, JobSource
+from graphile_worker._worker.sources.base import FetchOptions, JobSource
+from graphile_worker._worker.sources.direct import DirectSource
 from graphile_worker._worker.sources.local_queue import LocalQueue
 from graphile_worker._worker.sources.prefetch import PrefetchSource
 from graphile_worker._worker.start_guard import StartGuard
 from graphile_worker._worker.threads import ThreadPool
 from graphile_worker._worker.worker import Worker
+from graphile_worker._worker_config import (
+    WorkerConfig,
+    check_config,
+    prepare_schema,
+    warn_if_unencrypted,
+)
 from graphile_worker.client import Client
-from graphile_worker.crontab import ParsedCronItem
-from graphile_worker.errors import ConfigurationError, JobsLeftLocked, SchemaTooNew
-from graphile_worker.events import Migrating, RunnerStopped
-from graphile_worker.hooks import NOT_MIGRATED_MESSAGE, Hooks
-from graphile_worker.options import LocalQueueOptions, RecoveryOptions, WorkerOptions
-from graphile_worker.tasks import Task, TaskRouter
-from graphile_worker.tasks.importing import locate_task
-
-Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+from graphile_worker.errors import JobsLeftLocked, SchemaTooNew
+from graphile_worker.events import RunnerStopped
+from graphile_worker.options import LocalQueueOptions, RecoveryOptions
 
 # Listeners that take longer are cancelled and named.
 LISTENER_DRAIN_TIMEOUT = timedelta(seconds=3)
 
-# A lifespan may take so long to end while there are jobs that wait to be handed back.
+# Seconds that the exit of a lifespan may take while jobs wait to be released.
 LIFESPAN_EXIT_SECONDS = 1.0
-
-# Seconds before background tasks that have not ended are cancelled again.
-CANCEL_RETRY_SECONDS = 2.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerConfig:
-    """All that a worker is made from, but for its database."""
-
-    options: WorkerOptions
-    tasks: Mapping[str, Task[..., Any]]
-    definitions: TaskRouter[Any] | None = None
-    """The app, whose definitions apply to jobs that are added by name."""
-    cron_items: Callable[[], Sequence[ParsedCronItem]] | None
-    hooks: Hooks
-    logger: Logger
-    lifespan: Lifespan
-    forbidden_flags: ForbiddenFlags
-    migrate: bool
-
-    @property
-    def clock(self) -> Clock | None:
-        """The clock that decides what is due, if it is not the database's."""
-        return SystemClock() if self.options.use_local_time else None
 
 
 class WorkerComponents:
-    """What was built; the pool last."""
+    """The parts of a worker; `claimer` and `pool` are set last."""
 
     claimer: Claimer
     pool: WorkerPool
@@ -111,17 +75,17 @@ class WorkerComponents:
             "tasks": config.definitions,
         }
         self.databases = databases
+        # On a caller's connection, all jobs of the worker run in the caller's transaction.
+        self.is_external = isinstance(databases.own, ExternalConnectionDatabase)
         self.slow_query_database: QueryRunner = databases.own
         self.slow_query_database_at_shutdown: QueryRunner = databases.own
-        if not isinstance(databases.own, ExternalConnectionDatabase):
-            self.slow_query_database = SlowQueryDatabase(databases.maintenance or databases.own)
-            self.slow_query_database_at_shutdown = SlowQueryDatabase(databases.own)
         recovery = config.options.recovery
         self.lease = Lease(None if recovery is None else recovery.lease_duration)
         self.logger = config.logger.scope(pid=os.getpid(), pool_id=self.lease.pool_id)
         self.lease_service: LeaseService | None = None
-        if not isinstance(databases.own, ExternalConnectionDatabase):
-            # What is locked in a caller's transaction is unlocked with it.
+        if not self.is_external:
+            self.slow_query_database = SlowQueryDatabase(databases.maintenance or databases.own)
+            self.slow_query_database_at_shutdown = SlowQueryDatabase(databases.own)
             self.lease_service = LeaseService(
                 self.lease,
                 databases,
@@ -133,8 +97,9 @@ class WorkerComponents:
             )
         self.executors = Executors(ThreadPool(), ProcessPool(config.options.task_processes))
         self.client = Client(databases.own, **common)
-        adding = databases.sync_own
-        self.sync_client = None if adding is None else sync.Client(adding, **common)
+        self.sync_client = (
+            None if databases.sync_own is None else sync.Client(databases.sync_own, **common)
+        )
 
     @property
     def has_pool(self) -> bool:
@@ -144,38 +109,43 @@ class WorkerComponents:
     def has_claimed_jobs(self) -> bool:
         return self.has_pool and self.pool.has_claimed_jobs
 
+    def build_rescuer(self) -> JobRescuer | None:
+        return None if self.lease_service is None else self.lease_service.build_rescuer()
+
 
 @asynccontextmanager
 async def build_worker(
     config: WorkerConfig, databases: WorkerConnections, *, once: bool
 ) -> AsyncIterator[WorkerComponents]:
-    """A worker, ready to run; afterwards all that it held is let go, in the right order."""
+    """Build a worker that is ready to run, and close its parts in order afterwards."""
     async with AsyncExitStack() as stack:
         stack.push_async_callback(databases.close)
-        parts = WorkerComponents(config, databases)
+        components = WorkerComponents(config, databases)
         stack.enter_context(
-            log_events(config.hooks, parts.logger, parts.lease.pool_ids, is_outage=is_outage)
+            log_events(
+                config.hooks, components.logger, components.lease.pool_ids, is_outage=is_outage
+            )
         )
-        _check_config(config)
-        await _prepare_schema(config, databases)
-        await _warn_if_unencrypted(config, databases)
-        if parts.lease_service is not None:
-            await stack.enter_async_context(parts.lease_service)
-        stack.push_async_callback(parts.executors.processes.close)
-        stack.callback(parts.executors.threads.close)
-        stack.push_async_exit(partial(_shut_down, config, parts))
-        deps = await stack.enter_async_context(_run_lifespan(config, parts))
-        parts.pool = _build_pool(config, parts, deps, once=once)
-        if parts.lease_service is not None:
-            parts.lease_service.attach(parts.pool, parts.claimer)
-        yield parts
+        check_config(config)
+        await prepare_schema(config, databases)
+        await warn_if_unencrypted(config, databases)
+        if components.lease_service is not None:
+            await stack.enter_async_context(components.lease_service)
+        stack.push_async_callback(components.executors.processes.close)
+        stack.callback(components.executors.threads.close)
+        stack.push_async_exit(partial(_shut_down, config, components))
+        deps = await stack.enter_async_context(_run_lifespan(config, components))
+        components.pool = _build_pool(config, components, deps, once=once)
+        if components.lease_service is not None:
+            components.lease_service.attach(components.pool, components.claimer)
+        yield components
 
 
 @asynccontextmanager
 async def background_tasks(
     config: WorkerConfig, components: WorkerComponents, *, once: bool = False
 ) -> AsyncIterator[None]:
-    """What runs beside the pool, for as long as this lasts."""
+    """Run what a worker does besides jobs, inside the block."""
     running = [
         asyncio.create_task(each) for each in _iter_background_tasks(config, components, once=once)
     ]
@@ -184,18 +154,7 @@ async def background_tasks(
     try:
         yield
     finally:
-        await _cancel_all(running)
-
-
-async def _cancel_all(tasks: Collection[asyncio.Task[None]]) -> None:
-    """Cancel tasks until all have ended.
-
-    Before Python 3.12, asyncio.wait_for can lose a cancellation.
-    """
-    while tasks:
-        for task in tasks:
-            task.cancel()
-        _, tasks = await asyncio.wait(tasks, timeout=CANCEL_RETRY_SECONDS)
+        await cancel_until_done(running)
 
 
 def _iter_background_tasks(
@@ -206,25 +165,25 @@ def _iter_background_tasks(
         yield components.claimer.run()
     if once:
         return
-    if (
-        components.lease_service is not None
-        and (sweeper := components.lease_service.build_rescuer()) is not None
-    ):
-        yield sweeper.run()
+    if (rescuer := components.build_rescuer()) is not None:
+        yield rescuer.run()
     yield build_stale_locks(config, components).run()
     if config.options.listen:
-        yield _build_listener(config, components).run()
+        yield NotificationListener(
+            components.databases.own,
+            components.lease,
+            config.hooks,
+            on_jobs=components.pool.wake,
+            on_migration=partial(_check_schema_level, config, components),
+        ).run()
     if config.cron_items is not None:
         yield CronScheduler(components.databases.own, config.cron_items, config.hooks).run()
 
 
 async def rescue_once(components: WorkerComponents) -> None:
-    """Take the jobs of dead pools, if this worker shall."""
-    if (
-        components.lease_service is not None
-        and (sweeper := components.lease_service.build_rescuer()) is not None
-    ):
-        await sweeper.rescue_at_start()
+    """Release the jobs of dead pools, if this worker does that."""
+    if (rescuer := components.build_rescuer()) is not None:
+        await rescuer.rescue_at_start()
 
 
 def build_stale_locks(config: WorkerConfig, components: WorkerComponents) -> StaleLocks:
@@ -239,139 +198,89 @@ def build_stale_locks(config: WorkerConfig, components: WorkerComponents) -> Sta
     )
 
 
-def _check_config(config: WorkerConfig) -> None:
-    reject_in_task_process()
-    if not config.tasks:
-        raise ConfigurationError("there are no tasks: what shall this worker run?")
-    for task in config.tasks.values():
-        if task.runs_in_process:
-            locate_task(task)
-            if sys.platform == "win32":
-                raise ConfigurationError(f"task {task.identifier!r}: no processes on Windows")
-    for item in config.cron_items() if config.cron_items is not None else ():
-        if item.task not in config.tasks:
-            config.logger.warning(
-                "cron item %r is of task %r, which this worker does not have",
-                item.identifier,
-                item.task,
-            )
-    if config.options.max_pool_size < config.options.concurrency:
-        config.logger.warning(
-            "max_pool_size is %s for %s jobs at once: tasks may wait for a connection",
-            config.options.max_pool_size,
-            config.options.concurrency,
-        )
-    size = None if config.options.local_queue is None else config.options.local_queue.size
-    if size is not None and size < config.options.concurrency:
-        config.logger.warning(
-            "local_queue.size is %s for %s jobs at once", size, config.options.concurrency
-        )
-    if get_psycopg_implementation() == "python":
-        config.logger.warning("psycopg runs in pure Python, several times slower: install [binary]")
-
-
-async def _prepare_schema(config: WorkerConfig, databases: WorkerConnections) -> None:
-    schemas = databases.tasks.schemas
-    if isinstance(databases.own, ExternalConnectionDatabase):
-        # Whoever lends a connection in a transaction knows what is there.
-        return
-    if not config.migrate:
-        await run_plan(databases.tasks, plan_check_schema(schemas))
-        return
-    async with config.hooks.around_async(Migrating(schema=schemas.shared)):
-        # Not on the worker's own connections, whose statements must be quick.
-        await run_plan(databases.tasks, plan_migrate(schemas))
-        return
-    raise ConfigurationError(NOT_MIGRATED_MESSAGE)
-
-
-async def _warn_if_unencrypted(config: WorkerConfig, databases: WorkerConnections) -> None:
-    # A pool or a connection of the caller is set up by the caller.
-    if not isinstance(databases.tasks, PsycopgDatabase):
-        return
-    # The connection that the schema was looked at with.
-    async with databases.tasks.connection() as connection:
-        risk = find_plaintext_risk(connection.raw.info)
-    if risk is not None:
-        config.logger.warning(
-            "connection may fall back to plain text (%s): require TLS with sslmode=verify-full",
-            risk,
-        )
-
-
 def _build_pool(
     config: WorkerConfig, components: WorkerComponents, deps: Any, *, once: bool
 ) -> WorkerPool:
-    options = config.options
-    own = components.databases.own
-    payloads = _build_payloads(config, components)
-    components.claimer = Claimer(
-        own,
-        components.lease,
+    options, hooks, lease = config.options, config.hooks, components.lease
+    databases, is_external = components.databases, components.is_external
+    payload_budget = PayloadBudget(
+        # Not on the worker's own connections, whose queries have a short timeout.
+        databases.tasks,
+        max_bytes=(options.local_queue or LocalQueueOptions()).max_bytes,
+        max_payload_bytes=options.max_payload_bytes,
+        is_stopping=lambda: components.pool.is_stopping,
+    )
+    claimer = components.claimer = Claimer(
+        databases.own,
+        lease,
         config.tasks,
         forbidden_flags=config.forbidden_flags,
         clock=config.clock,
         slow_database=components.slow_query_database,
         slow_database_at_shutdown=components.slow_query_database_at_shutdown,
-        # A lock timeout would end a caller's transaction.
-        waits_for_register_lock=isinstance(own, ExternalConnectionDatabase),
-        payload_budget=payloads,
+        # A lock timeout would abort a caller's transaction.
+        waits_for_register_lock=is_external,
+        payload_budget=payload_budget,
     )
-    settler = Completer(
-        own,
-        components.lease,
-        config.hooks,
-        claimed_jobs=components.claimer.claimed_jobs,
-        fetch_lock=components.claimer.fetch_lock,
+    completer = Completer(
+        databases.own,
+        lease,
+        hooks,
+        claimed_jobs=claimer.claimed_jobs,
+        fetch_lock=claimer.fetch_lock,
         interrupted_delay=options.interrupted_job_retry_delay,
-        # In a caller's transaction nothing can be tried again.
-        can_retry=not isinstance(own, ExternalConnectionDatabase),
+        # In a caller's transaction nothing can be retried.
+        can_retry=not is_external,
     )
-    batches = _build_batchers(config, components, settler)
-    recovery = options.recovery or RecoveryOptions()
-    runaways = RunawayTracker(config.hooks, options.max_runaway_threads)
-    components.claimer.paused_tasks = runaways.paused_tasks
-    starts = StartGuard(
-        own,
-        components.lease,
-        config.hooks,
-        max_crashes=recovery.max_crashes,
+    # A caller's connection runs one query at a time, so nothing is written in the background.
+    batchers = CompletionBatchers(
+        completer,
+        complete_delay=None if is_external else options.complete_batch_delay,
+        fail_delay=None if is_external else options.fail_batch_delay,
+    )
+    runaways = RunawayTracker(hooks, options.max_runaway_threads)
+    claimer.paused_tasks = runaways.paused_tasks
+    start_guard = StartGuard(
+        databases.own,
+        lease,
+        hooks,
+        max_crashes=(options.recovery or RecoveryOptions()).max_crashes,
         paused_tasks=runaways.paused_tasks,
-        payload_budget=payloads,
+        payload_budget=payload_budget,
     )
-    source = _build_source(config, components, settler, once=once)
+    source = _build_source(config, components, completer, once=once)
     cancellation = Cancellation()
-    surroundings = PoolResources(
+    resources = PoolResources(
         deps=deps,
         logger=components.logger,
         cancellation=cancellation,
-        database=components.databases.tasks,
+        database=databases.tasks,
         client=components.client,
-        sync_database=components.databases.sync_tasks,
+        sync_database=databases.sync_tasks,
         sync_client=components.sync_client,
-        claimed_jobs=components.claimer.claimed_jobs,
+        claimed_jobs=claimer.claimed_jobs,
         runaways=runaways,
     )
     workers = [
         Worker(
             source=source,
-            start_guard=starts,
-            completer=settler,
-            batchers=batches,
+            start_guard=start_guard,
+            completer=completer,
+            batchers=batchers,
             tasks=config.tasks,
-            resources=surroundings,
+            resources=resources,
             executors=components.executors,
-            hooks=config.hooks,
+            hooks=hooks,
         )
         for _ in range(options.concurrency)
     ]
     pool = WorkerPool(
-        components.lease,
+        lease,
         source,
         workers,
-        batches,
+        batchers,
         cancellation,
-        config.hooks,
+        hooks,
         tasks=config.tasks,
         cancel_after=options.cancel_after,
         shutdown_timeout=options.shutdown_timeout,
@@ -380,60 +289,25 @@ def _build_pool(
     return pool
 
 
-def _build_payloads(config: WorkerConfig, components: WorkerComponents) -> PayloadBudget:
-    queue = config.options.local_queue or LocalQueueOptions()
-    # Not on the worker's own connections, whose statements must be quick.
-    return PayloadBudget(
-        components.databases.tasks,
-        max_bytes=queue.max_bytes,
-        max_payload_bytes=config.options.max_payload_bytes,
-        is_stopping=lambda: components.pool.is_stopping,
-    )
-
-
-def _build_batchers(
-    config: WorkerConfig, components: WorkerComponents, completer: Completer
-) -> CompletionBatchers:
-    if isinstance(components.databases.own, ExternalConnectionDatabase):
-        # On a caller's one connection nothing happens beside anything else.
-        return CompletionBatchers(completer)
-    return CompletionBatchers(
-        completer,
-        complete_delay=config.options.complete_batch_delay,
-        fail_delay=config.options.fail_batch_delay,
-    )
-
-
 def _build_source(
     config: WorkerConfig, components: WorkerComponents, completer: Completer, *, once: bool
 ) -> JobSource:
     queue = config.options.local_queue
-    common: dict[str, Any] = {"poll_interval": config.options.poll_interval, "once": once}
-    if queue is None or isinstance(components.databases.own, ExternalConnectionDatabase):
-        return DirectSource(components.claimer, completer, config.hooks, **common)
+    parts = components.claimer, completer, config.hooks
+    options = FetchOptions(poll_interval=config.options.poll_interval, once=once)
+    if queue is None or components.is_external:
+        return DirectSource(*parts, options)
     if queue.size is None:
-        return PrefetchSource(
-            components.claimer, completer, config.hooks, max_bytes=queue.max_bytes, **common
-        )
-    return LocalQueue(components.claimer, completer, config.hooks, queue, size=queue.size, **common)
-
-
-def _build_listener(config: WorkerConfig, components: WorkerComponents) -> NotificationListener:
-    return NotificationListener(
-        components.databases.own,
-        components.lease,
-        config.hooks,
-        on_jobs=components.pool.wake,
-        on_migration=partial(_check_schema_level, config, components),
-    )
+        return PrefetchSource(*parts, options, max_bytes=queue.max_bytes)
+    return LocalQueue(*parts, options, queue, size=queue.size)
 
 
 async def _check_schema_level(config: WorkerConfig, components: WorkerComponents) -> None:
-    """A notification is no proof, as anybody can send one; the ledger is."""
+    """Read the ledger after a notification, which any role can send."""
     try:
         ledger = await components.databases.own.run(get_ledger())
     except Exception as error:
-        components.logger.debug("the ledger could not be read: %s", format_error_line(error))
+        components.logger.debug("reading the ledger failed: %s", format_error_line(error))
         return
     if ledger.breaking_level > LATEST_LEVEL:
         components.pool.stop_on_error(SchemaTooNew(config.options.schema, ledger.breaking_level))
@@ -451,18 +325,18 @@ async def _shut_down(
     original_error: BaseException | None,
     _trace: TracebackType | None,
 ) -> None:
-    """The last writes, immediately before the end."""
+    """Write the last outcomes, then let listeners finish."""
     try:
         if components.has_pool:
             await components.pool.release_remaining()
     except JobsLeftLocked as error:
         if original_error is None:
             raise
-        # What came first is what the caller must hear of.
+        # The first error is the one that the caller gets.
         original_error.add_note(str(error))
         job_ids = ", ".join(map(str, error.job_ids))
         components.logger.error(
-            "how jobs ended could not be written, they stay locked: %s", job_ids
+            "outcomes could not be written, these jobs stay locked: %s", job_ids
         )
     finally:
         if components.has_pool:
@@ -472,7 +346,7 @@ async def _shut_down(
 
 
 async def _release_orphaned_claims(config: WorkerConfig, components: WorkerComponents) -> None:
-    """Hand back what a last fetch may have locked whose answer never came."""
+    """Release the jobs that a last fetch without an answer may have locked."""
     try:
         async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
             components.claimer.forget_all_but(components.pool.claimed_ids)
@@ -487,22 +361,22 @@ async def _release_orphaned_claims(config: WorkerConfig, components: WorkerCompo
 
 @asynccontextmanager
 async def _run_lifespan(config: WorkerConfig, components: WorkerComponents) -> AsyncIterator[Any]:
-    """The lifespan, whose end holds up neither jobs nor who wants to leave at once."""
+    """Run the lifespan; its exit delays neither the release of jobs nor a forceful shutdown."""
     limit = asyncio.timeout(None)
-    hurry: asyncio.Task[None] | None = None
+    exit_limiter: asyncio.Task[None] | None = None
     try:
         async with limit, config.lifespan() as deps:
             try:
                 yield deps
             finally:
-                hurry = asyncio.create_task(_limit_lifespan_exit(limit, components))
+                exit_limiter = asyncio.create_task(_limit_lifespan_exit(limit, components))
     except TimeoutError:
         if not limit.expired():
             raise
-        components.logger.warning("the lifespan took too long to end and was cancelled")
+        components.logger.warning("the exit of the lifespan took too long and was cancelled")
     finally:
-        if hurry is not None:
-            hurry.cancel()
+        if exit_limiter is not None:
+            exit_limiter.cancel()
 
 
 async def _limit_lifespan_exit(limit: asyncio.Timeout, components: WorkerComponents) -> None:

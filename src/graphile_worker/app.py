@@ -1,4 +1,4 @@
-"""App: tasks, and the database that their jobs go to, in one object."""
+"""App: tasks and the database of their jobs in one object."""
 
 import asyncio
 import logging
@@ -8,8 +8,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self, overload
+from typing import Any, Protocol, Self, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from graphile_worker import sync
@@ -18,14 +17,14 @@ from graphile_worker._worker.claimer import ForbiddenFlags
 from graphile_worker.client import Client
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.hooks import Hooks
-from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, RunAt
+from graphile_worker.jobs import Job, JobOptions, JobSpec
 from graphile_worker.options import WorkerOptions
 from graphile_worker.runner import Runner
 from graphile_worker.tasks import D, TaskRouter
 
 
 class ClientProvider(Protocol):
-    """Whoever adds jobs in place of an app's own clients."""
+    """An object whose clients replace those of an app, for tests."""
 
     @property
     def client(self) -> Client: ...
@@ -35,13 +34,19 @@ class ClientProvider(Protocol):
 
 
 class App(TaskRouter[D]):
-    """Tasks and where their jobs go. Making one connects to nothing; the first call does.
+    """Define tasks, add their jobs and run workers. The first call that needs it connects.
 
-    `dsn` is a connection string (default: `DATABASE_URL`, then libpq's variables). `lifespan` is a
-    function that returns an async context manager; a worker enters it before its first job, and
-    tasks find what it yields in `ctx.deps`.
+    Methods such as `add_job` block. Those with the prefix `a`, such as `aadd_job`, are awaited.
 
-    `add_job`, `add_jobs`, `remove_job` and `enqueue` block; those that begin with `a` are awaited.
+    Args:
+        dsn: Connection string (default: `DATABASE_URL`, then libpq's variables).
+        schema: Schema of Graphile Worker (default: `GRAPHILE_WORKER_SCHEMA`).
+        lifespan: Function that returns an async context manager. A worker enters it before its
+            first job, and tasks find the value that it yields in `ctx.deps`.
+        include: Routers to include.
+        use_local_time: Set `run_at` from this machine's clock, not from the database's.
+        max_payload_bytes: Largest payload that `add_job` accepts.
+        prepared_statements: Turn this off behind a pooler that does not support them.
     """
 
     @overload
@@ -96,7 +101,7 @@ class App(TaskRouter[D]):
         }
         self._sync_client: sync.Client | None = None
         self._sync_client_lock = threading.Lock()
-        # A client belongs to a loop; a program may have several, one after the other.
+        # A client belongs to one event loop, and a program may run several loops in turn.
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
         self._current_connection: ContextVar[object] = ContextVar("connection", default=None)
         self._client_override: ClientProvider | None = None
@@ -107,30 +112,26 @@ class App(TaskRouter[D]):
         identifier: str,
         payload: Any = None,
         *,
-        queue_name: str | None = None,
-        run_at: RunAt | None = None,
-        max_attempts: int | None = None,
-        priority: int | None = None,
-        job_key: str | None = None,
-        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
-        flags: Collection[str] | None = None,
         conn: object = None,
+        **options: Unpack[JobOptions],
     ) -> Job:
-        """Add one job by the name of its task, which may be defined in another program.
+        """Add a job by the name of its task, which another program may define.
 
-        If this app has the task, its options apply where none is given, and the payload is checked.
+        Args:
+            identifier: Name of the task. If the app has it, its options are the defaults and the
+                payload is checked.
+            payload: Any value that JSON can represent.
+            conn: Your connection, whose transaction the call joins.
+            options: See `JobOptions`.
+
+        Returns:
+            The job that was added, or updated by its `job_key`.
+
+        Raises:
+            JobSpecError: The job cannot be stored.
         """
         return self._get_sync_client().add_job(
-            identifier,
-            payload,
-            queue_name=queue_name,
-            run_at=run_at,
-            max_attempts=max_attempts,
-            priority=priority,
-            job_key=job_key,
-            job_key_mode=job_key_mode,
-            flags=flags,
-            conn=self._resolve_connection(conn),
+            identifier, payload, conn=self._resolve_connection(conn), **options
         )
 
     async def aadd_job(
@@ -138,59 +139,45 @@ class App(TaskRouter[D]):
         identifier: str,
         payload: Any = None,
         *,
-        queue_name: str | None = None,
-        run_at: RunAt | None = None,
-        max_attempts: int | None = None,
-        priority: int | None = None,
-        job_key: str | None = None,
-        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
-        flags: Collection[str] | None = None,
         conn: object = None,
+        **options: Unpack[JobOptions],
     ) -> Job:
-        """`add_job` for async code."""
+        """Add a job from async code. See `add_job`."""
         return await self._get_client().add_job(
-            identifier,
-            payload,
-            queue_name=queue_name,
-            run_at=run_at,
-            max_attempts=max_attempts,
-            priority=priority,
-            job_key=job_key,
-            job_key_mode=job_key_mode,
-            flags=flags,
-            conn=self._resolve_connection(conn),
+            identifier, payload, conn=self._resolve_connection(conn), **options
         )
 
     def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
-        """Add any number of jobs in one round trip; the jobs in the order of their specs.
-
-        The definitions of this app's tasks apply as with `add_job`.
-        """
+        """Add jobs in one round trip: all or none. See `Client.add_jobs`."""
         return self._get_sync_client().add_jobs(specs, conn=self._resolve_connection(conn))
 
     async def aadd_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
-        """`add_jobs` for async code."""
+        """Add jobs from async code. See `add_jobs`."""
         return await self._get_client().add_jobs(specs, conn=self._resolve_connection(conn))
 
     def remove_job(self, job_key: str, *, conn: object = None) -> Job | None:
-        """Remove the job with that key; one that runs is let finish and gets no other attempt."""
+        """Remove the job with this key. A running job finishes and is not retried.
+
+        Returns:
+            The job, or None if no job has the key.
+        """
         return self._get_sync_client().remove_job(job_key, conn=self._resolve_connection(conn))
 
     async def aremove_job(self, job_key: str, *, conn: object = None) -> Job | None:
-        """`remove_job` for async code."""
+        """Remove a job from async code. See `remove_job`."""
         return await self._get_client().remove_job(job_key, conn=self._resolve_connection(conn))
 
     def enqueue(self, spec: JobSpec, conn: object = None) -> Job:
-        """Add the job of a task; `task.enqueue(…)` comes here."""
+        """Add the job of a task, for `Task.enqueue`."""
         return self._get_sync_client().add_spec(spec, conn=self._resolve_connection(conn))
 
     async def aenqueue(self, spec: JobSpec, conn: object = None) -> Job:
-        """`enqueue` for async code."""
+        """Add the job of a task from async code, for `Task.aenqueue`."""
         return await self._get_client().add_spec(spec, conn=self._resolve_connection(conn))
 
     @contextmanager
     def using_connection(self, conn: object) -> Iterator[None]:
-        """Inside, whatever adds jobs to this app joins the transaction of that connection."""
+        """Make all calls of this app inside the block join the transaction of a connection."""
         token = self._current_connection.set(conn)
         try:
             yield
@@ -199,12 +186,12 @@ class App(TaskRouter[D]):
 
     @contextmanager
     def _using_clients(self, clients: "ClientProvider") -> Iterator[None]:
-        """Inside, in every thread and loop, jobs are added by other clients: for tests."""
-        before, self._client_override = self._client_override, clients
+        """Use other clients inside the block, in every thread and loop: for tests."""
+        previous, self._client_override = self._client_override, clients
         try:
             yield
         finally:
-            self._client_override = before
+            self._client_override = previous
 
     def worker(
         self,
@@ -221,22 +208,32 @@ class App(TaskRouter[D]):
         logger: Logger | logging.Logger | None = None,
         handle_signals: bool = False,
     ) -> Runner:
-        """A worker for this app's tasks, or for some of them: `async with app.worker(): …`.
+        """Create a worker for the tasks of this app.
 
-        It works while the block lasts; `await app.worker().run_once()` only runs what is ready.
+        `async with app.worker():` runs it during the block. `await app.worker().run_once()` runs
+        the jobs that are ready. See `run` for the arguments that are missing here.
+
+        Args:
+            options: Options of the worker. Those of the app take precedence.
+            concurrency: Number of jobs that run at the same time.
+            tasks: Identifiers of the tasks to run (default: all).
+            database: Connection string or pool (default: the app's `dsn`).
+            schema: Schema of Graphile Worker (default: the app's).
+
+        Raises:
+            TaskNotFound: A name in `tasks` is unknown.
         """
-        chosen = options or WorkerOptions()
-        given: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
-        given |= self._get_worker_options()
+        overrides: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
+        overrides |= self._get_worker_options()
         if schema:
-            given["schema"] = schema
+            overrides["schema"] = schema
         return Runner(
             self.dsn if database is None else database,
             self if tasks is None else self.subset(tasks),
             crontab=crontab,
             crontab_file=crontab_file,
             cron_items=cron_items,
-            options=replace(chosen, **given),
+            options=replace(options or WorkerOptions(), **overrides),
             lifespan=self.lifespan,
             hooks=self.hooks,
             forbidden_flags=forbidden_flags,
@@ -245,7 +242,7 @@ class App(TaskRouter[D]):
         )
 
     def _get_worker_options(self) -> dict[str, Any]:
-        """What the app itself says of WorkerOptions, by the names there."""
+        """Return the worker options that the app sets."""
         named: dict[str, Any] = {"schema": self.schema} if self.schema else {}
         if self._options["use_local_time"]:
             named["use_local_time"] = True
@@ -254,15 +251,19 @@ class App(TaskRouter[D]):
         return named
 
     def migrate(self) -> int:
-        """Install or upgrade the schema; the level at which it then stands."""
+        """Install or upgrade the schema.
+
+        Returns:
+            The new level of the schema.
+        """
         return self._get_sync_client().migrate()
 
     async def amigrate(self) -> int:
-        """`migrate` for async code."""
+        """Install or upgrade the schema from async code. See `migrate`."""
         return await self._get_client().migrate()
 
     async def close(self) -> None:
-        """Close what the app opened in this loop and for blocking calls; it can be used again."""
+        """Close the connections of this event loop and of blocking calls. A later call reopens."""
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
@@ -270,17 +271,13 @@ class App(TaskRouter[D]):
             self._sync_client.close()
 
     def find_enqueuer(self) -> "App[D]":
+        """Return this app, which adds the jobs of its tasks."""
         return self
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def _resolve_connection(self, conn: object) -> object:
@@ -297,7 +294,7 @@ class App(TaskRouter[D]):
     def _get_sync_client(self) -> sync.Client:
         if self._client_override is not None:
             return self._client_override.sync_client
-        # Two threads may come first at once, and share one client all the same.
+        # Two threads may make their first call at the same time.
         with self._sync_client_lock:
             if self._sync_client is None:
                 self._sync_client = sync.Client(self.dsn, **self._options)

@@ -1,49 +1,57 @@
-"""Every exception of ours, drawn as a tree.
+"""All exceptions of this library.
 
 GraphileWorkerError
-├── ConfigurationError     an option or argument makes no sense            (also ValueError)
-├── CrontabError           a crontab cannot be read; it says all that is wrong (also ValueError)
-├── JobSpecError           this job cannot be added
+├── ConfigurationError     an option or argument is not valid               (also ValueError)
+├── CrontabError           a crontab cannot be parsed; lists all problems   (also ValueError)
+├── JobSpecError           this job cannot be added or changed
 ├── CleanupBlocked         transactions that add jobs stayed open
-├── FilterError            a filter for jobs cannot be read; it says where     (also ValueError)
-├── QueryTimeoutError          the database was not done in the time that a look may take
+├── FilterError            a filter for jobs cannot be parsed               (also ValueError)
+├── QueryTimeoutError      a read-only query exceeded its time limit
 ├── TaskLoadError          a task file could not be imported
-├── TaskNotFound           no function for this identifier
-├── PayloadTooLarge        the payload of a job is larger than a worker reads
-├── TaskProcessError       what a task raised in a process of its own
-├── TaskProcessDied        the process of a task ended in the middle of a job
+├── TaskNotFound           no task has this identifier
+├── PayloadTooLarge        the payload of a job exceeds the limit of the worker
+├── TaskProcessError       a task raised an error in a separate process
+├── TaskProcessDied        the process of a task ended while the job ran
 ├── ExecutableFailed       the program of a job did not end with exit code 0
-├── JobLockLostError             the job that a task wanted to end is held by somebody else now
-├── OutcomeRefused         the database rejects how a job ended
-├── JobsLeftLocked         a worker stopped and could not say how its jobs ended
-├── LeaseExpiredError            a pool whose heartbeat is not heard takes no jobs
-├── WorkerStoppedError            asked to work after stopping
-└── SchemaError            the schema in the database is not one we can use
-    ├── SchemaMissing      it is not installed yet
-    ├── SchemaTooOld       another release must bring it up first
-    ├── SchemaTooNew       a breaking revision that this release does not know
-    └── MigrationBlocked   something is in the way of an installation
+├── JobLockLostError       another worker owns the job that a task tried to complete
+├── OutcomeRefused         the database rejects the outcome of a job
+├── JobsLeftLocked         a worker stopped and could not write the outcome of its jobs
+├── LeaseExpiredError      the heartbeat of a pool failed for too long to claim jobs
+├── WorkerStoppedError     the runner is not running
+└── SchemaError            this release cannot use the schema in the database
+    ├── SchemaMissing      it is not installed
+    ├── SchemaTooOld       another release must upgrade it first
+    ├── SchemaTooNew       it has a breaking revision that this release does not know
+    └── MigrationBlocked   other objects prevent the installation
 
-Driver errors pass through unwrapped; only what has a meaning of ours is translated.
+Driver errors pass through unchanged, except those with a meaning in this library.
 """
 
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 
 class GraphileWorkerError(Exception):
-    """Anything that this library raises on its own account."""
+    """Base class of all errors of this library."""
+
+    # Attributes that the constructor takes, by which the error travels between processes.
+    _arguments: ClassVar[tuple[str, ...]] = ()
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        if not self._arguments:
+            return super().__reduce__()
+        return type(self), tuple(getattr(self, name) for name in self._arguments)
 
 
 class ConfigurationError(GraphileWorkerError, ValueError):
-    """An option or argument makes no sense; the message names it."""
+    """An option or argument is not valid. The message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrontabProblem:
-    """One thing that is wrong in a crontab; lines and columns count from 1."""
+    """One problem in a crontab. Lines and columns count from 1."""
 
     line: int
     column: int
@@ -56,23 +64,26 @@ class CrontabProblem:
 
 
 class CrontabError(GraphileWorkerError, ValueError):
-    """A crontab cannot be read: `problems` are all that is wrong with it, in their order."""
+    """A crontab cannot be parsed. `problems` lists all problems in their order."""
+
+    _arguments = ("problems", "source")
 
     def __init__(self, problems: Iterable[CrontabProblem], source: str = "crontab") -> None:
         self.problems = tuple(problems)
         self.source = source
         super().__init__("\n".join(f"{source}: {problem}" for problem in self.problems))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.problems, self.source)
-
 
 class JobSpecError(GraphileWorkerError):
-    """A job cannot be added or changed as asked: which argument, its value, why, and the code.
+    """A job cannot be added or changed.
 
-    Codes are those of the reference where it documents one (GWBID, GWBQN, GWBJK, GWBMA, GWBKM,
-    GWNOR), otherwise the SQLSTATE that PostgreSQL gives for the same mistake. `text` is the whole
-    message where that names the task and its parameter instead.
+    Args:
+        argument: Name of the argument.
+        value: Its value.
+        reason: Why it is rejected.
+        code: GWBID, GWBQN, GWBJK, GWBMA, GWBKM or GWNOR, as Graphile Worker for Node documents
+            them, else the SQLSTATE that PostgreSQL has for this mistake.
+        text: The whole message, if it names the task and its parameter instead.
     """
 
     def __init__(
@@ -85,13 +96,15 @@ class JobSpecError(GraphileWorkerError):
         super().__init__(text or f"{_format_argument(argument, value)}: {reason} [{code}]")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors travel between processes; values that could not come along stay behind.
+        # The value of another type may not be picklable.
         value = self.value if isinstance(self.value, str | int | float | None) else None
         return type(self), (self.argument, value, self.reason, self.code, str(self))
 
 
 class FilterError(GraphileWorkerError, ValueError):
-    """A filter cannot be read at `column`, counted from 1: `expected` says what may stand there."""
+    """A filter cannot be parsed at `column`, counted from 1, where `expected` is possible."""
+
+    _arguments = ("column", "expected", "got")
 
     exit_code = 2
 
@@ -102,38 +115,36 @@ class FilterError(GraphileWorkerError, ValueError):
         shown = got if len(got) <= 80 else got[:77] + "..."
         super().__init__(f"filter, column {column}: expected {expected}, got {shown!r}")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.column, self.expected, self.got)
-
 
 class QueryTimeoutError(GraphileWorkerError):
-    """The database was not done in the time that a look may take; nothing was changed by it."""
+    """A read-only query exceeded its time limit. It changed nothing."""
 
 
 class TaskLoadError(GraphileWorkerError):
-    """A file of the tasks folder could not be imported; the message names it.
+    """A task file or the module of an app could not be imported.
 
-    Also the module of an app. Its cause is the error that the import raised.
+    The message names it, and the cause is the error that the import raised.
     """
 
     is_import_error = True
 
 
 class TaskNotFound(GraphileWorkerError):
-    """No task has this identifier; those that are known are named."""
+    """No task has this identifier. The message lists the known tasks."""
+
+    _arguments = ("identifier", "known")
 
     def __init__(self, identifier: str, known: Iterable[str] = ()) -> None:
         self.identifier = identifier
         self.known = sorted(known)
         names = ", ".join(repr(name) for name in self.known) or "none"
-        super().__init__(f"no task is called {identifier!r}; known here: {names}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.identifier, self.known)
+        super().__init__(f"no task is called {identifier!r}. Known tasks: {names}")
 
 
 class PayloadTooLarge(GraphileWorkerError):
     """The payload of a job has `size` bytes, more than the `limit` of this worker."""
+
+    _arguments = ("size", "limit")
 
     def __init__(self, size: int, limit: int) -> None:
         self.size = size
@@ -144,14 +155,14 @@ class PayloadTooLarge(GraphileWorkerError):
             "max_payload_bytes"
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.size, self.limit)
-
 
 class TaskProcessError(GraphileWorkerError):
-    """What a task raised in a process of its own; only its words come over.
+    """A task raised an error in a separate process.
 
-    `kind` is the name of its class, `text` what it said and where.
+    Args:
+        kind: Name of the error's class.
+        message: Message of the error.
+        text: The error with its traceback.
     """
 
     is_from_process = True
@@ -166,23 +177,30 @@ class TaskProcessError(GraphileWorkerError):
 
 
 class TaskProcessDied(GraphileWorkerError):
-    """The process of a task ended in the middle of a job: how, and what it said last."""
+    """The process of a task ended while the job ran."""
+
+    _arguments = ("exit_status", "last_output")
 
     def __init__(self, exit_status: str, last_output: str) -> None:
         self.exit_status = exit_status
         self.last_output = last_output
-        said = f"; it said last:\n{last_output}" if last_output else ""
-        super().__init__(f"the process of the task ended with {exit_status}{said}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.exit_status, self.last_output)
+        super().__init__(
+            f"the process of the task ended with {exit_status}{_format_output(last_output)}"
+        )
 
 
 class ExecutableFailed(GraphileWorkerError):
-    """The program of a job did not end with exit code 0: what became of it, and what it said last.
+    """The program of a job did not end with exit code 0.
 
-    `code` is its exit code, or `signal` the name of what ended it; neither, if it never started.
+    Args:
+        identifier: Name of the task.
+        reason: What happened.
+        code: Exit code, if the program ended by itself.
+        signal: Name of the signal that ended the program.
+        last_output: Last lines of its standard error.
     """
+
+    _arguments = ("identifier", "reason", "code", "signal", "last_output")
 
     def __init__(
         self,
@@ -197,32 +215,29 @@ class ExecutableFailed(GraphileWorkerError):
         self.code = code
         self.signal = signal
         self.last_output = last_output
-        said = f"; it said last:\n{last_output}" if last_output else ""
-        super().__init__(f"{identifier} {reason}{said}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        facts = (self.identifier, self.reason, self.code, self.signal, self.last_output)
-        return type(self), facts
+        super().__init__(f"{identifier} {reason}{_format_output(last_output)}")
 
 
 class WorkerStoppedError(GraphileWorkerError):
-    """A worker that has stopped was asked to work."""
+    """The runner has not started, or has stopped."""
 
 
 class LeaseExpiredError(GraphileWorkerError):
-    """No heartbeat was heard for a while, so the pool takes no jobs: others may think it dead."""
+    """The heartbeat of a pool failed for too long, so the pool claims no jobs.
+
+    Other workers may already take the pool for dead.
+    """
 
 
 class JobsLeftLocked(GraphileWorkerError):
-    """A worker stopped while the database was away: these jobs stay locked until they are freed."""
+    """A worker stopped during a database outage. These jobs stay locked until they are released."""
+
+    _arguments = ("job_ids",)
 
     def __init__(self, job_ids: Iterable[int]) -> None:
         self.job_ids = sorted(job_ids)
         listing = ", ".join(str(job_id) for job_id in self.job_ids)
-        super().__init__(f"the end of these jobs could not be written, they stay locked: {listing}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.job_ids,)
+        super().__init__(f"could not write the outcome of these jobs, they stay locked: {listing}")
 
 
 class OutcomeRefused(GraphileWorkerError):
@@ -233,63 +248,62 @@ class OutcomeRefused(GraphileWorkerError):
 
 
 class JobLockLostError(GraphileWorkerError):
-    """A task's own transaction cannot end its job: the pool has lost it, so nothing happened."""
+    """A task's own transaction cannot complete its job, which the pool has lost.
+
+    The transaction is rolled back.
+    """
 
 
 class SchemaError(GraphileWorkerError):
-    """The schema in the database is not one that this release can use."""
+    """This release cannot use the schema in the database."""
 
 
 class SchemaMissing(SchemaError):
-    """The schema is not installed; the message names the command to type."""
+    """The schema is not installed. The message names the command to run."""
+
+    _arguments = ("schema",)
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
-        given = "" if schema == "graphile_worker" else f" --schema {shlex.quote(schema)}"
+        flag = "" if schema == "graphile_worker" else f" --schema {shlex.quote(schema)}"
         super().__init__(
             f"schema {schema!r} is not installed in this database: "
-            f"run `graphile-worker migrate{given}`, or call migrate() on a client"
+            f"run `graphile-worker migrate{flag}`, or call migrate() on a client"
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.schema,)
 
 
 class SchemaTooOld(SchemaError):
-    """The ledger stands below what we upgrade from; the message names the way up."""
+    """The level of the schema is too low to upgrade. The message names the command to run."""
+
+    _arguments = ("schema", "level")
 
     def __init__(self, schema: str, level: int) -> None:
         self.schema = schema
         self.level = level
         super().__init__(
-            f"schema {schema!r} is at level {level}; levels 18 and up can be upgraded here. "
+            f"schema {schema!r} is at level {level}. This release upgrades levels 18 and up. "
             "Stop its workers, run `npx graphile-worker@0.18.0 --schema-only` on it once, "
             "then migrate again"
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.schema, self.level)
-
 
 class SchemaTooNew(SchemaError):
-    """A newer release changed the schema in a way that this one would break."""
+    """A newer release changed the schema in a way that this release does not support."""
 
     exit_code = 57
+    _arguments = ("schema", "level")
 
     def __init__(self, schema: str, level: int) -> None:
         self.schema = schema
         self.level = level
         super().__init__(
             f"schema {schema!r} is at the breaking level {level}, which this release does not "
-            "know: upgrade graphile-worker before you go on"
+            "know: upgrade graphile-worker"
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.schema, self.level)
 
 
 class MigrationBlocked(SchemaError):
-    """Objects that are not ours are in the way of an installation."""
+    """Other objects in the database prevent the installation."""
 
 
 class CleanupBlocked(GraphileWorkerError):
@@ -297,7 +311,7 @@ class CleanupBlocked(GraphileWorkerError):
 
 
 def _format_argument(argument: str, value: object) -> str:
-    # Payloads may hold secrets and messages end up in logs: they are never quoted.
+    # Payloads may contain secrets, and messages are logged.
     if argument.startswith("payload"):
         return argument
     try:
@@ -305,3 +319,7 @@ def _format_argument(argument: str, value: object) -> str:
     except ValueError:  # an int of too many digits
         text = f"a huge {type(value).__name__}"
     return f"{argument}={text if len(text) <= 80 else text[:77] + '...'}"
+
+
+def _format_output(last_output: str) -> str:
+    return f"; last output:\n{last_output}" if last_output else ""

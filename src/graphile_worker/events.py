@@ -1,21 +1,21 @@
-"""Everything that is announced, one small frozen class each.
+"""Events and operations: one small frozen class each.
 
-What happened is an `Event`, for `hooks.on`. What is happening, and can be wrapped, is a `Moment`,
-for `hooks.around`. Both carry values, never live objects: a pool's id, not the pool.
+An `Event` has happened: listen with `hooks.on`. An `Operation` is about to happen: wrap it with
+`hooks.around`. Both carry values, for example the id of a pool and not the pool.
 
-Each event keeps the reference's name for those who know it, `JobStarted.name == "job:start"`;
-names that only we have follow the same pattern. The classes without a name are groups, to hear
-all that belong to them:
+Each event has the name that Graphile Worker for Node uses, `JobStarted.name == "job:start"`. Names
+of events that Node does not have follow the same pattern. Classes without a name are groups, and a
+listener for a group receives all its events:
 
 Event
-└── PoolEvent           anything in one pool
-    └── WorkerEvent     anything in one of its slots
-        └── JobEvent    anything about one job there
+└── PoolEvent           any event of one worker pool
+    └── WorkerEvent     any event of one worker in it
+        └── JobEvent    any event of one job in that worker
 
-One job: GetJobStarted, JobStarted, then once its outcome is written either JobSucceeded, or
-JobErrored and at the last attempt JobFailed; JobFinished ends it. JobLockLost or JobInterrupted
-stands in for all of those after JobStarted. `batch_job_errors` are those of a batch's single
-entries, in their order.
+The events of one job are GetJobStarted, JobStarted, then after the write either JobSucceeded, or
+JobErrored and at the last attempt JobFailed, and in the end JobFinished. JobLockLost or
+JobInterrupted replaces all events after JobStarted. `batch_job_errors` are the errors of single
+items of a batch, in their order.
 """
 
 from collections.abc import Mapping
@@ -29,35 +29,35 @@ from graphile_worker.jobs import Job, JobSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something happened; listening for this class hears everything."""
+    """Any event. A listener for this class receives all events."""
 
     name: ClassVar[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolEvent(Event):
-    """Something happened in a pool."""
+    """Any event of one worker pool."""
 
     pool_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEvent(PoolEvent):
-    """Something happened in one worker, which is one slot of a pool."""
+    """Any event of one worker, which is one slot of a pool."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEvent(WorkerEvent):
-    """Something happened to a job in one worker."""
+    """Any event of one job in one worker."""
 
     job: Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """Something is about to happen, and can be wrapped."""
+    """An operation that a hook can wrap."""
 
 
 # Jobs
@@ -65,43 +65,43 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStarted(JobEvent):
-    """A job was fetched and its task is about to run."""
+    """The worker claimed a job and is about to run its task."""
 
     name = "job:start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSucceeded(JobEvent):
-    """The task returned, and the job is gone from the database."""
+    """The task returned, and the worker deleted the job."""
 
     name = "job:success"
     duration: timedelta
-    # What a task raised after its own transaction had ended the job.
+    # The error that the task raised after its own transaction had completed the job.
     late_error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSucceededLate(JobSucceeded):
-    """A `JobSucceeded` whose task raised after its own transaction had ended the job."""
+    """A `JobSucceeded` whose task raised after its own transaction had completed the job."""
 
     name = "job:success:late"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobErrored(JobEvent):
-    """An attempt failed, and that is written; every failed attempt, the last one too."""
+    """An attempt failed, and the failure is written. Also emitted for the last attempt."""
 
     name = "job:error"
     error: BaseException
     duration: timedelta
     batch_job_errors: tuple[BaseException, ...] = ()
-    # Whether there is another attempt; if not, JobFailed follows.
+    # False: JobFailed follows.
     will_retry: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFailed(JobEvent):
-    """The last attempt failed, after its JobErrored: the job will not run again by itself."""
+    """The job permanently failed: its last attempt failed. Follows JobErrored."""
 
     name = "job:failed"
     error: BaseException
@@ -111,7 +111,7 @@ class JobFailed(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFinished(JobEvent):
-    """How the job ended is written; `error` is None when it succeeded."""
+    """The outcome of the job is written. `error` is None when it succeeded."""
 
     name = "job:complete"
     error: BaseException | None
@@ -119,21 +119,21 @@ class JobFinished(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLockLost(JobEvent):
-    """The task ended, but its pool no longer held the job: nothing was written."""
+    """The task ended, but its pool had lost the job. Nothing was written."""
 
     name = "job:lockLost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInterrupted(JobEvent):
-    """A shutdown or a lapsed lease stopped the job; it was handed back, its attempt not counted."""
+    """A shutdown or an expired lease stopped the job. It was released, the attempt not counted."""
 
     name = "job:interrupted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOverran(JobEvent):
-    """A plain function reached its timeout: its job and its slot stay taken until it returns."""
+    """A plain function ran past its timeout. It occupies its worker until it returns."""
 
     name = "job:overrun"
     timeout: timedelta
@@ -144,7 +144,7 @@ class JobOverran(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCreated(WorkerEvent):
-    """A worker was made for these task identifiers."""
+    """A worker was created for these task identifiers."""
 
     name = "worker:create"
     tasks: tuple[str, ...]
@@ -152,14 +152,14 @@ class WorkerCreated(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReleased(WorkerEvent):
-    """A worker was asked to end."""
+    """A worker received the request to stop."""
 
     name = "worker:release"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStopped(WorkerEvent):
-    """A worker has ended, maybe with an error."""
+    """A worker stopped. `error` is None unless an error stopped it."""
 
     name = "worker:stop"
     error: BaseException | None = None
@@ -167,14 +167,14 @@ class WorkerStopped(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRestarted(WorkerEvent):
-    """A worker was cancelled, not by a stop, and starts again: its program cancels its tasks."""
+    """Your program cancelled the asyncio task of a worker, which starts again."""
 
     name = "worker:restart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFatalError(WorkerEvent):
-    """A worker cannot go on; `job_error` is what its job had raised before, if it had."""
+    """An error stopped a worker. `job_error` is the error of its job, if the job had failed."""
 
     name = "worker:fatalError"
     error: BaseException
@@ -183,21 +183,21 @@ class WorkerFatalError(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetJobStarted(WorkerEvent):
-    """A worker asked for a job."""
+    """A worker requested a job."""
 
     name = "worker:getJob:start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetJobEmpty(WorkerEvent):
-    """A worker asked, and there was nothing to do."""
+    """A worker requested a job, and none was ready."""
 
     name = "worker:getJob:empty"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetJobErrored(WorkerEvent):
-    """A worker asked, and asking failed."""
+    """A worker requested a job, and the request failed."""
 
     name = "worker:getJob:error"
     error: BaseException
@@ -208,21 +208,21 @@ class GetJobErrored(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolCreated(PoolEvent):
-    """A pool was made."""
+    """A pool was created."""
 
     name = "pool:create"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolReleased(PoolEvent):
-    """A pool has ended and let go of everything."""
+    """A pool stopped and released its resources."""
 
     name = "pool:release"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFatalError(PoolEvent):
-    """A write about a job failed; `action` is startJob, completeJob or failJob."""
+    """A write about a job failed. `action` is startJob, completeJob or failJob."""
 
     name = "pool:fatalError"
     error: BaseException
@@ -231,14 +231,14 @@ class PoolFatalError(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetJobRecovered(PoolEvent):
-    """A pool can ask for jobs again, after that failed."""
+    """A pool can fetch jobs again after failures."""
 
     name = "pool:getJob:recovered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenConnecting(PoolEvent):
-    """A connection for LISTEN is about to be made, after so many failed attempts."""
+    """The pool opens a connection for LISTEN, after `attempts` failures."""
 
     name = "pool:listen:connecting"
     attempts: int
@@ -246,14 +246,14 @@ class ListenConnecting(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenStarted(PoolEvent):
-    """The pool hears notifications from here on."""
+    """The pool receives notifications from now on."""
 
     name = "pool:listen:success"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenFailed(PoolEvent):
-    """The connection for LISTEN could not be made, or was lost."""
+    """The connection for LISTEN could not be opened, or was lost."""
 
     name = "pool:listen:error"
     error: BaseException
@@ -270,14 +270,14 @@ class ListenNotified(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenReleased(PoolEvent):
-    """The connection for LISTEN was given up."""
+    """The pool closed its connection for LISTEN."""
 
     name = "pool:listen:release"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPaused(PoolEvent):
-    """So many functions of one task run past their timeout that the pool takes none of its jobs."""
+    """The pool claims no jobs of a task, because `count` functions run past their timeout."""
 
     name = "pool:taskPaused"
     task_identifier: str
@@ -286,7 +286,7 @@ class TaskPaused(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResumed(PoolEvent):
-    """One of those functions has ended: the pool takes jobs of its task again."""
+    """A function that ran past its timeout ended. The pool claims jobs of its task again."""
 
     name = "pool:taskResumed"
     task_identifier: str
@@ -297,7 +297,7 @@ class TaskResumed(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatFailed(PoolEvent):
-    """The pool could not say that it lives; after so many failures in a row it tries again."""
+    """A heartbeat failed, `failures` times in a row. The pool retries."""
 
     name = "pool:heartbeat:error"
     error: BaseException
@@ -306,14 +306,14 @@ class HeartbeatFailed(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRecovered(PoolEvent):
-    """A heartbeat reached the database again, after some had failed."""
+    """A heartbeat succeeded after failures."""
 
     name = "pool:heartbeat:recovered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseExpired(PoolEvent):
-    """No heartbeat was heard for so long that the pool gave up these jobs: others may take them."""
+    """No heartbeat succeeded in time. The pool gave up these jobs, and other workers run them."""
 
     name = "lease:expired"
     time_since_heartbeat: timedelta
@@ -322,7 +322,7 @@ class LeaseExpired(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLost(PoolEvent):
-    """Others took the pool for dead: it lost these jobs and goes on under a new id, `pool_id`."""
+    """Another worker took the pool for dead. It lost these jobs and continues as `pool_id`."""
 
     name = "lease:lost"
     old_pool_id: str
@@ -331,12 +331,12 @@ class LeaseLost(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecovered(PoolEvent):
-    """The pool took a job from a dead one: it can run again, unless that was once too often."""
+    """The pool released a job of a dead pool. The job is retried unless it is quarantined."""
 
     name = "job:recovered"
     job: Job
     dead_pool_id: str
-    # Whether it ran there, and how often that has been so.
+    # Whether the job was running there, and how often its worker died while it ran.
     was_started: bool
     crashes: int
     is_quarantined: bool
@@ -344,7 +344,7 @@ class JobRecovered(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryFailed(PoolEvent):
-    """The pool could not look for dead ones; it will again."""
+    """The search for dead pools failed. The pool retries."""
 
     name = "recovery:error"
     error: BaseException
@@ -355,7 +355,7 @@ class RecoveryFailed(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGracefulShutdown(PoolEvent):
-    """A pool began to stop: it takes no more jobs and lets the running ones finish."""
+    """A pool shuts down gracefully: it claims no more jobs and waits for the running ones."""
 
     name = "pool:gracefulShutdown"
     message: str
@@ -363,7 +363,7 @@ class PoolGracefulShutdown(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGracefulShutdownError(PoolEvent):
-    """Stopping gracefully went wrong: some jobs stay locked."""
+    """A graceful shutdown failed. Some jobs stay locked."""
 
     name = "pool:gracefulShutdown:error"
     error: BaseException
@@ -371,7 +371,7 @@ class PoolGracefulShutdownError(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGracefulShutdownWorkerError(PoolEvent):
-    """A worker did not end well while its pool stopped; `job` is what it held."""
+    """A worker failed during a graceful shutdown. `job` is the job that it was running."""
 
     name = "pool:gracefulShutdown:workerError"
     error: BaseException
@@ -380,14 +380,14 @@ class PoolGracefulShutdownWorkerError(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGracefulShutdownCompleted(PoolEvent):
-    """A pool has stopped gracefully."""
+    """A graceful shutdown is complete."""
 
     name = "pool:gracefulShutdown:complete"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolForcefulShutdown(PoolEvent):
-    """A pool began to stop without waiting for its jobs."""
+    """A pool shuts down without waiting for its jobs."""
 
     name = "pool:forcefulShutdown"
     message: str
@@ -395,7 +395,7 @@ class PoolForcefulShutdown(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolForcefulShutdownError(PoolEvent):
-    """Stopping forcefully went wrong: some jobs stay locked."""
+    """A forceful shutdown failed. Some jobs stay locked."""
 
     name = "pool:forcefulShutdown:error"
     error: BaseException
@@ -403,7 +403,7 @@ class PoolForcefulShutdownError(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolForcefulShutdownCompleted(PoolEvent):
-    """A pool has stopped forcefully."""
+    """A forceful shutdown is complete."""
 
     name = "pool:forcefulShutdown:complete"
 
@@ -413,14 +413,14 @@ class PoolForcefulShutdownCompleted(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQueueCreated(PoolEvent):
-    """A local queue was made for a pool."""
+    """A local queue was created for a pool."""
 
     name = "localQueue:init"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQueueModeChanged(PoolEvent):
-    """A local queue went from one mode to another."""
+    """A local queue changed its mode."""
 
     name = "localQueue:setMode"
     old_mode: str
@@ -437,7 +437,7 @@ class LocalQueueFetched(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQueueReturned(PoolEvent):
-    """A local queue handed these jobs back, not started."""
+    """A local queue released these jobs, which had not started."""
 
     name = "localQueue:returnJobs"
     jobs: tuple[Job, ...]
@@ -445,7 +445,7 @@ class LocalQueueReturned(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQueueRefetchDelayStarted(PoolEvent):
-    """A fetch brought few jobs: the next waits for `delay`, or until enough are announced."""
+    """A fetch returned few jobs. The next one waits for `delay`, or for enough notifications."""
 
     name = "localQueue:refetchDelay:start"
     job_count: int
@@ -456,7 +456,7 @@ class LocalQueueRefetchDelayStarted(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQueueRefetchDelayAborted(PoolEvent):
-    """So many jobs were announced that the wait before a fetch was cut short."""
+    """Enough notifications arrived to end the wait before a fetch early."""
 
     name = "localQueue:refetchDelay:abort"
     count: int
@@ -475,14 +475,14 @@ class LocalQueueRefetchDelayExpired(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetLockedStarted(PoolEvent):
-    """A sweep for locks older than four hours began."""
+    """The search for locks older than 4 h started."""
 
     name = "resetLocked:started"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetLockedSucceeded(PoolEvent):
-    """That sweep is done; the next one comes after `delay`, if any."""
+    """The search for old locks is complete. The next one follows after `delay`, if any."""
 
     name = "resetLocked:success"
     delay: timedelta | None
@@ -490,7 +490,7 @@ class ResetLockedSucceeded(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetLockedFailed(PoolEvent):
-    """That sweep failed; the next one comes after `delay`, if any."""
+    """The search for old locks failed. The next one follows after `delay`, if any."""
 
     name = "resetLocked:failure"
     error: BaseException
@@ -502,7 +502,7 @@ class ResetLockedFailed(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronJob:
-    """What a crontab item, found by its identifier, adds at one minute."""
+    """The job that a cron item adds for one minute."""
 
     identifier: str
     spec: JobSpec
@@ -510,7 +510,7 @@ class CronJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillJob(CronJob):
-    """The same for a minute in the past, with what the database knew of the item."""
+    """The job of a past minute, with the times of the item that the database has recorded."""
 
     known_since: datetime
     last_execution: datetime | None
@@ -518,7 +518,7 @@ class BackfillJob(CronJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronStarting(Event):
-    """Cron is about to read what it knows and to catch up."""
+    """The cron scheduler starts with its backfill."""
 
     name = "cron:starting"
     start: datetime
@@ -526,7 +526,7 @@ class CronStarting(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronStarted(Event):
-    """Cron has caught up with what it owed at `start` and goes on minute by minute."""
+    """The cron scheduler completed the backfill up to `start` and continues minute by minute."""
 
     name = "cron:started"
     start: datetime
@@ -534,7 +534,7 @@ class CronStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronBackfillDue(Event):
-    """These jobs are owed for a past minute and are about to be added."""
+    """These jobs of a past minute are about to be added."""
 
     name = "cron:backfill"
     timestamp: datetime
@@ -543,7 +543,7 @@ class CronBackfillDue(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronDue(Event):
-    """These jobs are due at this minute and are about to be added."""
+    """These jobs of the current minute are about to be added."""
 
     name = "cron:schedule"
     timestamp: datetime
@@ -552,7 +552,7 @@ class CronDue(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronScheduled(Event):
-    """These jobs of this minute were added, by this scheduler and not by another."""
+    """This scheduler, not another one, added these jobs of this minute."""
 
     name = "cron:scheduled"
     timestamp: datetime
@@ -561,7 +561,7 @@ class CronScheduled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronTimerEarly(Event):
-    """Cron woke before its minute and sleeps again."""
+    """The timer of the cron scheduler fired early. It sleeps again."""
 
     name = "cron:prematureTimer"
     current_timestamp: datetime
@@ -570,7 +570,7 @@ class CronTimerEarly(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronTimerLate(Event):
-    """Cron woke after its minute was over and makes up for it."""
+    """The timer of the cron scheduler fired after its minute. It adds the missed jobs."""
 
     name = "cron:overdueTimer"
     current_timestamp: datetime
@@ -579,7 +579,7 @@ class CronTimerLate(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronFailed(Event):
-    """Cron failed and begins anew after `delay`; or one item did by itself, and was left out."""
+    """The cron scheduler failed and restarts after `delay`, or leaves out the item that failed."""
 
     name = "cron:error"
     error: BaseException
@@ -593,7 +593,7 @@ class CronFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerStarted(PoolEvent):
-    """Everything of a runner has started; these are the tasks whose jobs it runs."""
+    """A runner started. `tasks` are the tasks whose jobs it runs."""
 
     name = "runner:started"
     tasks: tuple[str, ...]
@@ -601,7 +601,7 @@ class RunnerStarted(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GracefulShutdown(Event):
-    """A signal asks every pool of the process to stop gracefully."""
+    """A signal requested a graceful shutdown of all pools in this process."""
 
     name = "gracefulShutdown"
     signal: str
@@ -609,7 +609,7 @@ class GracefulShutdown(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcefulShutdown(Event):
-    """A further signal asks every pool of the process to stop at once."""
+    """A second signal requested an immediate shutdown of all pools in this process."""
 
     name = "forcefulShutdown"
     signal: str
@@ -617,20 +617,20 @@ class ForcefulShutdown(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerStopped(PoolEvent):
-    """The runner has stopped."""
+    """The runner stopped."""
 
     name = "stop"
 
 
-# Moments, for around
+# Operations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddingJobs(Operation):
-    """Jobs are about to be sent, as they then stand in `specs`: entries may be replaced."""
+    """Jobs are about to be sent. A hook can replace entries of `specs`."""
 
     specs: list[JobSpec]
-    # Empty until they are added, then what each spec became, in their order.
+    # Empty before the call, then the jobs in the order of their specs.
     jobs: list[Job] = field(default_factory=list)
 
 

@@ -1,14 +1,11 @@
-"""The one way to extend this library: hear what happened, or be there while it happens.
+"""Hooks: call a function after an event, or wrap an operation.
 
-    @hooks.on(JobFailed)
-    async def tell_someone(event: JobFailed) -> None: ...
+@hooks.on(JobFailed)
+async def alert(event: JobFailed) -> None: ...
 
-    @hooks.around(RunningJob)
-    @contextmanager
-    def timed(operation: RunningJob) -> Iterator[None]: ...
-
-Engines announce with `emit` and wrap with one of the `around_…` methods. Where building the event
-would cost something, they ask `has_listeners` or `wraps` first: one look into a dictionary.
+@hooks.around(RunningJob)
+@contextmanager
+def timed(operation: RunningJob) -> Iterator[None]: ...
 """
 
 import asyncio
@@ -57,39 +54,52 @@ AnySyncManager = TypeVar("AnySyncManager", bound=SyncManager)
 OPERATIONS: tuple[type[Operation], ...] = (AddingJobs, RunningJob, Migrating)
 CANCEL_TIMEOUT_SECONDS = 1.0
 
-# With this many calls of async listeners under way, a worker waits before its next job, this long.
 MAX_LISTENER_CALLS = 1000
-CATCH_UP_SECONDS = 1.0
+CATCH_UP_TIMEOUT = timedelta(seconds=1)
 NULL_CONTEXT = nullcontext()
 NULL_THREAD_CONTEXT = nullcontext(NULL_CONTEXT)
 
-
-# Said where an error was swallowed that leaves the caller without an answer.
-NO_JOB_ADDED_MESSAGE = "a hook around AddingJobs swallowed the error: no job was added"
-NOT_MIGRATED_MESSAGE = "a hook around Migrating swallowed the error: nothing was migrated"
+# Messages for a caller who would get no result, because a hook suppressed the error.
+NO_JOB_ADDED_MESSAGE = "a hook around AddingJobs suppressed the error: no job was added"
+NOT_MIGRATED_MESSAGE = "a hook around Migrating suppressed the error: nothing was migrated"
 
 
 class Hooks:
-    """Who wants to hear of events, and who wants to be around moments."""
+    """Listeners of events and wrappers of operations.
 
-    def __init__(self) -> None:
+    Args:
+        max_listener_calls: Running calls of async listeners at which a worker waits.
+        catch_up_timeout: Longest wait of a worker for such calls.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_listener_calls: int = MAX_LISTENER_CALLS,
+        catch_up_timeout: timedelta = CATCH_UP_TIMEOUT,
+    ) -> None:
+        self._max_listener_calls = max_listener_calls
+        self._catch_up_seconds = catch_up_timeout.total_seconds()
         self._listeners: _Registry[EventListener] = _Registry()
         self._wrappers: _Registry[Wrapper] = _Registry()
         self._running_calls: dict[asyncio.Future[Any], EventListener] = {}
         self._skipped_names: set[str] = set()
-
-    # For those who extend
 
     @overload
     def on(self, event: type[E]) -> Callable[[Callable[[E], R]], Callable[[E], R]]: ...
     @overload
     def on(self, event: str) -> Callable[[F], F]: ...
     def on(self, event: type[Event] | str) -> Callable[[Any], Any]:
-        """Call the decorated function, plain or async, whenever this happened.
+        """Call the decorated function, plain or async, after each event of this kind.
 
-        `event` is a class, its original name, or a base class to hear all that derive from it.
-        An error in a listener is logged and reaches nobody else. The engine waits for a plain
-        function and not for an async one, which may still run when the next event comes.
+        The worker waits for a plain function. It does not wait for an async one, which may still
+        run at the next event. An error in a listener is logged and has no other effect.
+
+        Args:
+            event: Event class, its name, or a base class for all events that derive from it.
+
+        Raises:
+            ConfigurationError: The event does not exist.
         """
         kind = _resolve_event(event)
 
@@ -110,15 +120,21 @@ class Hooks:
         self, operation: type[W]
     ) -> Callable[[Callable[[W], AnyManager]], Callable[[W], AnyManager]]: ...
     def around(self, operation: type[Operation]) -> Callable[[Any], Any]:
-        """Enter the context manager that the decorated function returns, while this happens.
+        """Wrap an operation in the context manager that the decorated function returns.
 
-        The one registered first is the outermost. What a context manager raises fails the
-        operation; an error that it swallows counts as success. Jobs are added in blocking code
-        too, so around AddingJobs only plain ones will do.
+        The first one registered is the outermost. An error that a context manager raises fails the
+        operation, and one that it suppresses counts as success. Blocking code adds jobs too, so
+        AddingJobs takes only plain context managers.
 
-        For a task that is a plain function, async context managers are entered on the event loop
-        and, inside them, plain ones in the task's thread; the decorated functions themselves are
-        called on the loop. For an async task all are entered on the loop.
+        Around a plain task, async context managers are entered on the event loop and, inside them,
+        plain ones in the thread of the task. The decorated functions are called on the loop. Around
+        an async task, all are entered on the loop.
+
+        Args:
+            operation: AddingJobs, RunningJob or Migrating.
+
+        Raises:
+            ConfigurationError: The operation does not exist, or the function cannot wrap it.
         """
         _check_operation(operation)
 
@@ -132,7 +148,12 @@ class Hooks:
     def off(
         self, event: type[Event] | type[Operation] | str, function: Callable[..., object]
     ) -> None:
-        """Forget a function that was registered for exactly this; fine when it was not."""
+        """Remove a function that is registered for exactly this event or operation.
+
+        Args:
+            event: Event or operation, as passed to `on` or `around`.
+            function: The function. Nothing happens if it is not registered.
+        """
         if event in OPERATIONS:
             self._wrappers = self._wrappers.without_entry(event, function)
         else:
@@ -140,36 +161,37 @@ class Hooks:
             self._listeners = self._listeners.without_entry(kind, function)
 
     def include(self, other: "Hooks") -> None:
-        """Add all that `other` has by now, after our own; what is in both stays there once."""
+        """Add the current functions of other hooks after those registered here, each once."""
         self._listeners = self._listeners.with_entries(other._listeners.entries)
         self._wrappers = self._wrappers.with_entries(other._wrappers.entries)
 
-    # For the engines: events
+    # Events
 
     def has_listeners(self, event: type[Event]) -> bool:
-        """Whether anybody listens for this."""
+        """Return whether a function is registered for this event."""
         return bool(self._listeners[event])
 
     def emit(self, event: Event) -> None:
-        """Tell the listeners: plain ones before this returns, async ones in tasks of their own.
+        """Call the listeners: plain ones now, async ones in separate asyncio tasks.
 
-        Without a running event loop nobody can await the async ones: they are left out, and a
-        warning says so once. The tasks are ours until `drain` has seen them end.
+        Without a running event loop, async listeners are skipped with one warning each. `drain`
+        waits for the asyncio tasks.
         """
         for listener in self._listeners[type(event)]:
             try:
                 result = listener(event)
                 if result is not None and inspect.isawaitable(result):
                     self._schedule_call(listener, event, result)
-            # Nobody is cancelled between two awaits: here it is an error of the listener.
+            # Without an await here, a CancelledError is an error of the listener.
             except (Exception, asyncio.CancelledError) as error:
                 _log_failure(listener, event, error)
 
     async def drain(self, within: timedelta | None = None) -> None:
-        """Return once the async listeners are done, and those of events that they emitted.
+        """Wait for the async listeners, and for those of events that they emit.
 
-        With `within`, what is not done by then is cancelled. A runner that stops must say it,
-        because a listener may itself be waiting for the runner to stop.
+        Args:
+            within: Longest wait, after which calls are cancelled. A runner that stops must pass
+                it, because a listener may wait for the runner to stop.
         """
         seconds = None if within is None else within.total_seconds()
         try:
@@ -181,49 +203,47 @@ class Hooks:
 
     @property
     def is_behind(self) -> bool:
-        """Whether too many calls of async listeners run, so that the worker should wait."""
-        return len(self._running_calls) >= MAX_LISTENER_CALLS
+        """Return whether the worker should wait for async listeners."""
+        return len(self._running_calls) >= self._max_listener_calls
 
     async def catch_up(self) -> None:
-        """Wait until fewer calls of async listeners run, at most a second.
+        """Wait until fewer async listeners run, at most for `catch_up_timeout`.
 
-        Not longer, because a listener may itself be waiting for the worker.
+        A longer wait could be a deadlock, because a listener may wait for the worker.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(CATCH_UP_SECONDS):
+            async with asyncio.timeout(self._catch_up_seconds):
                 while self.is_behind and (busy := self._find_calls_on_loop()):
                     await asyncio.wait(busy, return_when=asyncio.FIRST_COMPLETED)
 
-    # For the engines: moments
+    # Operations
 
     def has_wrappers(self, operation: type[Operation]) -> bool:
-        """Whether anybody wants to be around this."""
+        """Return whether a function is registered around this operation."""
         return bool(self._wrappers[operation])
 
     def around_sync(self, operation: Operation) -> AbstractContextManager[None]:
-        """All that was registered, for blocking code; refuses async context managers."""
+        """Enter all context managers in blocking code, where async ones are rejected."""
         wrappers = self._wrappers[type(operation)]
         if not wrappers:
             return NULL_CONTEXT
         return _enter_all(_call_sync_wrapper(wrapper, operation) for wrapper in wrappers)
 
     def around_async(self, operation: Operation) -> AbstractAsyncContextManager[None]:
-        """All that was registered, plain and async, entered on the event loop."""
+        """Enter all context managers, plain and async, on the event loop."""
         wrappers = self._wrappers[type(operation)]
         return _enter_all_on_loop(wrappers, operation) if wrappers else NULL_CONTEXT
 
     def around_thread(
         self, operation: Operation
     ) -> AbstractAsyncContextManager[AbstractContextManager[None]]:
-        """The async ones entered on the event loop; gives the plain ones, to enter in a thread.
+        """Enter the async context managers and yield the plain ones, to enter in a thread.
 
-        async with hooks.around_thread(moment) as in_thread:
+        async with hooks.around_thread(operation) as in_thread:
             await asyncio.to_thread(call, in_thread)    # with in_thread: …
         """
         wrappers = self._wrappers[type(operation)]
-        return _enter_async_part(wrappers, operation) if wrappers else NULL_THREAD_CONTEXT
-
-    # Async listeners at work
+        return _enter_all_on_loop(wrappers, operation, []) if wrappers else NULL_THREAD_CONTEXT
 
     def _schedule_call(self, listener: EventListener, event: Event, result: Any) -> None:
         try:
@@ -231,8 +251,8 @@ class Hooks:
         except RuntimeError:
             self._skip_listener(listener, event, result)
             return
-        # The coroutine itself becomes the task: one inside another would be left un-awaited, and
-        # warn, when the loop ends before its first step.
+        # A wrapping coroutine would leave this one un-awaited, with a warning, if the loop ends
+        # before its first step.
         task = asyncio.ensure_future(result, loop=loop)
         self._running_calls[task] = listener
         task.add_done_callback(partial(self._on_call_done, listener, event))
@@ -244,7 +264,7 @@ class Hooks:
             return
         self._skipped_names.add(_get_name(listener))
         logger.warning(
-            "listener %s is async and was left out: %s happened in blocking code",
+            "async listener %s skipped: %s was emitted in blocking code",
             _get_name(listener),
             type(event).__name__,
         )
@@ -261,7 +281,7 @@ class Hooks:
             _log_failure(listener, event, error)
 
     def _find_calls_on_loop(self) -> set[asyncio.Future[Any]]:
-        """What runs on this loop, without the listener that asks."""
+        """Return the running calls on this loop, except the current one."""
         loop = asyncio.get_running_loop()
         busy = {task for task in list(self._running_calls) if task.get_loop() is loop}
         return busy - {asyncio.current_task()}
@@ -278,10 +298,9 @@ class Hooks:
 
 
 class _Registry(dict[type[object], tuple[F, ...]], Generic[F]):
-    """Who registered for what; looking up a class finds all whom it concerns, in order.
+    """Functions by event class, base classes included, cached by the first lookup.
 
-    A table only ever learns answers: `with_entries` and `without_entry` make another one, so that
-    a thread or a loop that is in the middle of one is not disturbed.
+    A change makes a new registry, so that it does not disturb a thread that iterates over this one.
     """
 
     def __init__(self, entries: tuple[tuple[type[object], F], ...] = ()) -> None:
@@ -289,17 +308,15 @@ class _Registry(dict[type[object], tuple[F, ...]], Generic[F]):
         self.entries = entries
 
     def __missing__(self, kind: type[object]) -> tuple[F, ...]:
-        found = tuple(function for wanted, function in self.entries if issubclass(kind, wanted))
-        self[kind] = found
-        return found
+        self[kind] = tuple(function for base, function in self.entries if issubclass(kind, base))
+        return self[kind]
 
     def with_entries(self, entries: Iterable[tuple[type[object], F]]) -> "_Registry[F]":
         new = [entry for entry in entries if entry not in self.entries]
         return _Registry((*self.entries, *new))
 
     def without_entry(self, kind: object, function: object) -> "_Registry[F]":
-        gone = (kind, function)
-        return _Registry(tuple(entry for entry in self.entries if entry != gone))
+        return _Registry(tuple(each for each in self.entries if each != (kind, function)))
 
 
 @contextmanager
@@ -312,31 +329,19 @@ def _enter_all(managers: Iterable[SyncManager]) -> Iterator[None]:
 
 @asynccontextmanager
 async def _enter_all_on_loop(
-    wrappers: tuple[Wrapper, ...], operation: Operation
-) -> AsyncIterator[None]:
+    wrappers: tuple[Wrapper, ...], operation: Operation, in_thread: list[SyncManager] | None = None
+) -> AsyncIterator[Any]:
+    """Enter all context managers, or yield the plain ones if `in_thread` collects them."""
     async with AsyncExitStack() as stack:
         for wrapper in wrappers:
             manager = _call_wrapper(wrapper, operation)
-            if isinstance(manager, AbstractContextManager):
+            if not isinstance(manager, AbstractContextManager):
+                await stack.enter_async_context(manager)
+            elif in_thread is None:
                 stack.enter_context(manager)
             else:
-                await stack.enter_async_context(manager)
-        yield
-
-
-@asynccontextmanager
-async def _enter_async_part(
-    wrappers: tuple[Wrapper, ...], operation: Operation
-) -> AsyncIterator[AbstractContextManager[None]]:
-    in_thread: list[SyncManager] = []
-    async with AsyncExitStack() as stack:
-        for wrapper in wrappers:
-            manager = _call_wrapper(wrapper, operation)
-            if isinstance(manager, AbstractContextManager):
                 in_thread.append(manager)
-            else:
-                await stack.enter_async_context(manager)
-        yield _enter_all(in_thread)
+        yield None if in_thread is None else _enter_all(in_thread)
 
 
 def _call_sync_wrapper(wrapper: Wrapper, operation: Operation) -> SyncManager:
@@ -347,7 +352,7 @@ def _call_sync_wrapper(wrapper: Wrapper, operation: Operation) -> SyncManager:
 
 
 def _call_wrapper(wrapper: Wrapper, operation: Operation) -> SyncManager | AsyncManager:
-    """What the function returns for this moment; one that can be both counts as plain."""
+    """Return the context manager of a function. One that is plain and async counts as plain."""
     manager = wrapper(operation)
     if isinstance(manager, AbstractContextManager):
         return manager
@@ -373,7 +378,8 @@ def _resolve_event(event: object) -> type[Event]:
     if isinstance(event, type) and issubclass(event, Event):
         return event
     if event in OPERATIONS:
-        raise ConfigurationError(f"{_get_name(event)} is a moment: use around({_get_name(event)})")
+        name = _get_name(event)
+        raise ConfigurationError(f"{name} is an operation: use around({name})")
     raise ConfigurationError(f"expected an event class or the name of one, got {event!r}")
 
 
@@ -381,18 +387,18 @@ def _find_event(name: str) -> type[Event]:
     if name in EVENTS_BY_NAME:
         return EVENTS_BY_NAME[name]
     close = difflib.get_close_matches(name, EVENTS_BY_NAME, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f", did you mean {close[0]!r}?" if close else ""
     raise ConfigurationError(f"no event is called {name!r}{hint}")
 
 
 def _check_operation(operation: object) -> None:
     if operation not in OPERATIONS:
-        moments = ", ".join(kind.__name__ for kind in OPERATIONS)
-        raise ConfigurationError(f"around() takes one of {moments}, got {operation!r}")
+        choices = ", ".join(kind.__name__ for kind in OPERATIONS)
+        raise ConfigurationError(f"around() takes one of {choices}, got {operation!r}")
 
 
 def _check_wrapper(wrapper: Callable[..., object]) -> None:
-    """Refuse now what could only fail later, when a job runs."""
+    """Raise at the definition for a function that would fail when a job runs."""
     if inspect.isgeneratorfunction(wrapper):
         raise ConfigurationError(
             f"{_get_name(wrapper)} is a generator: decorate it @contextmanager"

@@ -1,4 +1,4 @@
-"""What a task may say instead of succeeding, and how long the next attempt waits."""
+"""Outcomes that a task can raise, and Backoff: the delay before the next attempt."""
 
 import copyreg
 import random
@@ -9,22 +9,27 @@ from typing import Any
 
 from graphile_worker.errors import ConfigurationError
 
-# The first line of the error of a batch, as in the reference; those of its items follow.
+# The first line of a batch error, as in Graphile Worker for Node. Those of its items follow.
 BATCH_FAILURES = "Batch failures:"
 
 
 class JobOutcomeException(Exception):
-    """Raised by a task to say how its job goes on; returning means done."""
+    """Base class of the outcomes that a task can raise. A task that returns succeeds."""
 
     reason: str | None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Its message is made from its arguments; another process gets both as they are.
+        # The message does not match the arguments of the constructor.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class Retry(JobOutcomeException):
-    """Try again, after `delay` or the usual back-off; the attempt is spent."""
+    """Fail this attempt and retry the job.
+
+    Args:
+        delay: Delay or time of the next attempt (default: the backoff of the task).
+        reason: Text for `last_error`.
+    """
 
     def __init__(
         self, delay: datetime | timedelta | None = None, *, reason: str | None = None
@@ -35,19 +40,23 @@ class Retry(JobOutcomeException):
 
 
 class PartialFailure(JobOutcomeException):
-    """Some items of a batch failed, by their index: they alone are tried again."""
+    """Retry only some items of a batch.
+
+    Args:
+        errors: The error of each failed item by its index.
+    """
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:
         if not isinstance(errors, Mapping):
             raise ConfigurationError(
                 f"PartialFailure takes errors by the index of their item, got {errors!r}"
             )
-        for at, error in errors.items():
-            if isinstance(at, bool) or not isinstance(at, int):
-                raise ConfigurationError(f"PartialFailure takes indexes of items, got {at!r}")
+        for index, error in errors.items():
+            if isinstance(index, bool) or not isinstance(index, int):
+                raise ConfigurationError(f"PartialFailure takes indexes of items, got {index!r}")
             if not isinstance(error, BaseException):
                 raise ConfigurationError(
-                    f"PartialFailure takes an exception for item {at}, got {error!r}. "
+                    f"PartialFailure takes an exception for item {index}, got {error!r}. "
                     f"Write ValueError({error!r})."
                 )
         self.errors = dict(sorted(errors.items()))
@@ -59,7 +68,12 @@ class PartialFailure(JobOutcomeException):
 
 
 class Snooze(JobOutcomeException):
-    """Run again after `delay`, as if this attempt had not been."""
+    """Run the job again later without counting this attempt.
+
+    Args:
+        delay: Delay or time of the next run.
+        reason: Text for the log.
+    """
 
     def __init__(self, delay: datetime | timedelta, *, reason: str | None = None) -> None:
         self.delay = _check_delay(delay)
@@ -68,7 +82,11 @@ class Snooze(JobOutcomeException):
 
 
 class Discard(JobOutcomeException):
-    """Give up for good: no attempts are left, the row stays and shows the reason."""
+    """Fail the job permanently.
+
+    Args:
+        reason: Text for `last_error`.
+    """
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -77,7 +95,16 @@ class Discard(JobOutcomeException):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait after the n-th attempt: `base` times `factor` to the n-1, at most `max`."""
+    """The delay after attempt n: `base` times `factor` to the power of n - 1, at most `max`.
+
+    Args:
+        base: Delay after the first attempt.
+        factor: Growth from one attempt to the next.
+        max: Longest delay.
+        jitter: Random share by which the delay varies, from 0 to 1.
+        retry_on: Errors to retry.
+        give_up_on: Errors that fail the job permanently.
+    """
 
     base: timedelta = timedelta(seconds=1)
     factor: float = 2.0
@@ -97,8 +124,8 @@ class Backoff:
             raise ConfigurationError(f"Backoff.jitter must be from 0 to 1, got {self.jitter}")
 
     def delay(self, error: BaseException, attempts: int) -> timedelta | None:
-        """How long the next attempt waits after that many; None to give up."""
-        # Of a batch, each item's; one that may be tried again is enough.
+        """Return the delay after this number of attempts, or None to fail permanently."""
+        # One item of a batch that can be retried is enough.
         errors = error.errors.values() if isinstance(error, PartialFailure) else [error]
         if all(self._is_permanent(each) for each in errors):
             return None
@@ -123,7 +150,7 @@ def _format_message(error: BaseException) -> str:
 
 
 def _check_delay(delay: datetime | timedelta) -> datetime | timedelta:
-    """The delay, if the time that it means can be stored."""
+    """Return the delay if it ends in the range of Python's calendar."""
     try:
         if isinstance(delay, timedelta):
             datetime.now(UTC) + delay

@@ -1,4 +1,4 @@
-"""Start a worker in this program, and stop it: `run` and its kin."""
+"""Run a worker in your program."""
 
 import asyncio
 import logging
@@ -6,7 +6,6 @@ import signal
 from collections.abc import (
     AsyncIterator,
     Callable,
-    Collection,
     Generator,
     Iterable,
     Mapping,
@@ -15,13 +14,10 @@ from collections.abc import (
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from graphile_worker._assembly import (
-    Lifespan,
     WorkerComponents,
-    WorkerConfig,
     background_tasks,
     build_stale_locks,
     build_worker,
@@ -37,12 +33,13 @@ from graphile_worker._support.logs import Logger, resolve_logger
 from graphile_worker._worker.claimer import ForbiddenFlags
 from graphile_worker._worker.pool import WorkerPool
 from graphile_worker._worker.signals import handle_signals
+from graphile_worker._worker_config import Lifespan, WorkerConfig
 from graphile_worker.client import Client
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.errors import WorkerStoppedError
 from graphile_worker.events import ForcefulShutdown, GracefulShutdown, RunnerStarted
 from graphile_worker.hooks import Hooks
-from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, RunAt
+from graphile_worker.jobs import Job, JobOptions, JobSpec
 from graphile_worker.options import WorkerOptions
 from graphile_worker.tasks import Task, TaskRouter
 
@@ -63,12 +60,29 @@ async def run(
     logger: Logger | logging.Logger | None = None,
     handle_signals: bool = True,
 ) -> "Runner":
-    """Start a worker; it goes on until a signal or `stop()`.
+    """Start a worker, which runs until a signal or `stop()`.
 
-    `database` is a connection string (None: `DATABASE_URL`, then `PGDATABASE`), or a psycopg,
-    asyncpg or SQLAlchemy pool of yours. `tasks` is an app or a router, a mapping of names to
-    functions, or the path of a tasks folder; an app brings its own lifespan, hooks and cron items.
-    Others are given as the text or the path of a crontab, or as what its parsers made.
+    Args:
+        database: Connection string (default: `DATABASE_URL`, then `PGDATABASE`), or your psycopg,
+            asyncpg or SQLAlchemy pool.
+        tasks: App or router, mapping of names to functions, or path of a tasks folder. An app
+            brings its lifespan, hooks and cron items.
+        crontab: Text of a crontab.
+        crontab_file: Path of a crontab.
+        cron_items: Parsed cron items, as `parse_crontab` and `parse_cron_items` return them.
+        options: Options of the worker.
+        lifespan: Function that returns an async context manager, which yields `ctx.deps`.
+        hooks: Hooks of the worker.
+        forbidden_flags: Flags of the jobs to leave out, or a function that returns them.
+        logger: Logger of the worker.
+        handle_signals: Shut down gracefully on SIGTERM and SIGINT.
+
+    Returns:
+        The runner, which looks for jobs.
+
+    Raises:
+        ConfigurationError: An option or a task is not valid.
+        SchemaError: The schema cannot be upgraded.
     """
     runner = Runner(
         database,
@@ -97,7 +111,11 @@ async def run_once(
     logger: Logger | logging.Logger | None = None,
     handle_signals: bool = False,
 ) -> int:
-    """Run every job that is ready, and those that become so meanwhile; how many were run."""
+    """Run all jobs that are ready or become ready meanwhile. See `run` for the arguments.
+
+    Returns:
+        The number of jobs that were run.
+    """
     runner = Runner(
         database,
         tasks,
@@ -119,14 +137,9 @@ async def run_task_list(
     hooks: Hooks | None = None,
     handle_signals: bool = True,
 ) -> "Runner":
-    """`run` on a schema that is there already: nothing is migrated."""
+    """Start a worker without migrating the schema. See `run` for the arguments."""
     runner = Runner(
-        database,
-        tasks,
-        options=options,
-        hooks=hooks,
-        handle_signals=handle_signals,
-        migrate=False,
+        database, tasks, options=options, hooks=hooks, handle_signals=handle_signals, migrate=False
     )
     return await runner.start()
 
@@ -138,16 +151,22 @@ async def run_task_list_once(
     options: WorkerOptions | None = None,
     hooks: Hooks | None = None,
 ) -> int:
-    """Run what is ready on one async connection of yours, one job at a time; how many were run.
+    """Run all jobs that are ready on your async connection, one at a time.
 
-    Nothing is committed that you do not commit yourself, which makes it a way to test tasks.
+    It commits nothing, so that you can test tasks and roll back.
+
+    Returns:
+        The number of jobs that were run.
     """
     runner = Runner(connection, tasks, options=options, hooks=hooks, migrate=False)
     return await runner.run_on_connection()
 
 
 class Runner:
-    """A worker in this program: a pool, what wakes it, and what it does for others."""
+    """A worker in your program. See `run` for the arguments.
+
+    `exit_signal` is the signal that ended it at once, or None.
+    """
 
     def __init__(
         self,
@@ -191,22 +210,28 @@ class Runner:
         self._worker_task: asyncio.Task[Any] | None = None
         self._components: WorkerComponents | None = None
 
-    # For programs
-
     @property
     def client(self) -> Client:
-        """Adds and administers jobs on the worker's own connections."""
+        """Return a client on the worker's connections.
+
+        Raises:
+            WorkerStoppedError: The runner is not running.
+        """
         return self._get_components().client
 
     @property
     def is_ready(self) -> bool:
-        """Does it take jobs, and does the database answer?"""
+        """Return whether the worker claims jobs and the database answers."""
         return self._components is not None and self._components.pool.is_ready
 
     async def start(self) -> Self:
-        """Return once the worker looks for jobs; raises what keeps it from that."""
+        """Start, and return when the worker looks for jobs.
+
+        Raises:
+            WorkerStoppedError: The runner was already started, or was stopped while it started.
+        """
         if self._main_task is not None:
-            raise WorkerStoppedError("a runner can be started once: make another")
+            raise WorkerStoppedError("a runner can be started only once. Create another one")
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._main_task = asyncio.create_task(self._run(started), name="graphile-worker")
         try:
@@ -216,13 +241,13 @@ class Runner:
             await asyncio.wait({self._main_task})
             raise
         if self._main_task.cancelled():
-            raise WorkerStoppedError("it was stopped while it started")
+            raise WorkerStoppedError("the runner was stopped while it started")
         if self._main_task.done():
             await self._main_task
         return self
 
     async def wait(self) -> None:
-        """Until the worker has stopped; raises what made it stop, unless it was asked to."""
+        """Wait until the worker has stopped, and raise the error that stopped it, if any."""
         if self._main_task is None:
             raise WorkerStoppedError("this runner was not started")
         await asyncio.wait({self._main_task})
@@ -230,39 +255,51 @@ class Runner:
             self._main_task.result()
 
     async def stop(self, reason: str = "stop() was called") -> None:
-        """Take no more jobs, and return once the running ones are done or handed back."""
+        """Shut down gracefully, and return when the running jobs are completed or released.
+
+        Args:
+            reason: Text for the log.
+        """
         self._request_stop(lambda pool: pool.stop_gracefully(reason))
         await self.wait()
 
     async def kill(self, reason: str = "kill() was called") -> None:
-        """Hand back at once what runs."""
+        """Release the running jobs and stop.
+
+        Args:
+            reason: Text for the log.
+        """
         self._request_stop(lambda pool: pool.stop_forcefully(reason))
         await self.wait()
 
     def finish(self) -> None:
-        """Take no more jobs, and end once those that run have, however long they take."""
+        """Claim no more jobs, and stop when the running jobs have ended, without a time limit."""
         if self._components is not None:
             self._components.pool.finish()
 
     def _stop_on_signal(self, number: signal.Signals) -> None:
-        """Begin to stop, as after a first signal; fine when it stops already."""
+        """Shut down gracefully after a first signal."""
         if self._components is None:
             self._abort_start(number)
         elif not self._components.pool.is_stopping:
             self.hooks.emit(GracefulShutdown(signal=number.name))
-            self._components.pool.stop_gracefully(f"heard {number.name}")
+            self._components.pool.stop_gracefully(f"received {number.name}")
 
     def _kill_on_signal(self, number: signal.Signals) -> None:
-        """Hand back at once what runs, as after a second signal."""
+        """Release the running jobs and stop after a second signal."""
         if self._components is None:
             self._abort_start(number)
             return
         self.exit_signal = number
         self.hooks.emit(ForcefulShutdown(signal=number.name))
-        self._components.pool.stop_forcefully(f"heard {number.name}")
+        self._components.pool.stop_forcefully(f"received {number.name}")
 
     async def run_once(self) -> int:
-        """Run every job that is ready, and those that become so meanwhile; how many were run."""
+        """Run all jobs that are ready or become ready meanwhile.
+
+        Returns:
+            The number of jobs that were run.
+        """
         databases = self._open_connections()
         async with (
             self._build_worker(databases, once=True) as parts,
@@ -273,7 +310,7 @@ class Runner:
             return parts.pool.job_count
 
     async def run_on_connection(self) -> int:
-        """`run_once` on the one connection that is all this runner was given."""
+        """Run all jobs that are ready on the one connection of this runner."""
         self._config = replace(self._config, options=replace(self.options, concurrency=1))
         databases = wrap_connection(self._database, self.options)
         async with self._build_worker(databases, once=True) as parts:
@@ -286,31 +323,14 @@ class Runner:
         identifier: str,
         payload: Any = None,
         *,
-        queue_name: str | None = None,
-        run_at: RunAt | None = None,
-        max_attempts: int | None = None,
-        priority: int | None = None,
-        job_key: str | None = None,
-        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
-        flags: Collection[str] | None = None,
         conn: object = None,
+        **options: Unpack[JobOptions],
     ) -> Job:
-        """Add one job to the queue that this worker serves."""
-        return await self.client.add_job(
-            identifier,
-            payload,
-            queue_name=queue_name,
-            run_at=run_at,
-            max_attempts=max_attempts,
-            priority=priority,
-            job_key=job_key,
-            job_key_mode=job_key_mode,
-            flags=flags,
-            conn=conn,
-        )
+        """Add a job on the worker's connections. See `Client.add_job`."""
+        return await self.client.add_job(identifier, payload, conn=conn, **options)
 
     async def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
-        """Add any number of jobs in one round trip; the jobs in the order of their specs."""
+        """Add jobs on the worker's connections. See `Client.add_jobs`."""
         return await self.client.add_jobs(specs, conn=conn)
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -319,15 +339,8 @@ class Runner:
     async def __aenter__(self) -> Self:
         return self if self._main_task is not None else await self.start()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop("its block ended")
-
-    # How it goes
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop("the async with block ended")
 
     async def _run(self, started: asyncio.Future[None]) -> None:
         databases = self._open_connections()
@@ -341,7 +354,7 @@ class Runner:
         self, databases: WorkerConnections, *, once: bool = False
     ) -> AsyncIterator[WorkerComponents]:
         self._worker_task = asyncio.current_task()
-        # Until the very end: a signal in its last moments must not cost a job.
+        # Handled until the end: a signal during the last writes must not lose a job.
         with handle_signals(self._on_signal) if self._handle_signals else nullcontext():
             async with build_worker(self._config, databases, once=once) as parts:
                 self._components = parts
@@ -363,7 +376,6 @@ class Runner:
             self._stop_on_signal(number)
 
     def _abort_start(self, number: signal.Signals) -> None:
-        """There is nothing to stop yet."""
         self.exit_signal = number
         if (starting := self._worker_task or self._main_task) is not None:
             starting.cancel()
@@ -372,7 +384,7 @@ class Runner:
         if self._main_task is None or self._main_task.done():
             return
         if self._components is None:
-            # There is nothing to stop yet.
+            # The worker is still starting.
             self._main_task.cancel()
         else:
             stop_pool(self._components.pool)
@@ -386,7 +398,7 @@ class Runner:
 
 
 def resolve_tasks(tasks: TaskSource, options: WorkerOptions) -> Mapping[str, Task[..., Any]]:
-    """Tasks by their names, wherever they are."""
+    """Return the tasks by identifier."""
     if isinstance(tasks, TaskRouter):
         return tasks.tasks()
     if isinstance(tasks, Path | str):
@@ -395,10 +407,10 @@ def resolve_tasks(tasks: TaskSource, options: WorkerOptions) -> Mapping[str, Tas
 
 
 def _merge_hooks(hooks: Hooks | None, tasks: TaskSource) -> Hooks:
-    """Whoever listens: the hooks that were given, and those of an app."""
-    of_app: Hooks | None = getattr(tasks, "hooks", None)
+    """Return the passed hooks, with those of the app included."""
+    app_hooks: Hooks | None = getattr(tasks, "hooks", None)
     if hooks is None:
-        return of_app or Hooks()
-    if of_app is not None and of_app is not hooks:
-        hooks.include(of_app)
+        return app_hooks or Hooks()
+    if app_hooks is not None and app_hooks is not hooks:
+        hooks.include(app_hooks)
     return hooks

@@ -1,153 +1,113 @@
-"""Add and administer jobs from blocking code: names and signatures of `graphile_worker.client`."""
+"""Add and manage jobs from blocking code, with the names and signatures of `client`."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
+from graphile_worker._client import BaseClient
 from graphile_worker._db.database import SyncDatabase, run_plan_sync, run_plan_sync_on
 from graphile_worker._db.external_connections import adapt_sync_connection
 from graphile_worker._db.external_pools import open_sync_database
-from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.plans.add import plan_add_job, plan_add_jobs
-from graphile_worker._sql.plans.admin import (
-    plan_complete_jobs,
-    plan_force_unlock_workers,
-    plan_get_job,
-    plan_get_job_by_key,
-    plan_list_known_crontabs,
-    plan_list_locked_jobs,
-    plan_permanently_fail_jobs,
-    plan_recover_jobs,
-    plan_remove_job,
-    plan_reschedule_jobs,
-)
+from graphile_worker._sql.plans import admin
 from graphile_worker._sql.plans.cleanup import CleanupTask, plan_cleanup
 from graphile_worker._sql.plans.migration import plan_check_schema, plan_migrate
 from graphile_worker._sql.plans.tuning import Tuning, plan_apply_tuning, plan_get_tuning
 from graphile_worker._sql.queries.cron import KnownCrontab
 from graphile_worker._sql.query import Plan
-from graphile_worker._support.clock import Clock, SystemClock
 from graphile_worker.errors import GraphileWorkerError
-from graphile_worker.events import AddingJobs, Migrating
+from graphile_worker.events import Migrating
 from graphile_worker.hooks import NO_JOB_ADDED_MESSAGE, NOT_MIGRATED_MESSAGE, Hooks
-from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, RunAt
-from graphile_worker.options import WorkerOptions, default_schema
-from graphile_worker.tasks import TaskRouter
+from graphile_worker.jobs import Job, JobOptions, JobSpec, RunAt, build_spec
+from graphile_worker.options import WorkerOptions
 
 T = TypeVar("T")
 
 
-class Client:
-    """Adds jobs to a queue and looks after them, without an event loop.
+class Client(BaseClient):
+    """Add and manage jobs without an event loop. Create one client and share it between threads.
 
-    `database` is a connection string (default: `DATABASE_URL`, then `PGDATABASE`), or a
-    psycopg ConnectionPool or SQLAlchemy Engine of yours, which is never closed here. With a string
-    each thread has one connection, opened by its first call. Build one client and share it.
+    Most methods take `conn`, your psycopg, psycopg2, SQLAlchemy or Django connection: the call then
+    joins its transaction.
 
-    With `conn=` a call joins the transaction of a connection of yours: psycopg, psycopg2,
-    SQLAlchemy, Django. With `tasks=`, an app or a router, jobs of its tasks get the options that
-    they are defined with, and their payloads are checked.
+    Args:
+        database: Connection string (default: `DATABASE_URL`, then `PGDATABASE`), or your pool: a
+            psycopg ConnectionPool or a SQLAlchemy Engine. The client never closes your pool. With
+            a string, each thread opens one connection on its first call.
+        schema: Schema of Graphile Worker (default: `GRAPHILE_WORKER_SCHEMA`).
+        ext_schema: Companion schema (default: the name of the schema and `_ext`).
+        use_local_time: Set `run_at` from this machine's clock, not from the database's.
+        max_payload_bytes: Largest payload that `add_job` accepts.
+        prepared_statements: Turn this off behind a pooler that does not support them.
+        hooks: Hooks to call around `AddingJobs` and `Migrating`.
+        clock: Clock for `use_local_time`.
+        tasks: App or router. Jobs of its tasks get their options, and payloads are checked.
     """
 
-    def __init__(
-        self,
-        database: object = None,
-        *,
-        schema: str | None = None,
-        ext_schema: str | None = None,
-        use_local_time: bool = False,
-        max_payload_bytes: int | None = None,
-        prepared_statements: bool = True,
-        hooks: Hooks | None = None,
-        clock: Clock | None = None,
-        tasks: TaskRouter[Any] | None = None,
-    ) -> None:
-        self._schemas = Schemas.from_names(schema or default_schema(), ext_schema)
+    def _open(self, database: object, *, prepared_statements: bool) -> None:
         self._db: SyncDatabase = open_sync_database(
             database, self._schemas, prepared_statements=prepared_statements
         )
-        self._use_local_time = use_local_time
-        self._max_payload_bytes = max_payload_bytes
-        self._hooks = hooks or Hooks()
-        self._clock = clock or SystemClock()
-        self._tasks = tasks
 
     def add_job(
         self,
         identifier: str,
         payload: Any = None,
         *,
-        queue_name: str | None = None,
-        run_at: RunAt | None = None,
-        max_attempts: int | None = None,
-        priority: int | None = None,
-        job_key: str | None = None,
-        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
-        flags: Collection[str] | None = None,
         conn: object = None,
+        **options: Unpack[JobOptions],
     ) -> Job:
-        """Add one job; the job that was added, or updated where its key was known."""
-        spec = JobSpec(
-            identifier,
-            payload,
-            queue_name=queue_name,
-            run_at=run_at,
-            max_attempts=max_attempts,
-            priority=priority,
-            job_key=job_key,
-            job_key_mode=job_key_mode,
-            flags=flags,
-        )
-        return self.add_spec(self._apply_task_options(spec), conn=conn)
+        """Add a job. See `graphile_worker.Client.add_job`."""
+        return self.add_spec(self._build_spec(identifier, payload, options), conn=conn)
 
     def add_spec(self, spec: JobSpec, *, conn: object = None) -> Job:
-        """Add the one job that a spec describes."""
-        adding = AddingJobs(specs=[self._set_run_at(spec)])
+        """Add the job of a spec. See `add_job`."""
+        adding = self._build_operation([spec])
         with self._hooks.around_sync(adding):
-            plan = plan_add_job(adding.specs[0], self._schemas, max_bytes=self._max_payload_bytes)
-            job = self._run_plan(plan, conn)
+            job = self._run_plan(self._plan_add_job(adding), conn)
             adding.jobs.append(job)
             return job
         raise GraphileWorkerError(NO_JOB_ADDED_MESSAGE)
 
     def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
-        """Add any number of jobs in one round trip; the jobs in the order of their specs."""
-        adding = AddingJobs(
-            specs=[self._set_run_at(self._apply_task_options(spec)) for spec in specs]
-        )
+        """Add jobs in one round trip: all or none. See `graphile_worker.Client.add_jobs`."""
+        adding = self._build_operation(map(self._apply_task_options, specs))
         with self._hooks.around_sync(adding):
-            plan = plan_add_jobs(
-                adding.specs,
-                self._schemas,
-                max_bytes=self._max_payload_bytes,
-                all_or_nothing=conn is None,
-            )
-            jobs = self._run_plan(plan, conn)
+            jobs = self._run_plan(self._plan_add_jobs(adding, conn), conn)
             adding.jobs.extend(jobs)
             return jobs
         raise GraphileWorkerError(NO_JOB_ADDED_MESSAGE)
 
     def get_job(self, job_id: int, *, conn: object = None) -> Job | None:
-        return self._run_plan(plan_get_job(job_id, self._schemas), conn)
+        """Return the job with this id, or None."""
+        return self._run_plan(admin.plan_get_job(job_id, self._schemas), conn)
 
     def get_job_by_key(self, job_key: str, *, conn: object = None) -> Job | None:
-        return self._run_plan(plan_get_job_by_key(job_key, self._schemas), conn)
+        """Return the job with this key, or None."""
+        return self._run_plan(admin.plan_get_job_by_key(job_key, self._schemas), conn)
 
     def remove_job(self, job_key: str, *, conn: object = None) -> Job | None:
-        """Remove the job with that key; one that runs is let finish and gets no other attempt."""
-        return self._run_plan(plan_remove_job(job_key, self._schemas), conn)
+        """Remove the job with this key. A running job finishes and is not retried.
+
+        See `graphile_worker.Client.remove_job`.
+        """
+        return self._run_plan(admin.plan_remove_job(job_key, self._schemas), conn)
 
     def complete_jobs(self, job_ids: Iterable[int], *, conn: object = None) -> list[Job]:
-        """Delete jobs as if they were done; those that a worker holds are left out."""
-        return self._run_plan(plan_complete_jobs(job_ids, self._schemas), conn)
+        """Delete jobs as if they had succeeded. Jobs that a worker holds are left out.
+
+        See `graphile_worker.Client.complete_jobs`.
+        """
+        return self._run_plan(admin.plan_complete_jobs(job_ids, self._schemas), conn)
 
     def permanently_fail_jobs(
         self, job_ids: Iterable[int], reason: str | None = None, *, conn: object = None
     ) -> list[Job]:
-        """Spend all attempts of jobs; those that a worker holds are left out."""
-        return self._run_plan(plan_permanently_fail_jobs(job_ids, reason, self._schemas), conn)
+        """Fail jobs permanently. Jobs that a worker holds are left out.
+
+        See `graphile_worker.Client.permanently_fail_jobs`.
+        """
+        plan = admin.plan_permanently_fail_jobs(job_ids, reason, self._schemas)
+        return self._run_plan(plan, conn)
 
     def reschedule_jobs(
         self,
@@ -159,8 +119,11 @@ class Client:
         max_attempts: int | None = None,
         conn: object = None,
     ) -> list[Job]:
-        """Change what is given, zero included; jobs that a worker holds are left out."""
-        plan = plan_reschedule_jobs(
+        """Change jobs. Jobs that a worker holds are left out, and None changes nothing.
+
+        See `graphile_worker.Client.reschedule_jobs`.
+        """
+        plan = admin.plan_reschedule_jobs(
             job_ids,
             self._schemas,
             run_at=run_at,
@@ -171,8 +134,8 @@ class Client:
         return self._run_plan(plan, conn)
 
     def list_locked_jobs(self, pool_ids: Iterable[str], *, conn: object = None) -> list[Job]:
-        """The jobs that these workers hold."""
-        return self._run_plan(plan_list_locked_jobs(pool_ids, self._schemas), conn)
+        """Return the jobs that these worker pools hold."""
+        return self._run_plan(admin.plan_list_locked_jobs(pool_ids, self._schemas), conn)
 
     def recover_workers(
         self,
@@ -181,13 +144,16 @@ class Client:
         crash_retry_delay: timedelta = timedelta(0),
         conn: object = None,
     ) -> list[Job]:
-        """Let the jobs of these workers run elsewhere, which must be dead; the jobs."""
-        plan = plan_recover_jobs(pool_ids, crash_retry_delay, self._schemas)
+        """Release the jobs of dead worker pools, so that other workers run them.
+
+        See `graphile_worker.Client.recover_workers`.
+        """
+        plan = admin.plan_recover_jobs(pool_ids, crash_retry_delay, self._schemas)
         return self._run_plan(plan, conn)
 
     def force_unlock_workers(self, pool_ids: Iterable[str], *, conn: object = None) -> None:
-        """Take all locks from pools that are dead; what a living one still runs may run twice."""
-        self._run_plan(plan_force_unlock_workers(pool_ids, self._schemas), conn)
+        """Release all locks of dead worker pools. A job of an alive pool may run twice."""
+        self._run_plan(admin.plan_force_unlock_workers(pool_ids, self._schemas), conn)
 
     def cleanup(
         self,
@@ -195,63 +161,54 @@ class Client:
         *,
         task_identifiers_to_keep: Collection[str] = (),
     ) -> dict[CleanupTask, int]:
-        """Delete what nobody needs any more, beside READ COMMITTED programs that add jobs.
+        """Delete unused rows. Programs at READ COMMITTED can add jobs at the same time.
 
-        How many of each kind were deleted.
+        See `graphile_worker.Client.cleanup`.
         """
         plan = plan_cleanup(tasks, task_identifiers_to_keep, self._schemas)
         return run_plan_sync(self._db, plan)
 
     def list_known_crontabs(self, *, conn: object = None) -> dict[str, KnownCrontab]:
-        """What the database knows of cron items, by identifier: since when, and the last minute."""
-        return self._run_plan(plan_list_known_crontabs(self._schemas), conn)
+        """Return the cron items in the database by identifier, with their last execution."""
+        return self._run_plan(admin.plan_list_known_crontabs(self._schemas), conn)
 
     def get_tuning(self, *, conn: object = None) -> Tuning:
-        """Which settings of tables and server suit a queue, beside those that are set."""
+        """Compare the settings of tables and server with those that suit a queue."""
         return self._run_plan(plan_get_tuning(self._schemas), conn)
 
     def apply_tuning(self) -> list[str]:
-        """Set what `tuning` says of the tables that this role owns; those that were changed."""
+        """Apply the table settings of `get_tuning` where this role owns the table.
+
+        See `graphile_worker.Client.apply_tuning`.
+        """
         return run_plan_sync(self._db, plan_apply_tuning(self._schemas))
 
     def migrate(self) -> int:
-        """Install or upgrade the schema; the level at which it then stands."""
+        """Install or upgrade the schema. See `graphile_worker.Client.migrate`."""
         with self._hooks.around_sync(Migrating(schema=self._schemas.shared)):
             return run_plan_sync(self._db, plan_migrate(self._schemas))
         raise GraphileWorkerError(NOT_MIGRATED_MESSAGE)
 
     def check_schema(self) -> int:
-        """The level of the schema if it can be used as it is; creates nothing."""
+        """Check that this release can use the schema, without changing it.
+
+        See `graphile_worker.Client.check_schema`.
+        """
         return run_plan_sync(self._db, plan_check_schema(self._schemas))
 
     def close(self) -> None:
-        """Close what the client opened; a pool or engine of yours stays open."""
+        """Close the connections that the client opened. Your pool stays open."""
         self._db.close()
 
     def release(self) -> None:
-        """`close`, by the reference's name."""
+        """Call `close`, by its name in Graphile Worker for Node."""
         self.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _apply_task_options(self, spec: JobSpec) -> JobSpec:
-        if self._tasks is None or not isinstance(spec, JobSpec):
-            return spec
-        return self._tasks.completed(spec)
-
-    def _set_run_at(self, spec: JobSpec) -> JobSpec:
-        if self._use_local_time and isinstance(spec, JobSpec) and spec.run_at is None:
-            return replace(spec, run_at=self._clock.now())
-        return spec
 
     def _run_plan(self, plan: Plan[T], conn: object) -> T:
         if conn is None:
@@ -265,7 +222,7 @@ def run_migrations(
     options: WorkerOptions | None = None,
     hooks: Hooks | None = None,
 ) -> int:
-    """Install or upgrade the schema and return its level."""
+    """Install or upgrade the schema. See `graphile_worker.run_migrations`."""
     chosen = options or WorkerOptions()
     with Client(
         database, schema=chosen.schema, ext_schema=chosen.ext_schema, hooks=hooks
@@ -282,7 +239,7 @@ def make_worker_utils(
     max_payload_bytes: int | None = None,
     hooks: Hooks | None = None,
 ) -> Client:
-    """A client on a schema that is installed or upgraded first; close it when done."""
+    """Install or upgrade the schema and return a client, which you close. See `Client`."""
     client = Client(
         database,
         schema=schema,
@@ -304,31 +261,18 @@ def add_job_adhoc(
     identifier: str,
     payload: Any = None,
     *,
-    queue_name: str | None = None,
-    run_at: RunAt | None = None,
-    max_attempts: int | None = None,
-    priority: int | None = None,
-    job_key: str | None = None,
-    job_key_mode: JobKeyMode | JobKeyModeName | None = None,
-    flags: Collection[str] | None = None,
     schema: str | None = None,
+    **options: Unpack[JobOptions],
 ) -> Job:
-    """Migrate, add one job, close: for scripts only, as each call pays for a connection of its own.
+    """Migrate, add one job and close the connection.
 
-    Programs build a `Client` once and share it.
+    For scripts only, because each call opens a connection. Programs share a `Client`.
+
+    See `graphile_worker.add_job_adhoc`.
     """
+    spec = build_spec(identifier, payload, options)
     with make_worker_utils(database, schema=schema) as client:
-        return client.add_job(
-            identifier,
-            payload,
-            queue_name=queue_name,
-            run_at=run_at,
-            max_attempts=max_attempts,
-            priority=priority,
-            job_key=job_key,
-            job_key_mode=job_key_mode,
-            flags=flags,
-        )
+        return client.add_spec(spec)
 
 
 quick_add_job = add_job_adhoc

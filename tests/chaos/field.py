@@ -60,7 +60,7 @@ CLAIM = "set attempts = jobs.attempts + 1"
 
 
 class Field:
-    """A worker, and jobs for it that take another way to the database."""
+    """A worker, and jobs for it that are added over another connection."""
 
     def __init__(self, database: TestDatabase, programs: Programs) -> None:
         self.database = database
@@ -69,11 +69,11 @@ class Field:
         self._numbers = 0
 
     def command(self, *arguments: str, **variables: str) -> Program:
-        """A worker that may not come to look for jobs."""
+        """Start a worker that may not reach the point where it fetches jobs."""
         return self._programs.command("--app", "app:app", *arguments, **variables)
 
     def let_go_on(self) -> None:
-        """The tasks that stay."""
+        """Let the tasks end that wait."""
         self._programs.write("go on", "")
 
     def start(self, *arguments: str, **variables: str) -> Program:
@@ -98,13 +98,13 @@ class Field:
         self._numbers = numbers.stop
 
     def try_to_add(self) -> None:
-        """A job that nobody waits for; raises what its caller is told."""
+        """Add a job that no test waits for; raise the error of the client."""
         with sync.Client(self.database.dsn, schema=self.database.schema) as client:
             client.add_job("note", {"n": 0})
 
     def seconds_to_the_next_job(self, *workers: Program) -> float:
         began = time.monotonic()
-        # Before whatever has piled up.
+        # Before the jobs that wait already.
         self.add(1, priority=-1)
         self.wait_for(self._numbers - 1, *workers)
         return time.monotonic() - began
@@ -114,11 +114,11 @@ class Field:
         eventually(lambda: number in ran(*workers), f"job {number} runs: {said}")
 
     def wait_for_all(self, *workers: Program) -> None:
-        """Until every job that was added has run and is gone; nothing is lost or left locked."""
+        """Wait until each added job has run and is deleted; no job is lost or left locked."""
         self.wait_for_these(set(range(self._numbers)), *workers)
 
     def wait_for_these(self, numbers: set[int], *workers: Program) -> None:
-        """Until each of these jobs has run somewhere, and none at all is left."""
+        """Wait until each of these jobs has run, and no job is left."""
         eventually(lambda: numbers <= set(ran(*workers)), "every job runs")
         said = "\n".join(worker.err for worker in workers)
         with self.sql() as sql:
@@ -126,7 +126,7 @@ class Field:
 
     @contextmanager
     def sql(self) -> Iterator[Sql]:
-        """A look at the tables."""
+        """Open a connection to the tables."""
         opened = Sql(self.database.dsn, self.database.schema)
         try:
             yield opened
@@ -134,7 +134,7 @@ class Field:
             opened.close()
 
     def value(self, statement: str) -> Any:
-        """What the database says, asked by another way."""
+        """Return the result of a query over another connection."""
         with self.sql() as sql:
             return sql.value(statement)
 

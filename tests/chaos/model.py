@@ -1,7 +1,7 @@
 """A model of the queue: what the tables must hold after each step. Plain values, no database.
 
 Times are microseconds of the model's own clock. What the reference does is the rule; where ours
-differs on purpose, a comment says "ours".
+differs on purpose, a comment begins with "ours".
 """
 
 import math
@@ -122,7 +122,7 @@ class Model:
         # By pool and job: what it has neither lost nor let go.
         self._known: dict[tuple[str, int], Claim] = {}
 
-    # What everybody may call
+    # Functions for any client
 
     def add(self, specs: list[Spec], ids: list[int]) -> None:
         """Ids are the database's choice among the next ones: it inserts in no certain order."""
@@ -185,7 +185,7 @@ class Model:
     # What pools do
 
     def ready(self) -> list[Row]:
-        """All that is available and due, whoever may take it, in the order in which it goes."""
+        """Return the jobs that are available and due, in the order of claims."""
         rows = self.jobs.values()
         due = [each for each in rows if each.is_available and each.run_at <= self.now]
         return sorted(due, key=lambda row: row.place)
@@ -209,7 +209,7 @@ class Model:
         return [self._claim(pool, self.jobs[job_id], is_lost) for job_id in ids]
 
     def finish(self, claims: list[Claim], *, again: bool = False) -> set[int]:
-        # Ours: only what the pool still holds. The reference deletes whatever has that id.
+        # Ours: only a job that the pool still holds. Node deletes any job with that id.
         held = self._still_held(claims)
         for row in held:
             del self.jobs[row.id]
@@ -287,7 +287,7 @@ class Model:
                 lock.free()
         return len(stale)
 
-    # Ours: pools that say that they live, and what becomes of those that do not
+    # Ours: pools that send heartbeats, and the recovery of those that do not
 
     def register(self, pool: str) -> None:
         self.pools[pool] = Pool(self.now)

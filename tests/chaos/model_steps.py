@@ -1,6 +1,6 @@
 """Steps of the model ring: each is done on a real database and in the model, and then compared.
 
-An example is one transaction, in which `now()` stands still. Time passes where all times in the
+An example is one transaction, in which `now()` does not change. Time passes where all times in the
 tables move back, so that the model knows each of them to the microsecond; and a rollback leaves
 the database as it was.
 """
@@ -134,7 +134,7 @@ numbers = st.integers(0, 9)
 delays = st.sampled_from([None, None, None, None, 0, 2, -3])
 specs = st.builds(
     Spec,
-    task=st.sampled_from([*TASKS, *TASKS, "of nobody"]),
+    task=st.sampled_from([*TASKS, *TASKS, "without a worker"]),
     payload=st.sampled_from([None, {"a": [1]}, [1], [2, {"b": None}]]),
     queue=st.sampled_from([None, None, "q1", "q1", "q2"]),
     delay=delays,
@@ -153,7 +153,7 @@ Held = tuple[Claim, ClaimedJob]
 
 
 class Steps(RuleBasedStateMachine):
-    """Two pools, whoever adds and looks after jobs, and somebody who sweeps."""
+    """Two pools, a client that adds and administers jobs, and a rescuer."""
 
     def __init__(self, on: "Place") -> None:
         super().__init__()
@@ -330,7 +330,7 @@ class Steps(RuleBasedStateMachine):
     # Letting go of them: each by the id that it was taken with, which may be gone
 
     def ending(self, number: int, count: int) -> list[Held]:
-        """So many that one pool holds, or thinks that it does; they are its no more."""
+        """Draw jobs that one pool holds, or believes to hold, and take them from its list."""
         pools = [pool for pool, held in self.held.items() if held]
         pool = pools[number % len(pools)]
         chosen = list(self.held[pool].values())[number // 2 :][:count]
@@ -339,7 +339,7 @@ class Steps(RuleBasedStateMachine):
     def ended_by(
         self, chosen: list[Held], make: Callable[..., Query[set[int]]]
     ) -> Iterator[set[int]]:
-        """What the database says to an ending, and to the same again."""
+        """Return the answer to an end, and to the same end again."""
         pool = chosen[0][0].pool
         queues = find_releasable_queues([held for _, held in chosen], self.jobs_of(pool))
         yield self.do(make(pool, queue_ids=queues))
@@ -457,7 +457,7 @@ class Steps(RuleBasedStateMachine):
         most=st.sampled_from([1, 2, 3]),
     )
     def take_locks(self, what: str, slot: str, wait: int, delay: int, most: int) -> None:
-        """Somebody does, for one reason or another, perhaps after a while."""
+        """Unlock the jobs of a pool by force, perhaps after a while."""
         self.pass_time(wait)
         pool = self.id_of(slot)
         match what:

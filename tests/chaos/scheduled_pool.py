@@ -23,6 +23,7 @@ from graphile_worker._worker.pool import WorkerPool
 from graphile_worker._worker.process_pool import ProcessPool
 from graphile_worker._worker.run_job import Executors
 from graphile_worker._worker.threads import ThreadPool
+from graphile_worker._worker_config import WorkerConfig
 from graphile_worker.errors import JobsLeftLocked
 from graphile_worker.events import JobLockLost, JobSucceeded
 from graphile_worker.hooks import Hooks
@@ -41,7 +42,7 @@ RUSH = 0.4
 
 @dataclass
 class Course:
-    """How a pool lives and ends; all times in seconds."""
+    """How a pool runs and stops; all times in seconds."""
 
     options: WorkerOptions
     once: bool
@@ -69,7 +70,7 @@ class Scene:
 
     def play(self) -> Played:
         problems = self._loop.run_until_complete(self._play())
-        # So that whoever was left without anybody to hear of its error says so.
+        # So that a task whose error was never retrieved reports it.
         gc.collect()
         return Played(problems + self._loop.problems, self._table.history)
 
@@ -113,7 +114,7 @@ class Scene:
         )
 
     def _make_rush(self) -> None:
-        """So many brief jobs that they are fetched ahead, when the database goes away for long."""
+        """Add many brief jobs, which are prefetched, before a long database outage."""
         since = self._loop.time() + RUSH
         self._table.weather = Weather(latency=0.002, outages=[(since, since + 60)])
         self._heals = self.is_calm = False
@@ -145,7 +146,7 @@ class Scene:
         stop = rng.choice(["graceful", "graceful", "forceful", "finish", "cancel"])
         force_after = rng.choice([None, 0.0, 0.5])
         if stop == "finish" or (stop == "graceful" and shutdown_timeout is None):
-            # Somebody loses patience, or it would not end.
+            # A second signal, because it would not end otherwise.
             force_after = 30.0
         queue = rng.choice(
             [
@@ -172,7 +173,7 @@ class Scene:
         # While nothing runs yet, in the middle of the first steps, or later.
         stop_at = rng.choice([0.0, rng.random() / 20, *(rng.random() * 10 for _ in range(6))])
         if self._is_rush:
-            # In the moment in which nobody knows yet that it is away.
+            # In the moment in which the outage is not noticed yet.
             stop_at = RUSH + rng.random() * 0.1
             options = replace(options, concurrency=10)
         swept_at = rng.choice([None, None, None, rng.random() * 5])
@@ -199,8 +200,8 @@ class Scene:
         await life.finish(assembly_module._shut_down(plan, parts, None, error, None), error)
         return life.problems
 
-    def _built(self, pool_id: str, course: Course) -> tuple[assembly_module.WorkerConfig, Any]:
-        plan = assembly_module.WorkerConfig(
+    def _built(self, pool_id: str, course: Course) -> tuple[WorkerConfig, Any]:
+        plan = WorkerConfig(
             options=course.options,
             tasks=self._bodies.tasks(),
             cron_items=None,
@@ -216,6 +217,7 @@ class Scene:
             databases=databases,
             slow_query_database=self._table,
             slow_query_database_at_shutdown=self._table,
+            is_external=False,
             lease_service=self,
             logger=self._logger,
             client=None,
@@ -240,7 +242,7 @@ class Scene:
 
     def _check_success(self, event: JobSucceeded, problems: list[str]) -> None:
         claim = self._table.claims[int(event.job.payload_text)]
-        # One whose pool was swept is taken for done if nobody answers the question whether it was.
+        # A job of a recovered pool counts as done if the query for its state has no answer.
         if event.job.id in self._table.rows and claim.written != "swept":
             problems.append(f"job {event.job.id} is announced as done and is still there")
 
@@ -251,7 +253,7 @@ class Scene:
 
 
 class Life:
-    """When a pool is told to stop, and whether it does so as it should."""
+    """When a pool is stopped, and whether it stops as it should."""
 
     def __init__(
         self, scene: Scene, course: Course, pool: WorkerPool, table: TableOfJobs, lease: Lease
@@ -286,7 +288,7 @@ class Life:
             self._pool.stop_forcefully("now")
 
     async def be_swept(self, at: float) -> None:
-        """The pool is taken for dead, hears of it, goes on under another id: see LeaseService."""
+        """Declare the pool dead; it notices, and continues with another id: see LeaseService."""
         await asyncio.sleep(at)
         old = self._pool.id
         self._table.sweep(old)
@@ -358,7 +360,7 @@ class Life:
         if shutdown_timeout is not None and course.stop != "finish":
             limits.append(shutdown_timeout.total_seconds())
         least = min(each for each in limits if each is not None)
-        # Tasks tidy up, and then the source has a moment to hand back what it has.
+        # Tasks clean up, and then the source has a moment to release its jobs.
         return least + 2 * pool_module.CLEANUP_TIMEOUT_SECONDS
 
     def _check_locks(self, reported: list[int]) -> None:
@@ -372,7 +374,7 @@ class Life:
             for claim in held:
                 self.problems.append(f"queue {claim.job.queue} stays locked")
         for claim in left:
-            # What was taken by a fetch that nobody heard the answer of, nobody can name.
+            # Jobs of a claim without an answer are unknown to the pool.
             if claim.job.id not in reported and claim.body != "not begun":
                 self.problems.append(f"job {claim.job.id} stays locked and is not named")
 

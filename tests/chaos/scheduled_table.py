@@ -57,7 +57,7 @@ class Weather:
     unheard: float = 0.0
     unanswered: float = 0.0
     latency: float = 0.01
-    # From when to when nobody answers.
+    # Start and end of each outage.
     outages: list[tuple[float, float]] = field(default_factory=list)
 
     @property
@@ -76,7 +76,7 @@ class TableOfJobs:
         self.problems: list[str] = []
         self.history: list[tuple[float, str]] = []
         self.swept: set[str] = set()
-        # Pools that have come to the end, where what still runs is handed back.
+        # Pools that have reached the end of their shutdown, where running jobs are released.
         self.ending: set[str] = set()
         self.on_announced: Callable[[int], None] = lambda count: None
         self._rng = rng
@@ -86,7 +86,7 @@ class TableOfJobs:
         self._free_since: dict[int, float] = {}
         self._healed = asyncio.Event()
 
-    # As a database of ours
+    # The interface of a database
 
     async def run(self, query: Query[Any]) -> Any:
         await self._send(query)
@@ -98,7 +98,7 @@ class TableOfJobs:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """What is done in it happens when it commits, of which one may not hear."""
+        """Its changes happen at the commit, whose answer may be lost."""
         asked: list[Query[Any]] = []
 
         async def ask(query: Query[Any]) -> Any:
@@ -120,7 +120,7 @@ class TableOfJobs:
         self._healed.set()
 
     def sweep(self, pool: str) -> None:
-        """Somebody takes a pool for dead, and all that it holds from it."""
+        """Declare a pool dead, and release all its jobs."""
         self.swept.add(pool)
         for claim in [each for each in self.locked if each.pool == pool]:
             claim.written, claim.job.claim = "swept", None
@@ -150,12 +150,12 @@ class TableOfJobs:
                     await self._healed.wait()
                 raise psycopg.OperationalError("the connection was lost")
         except asyncio.CancelledError:
-            # Perhaps its server has heard it already.
+            # The server may have received it already.
             if query is not None and self._rng.random() < 0.5:
                 self._carry_out(query)
             raise
         if self._rng.random() < self.weather.unheard:
-            raise psycopg.OperationalError("nobody listens")
+            raise psycopg.OperationalError("connection refused")
 
     async def _wait(self) -> None:
         await asyncio.sleep(self._rng.random() * self.weather.latency)
@@ -169,7 +169,7 @@ class TableOfJobs:
 
     def _carry_out(self, query: Query[Any]) -> list[tuple[Any, ...]]:
         args: Any = query.args
-        self.history.append((asyncio.get_running_loop().time(), query.statement))
+        self.history.append((asyncio.get_running_loop().time(), query.name))
         match query.statement:
             case "register_tasks":
                 return []
@@ -198,7 +198,7 @@ class TableOfJobs:
                 how = "failed" if query.statement == "fail_claimed_jobs" else "returned"
                 return self._end(how, {each["id"]: each for each in json.loads(args[0])}, *args[1:])
             case other:
-                raise AssertionError(f"nobody said what {other} does")
+                raise AssertionError(f"no answer is defined for {other}")
 
     def _take(self, way: str, args: Any) -> list[tuple[Any, ...]]:
         pool, _, _, limit, _, priority, first, *_ = args
@@ -305,8 +305,8 @@ class TableOfJobs:
     def _check(self, claim: Claim, how: str) -> None:
         """Is that what the task did, and has it done it?"""
         if claim.pool in self.swept and claim.body == "not begun":
-            # Taken by a fetch that was under way when its pool was swept, which nobody runs: an
-            # ending of the claim before it may hit it.
+            # Claimed by a fetch that was in progress when its pool was recovered, so it does not
+            # run. A late end of the claim before may meet it.
             return
         if how not in MEANS[claim.body] and not (
             claim.body == "runs" and how == "returned" and claim.pool in self.ending

@@ -16,13 +16,13 @@ MOST_STEPS = 200_000
 
 
 class Stuck(AssertionError):
-    """Nothing is ready and no timer is set, or there is no end of it."""
+    """No callback is ready and no timer is set, or the run does not end."""
 
 
 class ScheduledLoop(asyncio.BaseEventLoop):
-    """Runs what is ready in an order of its own; when nothing is, time jumps to the next timer."""
+    """Runs ready callbacks in a drawn order; without any, time jumps to the next timer."""
 
-    # Of the base class, which does not tell.
+    # An attribute of the base class, which has no type for it.
     _ready: deque[Any]
     _scheduled: list[Any]
 
@@ -61,7 +61,7 @@ class ScheduledLoop(asyncio.BaseEventLoop):
         while timers and timers[0]._cancelled:
             heapq.heappop(timers)._scheduled = False
         if not timers:
-            raise Stuck("everybody waits for somebody else")
+            raise Stuck("all tasks wait for each other")
         self._now = max(self._now, timers[0]._when)
         while timers and timers[0]._when <= self._now:
             timer = heapq.heappop(timers)
@@ -77,7 +77,7 @@ class ScheduledLoop(asyncio.BaseEventLoop):
 
 @contextmanager
 def virtual(seed: int) -> Iterator[ScheduledLoop]:
-    """A loop by whose time the whole library lives, and by whose number its dice fall."""
+    """Run with a loop that sets the time of the library and, by its seed, all random draws."""
     loop = ScheduledLoop(random.Random(seed))
     clock = SimpleNamespace(monotonic=loop.monotonic)
     ours = [each for name, each in sys.modules.items() if name.startswith("graphile_worker")]

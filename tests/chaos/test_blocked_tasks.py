@@ -1,4 +1,4 @@
-"""Tasks that stand still, on the loop or in a thread: their worker lives, and says who it is."""
+"""Blocked tasks, on the event loop or in a thread: their worker stays alive and names them."""
 
 import re
 from collections.abc import Iterator
@@ -11,21 +11,21 @@ from tests.support.proxy import Mode
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
-# The same tasks in every worker, but only the one called "blocked" gets blocked, when it is told.
+# The same tasks in each worker, but only the worker "blocked" blocks, when the test lets it.
 APP = """
 import asyncio
 import ctypes
 import os
 import time
 
-from graphile_worker import App, JobContext
+from graphile_worker import App, JobContext, SyncJobContext
 
 BLOCKED = os.environ["ME"] == "blocked"
 
 app = App()
 
 
-def say(what: str, ctx: JobContext) -> None:
+def say(what: str, ctx: SyncJobContext) -> None:
     os.write(1, f"{what} {ctx.job.id} {ctx.job.attempts} {ctx.pool_id}\\n".encode())
 
 
@@ -66,7 +66,7 @@ async def keep_gil_on_loop(ctx: JobContext, seconds: int) -> None:
 
 
 @app.task
-def keep_gil_in_thread(ctx: JobContext, seconds: int) -> None:
+def keep_gil_in_thread(ctx: SyncJobContext, seconds: int) -> None:
     asyncio.run(begin(ctx))
     if BLOCKED:
         keep_gil(seconds)
@@ -87,19 +87,19 @@ if BLOCKED:
 
 
 @app.task
-def stand(ctx: JobContext) -> None:
+def stand(ctx: SyncJobContext) -> None:
     time.sleep(8)
     say("ended", ctx)
 
 
 @app.task
-def walk(ctx: JobContext) -> None:
+def walk(ctx: SyncJobContext) -> None:
 WALK
     say("ended", ctx)
 
 
 @app.task
-def call(ctx: JobContext) -> None:
+def call(ctx: SyncJobContext) -> None:
     for _ in range(16):
         pause()
     say("ended", ctx)
@@ -109,7 +109,7 @@ def pause() -> None:
     time.sleep(0.5)
 """.replace("WALK\n", "    time.sleep(0.5)\n" * 16)
 
-REFUSED = "somebody else holds it now: nothing was written"
+REFUSED = "while it ran, its outcome was not written"
 
 LEFT = """
 select (select count(*) from :schema._private_jobs)
@@ -120,13 +120,13 @@ RECOVERED = "select count(*) from :ext_schema.recoveries"
 
 
 def said(worker: Program, what: str) -> list[tuple[int, int, str]]:
-    """For each time that a task said this: its job, the attempt, and the id of its pool."""
+    """Return the job, the attempt and the pool of each line with this word."""
     found = re.findall(rf"^{what} (\d+) (\d+) (\S+)$", worker.out, re.M)
     return [(int(job), int(attempt), pool_id) for job, attempt, pool_id in found]
 
 
 class Field:
-    """Workers with a lease of so many seconds, and jobs for them."""
+    """Workers with a chosen lease, and jobs for them."""
 
     def __init__(self, programs: Programs, client: sync.Client, sql: Sql) -> None:
         self._programs = programs
@@ -146,7 +146,7 @@ class Field:
         return self._client.add_jobs(specs)
 
     def run(self, task: str, worker: Program, **payload: float) -> tuple[int, str]:
-        """A job that has begun, as all can see; its id, and the id of its pool."""
+        """Start a job, wait until a heartbeat has recorded it, and return its id and its pool."""
         job = self.add(task, **payload)
         known = "select id from :ext_schema.pools where $1::bigint = any (started_jobs)"
         ((pool_id,),) = eventually(lambda: self._sql.run(known, job.id), "it is known to run")
@@ -163,7 +163,7 @@ class Field:
         eventually(lambda: self._sql.value(LEFT) == 0, "nothing is left, and nothing locked")
 
     def enter_dead_pool(self) -> None:
-        """One that whoever looks for dead ones must find."""
+        """Register a pool that the next rescuer must find dead."""
         self._sql.run(
             "insert into :ext_schema.pools (id, seen_at, lease, details) "
             "values ('dead', now() - interval '1 hour', '1 second', '{}')"
@@ -173,7 +173,7 @@ class Field:
         eventually(lambda: not self.lives("dead"), "a worker sweeps")
 
     def lives(self, pool_id: str) -> bool:
-        """In the eyes of others."""
+        """Return whether the registry has the pool as alive."""
         living = "select id from :ext_schema.pools where id = $1 and swept_at is null"
         return bool(self._sql.run(living, pool_id))
 
@@ -182,7 +182,7 @@ class Field:
         eventually(lambda: job.id in jobs(worker, "ended"), f"it goes on: {worker.err}")
         (new_id,) = (each for number, _, each in said(worker, "ended") if number == job.id)
         assert new_id != old_id
-        assert f"it goes on as {new_id}" in worker.err
+        assert f"continuing as {new_id}" in worker.err
         assert worker.stop() == 0
 
 
@@ -191,7 +191,7 @@ def jobs(worker: Program, what: str) -> list[int]:
 
 
 def ended(*workers: Program, count: int) -> list[tuple[int, int]]:
-    """The jobs that came to their end anywhere, and in which attempt, once there are so many."""
+    """Return the jobs that ended in any worker, with their attempt, once all have."""
 
     def look() -> list[tuple[int, int]] | None:
         found = [each[:2] for worker in workers for each in said(worker, "ended")]
@@ -238,7 +238,7 @@ PLACES = {
 @pytest.mark.feature("F217", "F220", "F221")
 @pytest.mark.parametrize(("threshold", "seconds"), [SCALED, IN_FULL])
 @pytest.mark.parametrize("task", ["sleep_on_loop", "compute_on_loop"])
-def test_a_worker_whose_loop_a_task_blocks_is_not_taken_for_dead_and_names_the_task(
+def test_a_worker_with_a_blocked_event_loop_stays_alive_and_names_the_task(
     field, sql, figure, task, threshold, seconds
 ):
     blocked = field.start("blocked", threshold)
@@ -248,19 +248,19 @@ def test_a_worker_whose_loop_a_task_blocks_is_not_taken_for_dead_and_names_the_t
     # So that a fetch is under way when the loop stops; what it brings is to run once too.
     added = field.add_all([JobSpec("note")] * 50)
     field.block()
-    line = blocked.wait_for_line("blocks the event loop")
+    line = blocked.wait_for_line("has blocked the event loop")
     field.enter_dead_pool()
     field.wait_for_sweep()
     was_blocked = job not in jobs(blocked, "ended")
-    blocked.wait_for_line("the event loop stood still", within=2 * seconds + TIMEOUT_SECONDS)
+    blocked.wait_for_line("the event loop was blocked", within=2 * seconds + TIMEOUT_SECONDS)
     field.wait_until_empty()
 
     assert was_blocked, "the dead pool must be found while the other one is blocked"
-    assert f"task '{task}' (job {job}) blocks the event loop" in line
-    assert blocked.err.count("blocks the event loop") == 1
+    assert f"task '{task}' (job {job}) has blocked the event loop" in line
+    assert blocked.err.count("has blocked the event loop") == 1
     assert re.search(PLACES[task], blocked.err)
     assert "recovered job" not in blocked.err + other.err
-    assert "gave up jobs" not in blocked.err
+    assert "lease expired" not in blocked.err
     assert sql.value(RECOVERED) == 0
     assert field.lives(pool_id)
     all_ended = ended(blocked, other, count=1 + len(added))
@@ -278,7 +278,7 @@ def test_a_worker_whose_loop_a_task_blocks_is_not_taken_for_dead_and_names_the_t
     "task",
     ["keep_gil_on_loop", pytest.param("keep_gil_in_thread", marks=pytest.mark.single_version)],
 )
-def test_a_worker_that_one_call_stops_as_a_whole_loses_its_job_and_lives(field, sql, task):
+def test_a_worker_that_one_call_blocks_entirely_loses_its_job_and_continues(field, sql, task):
     threshold = LEASE
     blocked = field.start("blocked", threshold)
     job, old_id = field.run(task, blocked, seconds=BLOCKED_FOR)
@@ -288,7 +288,7 @@ def test_a_worker_that_one_call_stops_as_a_whole_loses_its_job_and_lives(field, 
     eventually(lambda: said(other, "began"), "another worker runs it")
     was_blocked = said(blocked, "ended") == []
     refusal = blocked.wait_for_line(REFUSED)
-    blocked.wait_for_line("others took this worker for dead")
+    blocked.wait_for_line("lease lost")
 
     assert was_blocked, "it must be taken while that call lasts"
     assert f"{task}{{{job}}}" in refusal
@@ -304,7 +304,7 @@ def test_a_worker_that_one_call_stops_as_a_whole_loses_its_job_and_lives(field, 
 @pytest.mark.single_version
 @pytest.mark.feature("F220", "F221")
 @pytest.mark.timeout(120)
-def test_a_worker_whose_loop_is_blocked_while_its_database_is_away_lives(field, database, proxy):
+def test_a_worker_whose_loop_is_blocked_during_a_database_outage_continues(field, database, proxy):
     threshold = LEASE
     through = f"postgres://postgres@127.0.0.1:{proxy.port}/{database.name}"
     blocked = field.start("blocked", threshold, DATABASE_URL=through)
@@ -317,15 +317,15 @@ def test_a_worker_whose_loop_is_blocked_while_its_database_is_away_lives(field, 
     proxy.reset()
     eventually(lambda: said(other, "began"), "another worker runs it")
     was_blocked = said(blocked, "ended") == []
-    # The loop turns again, and finds that nothing was heard of it for too long.
-    blocked.wait_for_line("no heartbeat reached the database")
+    # The loop runs again, and finds that its lease has expired.
+    blocked.wait_for_line("lease expired")
     eventually(lambda: said(blocked, "ended"), "the task ends")
     proxy.mode = Mode.PASS
-    blocked.wait_for_line("others took this worker for dead")
+    blocked.wait_for_line("lease lost")
     blocked.wait_for_line(REFUSED)
 
-    assert was_blocked, "it must be taken while the loop stands still"
-    assert f"task 'sleep_on_loop' (job {job}) blocks the event loop" in blocked.err
+    assert was_blocked, "it must be recovered while the loop is blocked"
+    assert f"task 'sleep_on_loop' (job {job}) has blocked the event loop" in blocked.err
     field.let_end()
     field.wait_until_empty()
     assert ended(other, count=1) == [(job, 2)]
@@ -338,7 +338,7 @@ def test_a_worker_whose_loop_is_blocked_while_its_database_is_away_lives(field, 
 @pytest.mark.single_version
 @pytest.mark.feature("F220")
 @pytest.mark.timeout(120)
-def test_a_plain_function_that_stands_still_is_named_once_and_those_that_go_on_are_not(field):
+def test_a_blocked_plain_function_is_logged_once_and_others_are_not(field):
     worker = field.start("worker")
     standing = field.add("stand")
     going_on = [field.add("walk"), field.add("call")]
@@ -346,22 +346,20 @@ def test_a_plain_function_that_stands_still_is_named_once_and_those_that_go_on_a
     all_ended = ended(worker, count=3)
     field.wait_until_empty()
 
-    named = [line for line in worker.err.splitlines() if "stands still" in line]
+    named = [line for line in worker.err.splitlines() if "has blocked its thread" in line]
     assert len(named) == 1, worker.err
-    assert f"task 'stand' (job {standing.id}) stands still in its thread for" in named[0]
+    assert f"task 'stand' (job {standing.id}) has blocked its thread for" in named[0]
     assert float(re.findall(r"for ([\d.]+) s$", named[0])[0]) >= 5
     assert re.search(r"line \d+, in stand\n[ |]+time\.sleep\(8\)", worker.err)
     assert all_ended == [(each.id, 1) for each in (standing, *going_on)]
-    # That one thread waits holds nobody up.
+    # One blocked thread delays no other job.
     assert "event loop" not in worker.err
     assert worker.stop() == 0
 
 
 @pytest.mark.feature("F221")
 @pytest.mark.timeout(120)
-def test_a_worker_that_stands_still_in_the_midst_of_a_sweep_does_not_keep_others_from_it(
-    field, sql
-):
+def test_a_worker_that_is_stopped_during_recovery_does_not_block_other_workers(field, sql):
     threshold, seconds = LEASE, float(BLOCKED_FOR)
     blocked = field.start("blocked", threshold)
     job, _ = field.run("sleep_on_loop", blocked, seconds=seconds)

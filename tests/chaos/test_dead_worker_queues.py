@@ -1,14 +1,13 @@
-"""A sweep leaves the named queue of a job locked that it could not take."""
+"""A recovery keeps the named queue locked of a job that it could not release."""
 
 from datetime import timedelta
 
 from graphile_worker._sql.queries.workers import recover_jobs, register_pool
-from tests.laboratory.audit import install_audit, read_audit
-from tests.laboratory.checker import check
+from tests.laboratory.history_checker import check, install_audit, read_audit
 from tests.support.pools import open_pool
 
 
-def test_a_queue_stays_locked_while_a_job_of_it_is_held_by_a_silent_pool(database, sql):
+def test_a_queue_stays_locked_while_the_job_of_its_dead_pool_cannot_be_recovered(database, sql):
     install_audit(database.dsn, database.schema)
     for _ in range(2):
         sql.run("select :schema.add_job('task', queue_name => 'q')")
@@ -23,7 +22,7 @@ def test_a_queue_stays_locked_while_a_job_of_it_is_held_by_a_silent_pool(databas
         sweep = recover_jobs([dead.id], timedelta(0), 3, is_confirmed_dead=True)
         assert dead.connection.run(sweep) == []
         assert heir.claim() == []
-        # Not by closing: nobody would say when the server has noticed.
+        # Not by closing, because the server may notice that later.
         in_the_way.run("rollback")
         in_the_way.close()
 

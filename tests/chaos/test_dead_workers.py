@@ -31,7 +31,7 @@ LONG = (
 SOON = size(gate=60.0, nightly=45.0)
 SOON_IF_TIGHT = size(gate=30.0, nightly=4.0)
 
-# Seconds: only what hangs takes so long.
+# Seconds. Only a bug takes longer.
 PATIENCE = 90.0
 
 CLAIMABLE = """
@@ -57,7 +57,7 @@ select
   (select count(*) from :schema._private_job_queues where locked_by is not null)
 """
 
-# What somebody runs, or may run.
+# Jobs that run, or may run.
 UNFINISHED = """
 select count(*) from :schema._private_jobs where is_available or locked_by is not null
 """
@@ -89,7 +89,7 @@ class Field:
         return self._programs.command("--app", "mortal:app", *flags, AHEAD=str(ahead))
 
     def start(self, *flags: str, ahead: int = 0) -> Program:
-        """A worker, once it looks for jobs."""
+        """Start a worker, and wait until it fetches jobs."""
         return self.start_many(1, *flags, ahead=ahead)[0]
 
     def start_many(self, count: int, *flags: str, ahead: int = 0) -> list[Program]:
@@ -99,15 +99,15 @@ class Field:
         return workers
 
     def start_sweeper(self, *flags: str) -> Program:
-        """A worker that runs none of the jobs: what it recovers stays as it left it."""
+        """Start a worker that runs no job, so that recovered jobs stay as they are."""
         return self._programs.worker("--app", "mortal:idle", *flags)
 
     def go(self) -> None:
-        """Let all end that linger."""
+        """Let the waiting tasks end."""
         self._programs.write("go", "")
 
     def age(self, *workers: Program) -> None:
-        """Make these dead workers look silent for longer than their lease."""
+        """Age the heartbeats of these dead workers beyond their lease."""
         for worker in workers:
             worker.end()
             self._sql.run(AGE, str(worker.pid))
@@ -122,10 +122,10 @@ class Field:
         return {job_id for (job_id,) in self._sql.run(query, self.pool_id(worker))}
 
     def wait_until_told(self, worker: Program, count: int) -> None:
-        """Until a heartbeat has said that this worker has started so many jobs."""
+        """Wait until a heartbeat has recorded `count` started jobs of this worker."""
         told = "select cardinality(started_jobs) from :ext_schema.pools where id = $1"
         pool_id = self.pool_id(worker)
-        eventually(lambda: self._sql.run(told, pool_id) == [(count,)], "the heartbeat says so")
+        eventually(lambda: self._sql.run(told, pool_id) == [(count,)], "a heartbeat has them")
 
     def wait_until_free(self) -> None:
         eventually(lambda: self._sql.run(LOCKS) == [(0, 0)], "nothing is locked", PATIENCE)
@@ -136,7 +136,7 @@ class Field:
     def seconds_until_claimable(
         self, held: dict[Program, set[int]], killed_at: dict[Program, float]
     ) -> dict[Program, float]:
-        """For each worker, how long after its death all that it held could be taken."""
+        """Return for each worker the seconds from its death until all its jobs could be claimed."""
         seconds: dict[Program, float] = {}
 
         def look() -> bool:
@@ -165,7 +165,7 @@ def lingering(count: int, **options: Any) -> list[JobSpec]:
 
 
 def numbers(word: str, *workers: Program) -> list[int]:
-    """The jobs of which these workers have said that."""
+    """Return the jobs in the lines of these workers with this word."""
     said = "".join(worker.out for worker in workers)
     return sorted(int(number) for number in re.findall(rf"^{word} (\d+)$", said, re.M))
 
@@ -205,7 +205,7 @@ def shown(seconds: Iterable[float]) -> str:
 @pytest.mark.single_version
 @pytest.mark.feature("F217", "F219", "F221", "F224")
 @pytest.mark.timeout(240)
-def test_the_jobs_of_four_workers_killed_at_once_can_be_taken_within_45_seconds(field, sql, figure):
+def test_jobs_of_four_killed_workers_can_be_claimed_within_45_seconds(field, sql, figure):
     sweeper = field.start_sweeper()
     workers = field.start_many(4, "-j", "5")
     held = begin_all(field, workers, 5)
@@ -215,14 +215,14 @@ def test_the_jobs_of_four_workers_killed_at_once_can_be_taken_within_45_seconds(
     figure(f"4 workers killed at once: jobs claimable after {shown(seconds.values())}")
     assert max(seconds.values()) <= SOON
     assert sql.run(LOCKS) == [(0, 0)]
-    eventually(lambda: sweeper.err.count("recovered job") == 20, "it says so")
+    eventually(lambda: sweeper.err.count("recovered job") == 20, "it logs each")
     check_they_run(field, 20)
 
 
 @pytest.mark.single_version
 @pytest.mark.feature("F217")
 @pytest.mark.timeout(120)
-def test_with_a_threshold_of_two_seconds_they_can_be_taken_within_four(field, sql, figure):
+def test_with_a_lease_of_two_seconds_jobs_can_be_claimed_within_four(field, sql, figure):
     field.start_sweeper(*TIGHT)
     workers = field.start_many(4, "-j", "5", *TIGHT)
     held = begin_all(field, workers, 5)
@@ -238,7 +238,7 @@ def test_with_a_threshold_of_two_seconds_they_can_be_taken_within_four(field, sq
 @pytest.mark.nightly
 @pytest.mark.feature("F217")
 @pytest.mark.timeout(600)
-def test_the_jobs_of_twenty_workers_killed_in_four_groups_can_be_taken_within_45_seconds(
+def test_jobs_of_twenty_workers_killed_in_four_groups_can_be_claimed_within_45_seconds(
     field, sql, figure
 ):
     field.start_sweeper()
@@ -264,7 +264,7 @@ def test_the_jobs_of_twenty_workers_killed_in_four_groups_can_be_taken_within_45
 @pytest.mark.single_version
 @pytest.mark.feature("F219")
 @pytest.mark.timeout(120)
-def test_nobody_takes_the_jobs_of_a_dead_worker_that_recovery_was_switched_off_for(field, sql):
+def test_jobs_of_a_dead_worker_without_recovery_are_not_recovered(field, sql):
     field.start_sweeper(*LONG)
     alone = field.start("--no-recovery")
     field.add(lingering(1))
@@ -284,7 +284,7 @@ def test_nobody_takes_the_jobs_of_a_dead_worker_that_recovery_was_switched_off_f
 @pytest.mark.single_version
 @pytest.mark.feature("F223", "F224")
 @pytest.mark.timeout(120)
-def test_five_hundred_jobs_of_one_attempt_all_run_though_whoever_fetched_them_died(field, sql):
+def test_500_jobs_of_one_attempt_all_run_after_the_death_of_their_worker(field, sql):
     field.add(lingering(500, max_attempts=1))
     doomed = field.start("-j", "10", *LONG, ahead=500)
     eventually(lambda: len(numbers("began", doomed)) == 10, "ten run")
@@ -305,9 +305,7 @@ def test_five_hundred_jobs_of_one_attempt_all_run_though_whoever_fetched_them_di
 
 @pytest.mark.feature("F188", "F223", "F224")
 @pytest.mark.timeout(120)
-def test_a_started_job_keeps_its_attempt_spent_and_one_that_was_only_fetched_gets_it_back(
-    field, sql
-):
+def test_recovery_counts_the_attempt_of_a_started_job_and_not_of_a_prefetched_one(field, sql):
     field.add(lingering(6))
     doomed = field.start("-j", "2", *LONG, ahead=6)
     field.wait_until_told(doomed, 2)
@@ -324,10 +322,10 @@ def test_a_started_job_keeps_its_attempt_spent_and_one_that_was_only_fetched_get
         *((n, 1, started, 1) for n in (0, 1)),
         *((n, 0, fetched, 0) for n in (2, 3, 4, 5)),
     ]
-    eventually(lambda: sweeper.err.count("recovered job") == 6, "it says so")
-    whose = f"which dead pool {pool_id} had"
-    assert sweeper.err.count(f"{whose} started (recoveries while it ran: 1)") == 2
-    assert sweeper.err.count(f"{whose} fetched, not started (recoveries while it ran: 0)") == 4
+    eventually(lambda: sweeper.err.count("recovered job") == 6, "it logs each")
+    whose = f"of dead pool {pool_id}"
+    assert sweeper.err.count(f"{whose} (started, crashes: 1)") == 2
+    assert sweeper.err.count(f"{whose} (not started, crashes: 0)") == 4
 
 
 @pytest.mark.single_version
@@ -355,7 +353,7 @@ def test_a_job_that_kills_its_worker_is_quarantined_and_none_of_its_neighbors(
     assert {worker.end() for worker in died} == {-signal.SIGKILL}
     assert len(died) <= most_deaths
     told = partial(recoveries_of, middle + 1, *died, last)
-    eventually(lambda: told()[-3:] == [1, 2, 3], "each of three recoveries is told")
+    eventually(lambda: told()[-3:] == [1, 2, 3], "each of three recoveries is logged")
     assert last.stop() == 0
     assert set(numbers("ran", *died, last)) == set(range(499))
     ((_, attempts, error, _),) = sql.run(ROWS)
@@ -383,14 +381,14 @@ def restarted_until_finished(field: Field, sql: Sql) -> list[Program]:
 
 
 def recoveries_of(job_id: int, *workers: Program) -> list[int]:
-    """How often this job was running at a recovery, as each log line about one says."""
-    lines = re.compile(rf"(?:recovered|quarantined) job {job_id} .*while it ran: (\d+)")
+    """Return the count of crashes in each log line about this job."""
+    lines = re.compile(rf"(?:recovered|quarantined) job {job_id} .*crashes: (\d+)")
     return [int(count) for worker in workers for count in lines.findall(worker.err)]
 
 
 @pytest.mark.feature("F224")
 @pytest.mark.timeout(120)
-def test_of_a_worker_killed_while_it_stops_all_jobs_are_handed_back_or_recovered(field, sql):
+def test_all_jobs_of_a_worker_killed_during_shutdown_are_released_or_recovered(field, sql):
     field.add(JobSpec("linger", {"n": n, "resists": n == 5}) for n in range(6))
     doomed = field.start("-j", "6", *LONG)
     field.wait_until_told(doomed, 6)
@@ -416,14 +414,14 @@ def test_of_a_worker_killed_while_it_stops_all_jobs_are_handed_back_or_recovered
 @pytest.mark.single_version
 @pytest.mark.feature("F221")
 @pytest.mark.timeout(120)
-def test_what_a_killed_sweeper_had_begun_the_next_one_does_once(field, sql):
+def test_recovery_by_a_killed_rescuer_is_done_once_by_the_next(field, sql):
     field.add(lingering(4))
     doomed = field.start("-j", "4", *LONG)
     field.wait_until_told(doomed, 4)
     pool_id = field.pool_id(doomed)
     in_the_way = sql.another()
     in_the_way.run("begin")
-    # Whoever recovers that job enters it there, and must wait for what becomes of this row.
+    # The process that recovers this job inserts it there, and must wait for this row.
     in_the_way.run("insert into :ext_schema.recoveries (job_id, count) values (4, 0)")
 
     kill([doomed])
@@ -438,7 +436,7 @@ def test_what_a_killed_sweeper_had_begun_the_next_one_does_once(field, sql):
     recovered = f"{RECOVERED}: it was held by pool {pool_id}"
     assert sql.run(ROWS) == [(n, 1, recovered, 1) for n in range(4)]
     assert killed.err.count("recovered job") == 0
-    eventually(lambda: sweeper.err.count("recovered job") == 4, "it says so")
+    eventually(lambda: sweeper.err.count("recovered job") == 4, "it logs each")
     check_they_run(field, 4, *LONG)
 
 

@@ -1,4 +1,4 @@
-"""Databases that are not UTF-8: texts come back as they went, or are refused in plain words."""
+"""Databases without UTF-8: texts round-trip, or are rejected with a clear error."""
 
 import asyncio
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ async def run_all(database: TestDatabase, *names: str) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize(("encoded", "text"), HOLDS, indirect=["encoded"])
-async def test_texts_that_the_database_can_hold_come_back_as_they_went(encoded, text, sql):
+async def test_texts_that_the_database_can_store_round_trip(encoded, text, sql):
     payload = {"text": text, text: [text]}
     with sync.Client(encoded.dsn, schema=SCHEMA) as client:
         one = client.add_job(text, payload, queue_name=text, job_key=text, flags=[text])
@@ -86,7 +86,7 @@ async def test_texts_that_the_database_can_hold_come_back_as_they_went(encoded, 
 
 
 @pytest.mark.parametrize(("encoded", "text"), HOLDS, indirect=["encoded"])
-async def test_a_crontab_may_hold_them_too(encoded, text):
+async def test_a_crontab_may_contain_such_texts(encoded, text):
     minute = datetime.now(UTC).replace(second=0, microsecond=0)
     with open_session(encoded) as connection:
         connection.run(schedule_jobs([(text, JobSpec(text, {"text": text}))], minute))
@@ -106,13 +106,15 @@ async def test_a_crontab_may_hold_them_too(encoded, text):
     ],
     ids=str,
 )
-async def test_texts_that_it_cannot_hold_are_refused_in_plain_words(encoded, sql, job):
+async def test_texts_that_the_database_cannot_store_are_rejected_with_a_clear_error(
+    encoded, sql, job
+):
     with sync.Client(encoded.dsn, schema=SCHEMA) as client:
         for add in (
             lambda: client.add_job("task", **job),
             lambda: client.add_jobs([JobSpec("task", **job)]),
         ):
-            with pytest.raises(JobSpecError, match="the database's encoding does not have") as told:
+            with pytest.raises(JobSpecError, match="the database encoding lacks") as told:
                 add()
 
             assert told.value.code == "22P05"
@@ -122,7 +124,7 @@ async def test_texts_that_it_cannot_hold_are_refused_in_plain_words(encoded, sql
 
 
 @pytest.mark.parametrize("encoded", ["LATIN1"], indirect=True)
-async def test_a_task_whose_name_it_cannot_hold_is_refused_in_plain_words(encoded):
+async def test_a_task_name_that_the_database_cannot_store_is_rejected_with_a_clear_error(encoded):
     with pytest.raises(psycopg.Error, match='no equivalent in encoding "LATIN1"'):
         await run_all(encoded, WIDE)
 
@@ -133,7 +135,7 @@ async def test_a_task_whose_name_it_cannot_hold_is_refused_in_plain_words(encode
     + [("LATIN1", WIDE, r"\u540d \u03a9 \u20ac")],
     indirect=["encoded"],
 )
-async def test_what_an_error_says_is_kept_with_letters_or_their_numbers(encoded, sql, text, kept):
+async def test_the_text_of_an_error_is_stored_as_it_is_or_with_escapes(encoded, sql, text, kept):
     async def fail(payload: object) -> None:
         raise ValueError(text)
 
@@ -147,13 +149,13 @@ async def test_what_an_error_says_is_kept_with_letters_or_their_numbers(encoded,
 
 
 @pytest.mark.parametrize("encoded", ["LATIN1"], indirect=True)
-async def test_an_error_that_the_callers_pool_cannot_say_is_written_with_escapes(encoded, sql):
+async def test_an_error_text_outside_the_encoding_of_an_external_pool_is_escaped(encoded, sql):
     async def fails(payload: Any) -> None:
         raise ValueError(WIDE)
 
     with sync.Client(encoded.dsn, schema=SCHEMA) as client:
         client.add_job("fails", {})
-    # It speaks as the database does, unless it is told otherwise.
+    # It uses the encoding of the database by default.
     async with AsyncConnectionPool(encoded.dsn, min_size=1, max_size=8, open=False) as pool:
         async with asyncio.timeout(30):
             await run_once(pool, {"fails": fails}, options=WorkerOptions(schema=SCHEMA))

@@ -39,7 +39,7 @@ def field(pair, schema, tmp_path) -> Iterator[Field]:
         yield field
 
 
-def test_workers_follow_a_synchronous_standby_and_nothing_acknowledged_is_lost(field, pair, figure):
+def test_workers_follow_a_synchronous_failover_and_lose_no_acknowledged_job(field, pair, figure):
     workers = [field.start("-j", "5", "--lease-duration", "8s") for _ in range(2)]
     with Adder(field.database) as adder:
         adder.wait_for_more(100)
@@ -72,7 +72,7 @@ def address(proxy: Proxy, field: Field) -> str:
     return f"postgres://postgres@127.0.0.1:{proxy.port}/{field.database.name}"
 
 
-def test_a_worker_that_is_given_a_standby_says_so_and_ends(field, pair):
+def test_a_worker_on_a_read_only_standby_logs_the_reason_and_exits(field, pair):
     worker = field.command(DATABASE_URL=pair.standby.url(field.database.name))
 
     assert worker.end() == 1
@@ -80,9 +80,7 @@ def test_a_worker_that_is_given_a_standby_says_so_and_ends(field, pair):
     assert refusals(pair.standby) == 1
 
 
-def test_a_worker_whose_server_was_demoted_asks_gently_and_goes_where_its_address_leads(
-    field, pair, figure
-):
+def test_a_worker_backs_off_from_a_demoted_server_and_follows_its_address(field, pair, figure):
     with Proxy(pair.primary.port) as proxy:
         worker = field.start("-j", "5", DATABASE_URL=address(proxy, field))
         field.add(20, queues=5)
@@ -91,7 +89,7 @@ def test_a_worker_whose_server_was_demoted_asks_gently_and_goes_where_its_addres
         pair.promote()
         pair.rebuild_standby()
         # What was the primary is a standby now, and the address still leads there.
-        eventually(lambda: refusals(pair.standby) > 0, "it is refused")
+        eventually(lambda: refusals(pair.standby) > 0, "the standby rejects it")
         began, asked, came = time.monotonic(), refusals(pair.standby), visits(pair.standby)
         eventually(lambda: refusals(pair.standby) > asked + 10, "it asks again")
         seconds = time.monotonic() - began
@@ -115,7 +113,7 @@ def test_a_worker_whose_server_was_demoted_asks_gently_and_goes_where_its_addres
     field.check_alive(worker)
 
 
-async def test_a_client_that_was_refused_by_a_standby_goes_where_its_address_leads(field, pair):
+async def test_a_client_that_a_standby_rejected_follows_its_address(field, pair):
     schema = field.database.schema
     with Proxy(pair.standby.port) as proxy, sync.Client(address(proxy, field), schema=schema) as a:
         async with Client(address(proxy, field), schema=schema) as b:
@@ -136,7 +134,7 @@ async def test_a_client_that_was_refused_by_a_standby_goes_where_its_address_lea
 
 
 def divide(pair: Pair) -> None:
-    """The standby takes over while its primary lives on, and sessions are left there."""
+    """Promote the standby while its primary keeps running with open sessions."""
     old, new = pair.primary, pair.standby
     new.set(synchronous_standby_names="", synchronous_commit="on")
     assert new.value("select pg_promote(true, 60)")
@@ -144,13 +142,13 @@ def divide(pair: Pair) -> None:
 
 
 def moment(worker: Program, what: str) -> float:
-    """When a task that stays said this, by a clock that all processes share."""
+    """Return when a waiting task printed this word, on a clock that all processes share."""
     pattern = re.compile(rf"^{what} at ([\d.]+)$", re.M)
     eventually(lambda: pattern.search(worker.out), f"{what}: {worker.err}")
     return float(pattern.findall(worker.out)[0])
 
 
-def test_a_worker_left_on_the_old_primary_gives_up_before_one_on_the_new_runs_its_job(
+def test_a_worker_on_the_old_primary_abandons_its_job_before_one_on_the_new_runs_it(
     field, pair, figure
 ):
     left = field.start("--lease-duration", LEASE)
@@ -168,7 +166,7 @@ def test_a_worker_left_on_the_old_primary_gives_up_before_one_on_the_new_runs_it
     field.wait_for(0, other)
     assert other.stop() == 0
 
-    # Somebody notices, and makes the old one a standby of the new.
+    # An operator makes the old primary a standby of the new.
     pair.rebuild_standby()
     seconds = field.seconds_to_the_next_job(left)
 

@@ -72,7 +72,7 @@ def test_two_statements_keep_the_rules_in_every_order(ring, tally, figure, pair)
 
 @pytest.mark.parametrize("scene", [each for each in SCENES if each.is_a_dead], ids=lambda s: s.name)
 def test_three_statements_keep_the_rules_in_every_order(ring, scene):
-    """A dead pool's last word, the sweep that takes its jobs, and whoever takes them next."""
+    """A late completion of a dead pool, the recovery of its jobs, and the next claim."""
     actors = (
         Actor(STATEMENTS["claim one"][0], B, number=1),
         Actor(STATEMENTS["complete"][0], A, number=2),
@@ -98,7 +98,7 @@ KNOWN_BY_HAND: dict[str, set[str]] = {
 
 
 @pytest.mark.parametrize("action", BY_HAND, ids=lambda action: action.name)
-def test_what_people_do_by_hand_keeps_the_rules_beside_every_statement(ring, action):
+def test_admin_functions_keep_the_rules_beside_each_statement(ring, action):
     found = Found()
     for statement in BESIDE:
         ring.play_beside(STATEMENTS[statement][0], action, found)
@@ -117,10 +117,10 @@ def unfenced(connection: SyncPsycopgConnection, part: Part) -> Answer:
     return Answer(ended=tuple(row[0] for row in rows))
 
 
-def test_the_ring_notices_a_completion_that_is_not_fenced(ring):
+def test_interleavings_find_a_completion_that_is_not_fenced(ring):
     found = Found()
     mistake = Action("unfenced", unfenced, is_of_pool=True, is_by_id=True, ends=True)
     ring.play_pair(STATEMENTS["claim one"], [mistake], found)
 
-    # Somebody else's job is gone, and the named queue that it was in stays locked.
+    # The job of another pool is deleted, and its named queue stays locked.
     assert {"strangers_end_nothing", "queues_are_locked_for_their_jobs"} <= found.broken

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import pytest
 
 from graphile_worker import JobSpec, sync
-from graphile_worker._support.failpoints import FAILPOINTS, FAILPOINTS_VARIABLE, LOG_VARIABLE
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
+from tests.support.failpoints import FAILPOINTS, FAILPOINTS_VARIABLE, LOG_VARIABLE
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 from tests.support.tiers import size
@@ -30,7 +30,7 @@ AT_ONCE = 8
 JOBS = 8
 QUEUES = 4
 
-# Seconds: only what hangs takes so long.
+# Seconds. Only a bug takes longer.
 PATIENCE = 90.0
 
 # Makes the dead worker look silent for longer than its lease. A short lease, as no worker counts
@@ -55,8 +55,8 @@ class Scene:
     is_empty: bool = False
 
 
-# Where a job is to be known as started, it waits until a heartbeat has said so.
-TOLD = Scene(waits="until told", leaves="started")
+# Where the start of a job must be recorded, the job waits for a heartbeat.
+TOLD = Scene(waits="for a heartbeat", leaves="started")
 
 SCENES = {
     # Later than the first: then it holds jobs.
@@ -72,8 +72,8 @@ SCENES = {
     "failing": replace(TOLD, fails=True),
     "failed": Scene(fails=True),
     # The first is of jobs that had not begun; those that run come after.
-    "returning": Scene(at=2, waits="for ever", is_stopped=True, leaves="started"),
-    "sweeping": Scene(after_a_ghost=True, leaves="started"),
+    "releasing": Scene(at=2, waits="for ever", is_stopped=True, leaves="started"),
+    "rescuing": Scene(after_a_ghost=True, leaves="started"),
     "heartbeat": Scene(at=3, waits="for ever", leaves="fetched"),
     "cron_ticking": Scene(at=2, has_crontab=True),
     "migrating": Scene(is_empty=True),
@@ -88,8 +88,8 @@ STATEMENTS = [
     "completed",
     "failing",
     "failed",
-    "returning",
-    "sweeping",
+    "releasing",
+    "rescuing",
     "heartbeat",
     "cron_ticking",
 ]
@@ -192,7 +192,7 @@ GHOST = [
     """,
 ]
 
-# An item of the crontab that is owed what lies between.
+# An item of the crontab with minutes to backfill.
 KNOWN = """
 insert into :schema._private_known_crontabs (identifier, known_since)
 values ('hourly', now() - interval '4 hours')
@@ -300,7 +300,9 @@ def test_every_failpoint_has_a_scene():
 
 @pytest.mark.single_version
 @pytest.mark.timeout(400)
-def test_wherever_a_worker_dies_another_does_the_rest(cluster, schema, template, tmp_path, figure):
+def test_another_worker_finishes_the_jobs_of_one_killed_at_a_failpoint(
+    cluster, schema, template, tmp_path, figure
+):
     def failure_of(cell: Cell) -> str | None:
         try:
             with theatre(cell, cluster, schema, template, tmp_path / str(cell)) as stage:
@@ -369,7 +371,7 @@ class Stage:
             self._see_die(doomed)
             left = self._look_at_what_is_left()
             heir = self._start("heir")
-            # Before that it does not hear signals; and there may be nothing left to do.
+            # Before that it does not handle signals, and there may be nothing left to do.
             heir.wait_for_line("ready", PATIENCE)
             if self._scene.is_empty:
                 self._add_jobs()
@@ -378,8 +380,8 @@ class Stage:
             assert heir.stop() == 0, "the heir did not end well"
             check(self._sql, left, owed)
         except Exception as error:
-            error.add_note(f"the doomed one said:\n{doomed.err}")
-            error.add_note(f"the heir said:\n{'' if heir is None else heir.err}")
+            error.add_note(f"log of the killed worker:\n{doomed.err}")
+            error.add_note(f"log of its successor:\n{'' if heir is None else heir.err}")
             raise
 
     def play_without_death(self, points: list[str]) -> None:
@@ -401,7 +403,7 @@ class Stage:
         eventually(look, "all jobs are done", PATIENCE)
 
     def _set(self) -> list[datetime]:
-        """All that is there when the curtain rises; the ticks that are owed."""
+        """Add the jobs of the scene; return the ticks to backfill."""
         self._sql.run(RUNS)
         if not self._scene.is_empty:
             self._add_jobs()

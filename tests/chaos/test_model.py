@@ -36,7 +36,7 @@ def place(sql):
 
 
 def run(place: Place, number: int, **given: Any) -> None:
-    """So many examples of so many steps; the number decides which."""
+    """Run this number of examples and steps; the seed determines them."""
 
     @seed(number)
     def steps() -> Any:
@@ -60,21 +60,21 @@ def chosen_seed() -> int:
 
 @pytest.mark.single_version
 @pytest.mark.timeout(TIME_TO_SHRINK)
-def test_the_tables_are_as_in_the_model_after_every_step(place):
+def test_the_tables_equal_the_model_after_each_step(place):
     run(place, 8, max_examples=EXAMPLES, stateful_step_count=30)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(TIME_TO_SHRINK)
-def test_the_tables_are_as_in_the_model_with_another_seed_each_time(place, figure):
+def test_the_tables_equal_the_model_with_a_random_seed(place, figure):
     number = chosen_seed()
     figure(f"model ring with GW_MODEL_SEED={number}")
 
     run(place, number, max_examples=EXAMPLES // 3, stateful_step_count=30)
 
 
-def test_a_queue_that_a_lost_fetch_took_again_is_freed_with_the_job_from_before(place):
-    """Somebody had unlocked a pool that lives by force; the model ring met this once."""
+def test_a_queue_that_a_lost_claim_locked_again_is_unlocked_with_the_earlier_job(place):
+    """A live pool was unlocked by force. The model found this case."""
     steps = Steps(place)
     steps.begin(many=[Spec("send", queue="q1"), Spec("resize", queue="q1")])
     how: Any = {"slot": "A", "limit": 1, "way": "everywhere", "tasks": TASKS, "flags": None}
@@ -90,7 +90,7 @@ def test_a_queue_that_a_lost_fetch_took_again_is_freed_with_the_job_from_before(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_the_tables_are_as_in_the_model_in_many_long_examples(place, figure):
+def test_the_tables_equal_the_model_in_many_long_examples(place, figure):
     number = chosen_seed()
     figure(f"model ring with GW_MODEL_SEED={number}")
 

@@ -20,13 +20,13 @@ from tests.support.tiers import size
 
 USAGE = "select pg_notification_queue_usage()"
 
-# Sessions of the worker that would keep the server from forgetting what all have heard.
+# Sessions of the worker that would keep the server from removing old notifications.
 IN_TRANSACTION = """
 select count(*) from pg_stat_activity
 where application_name = 'graphile-worker' and state like 'idle in transaction%'
 """
 
-# So much of what a page of the queue holds that each has a page of its own.
+# So large that each notification fills a page of the queue.
 LONG = 7_900
 PAGES = 64
 
@@ -46,14 +46,14 @@ def small_queue(pytestconfig, schema, tmp_path) -> Iterator[Field]:
     """A worker and jobs on a server whose queue of notifications has room for half a megabyte."""
     major = pytestconfig.getoption("--pg")
     if major < 17:
-        pytest.skip("its queue is 8 GB, whatever one says")
+        pytest.skip("the size of its queue is fixed at 8 GB")
     cluster = Cluster(major, [f"max_notify_queue_pages={PAGES}"])
     with field_with(cluster, schema, tmp_path) as field:
         yield field
 
 
 def notify(session: psycopg.Connection, times: int) -> None:
-    """So many long notifications, each by itself."""
+    """Send long notifications, each in its own transaction."""
     for number in range(times):
         session.execute("select pg_notify('noise', %s)", [f"{number:{LONG}}"])
 
@@ -71,10 +71,10 @@ def deaf_listener(database: TestDatabase) -> Iterator[None]:
 
 @pytest.mark.single_version
 @pytest.mark.timeout(120)
-def test_while_no_notification_can_be_sent_jobs_are_found_by_looking(small_queue, figure):
+def test_polling_finds_jobs_while_notifications_fail(small_queue, figure):
     field = small_queue
     worker = field.start()
-    # Due when nobody can announce anything any more.
+    # Due when no notification can be sent any more.
     field.add(5, queues=2, run_at=timedelta(seconds=2))
 
     with psycopg.connect(field.database.dsn, autocommit=True) as session:
@@ -87,7 +87,7 @@ def test_while_no_notification_can_be_sent_jobs_are_found_by_looking(small_queue
             field.wait_for_all(worker)
             assert max(ran(worker).values()) == 1
 
-        # PostgreSQL goes on to refuse, though nobody needs what is there, until it is asked.
+        # PostgreSQL rejects notifications until a listener reads the queue, though none needs it.
         began = time.monotonic()
         eventually(lambda: can_add(field), "jobs can be added again")
         figure(f"queue of notifications full: room {time.monotonic() - began:.1f} s after its end")
@@ -104,7 +104,7 @@ def can_add(field: Field) -> bool:
 
 
 @pytest.mark.single_version
-def test_a_worker_that_listens_never_keeps_the_queue_from_being_emptied(small_queue):
+def test_a_worker_that_listens_never_blocks_the_cleanup_of_the_notification_queue(small_queue):
     field = small_queue
     worker = field.start()
     field.add(1)
@@ -122,7 +122,7 @@ def test_a_worker_that_listens_never_keeps_the_queue_from_being_emptied(small_qu
 
 @pytest.mark.single_version
 @pytest.mark.timeout(120)
-def test_a_flood_of_notifications_by_anybody_makes_few_fetches_and_delays_no_job(
+def test_a_flood_of_notifications_causes_few_fetches_and_delays_no_job(
     pytestconfig, schema, tmp_path, figure
 ):
     cluster = Cluster(pytestconfig.getoption("--pg"), ["log_statement=all"])
@@ -149,7 +149,7 @@ def test_a_flood_of_notifications_by_anybody_makes_few_fetches_and_delays_no_job
 
 
 class Flood:
-    """Somebody who may do nothing here but connect announces jobs, as often as he can."""
+    """A role that may only connect sends notifications at its highest rate."""
 
     def __init__(self, database: TestDatabase) -> None:
         self.sent = 0
@@ -168,7 +168,7 @@ class Flood:
         self._thread.join()
 
     def wait_for(self, number: int) -> None:
-        """Until so many were sent."""
+        """Wait until this number was sent."""
         eventually(lambda: self.sent >= number, f"{number} notifications are sent")
 
     def _run(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from graphile_worker import App, JobContext, JobSpec, Logger, WorkerOptions, run_once
 from graphile_worker._worker.claimer import Claimer
+from tests.support.fakes import UnprintableError
 
 ROWS = """
 select tasks.identifier, jobs.payload ->> 'name', jobs.attempts, jobs.locked_by, jobs.last_error
@@ -27,17 +28,12 @@ LONG = '{"n": 1' + "0" * 4999 + "}"
 
 
 def is_read_here(text: str) -> bool:
-    """Newer Pythons read deeper JSON; what can be read is no poison."""
+    """Newer versions of Python read deeper JSON, which is then not a bad row."""
     try:
         json.loads(text)
     except (RecursionError, ValueError):
         return False
     return True
-
-
-class Unspeakable(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
 
 
 class Endless(Exception):
@@ -50,7 +46,7 @@ class Endless(Exception):
 ERRORS: dict[str, BaseException] = {
     "nul": ValueError("a\x00b"),
     "surrogate": ValueError("a\ud800b"),
-    "unspeakable": Unspeakable(),
+    "unspeakable": UnprintableError(),
     "huge": ValueError("x" * 10_000_000),
     "endless": Endless(),
     "exit": SystemExit(3),
@@ -83,7 +79,7 @@ async def run(app: App, database: Any, concurrency: int) -> None:
     await run_once(database.dsn, app, options=options, logger=quiet)
 
 
-async def test_a_row_that_cannot_be_read_fails_alone(app, database, sql, all_at_once):
+async def test_a_row_that_cannot_be_decoded_fails_alone(app, database, sql, all_at_once):
     good = []
 
     @app.task
@@ -117,7 +113,7 @@ async def test_a_row_that_cannot_be_read_fails_alone(app, database, sql, all_at_
 
 
 @pytest.mark.feature("F118")
-async def test_an_error_that_cannot_be_told_fails_its_job_alone(app, database, sql, all_at_once):
+async def test_an_error_without_a_message_fails_only_its_job(app, database, sql, all_at_once):
     good = []
 
     @app.task
@@ -153,7 +149,7 @@ async def test_an_error_that_cannot_be_told_fails_its_job_alone(app, database, s
 TASKS = ("fail", "fail_in_thread")
 
 
-async def test_what_a_task_does_to_its_job_or_connection_harms_no_other(app, database, sql):
+async def test_changes_of_a_task_to_its_job_or_connection_affect_no_other_job(app, database, sql):
     good = []
 
     @app.task

@@ -58,13 +58,13 @@ def wrong_with(seeds: Iterable[int]) -> dict[int, list[str]]:
 
 @pytest.mark.single_version
 @pytest.mark.timeout(300)
-def test_every_claim_ends_once_and_every_stop_in_time():
+def test_each_claim_ends_once_and_each_shutdown_is_in_time():
     assert wrong_with([*range(SEEDS), *FOUND_FAULTS]) == {}
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_every_claim_ends_once_with_seeds_that_nobody_has_seen(figure):
+def test_every_claim_ends_once_with_new_seeds(figure):
     first = random.SystemRandom().randrange(SEEDS, 2**31)
     figure(f"scheduler ring with seeds from {first}")
 
@@ -79,7 +79,7 @@ def test_one_seed():
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 344])
-def test_a_seed_decides_all_that_happens(seed):
+def test_a_seed_determines_the_whole_run(seed):
     first = play(seed)
 
     assert first.history
@@ -127,7 +127,7 @@ def hand_out_twice(self: JobBuffer) -> Any:
 
 
 def stay_open(self: JobBuffer, error: BaseException | None = None) -> None:
-    """Whoever waits is sent away, but what is here is still given out."""
+    """Workers that wait are dismissed, but jobs in the buffer are still given out."""
     self._error = self._error or error
     while self.waiters:
         self.waiters.popleft().deliver(None)
@@ -139,7 +139,7 @@ async def wait_for_ever(self: WorkerPool, timeout_seconds: float | None, *, unle
 
 
 async def keep_writing(self: WorkerPool) -> list[Any]:
-    """Those that write batches are never told to end."""
+    """The batchers are never stopped."""
     for batch in self._batchers.batchers:
         await batch.close()
     return self._batchers.pending_jobs
@@ -217,7 +217,7 @@ def order_of(seed: int) -> list[int]:
     return order
 
 
-def test_a_seed_decides_the_order():
+def test_a_seed_determines_the_order():
     orders = [order_of(seed) for seed in range(5)]
 
     assert orders == [order_of(seed) for seed in range(5)]
@@ -235,9 +235,9 @@ def test_time_jumps_to_the_next_timer():
     loop.close()
 
 
-def test_who_waits_for_nobody_is_found():
+def test_a_task_that_waits_for_nothing_is_found():
     loop = loop_of(1)
 
-    with pytest.raises(Stuck, match="everybody waits"):
+    with pytest.raises(Stuck, match="all tasks wait"):
         loop.run_until_complete(asyncio.Event().wait())
     loop.close()

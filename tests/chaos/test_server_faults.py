@@ -1,6 +1,6 @@
 """The server loses its power, its disk or its transaction ids: nothing acknowledged is lost.
 
-Whoever adds a job meanwhile is told why not; workers ask gently, and go on when it is over.
+A client that adds a job meanwhile gets the error. Workers back off, and continue afterwards.
 """
 
 import os
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.single_version, pytest.mark.timeout(120)]
 # Seconds from the database's return to the first job.
 SOON = size(**FIRST_JOB_WITHIN)
 
-# Questions in a second that a worker may put to a server that refuses them all.
+# Requests per second that a worker may send to a server that rejects them all.
 GENTLE = 10
 
 
@@ -65,9 +65,7 @@ def field(alone, schema, tmp_path) -> Iterator[Field]:
 HELD = "select count(*) from :schema._private_jobs where locked_by is not null"
 
 
-def test_when_a_machine_loses_its_power_all_that_was_acknowledged_runs_afterwards(
-    field, server, figure
-):
+def test_acknowledged_jobs_run_after_a_power_failure(field, server, figure):
     fallen = [field.start("-j", "5", "--lease-duration", "8s") for _ in range(3)]
     field.add(5, "stay")
     eventually(lambda: sum(each.out.count("began") for each in fallen) == 5, "all run")
@@ -155,10 +153,10 @@ def data_of(server: Server) -> Path:
 
 
 def rate(said: Callable[[], int], count: int = 6) -> float:
-    """How often in a second something is said again, once the first and quickest are past."""
-    eventually(lambda: said() >= count, "it is said again and again")
+    """Return the rate of repeated log lines, after the first and quickest ones."""
+    eventually(lambda: said() >= count, "it is logged again and again")
     began, first = time.monotonic(), said()
-    eventually(lambda: said() >= first + count, "it is said again and again")
+    eventually(lambda: said() >= first + count, "it is logged again and again")
     return (said() - first) / (time.monotonic() - began)
 
 
@@ -167,7 +165,7 @@ def add_until_refused(field: Field) -> None:
         field.add(1)
 
 
-def test_a_full_disk_is_told_to_who_adds_and_delays_the_jobs_that_wait(field, server, figure):
+def test_a_full_disk_raises_for_add_job_and_delays_waiting_jobs(field, server, figure):
     with Disk(8) as disk:
         with field.sql() as sql:
             sql.run(f"create tablespace small location '{disk.folder}'")
@@ -180,9 +178,9 @@ def test_a_full_disk_is_told_to_who_adds_and_delays_the_jobs_that_wait(field, se
         with pytest.raises(psycopg.errors.DiskFull, match="No space left on device"):
             add_until_refused(field)
         worker = field.start("-j", "5")
-        worker.wait_for_line("could not ask for a job: DiskFull")
+        worker.wait_for_line("fetch failed, retrying: DiskFull")
         asked = rate(lambda: server.log.read_text().count("could not extend file"))
-        # To say that a job is done takes no room.
+        # A completion takes no space.
         field.let_go_on()
         busy.wait_for_line("completed job 1 (stay)")
 
@@ -235,7 +233,7 @@ def gives_up(server: Server) -> bool:
 
 # No more transaction ids
 
-# So many transactions have their state in one file of pg_xact.
+# The number of transactions in one file of pg_xact.
 STATES = 8192 * 4 * 32
 
 # The server gives none of the last three million ids before the oldest would come round again.
@@ -243,7 +241,7 @@ LAST = 2**31 - 1_000_000
 
 
 def use_up_ids(server: Server) -> None:
-    """As if two thousand million transactions had been, while nobody read a slot."""
+    """Set the server to the state after 2,000,000,000 transactions with an unread slot."""
     server.run("select pg_create_logical_replication_slot('forgotten', 'pgoutput')")
     server.shut_down()
     states = data_of(server) / "pg_xact" / f"{LAST // STATES:04X}"
@@ -257,7 +255,7 @@ def use_up_ids(server: Server) -> None:
 
 
 def free_ids(server: Server) -> None:
-    """From here on the server's own vacuum can mend it."""
+    """Let the vacuum of the server free ids."""
     server.run("select pg_drop_replication_slot('forgotten')")
 
 
@@ -268,15 +266,13 @@ def gives_ids(server: Server) -> bool:
         return False
 
 
-def test_without_transaction_ids_nobody_adds_a_job_and_work_goes_on_with_them(
-    field, server, figure
-):
+def test_without_transaction_ids_add_job_raises_and_work_continues_later(field, server, figure):
     if server.major != 18:
         pytest.skip("pg_resetwal is only there for PostgreSQL 18")
     worker = field.start("-j", "5", GRAPHILE_LOGGER_DEBUG="1")
     field.add(1, "stay")
     eventually(lambda: "began 0" in worker.out, "it runs")
-    # Frozen, so that it finds jobs to ask for once there are no ids: a look that takes none
+    # Paused, so that it finds jobs when no ids are left: a fetch without jobs
     # needs none.
     worker.signal(signal.SIGSTOP)
     field.add(50, queues=5)
@@ -286,9 +282,9 @@ def test_without_transaction_ids_nobody_adds_a_job_and_work_goes_on_with_them(
     refused = "not accepting commands that assign new transaction IDs"
     with pytest.raises(psycopg.errors.ProgramLimitExceeded, match=refused):
         field.add(1)
-    worker.wait_for_line(f"could not ask for a job: ProgramLimitExceeded: database is {refused}")
+    worker.wait_for_line(f"fetch failed, retrying: ProgramLimitExceeded: database is {refused}")
     field.let_go_on()
-    worker.wait_for_line("completeJob could not be written, will try again: ProgramLimitExceeded")
+    worker.wait_for_line("completeJob failed, retrying: ProgramLimitExceeded")
     asked = rate(lambda: worker.err.count(refused), 12)
 
     free_ids(server)

@@ -2,22 +2,20 @@
 
 import asyncio
 import threading
-from typing import Any
 
 import pytest
 
-from graphile_worker import JobContext, JobSpec, WorkerOptions
+from graphile_worker import JobContext, JobSpec, SyncJobContext, WorkerOptions
 from graphile_worker.events import JobStarted, JobSucceeded, ListenNotified, ListenStarted
 from tests.support.recorder import Recorder
+from tests.support.rows import count_worker_sessions as connections
 
 TASKS = 50
 
 
 @pytest.mark.feature("F125")
 @pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_fifty_tasks_that_hold_connections_starve_nobody_but_each_other(
-    app, database, sql, kind
-):
+async def test_50_tasks_that_hold_connections_starve_only_each_other(app, database, sql, kind):
     let_go = asyncio.Event()
     let_go_in_threads = threading.Event()
     recorder = Recorder(app.hooks)
@@ -29,7 +27,7 @@ async def test_fifty_tasks_that_hold_connections_starve_nobody_but_each_other(
             await let_go.wait()
 
     @app.task(name="plain")
-    def hold_in_thread(ctx: JobContext) -> None:
+    def hold_in_thread(ctx: SyncJobContext) -> None:
         with ctx.connection() as connection:
             connection.execute("select 1")
             let_go_in_threads.wait()
@@ -57,12 +55,3 @@ async def test_fifty_tasks_that_hold_connections_starve_nobody_but_each_other(
         let_go.set()
         let_go_in_threads.set()
         await recorder.wait_for(JobSucceeded, count=40 + TASKS)
-
-
-def connections(sql: Any) -> int:
-    """Those of the worker: one listens, one takes and settles, one is lent."""
-    count: int = sql.value(
-        "select count(*) from pg_stat_activity "
-        "where datname = current_database() and application_name = 'graphile-worker'"
-    )
-    return count

@@ -21,7 +21,7 @@ import asyncio
 import os
 import time
 
-from graphile_worker import App, JobContext
+from graphile_worker import App, JobContext, SyncJobContext
 
 ME = os.environ["ME"]
 EFFECT = "insert into effects values (%s, %s)"
@@ -29,7 +29,7 @@ EFFECT = "insert into effects values (%s, %s)"
 app = App()
 
 
-def say(what: str, ctx: JobContext, n: int) -> None:
+def say(what: str, ctx: SyncJobContext, n: int) -> None:
     line = f"{what} {n} {ctx.job.attempts} {ctx.pool_id} {time.time()}\\n"
     os.write(1, line.encode())
 
@@ -69,7 +69,7 @@ async def write(ctx: JobContext, n: int) -> None:
 
 
 @app.task
-def linger_in_thread(ctx: JobContext, n: int) -> None:
+def linger_in_thread(ctx: SyncJobContext, n: int) -> None:
     say("began", ctx, n)
     while not os.path.exists(ME):
         time.sleep(0.02)
@@ -77,7 +77,7 @@ def linger_in_thread(ctx: JobContext, n: int) -> None:
 
 
 @app.task
-def heed_in_thread(ctx: JobContext, n: int) -> None:
+def heed_in_thread(ctx: SyncJobContext, n: int) -> None:
     say("began", ctx, n)
     while not os.path.exists(ME):
         if ctx.cancelled:
@@ -88,7 +88,7 @@ def heed_in_thread(ctx: JobContext, n: int) -> None:
 
 
 @app.task
-def write_in_thread(ctx: JobContext, n: int) -> None:
+def write_in_thread(ctx: SyncJobContext, n: int) -> None:
     with ctx.transaction() as connection:
         connection.execute(EFFECT, [n, ME])
         say("began", ctx, n)
@@ -151,7 +151,7 @@ RECOVERED = "select count(*) from :ext_schema.recoveries"
 # In every statement that takes jobs, and in no other.
 FETCH = b"set attempts = jobs.attempts + 1"
 
-REFUSED = "somebody else holds it now: nothing was written"
+REFUSED = "while it ran, its outcome was not written"
 
 # Seconds of the leases. In the gate a busy machine may delay a worker: by seconds where its lease
 # ends, by more where its database comes back in time.
@@ -165,7 +165,7 @@ PLAIN = ("linger_in_thread", "heed_in_thread", "write_in_thread")
 
 @dataclass(frozen=True)
 class Said:
-    """What a task said: when, in which attempt at its job, and under which id of its pool."""
+    """A line that a task printed: its time, the attempt and the id of its pool."""
 
     n: int
     attempt: int
@@ -174,7 +174,7 @@ class Said:
 
 
 def said(worker: Program, what: str) -> list[Said]:
-    """All that the tasks of a worker said with this word."""
+    """Return the lines of a worker's tasks with this word."""
     found = re.findall(rf"^{what} (\d+) (\d+) (\S+) (\S+)$", worker.out, re.M)
     return [Said(int(n), int(attempt), pool_id, float(at)) for n, attempt, pool_id, at in found]
 
@@ -197,7 +197,7 @@ def pool_id_of(worker: Program) -> str:
 
 
 class Field:
-    """Workers that are told apart by a name, and jobs for them, some in a named queue each."""
+    """Workers with names, and jobs for them; each second job is in its own named queue."""
 
     def __init__(self, programs: Programs, client: sync.Client, sql: Sql) -> None:
         self._programs = programs
@@ -219,7 +219,7 @@ class Field:
             self.count += 1
 
     def let_end(self, name: str) -> None:
-        """The tasks of that worker."""
+        """Let the tasks of that worker end."""
         (self._programs.folder / name).touch()
 
     def wait_until_empty(self) -> None:
@@ -233,18 +233,18 @@ class Field:
         eventually(look, f"{count} jobs say {what!r}")
 
     def wait_until_known(self) -> None:
-        """Until all can see that every job was started: its attempt is spent then."""
+        """Wait until heartbeats have recorded each start: its attempt is counted then."""
         known = "select coalesce(sum(cardinality(started_jobs)), 0) from :ext_schema.pools"
         eventually(lambda: self._sql.value(known) == self.count, "all are known to run")
 
     def check_goes_on(self, zombie: Program) -> None:
-        """It runs jobs under an id that it did not have, and stops as it should."""
+        """Check that it runs jobs with a new id, and stops."""
         self.add("be_zombies_own")
         self.check_runs_last(zombie)
         assert zombie.stop() == 0
 
     def check_runs_last(self, zombie: Program) -> None:
-        """It runs the last job, once, under a new id; at most a late fetch held it before."""
+        """Check that it runs the last job once, with a new id; only a late claim may precede it."""
         old_ids = {each.pool_id for each in said(zombie, "began")}
         number = self.count - 1
         eventually(lambda: number in numbers(zombie, "ended"), f"it goes on: {zombie.err}")
@@ -254,10 +254,10 @@ class Field:
         assert (ended.attempt, ended.pool_id) == (1, new_id)
         assert new_id not in old_ids
         assert set(before) <= old_ids
-        assert f"it goes on as {new_id}" in zombie.err
+        assert f"continuing as {new_id}" in zombie.err
 
     def holders(self, number: int) -> list[str]:
-        """Who held that job, one after the other."""
+        """Return the holders of a job, in order."""
         query = "select holder from held where job = $1 order by began"
         return [holder for (holder,) in self._sql.run(query, self.ids[number])]
 
@@ -286,7 +286,7 @@ def through_proxy(proxy, database) -> str:
 @pytest.mark.single_version
 @pytest.mark.feature("F217", "F220", "F221")
 @pytest.mark.timeout(120)
-def test_a_worker_that_was_stopped_for_three_thresholds_can_write_nothing_and_goes_on_as_new(
+def test_a_worker_paused_for_three_leases_writes_nothing_and_continues_with_a_new_id(
     field, sql, figure
 ):
     threshold = LEASE
@@ -304,11 +304,11 @@ def test_a_worker_that_was_stopped_for_three_thresholds_can_write_nothing_and_go
     field.let_end("zombie")
     wait_until(stopped + 3 * threshold)
     zombie.signal(signal.SIGCONT)
-    zombie.wait_for_line("others took this worker for dead")
+    zombie.wait_for_line("lease lost")
     eventually(lambda: zombie.err.count(REFUSED) == field.count, f"all are lost: {zombie.err}")
 
     assert "completed job" not in zombie.err
-    assert "handed job" not in zombie.err
+    assert "released job" not in zombie.err
     old_id, new_id = pool_id_of(zombie), pool_id_of(other)
     half = field.count // 2
     assert set(sql.run(LOCKED)) == {(new_id, new_id, 2, half), (new_id, None, 2, half)}
@@ -339,7 +339,7 @@ def test_a_worker_that_was_stopped_for_three_thresholds_can_write_nothing_and_go
 @pytest.mark.single_version
 @pytest.mark.feature("F217", "F220", "F221")
 @pytest.mark.timeout(120)
-def test_a_worker_without_its_database_gives_its_jobs_up_before_another_one_runs_them(
+def test_a_worker_without_its_database_abandons_its_jobs_before_another_worker_runs_them(
     field, sql, proxy, through_proxy, figure
 ):
     threshold = LEASE_TO_GIVE_UP
@@ -351,13 +351,13 @@ def test_a_worker_without_its_database_gives_its_jobs_up_before_another_one_runs
 
     proxy.mode = Mode.STALL
     cut_off = time.monotonic()
-    zombie.wait_for_line("gave up jobs")
+    zombie.wait_for_line("lease expired")
     field.wait_until("began", other, field.count)
     field.let_end("other")
     field.wait_until("ended", other, field.count)
     wait_until(cut_off + 1.5 * threshold)
     proxy.mode = Mode.PASS
-    zombie.wait_for_line("others took this worker for dead")
+    zombie.wait_for_line("lease lost")
     eventually(lambda: zombie.err.count(REFUSED) == field.count, f"all are lost: {zombie.err}")
     field.wait_until_empty()
 
@@ -383,7 +383,7 @@ def test_a_worker_without_its_database_gives_its_jobs_up_before_another_one_runs
 @pytest.mark.single_version
 @pytest.mark.feature("F217", "F220", "F221")
 @pytest.mark.timeout(120)
-def test_an_end_that_comes_after_another_worker_has_done_the_job_is_not_called_a_success(
+def test_a_completion_after_another_worker_ran_the_job_is_not_reported_as_success(
     field, sql, proxy, through_proxy
 ):
     threshold = LEASE
@@ -393,7 +393,7 @@ def test_an_end_that_comes_after_another_worker_has_done_the_job_is_not_called_a
     other = field.start("other", threshold)
 
     proxy.mode = Mode.STALL
-    zombie.wait_for_line("gave up jobs")
+    zombie.wait_for_line("lease expired")
     field.let_end("zombie")
     field.wait_until("ended", zombie, field.count)
     # The first try to write it is lost with its connection: it may have got through.
@@ -402,7 +402,7 @@ def test_an_end_that_comes_after_another_worker_has_done_the_job_is_not_called_a
     field.wait_until("ended", other, field.count)
     field.wait_until_empty()
     proxy.mode = Mode.PASS
-    zombie.wait_for_line("others took this worker for dead")
+    zombie.wait_for_line("lease lost")
 
     eventually(lambda: zombie.err.count(REFUSED) == field.count, f"all are lost: {zombie.err}")
     assert "completed job" not in zombie.err
@@ -413,12 +413,12 @@ def test_an_end_that_comes_after_another_worker_has_done_the_job_is_not_called_a
 @pytest.mark.single_version
 @pytest.mark.feature("F217", "F220")
 @pytest.mark.timeout(120)
-def test_a_fetch_that_arrives_after_its_worker_was_taken_for_dead_is_undone(
+def test_a_claim_that_arrives_after_its_worker_was_declared_dead_is_released(
     field, sql, proxy, through_proxy
 ):
     # Long enough to poll before it knows that it is cut off.
     threshold = LEASE_TO_GIVE_UP
-    # Preparing a statement is a question of its own: it would be the one that arrives late.
+    # Preparing a statement is a separate request, which would be the one that arrives late.
     how = ("--no-prepared-statements", "--poll-interval", "500")
     zombie = field.start("zombie", threshold, *how, DATABASE_URL=through_proxy)
     field.add("linger", "linger")
@@ -437,7 +437,7 @@ def test_a_fetch_that_arrives_after_its_worker_was_taken_for_dead_is_undone(
     field.let_end("other")
     field.wait_until("ended", other, field.count)
     proxy.pass_all_but(lambda connection: connection in late)
-    zombie.wait_for_line("it goes on as")
+    zombie.wait_for_line("continuing as")
     # So that it is the late fetch that takes the next job.
     zombie.signal(signal.SIGSTOP)
     field.add("be_zombies_own")
@@ -453,9 +453,7 @@ def test_a_fetch_that_arrives_after_its_worker_was_taken_for_dead_is_undone(
 
 @pytest.mark.feature("F220")
 @pytest.mark.timeout(120)
-def test_a_worker_whose_database_comes_back_in_time_gives_nothing_up(
-    field, sql, proxy, through_proxy
-):
+def test_a_worker_whose_database_returns_in_time_keeps_its_jobs(field, sql, proxy, through_proxy):
     threshold = LEASE_TO_KEEP
     worker = field.start("worker", threshold, DATABASE_URL=through_proxy, GRAPHILE_LOGGER_DEBUG="1")
     field.add(*["linger", "linger_in_thread"] * 3)
@@ -474,7 +472,7 @@ def test_a_worker_whose_database_comes_back_in_time_gives_nothing_up(
     assert {n: each.attempt for n, each in ended.items()} == dict.fromkeys(field.ids, 1)
     assert sql.value("select count(*) from held") == field.count
     assert sql.value(RECOVERED) == 0
-    assert "gave up jobs" not in worker.err
+    assert "lease expired" not in worker.err
     assert REFUSED not in worker.err
     assert "recovered job" not in other.err
     assert worker.stop() == 0
@@ -483,7 +481,7 @@ def test_a_worker_whose_database_comes_back_in_time_gives_nothing_up(
 @pytest.mark.single_version
 @pytest.mark.feature("F220")
 @pytest.mark.timeout(120)
-def test_a_worker_alone_takes_up_again_what_it_gave_up_and_no_attempt_is_counted(
+def test_a_single_worker_runs_its_abandoned_jobs_again_without_counting_an_attempt(
     field, sql, proxy, through_proxy
 ):
     threshold = LEASE_TO_GIVE_UP
@@ -493,7 +491,7 @@ def test_a_worker_alone_takes_up_again_what_it_gave_up_and_no_attempt_is_counted
 
     proxy.mode = Mode.STALL
     cut_off = time.monotonic()
-    worker.wait_for_line("gave up jobs")
+    worker.wait_for_line("lease expired")
     field.wait_until("cancelled", worker, field.count)
     wait_until(cut_off + 1.5 * threshold)
     proxy.mode = Mode.PASS
@@ -501,7 +499,7 @@ def test_a_worker_alone_takes_up_again_what_it_gave_up_and_no_attempt_is_counted
     field.let_end("worker")
     field.wait_until("ended", worker, field.count)
     field.wait_until_empty()
-    returned = "its attempt not counted"
+    returned = "its attempt is not counted"
     eventually(lambda: worker.err.count(returned) == field.count, f"all returned: {worker.err}")
 
     assert seconds_of_silence(worker) < threshold
@@ -511,7 +509,7 @@ def test_a_worker_alone_takes_up_again_what_it_gave_up_and_no_attempt_is_counted
     assert {each.attempt for each in said(worker, "began")} == {1}
     assert sql.value(RECOVERED) == 0
     assert REFUSED not in worker.err
-    # Nobody took it for dead, so there is no reason for another name.
+    # It was not declared dead, so it keeps its id.
     assert sql.run("select distinct holder from held") == [(pool_id_of(worker),)]
     assert worker.stop() == 0
 
@@ -522,7 +520,7 @@ def wait_until(moment: float) -> None:
 
 
 def end_of_hold(sql: Sql, job: int, pool_id: str) -> float:
-    """Since when the database says that this pool does not hold the job any more."""
+    """Return when this pool lost the job, by the database."""
     ended: float = sql.value(
         "select extract(epoch from ended)::float8 from held where job = $1 and holder = $2",
         job,
@@ -532,7 +530,7 @@ def end_of_hold(sql: Sql, job: int, pool_id: str) -> float:
 
 
 def seconds_of_silence(worker: Program) -> float:
-    """For how long it had not been heard when it gave up its jobs."""
-    found = re.findall(r"no heartbeat reached the database for ([\d.]+) s: gave up", worker.err)
+    """Return the seconds since its last heartbeat when it abandoned its jobs."""
+    found = re.findall(r"lease expired after ([\d.]+) s without a heartbeat", worker.err)
     assert len(found) == 1, worker.err
     return float(found[0])

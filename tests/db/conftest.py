@@ -11,8 +11,10 @@ from tests.conftest import TestDatabase
 from tests.support.clients import KINDS, open_client, open_connection, record_statements
 from tests.support.job_table import JobTable
 from tests.support.pools import Pool, open_pool
-from tests.support.recorder import Recorder, Start, open_runners
+from tests.support.recorder import Start, open_runners
+from tests.support.roles import temporary_role
 from tests.support.sql import Sql
+from tests.support.tasks import Gate
 
 
 @pytest.fixture(params=KINDS)
@@ -29,8 +31,26 @@ async def client(kind, database) -> AsyncIterator[Any]:
 
 @pytest.fixture
 def pool_database(database: TestDatabase) -> TestDatabase:
-    """The database of `pool`, `blocking_client` and `async_client`; a file may override it."""
+    """The database of `pool`, `sql` and both clients; a file may override it."""
     return database
+
+
+@pytest.fixture
+def sql(pool_database: TestDatabase) -> Iterator[Sql]:
+    with closing(Sql(pool_database.dsn, pool_database.schema)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def role(database: TestDatabase, sql: Sql) -> Iterator[str]:
+    """A role that owns nothing."""
+    with temporary_role(sql, f"role_{database.name}") as name:
+        yield name
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
 
 
 @pytest.fixture
@@ -66,18 +86,12 @@ async def conn(kind, database) -> AsyncIterator[Any]:
 
 @pytest.fixture
 def statements(monkeypatch) -> list[str]:
-    """The names of the statements that clients send from now on."""
+    """The names of the statements that clients send after this call."""
     return record_statements(monkeypatch)
 
 
 @pytest.fixture
-def recorder() -> Recorder:
-    """What workers that `start` has started say."""
-    return Recorder()
-
-
-@pytest.fixture
 async def start(database, recorder) -> AsyncIterator[Start]:
-    """Run workers in this process, which stop with the test."""
+    """Start workers in this process; they stop at the end of the test."""
     async with open_runners(database, recorder.hooks) as start:
         yield start

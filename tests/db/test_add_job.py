@@ -1,7 +1,6 @@
-"""What adding one job means, through the async and the blocking client alike."""
+"""Add one job with the async and the blocking client."""
 
 import asyncio
-import inspect
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
@@ -11,7 +10,7 @@ import psycopg
 import pytest
 
 import graphile_worker.client
-from graphile_worker import Client, JobKeyMode, JobSpecError, sync
+from graphile_worker import JobKeyMode, JobSpecError, sync
 from graphile_worker._db import retry
 from graphile_worker.errors import SchemaMissing
 from tests.support.clients import AsyncWrapper, open_client, unwrap
@@ -24,11 +23,11 @@ from tests.support.fakes import (
     fail_add_jobs,
 )
 
-# What is stored
+# Stored values
 
 
 @pytest.mark.feature("F1", "F28", "F37", "F44", "F47", "F55")
-async def test_a_job_of_a_name_alone_has_the_defaults(client):
+async def test_a_job_with_only_a_name_has_the_defaults(client):
     job = await client.add_job("some/task:name")
 
     assert (job.task_identifier, job.payload, job.queue_name) == ("some/task:name", {}, None)
@@ -91,7 +90,7 @@ def _view_row(job) -> tuple[Any, ...]:
 
 
 @pytest.mark.feature("F47")
-async def test_a_job_says_who_holds_it_and_why_it_failed(client, sql):
+async def test_a_job_has_its_lock_and_its_last_error(client, sql):
     job = await client.add_job("task")
     sql.run(
         "update :schema._private_jobs set locked_at = $1, locked_by = 'pool', attempts = 2, "
@@ -122,7 +121,7 @@ async def test_no_flags_are_null(client, sql, flags):
 
 @pytest.mark.feature("F36")
 @pytest.mark.parametrize("mode", [*JobKeyMode, *map(str, JobKeyMode), None])
-async def test_a_mode_without_a_key_means_nothing(client, mode):
+async def test_a_mode_without_a_key_has_no_effect(client, mode):
     first = await client.add_job("task", job_key_mode=mode)
     second = await client.add_job("task", job_key_mode=mode)
 
@@ -139,7 +138,7 @@ async def test_a_mode_without_a_key_means_nothing(client, mode):
     [{}, [], "", "text", 0, 1.5, True, False, [None], {"a": {"b": [1, "ü€😀", None]}}, 2**70]
     + ["'; drop table jobs; --", "\\u0000", {"": ""}, "%s $1 :x"],
 )
-async def test_any_json_value_is_kept_as_given(client, sql, payload):
+async def test_any_json_value_is_stored_unchanged(client, sql, payload):
     job = await client.add_job("task", payload)
 
     assert job.payload == payload
@@ -164,7 +163,7 @@ async def test_key_order_and_the_spelling_of_numbers_survive(client):
     assert job.payload_text == '{"b":1.0,"a":1,"c":[true,10000000000000000000000000]}'
 
 
-async def test_a_payload_may_have_max_payload_bytes_and_not_one_more(kind, database, statements):
+async def test_a_payload_may_have_at_most_max_payload_bytes(kind, database, statements):
     async with open_client(kind, database, max_payload_bytes=10) as client:
         job = await client.add_job("task", "ü" * 4)
         del statements[:]
@@ -201,7 +200,7 @@ async def test_a_timedelta_counts_from_the_clock_of_the_database(client, delay):
         datetime.max.replace(tzinfo=UTC),
     ],
 )
-async def test_a_datetime_of_any_zone_is_the_same_moment(client, sql, moment):
+async def test_a_datetime_of_any_zone_is_the_same_time(client, sql, moment):
     job = await client.add_job("task", run_at=moment)
 
     assert job.run_at == moment
@@ -210,7 +209,7 @@ async def test_a_datetime_of_any_zone_is_the_same_moment(client, sql, moment):
 
 
 @pytest.mark.parametrize("delay", [timedelta.max, timedelta.min, timedelta(days=-(10**7))])
-async def test_a_delay_beyond_the_calendar_of_postgresql_is_refused_by_name(client, sql, delay):
+async def test_a_delay_beyond_the_calendar_of_postgresql_is_rejected_by_name(client, sql, delay):
     with pytest.raises(JobSpecError) as caught:
         await client.add_job("task", run_at=delay)
 
@@ -229,7 +228,7 @@ async def test_with_local_time_an_omitted_run_at_is_the_time_of_the_program(kind
 
 
 @pytest.mark.feature("F62")
-async def test_local_time_is_off_unless_asked_for(kind, database):
+async def test_local_time_is_off_by_default(kind, database):
     async with open_client(kind, database, clock=StoppedClock()) as client:
         job = await client.add_job("task")
 
@@ -240,7 +239,7 @@ async def test_local_time_is_off_unless_asked_for(kind, database):
 
 
 @pytest.mark.feature("F39")
-async def test_a_job_in_a_transaction_exists_when_that_commits(client, conn, sql):
+async def test_a_job_added_in_a_transaction_exists_after_the_commit(client, conn, sql):
     job = await client.add_job("task", conn=unwrap(conn))
     before = sql.value("select count(*) from :schema._private_jobs")
     await conn.commit()
@@ -250,7 +249,7 @@ async def test_a_job_in_a_transaction_exists_when_that_commits(client, conn, sql
 
 
 @pytest.mark.feature("F39")
-async def test_a_job_in_a_transaction_never_was_when_that_rolls_back(client, conn, sql):
+async def test_a_job_added_in_a_transaction_disappears_at_rollback(client, conn, sql):
     await client.add_job("task", conn=unwrap(conn))
     await conn.rollback()
 
@@ -262,27 +261,6 @@ async def test_adding_is_one_statement_that_calls_the_function(client, statement
     await client.add_job("new name", queue_name="new queue")
 
     assert statements == ["add_job"]
-
-
-@pytest.mark.feature("F44", "F45")
-def test_every_way_to_add_a_job_takes_the_same_options():
-    ways = [Client.add_job, sync.Client.add_job]
-    ways += [graphile_worker.client.add_job_adhoc, sync.add_job_adhoc]
-
-    assert {tuple(_options(way)) for way in ways} == {
-        ("queue_name", "run_at", "max_attempts", "priority", "job_key", "job_key_mode", "flags")
-    }
-    assert len({str(_options(way)) for way in ways}) == 1
-
-
-def _options(way: Any) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(way).parameters
-    extra = ("conn", "schema")
-    return {
-        name: parameter
-        for name, parameter in parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and name not in extra
-    }
 
 
 @pytest.mark.feature("F48", "F51")
@@ -300,7 +278,7 @@ async def test_utils_are_a_client_on_a_schema_that_is_installed_first(kind, empt
 
 @pytest.mark.feature("F52")
 @pytest.mark.parametrize("name", ["add_job_adhoc", "quick_add_job"])
-async def test_an_ad_hoc_job_needs_nothing_but_a_database(kind, empty_database, name):
+async def test_an_ad_hoc_job_needs_only_a_database(kind, empty_database, name):
     job = await function_of(kind, name)(
         empty_database.dsn, "task", {"a": 1}, priority=3, schema=empty_database.schema
     )
@@ -311,7 +289,7 @@ async def test_an_ad_hoc_job_needs_nothing_but_a_database(kind, empty_database, 
 
 
 def function_of(kind: str, name: str) -> Any:
-    """The function of that name in the module of that kind, to be awaited."""
+    """Return the function of this name for the kind of client, as an awaitable one."""
     if kind == "async":
         return getattr(graphile_worker.client, name)
     return partial(asyncio.to_thread, getattr(sync, name))
@@ -331,9 +309,7 @@ for each row execute function note_session();
 
 
 @pytest.mark.feature("F53")
-async def test_an_ad_hoc_job_pays_for_a_connection_and_those_of_a_client_do_not(
-    kind, database, sql
-):
+async def test_an_ad_hoc_job_opens_a_connection_and_jobs_of_a_client_do_not(kind, database, sql):
     sql.run(NOTE_SESSIONS)
     quick_add_job = function_of(kind, "quick_add_job")
 
@@ -349,19 +325,19 @@ async def test_an_ad_hoc_job_pays_for_a_connection_and_those_of_a_client_do_not(
 
 
 @pytest.mark.feature("F50")
-async def test_one_client_serves_many_callers_at_once(client):
+async def test_one_client_serves_many_concurrent_callers(client):
     jobs = await asyncio.gather(*(client.add_job("task", number) for number in range(50)))
 
     assert [job.payload for job in jobs] == list(range(50))
     assert len({job.id for job in jobs}) == 50
 
 
-# What goes wrong
+# Errors
 
 
 @pytest.mark.parametrize(("state", "constraint", "argument", "code"), MEANINGS)
 @pytest.mark.parametrize("borrowed", [False, True], ids=["own", "borrowed"])
-async def test_a_refusal_with_a_meaning_names_its_argument(
+async def test_an_error_of_the_database_function_names_its_argument(
     client, conn, sql, borrowed, state, constraint, argument, code
 ):
     fail_add_jobs(sql, state, constraint=constraint)
@@ -389,7 +365,7 @@ async def test_any_other_error_passes_through(client, sql, state, constraint):
     assert count_calls(sql) == 1
 
 
-async def test_an_array_with_nul_in_the_way_of_a_merge_is_a_refusal(client, sql):
+async def test_an_array_with_nul_that_prevents_a_merge_is_a_job_spec_error(client, sql):
     sql.run("select :schema.add_job('task', '[\"\\u0000\"]', job_key => 'k')")
 
     with pytest.raises(JobSpecError) as caught:
@@ -399,7 +375,7 @@ async def test_an_array_with_nul_in_the_way_of_a_merge_is_a_refusal(client, sql)
 
 
 @pytest.mark.parametrize("state", ["40001", "40P01", "GWNOR"])
-async def test_what_decided_nothing_is_asked_again_on_our_own_connection(client, sql, state):
+async def test_a_serialization_failure_is_retried_on_the_clients_connection(client, sql, state):
     fail_add_jobs(sql, state, times=2)
 
     job = await client.add_job("task", {"kept": True})
@@ -410,9 +386,7 @@ async def test_what_decided_nothing_is_asked_again_on_our_own_connection(client,
 
 
 @pytest.mark.parametrize("state", ["40001", "40P01"])
-async def test_on_a_borrowed_connection_what_decided_nothing_is_the_callers(
-    client, conn, sql, state
-):
+async def test_a_serialization_failure_on_your_connection_is_raised(client, conn, sql, state):
     fail_add_jobs(sql, state)
 
     with pytest.raises(psycopg.Error) as caught:
@@ -423,7 +397,7 @@ async def test_on_a_borrowed_connection_what_decided_nothing_is_the_callers(
 
 
 @pytest.mark.feature("F86")
-async def test_on_a_borrowed_connection_a_lost_key_is_a_refusal(client, conn, sql):
+async def test_a_lost_key_on_your_connection_is_a_job_spec_error(client, conn, sql):
     fail_add_jobs(sql, "GWNOR")
 
     with pytest.raises(JobSpecError) as caught:
@@ -438,7 +412,7 @@ async def test_on_a_borrowed_connection_a_lost_key_is_a_refusal(client, conn, sq
     ("state", "error"),
     [("40001", psycopg.Error), ("40P01", psycopg.Error), ("GWNOR", JobSpecError)],
 )
-async def test_what_never_decides_anything_is_given_up(client, sql, monkeypatch, state, error):
+async def test_retries_of_a_serialization_failure_end(client, sql, monkeypatch, state, error):
     monkeypatch.setattr(retry, "MAX_ATTEMPTS", 3)
     fail_add_jobs(sql, state, times=ALWAYS)
 
@@ -448,13 +422,13 @@ async def test_what_never_decides_anything_is_given_up(client, sql, monkeypatch,
     assert count_calls(sql) == 3
 
 
-async def test_a_schema_that_is_not_there_is_said_so(kind, empty_database):
+async def test_a_missing_schema_is_reported(kind, empty_database):
     async with open_client(kind, empty_database) as client:
         with pytest.raises(SchemaMissing):
             await client.add_job("task")
 
 
-async def test_after_a_refusal_the_client_goes_on(client, sql):
+async def test_a_client_works_after_a_job_spec_error(client, sql):
     fail_add_jobs(sql, "22003")
     with pytest.raises(JobSpecError):
         await client.add_job("task")

@@ -1,4 +1,4 @@
-"""What adding many jobs at once means, through the async and the blocking client alike."""
+"""Add many jobs with the async and the blocking client."""
 
 import asyncio
 import random
@@ -23,16 +23,11 @@ from tests.support.fakes import (
     fail_add_jobs,
 )
 from tests.support.fetch_locks import commit_when_blocking, open_fetch
-from tests.support.sql import Sql
-
-
-def count_jobs(sql: Sql) -> int:
-    count: int = sql.value("select count(*) from :schema._private_jobs")
-    return count
+from tests.support.rows import count_jobs
 
 
 def assert_paired(specs: list[JobSpec], jobs: list[Job]) -> None:
-    """Every job is what the spec at its place asked for."""
+    """Check that every job has the values of the spec at its position."""
     assert len(specs) == len(jobs) == len({job.id for job in jobs})
     for spec, job in zip(specs, jobs, strict=True):
         assert job.task_identifier == spec.identifier
@@ -95,7 +90,7 @@ async def test_the_first_jobs_of_a_task_are_one_round_trip(client, statements):
 
 
 @pytest.mark.feature("F58")
-async def test_several_new_names_are_looked_up_in_one_more(client, statements):
+async def test_several_new_names_need_one_more_round_trip(client, statements):
     specs = [JobSpec(f"task-{n % 3}", n, queue_name=f"queue-{n % 5}") for n in range(30)]
 
     jobs = await client.add_jobs(specs)
@@ -105,7 +100,7 @@ async def test_several_new_names_are_looked_up_in_one_more(client, statements):
 
 
 @pytest.mark.feature("F58")
-async def test_no_specs_add_nothing_and_say_nothing(client, sql, statements):
+async def test_no_specs_add_nothing_without_a_round_trip(client, sql, statements):
     notes: list[psycopg.Notify] = []
     sql.connection.add_notify_handler(notes.append)
     sql.run('listen "jobs:insert"')
@@ -118,7 +113,7 @@ async def test_no_specs_add_nothing_and_say_nothing(client, sql, statements):
 
 
 @pytest.mark.feature("F56")
-async def test_a_spec_of_a_name_alone_means_at_once(client):
+async def test_a_spec_with_only_a_name_is_ready_now(client):
     spec = JobSpec("task")
 
     [job] = await client.add_jobs([spec])
@@ -156,7 +151,7 @@ async def test_known_keys_among_new_ones_are_paired_too(client):
 
 
 @pytest.mark.feature("F58")
-async def test_equal_specs_each_get_a_job_of_their_own(client):
+async def test_equal_specs_get_separate_jobs(client):
     specs = [JobSpec("task", {"a": 1}, queue_name="queue", flags=["x"])] * 20
 
     assert_paired(specs, await client.add_jobs(specs))
@@ -172,9 +167,7 @@ async def test_each_job_is_the_stored_one(client):
 
 
 @pytest.mark.feature("F58")
-async def test_jobs_are_paired_even_if_they_are_done_and_cleaned_up_at_once(
-    client, sql, monkeypatch
-):
+async def test_jobs_are_paired_even_if_they_are_completed_immediately(client, sql, monkeypatch):
     def finish(statement: str) -> None:
         if statement != "add_jobs":
             for table in ("jobs", "tasks", "job_queues"):
@@ -206,7 +199,7 @@ async def test_delays_of_centuries_are_paired_to_the_microsecond(client):
 
 @pytest.mark.feature("F58")
 @pytest.mark.parametrize("kind", KINDS)
-async def test_thousands_are_paired_on_the_install_of_the_reference(kind, node_database):
+async def test_thousands_are_paired_on_the_schema_of_node(kind, node_database):
     specs = mixed_specs(5000, names=50)
 
     async with open_client(kind, node_database) as client:
@@ -249,7 +242,7 @@ specs_of_a_batch = st.lists(
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_whatever_the_batch_each_job_is_paired_with_its_spec(database, sql, specs):
+def test_each_job_of_any_batch_is_paired_with_its_spec(database, sql, specs):
     # Known keys would be merged with what an earlier example left.
     sql.run("delete from :schema._private_jobs")
 
@@ -281,7 +274,7 @@ async def test_each_spec_keeps_its_own_mode(client):
 
 
 @pytest.mark.parametrize("modes", [("replace", "replace"), ("replace", "preserve_run_at")])
-async def test_a_key_that_stands_twice_is_refused_before_any_sql(client, statements, modes):
+async def test_a_duplicate_key_is_rejected_before_any_sql(client, statements, modes):
     specs = [JobSpec("task", job_key="k", job_key_mode=mode) for mode in modes]
 
     with pytest.raises(JobSpecError) as caught:
@@ -294,7 +287,7 @@ async def test_a_key_that_stands_twice_is_refused_before_any_sql(client, stateme
 
 @pytest.mark.feature("F59")
 @pytest.mark.parametrize("mode", ["unsafe_dedupe", JobKeyMode.UNSAFE_DEDUPE])
-async def test_unsafe_dedupe_is_refused_before_any_sql(client, statements, mode):
+async def test_unsafe_dedupe_is_rejected_before_any_sql(client, statements, mode):
     specs = [JobSpec("task"), JobSpec("task", job_key="k", job_key_mode=mode)]
 
     with pytest.raises(JobSpecError) as caught:
@@ -305,17 +298,17 @@ async def test_unsafe_dedupe_is_refused_before_any_sql(client, statements, mode)
 
 
 @pytest.mark.feature("F36")
-async def test_without_a_key_even_unsafe_dedupe_means_nothing(client):
+async def test_unsafe_dedupe_without_a_key_has_no_effect(client):
     [job] = await client.add_jobs([JobSpec("task", job_key_mode="unsafe_dedupe")])
 
     assert (job.key, job.revision) == (None, 0)
 
 
-# The rest is as with one job
+# The same rules as for one job
 
 
 @pytest.mark.feature("F62")
-async def test_with_local_time_what_is_left_out_is_the_time_of_the_program(kind, database):
+async def test_with_local_time_an_omitted_run_at_is_the_time_of_the_program(kind, database):
     specs = [JobSpec("task"), JobSpec("task", run_at=timedelta(0))]
 
     async with open_client(kind, database, use_local_time=True, clock=StoppedClock()) as client:
@@ -325,7 +318,7 @@ async def test_with_local_time_what_is_left_out_is_the_time_of_the_program(kind,
     assert given.run_at == given.created_at
 
 
-async def test_one_payload_too_large_refuses_the_batch(kind, database, sql, statements):
+async def test_one_payload_that_is_too_large_rejects_the_batch(kind, database, sql, statements):
     async with open_client(kind, database, max_payload_bytes=10) as client:
         with pytest.raises(JobSpecError) as caught:
             await client.add_jobs([JobSpec("task"), JobSpec("task", "x" * 9)])
@@ -335,7 +328,7 @@ async def test_one_payload_too_large_refuses_the_batch(kind, database, sql, stat
 
 
 @pytest.mark.feature("F39")
-async def test_a_batch_in_a_transaction_exists_when_that_commits(client, conn, sql):
+async def test_a_batch_added_in_a_transaction_exists_after_the_commit(client, conn, sql):
     specs = mixed_specs(20)
     jobs = await client.add_jobs(specs, conn=unwrap(conn))
     before = count_jobs(sql)
@@ -346,7 +339,7 @@ async def test_a_batch_in_a_transaction_exists_when_that_commits(client, conn, s
 
 
 @pytest.mark.feature("F39")
-async def test_a_batch_in_a_transaction_never_was_when_that_rolls_back(client, conn, sql):
+async def test_a_batch_added_in_a_transaction_disappears_at_rollback(client, conn, sql):
     await client.add_jobs(mixed_specs(20), conn=unwrap(conn))
     await conn.rollback()
 
@@ -354,7 +347,7 @@ async def test_a_batch_in_a_transaction_never_was_when_that_rolls_back(client, c
 
 
 @pytest.mark.parametrize(("state", "constraint", "argument", "code"), MEANINGS)
-async def test_a_refusal_with_a_meaning_names_its_argument(
+async def test_an_error_of_the_database_function_names_its_argument(
     client, sql, state, constraint, argument, code
 ):
     fail_add_jobs(sql, state, constraint=constraint)
@@ -367,7 +360,7 @@ async def test_a_refusal_with_a_meaning_names_its_argument(
 
 
 @pytest.mark.parametrize("delay", [timedelta.max, timedelta.min, timedelta(days=-(10**7))])
-async def test_a_delay_beyond_the_calendar_of_postgresql_is_refused_by_name(client, sql, delay):
+async def test_a_delay_beyond_the_calendar_of_postgresql_is_rejected_by_name(client, sql, delay):
     with pytest.raises(JobSpecError) as caught:
         await client.add_jobs([JobSpec("task"), JobSpec("task", run_at=delay)])
 
@@ -383,7 +376,7 @@ async def test_any_other_error_passes_through(client, sql):
 
 
 @pytest.mark.parametrize("state", ["40001", "40P01", "GWNOR"])
-async def test_what_decided_nothing_is_asked_again_on_our_own_connection(client, sql, state):
+async def test_a_serialization_failure_is_retried_on_the_clients_connection(client, sql, state):
     fail_add_jobs(sql, state, times=2)
     specs = mixed_specs(10)
 
@@ -397,7 +390,9 @@ async def test_what_decided_nothing_is_asked_again_on_our_own_connection(client,
     ("state", "error"),
     [("40001", psycopg.Error), ("40P01", psycopg.Error), ("GWNOR", JobSpecError)],
 )
-async def test_on_a_borrowed_connection_nothing_is_asked_again(client, conn, sql, state, error):
+async def test_a_serialization_failure_on_your_connection_is_not_retried(
+    client, conn, sql, state, error
+):
     fail_add_jobs(sql, state, times=ALWAYS)
 
     with pytest.raises(error):
@@ -411,7 +406,7 @@ async def test_on_a_borrowed_connection_nothing_is_asked_again(client, conn, sql
 
 @pytest.mark.feature("F86")
 @pytest.mark.parametrize("borrowed", [False, True], ids=["own", "borrowed"])
-async def test_a_row_that_was_lost_is_asked_for_again_and_no_other(client, conn, sql, borrowed):
+async def test_only_a_lost_row_is_requested_again(client, conn, sql, borrowed):
     old = await client.add_job("task", {"old": 1}, job_key="k1")
     specs = [JobSpec("task", {"n": n}, job_key=f"k{n}") for n in range(3)] + [JobSpec("task", 3)]
 
@@ -426,11 +421,11 @@ async def test_a_row_that_was_lost_is_asked_for_again_and_no_other(client, conn,
     assert count_jobs(sql) == 5
 
 
-# Sessions with settings of their own
+# Sessions with other settings
 
 
 @pytest.mark.parametrize("digits", [-15, 0])
-async def test_jobs_are_paired_whatever_the_session_does_to_floats(kind, database, digits):
+async def test_jobs_are_paired_with_any_float_setting_of_the_session(kind, database, digits):
     dsn = make_conninfo(database.dsn, options=f"-c extra_float_digits={digits}")
     specs = [JobSpec("task", run_at=FIXED_TIME + timedelta(microseconds=n)) for n in range(5)]
 

@@ -1,4 +1,4 @@
-"""Looking jobs up and after them, through the async and the blocking client alike."""
+"""Find and manage jobs with the async and the blocking client."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,6 +8,8 @@ import pytest
 from graphile_worker import Job, JobSpec, JobSpecError
 from graphile_worker.errors import SchemaMissing
 from tests.support.clients import open_client, record_statements, unwrap
+from tests.support.rows import fail_job as fail
+from tests.support.rows import lock_job
 from tests.support.sql import Sql
 
 SOON = datetime(2035, 6, 7, 8, 9, 10, 123456, tzinfo=UTC)
@@ -16,33 +18,11 @@ STALE = timedelta(hours=4, minutes=1)
 
 
 def lock(sql: Sql, job: Job, *, age: timedelta = LIVING, by: str = "pool") -> None:
-    """Lock a job and its queue as a fetch did that long ago."""
-    sql.run(
-        "update :schema._private_jobs set locked_at = now() - $2::interval, locked_by = $3, "
-        "attempts = attempts + 1 where id = $1",
-        job.id,
-        age,
-        by,
-    )
-    sql.run(
-        "update :schema._private_job_queues set locked_at = now() - $2::interval, locked_by = $3 "
-        "where queue_name = $1",
-        job.queue_name,
-        age,
-        by,
-    )
-
-
-def fail(sql: Sql, job: Job, *, attempts: int) -> None:
-    sql.run(
-        "update :schema._private_jobs set attempts = $2::int, last_error = 'boom' where id = $1",
-        job.id,
-        attempts,
-    )
+    lock_job(sql, job, age=age, by=by)
 
 
 async def add_zoo(client: Any, sql: Sql) -> dict[str, Job]:
-    """A job in every state that makes a difference here."""
+    """A job in every state that matters here."""
     kinds = ("waiting", "failed", "permanently failed", "locked", "locked long ago")
     specs = [JobSpec("task", kind, queue_name=kind, job_key=kind, max_attempts=5) for kind in kinds]
     zoo: dict[str, Job] = dict(zip(kinds, await client.add_jobs(specs), strict=True))
@@ -76,14 +56,14 @@ async def test_a_job_is_found_by_id_and_by_key(client):
 
 
 @pytest.mark.feature("F83")
-async def test_what_is_not_there_is_none(client):
+async def test_a_missing_job_is_none(client):
     assert await client.get_job(12345) is None
     assert await client.get_job_by_key("unknown") is None
     assert await client.get_job_by_key("") is None
     assert await client.remove_job("unknown") is None
 
 
-async def test_lookups_see_the_transaction_that_they_are_lent(client, conn):
+async def test_lookups_join_your_transaction(client, conn):
     job = await client.add_job("task", job_key="k", conn=unwrap(conn))
 
     assert await client.get_job(job.id, conn=unwrap(conn)) == job
@@ -96,7 +76,7 @@ async def test_lookups_see_the_transaction_that_they_are_lent(client, conn):
 
 @pytest.mark.feature("F82")
 @pytest.mark.parametrize("state", sorted(FREE))
-async def test_remove_job_returns_and_deletes_what_nobody_holds(client, sql, state):
+async def test_remove_job_returns_and_deletes_a_waiting_job(client, sql, state):
     zoo = await add_zoo(client, sql)
 
     removed = await client.remove_job(state)
@@ -129,7 +109,7 @@ async def test_a_removed_job_may_be_added_again(client):
 
 
 @pytest.mark.feature("F39", "F82")
-async def test_a_removal_that_rolls_back_never_was(client, conn):
+async def test_a_removal_that_rolls_back_has_no_effect(client, conn):
     job = await client.add_job("task", job_key="k")
 
     assert await client.remove_job("k", conn=unwrap(conn)) == job
@@ -142,7 +122,7 @@ async def test_a_removal_that_rolls_back_never_was(client, conn):
 
 
 @pytest.mark.feature("F228", "F232")
-async def test_complete_jobs_deletes_what_nobody_holds_and_says_what(client, sql):
+async def test_complete_jobs_deletes_and_returns_jobs_that_are_not_locked(client, sql):
     zoo = await add_zoo(client, sql)
 
     done = await client.complete_jobs([*ids(zoo), 99999])
@@ -157,7 +137,7 @@ async def test_complete_jobs_deletes_what_nobody_holds_and_says_what(client, sql
 
 @pytest.mark.feature("F229", "F232")
 @pytest.mark.parametrize("reason", [None, "why", "", "ü\n'"])
-async def test_permanently_fail_jobs_spends_what_nobody_holds(client, sql, reason):
+async def test_permanently_fail_jobs_changes_jobs_that_are_not_locked(client, sql, reason):
     zoo = await add_zoo(client, sql)
 
     failed = await client.permanently_fail_jobs([*ids(zoo), 99999], reason)
@@ -169,7 +149,7 @@ async def test_permanently_fail_jobs_spends_what_nobody_holds(client, sql, reaso
     assert await client.get_job(zoo["locked"].id) == zoo["locked"]
 
 
-async def test_a_reason_that_is_no_text_is_refused(client, sql):
+async def test_a_reason_that_is_not_text_is_rejected(client, sql):
     with pytest.raises(JobSpecError, match="reason"):
         await client.permanently_fail_jobs([1], "a\x00b")
 
@@ -183,7 +163,7 @@ async def test_a_reason_that_is_no_text_is_refused(client, sql):
     [{"run_at": SOON}, {"priority": 0}, {"priority": -7}, {"attempts": 0}, {"attempts": 4}]
     + [{"max_attempts": 9}, {"run_at": SOON, "priority": 0, "attempts": 0, "max_attempts": 1}],
 )
-async def test_reschedule_jobs_changes_what_is_given_and_no_more(client, sql, given):
+async def test_reschedule_jobs_changes_only_the_passed_values(client, sql, given):
     zoo = await add_zoo(client, sql)
 
     changed = await client.reschedule_jobs([*ids(zoo), 99999], **given)
@@ -224,7 +204,7 @@ async def test_zero_as_a_timedelta_means_now(client):
 @pytest.mark.feature("F231")
 @pytest.mark.parametrize("given", [{"attempts": 0}, {"max_attempts": 6}])
 @pytest.mark.parametrize("state", ["failed", "permanently failed"])
-async def test_rescheduling_revives_what_has_failed(client, sql, state, given):
+async def test_reschedule_jobs_retries_permanently_failed_jobs(client, sql, state, given):
     job = (await add_zoo(client, sql))[state]
 
     [revived] = await client.reschedule_jobs([job.id], run_at=timedelta(0), **given)
@@ -245,7 +225,9 @@ async def test_rescheduling_revives_what_has_failed(client, sql, state, given):
         ({"run_at": 5}, "22007"),
     ],
 )
-async def test_what_cannot_be_stored_is_refused_before_any_sql(client, monkeypatch, given, code):
+async def test_values_that_cannot_be_stored_are_rejected_before_any_sql(
+    client, monkeypatch, given, code
+):
     statements = record_statements(monkeypatch)
 
     with pytest.raises(JobSpecError) as caught:
@@ -260,7 +242,7 @@ async def test_what_cannot_be_stored_is_refused_before_any_sql(client, monkeypat
 
 @pytest.mark.feature("F227")
 @pytest.mark.parametrize("age", [timedelta(0), STALE])
-async def test_force_unlock_workers_frees_jobs_and_queues_of_those_pools(client, sql, age):
+async def test_force_unlock_workers_unlocks_jobs_and_queues_of_those_pools(client, sql, age):
     jobs = [await client.add_job("task", queue_name=pool) for pool in ("one", "two", "three")]
     for job in jobs:
         lock(sql, job, age=age, by=job.queue_name)
@@ -296,7 +278,7 @@ BY_IDS = ["complete_jobs", "permanently_fail_jobs", "reschedule_jobs"]
 
 
 @pytest.mark.parametrize("call", BY_IDS)
-async def test_no_ids_touch_no_jobs(client, sql, call):
+async def test_no_ids_change_no_jobs(client, sql, call):
     await add_zoo(client, sql)
 
     assert await getattr(client, call)([]) == []
@@ -305,7 +287,7 @@ async def test_no_ids_touch_no_jobs(client, sql, call):
 
 @pytest.mark.parametrize("call", BY_IDS)
 @pytest.mark.parametrize("form", [list, tuple, set, iter])
-async def test_ids_come_in_any_iterable(client, call, form):
+async def test_ids_may_be_any_iterable(client, call, form):
     jobs = await client.add_jobs([JobSpec("task"), JobSpec("task")])
 
     touched = await getattr(client, call)(form([job.id for job in jobs]))
@@ -315,7 +297,7 @@ async def test_ids_come_in_any_iterable(client, call, form):
 
 @pytest.mark.feature("F39", "F227")
 @pytest.mark.parametrize("call", BY_IDS)
-async def test_what_is_done_in_a_transaction_that_rolls_back_never_was(client, conn, call):
+async def test_changes_in_a_transaction_that_rolls_back_have_no_effect(client, conn, call):
     job = await client.add_job("task")
 
     touched = await getattr(client, call)([job.id], conn=unwrap(conn))
@@ -330,7 +312,7 @@ async def test_what_is_done_in_a_transaction_that_rolls_back_never_was(client, c
     [("get_job", 1), ("get_job_by_key", "k"), ("remove_job", "k"), ("complete_jobs", [1])]
     + [("permanently_fail_jobs", [1]), ("reschedule_jobs", [1]), ("force_unlock_workers", ["p"])],
 )
-async def test_a_schema_that_is_not_there_is_said_so(kind, empty_database, call, argument):
+async def test_a_missing_schema_is_reported(kind, empty_database, call, argument):
     async with open_client(kind, empty_database) as client:
         with pytest.raises(SchemaMissing):
             await getattr(client, call)(argument)

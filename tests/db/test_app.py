@@ -1,4 +1,4 @@
-"""An app adds the jobs of its tasks, blocking and awaited, on its own connections and on yours."""
+"""An app adds the jobs of its tasks, blocking and async, on its connections and on yours."""
 
 import asyncio
 import threading
@@ -34,7 +34,7 @@ where datname = current_database() and application_name = 'graphile-worker'
 
 
 class Shop:
-    """An app with a task, asked in one of both ways."""
+    """An app with a task, called blocking or async."""
 
     def __init__(self, kind: str, database: TestDatabase, **options: Any) -> None:
         self.kind = kind
@@ -64,7 +64,7 @@ async def shop(kind: str, database: TestDatabase) -> AsyncIterator[Shop]:
 
 @pytest.fixture
 def known_task(sql: Sql) -> None:
-    """Whoever adds the first job of a task makes others of that task wait for its transaction."""
+    """Add a first job, because the transaction of the first job of a task blocks others."""
     sql.run("insert into :schema._private_tasks (identifier) values ('send_email')")
 
 
@@ -126,14 +126,14 @@ async def test_the_options_of_a_task_reach_its_jobs(shop):
 
 
 @pytest.mark.feature("F45", "F55")
-async def test_a_task_that_lives_elsewhere_is_added_by_its_name(shop, sql):
+async def test_a_task_of_another_program_is_added_by_its_name(shop, sql):
     job = await shop.ask("add_job", "only_in_node", [1, "two"])
 
     assert (job.task_identifier, job.payload) == ("only_in_node", [1, "two"])
 
 
 @pytest.mark.feature("F57", "F58")
-async def test_many_jobs_of_many_tasks_are_added_at_once(shop):
+async def test_jobs_of_many_tasks_are_added_in_one_call(shop):
     specs = (shop.send_email.spec("ada"), JobSpec("other"), shop.send_email.spec("bob"))
 
     jobs = await shop.ask("add_jobs", (spec for spec in specs))
@@ -166,7 +166,7 @@ async def test_the_tasks_of_routers_are_added_on_the_apps_database(shop, sql):
 
 
 @pytest.mark.feature("F54")
-async def test_an_argument_that_does_not_fit_is_refused_before_anything_is_sent(shop, statements):
+async def test_an_argument_of_the_wrong_type_is_rejected_before_anything_is_sent(shop, statements):
     with pytest.raises(JobSpecError) as caught:
         await shop.enqueue(7)
 
@@ -175,7 +175,7 @@ async def test_an_argument_that_does_not_fit_is_refused_before_anything_is_sent(
 
 
 @pytest.mark.feature("F17")
-async def test_an_app_installs_the_schema_when_it_is_asked_to(kind, empty_database):
+async def test_an_app_installs_the_schema_with_migrate(kind, empty_database):
     shop = Shop(kind, empty_database)
 
     async with shop.app:
@@ -188,11 +188,11 @@ async def test_an_app_installs_the_schema_when_it_is_asked_to(kind, empty_databa
     assert job.payload == {"to": "ada"}
 
 
-# How the app was made
+# Options of the app
 
 
 @pytest.mark.feature("F62")
-async def test_the_programs_clock_decides_where_it_is_chosen(kind, database, monkeypatch):
+async def test_use_local_time_uses_the_clock_of_the_program(kind, database, monkeypatch):
     monkeypatch.setattr(SystemClock, "now", lambda _: SOON)
     shop = Shop(kind, database, use_local_time=True)
 
@@ -202,7 +202,7 @@ async def test_the_programs_clock_decides_where_it_is_chosen(kind, database, mon
     assert [job.run_at for job in jobs] == [SOON, SOON]
 
 
-async def test_payloads_are_no_larger_than_the_app_allows(kind, database, sql):
+async def test_payloads_are_limited_by_max_payload_bytes_of_the_app(kind, database, sql):
     shop = Shop(kind, database, max_payload_bytes=20)
 
     async with shop.app:
@@ -213,7 +213,9 @@ async def test_payloads_are_no_larger_than_the_app_allows(kind, database, sql):
     assert payloads(sql) == [{"to": "ada"}]
 
 
-async def test_without_a_connection_string_the_environment_has_it(kind, database, monkeypatch, sql):
+async def test_the_default_connection_string_comes_from_the_environment(
+    kind, database, monkeypatch, sql
+):
     monkeypatch.setenv("DATABASE_URL", database.url)
     monkeypatch.setenv("GRAPHILE_WORKER_SCHEMA", database.schema)
     app: App[None] = App()
@@ -226,7 +228,7 @@ async def test_without_a_connection_string_the_environment_has_it(kind, database
 
 
 @pytest.mark.parametrize("dsn", ["postgres://127.0.0.1:1/nowhere", "not a connection string"])
-async def test_a_database_that_is_not_there_is_told_by_the_first_call(kind, database, dsn):
+async def test_an_unreachable_database_raises_at_the_first_call(kind, database, dsn):
     shop = Shop(kind, database)
     app: App[None] = App(dsn)
 
@@ -238,7 +240,7 @@ async def test_a_database_that_is_not_there_is_told_by_the_first_call(kind, data
 
 
 async def add_in_every_way(shop: Shop, **conn: Any) -> None:
-    """Four jobs, and one less: everything that may join a transaction."""
+    """Add four jobs and remove one: all calls that can join a transaction."""
     await shop.ask("add_job", "task", job_key="gone", **conn)
     await shop.ask("add_job", "task", {"to": "add_job"}, **conn)
     await shop.ask("add_jobs", [shop.send_email.spec("add_jobs")], **conn)
@@ -251,7 +253,7 @@ ADDED = [{"to": "add_job"}, {"to": "add_jobs"}, {"to": "enqueue"}]
 
 @pytest.mark.feature("F39", "F54")
 @pytest.mark.parametrize("ambient", [False, True])
-async def test_jobs_exist_once_your_transaction_commits(shop, conn, sql, ambient):
+async def test_jobs_exist_after_your_transaction_commits(shop, conn, sql, ambient):
     if ambient:
         with shop.app.using_connection(unwrap(conn)):
             await add_in_every_way(shop)
@@ -265,7 +267,7 @@ async def test_jobs_exist_once_your_transaction_commits(shop, conn, sql, ambient
 
 @pytest.mark.feature("F39", "F54")
 @pytest.mark.parametrize("ambient", [False, True])
-async def test_jobs_never_were_when_your_transaction_rolls_back(shop, conn, sql, ambient):
+async def test_jobs_disappear_when_your_transaction_rolls_back(shop, conn, sql, ambient):
     if ambient:
         with shop.app.using_connection(unwrap(conn)):
             await add_in_every_way(shop)
@@ -280,7 +282,7 @@ async def test_jobs_never_were_when_your_transaction_rolls_back(shop, conn, sql,
 
 @beside_others
 @pytest.mark.feature("F39")
-async def test_after_the_block_the_app_is_on_its_own_again(shop, conn, sql):
+async def test_after_the_block_the_app_uses_its_own_connections(shop, conn, sql):
     with shop.app.using_connection(unwrap(conn)):
         await shop.enqueue("inside")
     await shop.enqueue("after")
@@ -308,7 +310,7 @@ async def test_an_error_leaves_the_block_too(shop, conn, sql):
 
 @beside_others
 @pytest.mark.feature("F39")
-async def test_blocks_can_be_nested_and_the_inner_one_counts(shop, kind, database, conn, sql):
+async def test_the_innermost_block_takes_precedence(shop, kind, database, conn, sql):
     async with open_connection(kind, database) as other:
         with shop.app.using_connection(unwrap(conn)):
             with shop.app.using_connection(unwrap(other)):
@@ -323,7 +325,9 @@ async def test_blocks_can_be_nested_and_the_inner_one_counts(shop, kind, databas
 
 @beside_others
 @pytest.mark.feature("F39")
-async def test_a_connection_that_is_given_wins_over_the_block(shop, kind, database, conn, sql):
+async def test_an_explicit_connection_takes_precedence_over_the_block(
+    shop, kind, database, conn, sql
+):
     async with open_connection(kind, database) as other:
         with shop.app.using_connection(unwrap(other)):
             await add_in_every_way(shop, conn=unwrap(conn))
@@ -335,7 +339,7 @@ async def test_a_connection_that_is_given_wins_over_the_block(shop, kind, databa
 
 @beside_others
 @pytest.mark.feature("F39")
-async def test_inside_a_block_none_leads_out_of_the_transaction(shop, conn, sql):
+async def test_using_connection_none_leaves_the_transaction(shop, conn, sql):
     with shop.app.using_connection(unwrap(conn)), shop.app.using_connection(None):
         await shop.enqueue("on its own")
 
@@ -356,7 +360,7 @@ async def test_the_block_of_one_app_is_not_that_of_another(shop, kind, database,
 
 @beside_others
 @pytest.mark.feature("F39")
-async def test_threads_beside_a_block_are_not_in_it(database, sql):
+async def test_other_threads_are_not_in_the_block(database, sql):
     app = app_on(database)
     task = app.task(send_email)
 
@@ -372,7 +376,7 @@ async def test_threads_beside_a_block_are_not_in_it(database, sql):
 
 @beside_others
 @pytest.mark.feature("F39")
-async def test_tasks_of_a_loop_are_each_in_their_own_block(database, sql):
+async def test_asyncio_tasks_have_separate_blocks(database, sql):
     async with app_on(database) as app:
         task = app.task(send_email)
         both_inside = asyncio.Barrier(2)
@@ -391,7 +395,7 @@ async def test_tasks_of_a_loop_are_each_in_their_own_block(database, sql):
 
 @beside_others
 @pytest.mark.feature("F39")
-async def test_what_a_block_starts_in_the_loop_is_in_it(database, sql):
+async def test_asyncio_tasks_started_in_a_block_are_in_it(database, sql):
     async with app_on(database) as app, open_connection("async", database) as conn:
         task = app.task(send_email)
 
@@ -404,7 +408,7 @@ async def test_what_a_block_starts_in_the_loop_is_in_it(database, sql):
     assert payloads(sql) == [{"to": "started inside"}]
 
 
-async def test_a_connection_of_the_other_kind_is_refused(shop, kind, database, sql):
+async def test_a_connection_of_the_other_kind_is_rejected(shop, kind, database, sql):
     other = "blocking" if kind == "async" else "async"
 
     async with open_connection(other, database) as conn:
@@ -416,10 +420,10 @@ async def test_a_connection_of_the_other_kind_is_refused(shop, kind, database, s
     assert payloads(sql) == []
 
 
-# Loops, threads and ends
+# Event loops, threads and closing
 
 
-def test_an_app_serves_several_loops_one_after_the_other(database, sql):
+def test_an_app_serves_several_event_loops_in_turn(database, sql):
     app = app_on(database)
     task = app.task(send_email)
 
@@ -433,7 +437,7 @@ def test_an_app_serves_several_loops_one_after_the_other(database, sql):
     assert payloads(sql) == [{"to": "first"}, {"to": "second"}, {"to": "third"}]
 
 
-def test_an_app_serves_several_loops_at_once(database, sql):
+def test_an_app_serves_several_event_loops_at_the_same_time(database, sql):
     app = app_on(database)
     task = app.task(send_email)
     both_open = threading.Barrier(2)
@@ -451,7 +455,7 @@ def test_an_app_serves_several_loops_at_once(database, sql):
     assert len(payloads(sql)) == 4
 
 
-def test_threads_that_come_first_at_once_share_one_client(database, sql):
+def test_concurrent_first_calls_share_one_client(database, sql):
     app = app_on(database)
     task = app.task(send_email)
     all_there = threading.Barrier(8)
@@ -469,7 +473,7 @@ def test_threads_that_come_first_at_once_share_one_client(database, sql):
     assert len(payloads(sql)) == 8
 
 
-async def test_an_app_that_was_closed_can_be_used_again(shop, sql):
+async def test_a_closed_app_can_be_used_again(shop, sql):
     await shop.enqueue("before")
     await shop.app.close()
     await wait_until_gone(sql)
@@ -490,7 +494,7 @@ async def test_closing_closes_both_kinds_of_connections(database, sql):
     await app.close()
 
 
-async def test_an_app_that_was_not_used_has_nothing_to_close(database, sql):
+async def test_an_unused_app_can_be_closed(database, sql):
     async with app_on(database) as app:
         app.task(send_email).using(run_at=timedelta(hours=1)).spec("ada")
 

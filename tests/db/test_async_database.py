@@ -10,6 +10,8 @@ import pytest
 
 from graphile_worker import Client, ConfigurationError, JobSpec
 from tests.conftest import TestDatabase
+from tests.support.rows import count_jobs as jobs
+from tests.support.rows import count_waiting_sessions as waiting
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
@@ -43,11 +45,6 @@ async def terminate_backends(sql: Sql) -> set[int]:
         sql.run("select pg_terminate_backend($1::int)", pid)
     await wait_until(lambda: not backends(sql) & gone)
     return gone
-
-
-def jobs(sql: Sql) -> int:
-    count: int = sql.value("select count(*) from :schema._private_jobs")
-    return count
 
 
 async def add_at_once(client: Client, number: int) -> list[int]:
@@ -161,7 +158,7 @@ def test_a_closed_client_opens_again_in_another_loop(database: TestDatabase, sql
     assert jobs(sql) == 60
 
 
-def test_a_client_that_is_open_in_one_loop_is_refused_in_another(
+def test_a_client_that_is_open_in_one_loop_is_rejected_in_another(
     database: TestDatabase, sql: Sql
 ) -> None:
     client = client_on(database)
@@ -229,14 +226,6 @@ async def test_a_call_that_is_cancelled_gives_its_connection_back(
         await add_at_once(client, MOST * 2)
 
     assert jobs(sql) == MOST * 2
-
-
-def waiting(sql: Sql) -> int:
-    count: int = sql.value(
-        "select count(*) from pg_stat_activity "
-        "where datname = current_database() and wait_event_type = 'Lock'"
-    )
-    return count
 
 
 # Seconds: a pool without a connection gives up after 30.

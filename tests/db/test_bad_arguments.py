@@ -187,7 +187,7 @@ async def test_an_argument_within_its_limits_is_stored_from_the_middle_of_a_batc
 
 @pytest.mark.parametrize("case", parameters(EDGES, refused=True))
 @pytest.mark.feature("F239", "F240", "F241", "F242", "F243")
-async def test_an_argument_beyond_its_limits_is_refused_by_name_and_code(call, behind, case):
+async def test_an_argument_beyond_its_limits_is_rejected_by_name_and_code(call, behind, case):
     before = rows(behind)
 
     with pytest.raises(JobSpecError) as caught:
@@ -211,7 +211,7 @@ async def test_nothing_is_added_of_a_batch_with_one_bad_argument(call, behind, c
 
 @pytest.mark.parametrize("case", parameters(EDGES, batch_refuses=True))
 @pytest.mark.feature("F59")
-async def test_nothing_is_added_of_a_batch_that_asks_for_what_batches_cannot_do(call, behind, case):
+async def test_nothing_is_added_of_a_batch_with_unsupported_options(call, behind, case):
     before = rows(behind)
 
     with pytest.raises(JobSpecError) as caught:
@@ -223,7 +223,9 @@ async def test_nothing_is_added_of_a_batch_that_asks_for_what_batches_cannot_do(
 
 @pytest.mark.parametrize("case", parameters(EDGES, database_agrees=True))
 @pytest.mark.feature("F239", "F240", "F241", "F242", "F243")
-async def test_what_only_the_database_refuses_is_the_same_error(call, behind, case, monkeypatch):
+async def test_values_that_only_the_database_rejects_raise_the_same_error(
+    call, behind, case, monkeypatch
+):
     monkeypatch.setattr(JobSpec, "__post_init__", lambda spec: None)
     before = rows(behind)
 
@@ -237,7 +239,7 @@ async def test_what_only_the_database_refuses_is_the_same_error(call, behind, ca
 
 @pytest.mark.parametrize("case", parameters(PAYLOADS, refused=False, raw=False))
 @pytest.mark.feature("F29")
-async def test_a_payload_that_json_can_carry_is_stored_and_read_back(call, case):
+async def test_a_payload_that_json_can_represent_is_stored_and_read_back(call, case):
     payload = payload_of(case)
 
     job = await call("add_job", "payload", payload)
@@ -252,7 +254,9 @@ async def test_a_payload_that_json_can_carry_is_stored_and_read_back(call, case)
 
 @pytest.mark.parametrize("case", parameters(PAYLOADS, refused=True))
 @pytest.mark.feature("F14")
-async def test_a_payload_that_json_cannot_carry_is_refused_alone_and_in_a_batch(call, behind, case):
+async def test_a_payload_that_json_cannot_represent_is_rejected_alone_and_in_a_batch(
+    call, behind, case
+):
     payload = payload_of(case)
     before = rows(behind)
 
@@ -267,7 +271,7 @@ async def test_a_payload_that_json_cannot_carry_is_refused_alone_and_in_a_batch(
 
 @pytest.mark.parametrize("case", parameters(PAYLOADS, raw=True))
 @pytest.mark.feature("F2", "F26")
-async def test_whatever_others_stored_can_be_looked_at(call, behind, case):
+async def test_jobs_of_other_programs_can_be_read(call, behind, case):
     text = payload_of(case) if "build" in case else case["raw"]
     job_id = behind.value("select id from :schema.add_job('raw', $1::text::json)", text)
 
@@ -292,7 +296,7 @@ def test_the_stored_cases_are_as_many_as_promised(capsys):
 
 
 @pytest.mark.parametrize("cases", [EDGES, PAYLOADS], ids=["arguments", "payloads"])
-def test_every_case_has_a_name_of_its_own(cases):
+def test_every_case_has_a_unique_name(cases):
     names = [case["name"] for case in cases]
 
     assert len(set(names)) == len(names)

@@ -1,4 +1,4 @@
-"""A batch on a real database: what failed of it stays, and nothing else."""
+"""Batches on a real database: only failed items are retried."""
 
 import asyncio
 from datetime import timedelta
@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from graphile_worker import App, Backoff, Hooks, JobContext, JobSpec, PartialFailure, WorkerOptions
+from graphile_worker import (
+    App,
+    Backoff,
+    Hooks,
+    JobContext,
+    JobSpec,
+    PartialFailure,
+    SyncJobContext,
+    WorkerOptions,
+)
 from graphile_worker.events import JobErrored, JobFailed
 from graphile_worker.runner import run_once
 
@@ -27,7 +36,7 @@ def is_odd(number: int) -> BaseException | None:
 
 
 def answering(app: App, form: str) -> Any:
-    """The same batch task, however it is written."""
+    """The same batch task, written in several ways."""
 
     async def by_list(items: list[int]) -> list[BaseException | None]:
         return [is_odd(each) for each in items]
@@ -38,7 +47,7 @@ def answering(app: App, form: str) -> Any:
     def in_thread(items: list[int]) -> list[BaseException | None]:
         return [is_odd(each) for each in items]
 
-    def raising_in_thread(ctx: JobContext, items: list[int]) -> None:
+    def raising_in_thread(ctx: SyncJobContext, items: list[int]) -> None:
         raise PartialFailure({at: e for at, n in enumerate(items) if (e := is_odd(n))})
 
     return app.batch_task(name="numbers")(locals()[form])
@@ -51,7 +60,7 @@ each_form = pytest.mark.parametrize(
 
 @pytest.mark.feature("F61", "F120")
 @each_form
-async def test_only_the_failed_items_are_left_for_the_next_attempt(app, run, sql, form):
+async def test_only_failed_items_are_retried(app, run, sql, form):
     await answering(app, form).aenqueue([1, 2, 3, 4])
 
     await run()
@@ -60,7 +69,7 @@ async def test_only_the_failed_items_are_left_for_the_next_attempt(app, run, sql
 
 
 @each_form
-async def test_a_batch_without_failures_is_done(app, run, sql, form):
+async def test_a_batch_without_failures_is_completed(app, run, sql, form):
     await answering(app, form).aenqueue([2, 4])
 
     await run()
@@ -69,7 +78,7 @@ async def test_a_batch_without_failures_is_done(app, run, sql, form):
 
 
 @each_form
-async def test_a_batch_of_failures_alone_stays_as_it_was(app, run, sql, form):
+async def test_a_batch_that_failed_completely_stays_unchanged(app, run, sql, form):
     await answering(app, form).aenqueue([1, 3])
 
     await run()
@@ -77,7 +86,7 @@ async def test_a_batch_of_failures_alone_stays_as_it_was(app, run, sql, form):
     assert sql.run(ROW) == [([1, 3], 1, "Batch failures:\n1 is odd\n3 is odd", None)]
 
 
-async def test_what_else_a_batch_raises_is_about_all_items(app, run, sql):
+async def test_another_error_of_a_batch_fails_all_items(app, run, sql):
     @app.batch_task
     async def broken(items: list[int]) -> None:
         raise ValueError("nothing works")
@@ -90,7 +99,7 @@ async def test_what_else_a_batch_raises_is_about_all_items(app, run, sql):
     assert error.startswith("ValueError: nothing works\n")
 
 
-async def test_an_item_that_cannot_be_read_fails_alone(app, run, sql):
+async def test_an_unreadable_item_fails_alone(app, run, sql):
     seen = []
 
     @app.batch_task
@@ -106,7 +115,7 @@ async def test_an_item_that_cannot_be_read_fails_alone(app, run, sql):
     assert sql.run(ROW) == [(["two"], 1, error, None)]
 
 
-async def test_the_next_attempts_are_for_what_is_left_and_attempts_are_shared(app, run, sql):
+async def test_remaining_items_share_the_attempts_of_the_job(app, run, sql):
     seen = []
 
     @app.batch_task(retry=Backoff(base=timedelta(0)), max_attempts=3)
@@ -137,7 +146,7 @@ async def test_events_carry_the_errors_of_the_items(app, run):
 
 
 @pytest.mark.feature("F120")
-async def test_a_task_of_a_mapping_may_leave_outcomes_to_be_awaited(app, run, sql):
+async def test_a_task_of_a_mapping_may_return_awaitable_outcomes(app, run, sql):
     async def later(number: int) -> None:
         await asyncio.sleep(0)
         if (error := is_odd(number)) is not None:
@@ -152,7 +161,7 @@ async def test_a_task_of_a_mapping_may_leave_outcomes_to_be_awaited(app, run, sq
     assert sql.run(ROW) == [([1, 3], 1, "Batch failures:\n1 is odd\n3 is odd", None)]
 
 
-async def test_a_batch_cannot_end_its_job_itself(app, run, sql):
+async def test_a_batch_cannot_complete_its_job_in_a_transaction(app, run, sql):
     @app.batch_task
     async def numbers(ctx: JobContext, items: list[int]) -> None:
         async with ctx.transaction():
@@ -163,10 +172,10 @@ async def test_a_batch_cannot_end_its_job_itself(app, run, sql):
 
     [(payload, _, error, _)] = sql.run(ROW)
     assert payload == [1, 2]
-    assert "use ctx.connection() in a batch task" in error
+    assert "Use ctx.connection() in a batch task" in error
 
 
-async def test_a_task_of_a_mapping_may_end_the_job_of_an_array_itself(app, run, sql):
+async def test_a_task_of_a_mapping_may_complete_a_job_with_an_array(app, run, sql):
     async def numbers(payload: list[int], ctx: JobContext) -> None:
         async with ctx.transaction():
             pass
@@ -177,7 +186,7 @@ async def test_a_task_of_a_mapping_may_end_the_job_of_an_array_itself(app, run, 
     assert sql.run(ROW) == []
 
 
-async def test_what_a_task_does_to_its_items_does_not_change_those_that_stay(app, run, sql):
+async def test_changing_the_items_in_a_task_does_not_change_the_retried_items(app, run, sql):
     @app.batch_task
     async def numbers(items: list[dict[str, int]]) -> list[BaseException | None]:
         outcomes = [is_odd(each["n"]) for each in items]
@@ -192,7 +201,7 @@ async def test_what_a_task_does_to_its_items_does_not_change_those_that_stay(app
 
 
 @pytest.mark.parametrize("errors", [{2: ValueError()}, {-1: ValueError()}])
-async def test_a_failure_of_an_item_that_is_not_there_is_about_all(app, run, sql, errors):
+async def test_a_failure_of_a_missing_item_fails_all_items(app, run, sql, errors):
     @app.batch_task
     async def numbers(items: list[int]) -> None:
         raise PartialFailure(errors)
@@ -201,11 +210,11 @@ async def test_a_failure_of_an_item_that_is_not_there_is_about_all(app, run, sql
     await run()
 
     [(payload, _, error, _)] = sql.run(ROW)
-    assert (payload, "there is no item" in error) == ([1, 2], True)
+    assert (payload, "no item" in error) == ([1, 2], True)
 
 
 @pytest.mark.parametrize("by", ["task", "mapping"])
-async def test_a_partial_failure_of_what_is_no_batch_is_a_failure(app, run, sql, by):
+async def test_a_partial_failure_of_an_ordinary_task_is_a_failure(app, run, sql, by):
     async def whole(payload: dict[str, int], /) -> None:
         raise PartialFailure({0: ValueError()})
 
@@ -217,7 +226,7 @@ async def test_a_partial_failure_of_what_is_no_batch_is_a_failure(app, run, sql,
     assert (attempts, "PartialFailure is for batches" in error) == (1, True)
 
 
-async def test_outcomes_that_nobody_awaits_fail_all(app, run, sql):
+async def test_unawaited_outcomes_fail_all_items(app, run, sql):
     async def handle(number: int) -> None: ...
 
     def numbers(payload: list[int]) -> list[Any]:
@@ -227,12 +236,10 @@ async def test_outcomes_that_nobody_awaits_fail_all(app, run, sql):
     await run({"numbers": numbers})
 
     [(payload, _, error, _)] = sql.run(ROW)
-    assert (payload, "make the task async def" in error) == ([1, 2], True)
+    assert (payload, "Write the task with async def" in error) == ([1, 2], True)
 
 
-async def test_an_outcome_that_ends_the_program_or_cannot_be_told_fails_its_item_alone(
-    app, run, sql
-):
+async def test_a_system_exit_or_unprintable_outcome_fails_its_item_alone(app, run, sql):
     class Mute(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no words")
@@ -252,7 +259,7 @@ async def test_an_outcome_that_ends_the_program_or_cannot_be_told_fails_its_item
     assert sql.run(ROW) == [([1, 2], 1, "Batch failures:\n3\nMute", None)]
 
 
-async def test_a_policy_gives_up_only_if_it_would_on_every_item(app, run, sql):
+async def test_a_retry_policy_fails_a_batch_permanently_only_for_all_items(app, run, sql):
     @app.batch_task(retry=Backoff(base=timedelta(0), retry_on=(ConnectionError,)))
     async def numbers(ctx: JobContext, items: list[int]) -> list[BaseException | None]:
         if ctx.job.attempts == 1:
@@ -288,7 +295,7 @@ async def test_accumulated_items_wait_in_one_job(app, run, sql):
 
 @pytest.mark.feature("F81")
 @pytest.mark.parametrize("window", ["fixed", "rolling"])
-async def test_a_window_ends_after_its_first_item_or_after_its_last(app, sql, window):
+async def test_accumulate_counts_from_the_first_item_and_replace_from_the_last(app, sql, window):
     @app.batch_task
     async def track(items: list[int]) -> None: ...
 

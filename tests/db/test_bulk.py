@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from graphile_worker.errors import JobSpecError
-from graphile_worker.ops import bulk
 from graphile_worker.ops.bulk import (
     BulkPreview,
     BulkResult,
@@ -38,10 +37,16 @@ def preview(table: JobTable, action: Any, wanted: Filter = Filter(), **more: Any
     return table.run_plan(plan_bulk_preview(action, wanted, table.schemas, **more))
 
 
-def change(table: JobTable, action: Any, wanted: Filter = Filter(), **more: Any) -> BulkResult:  # noqa: B008
-    """Look, and do it, without a rest."""
-    seen = preview(table, action, wanted, **more)
-    return table.run_plan(plan_bulk_change(seen, table.schemas, throttle=0))
+def change(
+    table: JobTable,
+    action: Any,
+    wanted: Filter = Filter(),  # noqa: B008
+    limit: int | None = None,
+    **options: Any,
+) -> BulkResult:
+    """Preview and change without pauses."""
+    found = preview(table, action, wanted, limit=limit)
+    return table.run_plan(plan_bulk_change(found, table.schemas, throttle=0, **options))
 
 
 def columns(sql: Any, job: int, *names: str) -> tuple[Any, ...]:
@@ -57,58 +62,56 @@ def test_an_action_changes_the_jobs_in_its_states_and_no_others(table, action):
     ids = {table.add_job_in_state(state): state for state in JobState}
     before = table.rows()
 
-    outcome = change(table, action)
+    result = change(table, action)
 
     after = table.rows()
     changed = {ids[each] for each in ids if after.get(each) != before[each]}
     assert changed == set(action.states)
-    assert outcome.changed == len(action.states)
+    assert result.changed == len(action.states)
 
 
 @pytest.mark.parametrize("action", ACTIONS[:4], ids=repr)
-def test_what_a_worker_holds_is_never_touched(table, action):
-    held = [table.add_job_in_state(state) for state in ("running", "stale")]
+def test_locked_jobs_are_never_changed(table, action):
+    locked = [table.add_job_in_state(state) for state in ("running", "stale")]
     table.add_job_in_state("retrying")
     before = table.rows()
 
-    outcome = change(table, action)
+    result = change(table, action)
 
-    assert outcome == BulkResult(changed=1, skipped_locked=2)
-    assert [table.rows()[each] for each in held] == [before[each] for each in held]
+    assert result == BulkResult(changed=1, skipped_locked=2)
+    assert [table.rows()[each] for each in locked] == [before[each] for each in locked]
 
 
-def test_a_job_that_was_taken_after_the_look_is_left_alone(database, table, sql):
+def test_a_job_claimed_after_the_preview_is_skipped(database, table, sql):
     ids = [table.add_job_in_state("failed") for _ in range(3)]
-    seen = preview(table, CompleteAction())
+    found = preview(table, CompleteAction())
     sql.run("update :schema._private_jobs set attempts = 0 where id = $1", ids[1])
     with open_pool(database) as pool:
         assert pool.claim_one().job.id == ids[1]
 
-    outcome = table.run_plan(plan_bulk_change(seen, table.schemas, throttle=0))
+    result = table.run_plan(plan_bulk_change(found, table.schemas, throttle=0))
 
-    assert outcome == BulkResult(changed=2, skipped_locked=1)
+    assert result == BulkResult(changed=2, skipped_locked=1)
     assert set(table.rows()) == {ids[1]}
 
 
-def test_a_row_that_somebody_has_locked_is_not_waited_for(table, sql):
+def test_a_row_locked_by_another_session_is_skipped(table, sql):
     ids = [table.add_job_in_state("failed") for _ in range(3)]
     other = sql.another()
     other.run("begin")
     other.run("select from :schema._private_jobs where id = $1 for update", ids[1])
 
-    outcome = change(table, RetryAction())
+    result = change(table, RetryAction())
     other.close()
 
-    assert outcome == BulkResult(changed=2, skipped_locked=1)
+    assert result == BulkResult(changed=2, skipped_locked=1)
 
 
-def test_it_is_asked_again_whether_a_job_is_meant(table, sql):
+def test_each_batch_checks_the_filter_again(table, sql):
     ids = [table.add_job_in_state("failed") for _ in range(3)]
-    seen = preview(table, CompleteAction(), parse_filter("state:failed"))
-    found: list[BulkResult] = []
+    found = preview(table, CompleteAction(), parse_filter("state:failed"))
 
-    def meanwhile(plan: Any) -> Any:
-        """Somebody retries one of them after it was found."""
+    def change_one_meanwhile(plan: Any) -> Any:
         step = next(plan)
         while True:
             answer = yield step
@@ -119,55 +122,56 @@ def test_it_is_asked_again_whether_a_job_is_meant(table, sql):
             except StopIteration as end:
                 return end.value
 
-    found.append(table.run_plan(meanwhile(plan_bulk_change(seen, table.schemas, throttle=0))))
+    plan = plan_bulk_change(found, table.schemas, throttle=0)
+    result: BulkResult = table.run_plan(change_one_meanwhile(plan))
 
-    assert found == [BulkResult(changed=2, gone=1)]
+    assert result == BulkResult(changed=2, gone=1)
     assert set(table.rows()) == {ids[0]}
 
 
-def test_what_was_added_after_the_look_is_not_meant(table):
+def test_a_job_added_after_the_preview_is_not_changed(table):
     table.add_job_in_state("failed")
-    seen = preview(table, CompleteAction())
+    found = preview(table, CompleteAction())
     new = table.add_job_in_state("failed")
 
-    outcome = table.run_plan(plan_bulk_change(seen, table.schemas, throttle=0))
+    result = table.run_plan(plan_bulk_change(found, table.schemas, throttle=0))
 
-    assert outcome == BulkResult(changed=1)
+    assert result == BulkResult(changed=1)
     assert set(table.rows()) == {new}
 
 
-def test_what_is_gone_meanwhile_is_no_matter(table, sql):
+def test_jobs_deleted_after_the_preview_are_ignored(table, sql):
     ids = [table.add_job_in_state("failed") for _ in range(2)]
-    seen = preview(table, CompleteAction(), filter_by_ids(ids))
+    found = preview(table, CompleteAction(), filter_by_ids(ids))
     sql.run("delete from :schema._private_jobs")
 
-    assert table.run_plan(plan_bulk_change(seen, table.schemas, throttle=0)) == BulkResult()
+    assert table.run_plan(plan_bulk_change(found, table.schemas, throttle=0)) == BulkResult()
 
 
-def test_nothing_is_done_to_nothing(table):
-    seen = preview(table, CompleteAction())
+def test_a_change_without_matching_jobs_changes_nothing(table):
+    found = preview(table, CompleteAction())
 
-    assert (seen.total, seen.locked_count, seen.sample) == (0, 0, [])
-    assert table.run_plan(plan_bulk_change(seen, table.schemas)) == BulkResult()
-
-
-# The look before
+    assert (found.total, found.locked_count, found.sample) == (0, 0, [])
+    assert table.run_plan(plan_bulk_change(found, table.schemas)) == BulkResult()
 
 
-def test_the_look_says_how_many_and_shows_a_few(table):
+# Previews
+
+
+def test_a_preview_counts_the_jobs_and_shows_the_newest(table):
     failed = [table.add_job_in_state("failed") for _ in range(7)]
     for state in ("running", "stale", "ready"):
         table.add_job_in_state(state)
 
-    seen = preview(table, RetryAction())
+    found = preview(table, RetryAction())
 
-    assert (seen.total, seen.locked_count) == (7, 2)
-    assert dict(seen.count.by_state) == {"stale": 1, "running": 1, "failed": 7, "ready": 1}
-    assert [job.id for job in seen.sample] == failed[:1:-1]
+    assert (found.total, found.locked_count) == (7, 2)
+    assert dict(found.count.by_state) == {"stale": 1, "running": 1, "failed": 7, "ready": 1}
+    assert [job.id for job in found.sample] == failed[:1:-1]
     assert preview(table, RetryAction(), limit=3).total == 3
 
 
-def test_the_look_changes_nothing(table):
+def test_a_preview_changes_nothing(table):
     for state in JobState:
         table.add_job_in_state(state)
     before = table.rows()
@@ -181,49 +185,47 @@ def test_the_look_changes_nothing(table):
 # Batches
 
 
-def test_it_goes_on_batch_by_batch_and_says_how_far(table, monkeypatch):
-    monkeypatch.setattr(bulk, "BATCH_SIZE", 3)
-    monkeypatch.setattr(bulk, "SCAN_BATCH_SIZE", 5)
+def test_a_change_runs_in_batches_and_reports_its_progress(table):
     for n in range(12):
         table.add_job_in_state("failed" if n % 2 else "ready")
-    said: list[int] = []
+    progress: list[int] = []
 
-    seen = preview(table, RetryAction())
-    outcome = table.run_plan(
-        plan_bulk_change(
-            seen, table.schemas, throttle=0, on_progress=lambda so_far: said.append(so_far.changed)
-        )
+    result = change(
+        table,
+        RetryAction(),
+        batch_size=3,
+        scan_batch_size=5,
+        on_progress=lambda result: progress.append(result.changed),
     )
 
-    assert outcome == BulkResult(changed=6)
-    # Of each stretch of five: two, then three, then one.
-    assert said == [2, 5, 6]
+    assert result == BulkResult(changed=6)
+    # Each scan of five jobs finds two, then three, then one.
+    assert progress == [2, 5, 6]
 
 
-@pytest.mark.parametrize("batch", [2, 1000])
-def test_a_limit_is_how_many_are_changed_the_oldest_first(table, monkeypatch, batch):
-    monkeypatch.setattr(bulk, "BATCH_SIZE", batch)
+@pytest.mark.parametrize("batch_size", [2, 1000])
+def test_a_limit_changes_only_the_oldest_jobs(table, batch_size):
     table.add_job_in_state("running")
     ids = [table.add_job_in_state("failed") for _ in range(6)]
 
-    outcome = change(table, CompleteAction(), limit=3)
+    result = change(table, CompleteAction(), limit=3, batch_size=batch_size)
 
-    assert outcome.changed == 3
+    assert result.changed == 3
     assert set(table.rows()) & {*ids} == {*ids[3:]}
 
 
-def test_after_each_part_others_have_a_while(table):
+def test_a_pause_follows_each_statement(table):
     table.add_job_in_state("failed")
-    seen = preview(table, RetryAction())
+    found = preview(table, RetryAction())
 
-    steps = list(_steps(plan_bulk_change(seen, table.schemas, throttle=4.0), table))
+    steps = list(_steps(plan_bulk_change(found, table.schemas, throttle=4.0), table))
 
     assert sum("Pause" in step for step in steps) == 3
     assert all("Pause" in step for step in steps[-1:])
 
 
 def _steps(plan: Any, table: JobTable) -> Iterator[str]:
-    """What a plan does, without the pauses being made."""
+    """The steps of a plan, without its pauses."""
     answer = None
     try:
         while True:
@@ -252,7 +254,7 @@ def test_a_failed_job_is_retried_from_the_beginning_and_runs(database, table, sq
         assert pool.claim_one().job.id == job
 
 
-def test_one_that_backs_off_keeps_its_attempts(table, sql):
+def test_a_retrying_job_keeps_its_attempts(table, sql):
     job = table.add_job_in_state("retrying")
 
     change(table, RetryAction())
@@ -260,18 +262,18 @@ def test_one_that_backs_off_keeps_its_attempts(table, sql):
     assert columns(sql, job, "attempts", "run_at <= now()") == (2, True)
 
 
-def test_workers_hear_of_what_is_ready_now(table, sql):
+def test_workers_are_notified_of_ready_jobs(table, sql):
     for _ in range(2):
         table.add_job_in_state("failed")
     sql.run('listen "jobs:insert"')
 
     change(table, RetryAction())
 
-    (heard,) = sql.connection.notifies(timeout=10, stop_after=1)
-    assert '"count" : 2' in heard.payload
+    (notification,) = sql.connection.notifies(timeout=10, stop_after=1)
+    assert '"count" : 2' in notification.payload
 
 
-def test_jobs_are_rescheduled_as_given(table, sql):
+def test_reschedule_changes_only_the_given_values(table, sql):
     job = table.add_job_in_state("failed")
     moment = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -281,7 +283,7 @@ def test_jobs_are_rescheduled_as_given(table, sql):
     assert found == (moment, -3, 0, 4)
 
 
-def test_a_time_from_now_on_is_by_the_clock_of_the_database(table, sql):
+def test_a_relative_time_uses_the_clock_of_the_database(table, sql):
     job = table.add_job_in_state("ready")
 
     change(table, RescheduleAction(run_at=timedelta(hours=2)))
@@ -290,7 +292,7 @@ def test_a_time_from_now_on_is_by_the_clock_of_the_database(table, sql):
     assert timedelta(hours=1, minutes=59) < left <= timedelta(hours=2)
 
 
-def test_jobs_fail_for_a_reason(table, sql):
+def test_fail_stores_the_reason_as_the_last_error(table, sql):
     job = table.add_job_in_state("ready")
 
     change(table, FailAction("the customer left"))
@@ -298,7 +300,7 @@ def test_jobs_fail_for_a_reason(table, sql):
     assert columns(sql, job, "attempts", "last_error") == (25, "the customer left")
 
 
-def test_bad_values_are_refused_before_anything_is_asked():
+def test_invalid_values_are_rejected_before_any_query():
     with pytest.raises(JobSpecError):
         RescheduleAction(priority=99999)
     with pytest.raises(JobSpecError):
@@ -314,9 +316,9 @@ def test_a_stale_job_is_released_with_its_named_queue(table, sql):
     queue = table.add_queue("q", locked_at="now() - interval '5 hours'", locked_by=f"'{NODE}'")
     job = table.add_job_in_state("stale", job_queue_id=queue, attempts="25")
 
-    outcome = change(table, UnlockAction())
+    result = change(table, UnlockAction())
 
-    assert outcome == BulkResult(changed=1)
+    assert result == BulkResult(changed=1)
     # Its attempt counts, but is not its last.
     assert columns(sql, job, "locked_by", "attempts", "is_available") == (None, 24, True)
     assert queue_lock(sql, "q") == (None, True)
@@ -324,7 +326,7 @@ def test_a_stale_job_is_released_with_its_named_queue(table, sql):
     assert error == f"Job recovered after worker interruption: it was held by pool {NODE}"
 
 
-def test_a_queue_that_somebody_else_holds_by_now_stays_his(table, sql):
+def test_a_queue_locked_by_another_worker_stays_locked(table, sql):
     queue = table.add_queue("q", locked_at="now()", locked_by="'other'")
     table.add_job_in_state("stale", job_queue_id=queue)
 
@@ -332,17 +334,17 @@ def test_a_queue_that_somebody_else_holds_by_now_stays_his(table, sql):
     assert queue_lock(sql, "q") == ("other", False)
 
 
-def test_a_job_whose_queue_somebody_has_in_hand_is_left(table, sql):
+def test_a_job_whose_queue_row_is_locked_is_skipped(table, sql):
     queue = table.add_queue("q", locked_at="now() - interval '5 hours'", locked_by=f"'{NODE}'")
     job = table.add_job_in_state("stale", job_queue_id=queue)
     other = sql.another()
     other.run("begin")
     other.run("select from :schema._private_job_queues for update")
 
-    outcome = change(table, UnlockAction())
+    result = change(table, UnlockAction())
     other.close()
 
-    assert outcome == BulkResult(skipped_locked=1)
+    assert result == BulkResult(skipped_locked=1)
     assert columns(sql, job, "locked_by") == (NODE,)
 
 
@@ -355,7 +357,7 @@ def test_a_running_job_is_unlocked_only_by_force(table, sql):
     assert columns(sql, job, "locked_by") == (None,)
 
 
-def test_a_superseded_job_stays_dead(table, sql):
+def test_an_unlocked_superseded_job_stays_permanently_failed(table, sql):
     job = table.add_job_in_state(
         "stale",
         attempts="25",

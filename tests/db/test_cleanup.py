@@ -17,15 +17,11 @@ from graphile_worker._sql.plans import cleanup
 from graphile_worker.errors import CleanupBlocked, SchemaMissing
 from tests.support.clients import open_client, record_statements, unwrap
 from tests.support.fetch_locks import wait_for_lock
+from tests.support.rows import read_names as names
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
 DELETE_PERMAFAILED_JOBS, GC_TASK_IDENTIFIERS, GC_JOB_QUEUES = CleanupTask
-
-
-def names(sql: Sql, kind: str) -> set[str]:
-    column = {"tasks": "identifier", "job_queues": "queue_name"}[kind]
-    return {name for (name,) in sql.run(f"select {column} from :schema._private_{kind}")}
 
 
 async def use_once(client: Any, name: str) -> None:
@@ -89,7 +85,7 @@ async def test_the_names_of_running_and_spent_jobs_are_in_use(client, sql):
     assert names(sql, "tasks") == names(sql, "job_queues") == {"spent", "held"}
 
 
-async def test_only_queues_unless_told_otherwise(client, sql):
+async def test_a_cleanup_deletes_only_queues_by_default(client, sql):
     await use_once(client, "unused")
     await client.add_job("spent")
     sql.run("update :schema._private_jobs set attempts = max_attempts")
@@ -120,7 +116,9 @@ async def test_a_task_may_be_given_by_its_name(client, sql):
 
 
 @pytest.mark.parametrize("unknown", ["gc_job_queues", "", "VACUUM", None])
-async def test_an_unknown_task_is_refused_before_anything_is_done(client, monkeypatch, unknown):
+async def test_an_unknown_cleanup_task_is_rejected_before_anything_is_deleted(
+    client, monkeypatch, unknown
+):
     statements = record_statements(monkeypatch)
 
     with pytest.raises(ConfigurationError, match="cleanup task"):
@@ -137,7 +135,7 @@ async def test_no_tasks_do_nothing(client, monkeypatch):
     assert statements == []
 
 
-async def test_where_there_is_nothing_to_delete_nobody_is_kept_waiting(client, monkeypatch):
+async def test_a_cleanup_with_nothing_to_delete_takes_no_lock(client, monkeypatch):
     await client.add_job("task", queue_name="queue")
     statements = record_statements(monkeypatch)
 
@@ -234,6 +232,7 @@ left join :schema._private_job_queues as job_queues on job_queues.id = gone.job_
 """
 
 
+@pytest.mark.single_version
 @pytest.mark.timeout(180)
 def test_cleanups_in_a_loop_never_take_a_name_from_a_job(database, sql):
     count_deletions(sql)
@@ -333,7 +332,7 @@ def deletions(sql: Sql) -> dict[str, int]:
     return dict(rows)
 
 
-async def test_it_says_how_many_of_each_were_deleted(client, sql):
+async def test_a_cleanup_returns_how_many_rows_each_task_deleted(client, sql):
     await use_once(client, "name")
 
     assert await client.cleanup([GC_JOB_QUEUES, GC_TASK_IDENTIFIERS]) == {
@@ -343,7 +342,7 @@ async def test_it_says_how_many_of_each_were_deleted(client, sql):
     assert await client.cleanup([GC_JOB_QUEUES]) == {GC_JOB_QUEUES: 0}
 
 
-async def test_a_cleanup_without_a_schema_says_so(kind, empty_database):
+async def test_a_cleanup_without_a_schema_raises_schema_missing(kind, empty_database):
     async with open_client(kind, empty_database) as client:
         with pytest.raises(SchemaMissing):
             await client.cleanup()

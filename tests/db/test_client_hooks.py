@@ -1,18 +1,13 @@
-"""What wraps adding and migrating, through the async and the blocking client alike."""
+"""Hooks around adding and migrating with the async and the blocking client."""
 
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
 
-from graphile_worker import GraphileWorkerError, Hooks, JobSpec
+from graphile_worker import GraphileWorkerError, JobSpec
 from graphile_worker.events import AddingJobs, Migrating
 from tests.support.clients import KINDS, open_client
-
-
-@pytest.fixture
-def hooks() -> Hooks:
-    return Hooks()
 
 
 @pytest.fixture
@@ -41,7 +36,7 @@ async def test_adding_is_wrapped_and_shows_the_specs(client, hooks):
     assert seen == [["one"], "added", ["two", "three"], "added"]
 
 
-async def test_the_jobs_are_known_once_they_are_added(client, hooks):
+async def test_adding_jobs_has_the_added_jobs(client, hooks):
     before, after = [], []
 
     @hooks.around(AddingJobs)
@@ -58,7 +53,7 @@ async def test_the_jobs_are_known_once_they_are_added(client, hooks):
     assert after == [[one], many]
 
 
-async def test_what_was_not_added_is_not_among_the_jobs(client, hooks):
+async def test_adding_jobs_has_no_jobs_after_an_error(client, hooks):
     moments = []
 
     @hooks.around(AddingJobs)
@@ -73,7 +68,7 @@ async def test_what_was_not_added_is_not_among_the_jobs(client, hooks):
     assert [moment.jobs for moment in moments] == [[]]
 
 
-async def test_specs_may_be_replaced_on_their_way(client, hooks, sql):
+async def test_a_hook_may_replace_specs(client, hooks, sql):
     @hooks.around(AddingJobs)
     @contextmanager
     def traced(adding):
@@ -86,7 +81,7 @@ async def test_specs_may_be_replaced_on_their_way(client, hooks, sql):
     assert stored(sql) == [{"traced": True}] * 2
 
 
-async def test_what_a_hook_raises_fails_the_call_and_adds_nothing(client, hooks, sql):
+async def test_an_error_in_a_hook_fails_the_call_and_adds_nothing(client, hooks, sql):
     @hooks.around(AddingJobs)
     @contextmanager
     def refusing(adding):
@@ -101,7 +96,7 @@ async def test_what_a_hook_raises_fails_the_call_and_adds_nothing(client, hooks,
     assert stored(sql) == []
 
 
-async def test_a_swallowed_error_leaves_the_caller_with_ours(client, hooks):
+async def test_a_suppressed_error_raises_graphile_worker_error(client, hooks):
     @hooks.around(AddingJobs)
     @contextmanager
     def swallowing(adding):

@@ -7,15 +7,13 @@ import pytest
 
 from graphile_worker import JobSpec, Retry, WorkerOptions, run_once, sync
 from graphile_worker.events import JobErrored, JobFinished, JobStarted, JobSucceeded
+from tests.support.tasks import nothing
 
 AT_ONCE = timedelta(0)
 NEVER = timedelta(days=1)
 
 LEFT = "select count(*) from :schema._private_jobs"
 LOCKED = "select count(*) from :schema._private_jobs where locked_by is not null"
-
-
-async def nothing(payload: object) -> None: ...
 
 
 async def broken(payload: object) -> None:
@@ -50,7 +48,7 @@ async def test_failures_are_written_together_each_with_its_own_error(start, reco
     assert all(row[2].startswith("LookupError: boom") for row in rows)
 
 
-async def test_a_failure_that_the_database_refuses_fails_alone(start, recorder, sql):
+async def test_a_failure_that_the_database_rejects_fails_alone(start, recorder, sql):
     async def some(payload: dict[str, int]) -> None:
         if payload["n"] == 3:
             raise Retry(timedelta(days=290_000 * 365))

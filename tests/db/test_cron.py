@@ -22,6 +22,7 @@ from graphile_worker import (
     ParsedCronItem,
     Runner,
     SchemaMissing,
+    SyncJobContext,
     WorkerOptions,
     parse_cron_items,
     parse_crontab,
@@ -54,6 +55,7 @@ from tests.support.clients import open_client
 from tests.support.fetch_locks import commit_when_blocking, open_fetch
 from tests.support.pools import open_session
 from tests.support.recorder import Recorder, wait_until
+from tests.support.rows import count_jobs
 from tests.support.sql import Sql
 
 T = TypeVar("T")
@@ -146,11 +148,6 @@ def know(
 ) -> KnownCrontab:
     """Let the database know an item for so long, and its last minute so long ago."""
     return KnownCrontab(identifier, *sql.run(KNOW, identifier, since, last)[0])
-
-
-def count_jobs(sql: Sql) -> int:
-    count: int = sql.value("select count(*) from :schema._private_jobs")
-    return count
 
 
 def minutes(first: datetime, before: datetime) -> list[datetime]:
@@ -263,7 +260,7 @@ def test_items_are_added_in_the_order_given_however_it_is_planned(either_databas
 
 
 @pytest.mark.feature("F274")
-def test_of_several_items_those_are_added_that_nobody_added(behind, db):
+def test_of_several_items_only_missing_ones_are_added(behind, db):
     schedule(db, THEN, item("ape"))
 
     added = schedule(db, THEN, item("zebra"), item("ape"), item("bee"))
@@ -379,7 +376,7 @@ async def test_a_key_that_is_lost_to_a_fetch_is_nothing_done_and_works_when_sent
 # What is known
 
 
-def test_what_is_known_is_told_by_item(behind, db):
+def test_known_crontabs_are_returned_by_item(behind, db):
     assert db.run(get_known_crontabs()) == {}
     ran = know(behind, "ran", since=DAY, last=HOUR)
     never = know(behind, "never ran", since=HOUR)
@@ -397,14 +394,14 @@ def test_registering_does_not_change_what_is_known(behind, db):
     assert known == {"old": old, "new": KnownCrontab("new", THEN, None)}
 
 
-async def test_a_client_tells_what_is_known(client, sql):
+async def test_a_client_lists_known_crontabs(client, sql):
     assert await client.list_known_crontabs() == {}
     ran = know(sql, "ran", since=DAY, last=HOUR)
 
     assert await client.list_known_crontabs() == {"ran": ran}
 
 
-async def test_without_a_schema_a_client_says_so(kind, empty_database):
+async def test_without_a_schema_the_client_raises(kind, empty_database):
     async with open_client(kind, empty_database) as client:
         with pytest.raises(SchemaMissing):
             await client.list_known_crontabs()
@@ -437,7 +434,7 @@ async def test_at_start_what_was_known_stays_as_it_was(make, sql):
 
 
 @pytest.mark.feature("F269", "F270", "F271", "F272", "F273")
-async def test_a_tick_adds_what_is_due_and_says_so(make, sql, recorder):
+async def test_a_tick_adds_due_jobs_and_reports_them(make, sql, recorder):
     scheduler = make("""
       30 4 * * * report ?id=daily&queue=q&max=3&priority=-2&jobKey=k {n: 1, _cron: "mine"}
       * * * * * plain
@@ -467,7 +464,7 @@ async def test_a_tick_at_which_nothing_is_due_is_nothing(make, sql, recorder, st
 
 
 @pytest.mark.feature("F274")
-async def test_of_two_schedulers_one_adds_and_says_so(make, sql):
+async def test_of_two_schedulers_one_adds_and_reports(make, sql):
     recorders = [Recorder(), Recorder()]
     pair = [make("* * * * * report", each.hooks) for each in recorders]
 
@@ -493,7 +490,7 @@ async def test_of_two_crontabs_with_one_id_only_one_runs_at_a_common_minute(make
 
 
 @pytest.mark.feature("F266")
-async def test_under_another_id_an_item_runs_once_more_in_the_same_minute(make, sql):
+async def test_under_another_id_an_item_runs_again_in_the_same_minute(make, sql):
     await make("* * * * * report ?id=old").tick(THEN)
     await make("* * * * * report ?id=old").tick(THEN)
     await make("* * * * * report ?id=new").tick(THEN)
@@ -501,7 +498,7 @@ async def test_under_another_id_an_item_runs_once_more_in_the_same_minute(make, 
     assert [row[0] for row in marks(sql)] == [THEN, THEN]
 
 
-async def test_a_tick_that_has_not_begun_adds_nothing_and_says_so(make, sql, recorder):
+async def test_an_early_tick_adds_nothing_and_reports_it(make, sql, recorder):
     soon = sql.value("select date_trunc('minute', now()) + interval '2 minutes'")
 
     assert await make("* * * * * report").tick(soon) == {}
@@ -532,7 +529,7 @@ async def test_an_identifier_that_a_changed_list_has_twice_runs_once(make, sql):
     assert count_jobs(sql) == 1
 
 
-async def test_an_item_whose_job_is_refused_holds_up_no_other(make, sql, recorder):
+async def test_an_item_whose_job_is_rejected_delays_no_other(make, sql, recorder):
     sql.run(
         "create function refuse() returns trigger language plpgsql as "
         "$body$ begin raise 'not this one'; end $body$"
@@ -568,7 +565,7 @@ async def test_an_item_that_cannot_say_whether_it_is_due_holds_up_no_other(make,
 
 
 @pytest.mark.feature("F270", "F271", "F276")
-async def test_after_three_hours_with_a_fill_of_one_sixty_minutes_are_owed(make, sql, recorder):
+async def test_after_3_hours_with_a_fill_of_1_hour_60_minutes_are_backfilled(make, sql, recorder):
     known = know(sql, "report", since=DAY, last=3 * HOUR)
 
     await make("* * * * * report ?fill=1h {n: 1}").start()
@@ -587,7 +584,7 @@ async def test_after_three_hours_with_a_fill_of_one_sixty_minutes_are_owed(make,
 
 @pytest.mark.feature("F279")
 @pytest.mark.parametrize("fill", [1, 2])
-async def test_each_owed_minute_is_a_statement_before_the_start_is_over(
+async def test_each_backfilled_minute_is_one_statement_before_the_start_ends(
     make, sql, statements, fill
 ):
     know(sql, "report", since=DAY, last=3 * HOUR)
@@ -617,7 +614,7 @@ async def test_a_fill_reaches_back_to_when_the_item_became_known(make, sql, reco
 
 
 @pytest.mark.feature("F277")
-async def test_a_new_item_owes_nothing(make, sql):
+async def test_a_new_item_is_not_backfilled(make, sql):
     know(sql, "report", since=DAY, last=2 * ONE)
 
     await make("* * * * * report ?fill=1h\n* * * * * other ?fill=1h").start()
@@ -627,7 +624,7 @@ async def test_a_new_item_owes_nothing(make, sql):
 
 
 @pytest.mark.feature("F276")
-async def test_an_item_without_a_fill_owes_nothing(make, sql, recorder):
+async def test_an_item_without_a_fill_is_not_backfilled(make, sql, recorder):
     know(sql, "report", since=DAY, last=3 * HOUR)
 
     await make("* * * * * report").start()
@@ -637,7 +634,7 @@ async def test_an_item_without_a_fill_owes_nothing(make, sql, recorder):
 
 
 @pytest.mark.feature("F277")
-async def test_an_item_that_was_changed_is_owed_as_it_is_now(make, sql, recorder):
+async def test_a_changed_item_is_backfilled_in_its_new_form(make, sql, recorder):
     known = know(sql, "mine", since=DAY, last=HOUR)
     before = make("0 0 1 1 * report ?id=mine&fill=2h")
     changed = make("*/5 * * * * other ?id=mine&fill=2h {n: 2}")
@@ -653,9 +650,7 @@ async def test_an_item_that_was_changed_is_owed_as_it_is_now(make, sql, recorder
 
 
 @pytest.mark.feature("F276")
-async def test_items_are_owed_together_minute_by_minute_in_the_order_of_the_crontab(
-    make, sql, recorder
-):
+async def test_items_are_backfilled_by_minute_in_the_order_of_the_crontab(make, sql, recorder):
     for name in ("zebra", "ape"):
         know(sql, name, since=DAY, last=3 * HOUR)
 
@@ -685,7 +680,7 @@ async def test_a_fill_has_no_other_limit(make, sql, recorder):
 
 
 @pytest.mark.feature("F274", "F276")
-async def test_two_schedulers_that_start_together_owe_each_minute_once(make, sql, recorder):
+async def test_two_schedulers_that_start_together_backfill_each_minute_once(make, sql, recorder):
     known = know(sql, "report", since=DAY, last=40 * ONE)
     pair = [make("* * * * * report ?fill=1h") for _ in range(2)]
 
@@ -696,7 +691,7 @@ async def test_two_schedulers_that_start_together_owe_each_minute_once(make, sql
 
 
 @pytest.mark.feature("F276")
-async def test_what_was_owed_once_is_not_owed_again(make, sql):
+async def test_a_backfilled_minute_is_not_backfilled_again(make, sql):
     know(sql, "report", since=DAY, last=5 * ONE)
     await make("* * * * * report ?fill=1h").start()
     ran = sql.value("select last_execution from :schema._private_known_crontabs")
@@ -781,7 +776,7 @@ async def test_a_worker_runs_a_crontab_and_its_tasks_know_for_which_minute(
     ran: list[tuple[Any, CronRun | None]] = []
     text = "* * * * * report ?id=mine&fill=1m {n: 1}"
 
-    def report(payload: Any, ctx: JobContext) -> None:
+    def report(payload: Any, ctx: SyncJobContext) -> None:
         ran.append((payload, ctx.cron))
 
     given = {source: SOURCES[source](text, tmp_path)}
@@ -832,7 +827,7 @@ async def test_a_task_knows_a_minute_that_was_not_made_up_for_and_a_job_of_no_mi
 ):
     ran: list[CronRun | None] = []
 
-    def report(payload: Any, ctx: JobContext) -> None:
+    def report(payload: Any, ctx: SyncJobContext) -> None:
         ran.append(ctx.cron)
 
     tasks = {"report": report}
@@ -856,7 +851,7 @@ async def test_a_worker_makes_its_items_known(database, sql, options, recorder):
     assert [(row[0], row[2]) for row in sql.run(KNOWN)] == [("report", None)]
 
 
-async def test_a_task_that_nobody_defines_is_a_warning_at_start(
+async def test_a_cron_item_of_an_unknown_task_is_a_warning_at_start(
     database, options, recorder, caplog
 ):
     caplog.set_level(logging.WARNING, logger="graphile_worker")
@@ -907,7 +902,7 @@ async def test_items_come_from_one_place(database, options, given):
 
 
 @pytest.mark.feature("F284")
-async def test_an_item_that_was_not_parsed_is_refused(database, options):
+async def test_an_item_that_was_not_parsed_is_rejected(database, options):
     items: Any = [CronItem(task="report", match="* * * * *")]
 
     with pytest.raises(ConfigurationError, match="parse_cron_items"):
@@ -915,7 +910,7 @@ async def test_an_item_that_was_not_parsed_is_refused(database, options):
 
 
 @pytest.mark.feature("F283")
-async def test_a_crontab_file_that_is_not_there_is_refused(database, options, tmp_path):
+async def test_a_missing_crontab_file_is_rejected(database, options, tmp_path):
     with pytest.raises(ConfigurationError, match="nowhere"):
         await run(
             database.dsn, {"report": print}, crontab_file=tmp_path / "nowhere", options=options
@@ -923,7 +918,7 @@ async def test_a_crontab_file_that_is_not_there_is_refused(database, options, tm
 
 
 @pytest.mark.feature("F284")
-async def test_a_worker_asks_for_its_items_each_time_that_it_starts_cron_anew(
+async def test_a_worker_reads_its_items_each_time_that_cron_starts(
     database, sql, options, recorder
 ):
     items: list[ParsedCronItem] = []

@@ -42,7 +42,7 @@ async def test_by_default_a_worker_runs_one_job_at_a_time(database, start, recor
 
 
 @pytest.mark.feature("F302")
-async def test_jobs_that_wait_all_wait_at_once_if_told_so(database, start, recorder):
+async def test_waiting_jobs_all_run_at_once_with_enough_concurrency(database, start, recorder):
     """Each waits until all fifty are there: with fewer at once they would never end."""
     task = Waiting(together=50)
     add(database, 50)

@@ -57,7 +57,7 @@ def test_the_view_has_no_payload_and_cannot_be_changed(sql):
 
 
 @pytest.mark.feature("F233")
-async def test_a_job_that_nobody_holds_may_be_changed_or_deleted(sql, start, recorder, endless):
+async def test_an_unlocked_job_may_be_changed_or_deleted(sql, start, recorder, endless):
     sql.run("select :schema.add_job('work', '{\"n\": 1}', run_at => now() + interval '1 hour')")
     sql.run("select :schema.add_job('work', '{\"n\": 2}', run_at => now() + interval '1 hour')")
 

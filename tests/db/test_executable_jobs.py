@@ -1,4 +1,4 @@
-"""Jobs of executables: how they end, what their rows say, and that no process stays behind."""
+"""Jobs of executables: their outcome, their rows, and that no process is left running."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ class Folder:
 
     @property
     async def pids(self) -> list[int]:
-        """What a program has written of itself and its child."""
+        """Return the process ids that a program has written for itself and its child."""
         written = Path("pids")
         await wait_until(lambda: written.exists() and written.read_text().count("\n") == 2)
         return [int(line) for line in written.read_text().splitlines()]
@@ -69,11 +69,11 @@ async def test_exit_code_0_completes_the_job(database, sql, folder):
 @pytest.mark.parametrize(
     ("text", "ended"),
     [
-        ("echo oh no >&2; exit 3", "hello ended with exit code 3; it said last: oh no"),
+        ("echo oh no >&2; exit 3", "hello ended with exit code 3; last output: oh no"),
         ("kill -KILL $$", "hello ended with signal SIGKILL"),
     ],
 )
-async def test_the_row_says_how_the_program_ended(database, sql, folder, text, ended):
+async def test_last_error_has_the_exit_code_of_the_program(database, sql, folder, text, ended):
     folder.program("hello", f"#!/bin/sh\n{text}\n")
     sql.run("select :schema.add_job('hello')")
 
@@ -95,7 +95,8 @@ async def test_a_program_that_cannot_be_started_fails_its_job_and_others_run(dat
     assert "broken could not be started: No such file or directory" in last_error
 
 
-async def test_a_program_that_takes_too_long_fails_its_job(database, sql, folder):
+@pytest.mark.single_version
+async def test_a_program_that_exceeds_its_timeout_fails_its_job(database, sql, folder):
     folder.program("slow", WAITS)
     sql.run("select :schema.add_job('slow')")
 
@@ -113,7 +114,7 @@ async def test_a_program_that_takes_too_long_fails_its_job(database, sql, folder
     [{"cancel_after": timedelta(0)}, {"cancel_after": None, "shutdown_timeout": timedelta(0)}],
     ids=["asked", "cancelled"],
 )
-async def test_a_stop_hands_the_job_back_and_leaves_no_process(sql, folder, start, recorder, stop):
+async def test_a_stop_releases_the_job_and_leaves_no_process(sql, folder, start, recorder, stop):
     folder.program("slow", WAITS)
     sql.run("select :schema.add_job('slow')")
     runner = await start(folder.path, **stop)
@@ -126,7 +127,7 @@ async def test_a_stop_hands_the_job_back_and_leaves_no_process(sql, folder, star
     await wait_until(lambda: gone(pids))
 
 
-async def test_a_kill_hands_the_job_back_and_leaves_no_process(sql, folder, start):
+async def test_a_kill_releases_the_job_and_leaves_no_process(sql, folder, start):
     folder.program("slow", "#!/bin/sh\ntrap '' TERM\n" + WAITS)
     sql.run("select :schema.add_job('slow')")
     runner = await start(folder.path)
@@ -138,7 +139,7 @@ async def test_a_kill_hands_the_job_back_and_leaves_no_process(sql, folder, star
     await wait_until(lambda: gone(pids))
 
 
-async def test_several_programs_run_at_once(sql, folder, start, recorder):
+async def test_several_programs_run_at_the_same_time(sql, folder, start, recorder):
     # Each waits for the others.
     folder.program(
         "meet",
@@ -161,7 +162,7 @@ async def test_an_array_fails_as_a_whole(database, sql, folder):
     assert sql.run("select payload::text, attempts from :schema._private_jobs") == [("[1, 2]", 1)]
 
 
-async def test_what_it_says_is_in_the_log_with_the_ids_of_the_job(
+async def test_the_output_of_a_program_is_logged_with_the_ids_of_the_job(
     sql, folder, start, recorder, caplog
 ):
     caplog.set_level(logging.INFO, "graphile_worker")

@@ -155,7 +155,7 @@ def test_a_failure_leaves_the_rest_of_the_row_alone(pool, client, sql):
 
 
 @pytest.mark.feature("F210")
-def test_the_last_attempt_leaves_a_job_that_nobody_takes(pool, client, sql):
+def test_a_failed_last_attempt_leaves_a_job_that_is_not_claimed(pool, client, sql):
     client.add_job("task", max_attempts=1)
     held = pool.claim_one()
 
@@ -244,7 +244,7 @@ def test_failing_twice_is_failing_once(pool, client, sql):
 
 
 @pytest.mark.feature("F211")
-def test_the_queue_is_freed_even_if_somebody_deleted_the_job(pool, client, sql):
+def test_the_queue_is_unlocked_even_if_the_job_was_deleted(pool, client, sql):
     client.add_job("task", queue_name="queue")
     held = pool.claim_one()
     sql.run("delete from :schema._private_jobs")
@@ -255,7 +255,7 @@ def test_the_queue_is_freed_even_if_somebody_deleted_the_job(pool, client, sql):
 
 
 @pytest.mark.feature("F75")
-def test_a_job_superseded_by_its_key_is_not_tried_again(pool, client, sql):
+def test_a_job_superseded_by_its_key_is_not_retried(pool, client, sql):
     client.add_job("task", "old", job_key="k")
     held = pool.claim_one()
     new = client.add_job("task", "new", job_key="k")
@@ -268,7 +268,7 @@ def test_a_job_superseded_by_its_key_is_not_tried_again(pool, client, sql):
 
 
 @pytest.mark.feature("F84")
-def test_a_job_removed_while_it_ran_is_not_tried_again(pool, client, sql):
+def test_a_job_removed_while_it_ran_is_not_retried(pool, client, sql):
     client.add_job("task", job_key="k")
     held = pool.claim_one()
     client.remove_job("k")

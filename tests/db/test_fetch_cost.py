@@ -212,7 +212,7 @@ def add_ready(sql: Sql) -> None:
 @pytest.mark.feature("F89", "F90", "F91", "F95")
 @pytest.mark.parametrize("limit", [1, 3, 100])
 @each_obstacle
-def test_the_best_jobs_come_first_whatever_lies_before_them(pool, sql, fill, obstacle, limit):
+def test_the_best_jobs_come_first_behind_any_other_rows(pool, sql, fill, obstacle, limit):
     obstacle(fill)
     add_ready(sql)
 
@@ -306,9 +306,7 @@ def test_a_fetch_that_is_not_over_hides_nothing_behind_an_obstacle(
 @pytest.mark.parametrize(
     ("fetchers", "limit"), size(gate=[(8, 10)], nightly=[(2, 1), (2, 10), (8, 1), (8, 10)])
 )
-def test_nobody_gets_an_empty_answer_while_there_is_a_job_to_run(
-    pool, database, fill, fetchers, limit
-):
+def test_a_fetch_is_never_empty_while_a_job_can_run(pool, database, fill, fetchers, limit):
     fill.queues("mine", 1000)
     fill.jobs(3000, queues="mine", of=1000)
     left = Left(3000)

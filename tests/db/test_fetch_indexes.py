@@ -11,10 +11,10 @@ from graphile_worker import migration_sql, sync
 from graphile_worker._sql.queries.migrations import EXT_STEPS, INDEXES
 from tests.support.pools import open_pool, payloads
 from tests.support.processes import eventually
+from tests.support.roles import temporary_role
 from tests.support.sql import Sql
 
-STILL = "graphile_worker._sql.plans.migration.STALL_TIMEOUT_SECONDS"
-NO_INDEXES = "makes no indexes"
+NO_INDEXES = "creates no indexes"
 NOT_COMPLETE = "are not complete"
 BUILDING = "select exists (select from pg_stat_progress_create_index)"
 WAITING = """
@@ -36,13 +36,11 @@ def their_sql(node_database):
 @pytest.fixture
 def role(their_sql, node_database):
     """A role that may use all tables of the schema and owns none."""
-    name = f"role_{node_database.name}"
-    their_sql.run(f"create role {name} login bypassrls")
-    their_sql.run(f"grant usage on schema :schema to {name}")
-    their_sql.run(f"grant all on all tables in schema :schema to {name}")
-    yield name
-    their_sql.run(f"drop owned by {name} cascade")
-    their_sql.run(f"drop role {name}")
+    with temporary_role(their_sql, f"role_{node_database.name}") as name:
+        their_sql.run(f"alter role {name} bypassrls")
+        their_sql.run(f"grant usage on schema :schema to {name}")
+        their_sql.run(f"grant all on all tables in schema :schema to {name}")
+        yield name
 
 
 def migrate(database, **more: str) -> None:
@@ -82,7 +80,7 @@ def test_they_are_made_in_a_schema_that_is_in_use(node_database, their_sql):
     assert their_sql.value("select count(*) from :ext_schema.migrations") == len(EXT_STEPS)
 
 
-def test_nobody_waits_for_them_to_be_made(node_database, their_sql):
+def test_building_the_indexes_blocks_no_session(node_database, their_sql):
     writer = their_sql.another()
     writer.run("begin")
     writer.run("update :schema._private_jobs set last_error = 'x' where payload::text = '0'")
@@ -139,7 +137,7 @@ def test_one_that_is_missing_is_made_though_its_step_was_entered(database, sql):
 
 
 @pytest.mark.parametrize("jobs", [0, 5])
-def test_one_that_was_left_half_built_is_made_anew(database, sql, jobs):
+def test_an_incomplete_index_is_built_again(database, sql, jobs):
     sql.run("select :schema.add_job('task') from generate_series(1, $1)", jobs)
     sql.run(
         "update pg_index set indisvalid = false where indexrelid in "
@@ -162,9 +160,8 @@ def test_several_installers_at_once_make_them_once(node_database, their_sql):
 
 @pytest.mark.parametrize("setting", ["lock_timeout", "statement_timeout"])
 def test_what_is_in_their_way_does_not_keep_anybody_from_starting(
-    node_database, their_sql, caplog, monkeypatch, setting
+    node_database, their_sql, caplog, setting
 ):
-    monkeypatch.setattr(STILL, 1.0)
     writer = their_sql.another()
     writer.run("begin")
     writer.run("update :schema._private_jobs set last_error = 'x' where payload::text = '0'")

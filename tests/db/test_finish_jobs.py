@@ -88,7 +88,7 @@ def test_a_zombies_finish_changes_nothing_and_the_holders_frees_the_queue(pool, 
 
 
 @pytest.mark.feature("F211")
-def test_the_queue_is_freed_even_if_somebody_deleted_the_job(pool, client, sql):
+def test_the_queue_is_unlocked_even_if_the_job_was_deleted(pool, client, sql):
     client.add_job("task", queue_name="queue")
     held = pool.claim_one()
     sql.run("delete from :schema._private_jobs")

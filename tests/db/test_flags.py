@@ -9,6 +9,7 @@ import pytest
 from graphile_worker import ConfigurationError, JobSpec, WorkerOptions, run_once
 from graphile_worker.events import GetJobEmpty, GetJobErrored, JobSucceeded
 from tests.support.sql import Sql
+from tests.support.tasks import nothing
 
 SOON = timedelta(milliseconds=20)
 
@@ -24,9 +25,6 @@ def run(database):
         return seen
 
     return run
-
-
-async def nothing(payload: object) -> None: ...
 
 
 def add(sql: Sql, payload: str, *flags: str) -> None:
@@ -95,7 +93,7 @@ async def test_a_flag_may_be_any_text(run, sql, flag):
 
 
 @pytest.mark.parametrize("wrong", ["slow", 7, lambda: "slow", async_answer(7)])
-async def test_what_is_not_a_collection_of_text_is_refused(run, wrong):
+async def test_forbidden_flags_that_are_not_strings_are_rejected(run, wrong):
     with pytest.raises(ConfigurationError, match="forbidden_flags"):
         await run(forbidden_flags=wrong)
 

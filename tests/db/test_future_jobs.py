@@ -10,10 +10,9 @@ from itertools import product
 
 import pytest
 
-from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.claim import NO_BYTE_LIMIT
-from graphile_worker._sql.render import render_bytes
 from tests.support.pools import Pool
+from tests.support.rows import count_pages
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
@@ -75,16 +74,9 @@ def pages_read(sql: Sql, pool: Pool) -> dict[tuple[object, ...], int]:
 
 
 def pages_of(sql: Sql, pool: Pool, statement: str, mode: str, limit: int) -> int:
-    text = render_bytes(statement, Schemas.from_names(sql.schema))
     sql.run("select set_config('plan_cache_mode', $1, false)", mode)
-    with sql.connection.transaction(force_rollback=True):
-        found = sql.connection.execute(
-            b"explain (analyze, buffers, format json) " + text,
-            (pool.id, list(pool.tasks), None, limit, None, None, None, NO_BYTE_LIMIT),
-        ).fetchone()
-    assert found is not None
-    plan = found[0][0]["Plan"]
-    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+    args = (pool.id, list(pool.tasks), None, limit, None, None, None, NO_BYTE_LIMIT)
+    return count_pages(sql, statement, *args)
 
 
 @pytest.mark.timeout(120)

@@ -60,13 +60,6 @@ def client(blocking_client):
     return blocking_client
 
 
-@pytest.fixture
-def sql(either_database):
-    connection = Sql(either_database.dsn, either_database.schema)
-    yield connection
-    connection.close()
-
-
 def add_many(client: sync.Client, count: int, **more: Any) -> list[Job]:
     """Jobs of one transaction; their payloads count from 0."""
     return client.add_jobs([JobSpec("task", n, **more) for n in range(count)])
@@ -492,7 +485,7 @@ async def test_what_has_changed_since_it_was_found_is_left_alone(
 
 @pytest.mark.feature("F95")
 @pytest.mark.parametrize("event", PLAINLY.values(), ids=PLAINLY)
-async def test_what_is_no_longer_plain_is_left_to_the_other_fetch(
+async def test_a_job_that_is_not_plain_any_more_is_left_to_the_other_statement(
     client, sql, either_database, event
 ):
     client.add_job("task")
@@ -523,6 +516,7 @@ async def take_while(
         return await fetch
 
 
+@pytest.mark.single_version
 @pytest.mark.feature("F5", "F92", "F95")
 @pytest.mark.timeout(120)
 def test_eight_fetchers_share_two_thousand_jobs_and_each_queue_stays_serial(pool, client, sql):
@@ -611,7 +605,7 @@ def test_registered_tasks_keep_their_ids_and_cost_no_more_of_them(pool, sql):
     assert later == {**known, max(known) + 1: "c"}
 
 
-def test_only_the_ids_of_the_named_tasks_are_told(pool):
+def test_only_the_ids_of_the_named_tasks_are_returned(pool):
     pool.register_tasks("a", "b")
 
     assert list(pool.connection.run(get_task_ids(["b", "unknown"])).values()) == ["b"]

@@ -1,4 +1,4 @@
-"""The helpers for tests, on one connection that is never committed."""
+"""The test harness on a connection that it never commits."""
 
 import asyncio
 import threading
@@ -25,6 +25,7 @@ from graphile_worker import (
     Retry,
     RunningJob,
     Snooze,
+    SyncJobContext,
     sync,
 )
 from graphile_worker.testing import Harness
@@ -57,7 +58,7 @@ class Shop:
             raise ValueError(what)
 
         @app.task
-        def chain(ctx: JobContext, left: int) -> None:
+        def chain(ctx: SyncJobContext, left: int) -> None:
             done.append(left)
             if left:
                 ctx.add_job("chain", {"left": left - 1})
@@ -90,10 +91,10 @@ def gw(shop: Shop) -> Iterator[Harness]:
         yield harness
 
 
-# What was added
+# Enqueued jobs
 
 
-def test_a_job_that_was_added_is_found_by_some_keys_of_its_payload(gw: Harness, shop: Shop):
+def test_assert_enqueued_finds_a_job_by_some_keys_of_its_payload(gw: Harness, shop: Shop):
     added = shop.send.enqueue(to="ada", on=date(2030, 1, 2))
 
     assert gw.assert_enqueued(shop.send) == added
@@ -103,7 +104,7 @@ def test_a_job_that_was_added_is_found_by_some_keys_of_its_payload(gw: Harness, 
     gw.assert_not_enqueued(shop.count)
 
 
-def test_what_is_missing_is_told_with_what_is_there(gw: Harness, shop: Shop):
+def test_assert_enqueued_lists_the_enqueued_jobs_when_it_fails(gw: Harness, shop: Shop):
     shop.send.using(queue_name="mail", job_key="k").enqueue(to="ada")
 
     with pytest.raises(AssertionError) as error:
@@ -114,7 +115,7 @@ def test_what_is_missing_is_told_with_what_is_there(gw: Harness, shop: Shop):
     assert "queue_name='mail', job_key='k'" in str(error.value)
 
 
-def test_what_must_not_be_there_is_told(gw: Harness, shop: Shop):
+def test_assert_not_enqueued_lists_the_jobs_that_it_finds(gw: Harness, shop: Shop):
     shop.send.enqueue(to="ada")
 
     with pytest.raises(AssertionError, match='send {"to":"ada"}'):
@@ -123,7 +124,7 @@ def test_what_must_not_be_there_is_told(gw: Harness, shop: Shop):
         gw.assert_not_enqueued()
 
 
-def test_a_job_is_found_by_what_it_was_given(gw: Harness, shop: Shop):
+def test_enqueued_finds_a_job_by_its_options(gw: Harness, shop: Shop):
     shop.send.using(
         queue_name="mail",
         priority=3,
@@ -140,7 +141,7 @@ def test_a_job_is_found_by_what_it_was_given(gw: Harness, shop: Shop):
     gw.assert_not_enqueued("send", options={"flags": ["fast"]})
 
 
-def test_a_delay_is_meant_from_now(gw: Harness, shop: Shop):
+def test_a_delay_in_options_counts_from_now(gw: Harness, shop: Shop):
     shop.send.using(run_at=HOUR).enqueue(to="ada")
 
     gw.assert_enqueued(shop.send.using(run_at=HOUR))
@@ -158,22 +159,24 @@ def test_a_whole_payload_is_compared_as_json(gw: Harness, shop: Shop):
 
 
 @pytest.mark.parametrize("method", ["assert_enqueued", "assert_not_enqueued", "enqueued"])
-def test_a_keyword_that_no_job_can_have_is_refused(gw: Harness, shop: Shop, method: str):
-    ask = getattr(gw, method)
+def test_a_keyword_that_is_not_a_parameter_raises(gw: Harness, shop: Shop, method: str):
+    call = getattr(gw, method)
 
     with pytest.raises(TypeError, match="send has no parameter 'too': it has to, on"):
-        ask(shop.send, too="ada")
+        call(shop.send, too="ada")
     with pytest.raises(TypeError, match="no parameter 'too'"):
-        ask("send", too="ada")
+        call("send", too="ada")
     with pytest.raises(TypeError, match="a job has no 'queue'"):
-        ask(shop.send, options={"queue": "mail"})
+        call(shop.send, options={"queue": "mail"})
     with pytest.raises(TypeError, match="takes a list"):
-        ask(shop.track, items=[1])
+        call(shop.track, items=[1])
     with pytest.raises(TypeError, match="expected a task"):
-        ask(print)
+        call(print)
 
 
-def test_the_newest_of_several_is_given_and_all_are_listed_in_order(gw: Harness, shop: Shop):
+def test_assert_enqueued_returns_the_newest_job_and_enqueued_lists_all_in_order(
+    gw: Harness, shop: Shop
+):
     late = shop.count.using(run_at=HOUR).enqueue(1)
     soon = shop.count.enqueue(2)
 
@@ -182,7 +185,7 @@ def test_the_newest_of_several_is_given_and_all_are_listed_in_order(gw: Harness,
     assert gw.enqueued() == [soon, late]
 
 
-def test_what_will_not_run_again_is_not_enqueued(gw: Harness, shop: Shop):
+def test_permanently_failed_jobs_are_not_enqueued(gw: Harness, shop: Shop):
     shop.fail.using(max_attempts=1).enqueue()
 
     gw.drain(raise_errors=False)
@@ -194,7 +197,7 @@ def test_what_will_not_run_again_is_not_enqueued(gw: Harness, shop: Shop):
 
 
 @pytest.mark.feature("F305")
-def test_all_that_is_due_is_run_and_what_that_adds(gw: Harness, shop: Shop):
+def test_drain_runs_due_jobs_and_the_jobs_that_they_add(gw: Harness, shop: Shop):
     shop.chain.enqueue(2)
     shop.send.using(priority=-1).enqueue("ada")
     shop.count.using(run_at=HOUR).enqueue(1)
@@ -237,7 +240,7 @@ def heavy() -> None:
 done_here: list[int] = []
 
 
-def test_a_task_for_a_process_runs_here(gw, shop):
+def test_a_process_task_runs_in_the_process_of_the_test(gw, shop):
     task = shop.app.task(run_in="process")(heavy)
     task.enqueue()
 
@@ -246,7 +249,7 @@ def test_a_task_for_a_process_runs_here(gw, shop):
     assert done_here == [1]
 
 
-def test_the_first_error_is_raised_once_it_is_recorded(gw: Harness, shop: Shop):
+def test_drain_records_the_first_error_and_raises_it(gw: Harness, shop: Shop):
     shop.fail.enqueue("first")
     shop.fail.enqueue("second")
 
@@ -259,7 +262,7 @@ def test_the_first_error_is_raised_once_it_is_recorded(gw: Harness, shop: Shop):
     gw.assert_enqueued(shop.fail, what="second", options={"attempts": 0})
 
 
-def test_errors_can_be_collected(gw: Harness, shop: Shop):
+def test_drain_collects_errors_without_raise_errors(gw: Harness, shop: Shop):
     bad = shop.fail.enqueue("first")
     shop.count.enqueue(1)
 
@@ -278,25 +281,25 @@ def test_errors_can_be_collected(gw: Harness, shop: Shop):
         (Snooze(2 * HOUR), 0, 2 * HOUR),
     ],
 )
-def test_what_a_task_says_about_its_next_run_counts_by_the_clock_of_the_test(
+def test_retry_and_snooze_use_the_clock_of_the_test(
     gw: Harness, shop: Shop, signal: Exception, attempts: int, delay: timedelta
 ):
     @shop.app.task
-    async def say() -> None:
+    async def raises() -> None:
         raise signal
 
     gw.freeze(NEW_YEAR)
-    say.enqueue()
+    raises.enqueue()
     drained = gw.drain(raise_errors=False)
 
     assert len(drained.errors) == attempts
-    job = gw.assert_enqueued(say)
+    job = gw.assert_enqueued(raises)
     assert (job.attempts, job.run_at) == (attempts, NEW_YEAR + delay)
     gw.travel(delay)
     assert len(gw.drain(raise_errors=False)) == 1
 
 
-def test_what_a_task_discards_is_an_error_too(gw: Harness, shop: Shop):
+def test_discard_is_an_error_of_a_drain(gw: Harness, shop: Shop):
     @shop.app.task
     async def drop() -> None:
         raise Discard("no such order")
@@ -308,7 +311,7 @@ def test_what_a_task_discards_is_an_error_too(gw: Harness, shop: Shop):
     gw.assert_not_enqueued(drop)
 
 
-def test_what_failed_of_a_batch_stays(gw: Harness, shop: Shop):
+def test_failed_items_of_a_batch_stay_enqueued(gw: Harness, shop: Shop):
     shop.track.enqueue([1, -2, 3])
 
     with pytest.raises(PartialFailure):
@@ -317,7 +320,7 @@ def test_what_failed_of_a_batch_stays(gw: Harness, shop: Shop):
     gw.assert_enqueued(shop.track, options={"payload": [-2]})
 
 
-def test_jobs_run_to_their_last_attempt_if_delays_do_not_count(gw: Harness, shop: Shop):
+def test_include_delayed_runs_jobs_to_their_last_attempt(gw: Harness, shop: Shop):
     shop.fail.using(max_attempts=3).enqueue()
     shop.count.using(run_at=HOUR).enqueue(1)
 
@@ -328,16 +331,16 @@ def test_jobs_run_to_their_last_attempt_if_delays_do_not_count(gw: Harness, shop
     gw.assert_not_enqueued()
 
 
-def test_a_task_that_adds_itself_for_ever_is_told(gw: Harness, shop: Shop):
+def test_drain_raises_if_a_task_keeps_adding_itself(gw: Harness, shop: Shop):
     shop.chain.enqueue(1_000_000)
 
-    with pytest.raises(RuntimeError, match="20 jobs were run and there are more"):
+    with pytest.raises(RuntimeError, match="20 jobs ran and there are more"):
         gw.drain(at_most=20)
 
     assert gw.assert_enqueued(shop.chain).attempts == 0
 
 
-def test_jobs_of_a_named_queue_run_one_after_the_other(gw: Harness, shop: Shop):
+def test_jobs_of_a_named_queue_run_in_order(gw: Harness, shop: Shop):
     for number in range(3):
         shop.count.using(queue_name="q").enqueue(number)
 
@@ -346,14 +349,14 @@ def test_jobs_of_a_named_queue_run_one_after_the_other(gw: Harness, shop: Shop):
     assert shop.ran == [("count", number) for number in range(3)]
 
 
-def test_tasks_that_the_app_does_not_have_stay_where_they_are(gw: Harness, shop: Shop):
+def test_drain_leaves_jobs_of_unknown_tasks(gw: Harness, shop: Shop):
     shop.app.add_job("of_node", {"a": 1})
 
     assert gw.drain() == []
     gw.assert_enqueued("of_node", a=1)
 
 
-def test_the_lifespan_lasts_while_jobs_run_and_gives_deps(gw: Harness, shop: Shop):
+def test_the_lifespan_is_open_while_jobs_run_and_gives_deps(gw: Harness, shop: Shop):
     @shop.app.task
     async def look(ctx: JobContext) -> None:
         shop.done.append(ctx.deps)
@@ -369,7 +372,7 @@ def test_the_lifespan_lasts_while_jobs_run_and_gives_deps(gw: Harness, shop: Sho
 
 def test_deps_of_a_test_replace_the_lifespan(gw: Harness, shop: Shop):
     @shop.app.task
-    def look(ctx: JobContext) -> None:
+    def look(ctx: SyncJobContext) -> None:
         shop.done.append(ctx.deps)
 
     gw.deps = "fake"
@@ -379,7 +382,7 @@ def test_deps_of_a_test_replace_the_lifespan(gw: Harness, shop: Shop):
     assert shop.done == ["fake"]
 
 
-def test_events_and_hooks_are_those_of_a_worker(gw: Harness, shop: Shop):
+def test_drain_emits_the_events_and_runs_the_hooks_of_a_worker(gw: Harness, shop: Shop):
     heard: list[str] = []
 
     @shop.app.on(JobErrored)
@@ -408,28 +411,28 @@ def test_events_and_hooks_are_those_of_a_worker(gw: Harness, shop: Shop):
     assert sorted(heard) == ["around", "around", "errored", "failed", "succeeded"]
 
 
-def test_what_a_payload_does_not_fit_is_raised(gw: Harness, shop: Shop):
-    # As a program without this app would add it.
+def test_a_payload_that_does_not_fit_raises(gw: Harness, shop: Shop):
+    # Without the task, as another program adds it, so the payload is not checked.
     shop.app.enqueue(JobSpec("count", {"number": "many"}))
 
     with pytest.raises(ValueError, match="number"):
         gw.drain()
 
 
-def test_a_drain_in_a_loop_says_what_to_await(gw: Harness):
+def test_drain_in_an_event_loop_raises_and_names_adrain(gw: Harness):
     async def test() -> None:
         gw.drain()
 
-    with pytest.raises(RuntimeError, match="await adrain"):
+    with pytest.raises(RuntimeError, match="Await adrain"):
         asyncio.run(test())
 
 
-# What tasks do with their contexts
+# The contexts of tasks
 
 
 def test_both_kinds_of_tasks_use_the_connection_of_the_test(gw: Harness, shop: Shop, sql: Sql):
     @shop.app.task
-    def plain(ctx: JobContext) -> None:
+    def plain(ctx: SyncJobContext) -> None:
         with ctx.connection() as conn:
             conn.execute("create table seen (what text)")
             with conn.cursor() as cursor:
@@ -460,8 +463,8 @@ def test_both_kinds_of_tasks_use_the_connection_of_the_test(gw: Harness, shop: S
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_a_tasks_own_transaction_ends_its_job(gw: Harness, shop: Shop, kind: str):
-    def plain(ctx: JobContext) -> None:
+def test_ctx_transaction_completes_the_job(gw: Harness, shop: Shop, kind: str):
+    def plain(ctx: SyncJobContext) -> None:
         with ctx.transaction() as conn:
             conn.execute("create table seen ()")
 
@@ -469,7 +472,7 @@ def test_a_tasks_own_transaction_ends_its_job(gw: Harness, shop: Shop, kind: str
         async with ctx.transaction() as conn:
             await conn.execute("create table seen ()")
 
-    task = shop.app.task(plain if kind == "plain" else waits)
+    task = shop.app.task(plain) if kind == "plain" else shop.app.task(waits)
     task.enqueue()
     gw.drain()
 
@@ -477,9 +480,9 @@ def test_a_tasks_own_transaction_ends_its_job(gw: Harness, shop: Shop, kind: str
     assert gw.context(shop.chain).query("select from seen") == []
 
 
-def test_what_a_task_did_before_it_failed_stays(gw: Harness, shop: Shop):
+def test_changes_before_an_error_stay(gw: Harness, shop: Shop):
     @shop.app.task
-    def half(ctx: JobContext) -> None:
+    def half(ctx: SyncJobContext) -> None:
         ctx.add_job("count", {"number": 1})
         raise ValueError
 
@@ -490,9 +493,9 @@ def test_what_a_task_did_before_it_failed_stays(gw: Harness, shop: Shop):
     assert shop.ran == [("count", 1)]
 
 
-def test_a_statement_that_fails_undoes_its_job_and_no_more(gw: Harness, shop: Shop):
+def test_a_failed_statement_rolls_back_only_its_job(gw: Harness, shop: Shop):
     @shop.app.task
-    def breaks(ctx: JobContext) -> None:
+    def breaks(ctx: SyncJobContext) -> None:
         ctx.add_job("count", {"number": 1})
         ctx.query("select * from nowhere")
 
@@ -507,25 +510,25 @@ def test_a_statement_that_fails_undoes_its_job_and_no_more(gw: Harness, shop: Sh
     gw.assert_not_enqueued(shop.count)
 
 
-def test_a_statement_that_fails_and_is_passed_over_fails_its_job_and_no_more(gw, shop):
+def test_a_suppressed_statement_error_fails_only_its_job(gw, shop):
     @shop.app.task
-    def passes_over(ctx: JobContext) -> None:
+    def suppresses(ctx: SyncJobContext) -> None:
         with suppress(psycopg.Error):
             ctx.query("select * from nowhere")
 
     shop.send.using(priority=1).enqueue("ada")
-    passes_over.enqueue()
+    suppresses.enqueue()
 
-    with pytest.raises(RuntimeError, match="statements failed, and the task went on"):
+    with pytest.raises(RuntimeError, match="a statement of the task failed and the task continued"):
         gw.drain()
 
-    gw.assert_enqueued(passes_over, options={"attempts": 1})
+    gw.assert_enqueued(suppresses, options={"attempts": 1})
     assert [job.task_identifier for job in gw.drain()] == ["send"]
 
 
-def test_a_job_that_was_ended_and_undone_is_there_again(gw: Harness, shop: Shop):
+def test_a_completion_that_was_rolled_back_leaves_the_job_enqueued(gw: Harness, shop: Shop):
     @shop.app.task
-    def breaks_late(ctx: JobContext) -> None:
+    def breaks_late(ctx: SyncJobContext) -> None:
         with ctx.transaction():
             ctx.add_job("count", {"number": 1})
         ctx.query("select * from nowhere")
@@ -539,22 +542,22 @@ def test_a_job_that_was_ended_and_undone_is_there_again(gw: Harness, shop: Shop)
     assert len(gw.drain(include_delayed=True, raise_errors=False)) > 1
 
 
-@pytest.mark.parametrize("word", ["commit", "rollback"])
-def test_what_a_task_says_of_the_transaction_is_passed_over(gw, shop, sql, word):
+@pytest.mark.parametrize("method", ["commit", "rollback"])
+def test_commit_and_rollback_of_a_task_are_ignored(gw, shop, sql, method):
     sql.run("select :schema.add_job('count', '{\"number\": 1}')")
 
     @shop.app.task
-    def says(ctx: JobContext) -> None:
+    def ends_transaction(ctx: SyncJobContext) -> None:
         with ctx.connection() as connection:
-            getattr(connection, word)()
+            getattr(connection, method)()
         ctx.add_job("send", {"to": "ada"})
 
-    says.enqueue()
-    says.fn(gw.context(says))
+    ends_transaction.enqueue()
+    ends_transaction.fn(gw.context(ends_transaction))
     gw.drain()
 
     assert shop.ran == [("send", "ada", None)] * 2
-    # The job of somebody else is still there, and nothing of ours.
+    # Only the job that was there before the test.
     assert sql.run("select count(*) from :schema._private_jobs") == [(1,)]
 
 
@@ -573,7 +576,7 @@ def test_threads_end_with_the_test(shop: Shop):
 # Inline
 
 
-def test_inline_a_job_runs_before_it_is_added_and_done(gw: Harness, shop: Shop):
+def test_inline_runs_a_job_before_the_adding_call_returns(gw: Harness, shop: Shop):
     with gw.inline():
         shop.send.enqueue("ada", on=date(2030, 1, 2))
         assert shop.ran == [("send", "ada", date(2030, 1, 2))]
@@ -586,7 +589,7 @@ def test_inline_a_job_runs_before_it_is_added_and_done(gw: Harness, shop: Shop):
     assert len(shop.ran) == 4
 
 
-def test_inline_what_a_job_adds_runs_after_it(gw: Harness, shop: Shop):
+def test_inline_runs_jobs_that_a_job_adds_after_it(gw: Harness, shop: Shop):
     with gw.inline():
         shop.chain.enqueue(2)
 
@@ -594,19 +597,19 @@ def test_inline_what_a_job_adds_runs_after_it(gw: Harness, shop: Shop):
     gw.assert_not_enqueued()
 
 
-def test_inline_errors_are_raised_where_the_job_is_added(gw: Harness, shop: Shop):
+def test_inline_raises_errors_where_the_job_is_added(gw: Harness, shop: Shop):
     with gw.inline(), pytest.raises(ValueError, match="boom"):
         shop.fail.enqueue()
 
     gw.assert_enqueued(shop.fail, options={"attempts": 1})
 
 
-def test_inline_what_cannot_be_json_is_refused(gw: Harness, shop: Shop):
+def test_inline_rejects_payloads_without_a_json_form(gw: Harness, shop: Shop):
     with gw.inline(), pytest.raises(JobSpecError):
         shop.app.add_job("count", {"number": object()})
 
 
-def test_inline_what_an_async_listener_adds_runs_too(gw: Harness, shop: Shop):
+def test_inline_runs_jobs_that_an_async_listener_adds(gw: Harness, shop: Shop):
     @shop.app.on(JobSucceeded)
     async def add_another(event: JobSucceeded) -> None:
         if event.job.task_identifier == "send":
@@ -618,7 +621,7 @@ def test_inline_what_an_async_listener_adds_runs_too(gw: Harness, shop: Shop):
     assert ("count", 7) in shop.ran
 
 
-def test_inline_what_waits_stays(gw: Harness, shop: Shop):
+def test_inline_leaves_delayed_jobs(gw: Harness, shop: Shop):
     with gw.inline():
         shop.send.using(run_at=HOUR).enqueue("ada")
 
@@ -628,7 +631,7 @@ def test_inline_what_waits_stays(gw: Harness, shop: Shop):
     assert shop.ran == [("send", "ada", None)]
 
 
-def test_inline_beside_a_drain_jobs_run_once(gw: Harness, shop: Shop):
+def test_inline_during_a_drain_runs_jobs_once(gw: Harness, shop: Shop):
     shop.chain.enqueue(2)
 
     with gw.inline():
@@ -640,7 +643,7 @@ def test_inline_beside_a_drain_jobs_run_once(gw: Harness, shop: Shop):
 # Time
 
 
-def test_a_job_is_due_when_the_time_of_the_test_has_come(gw: Harness, shop: Shop):
+def test_the_clock_of_the_test_decides_when_a_job_is_due(gw: Harness, shop: Shop):
     shop.count.using(run_at=HOUR).enqueue(1)
 
     assert gw.drain() == []
@@ -650,7 +653,7 @@ def test_a_job_is_due_when_the_time_of_the_test_has_come(gw: Harness, shop: Shop
     assert len(gw.drain()) == 1
 
 
-def test_time_that_stands_is_the_time_of_what_is_added(gw: Harness, shop: Shop):
+def test_jobs_get_the_frozen_time(gw: Harness, shop: Shop):
     gw.freeze(NEW_YEAR)
     shop.count.enqueue(1)
     shop.count.using(run_at=HOUR).enqueue(2)
@@ -664,14 +667,14 @@ def test_time_that_stands_is_the_time_of_what_is_added(gw: Harness, shop: Shop):
     assert len(gw.drain()) == 1
 
 
-def test_time_may_stand_in_the_past(gw: Harness, shop: Shop):
+def test_time_can_be_frozen_in_the_past(gw: Harness, shop: Shop):
     gw.freeze(datetime(2000, 1, 1, tzinfo=UTC))
     shop.count.enqueue(1)
 
     assert len(gw.drain()) == 1
 
 
-def test_time_goes_on_as_before_after_a_block(gw: Harness):
+def test_the_clock_is_restored_after_a_block(gw: Harness):
     with gw.freeze(NEW_YEAR):
         with gw.travel(HOUR):
             assert gw.now() == NEW_YEAR + HOUR
@@ -681,7 +684,7 @@ def test_time_goes_on_as_before_after_a_block(gw: Harness):
 
 
 @pytest.mark.parametrize("when", [7, datetime(2030, 1, 1), "2030-01-01"])
-def test_a_time_that_is_none_is_refused(gw: Harness, when: Any):
+def test_an_invalid_time_raises(gw: Harness, when: Any):
     with pytest.raises(ConfigurationError):
         gw.freeze(when)
     with pytest.raises(ConfigurationError):
@@ -692,7 +695,7 @@ def test_a_time_that_is_none_is_refused(gw: Harness, when: Any):
 
 
 @pytest.mark.feature("F130")
-async def test_a_task_is_called_with_a_context_of_its_own(gw: Harness, shop: Shop):
+async def test_a_test_can_call_a_task_with_a_context(gw: Harness, shop: Shop):
     @shop.app.task
     async def charge(ctx: JobContext[Any], order: int) -> Any:
         await ctx.add_job("count", {"number": order})
@@ -718,7 +721,7 @@ def test_a_plain_task_gets_a_plain_context(gw: Harness, shop: Shop):
     assert gw.context(shop.chain).query("select 1 as it") == [{"it": 1}]
 
 
-def test_a_context_can_be_that_of_a_job(gw: Harness, shop: Shop):
+def test_a_context_can_be_built_for_a_job(gw: Harness, shop: Shop):
     job = shop.chain.using(queue_name="q").enqueue(3)
 
     ctx = gw.context(job)
@@ -727,12 +730,12 @@ def test_a_context_can_be_that_of_a_job(gw: Harness, shop: Shop):
 
 
 @pytest.mark.feature("F130")
-def test_a_context_needs_no_database_until_it_is_used(monkeypatch):
+def test_a_context_connects_only_when_it_is_used(monkeypatch):
     monkeypatch.delenv("DATABASE_URL", raising=False)
     app = App()
 
     @app.task
-    def greet(ctx: JobContext, name: str) -> str:
+    def greet(ctx: SyncJobContext, name: str) -> str:
         ctx.logger.info("hello %s", name)
         return f"{ctx.job.task_identifier} {name} {ctx.wait_cancelled(timedelta(0))}"
 
@@ -743,7 +746,7 @@ def test_a_context_needs_no_database_until_it_is_used(monkeypatch):
 # The connection
 
 
-def test_nothing_is_left_behind(shop: Shop, sql: Sql):
+def test_the_harness_leaves_no_jobs_behind(shop: Shop, sql: Sql):
     with Harness(shop.app) as gw:
         shop.count.enqueue(1)
         gw.drain()
@@ -754,9 +757,11 @@ def test_nothing_is_left_behind(shop: Shop, sql: Sql):
     assert sql.run("select count(*) from :schema._private_jobs") == [(0,)]
 
 
-def test_jobs_of_others_are_neither_seen_nor_run(shop: Shop, sql: Sql):
+def test_leftover_jobs_are_neither_listed_nor_run(shop: Shop, sql: Sql):
     sql.run("select :schema.add_job('count', '{\"number\": 1}', queue_name => 'q')")
-    sql.run("update :schema._private_job_queues set locked_at = now(), locked_by = 'somebody'")
+    sql.run(
+        "update :schema._private_job_queues set locked_at = now(), locked_by = 'another-worker'"
+    )
 
     with Harness(shop.app) as gw:
         gw.assert_not_enqueued()
@@ -767,16 +772,16 @@ def test_jobs_of_others_are_neither_seen_nor_run(shop: Shop, sql: Sql):
     assert sql.run("select count(*) from :schema._private_jobs") == [(1,)]
 
 
-def test_a_database_that_is_in_use_is_refused(shop: Shop, sql: Sql):
+def test_a_database_with_many_jobs_is_rejected(shop: Shop, sql: Sql):
     sql.run("select :schema.add_job('count') from generate_series(1, 1001)")
 
     with Harness(shop.app) as gw:
-        for ask in (gw.enqueued, gw.drain, lambda: shop.count.enqueue(1)):
+        for call in (gw.enqueued, gw.drain, lambda: shop.count.enqueue(1)):
             with pytest.raises(ConfigurationError, match="database for tests"):
-                ask()
+                call()
 
 
-def test_the_schema_is_made_for_the_test_where_it_is_missing(empty_database: TestDatabase):
+def test_a_missing_schema_is_installed_for_the_test(empty_database: TestDatabase):
     shop = Shop(empty_database.dsn, empty_database.schema)
 
     with Harness(shop.app):
@@ -789,7 +794,7 @@ def test_the_schema_is_made_for_the_test_where_it_is_missing(empty_database: Tes
         assert found.fetchone() == (0,)
 
 
-def test_an_app_is_itself_again_afterwards(shop: Shop, sql: Sql):
+def test_the_app_gets_its_own_clients_back(shop: Shop, sql: Sql):
     with Harness(shop.app):
         shop.count.enqueue(1)
     shop.count.enqueue(2)
@@ -799,20 +804,20 @@ def test_an_app_is_itself_again_afterwards(shop: Shop, sql: Sql):
     shop.app._get_sync_client().close()
 
 
-def test_another_database_can_be_named(shop: Shop, database: TestDatabase):
-    shop.app.dsn = "postgres://nobody@127.0.0.1:1/nothing"
+def test_dsn_names_another_database(shop: Shop, database: TestDatabase):
+    shop.app.dsn = "postgres://user@127.0.0.1:1/nothing"
 
     with Harness(shop.app, dsn=database.dsn) as gw:
         shop.count.enqueue(1)
         assert len(gw.drain()) == 1
 
 
-def test_only_an_app_is_tested():
+def test_the_harness_accepts_only_an_app():
     with pytest.raises(ConfigurationError, match="expected an App"):
         Harness({"task": print})  # type: ignore[arg-type]
 
 
-def test_other_threads_add_on_the_same_connection(gw: Harness, shop: Shop):
+def test_other_threads_add_jobs_on_the_same_connection(gw: Harness, shop: Shop):
     thread = threading.Thread(target=shop.count.enqueue, args=(1,))
     thread.start()
     thread.join()
@@ -825,7 +830,7 @@ def test_other_threads_add_on_the_same_connection(gw: Harness, shop: Shop):
 # In a loop, on a blocking connection
 
 
-async def test_async_tests_have_the_same_with_an_a(gw: Harness, shop: Shop):
+async def test_every_method_has_an_async_form(gw: Harness, shop: Shop):
     await shop.chain.aenqueue(1)
     await shop.send.aenqueue("ada")
 
@@ -848,7 +853,7 @@ async def test_async_tests_have_the_same_with_an_a(gw: Harness, shop: Shop):
     assert len((await gw.adrain(include_delayed=True, raise_errors=False)).errors) == 24
 
 
-async def test_blocking_calls_in_an_async_test_work_on_a_blocking_connection(gw, shop):
+async def test_blocking_calls_work_in_an_async_test_on_a_blocking_connection(gw, shop):
     shop.count.enqueue(1)
 
     gw.assert_enqueued(shop.count, number=1)

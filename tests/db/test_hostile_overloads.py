@@ -16,11 +16,11 @@ import pytest
 
 from graphile_worker import CleanupTask, JobErrored, JobSpec, JobSucceeded, sync
 from graphile_worker._db.psycopg import PsycopgDatabase
-from graphile_worker._sql.conditions import Clause, Condition, add_clauses
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.cron import register_crontabs, schedule_jobs
 from graphile_worker._sql.remedies import format_remedy
 from graphile_worker._sql.render import ParameterStyle, render
+from graphile_worker._sql.statement import Clause, Condition, Statement
 from graphile_worker.ops.bulk import (
     CompleteAction,
     FailAction,
@@ -46,7 +46,7 @@ from tests.support.roles import as_role, grant_permissions, open_administered_da
 from tests.support.rust import LEVEL_20
 from tests.support.sql import Sql
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.single_version, pytest.mark.timeout(180)]
 
 CONDITIONS = sorted(
     path.name.removesuffix(".sql")
@@ -165,7 +165,9 @@ def test_no_statement_would_call_an_overload(installed):
     found = []
     installed.sql.run("create schema resolved")
     for name in STATEMENTS:
-        text = render(add_clauses(name, ALL_CONDITIONS), installed.schemas, ParameterStyle.NATIVE)
+        text = render(
+            Statement.with_clauses(name, ALL_CONDITIONS), installed.schemas, ParameterStyle.NATIVE
+        )
         if not PARSED.match(text):
             continue
         types = dict(reversed(re.findall(r"\$(\d+)::(\w+(?:\[\])?)", text)))
@@ -193,13 +195,15 @@ def test_no_statement_calls_an_overload(installed):
         run_and_roll_back(installed, name, JOBS.get(name) or _sample_query(name).args)
     for name in ("count_jobs", "find_job_ids", "list_jobs"):
         for condition in ALL_CONDITIONS:
-            run_and_roll_back(installed, add_clauses(name, [condition]))
+            run_and_roll_back(installed, Statement.with_clauses(name, [condition]))
 
     assert installed.overloads.calls() == []
 
 
-def run_and_roll_back(hostile: Hostile, name: str, args: tuple[Any, ...] | None = None) -> None:
-    text = render(name, hostile.schemas, ParameterStyle.NATIVE)
+def run_and_roll_back(
+    hostile: Hostile, statement: str | Statement, args: tuple[Any, ...] | None = None
+) -> None:
+    text = render(statement, hostile.schemas, ParameterStyle.NATIVE)
     numbers = {int(number) for number in re.findall(r"\$(\d+)", text)}
     given = [None] * len(numbers) if args is None else args
     with hostile.connection.transaction(force_rollback=True):
@@ -305,7 +309,7 @@ def administer(table: JobTable) -> None:
     table.run_plan(plan_bulk_change(seen, table.schemas, throttle=0))
 
 
-def test_no_cure_that_the_doctor_prints_calls_an_overload(installed):
+def test_no_remedy_that_the_doctor_prints_calls_an_overload(installed):
     for name in ("list_open_transactions", "count_sessions", "restore_task", "detach_from_queue"):
         installed.connection.execute(format_remedy(name, installed.schemas, id=1).encode())
 

@@ -1,4 +1,4 @@
-"""What a task receives besides its payload, in an async task and in a plain function alike."""
+"""The job context of async tasks and of plain functions."""
 
 import asyncio
 import inspect
@@ -62,7 +62,7 @@ def in_both_ways(look: Callable[[Any], object]) -> dict[str, Callable[[Any], Any
     return {"async": look_async, "plain": look}
 
 
-# What it knows
+# Attributes
 
 
 @pytest.mark.feature("F122", "F123")
@@ -88,7 +88,7 @@ async def test_the_job_is_the_whole_row(run, kind):
 
 
 @both_kinds
-async def test_a_second_attempt_knows_of_the_first(start, recorder, sql, kind):
+async def test_a_second_attempt_has_the_error_of_the_first(start, recorder, sql, kind):
     seen: list[Any] = []
 
     def look(ctx: Any) -> None:
@@ -110,7 +110,7 @@ async def test_a_second_attempt_knows_of_the_first(start, recorder, sql, kind):
 
 @pytest.mark.feature("F128")
 @both_kinds
-async def test_it_knows_where_it_runs(run, recorder, database, kind):
+async def test_the_context_has_the_ids_of_pool_and_worker(run, recorder, database, kind):
     seen: list[Any] = []
 
     def look(ctx: Any) -> None:
@@ -147,7 +147,7 @@ async def test_deps_are_what_the_lifespan_yielded(run, kind):
 
 
 @both_kinds
-async def test_a_job_of_the_crontab_knows_its_minute(run, kind):
+async def test_a_job_of_the_crontab_has_its_minute(run, kind):
     seen: list[Any] = []
     mark = {"ts": "2035-06-07T08:09:00.000Z", "backfilled": True}
 
@@ -177,7 +177,7 @@ async def test_any_other_job_has_no_minute(run, kind, payload):
 
 @pytest.mark.feature("F124")
 @both_kinds
-async def test_its_lines_carry_the_ids_of_the_job(run, recorder, caplog, kind):
+async def test_log_lines_have_the_ids_of_the_job(run, recorder, caplog, kind):
     caplog.set_level(logging.DEBUG, logger="graphile_worker")
 
     job = await run(in_both_ways(lambda ctx: ctx.logger.info("half of %s done", 10, half=5))[kind])
@@ -191,7 +191,7 @@ async def test_its_lines_carry_the_ids_of_the_job(run, recorder, caplog, kind):
 
 @pytest.mark.feature("F124")
 @both_kinds
-async def test_its_lines_go_where_the_program_wants_them(run, kind):
+async def test_log_lines_go_to_the_logger_of_the_program(run, kind):
     lines: list[Any] = []
 
     def factory(scope: Any) -> Any:
@@ -207,11 +207,11 @@ async def test_its_lines_go_where_the_program_wants_them(run, kind):
     assert (scope["job_id"], scope["task_identifier"], scope["step"]) == (job.id, "work", 1)
 
 
-# Giving up
+# Cancellation
 
 
 @pytest.mark.feature("F214")
-async def test_an_async_task_is_told_to_give_up(start, recorder):
+async def test_an_async_task_sees_its_cancellation(start, recorder):
     seen: list[bool] = []
 
     async def task(ctx: Any) -> None:
@@ -231,7 +231,7 @@ async def test_an_async_task_is_told_to_give_up(start, recorder):
 
 
 @pytest.mark.feature("F214")
-async def test_a_plain_function_is_told_to_give_up(start, recorder):
+async def test_a_plain_function_sees_its_cancellation(start, recorder):
     seen: list[bool] = []
 
     def task(ctx: Any) -> None:
@@ -250,7 +250,7 @@ async def test_a_plain_function_is_told_to_give_up(start, recorder):
     assert recorder.events_of(JobSucceeded)
 
 
-async def test_a_task_that_gives_up_by_being_cancelled_is_handed_back(start, recorder, sql):
+async def test_a_task_that_ends_by_cancellation_is_released(start, recorder, sql):
     async def task(ctx: Any) -> None:
         await ctx.wait_cancelled()
         raise asyncio.CancelledError
@@ -335,9 +335,7 @@ async def test_a_plain_function_adds_a_job_while_its_transaction_is_open(run, sq
 
 
 @pytest.mark.feature("F125")
-async def test_tasks_that_hold_all_connections_do_not_keep_the_worker_from_its_work(
-    start, recorder
-):
+async def test_tasks_that_hold_all_connections_do_not_block_the_worker(start, recorder):
     may_end = asyncio.Event()
 
     async def hold(payload: object, ctx: Any) -> None:
@@ -360,7 +358,7 @@ async def test_tasks_that_hold_all_connections_do_not_keep_the_worker_from_its_w
 
 
 @pytest.mark.feature("F125")
-async def test_an_async_task_is_lent_a_connection_that_commits_by_itself(run, sql):
+async def test_an_async_task_gets_a_connection_in_autocommit_mode(run, sql):
     sql.run("create table seen (n int)")
 
     async def task(ctx: Any) -> None:
@@ -374,7 +372,7 @@ async def test_an_async_task_is_lent_a_connection_that_commits_by_itself(run, sq
 
 
 @pytest.mark.feature("F125")
-async def test_a_plain_function_is_lent_a_connection_that_commits_by_itself(run, sql):
+async def test_a_plain_function_gets_a_connection_in_autocommit_mode(run, sql):
     sql.run("create table seen (n int)")
 
     def task(ctx: Any) -> None:
@@ -388,7 +386,7 @@ async def test_a_plain_function_is_lent_a_connection_that_commits_by_itself(run,
 
 
 @pytest.mark.feature("F126")
-async def test_an_async_task_asks_one_question_without_ceremony(run):
+async def test_an_async_task_runs_one_query(run):
     async def task(ctx: Any) -> None:
         rows = await ctx.query("select %s::int + n as sum from generate_series(1, 2) as n", [10])
         assert rows == [{"sum": 11}, {"sum": 12}]
@@ -399,7 +397,7 @@ async def test_an_async_task_asks_one_question_without_ceremony(run):
 
 
 @pytest.mark.feature("F126")
-async def test_a_plain_function_asks_one_question_without_ceremony(run):
+async def test_a_plain_function_runs_one_query(run):
     def task(ctx: Any) -> None:
         rows = ctx.query("select %s::int + n as sum from generate_series(1, 2) as n", [10])
         assert rows == [{"sum": 11}, {"sum": 12}]
@@ -409,7 +407,7 @@ async def test_a_plain_function_asks_one_question_without_ceremony(run):
     await run(task)
 
 
-async def test_a_connection_is_used_again(run):
+async def test_a_connection_is_reused(run):
     pids: list[int] = []
 
     async def task(ctx: Any) -> None:
@@ -421,7 +419,7 @@ async def test_a_connection_is_used_again(run):
     assert len(set(pids)) == 1
 
 
-async def test_a_connection_that_an_async_task_left_in_a_transaction_is_not_used_again(run, sql):
+async def test_a_connection_that_an_async_task_left_in_a_transaction_is_not_reused(run, sql):
     sql.run("create table seen (n int)")
     pids: list[int] = []
 
@@ -438,7 +436,7 @@ async def test_a_connection_that_an_async_task_left_in_a_transaction_is_not_used
     assert sql.run("select n from seen") == []
 
 
-async def test_a_connection_that_a_plain_function_left_in_a_transaction_is_not_used_again(run, sql):
+async def test_a_connection_that_a_plain_function_left_in_a_transaction_is_not_reused(run, sql):
     sql.run("create table seen (n int)")
     pids: list[int] = []
 
@@ -455,7 +453,7 @@ async def test_a_connection_that_a_plain_function_left_in_a_transaction_is_not_u
     assert sql.run("select n from seen") == []
 
 
-async def test_a_connection_commits_by_itself_whatever_an_async_task_did_before(run, sql):
+async def test_autocommit_is_restored_after_an_async_task(run, sql):
     sql.run("create table seen (n int)")
 
     async def task(ctx: Any) -> None:
@@ -468,7 +466,7 @@ async def test_a_connection_commits_by_itself_whatever_an_async_task_did_before(
     assert sql.run("select n from seen") == [(1,)]
 
 
-async def test_a_connection_commits_by_itself_whatever_a_plain_function_did_before(run, sql):
+async def test_autocommit_is_restored_after_a_plain_function(run, sql):
     sql.run("create table seen (n int)")
 
     def task(ctx: Any) -> None:
@@ -499,7 +497,7 @@ async def test_a_connection_that_a_plain_function_closed_is_replaced(run):
     await run(task)
 
 
-async def test_tasks_wait_for_one_another_when_connections_are_few(start, recorder):
+async def test_tasks_wait_for_a_free_connection(start, recorder):
     most, holding = 0, 0
 
     async def task(ctx: Any) -> None:
@@ -517,11 +515,11 @@ async def test_tasks_wait_for_one_another_when_connections_are_few(start, record
     assert most <= WorkerOptions(max_pool_size=5).task_connections
 
 
-# A transaction that ends the job
+# A transaction that completes the job
 
 
 @pytest.mark.feature("F110")
-async def test_an_async_tasks_transaction_ends_its_job(run, recorder, sql):
+async def test_the_transaction_of_an_async_task_completes_its_job(run, recorder, sql):
     sql.run("create table paid (n int)")
 
     async def task(ctx: Any) -> None:
@@ -538,7 +536,7 @@ async def test_an_async_tasks_transaction_ends_its_job(run, recorder, sql):
 
 
 @pytest.mark.feature("F110")
-async def test_a_plain_functions_transaction_ends_its_job(run, recorder, sql):
+async def test_the_transaction_of_a_plain_function_completes_its_job(run, recorder, sql):
     sql.run("create table paid (n int)")
 
     def task(ctx: Any) -> None:
@@ -554,7 +552,7 @@ async def test_a_plain_functions_transaction_ends_its_job(run, recorder, sql):
     assert sql.value("select locked_by from :schema._private_job_queues") is None
 
 
-async def test_an_error_after_the_transaction_is_told_and_changes_nothing(run, recorder, sql):
+async def test_an_error_after_the_transaction_is_reported_and_changes_nothing(run, recorder, sql):
     async def task(ctx: Any) -> None:
         async with ctx.transaction():
             pass
@@ -637,7 +635,7 @@ async def test_a_lost_answer_to_its_commit_does_not_free_the_queue_of_the_next_j
 # With a pool of the caller's
 
 
-async def test_the_context_lends_what_the_caller_lent(run, database):
+async def test_the_context_gives_connections_of_the_callers_pool(run, database):
     seen: list[Any] = []
 
     async def task(ctx: Any) -> None:
@@ -650,7 +648,7 @@ async def test_the_context_lends_what_the_caller_lent(run, database):
     assert seen == [7]
 
 
-async def test_a_lent_psycopg_pool_answers_a_question(run, database):
+async def test_query_works_on_the_callers_psycopg_pool(run, database):
     answers: list[Any] = []
 
     async def task(ctx: Any) -> None:
@@ -662,16 +660,16 @@ async def test_a_lent_psycopg_pool_answers_a_question(run, database):
     assert answers == [{"n": 7}]
 
 
-async def test_a_question_in_psycopgs_words_is_refused_on_others(run, database):
+async def test_query_is_rejected_on_pools_of_other_drivers(run, database):
     async def task(ctx: Any) -> None:
-        with pytest.raises(ConfigurationError, match=r"use connection\(\)"):
+        with pytest.raises(ConfigurationError, match=r"Use connection\(\)"):
             await ctx.query("select 1")
 
     async with asyncpg.create_pool(database.url) as pool:
         await run(task, on=pool)
 
 
-async def test_a_plain_function_cannot_use_what_was_lent_for_async_code(run, database):
+async def test_a_plain_function_cannot_use_an_async_pool(run, database):
     refused: list[str] = []
 
     def task(ctx: Any) -> None:

@@ -12,6 +12,7 @@ from graphile_worker import Job, JobKeyMode, JobSpec
 from graphile_worker.events import JobStarted, JobSucceeded
 from tests.support.clients import open_client, record_statements, unwrap
 from tests.support.fetch_locks import commit_when_blocking, open_fetch, wait_for_lock
+from tests.support.rows import count_jobs
 from tests.support.sql import Sql
 
 MODES = tuple(JobKeyMode)
@@ -45,11 +46,6 @@ def change(sql: Sql, assignments: str) -> None:
     """Make of the job what a worker would have made of it, a day ago."""
     moment = "updated_at = now() - interval '1 day'"
     sql.run(f"update :schema._private_jobs set {assignments}, {moment}")
-
-
-def count_jobs(sql: Sql) -> int:
-    count: int = sql.value("select count(*) from :schema._private_jobs")
-    return count
 
 
 # The table of keys: what there is, and what an add makes of it.
@@ -147,7 +143,7 @@ async def test_what_a_batch_makes_of_what_there_is(client, sql, state, mode, out
 
 @pytest.mark.feature("F36", "F64", "F65")
 @pytest.mark.parametrize("mode", [*MODES, *map(str, MODES), None])
-async def test_a_key_that_nobody_has_makes_a_job(client, mode):
+async def test_an_unused_key_adds_a_job(client, mode):
     job = await add_new(client, mode)
 
     assert_new(job)
@@ -465,7 +461,7 @@ async def test_with_unsafe_dedupe_what_is_added_while_a_job_runs_never_runs(
 
 
 @pytest.mark.feature("F74")
-async def test_with_unsafe_dedupe_nothing_is_added_once_a_job_has_failed_for_good(client, sql):
+async def test_unsafe_dedupe_adds_nothing_beside_a_permanently_failed_job(client, sql):
     failed = await client.add_job("export", "Monday", job_key="k")
     await client.permanently_fail_jobs([failed.id], "no space")
 

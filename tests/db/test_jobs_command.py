@@ -14,7 +14,9 @@ from tests.support.job_table import NODE
 from tests.support.pools import open_session, queue_lock
 from tests.support.shell import CommandResult, Shell
 
-OURS = "pypool-0123456789abcdef01"
+pytestmark = pytest.mark.single_version
+
+PYTHON_POOL = "pypool-0123456789abcdef01"
 
 
 @pytest.fixture
@@ -26,12 +28,12 @@ def shell(database, tmp_path, monkeypatch, capsys) -> Iterator[Shell]:
     time.tzset()
 
 
-def read(said: CommandResult) -> Any:
-    assert (said.code, said.err) == (0, "")
-    return json.loads(said.out)
+def parse_json(result: CommandResult) -> Any:
+    assert (result.code, result.err) == (0, "")
+    return json.loads(result.out)
 
 
-def enter(database, pool_id: str = OURS, **details: Any) -> None:
+def register(database, pool_id: str = PYTHON_POOL, **details: Any) -> None:
     """A pool of ours that is heard of."""
     with open_session(database) as connection:
         connection.run(register_pool(pool_id, timedelta(hours=1), details))
@@ -44,10 +46,10 @@ def test_jobs_are_listed_the_newest_first(table, shell):
     first = table.add_job_in_state("failed", last_error="e'KeyError: x\\nmore'", key="'k'")
     second = table.add_job_in_state("retrying")
 
-    said = shell("jobs", "list")
+    result = shell("jobs", "list")
 
-    head, *lines = said.out.splitlines()
-    assert (said.code, said.err) == (0, "")
+    head, *lines = result.out.splitlines()
+    assert (result.code, result.err) == (0, "")
     assert " ".join(head.split()) == "id task queue state when run at attempts key error"
     assert [int(line.split()[0]) for line in lines] == [second, first]
     assert "retrying  in 1h" in lines[0] or "retrying  in 59m" in lines[0]
@@ -58,21 +60,21 @@ def test_jobs_are_listed_the_newest_first(table, shell):
     "arguments", [["task:a", "state:failed"], ["--where", "task:a state:failed"], ["--where",
         "task:a", "--where", "-state:ready"], ["-task:b", "-state:ready"]]
 )  # fmt: skip
-def test_a_filter_may_stand_in_words_or_after_where(table, shell, arguments):
+def test_a_filter_can_be_arguments_or_where(table, shell, arguments):
     job = table.add_job_in_state("failed", task="a")
     table.add_job_in_state("failed", task="b")
     table.add_job_in_state("ready", task="a")
 
-    said = shell("jobs", "list", *arguments, "--json")
+    result = shell("jobs", "list", *arguments, "--json")
 
-    assert [each["id"] for each in read(said)["jobs"]] == [job]
+    assert [each["id"] for each in parse_json(result)["jobs"]] == [job]
 
 
-def test_a_list_in_json_has_all_its_times_and_where_to_go_on(table, shell):
+def test_a_list_in_json_has_times_and_the_start_of_the_next_page(table, shell):
     ids = [table.add_job() for _ in range(3)]
 
-    page = read(shell("jobs", "list", "--json", "--limit", 2))
-    rest = read(shell("jobs", "list", "--json", "--limit", 2, "--before", page["before"]))
+    page = parse_json(shell("jobs", "list", "--json", "--limit", 2))
+    rest = parse_json(shell("jobs", "list", "--json", "--limit", 2, "--before", page["before"]))
 
     assert [job["id"] for job in page["jobs"]] == [ids[2], ids[1]]
     assert [job["id"] for job in rest["jobs"]] == [ids[0]]
@@ -82,7 +84,7 @@ def test_a_list_in_json_has_all_its_times_and_where_to_go_on(table, shell):
     assert datetime.fromisoformat(page["jobs"][0]["run_at"]) < datetime.now(UTC)
 
 
-def test_a_role_to_which_row_level_security_shows_an_empty_queue_is_told_so(
+def test_a_role_without_policies_gets_a_message_about_row_level_security(
     table, shell, database, sql
 ):
     table.add_job()
@@ -98,11 +100,11 @@ def test_a_role_to_which_row_level_security_shows_an_empty_queue_is_told_so(
     sql.run(f"drop owned by {role}")
     sql.run(f"drop role {role}")
 
-    for said in (listed, as_json):
-        assert said.code == 0
-        assert "row level security hides all jobs from this role" in said.err
+    for result in (listed, as_json):
+        assert result.code == 0
+        assert "row level security hides all jobs from this role" in result.err
     assert json.loads(as_json.out)["jobs"] == []
-    assert "Rows are hidden from role" in top.out
+    assert "row level security hides all jobs from role" in top.out
 
 
 def test_a_failed_job_shows_when_it_failed_and_no_time_to_run(table, shell, sql):
@@ -123,7 +125,7 @@ def test_a_failed_job_shows_when_it_failed_and_no_time_to_run(table, shell, sql)
         )
 
     _, *lines = shell("jobs", "list").out.splitlines()
-    listed = read(shell("jobs", "list", "--json"))
+    listed = parse_json(shell("jobs", "list", "--json"))
     shown = shell("jobs", "show", node).out
 
     for line in lines:
@@ -147,49 +149,51 @@ def test_a_failed_batch_shows_the_error_of_its_first_item(table, shell):
     assert line.endswith("Batch failures: no such address")
 
 
-def test_people_are_told_that_there_are_more(table, shell):
+def test_a_full_page_shows_how_to_get_the_next(table, shell):
     ids = [table.add_job() for _ in range(2)]
 
-    assert shell("jobs", "list", "--limit", 1).err == f"there are more: --before {ids[1]}\n"
+    assert shell("jobs", "list", "--limit", 1).err == f"more jobs: --before {ids[1]}\n"
     assert shell("jobs", "list", "task:nothing").err == "no jobs\n"
 
 
-def test_what_others_wrote_cannot_move_the_cursor(table, shell):
+def test_text_from_the_database_cannot_move_the_cursor(table, shell):
     table.add_job("a\x1b[2Jb", last_error="e'\\x1b[31mred\\u202e'", key="e'k\\nl'")
 
-    said = shell("jobs", "list")
+    result = shell("jobs", "list")
 
-    assert "a\\x1b[2Jb" in said.out
-    assert "\\x1b[31mred\\u202e" in said.out
-    assert "k\\nl" in said.out
-    assert "\x1b" not in said.out
-
-
-def test_a_bad_filter_says_where_and_ends_with_2(shell):
-    said = shell("jobs", "list", "age:>banana")
-
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("graphile-worker: filter, column 5: expected a time with < or >")
+    assert "a\\x1b[2Jb" in result.out
+    assert "\\x1b[31mred\\u202e" in result.out
+    assert "k\\nl" in result.out
+    assert "\x1b" not in result.out
 
 
-def test_a_list_that_takes_too_long_ends_with_1(table, shell, sql):
+def test_an_invalid_filter_shows_the_column_and_exits_with_2(shell):
+    result = shell("jobs", "list", "age:>banana")
+
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(
+        "graphile-worker: filter, column 5: expected a duration with < or >"
+    )
+
+
+def test_a_list_that_times_out_exits_with_1(table, shell, sql):
     table.add_job()
     sql.run(
         "insert into :schema._private_jobs (task_id, last_error) "
         "select 1, repeat('ab', 5000) from generate_series(1, 2000)"
     )
 
-    said = shell("jobs", "list", "error:*a*a*a*a*c", "--timeout", "1ms")
+    result = shell("jobs", "list", "error:*a*a*a*a*c", "--timeout", "1ms")
 
-    assert said.code == 1
-    assert "not done within 0.001 s: narrow the filter" in said.err
+    assert result.code == 1
+    assert "took longer than 0.001 s. Narrow the filter" in result.err
 
 
-def test_without_the_schema_it_ends_with_1(shell):
+def test_a_missing_schema_exits_with_1(shell):
     for arguments in (["jobs", "list"], ["workers", "list"], ["jobs", "show", "1"]):
-        said = shell(*arguments, "-s", "nowhere")
-        assert (said.code, said.out) == (1, "")
-        assert "schema 'nowhere' is not installed" in said.err
+        result = shell(*arguments, "-s", "nowhere")
+        assert (result.code, result.out) == (1, "")
+        assert "schema 'nowhere' is not installed" in result.err
 
 
 @pytest.mark.parametrize(
@@ -201,15 +205,15 @@ def test_without_the_schema_it_ends_with_1(shell):
     ],
     ids=" ".join,
 )
-def test_flags_of_the_database_stand_anywhere(shell, line):
+def test_database_flags_can_be_anywhere_on_the_command_line(shell, line):
     assert "schema 'nowhere' is not installed" in shell(*line).err
 
 
 # show
 
 
-def test_a_job_is_shown_with_all_that_is_known_of_it(database, table, shell):
-    enter(database, tasks=["charge"])
+def test_a_job_is_shown_in_full(database, table, shell):
+    register(database, tasks=["charge"])
     job = table.add_job(
         "charge",
         job_queue_id=table.add_queue("billing"),
@@ -221,10 +225,10 @@ def test_a_job_is_shown_with_all_that_is_known_of_it(database, table, shell):
         run_at="now() - interval '2 hours'",
     )
 
-    said = shell("jobs", "show", job)
+    result = shell("jobs", "show", job)
 
-    lines = said.out.splitlines()
-    assert said.code == 0
+    lines = result.out.splitlines()
+    assert result.code == 0
     assert f"id          {job}" in lines
     assert "state       ready" in lines
     assert "queue       billing" in lines
@@ -236,10 +240,10 @@ def test_a_job_is_shown_with_all_that_is_known_of_it(database, table, shell):
     assert lines[lines.index("last error") :] == ["last error", "  first", "    second"]
 
 
-def test_a_job_in_json_has_its_payload_and_why_it_does_not_run(table, shell):
+def test_a_job_in_json_has_its_payload_and_reasons(table, shell):
     job = table.add_job(payload="'{\"id\": 9007199254740993}'")
 
-    found = read(shell("jobs", "show", job, "--json"))
+    found = parse_json(shell("jobs", "show", job, "--json"))
 
     assert (found["id"], found["task"], found["state"]) == (job, "task", "ready")
     assert found["payload"] == {"id": 9007199254740993}
@@ -248,11 +252,11 @@ def test_a_job_in_json_has_its_payload_and_why_it_does_not_run(table, shell):
 
 
 @pytest.mark.parametrize("command", ["show", "why"])
-def test_of_a_job_that_is_gone_it_says_so(shell, command):
-    said = shell("jobs", command, 7)
+def test_a_missing_job_is_reported(shell, command):
+    result = shell("jobs", command, 7)
 
-    assert (said.code, said.out) == (1, "")
-    assert said.err == "graphile-worker: there is no job 7: it is done, or was removed\n"
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "graphile-worker: job 7 does not exist. It was completed or removed.\n"
 
 
 def test_a_job_that_lost_its_task_is_shown(table, shell, sql):
@@ -263,27 +267,27 @@ def test_a_job_that_lost_its_task_is_shown(table, shell, sql):
     assert "no worker runs task None" in shell("jobs", "why", job).out
 
 
-def test_a_payload_that_json_cannot_say_is_shown_as_text(table, shell):
+def test_a_payload_that_json_cannot_represent_is_shown_as_text(table, shell):
     job = table.add_job(payload="'{\"a\": 1e400}'")
 
-    assert read(shell("jobs", "show", job, "--json"))["payload"] == '{"a": 1e400}'
+    assert parse_json(shell("jobs", "show", job, "--json"))["payload"] == '{"a": 1e400}'
 
 
 # why
 
 
-def test_the_reason_that_counts_comes_first(table, shell):
+def test_the_main_reason_comes_first(table, shell):
     queue = table.add_queue("q", locked_at="'9999-01-01'", locked_by="'paused:ana'")
     job = table.add_job(job_queue_id=queue)
 
-    said = shell("jobs", "why", job)
-    found = read(shell("jobs", "why", job, "--json"))
+    result = shell("jobs", "why", job)
+    found = parse_json(shell("jobs", "why", job, "--json"))
 
-    assert said.out == (
+    assert result.out == (
         f"job {job} (task) is waiting: its queue 'q' is paused by ana\n"
-        "  also: no worker runs task 'task': none is known to live\n"
+        "  also: no worker runs task 'task': none is alive\n"
     )
-    assert [reason["why"] for reason in found["reasons"]] == ["check_queue_paused", "no_worker"]
+    assert [reason["why"] for reason in found["reasons"]] == ["queue_paused", "no_worker"]
     assert found["reasons"][0]["evidence"] == {"queue": "q", "paused_by": "ana"}
 
 
@@ -294,33 +298,33 @@ def test_the_reason_that_counts_comes_first(table, shell):
 def test_jobs_are_retried_by_their_ids(table, shell, sql):
     ids = [table.add_job_in_state("failed") for _ in range(3)]
 
-    said = shell("jobs", "retry", ids[0], ids[2])
+    result = shell("jobs", "retry", ids[0], ids[2])
 
-    assert said == CommandResult(0, "retried 2 jobs\n", "")
+    assert result == CommandResult(0, "retried 2 jobs\n", "")
     assert sql.run("select id from :schema._private_jobs where attempts = 0 order by id") == [
         (ids[0],),
         (ids[2],),
     ]
 
 
-def test_jobs_are_retried_by_a_filter_and_the_rest_is_left(table, shell):
+def test_jobs_are_retried_by_a_filter_and_others_stay(table, shell):
     table.add_job_in_state("failed", task="a")
     table.add_job_in_state("failed", task="b")
     table.add_job_in_state("running", task="a")
 
-    said = shell("jobs", "retry", "--where", "task:a")
+    result = shell("jobs", "retry", "--where", "task:a")
 
-    assert said == CommandResult(0, "retried 1 job; left 1 alone that a worker holds\n", "")
+    assert result == CommandResult(0, "retried 1 job; skipped 1 that a worker holds\n", "")
 
 
-def test_a_dry_run_changes_nothing_and_shows_what_would_be(table, shell):
+def test_a_dry_run_shows_the_jobs_and_changes_nothing(table, shell):
     ids = [table.add_job_in_state(state) for state in ("failed", "running", "ready")]
     before = table.rows()
 
-    said = shell("jobs", "retry", "--all", "--dry-run")
-    found = read(shell("jobs", "complete", "--all", "--dry-run", "--json"))
+    result = shell("jobs", "retry", "--all", "--dry-run")
+    found = parse_json(shell("jobs", "complete", "--all", "--dry-run", "--json"))
 
-    lines = said.out.splitlines()
+    lines = result.out.splitlines()
     assert lines[0] == "would retry 1 job (found: 1 running, 1 failed, 1 ready)"
     assert lines[2].split()[0] == str(ids[0])
     assert (found["total"], found["held"], found["dry_run"]) == (2, 1, True)
@@ -328,11 +332,11 @@ def test_a_dry_run_changes_nothing_and_shows_what_would_be(table, shell):
     assert table.rows() == before
 
 
-def test_an_outcome_in_json(table, shell):
+def test_a_result_in_json(table, shell):
     for state in ("failed", "failed", "running"):
         table.add_job_in_state(state)
 
-    found = read(shell("jobs", "retry", "--all", "--json"))
+    found = parse_json(shell("jobs", "retry", "--all", "--json"))
 
     assert found == {"action": "retry", "total": 2, "done": 2, "skipped_locked": 1, "gone": 0}
 
@@ -348,16 +352,16 @@ def test_an_outcome_in_json(table, shell):
         ["fail", "--where", " ", "--yes"],
     ],
 )
-def test_a_change_must_be_told_which_jobs(table, shell, arguments):
+def test_a_change_without_chosen_jobs_is_rejected(table, shell, arguments):
     table.add_job_in_state("failed")
 
-    said = shell("jobs", *arguments)
+    result = shell("jobs", *arguments)
 
-    assert (said.code, said.out) == (2, "")
-    assert "say which jobs: their ids, --where or --all" in said.err
+    assert (result.code, result.out) == (2, "")
+    assert "no jobs chosen. Pass ids, --where or --all." in result.err
 
 
-def test_a_job_that_was_named_and_not_changed_ends_with_1(table, shell):
+def test_a_job_named_by_id_and_not_changed_exits_with_1(table, shell):
     ready, failed = table.add_job_in_state("ready"), table.add_job_in_state("failed")
 
     assert shell("jobs", "retry", ready) == CommandResult(1, "nothing to retry: 1 ready\n", "")
@@ -367,10 +371,10 @@ def test_a_job_that_was_named_and_not_changed_ends_with_1(table, shell):
     assert shell("jobs", "retry", failed, "--where", "task:none").code == 1
 
 
-def test_a_job_that_is_not_there_is_named(table, shell):
+def test_missing_jobs_are_named(table, shell):
     failed = table.add_job_in_state("failed")
-    gone = "graphile-worker: there is no job 99999: it is done, or was removed\n"
-    both = "graphile-worker: there are no jobs 99998, 99999: they are done, or were removed\n"
+    gone = "graphile-worker: job 99999 does not exist. It was completed or removed.\n"
+    both = "graphile-worker: jobs 99998, 99999 do not exist. They were completed or removed.\n"
 
     for command in (["retry"], ["complete", "--yes"], ["reschedule", "--priority", 3]):
         for flags in ([], ["--dry-run"], ["--json"]):
@@ -379,23 +383,23 @@ def test_a_job_that_is_not_there_is_named(table, shell):
     assert shell("jobs", "retry", failed, 99999) == CommandResult(1, "retried 1 job\n", gone)
 
 
-def test_row_level_security_is_named_where_it_may_hide_a_job(database, table, shell, sql):
+def test_a_missing_job_may_be_hidden_by_row_level_security(database, table, shell, sql):
     table.add_job_in_state("failed")
     sql.run("create role mistaken login")
     sql.run("grant usage on schema :schema to mistaken")
     sql.run("grant select on all tables in schema :schema to mistaken")
     try:
-        said = shell("jobs", "retry", 99999, "-c", make_conninfo(database.dsn, user="mistaken"))
+        result = shell("jobs", "retry", 99999, "-c", make_conninfo(database.dsn, user="mistaken"))
     finally:
         sql.run("drop owned by mistaken")
         sql.run("drop role mistaken")
 
-    assert said.code == 1
-    assert "row level security hides all jobs from this role" in said.err
-    assert "there is no job" not in said.err
+    assert result.code == 1
+    assert "row level security hides all jobs from this role" in result.err
+    assert "does not exist" not in result.err
 
 
-def test_a_limit_is_kept(table, shell):
+def test_a_limit_is_respected(table, shell):
     for _ in range(5):
         table.add_job_in_state("failed")
 
@@ -410,39 +414,39 @@ def test_a_limit_is_kept(table, shell):
         (["unlock"], "unlock 1 job?"),
     ],
 )
-def test_what_has_no_way_back_is_refused_where_nobody_can_be_asked(
-    table, shell, arguments, question
-):
+def test_an_irreversible_change_without_a_terminal_needs_yes(table, shell, arguments, question):
     for state in ("failed", "ready", "stale"):
         table.add_job_in_state(state)
     before = table.rows()
 
-    said = shell("jobs", *arguments, "--all")
+    result = shell("jobs", *arguments, "--all")
 
-    assert (said.code, said.out) == (1, "")
-    assert said.err == f"graphile-worker: {question} Nobody is there to be asked: say --yes\n"
+    assert (result.code, result.out) == (1, "")
+    assert (
+        result.err == f"graphile-worker: {question} Standard input is not a terminal. Add --yes.\n"
+    )
     assert table.rows() == before
 
 
 @pytest.mark.feature("F227", "F228")
-def test_with_yes_it_is_done(table, shell):
-    held = table.add_job_in_state("running")
+def test_yes_confirms_a_change(table, shell):
+    locked = table.add_job_in_state("running")
     for state in ("failed", "ready"):
         table.add_job_in_state(state)
 
-    said = shell("jobs", "complete", "--all", "--yes")
+    result = shell("jobs", "complete", "--all", "--yes")
 
-    assert said.out == "deleted 2 jobs; left 1 alone that a worker holds\n"
-    assert set(table.rows()) == {held}
+    assert result.out == "deleted 2 jobs; skipped 1 that a worker holds\n"
+    assert set(table.rows()) == {locked}
 
 
 @pytest.mark.feature("F227", "F229")
-def test_jobs_fail_for_a_reason(table, shell, sql):
+def test_fail_stores_its_reason(table, shell, sql):
     job = table.add_job()
 
-    said = shell("jobs", "fail", job, "--reason", "the customer left", "--yes")
+    result = shell("jobs", "fail", job, "--reason", "the customer left", "--yes")
 
-    assert said == CommandResult(0, "failed 1 job\n", "")
+    assert result == CommandResult(0, "failed 1 job\n", "")
     assert sql.value("select last_error from :schema._private_jobs") == "the customer left"
 
 
@@ -453,9 +457,9 @@ def test_jobs_fail_for_a_reason(table, shell, sql):
 def test_jobs_are_rescheduled(table, shell, sql, when, expected):
     job = table.add_job_in_state("failed")
 
-    said = shell("jobs", "reschedule", job, "--run-at", when, "--priority", -3, "--attempts", 0)
+    result = shell("jobs", "reschedule", job, "--run-at", when, "--priority", -3, "--attempts", 0)
 
-    assert said == CommandResult(0, "rescheduled 1 job\n", "")
+    assert result == CommandResult(0, "rescheduled 1 job\n", "")
     changed = f"run_at = {expected}, priority = -3, attempts = 0"
     assert sql.value(f"select ({changed.replace(', ', ') and (')}) from :schema._private_jobs")
 
@@ -463,25 +467,25 @@ def test_jobs_are_rescheduled(table, shell, sql, when, expected):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "say what to change"),
-        (["--run-at", "2030-01-01T00:00"], "by which clock?"),
+        ([], "nothing to change. Pass --run-at"),
+        (["--run-at", "2030-01-01T00:00"], "has no time zone"),
         (["--run-at", "soon"], "expected 10m from now"),
         (["--priority", "x"], "not a valid integer"),
     ],
 )
-def test_a_schedule_that_makes_no_sense_ends_with_2(shell, arguments, words):
-    said = shell("jobs", "reschedule", "1", *arguments)
+def test_an_invalid_schedule_exits_with_2(shell, arguments, words):
+    result = shell("jobs", "reschedule", "1", *arguments)
 
-    assert said.code == 2
-    assert words in said.err
+    assert result.code == 2
+    assert words in result.err
 
 
 @pytest.mark.parametrize("factor", ["nan", "inf", "-1", "long"])
-def test_a_rest_that_nobody_can_take_ends_with_2(shell, factor):
-    said = shell("jobs", "retry", "--all", "--throttle", factor)
+def test_an_invalid_throttle_exits_with_2(shell, factor):
+    result = shell("jobs", "retry", "--all", "--throttle", factor)
 
-    assert said.code == 2
-    assert "Invalid value for '--throttle'" in said.err
+    assert result.code == 2
+    assert "Invalid value for '--throttle'" in result.err
 
 
 def test_stale_jobs_are_unlocked_and_running_ones_only_by_force(table, shell, sql):
@@ -490,7 +494,7 @@ def test_stale_jobs_are_unlocked_and_running_ones_only_by_force(table, shell, sq
     first = shell("jobs", "unlock", stale, running, "--yes")
     second = shell("jobs", "unlock", running, "--force", "--yes")
 
-    assert first == CommandResult(1, "unlocked 1 job; left 1 alone that a worker holds\n", "")
+    assert first == CommandResult(1, "unlocked 1 job; skipped 1 that a worker holds\n", "")
     assert second == CommandResult(0, "unlocked 1 job\n", "")
     assert sql.value("select count(locked_by) from :schema._private_jobs") == 0
 
@@ -507,29 +511,29 @@ def test_jobs_are_removed_by_their_keys(table, shell):
     assert shell("jobs", "remove", "nobody", "--yes") == CommandResult(1, "deleted 0 jobs\n", "")
 
 
-def test_one_that_runs_is_left_unless_it_may_finish_for_the_last_time(table, shell, sql):
+def test_a_running_job_is_removed_only_with_running(table, shell, sql):
     table.add_job_in_state("running", key="'k'")
 
-    refused = shell("jobs", "remove", "k", "--running")
+    rejected = shell("jobs", "remove", "k", "--running")
     first = shell("jobs", "remove", "k", "--yes")
     before = sql.run("select key, attempts, locked_by from :schema._private_jobs")
     second = shell("jobs", "remove", "k", "--yes", "--running")
     after = sql.run("select key, attempts, locked_by from :schema._private_jobs")
 
-    assert (refused.code, "delete 1 job?" in refused.err) == (1, True)
-    assert first == CommandResult(1, "deleted 0 jobs; left 1 alone that a worker holds\n", "")
+    assert (rejected.code, "delete 1 job?" in rejected.err) == (1, True)
+    assert first == CommandResult(1, "deleted 0 jobs; skipped 1 that a worker holds\n", "")
     assert before == [("k", 1, NODE)]
     assert second.code == 0
-    assert second.out.endswith("1 job may finish, and will not run again\n")
+    assert second.out.endswith("1 running job will finish and not run again\n")
     assert after == [(None, 25, NODE)]
 
 
-def test_what_was_removed_and_what_may_finish_is_one_object_in_json(table, shell):
+def test_removed_and_stopped_jobs_are_one_json_object(table, shell):
     table.add_job_in_state("running", key="'k'")
     table.add_job_in_state("ready", key="'l'")
 
-    preview = read(shell("jobs", "remove", "k", "l", "--running", "--dry-run", "--json"))
-    found = read(shell("jobs", "remove", "k", "l", "--running", "--yes", "--json"))
+    preview = parse_json(shell("jobs", "remove", "k", "l", "--running", "--dry-run", "--json"))
+    found = parse_json(shell("jobs", "remove", "k", "l", "--running", "--yes", "--json"))
 
     assert (preview["total"], preview["held"]) == (1, 1)
     assert found == {"action": "delete", "done": 1, "skipped_locked": 1, "gone": 0, "stopped": 1}
@@ -538,85 +542,85 @@ def test_what_was_removed_and_what_may_finish_is_one_object_in_json(table, shell
 # workers
 
 
-def test_workers_are_listed_with_what_they_hold(database, table, shell):
-    enter(database, runtime="python", host="web-1", pid=412, version="1.3.0", concurrency=10)
+def test_workers_are_listed_with_their_locks(database, table, shell):
+    register(database, runtime="python", host="web-1", pid=412, version="1.3.0", concurrency=10)
     table.add_job_in_state("running")
 
     lines = shell("workers", "list").out.splitlines()
-    found = read(shell("workers", "list", "--json"))["workers"]
+    found = parse_json(shell("workers", "list", "--json"))["workers"]
 
     assert " ".join(lines[0].split()) == (
-        "worker health heard of runtime where version slots jobs queues"
+        "worker health heartbeat runtime where version slots jobs queues"
     )
     assert lines[1].split()[:2] == [NODE, "unknown"]
-    assert lines[2].split()[:2] == [OURS, "alive"]
+    assert lines[2].split()[:2] == [PYTHON_POOL, "alive"]
     assert lines[2].split()[-6:] == ["python", "web-1/412", "1.3.0", "10", "0", "0"]
     assert [(each["id"], each["health"], each["jobs"]) for each in found] == [
         (NODE, "unknown", 1),
-        (OURS, "alive", 0),
+        (PYTHON_POOL, "alive", 0),
     ]
 
 
-def test_without_workers_it_says_so(shell):
-    assert shell("workers", "list") == CommandResult(0, "", "no workers are known\n")
+def test_a_list_without_workers_prints_a_message(shell):
+    assert shell("workers", "list") == CommandResult(0, "", "no workers found\n")
 
 
 @pytest.mark.feature("F226")
 def test_the_jobs_of_a_dead_worker_are_recovered(database, table, shell, sql):
-    enter(database)
+    register(database)
     sql.run("update :ext_schema.pools set lease = '1 s', seen_at = now() - interval '1 h'")
-    queue = table.add_queue("q", locked_at="now()", locked_by=f"'{OURS}'")
-    job = table.add_job(locked_at="now()", locked_by=f"'{OURS}'", job_queue_id=queue)
+    queue = table.add_queue("q", locked_at="now()", locked_by=f"'{PYTHON_POOL}'")
+    job = table.add_job(locked_at="now()", locked_by=f"'{PYTHON_POOL}'", job_queue_id=queue)
     other = table.add_job_in_state("running")
 
     dry = shell("workers", "recover", "--all-dead", "--dry-run")
-    refused = shell("workers", "recover", "--all-dead")
+    rejected = shell("workers", "recover", "--all-dead")
     done = shell("workers", "recover", "--all-dead", "--yes")
 
     assert dry == CommandResult(0, "would recover 1 job of 1 worker\n", "")
-    assert refused.code == 1
-    assert "recover 1 job of 1 worker? Nobody is there to be asked" in refused.err
+    assert rejected.code == 1
+    assert "recover 1 job of 1 worker? Standard input is not a terminal" in rejected.err
     assert done == CommandResult(0, "recovered 1 job of 1 worker\n", "")
     holders = dict(sql.run("select id, locked_by from :schema._private_jobs"))
     assert holders == {job: None, other: NODE}
     assert queue_lock(sql, "q") == (None, True)
 
 
-def test_a_stranger_is_recovered_by_its_id(table, shell):
+def test_an_unregistered_worker_is_recovered_by_its_id(table, shell):
     job = table.add_job_in_state("running")
 
-    found = read(shell("workers", "recover", NODE, "--yes", "--json"))
+    found = parse_json(shell("workers", "recover", NODE, "--yes", "--json"))
 
     assert found == {"workers": [NODE], "jobs": [job]}
 
 
-def test_a_worker_that_lives_is_recovered_only_by_force(database, table, shell):
-    enter(database)
-    table.add_job(locked_at="now()", locked_by=f"'{OURS}'")
+def test_a_worker_that_is_alive_is_recovered_only_with_force(database, table, shell):
+    register(database)
+    table.add_job(locked_at="now()", locked_by=f"'{PYTHON_POOL}'")
 
-    refused = shell("workers", "recover", OURS, "--yes")
-    forced = shell("workers", "recover", OURS, "--yes", "--force")
+    rejected = shell("workers", "recover", PYTHON_POOL, "--yes")
+    forced = shell("workers", "recover", PYTHON_POOL, "--yes", "--force")
 
-    assert (refused.code, refused.out) == (1, "")
-    assert f"worker {OURS} lives, heard of" in refused.err
+    assert (rejected.code, rejected.out) == (1, "")
+    assert f"worker {PYTHON_POOL} is alive, last heartbeat" in rejected.err
     assert forced.out == "recovered 1 job of 1 worker\n"
 
 
-def test_a_worker_that_is_not_there_is_named(table, shell):
+def test_an_unknown_worker_is_an_error(table, shell):
     job = table.add_job_in_state("running")
     before = table.rows()
 
     for flags in ([], ["--yes"], ["--yes", "--force"], ["--dry-run"], ["--yes", "--json"]):
-        said = shell("workers", "recover", NODE, "nope", *flags)
+        result = shell("workers", "recover", NODE, "nope", *flags)
 
-        assert (said.code, said.out) == (1, "")
-        assert "there is no worker nope" in said.err
-        assert "`graphile-worker workers list`" in said.err
+        assert (result.code, result.out) == (1, "")
+        assert "unknown worker nope" in result.err
+        assert "`graphile-worker workers list`" in result.err
     assert table.rows() == before
-    assert read(shell("workers", "recover", NODE, "--yes", "--json"))["jobs"] == [job]
+    assert parse_json(shell("workers", "recover", NODE, "--yes", "--json"))["jobs"] == [job]
 
 
-def test_nobody_is_recovered_by_nobody(shell):
+def test_recover_needs_a_worker(shell):
     assert shell("workers", "recover").code == 2
     assert shell("workers", "recover", "--all-dead") == CommandResult(
         0, "recovered 0 jobs of 0 workers\n", ""
@@ -627,21 +631,21 @@ def test_nobody_is_recovered_by_nobody(shell):
 
 
 def test_a_job_is_added(shell, sql):
-    said = shell("add", "send_email", '{"to": "ada@example.com", "n": 9007199254740993}')
+    result = shell("add", "send_email", '{"to": "ada@example.com", "n": 9007199254740993}')
 
     ((job, payload),) = sql.run("select id, payload::text from :schema._private_jobs")
-    assert said == CommandResult(0, f"added job {job} (send_email)\n", "")
+    assert result == CommandResult(0, f"added job {job} (send_email)\n", "")
     assert json.loads(payload) == {"to": "ada@example.com", "n": 9007199254740993}
 
 
 def test_a_job_is_added_with_every_option(shell, sql):
-    said = shell(
+    result = shell(
         "add", "charge", "--queue-name", "billing", "--run-at", "10m", "--max-attempts", 3,
         "--priority", -1, "--job-key", "k", "--job-key-mode", "preserve_run_at", "--flag", "a",
         "--flag", "b", "--json",
     )  # fmt: skip
 
-    found = read(said)
+    found = parse_json(result)
     ((job, queue, most, priority, key, flags, payload, soon),) = sql.run(
         "select id, queue_name, max_attempts, priority, key, flags, payload::text, "
         "run_at - now() between interval '9 minutes' and interval '10 minutes' "
@@ -654,16 +658,16 @@ def test_a_job_is_added_with_every_option(shell, sql):
 
 
 @pytest.mark.parametrize("payload", ["{", "nothing", "NaN", "[" * 9999])
-def test_a_payload_that_is_not_json_ends_with_2(shell, sql, payload):
-    said = shell("add", "task", payload)
+def test_a_payload_that_is_not_json_exits_with_2(shell, sql, payload):
+    result = shell("add", "task", payload)
 
-    assert said.code == 2
-    assert "the payload is not JSON" in said.err
+    assert result.code == 2
+    assert "the payload is not JSON" in result.err
     assert sql.value("select count(*) from :schema._private_jobs") == 0
 
 
-def test_a_job_that_cannot_be_added_ends_with_1(shell):
-    said = shell("add", "task", "--priority", "99999")
+def test_a_job_that_cannot_be_added_exits_with_1(shell):
+    result = shell("add", "task", "--priority", "99999")
 
-    assert (said.code, said.out) == (1, "")
-    assert said.err == ("graphile-worker: priority=99999: must be from -32768 to 32767 [22003]\n")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == ("graphile-worker: priority=99999: must be from -32768 to 32767 [22003]\n")

@@ -28,6 +28,7 @@ from graphile_worker.events import (
 from graphile_worker.options import LocalQueueOptions, RefetchDelayOptions
 from tests.support.recorder import Recorder, Start
 from tests.support.sql import Sql
+from tests.support.tasks import Gate, nothing
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(milliseconds=20)
@@ -68,29 +69,6 @@ def once(database) -> Callable[..., Any]:
     return once
 
 
-class Gate:
-    """A task whose jobs begin, and end when they are let."""
-
-    def __init__(self) -> None:
-        self.began: list[Any] = []
-        self._open = asyncio.Event()
-
-    async def pass_through(self, payload: Any) -> None:
-        self.began.append(payload["n"])
-        await self._open.wait()
-
-    def open(self) -> None:
-        self._open.set()
-
-
-@pytest.fixture
-def gate() -> Gate:
-    return Gate()
-
-
-async def nothing(payload: object) -> None: ...
-
-
 def numbered(count: int, **more: Any) -> list[JobSpec]:
     return [JobSpec("work", {"n": n}, **more) for n in range(count)]
 
@@ -114,6 +92,7 @@ async def hold(
 # All of them, and each once
 
 
+@pytest.mark.single_version
 @pytest.mark.feature("F98", "F99")
 @pytest.mark.timeout(180)
 async def test_all_jobs_of_many_named_queues_run_and_of_each_queue_one_at_a_time(client, once, sql):
@@ -252,7 +231,7 @@ async def test_a_job_with_a_forbidden_flag_is_not_even_fetched(start, client, re
 
 
 @pytest.mark.feature("F98")
-async def test_a_worker_with_forbidden_flags_hears_of_jobs(start, client, recorder):
+async def test_a_worker_with_forbidden_flags_gets_notifications(start, client, recorder):
     await start(
         {"work": nothing}, forbidden_flags=["slow"], local_queue=queue(), poll_interval=HOUR
     )
@@ -264,7 +243,7 @@ async def test_a_worker_with_forbidden_flags_hears_of_jobs(start, client, record
 
 
 @pytest.mark.feature("F237")
-async def test_a_job_that_was_fetched_is_handed_back_if_its_flag_is_forbidden_by_now(
+async def test_a_fetched_job_is_released_if_its_flag_is_forbidden_now(
     start, client, recorder, gate, sql
 ):
     forbidden: set[str] = set()
@@ -320,7 +299,7 @@ async def asleep(recorder: Recorder, client: Client) -> None:
 
 
 @pytest.mark.feature("F98", "F100")
-async def test_an_idle_worker_hears_of_jobs(start, client, recorder):
+async def test_an_idle_worker_gets_notifications(start, client, recorder):
     await start({"work": nothing}, concurrency=4, local_queue=queue(), poll_interval=HOUR)
     await asleep(recorder, client)
 
@@ -374,6 +353,7 @@ async def test_a_job_that_was_replaced_or_removed_is_gone_when_a_stop_releases_i
     assert sql.run(LOCKS) == NOTHING_LOCKED
 
 
+@pytest.mark.single_version
 @pytest.mark.feature("F98")
 async def test_a_superseded_job_is_gone_when_it_was_held_for_too_long(
     start, client, recorder, gate, sql
@@ -392,7 +372,7 @@ async def test_a_superseded_job_is_gone_when_it_was_held_for_too_long(
 
 
 @pytest.mark.feature("F98", "F99")
-async def test_a_stop_hands_back_what_did_not_start_with_its_attempt(
+async def test_a_stop_releases_unstarted_jobs_with_their_attempt(
     start, client, recorder, gate, sql
 ):
     await client.add_jobs([*numbered(5), JobSpec("work", {"n": 5}, queue_name="q")])
@@ -413,7 +393,7 @@ async def test_a_stop_hands_back_what_did_not_start_with_its_attempt(
 
 
 @pytest.mark.feature("F98")
-async def test_a_killed_worker_hands_back_all_that_it_holds(start, client, recorder, gate, sql):
+async def test_a_forceful_shutdown_releases_all_jobs(start, client, recorder, gate, sql):
     await client.add_jobs([*numbered(5), JobSpec("work", {"n": 5}, queue_name="q")])
     runner = await hold(start, gate, recorder)
 
@@ -488,7 +468,7 @@ def bury(sql: Sql, *started: int) -> None:
 
 
 @pytest.mark.feature("F98")
-async def test_what_a_local_queue_does_is_heard_in_order(start, client, recorder, gate):
+async def test_the_events_of_a_local_queue_come_in_order(start, client, recorder, gate):
     await client.add_jobs(numbered(3))
     # Whoever begins to listen looks again.
     runner = await hold(start, gate, recorder, listen=False)

@@ -10,11 +10,11 @@ from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.claim import NO_BYTE_LIMIT
 from graphile_worker._sql.query import Query
-from graphile_worker._sql.render import render_bytes
 from graphile_worker._worker import claimer as claims_module
 from graphile_worker._worker.claimer import Claimer
 from graphile_worker._worker.many_tasks import MAX_TASKS_PER_FETCH
 from tests.support.pools import Pool
+from tests.support.rows import count_pages as pages_of
 from tests.support.sql import Sql
 
 MANY = 3 * MAX_TASKS_PER_FETCH
@@ -57,7 +57,7 @@ class Asked:
     @property
     def ids_at_once(self) -> int:
         """The most tasks that a fetch was given."""
-        taking = [each for each in self.queries if each.statement.startswith("claim_")]
+        taking = [each for each in self.queries if each.name.startswith("claim_")]
         given: list[Any] = [each.args[1] for each in taking if len(each.args) > 1]
         return max((len(each) for each in given), default=0)
 
@@ -160,14 +160,3 @@ def test_a_fetch_reads_no_more_pages_for_tasks_of_others(pool: Pool, sql):
 
     # The tables have thousands.
     assert pages_of(sql, "claim_jobs", *given) < clean + 200
-
-
-def pages_of(sql: Sql, statement: str, *given: Any) -> int:
-    text = render_bytes(statement, Schemas.from_names(sql.schema))
-    with sql.connection.transaction(force_rollback=True):
-        found = sql.connection.execute(
-            b"explain (analyze, buffers, format json) " + text, given
-        ).fetchone()
-    assert found is not None
-    plan = found[0][0]["Plan"]
-    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])

@@ -55,7 +55,7 @@ async def test_jobs_of_different_accounts_run_side_by_side(start, recorder):
 
 
 @pytest.mark.feature("F93")
-async def test_a_queue_is_no_group_of_workers(start, recorder):
+async def test_a_queue_is_not_a_group_of_workers(start, recorder):
     ran: list[Any] = []
 
     runner = await start({"book": ran.append})

@@ -35,7 +35,7 @@ def test_none_of_our_statements_reads_the_whole_primary_key(found):
 
 
 @pytest.mark.parametrize("statement", ["our finish", "our fail", "our return"])
-def test_ending_a_job_touches_few_pages_whatever_lies_there(found, statement):
+def test_completing_a_job_reads_few_pages_behind_any_dead_rows(found, statement):
     cells = [cell for cell in found["cells"] if cell["statement"] == statement]
 
     assert all(cell["buffers"] <= 40 * cell["jobs"] for cell in cells)

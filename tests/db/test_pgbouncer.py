@@ -27,7 +27,7 @@ def through(pooler: PgBouncer, database: TestDatabase) -> str:
 async def work(payload: Any) -> None: ...
 
 
-async def test_in_session_mode_a_worker_hears_of_jobs(database, cluster, start, recorder):
+async def test_in_session_mode_a_worker_gets_notifications(database, cluster, start, recorder):
     with PgBouncer(cluster, "session", size=20) as pooler:
         dsn = through(pooler, database)
         runner = await start({"work": work}, on=dsn, poll_interval=timedelta(hours=1))
@@ -59,7 +59,7 @@ async def test_in_transaction_mode_a_worker_finds_jobs_by_polling(
     assert recorder.events_of(HeartbeatFailed) == []
 
 
-async def test_in_transaction_mode_a_worker_that_listens_finds_jobs_later_and_the_doctor_tells(
+async def test_in_transaction_mode_a_listening_worker_polls_and_the_doctor_warns(
     database, cluster, start, recorder
 ):
     with PgBouncer(cluster, size=2) as pooler:
@@ -109,7 +109,7 @@ def add_in_turns(clients: list[sync.Client]) -> None:
             client.add_job("work")
 
 
-def test_a_transaction_of_yours_may_go_through_it(database, cluster, sql):
+def test_a_transaction_of_the_caller_works_through_pgbouncer(database, cluster, sql):
     client = sync.Client(database.dsn, schema=database.schema)
     with (
         PgBouncer(cluster, size=1) as pooler,

@@ -12,7 +12,8 @@ from psycopg.conninfo import make_conninfo
 from graphile_worker import JobContext, JobSpec, SchemaTooNew
 from graphile_worker._db.notifications import MAX_NOTIFICATIONS_PER_SECOND, TooManyNotifications
 from graphile_worker._db.psycopg import PsycopgConnection
-from graphile_worker._worker import claimer, listener
+from graphile_worker._worker import claimer
+from graphile_worker._worker.listener import NotificationListener
 from graphile_worker.events import (
     GetJobEmpty,
     GetJobStarted,
@@ -29,6 +30,7 @@ from graphile_worker.events import (
 )
 from tests.support.recorder import Recorder, wait_until
 from tests.support.sql import Sql
+from tests.support.tasks import nothing
 from tests.support.tiers import size
 
 # Nothing is found by polling where this is the interval.
@@ -38,9 +40,6 @@ LISTENERS = """
 select pid from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and query ilike 'listen%'
 """
-
-
-async def nothing(payload: object) -> None: ...
 
 
 async def fail(payload: object) -> None:
@@ -67,7 +66,7 @@ HEARD_WITHIN = size(gate=20.0, nightly=1.0)
 
 
 @pytest.mark.feature("F100")
-async def test_a_worker_hears_of_a_job_within_a_second(start, recorder, sql):
+async def test_a_worker_is_notified_of_a_job_within_a_second(start, recorder, sql):
     await start({"work": nothing}, poll_interval=HOUR)
     await fall_asleep(recorder, sql)
     took = []
@@ -84,7 +83,7 @@ async def test_a_worker_hears_of_a_job_within_a_second(start, recorder, sql):
 
 
 @pytest.mark.feature("F100")
-async def test_a_job_is_heard_of_when_its_transaction_commits(start, recorder, sql):
+async def test_a_job_is_announced_when_its_transaction_commits(start, recorder, sql):
     await start({"work": nothing}, poll_interval=HOUR)
     await fall_asleep(recorder, sql)
 
@@ -149,7 +148,7 @@ async def test_as_many_idle_workers_wake_as_jobs_were_announced(start, recorder,
 
 
 @pytest.mark.feature("F102")
-async def test_idle_workers_that_nobody_needs_stay_idle(start, recorder, sql):
+async def test_idle_workers_without_a_job_stay_idle(start, recorder, sql):
     may_end = asyncio.Event()
 
     async def work(payload: object) -> None:
@@ -245,7 +244,7 @@ class LateAnswers:
         "[" * 3000,
     ],
 )
-async def test_a_notification_that_says_nothing_wakes_one_worker(start, recorder, sql, payload):
+async def test_a_notification_without_a_count_wakes_one_worker(start, recorder, sql, payload):
     await start({"work": nothing}, concurrency=2, poll_interval=HOUR, local_queue=None)
     await fall_asleep(recorder, sql, workers=2)
 
@@ -255,7 +254,7 @@ async def test_a_notification_that_says_nothing_wakes_one_worker(start, recorder
     assert len(recorder.events_of(GetJobStarted)) == 1
 
 
-async def test_a_notification_of_no_jobs_wakes_nobody(start, recorder, sql):
+async def test_a_notification_of_zero_jobs_wakes_no_worker(start, recorder, sql):
     await start({"work": nothing}, poll_interval=HOUR)
     await fall_asleep(recorder, sql)
 
@@ -271,7 +270,7 @@ async def test_a_notification_of_no_jobs_wakes_nobody(start, recorder, sql):
 async def test_a_flood_of_notifications_makes_a_worker_poll_for_a_while_and_listen_again(
     start, recorder, sql, stranger, monkeypatch
 ):
-    monkeypatch.setattr(listener, "FLOOD_POLL_DURATION_SECONDS", 3.0)
+    monkeypatch.setattr(NotificationListener, "flood_poll_duration_seconds", 3.0)
     await start({"work": nothing}, poll_interval=HOUR)
     await fall_asleep(recorder, sql)
 
@@ -433,7 +432,7 @@ async def test_two_pools_share_the_work_and_run_each_job_once(start, recorder):
 
 
 @pytest.mark.feature("F94")
-async def test_a_task_whose_row_was_made_anew_is_found_again(start, recorder, sql, monkeypatch):
+async def test_a_task_whose_row_was_created_again_is_found(start, recorder, sql, monkeypatch):
     monkeypatch.setattr(claimer, "TASK_CHECK_INTERVAL_SECONDS", 0.0)
     await start({"work": nothing}, poll_interval=HOUR)
     await fall_asleep(recorder, sql)
@@ -446,7 +445,7 @@ async def test_a_task_whose_row_was_made_anew_is_found_again(start, recorder, sq
 
 
 @pytest.mark.feature("F94")
-async def test_jobs_of_other_tasks_wait_for_somebody_who_knows_them(start, recorder, sql):
+async def test_jobs_of_other_tasks_wait_for_a_worker_that_serves_them(start, recorder, sql):
     await start({"mine": nothing}, poll_interval=HOUR)
     sql.run("select :schema.add_job('yours', priority := -1), :schema.add_job('mine')")
     [first] = await recorder.wait_for(JobSucceeded)
@@ -517,7 +516,7 @@ async def test_a_breaking_migration_stops_the_worker_gracefully(start, recorder,
     assert sql.run("select locked_by from :schema.jobs") == [(None,)]
 
 
-async def test_a_breaking_migration_that_nobody_announced_is_found_after_a_reconnect(
+async def test_a_breaking_migration_without_a_notification_is_found_after_a_reconnect(
     start, recorder, sql
 ):
     runner = await start({"work": nothing}, poll_interval=HOUR)
@@ -601,7 +600,7 @@ async def test_a_sweep_that_fails_is_not_the_last(start, recorder, sql):
 # What a worker adds for itself
 
 
-async def test_a_job_that_a_task_adds_is_heard_of_like_any_other(start, recorder):
+async def test_a_job_that_a_task_adds_is_announced_like_any_other(start, recorder):
     async def count_down(payload: Any, ctx: JobContext) -> None:
         if payload:
             await ctx.add_job("count", payload - 1)

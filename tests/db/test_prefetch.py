@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from graphile_worker import Hooks, JobContext, JobSpec, WorkerOptions, run_once
-from graphile_worker._worker.sources.prefetch import MAX_FETCH
+from graphile_worker._worker.completion_batcher import CompletionBatcher
+from graphile_worker._worker.sources.prefetch import MAX_FETCH, PrefetchSource
 from graphile_worker.events import (
     GetJobEmpty,
     JobStarted,
@@ -22,6 +23,7 @@ from graphile_worker.events import (
 )
 from tests.support.recorder import Recorder, wait_until
 from tests.support.sql import Sql
+from tests.support.tasks import Gate, nothing
 from tests.support.tiers import size
 
 HOUR = timedelta(hours=1)
@@ -56,9 +58,6 @@ def once(database) -> Callable[..., Any]:
     return once
 
 
-async def nothing(payload: object) -> None: ...
-
-
 def tiny(count: int) -> list[JobSpec]:
     return [JobSpec("tiny", {"n": n}) for n in range(count)]
 
@@ -68,36 +67,16 @@ def in_turn(number: int) -> timedelta:
     return timedelta(seconds=number - 10_000)
 
 
-class Gate:
-    """A task whose jobs begin, and end when they are let."""
-
-    def __init__(self) -> None:
-        self.began: list[Any] = []
-        self._open = asyncio.Event()
-
-    async def pass_through(self, payload: Any) -> None:
-        self.began.append(payload["n"])
-        await self._open.wait()
-
-    def open(self) -> None:
-        self._open.set()
-
-
 @pytest.fixture
 def nothing_is_late(monkeypatch):
     """Whatever waits is kept, also on a machine that stands still now and then."""
-    monkeypatch.setattr("graphile_worker._worker.sources.prefetch.MAX_BUFFERED_SECONDS", 3600.0)
+    monkeypatch.setattr(PrefetchSource, "max_buffered_seconds", 3600.0)
 
 
 @pytest.fixture
 def looks_are_cheap(monkeypatch):
     """Each looks from the first job on, also on a machine that stands still now and then."""
     monkeypatch.setattr("graphile_worker._worker.scan_cursor.SLOW_SCAN_SECONDS", 3600.0)
-
-
-@pytest.fixture
-def gate() -> Gate:
-    return Gate()
 
 
 class Behind:
@@ -206,7 +185,7 @@ async def test_when_jobs_become_slow_nothing_more_is_fetched_ahead(
 
 
 @pytest.mark.feature("F98")
-async def test_a_job_that_waits_behind_slow_ones_is_handed_back_with_its_attempt(
+async def test_a_job_that_waits_behind_slow_ones_is_released_with_its_attempt(
     start, client, recorder, gate, sql
 ):
     behind = Behind(gate, recorder, workers=2)
@@ -223,7 +202,7 @@ async def test_a_job_that_waits_behind_slow_ones_is_handed_back_with_its_attempt
 
 
 @pytest.mark.feature("F98")
-async def test_a_job_that_waits_behind_slow_ones_runs_in_another_pool_which_is_told_of_it(
+async def test_a_job_that_waits_behind_slow_ones_runs_in_another_pool_after_a_notification(
     start, client, recorder, gate, figure
 ):
     # Nobody polls, and the other pool leaves these jobs alone until the first one has them.
@@ -259,7 +238,7 @@ async def test_a_job_that_waits_behind_slow_ones_runs_in_another_pool_which_is_t
 
 @pytest.mark.feature("F98")
 @pytest.mark.parametrize("listen", [True, False])
-async def test_what_was_handed_back_is_found_by_the_worker_that_is_free_again(
+async def test_a_released_job_is_found_by_the_next_free_worker(
     start, client, recorder, gate, listen
 ):
     behind = Behind(gate, recorder, workers=1)
@@ -293,12 +272,13 @@ async def test_a_keyed_job_can_be_replaced_a_moment_after_it_was_fetched(
     assert behind.ran == [2]
 
 
+@pytest.mark.single_version
 @pytest.mark.feature("F98")
 async def test_a_keyed_job_that_is_replaced_while_it_waits_is_gone(
     start, client, recorder, gate, sql, monkeypatch
 ):
     # Time to replace it.
-    monkeypatch.setattr("graphile_worker._worker.sources.prefetch.MAX_BUFFERED_SECONDS", 8.0)
+    monkeypatch.setattr(PrefetchSource, "max_buffered_seconds", 8.0)
     behind = Behind(gate, recorder, workers=1)
     first = JobSpec("waits", {"n": 1}, priority=2, job_key="k", max_attempts=3)
     await client.add_jobs([*behind.specs(0), first])
@@ -318,6 +298,7 @@ async def test_a_keyed_job_that_is_replaced_while_it_waits_is_gone(
 # All of them, each once, in order
 
 
+@pytest.mark.single_version
 @pytest.mark.feature("F98", "F99")
 @pytest.mark.timeout(60)
 async def test_jobs_of_many_named_queues_run_one_at_a_time_in_each(client, once, sql):
@@ -536,7 +517,7 @@ async def test_nothing_is_left_locked_when_it_ends_in_the_middle(
 
 
 @pytest.mark.feature("F98")
-async def test_a_stop_while_jobs_wait_behind_slow_ones_hands_them_back_before_those_end(
+async def test_a_stop_releases_waiting_jobs_before_slow_ones_end(
     start, client, recorder, gate, sql, nothing_is_late
 ):
     behind = Behind(gate, recorder, workers=2)
@@ -580,11 +561,11 @@ async def test_jobs_that_succeed_and_fail_are_all_written_by_default(client, onc
 
 
 @pytest.mark.feature("F294")
-async def test_no_more_jobs_start_while_so_many_ends_wait_to_be_written(
+async def test_no_more_jobs_start_while_too_many_outcomes_are_unwritten(
     start, client, sql, monkeypatch
 ):
     most = 20
-    monkeypatch.setattr("graphile_worker._worker.completion_batcher.MAX_PENDING_COMPLETIONS", most)
+    monkeypatch.setattr(CompletionBatcher, "max_pending", most)
     ran = 0
 
     async def work(payload: object) -> None:

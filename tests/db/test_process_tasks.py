@@ -16,6 +16,7 @@ from graphile_worker.errors import ConfigurationError, TaskProcessDied, TaskProc
 from graphile_worker.events import JobErrored, JobFinished, JobInterrupted, RunningJob
 from graphile_worker.runner import Runner, run_once
 from tests.support import process_tasks
+from tests.support.processes import is_process_alive as lives
 from tests.support.recorder import Recorder, wait_until
 from tests.support.sql import Sql
 
@@ -64,14 +65,6 @@ def descendants(of: int, word: str) -> Iterator[int]:
             continue
         if parent == of and word in command:
             yield int(entry.name)
-
-
-def lives(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def lines(said: Path) -> list[list[str]]:
@@ -134,7 +127,7 @@ async def test_async_functions_and_whole_payloads_travel(client, worker, recorde
     assert len(lines(said)) == 1
 
 
-async def test_a_process_is_replaced_after_so_many_jobs(client, worker, recorder, said):
+async def test_a_process_is_replaced_after_max_jobs(client, worker, recorder, said):
     async with worker(task_processes=TaskProcessOptions(max_jobs=2)):
         for _ in range(5):
             await finished(recorder, await client.add_job("where", {"path": str(said)}))
@@ -156,7 +149,7 @@ async def test_a_process_that_holds_too_much_after_a_job_is_replaced(
     assert pids[0] == pids[1] != pids[2] == pids[3]
 
 
-async def test_what_a_task_raises_is_told_with_where_it_happened(client, worker, recorder, sql):
+async def test_the_error_of_a_task_has_its_traceback(client, worker, recorder, sql):
     async with worker():
         job = await client.add_job("raises")
         error = (await finished(recorder, job)).error
@@ -192,7 +185,9 @@ async def test_a_backoff_gives_up_by_the_class_of_the_error(client, worker, reco
     ("what", "attempts", "minutes", "reason"),
     [("retry", 1, 120, "not yet"), ("snooze", 0, 180, None), ("discard", 25, 0, "no use")],
 )
-async def test_signals_are_heard(client, worker, recorder, sql, what, attempts, minutes, reason):
+async def test_outcome_exceptions_work_in_a_process(
+    client, worker, recorder, sql, what, attempts, minutes, reason
+):
     async with worker():
         job = await client.add_job("says", {"what": what})
         await wait_until(
@@ -288,7 +283,7 @@ async def test_all_of_them_at_once_beside_good_jobs(client, worker, recorder, sq
     await wait_until(lambda: not any(lives(int(pid)) for (pid,) in lines(said)))
 
 
-async def test_what_a_process_said_last_is_kept_with_how_it_ended(client, worker, recorder, sql):
+async def test_the_last_output_of_a_process_is_kept_with_its_exit(client, worker, recorder, sql):
     async with worker():
         job = await client.add_job("aborts")
         error = (await finished(recorder, job)).error
@@ -309,7 +304,7 @@ async def test_processes_that_a_task_left_behind_end_with_its_job(client, worker
     assert len(lines(said)) == 3
 
 
-async def test_a_copy_that_returns_from_a_task_says_nothing(client, worker, recorder, said):
+async def test_a_fork_that_returns_from_a_task_sends_no_response(client, worker, recorder, said):
     async with worker():
         for _ in range(2):
             job = await client.add_job("lets_a_copy_return", {"path": str(said)})
@@ -358,7 +353,7 @@ async def test_hooks_are_around_it(client, worker, recorder, said):
     assert entered == [job.id]
 
 
-async def test_a_task_that_a_process_could_not_find_is_refused_at_the_start(database):
+async def test_a_task_that_a_process_cannot_import_is_rejected_at_start(database):
     hidden = TaskRouter[Any]()
     hidden.task(name="hidden", run_in="process")(process_tasks.plain)
 

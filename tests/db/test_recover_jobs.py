@@ -42,6 +42,7 @@ from tests.support.fetch_locks import wait_for_lock
 from tests.support.pools import Pool, open_session, payloads, queue_lock, read_job_row, update_job
 from tests.support.recorder import wait_until
 from tests.support.sql import Sql
+from tests.support.tasks import nothing
 
 HOUR = timedelta(hours=1)
 NOW = timedelta(0)
@@ -155,7 +156,7 @@ def test_attempts_do_not_fall_below_zero(pool, client, sql, started):
 
 
 @pytest.mark.feature("F223")
-def test_neighbours_that_had_not_started_are_told_from_the_one_that_had(pool, client, sql):
+def test_jobs_that_had_not_started_are_distinguished_from_the_one_that_had(pool, client, sql):
     for n in range(5):
         client.add_job("task", n)
     held = pool.claim(5)
@@ -261,7 +262,7 @@ def test_a_recovery_forgets_who_had_started_the_job(pool, client, sql):
 
 
 @pytest.mark.feature("F223")
-def test_a_job_that_was_running_at_three_recoveries_is_parked_and_says_so(pool, client, sql):
+def test_a_job_that_was_running_at_three_crashes_is_quarantined_with_a_message(pool, client, sql):
     job = client.add_job("task", max_attempts=25)
 
     found = [lose(pool, sql) for _ in range(3)]
@@ -277,7 +278,7 @@ def test_a_job_that_was_running_at_three_recoveries_is_parked_and_says_so(pool, 
     assert found[2].job.last_error == after["last_error"]
 
 
-def test_whoever_lets_a_parked_job_run_again_begins_to_count_anew(pool, client, sql):
+def test_a_quarantined_job_that_is_retried_counts_from_zero(pool, client, sql):
     job = client.add_job("task")
     assert lose(pool, sql, most=1).is_quarantined
     assert counted(sql) == 0
@@ -352,7 +353,7 @@ def test_all_named_queues_of_the_pool_are_free(pool, client, sql):
     }
 
 
-def test_it_says_what_was_recovered_as_it_is_now(pool, client, sql):
+def test_recovered_jobs_are_returned_in_their_new_state(pool, client, sql):
     one = client.add_job("task", "one", queue_name="queue")
     two = client.add_job("task", "two")
     die(pool, sql, *pool.claim(2))
@@ -371,7 +372,7 @@ def test_it_says_what_was_recovered_as_it_is_now(pool, client, sql):
         (False, "it was fetched, not started, by pool pool"),
     ],
 )
-def test_the_error_says_what_had_happened(pool, client, sql, started, words):
+def test_the_error_of_a_recovered_job_describes_the_crash(pool, client, sql, started, words):
     job = client.add_job("task")
     held = pool.claim_one()
     die(pool, sql, *[held] * started)
@@ -399,7 +400,7 @@ def test_without_a_delay_the_job_keeps_its_time_and_its_place(pool, client, sql,
 
 
 @pytest.mark.feature("F225")
-def test_with_a_delay_the_job_waits_for_so_long(pool, client, sql):
+def test_with_a_delay_the_recovered_job_waits(pool, client, sql):
     job = client.add_job("task", run_at=datetime.now(UTC) - HOUR)
     lose(pool, sql, delay=HOUR)
 
@@ -503,7 +504,7 @@ def test_a_pool_that_was_seen_in_time_keeps_what_it_has(pool, client, sql):
 
 
 @pytest.mark.feature("F222")
-def test_locks_of_whoever_never_registered_are_left_alone_however_old(pool, client, sql):
+def test_locks_of_unregistered_workers_are_not_recovered(pool, client, sql):
     job = client.add_job("task", queue_name="queue")
     node = pool.with_id("pool-0123456789abcdef01")
     node.claim_one()
@@ -583,7 +584,7 @@ def other_session(database):
 
 
 @pytest.mark.feature("F221")
-async def test_a_pool_that_is_heard_of_at_the_same_moment_is_left_alone(
+async def test_a_pool_with_a_concurrent_heartbeat_is_not_recovered(
     pool, client, sql, other_session, threads
 ):
     job = client.add_job("task", queue_name="queue")
@@ -645,7 +646,7 @@ def test_a_job_that_its_zombie_ends_at_the_same_moment_is_ended_once(
     assert queue_lock(sql, "queue") == (None, True)
 
 
-async def test_a_zombie_that_ends_its_job_too_late_is_refused(
+async def test_a_late_completion_of_a_recovered_job_is_rejected(
     pool, client, sql, other_session, threads
 ):
     job = client.add_job("task", queue_name="queue")
@@ -744,11 +745,8 @@ def test_counts_are_kept_as_long_as_their_jobs(pool, client, sql):
 # The sweep of a worker
 
 
-async def nothing(payload: object) -> None: ...
-
-
 @pytest.mark.feature("F188", "F221")
-async def test_each_recovery_is_announced_once_whoever_sweeps(
+async def test_each_recovery_is_one_event_in_one_pool(
     start, recorder, sql, pool, client, caplog, statements
 ):
     caplog.set_level(logging.WARNING, logger="graphile_worker")
@@ -802,7 +800,7 @@ async def test_max_recoveries_decides_when_a_job_is_parked(start, recorder, sql,
 
 
 @pytest.mark.feature("F219")
-async def test_whoever_sweeps_runs_at_once_what_it_recovered(start, recorder, sql, pool, client):
+async def test_the_rescuer_pool_runs_recovered_jobs_at_once(start, recorder, sql, pool, client):
     """Nobody announces such jobs, and the next poll may be far away."""
     job = client.add_job("task")
     pool.connection.run(register_pool(pool.id, HOUR, {}))
@@ -819,9 +817,7 @@ async def test_whoever_sweeps_runs_at_once_what_it_recovered(start, recorder, sq
 
 
 @pytest.mark.feature("F225")
-async def test_a_worker_lets_recovered_jobs_wait_for_as_long_as_it_was_told(
-    start, recorder, sql, pool, client
-):
+async def test_recovered_jobs_wait_for_crash_retry_delay(start, recorder, sql, pool, client):
     job = client.add_job("task")
     die(pool, sql, pool.claim_one())
     client.add_job("task", run_at=timedelta(milliseconds=500))
@@ -904,7 +900,7 @@ async def test_a_companion_without_turns_is_swept_all_the_same(start, recorder, 
 
 
 @pytest.mark.feature("F221")
-async def test_where_nobody_is_silent_the_jobs_are_not_looked_at(
+async def test_without_dead_pools_the_table_of_jobs_is_not_read(
     start, sql, pool, client, statements
 ):
     client.add_job("task")
@@ -917,7 +913,7 @@ async def test_where_nobody_is_silent_the_jobs_are_not_looked_at(
     assert {"try_lock_rescue", "recover_jobs", "delete_orphaned_recoveries"}.isdisjoint(statements)
 
 
-async def test_a_sweep_that_fails_is_announced_undone_and_tried_again(
+async def test_a_failed_recovery_is_reported_rolled_back_and_retried(
     start, recorder, sql, pool, client, caplog
 ):
     job = client.add_job("task")
@@ -933,7 +929,7 @@ async def test_a_sweep_that_fails_is_announced_undone_and_tried_again(
     await asyncio.to_thread(sql.run, undo)
 
     await recorder.wait_for(JobRecovered, job_id=job.id)
-    assert [each for each in caplog.records if "dead workers" in each.getMessage()]
+    assert [each for each in caplog.records if "recovery failed" in each.getMessage()]
 
 
 @pytest.mark.feature("F223")
@@ -971,7 +967,7 @@ def let_notes_fail(sql: Sql, code: str) -> None:
     """)
 
 
-async def test_a_recovered_job_whose_start_cannot_be_noted_now_is_handed_back(
+async def test_a_recovered_job_whose_start_cannot_be_written_is_released(
     start, recorder, sql, pool, client
 ):
     job = client.add_job("task")

@@ -20,6 +20,7 @@ from graphile_worker.events import (
 from tests.support.clients import KINDS, open_client, unwrap
 from tests.support.pools import Pool, queue_lock, read_job_row, update_job
 from tests.support.recorder import wait_until
+from tests.support.tasks import endless
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -58,7 +59,7 @@ async def test_the_jobs_that_given_workers_hold_are_listed(client, pool):
     assert [(job.locked_by, job.queue_name) for job in found] == [(NODE, "queue"), ("ours", None)]
 
 
-async def test_nobody_holds_nothing(client, pool):
+async def test_no_worker_ids_recover_nothing(client, pool):
     await held_by(client, pool, NODE)
 
     assert await client.list_locked_jobs([]) == []
@@ -305,7 +306,7 @@ class Reached:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_where_no_schema_is_the_error_says_so(kind, empty_database):
+async def test_without_a_schema_the_error_names_it(kind, empty_database):
     async with open_client(kind, empty_database) as client:
         with pytest.raises(SchemaMissing):
             await client.list_locked_jobs(["pool"])
@@ -317,14 +318,14 @@ async def test_where_no_schema_is_the_error_says_so(kind, empty_database):
 
 
 @pytest.mark.parametrize("ids", ["pool", [7], [None], ["a\0b"], ["\ud800"]])
-async def test_what_is_no_list_of_ids_is_refused(client, ids):
+async def test_a_value_that_is_not_a_list_of_ids_is_rejected(client, ids):
     for call in (client.list_locked_jobs, client.recover_workers):
         with pytest.raises(JobSpecError, match="pool_ids"):
             await call(ids)
 
 
 @pytest.mark.parametrize("delay", [-MINUTE, timedelta.max, 30, 1.5, None, "1 hour"])
-async def test_what_is_no_delay_is_refused(client, pool, sql, delay):
+async def test_a_value_that_is_not_a_delay_is_rejected(client, pool, sql, delay):
     job = await held_by(client, pool, NODE)
 
     with pytest.raises(JobSpecError, match="crash_retry_delay"):
@@ -381,7 +382,7 @@ async def test_a_living_pool_that_is_recovered_loses_its_job_and_goes_on_under_a
     assert ran == [(swept.pool_id, "second")]
 
 
-async def test_a_job_that_a_swept_pool_takes_before_it_knows_is_handed_back(
+async def test_a_job_that_a_pool_claims_after_it_lost_its_lease_is_released(
     client, start, recorder, sql
 ):
     rarely = RecoveryOptions(
@@ -442,7 +443,3 @@ SLOW_ENTRIES = """
 create trigger be_slow before insert on :ext_schema.pools
 for each row execute function public.be_slow()
 """
-
-
-async def endless(payload: object) -> None:
-    await asyncio.Event().wait()

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -23,9 +23,9 @@ from graphile_worker import (
     run_task_list_once,
     sync,
 )
+from graphile_worker._db.database import run_plan_sync
 from graphile_worker._lease import heartbeat as beating
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.queries.diagnostics import diagnose_pools
 from graphile_worker._sql.queries.workers import (
     check_registries,
     delete_dead_pools,
@@ -48,10 +48,12 @@ from graphile_worker.events import (
     RunnerStarted,
     RunnerStopped,
 )
+from graphile_worker.ops.snapshot import plan_snapshot
 from tests.support.clients import before_each_statement, record_statements
 from tests.support.pools import Pool, open_session, read_job_row
 from tests.support.recorder import wait_until
 from tests.support.sql import Sql
+from tests.support.tasks import endless, nothing
 
 HOUR = timedelta(hours=1)
 NOW = timedelta(0)
@@ -99,13 +101,6 @@ def not_seen_for(sql: Sql, pool_id: str, age: timedelta) -> None:
 def entered(sql: Sql) -> list[str]:
     """The pools that live, as far as is known."""
     return [pool_id for (pool_id,) in sql.run(POOLS)]
-
-
-async def nothing(payload: object) -> None: ...
-
-
-async def endless(payload: object) -> None:
-    await asyncio.Event().wait()
 
 
 # Entering
@@ -194,7 +189,7 @@ def test_a_registry_that_another_role_owns_is_not_found(pool, database, sql):
 
 
 @pytest.mark.feature("F220")
-def test_a_heartbeat_says_when_a_pool_was_seen_and_what_it_has_started(pool, sql):
+def test_a_heartbeat_records_its_time_and_the_started_jobs(pool, sql):
     enter(pool, "a")
     not_seen_for(sql, "a", HOUR)
 
@@ -238,7 +233,7 @@ def test_a_heartbeat_is_answered_with_the_time_of_the_server(pool, sql):
 
 
 @pytest.mark.feature("F221")
-def test_the_heartbeat_of_a_swept_pool_answers_without_it_and_is_not_heard(pool, sql):
+def test_the_heartbeat_of_a_lost_pool_id_has_no_effect(pool, sql):
     enter(pool, "a", "b")
     sweep(pool, sql, "a")
     before = sql.run("select id, seen_at, swept_at from :ext_schema.pools where id = 'a'")
@@ -282,7 +277,8 @@ def test_the_jobs_that_a_stopped_pool_locks_late_are_released_as_those_of_a_sile
 
     pool.connection.run(mark_pools_stopped(["stopped"]))
 
-    assert [each.id for each in pool.connection.run(diagnose_pools())] == ["living"]
+    snapshot = run_plan_sync(pool.connection, plan_snapshot(pool.connection.schemas))
+    assert [each.id for each in snapshot.pools] == ["living"]
     # A fetch whose answer never came.
     pool.with_id("stopped").claim_one()
     for each in ("living", "stopped"):
@@ -303,7 +299,7 @@ def test_a_pool_is_silent_once_it_was_not_seen_for_longer_than_its_lease(pool, s
     assert silent(pool) == ["a"]
 
 
-def test_nobody_is_silent_in_the_eyes_of_a_pool_that_was_not_seen_itself(pool, sql):
+def test_a_pool_without_its_own_heartbeat_finds_no_dead_pools(pool, sql):
     """Then it was the database that could not be reached, or somebody has moved its clock."""
     enter(pool, "silent", "asking")
     not_seen_for(sql, "silent", HOUR)
@@ -349,7 +345,7 @@ def test_a_swept_pool_is_forgotten_after_another_lease_if_nothing_is_left_of_it(
 
 
 @pytest.mark.feature("F221")
-def test_the_lease_is_the_pools_own_whoever_asks(pool, sql):
+def test_each_pool_has_its_own_lease_duration(pool, sql):
     enter(pool, "patient", lease=timedelta(seconds=30))
     enter(pool, "hasty", lease=LEASE)
     for each in ("patient", "hasty"):
@@ -366,7 +362,7 @@ def test_by_default_the_dead_are_found_within_45_seconds():
     assert chosen.lease_duration + chosen.effective_rescue_interval <= timedelta(seconds=45)
 
 
-def test_nobody_is_silent_before_the_server_has_been_up_for_a_lease(pool, sql):
+def test_no_pool_is_dead_before_the_server_is_up_for_a_lease_duration(pool, sql):
     """Nobody could be seen while it was down, however long ago that began."""
     up = sql.value("select now() - pg_postmaster_start_time()")
     enter(pool, "longer", lease=up + HOUR)
@@ -406,7 +402,7 @@ async def test_a_worker_is_entered_before_it_runs_its_first_job(start, recorder,
 
 
 @pytest.mark.feature("F220")
-async def test_a_worker_goes_on_saying_that_it_lives_and_what_it_runs(start, recorder, sql):
+async def test_a_worker_sends_heartbeats_with_its_started_jobs(start, recorder, sql):
     done = asyncio.Event()
 
     async def linger(payload: object) -> None:
@@ -663,23 +659,20 @@ async def test_a_worker_without_companion_schema_runs_and_registers_once_it_is_t
     warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     await asyncio.to_thread(companion_back, database, sql)
 
-    assert [each for each in warnings if "four hours" in each]
+    assert [each for each in warnings if "4 hours" in each]
     assert len(warnings) == 1
     await wait_until(lambda: entered(sql) == [event.pool_id])
     assert recorder.events_of(HeartbeatFailed) == []
 
 
 @pytest.fixture
-def role(database, sql) -> Iterator[str]:
-    """A role that may use the shared schema; roles belong to the cluster, so it goes again."""
-    name = f"role_{database.name}"
-    sql.run(f"create role {name} login bypassrls")
-    sql.run(f"grant usage on schema :schema to {name}")
-    sql.run(f"grant all on all tables in schema :schema to {name}")
-    sql.run(f"grant all on all sequences in schema :schema to {name}")
-    yield name
-    sql.run(f"drop owned by {name}")
-    sql.run(f"drop role {name}")
+def role(role: str, sql: Sql) -> str:
+    """A role that may use the shared schema."""
+    sql.run(f"alter role {role} bypassrls")
+    sql.run(f"grant usage on schema :schema to {role}")
+    sql.run(f"grant all on all tables in schema :schema to {role}")
+    sql.run(f"grant all on all sequences in schema :schema to {role}")
+    return role
 
 
 async def test_a_worker_that_may_not_use_the_companion_runs_too(
@@ -691,12 +684,12 @@ async def test_a_worker_that_may_not_use_the_companion_runs_too(
     await runner.add_job("work")
     await recorder.wait_for(JobSucceeded)
 
-    assert [each for each in caplog.records if "four hours" in each.getMessage()]
+    assert [each for each in caplog.records if "4 hours" in each.getMessage()]
     assert entered(sql) == []
     await runner.stop()
 
 
-async def test_a_worker_whose_rights_to_the_registry_are_taken_goes_on_under_another_id(
+async def test_a_worker_that_loses_its_registry_privileges_continues_under_another_id(
     database, start, recorder, sql, role
 ):
     """Under the old one it stays entered, so others will take it for dead."""
@@ -777,7 +770,7 @@ LENT = {
 
 @pytest.mark.feature("F220")
 @pytest.mark.parametrize("kind", LENT)
-async def test_a_worker_on_a_lent_pool_lives_and_sweeps_like_any_other(
+async def test_a_worker_on_a_callers_pool_sends_heartbeats_and_recovers_jobs(
     kind, database, start, recorder, sql, pool, client
 ):
     left = dead_pool_with_a_job(pool, client, sql)

@@ -246,7 +246,7 @@ def test_returning_twice_is_returning_once(pool, client, sql):
     assert queue_lock(sql, "queue") == ("other", False)
 
 
-def test_the_queue_is_freed_even_if_somebody_deleted_the_job(pool, client, sql):
+def test_the_queue_is_unlocked_even_if_the_job_was_deleted(pool, client, sql):
     client.add_job("task", queue_name="queue")
     held = pool.claim_one()
     sql.run("delete from :schema._private_jobs")

@@ -37,7 +37,7 @@ def return_unheld(pool: Pool, *held: ClaimedJob) -> set[int]:
 
 
 @pytest.mark.feature("F215")
-def test_a_job_that_nobody_knows_of_is_as_it_was_before_it_was_taken(pool, client, sql):
+def test_an_orphaned_claim_is_undone(pool, client, sql):
     added = client.add_job("task", {"a": 1}, queue_name="queue", job_key="k", flags=["x"])
     update_job(sql, added, "attempts = 3, last_error = 'before', run_at = now() - interval '1 h'")
     before = read_job_row(sql, added)
@@ -49,7 +49,7 @@ def test_a_job_that_nobody_knows_of_is_as_it_was_before_it_was_taken(pool, clien
     assert queue_lock(sql, "queue") == (None, True)
 
 
-def test_a_job_that_nobody_knows_of_can_be_taken_at_once(pool, client):
+def test_the_job_of_an_orphaned_claim_can_be_claimed_at_once(pool, client):
     client.add_job("task")
 
     for _ in range(3):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from graphile_worker import JobContext, RecoveryOptions
+from graphile_worker import JobContext, RecoveryOptions, SyncJobContext
 from graphile_worker._lease import heartbeat as beating
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._sql.queries.workers import renew_locks, unlock_stale_jobs
@@ -24,6 +24,7 @@ from graphile_worker.events import (
 from tests.support.pools import Pool, open_pool, queue_ids, queue_lock, read_job_row, update_job
 from tests.support.recorder import Start, open_runners, wait_until
 from tests.support.sql import Sql
+from tests.support.tasks import endless
 
 HOUR = timedelta(hours=1)
 
@@ -131,7 +132,7 @@ def test_a_pool_renews_under_all_the_ids_that_it_has_had(pool, client, sql):
 # What is held
 
 
-def test_it_says_which_jobs_the_pool_still_holds(pool, client, sql):
+def test_renew_locks_returns_the_jobs_that_the_pool_still_holds(pool, client, sql):
     for _ in range(4):
         client.add_job("task")
     kept, unlocked, taken, gone = pool.claim(4)
@@ -147,7 +148,7 @@ def test_it_says_which_jobs_the_pool_still_holds(pool, client, sql):
     assert read_job_row(sql, unlocked.job)["locked_at"] is None
 
 
-def test_a_queue_that_somebody_else_holds_by_now_is_left_alone(pool, client, sql):
+def test_a_queue_that_another_pool_holds_is_not_renewed(pool, client, sql):
     client.add_job("task", queue_name="queue")
     held = pool.claim_one()
     grow_old(sql)
@@ -159,7 +160,7 @@ def test_a_queue_that_somebody_else_holds_by_now_is_left_alone(pool, client, sql
 
 
 @pytest.mark.parametrize("table", ["jobs", "job_queues"])
-def test_a_row_that_somebody_else_works_on_is_not_waited_for(pool, client, sql, table):
+def test_a_row_that_another_session_locks_is_skipped(pool, client, sql, table):
     client.add_job("task", queue_name="queue")
     client.add_job("task")
     held = pool.claim(2)
@@ -238,10 +239,6 @@ async def start(database, recorder, monkeypatch) -> AsyncIterator[Start]:
     monkeypatch.setattr(claimer, "ORPHAN_CHECK_INTERVAL_SECONDS", 0.0)
     async with open_runners(database, recorder.hooks) as start:
         yield start
-
-
-async def endless(payload: object) -> None:
-    await asyncio.Event().wait()
 
 
 async def test_a_worker_renews_the_locks_of_jobs_that_run_long(start, recorder, sql):
@@ -325,7 +322,7 @@ async def test_of_two_jobs_the_one_that_was_not_unlocked_goes_on_under_the_old_i
 async def test_a_plain_function_whose_job_was_unlocked_is_asked_to_give_up(start, recorder, sql):
     asked = threading.Event()
 
-    def linger(payload: object, ctx: JobContext) -> None:
+    def linger(payload: object, ctx: SyncJobContext) -> None:
         ctx.wait_cancelled()
         asked.set()
 
@@ -383,7 +380,7 @@ async def test_a_job_that_is_claimed_again_ends_its_older_run_and_drops_its_resu
     assert queue_lock(sql, "queue") == (None, True)
 
 
-async def test_a_plain_function_whose_job_is_claimed_again_ends_in_vain(
+async def test_a_plain_function_whose_job_is_claimed_again_writes_nothing(
     start, recorder, sql, monkeypatch
 ):
     monkeypatch.setattr(beating, "LOCK_RENEWAL_INTERVAL_SECONDS", 3600.0)

@@ -147,7 +147,7 @@ def test_all_of_both_schemas_belongs_to_the_owner_and_not_to_who_migrated(queue,
 
 
 @pytest.mark.feature("F40")
-def test_the_functions_run_with_the_rights_of_who_calls_them(queue, owner):
+def test_functions_run_with_the_privileges_of_the_caller(queue, owner):
     allowed = owner.run(
         "select proname from pg_proc where prosecdef and pronamespace = $1::regnamespace",
         owner.text(":schema").decode(),
@@ -166,7 +166,7 @@ def test_the_functions_run_with_the_rights_of_who_calls_them(queue, owner):
     assert allowed == []
 
 
-def test_a_role_with_rights_and_without_policies_sees_an_empty_queue(queue, owner, enqueuer):
+def test_a_role_with_privileges_and_without_policies_sees_an_empty_queue(queue, owner, enqueuer):
     owner.run("select :schema.add_job('send_email')")
     owner.run("grant usage on schema :schema to queue_enqueuer")
     owner.run("grant select on all tables in schema :schema to queue_enqueuer")
@@ -183,7 +183,7 @@ def test_the_scripts_may_be_run_again(queue, owner, enqueuer):
     assert enqueue(enqueuer)
 
 
-def test_no_policy_is_missing_for_a_moment_while_the_rights_are_given_again(queue, owner, worker):
+def test_no_policy_is_missing_while_privileges_are_granted_again(queue, owner, worker):
     """What is dropped and made again would need a lock, for which this one would have to end."""
     policies = "select oid, polname from pg_policy order by oid"
     before = owner.run(policies)
@@ -365,7 +365,7 @@ def test_a_reader_sees_no_payload_and_changes_nothing(reader):
     assert allowed(reader, NOT_FOR_READERS) == []
 
 
-async def test_the_doctor_tells_no_role_to_become_the_owner(queue):
+async def test_the_doctor_advises_no_role_to_become_the_owner(queue):
     """Neither one that reads, nor one that deletes, nor one that calls a function."""
     found = {}
     for role in ("queue_reader", "queue_cleaner", "queue_enqueuer"):
@@ -383,7 +383,7 @@ async def test_the_doctor_tells_no_role_to_become_the_owner(queue):
 # Cleaners
 
 
-def test_a_cleaner_cleans_up_and_nobody_else_but_the_owner_may(queue, owner):
+def test_only_the_cleaner_and_the_owner_may_clean_up(queue, owner):
     owner.run("select :schema.add_job('old', queue_name => 'gone')")
     owner.run("update :schema._private_jobs set attempts = max_attempts")
 
@@ -436,7 +436,7 @@ def test_a_cleaner_neither_reads_payloads_nor_adds(cleaner):
 
 
 @pytest.mark.feature("F41")
-def test_an_enqueuer_adds_a_job_through_the_function_and_is_told_its_id_only(enqueuer, owner):
+def test_an_enqueuer_adds_a_job_through_the_function_and_gets_only_its_id(enqueuer, owner):
     id = enqueue(enqueuer, "'send_email', '{\"to\": \"ada\"}'")
 
     row = job(owner, id)
@@ -445,7 +445,7 @@ def test_an_enqueuer_adds_a_job_through_the_function_and_is_told_its_id_only(enq
 
 
 @pytest.mark.feature("F41")
-async def test_a_worker_runs_what_an_enqueuer_added_and_hears_of_it(
+async def test_a_worker_is_notified_of_jobs_of_an_enqueuer_and_runs_them(
     queue, start, recorder, enqueuer
 ):
     async def send_email(payload: Any) -> None: ...
@@ -561,7 +561,7 @@ REFUSED = {
 
 @pytest.mark.feature("F41")
 @pytest.mark.parametrize("arguments", REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_too_large_is_refused(enqueuer, owner, arguments):
+def test_arguments_that_are_too_large_are_rejected(enqueuer, owner, arguments):
     with pytest.raises(psycopg.Error) as refused:
         enqueue(enqueuer, arguments)
 
@@ -705,7 +705,7 @@ def test_settings_of_the_caller_change_nothing(enqueuer, owner, setting):
 
 
 @pytest.mark.feature("F41")
-def test_the_function_is_for_nobody_but_who_was_granted_it(queue, owner):
+def test_only_roles_with_a_grant_may_call_the_function(queue, owner):
     run_script(queue, "enqueue.sql")
     [(is_definer, settings, whose, is_super, granted)] = owner.run("""
       select prosecdef, proconfig, rolname, rolsuper,
@@ -724,7 +724,7 @@ def test_the_function_is_for_nobody_but_who_was_granted_it(queue, owner):
 
 
 @pytest.mark.feature("F41")
-def test_a_function_that_is_made_anew_is_not_for_everybody_either(queue, owner):
+def test_a_function_that_is_created_again_is_not_public_either(queue, owner):
     """`create or replace` keeps the grants, `drop` and `create` do not."""
     owner.run("drop function graphile_worker_api.enqueue")
     run_script(queue, "enqueue.sql")
@@ -745,7 +745,7 @@ def test_a_function_that_is_made_anew_is_not_for_everybody_either(queue, owner):
     owner.run("drop role stranger")
 
 
-def test_functions_of_later_migrations_are_not_for_everybody(queue, owner):
+def test_functions_of_later_migrations_are_not_public(queue, owner):
     owner.run("set role queue_owner")
     owner.run("create function :schema.later() returns int language sql as 'select 1'")
 

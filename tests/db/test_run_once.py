@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from graphile_worker import App, Hooks, JobContext, WorkerOptions
+from graphile_worker import App, JobContext, SyncJobContext, WorkerOptions
 from graphile_worker.events import Event, JobEvent, JobStarted, RunningJob
 from graphile_worker.retries import Backoff, Discard, PartialFailure, Retry, Snooze
 from graphile_worker.runner import run_once
@@ -35,11 +35,6 @@ def backed_off(seconds: float, began: float) -> bool:
     """Is what is left of the usual wait after a first failure, in a run since then, so much?"""
     gone, spare = time.monotonic() - began, 0.1
     return math.e - gone - spare < seconds < math.e + spare
-
-
-@pytest.fixture
-def hooks() -> Hooks:
-    return Hooks()
 
 
 @pytest.fixture
@@ -94,7 +89,7 @@ async def test_a_task_that_raises_backs_off_and_keeps_its_error(app, run, heard,
     assert names(heard) == ["job:start", "job:error", "job:complete"]
 
 
-async def test_the_last_attempt_fails_for_good(app, run, heard, sql):
+async def test_the_last_attempt_fails_permanently(app, run, heard, sql):
     @app.task(max_attempts=1)
     async def fail() -> None:
         raise Gone
@@ -189,7 +184,7 @@ async def test_a_policy_decides_about_the_next_attempt(app, run, sql, policy, at
 @pytest.mark.parametrize(
     "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()]
 )
-async def test_whatever_a_task_raises_only_its_own_job_fails(app, run, sql, error):
+async def test_an_exception_of_any_kind_fails_only_its_job(app, run, sql, error):
     seen = []
 
     @app.task
@@ -447,7 +442,7 @@ async def test_a_transaction_of_the_task_ends_its_job_with_it(app, run, sql, hea
             await conn.execute("insert into paid values (%s)", [n])
 
     @app.task
-    def pay_blocking(ctx: JobContext, n: int) -> None:
+    def pay_blocking(ctx: SyncJobContext, n: int) -> None:
         with ctx.transaction() as conn:
             conn.execute("insert into paid values (%s)", [n])
 
@@ -689,13 +684,13 @@ async def test_a_function_that_only_makes_a_coroutine_has_not_run(app, run, sql)
 
     assert await run() == 2
     errors = [error for *_, error, _ in sql.run(ROW)]
-    assert [error.split(" that nobody runs")[0] for error in errors] == [
+    assert [error.split(" that is never awaited")[0] for error in errors] == [
         "TypeError: the task returned a coroutine",
         "TypeError: the task returned a generator",
     ]
 
 
-async def test_what_a_task_says_after_its_own_transaction_comes_too_late(app, run, heard, sql):
+async def test_an_outcome_after_the_transaction_of_the_task_has_no_effect(app, run, heard, sql):
     @app.task
     async def speak(ctx: JobContext) -> None:
         async with ctx.transaction():
@@ -710,6 +705,7 @@ async def test_what_a_task_says_after_its_own_transaction_comes_too_late(app, ru
     assert sql.run(ROW) == []
 
 
+@pytest.mark.single_version
 @pytest.mark.feature("F144")
 @pytest.mark.timeout(180)
 async def test_once_leaves_nothing_of_five_thousand_jobs_in_five_hundred_queues(app, run, sql):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from graphile_worker import App, JobContext
+from graphile_worker import App, SyncJobContext
 from graphile_worker.events import (
     JobErrored,
     JobFinished,
@@ -64,7 +64,7 @@ def stuck(app: App, bodies: Bodies) -> Any:
     """A task that hangs at its first attempt."""
 
     @app.task(timeout=SOON, retry=at_once, queue_name="serial")
-    def stuck(ctx: JobContext, error: str = "") -> None:
+    def stuck(ctx: SyncJobContext, error: str = "") -> None:
         if ctx.job.attempts == 1:
             bodies.stay()
         if error:
@@ -96,7 +96,7 @@ async def test_a_plain_function_that_outlives_its_timeout_keeps_its_job_until_it
     assert bodies.most == 1
 
 
-async def test_what_a_function_raises_after_its_timeout_is_told_with_the_timeout(
+async def test_an_error_after_the_timeout_is_the_cause_of_the_timeout(
     app, start, recorder, stuck, bodies
 ):
     await stuck.using(max_attempts=1).aenqueue("too late")
@@ -112,7 +112,7 @@ async def test_what_a_function_raises_after_its_timeout_is_told_with_the_timeout
 
 async def test_a_plain_function_is_asked_to_give_up_at_its_timeout(app, start, recorder):
     @app.task(timeout=SOON, max_attempts=1)
-    def polite(ctx: JobContext, *, waits: bool) -> None:
+    def polite(ctx: SyncJobContext, *, waits: bool) -> None:
         if waits:
             assert ctx.wait_cancelled(timedelta(seconds=60))
         while not ctx.cancelled:

@@ -1,4 +1,4 @@
-"""A worker inside a program: how it is started, used and stopped, and what it may run on."""
+"""A worker inside a program: start, use, stop, and the databases that it accepts."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ from graphile_worker import (
     TaskRouter,
     WorkerOptions,
     WorkerStoppedError,
-    _assembly,
+    _worker_config,
     run,
     run_once,
     run_task_list,
@@ -52,6 +52,7 @@ from graphile_worker.events import (
     WorkerFatalError,
 )
 from tests.support.recorder import Recorder, open_runners, wait_until
+from tests.support.tasks import endless, nothing
 
 HOUR = timedelta(hours=1)
 JOBS = "select attempts, locked_by, locked_at, last_error from :schema._private_jobs order by id"
@@ -67,18 +68,11 @@ def options(database) -> WorkerOptions:
     return WorkerOptions(schema=database.schema)
 
 
-async def nothing(payload: object) -> None: ...
-
-
-async def endless(payload: object) -> None:
-    await asyncio.Event().wait()
-
-
 # Starting
 
 
 @pytest.mark.feature("F143", "F151", "F114", "F154")
-async def test_run_returns_once_the_worker_looks_for_jobs(database, options, recorder, sql):
+async def test_run_returns_when_the_worker_looks_for_jobs(database, options, recorder, sql):
     seen: list[object] = []
     sql.run("""select :schema.add_job('see', '{"n": 1}')""")
 
@@ -94,7 +88,7 @@ async def test_run_returns_once_the_worker_looks_for_jobs(database, options, rec
 
 
 @pytest.mark.feature("F16")
-async def test_run_installs_the_schema_by_itself(empty_database, recorder):
+async def test_run_installs_the_schema(empty_database, recorder):
     async with open_runners(empty_database, recorder.hooks) as start:
         runner = await start({"work": nothing})
 
@@ -117,7 +111,7 @@ async def test_tasks_may_be_a_router_a_folder_or_its_path_as_text(start, sql, tm
 
 
 @pytest.mark.feature("F153")
-async def test_without_a_database_the_environment_names_it(database, monkeypatch, recorder):
+async def test_the_default_database_comes_from_the_environment(database, monkeypatch, recorder):
     monkeypatch.setenv("DATABASE_URL", database.url)
     options = WorkerOptions(schema=database.schema)
 
@@ -129,7 +123,7 @@ async def test_without_a_database_the_environment_names_it(database, monkeypatch
 
 
 @pytest.mark.feature("F153")
-async def test_without_any_word_of_a_database_nothing_starts(monkeypatch):
+async def test_a_worker_without_a_database_does_not_start(monkeypatch):
     for name in ("DATABASE_URL", "PGDATABASE"):
         monkeypatch.delenv(name, raising=False)
 
@@ -142,21 +136,21 @@ async def test_a_worker_without_tasks_does_not_start(start):
         await start({})
 
 
-async def test_a_database_that_is_not_there_is_an_error_of_run(database, options):
+async def test_run_raises_if_the_database_is_unreachable(database, options):
     nowhere = database.cluster.dsn("nowhere")
 
     with pytest.raises(psycopg.OperationalError, match="nowhere"):
         await run(nowhere, {"work": nothing}, options=options)
 
 
-async def test_a_schema_of_the_future_is_an_error_of_run(start, sql):
+async def test_run_raises_if_the_schema_is_too_new(start, sql):
     sql.run("insert into :schema.migrations (id, breaking) values (99, true)")
 
     with pytest.raises(SchemaTooNew, match="99"):
         await start({"work": nothing})
 
 
-async def test_a_lifespan_that_cannot_begin_is_an_error_of_run(start, sql):
+async def test_run_raises_the_error_of_the_lifespan(start, sql):
     @asynccontextmanager
     async def lifespan():
         raise OSError("no such host")
@@ -166,7 +160,7 @@ async def test_a_lifespan_that_cannot_begin_is_an_error_of_run(start, sql):
         await start({"work": nothing}, lifespan=lifespan)
 
 
-async def test_what_cannot_be_a_database_is_refused(database, options):
+async def test_an_invalid_database_is_rejected(database, options):
     async with await psycopg.AsyncConnection.connect(database.dsn) as connection:
         with pytest.raises(ConfigurationError, match="AsyncConnection"):
             await run(connection, {"work": nothing}, options=options)
@@ -186,7 +180,7 @@ async def test_a_worker_that_did_not_start_leaves_no_connection(database, option
     await wait_until(lambda: sql.run(OTHER_SESSIONS) == [])
 
 
-async def test_a_start_that_is_cancelled_is_undone(database, options):
+async def test_a_cancelled_start_leaves_nothing_running(database, options):
     ends: list[str] = []
     entered = asyncio.Event()
 
@@ -211,7 +205,7 @@ async def test_a_start_that_is_cancelled_is_undone(database, options):
     assert ends == ["lifespan"]
 
 
-async def test_a_runner_can_be_started_once(start):
+async def test_a_runner_can_be_started_only_once(start):
     runner = await start({"work": nothing})
 
     with pytest.raises(WorkerStoppedError, match="once"):
@@ -234,11 +228,11 @@ async def test_a_runner_that_was_not_started_cannot_be_stopped(database, ask):
         _ = runner.client
 
 
-# Using it
+# Use
 
 
 @pytest.mark.feature("F160")
-async def test_a_runner_adds_jobs_to_the_queue_that_it_serves(start, recorder):
+async def test_a_runner_adds_jobs_to_its_queue(start, recorder):
     runner = await start({"work": nothing})
 
     one = await runner.add_job("work", {"n": 1}, queue_name="q", priority=3, flags=["a"])
@@ -270,7 +264,7 @@ async def test_the_runners_client_shares_its_settings(start, sql):
 
 
 @pytest.mark.feature("F162")
-async def test_listeners_may_come_later(start):
+async def test_listeners_may_be_added_to_a_running_worker(start):
     heard = asyncio.Event()
     runner = await start({"work": nothing})
 
@@ -280,7 +274,7 @@ async def test_listeners_may_come_later(start):
     await asyncio.wait_for(heard.wait(), 20)
 
 
-async def test_the_hooks_of_an_app_are_heard_beside_those_that_are_given(app, start, recorder):
+async def test_the_hooks_of_an_app_are_called_beside_those_that_are_passed(app, start, recorder):
     heard: list[str] = []
     app.task(name="work")(lambda: None)
     app.on(JobSucceeded)(lambda event: heard.append(event.name))
@@ -293,7 +287,7 @@ async def test_the_hooks_of_an_app_are_heard_beside_those_that_are_given(app, st
 
 
 @pytest.mark.feature("F148")
-async def test_one_job_runs_at_a_time_unless_told_otherwise(start, recorder):
+async def test_one_job_runs_at_a_time_by_default(start, recorder):
     running: set[int] = set()
     most = 0
 
@@ -313,7 +307,7 @@ async def test_one_job_runs_at_a_time_unless_told_otherwise(start, recorder):
 
 
 @pytest.mark.feature("F148", "F91")
-async def test_so_many_jobs_run_at_once_as_it_is_told(start, recorder):
+async def test_concurrency_is_the_number_of_jobs_that_run_at_the_same_time(start, recorder):
     together = asyncio.Barrier(4)
 
     async def meet(payload: object) -> None:
@@ -326,7 +320,7 @@ async def test_so_many_jobs_run_at_once_as_it_is_told(start, recorder):
 
 
 @pytest.mark.feature("F97", "F92")
-async def test_jobs_of_a_named_queue_run_one_after_the_other(start, recorder):
+async def test_jobs_of_a_named_queue_run_one_at_a_time(start, recorder):
     order: list[tuple[str, int]] = []
 
     async def work(payload: Any) -> None:
@@ -343,7 +337,7 @@ async def test_jobs_of_a_named_queue_run_one_after_the_other(start, recorder):
 
 
 @pytest.mark.feature("F89", "F90")
-async def test_the_smallest_priority_goes_first_then_the_earliest(start, sql, recorder):
+async def test_the_lowest_priority_runs_first_then_the_earliest(start, sql, recorder):
     order: list[object] = []
     sql.run("""
       select :schema.add_job('see', to_json(n), priority := p, run_at := now() - n * interval '1 s')
@@ -356,11 +350,11 @@ async def test_the_smallest_priority_goes_first_then_the_earliest(start, sql, re
     assert order == [3, 4, 2, 1]
 
 
-# How it runs tasks
+# Running tasks
 
 
 @pytest.mark.feature("F106")
-async def test_a_plain_function_does_not_hold_up_the_loop(start, recorder):
+async def test_a_plain_function_does_not_block_the_event_loop(start, recorder):
     loop_ran = threading.Event()
 
     def wait_for_the_loop(payload: object) -> None:
@@ -395,7 +389,7 @@ async def test_returning_deletes_the_job_and_raising_keeps_its_error(start, reco
 @pytest.mark.feature("F118")
 @pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), asyncio.CancelledError()])
 @pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_whatever_a_task_raises_the_worker_goes_on(start, recorder, error, kind):
+async def test_a_worker_continues_after_any_error_of_a_task(start, recorder, error, kind):
     async def crash(payload: object) -> None:
         raise error
 
@@ -414,9 +408,7 @@ async def test_whatever_a_task_raises_the_worker_goes_on(start, recorder, error,
     assert runner.is_ready
 
 
-async def test_a_worker_goes_on_with_the_tasks_it_knows_while_a_transaction_adds_another_name(
-    start, recorder, sql
-):
+async def test_a_worker_continues_while_a_transaction_adds_a_new_task_name(start, recorder, sql):
     producer = sql.another()
     producer.run("begin")
     producer.run("select :schema.add_job('late')")
@@ -435,7 +427,7 @@ async def test_a_worker_goes_on_with_the_tasks_it_knows_while_a_transaction_adds
 
 
 @pytest.mark.feature("F117")
-async def test_a_job_whose_task_is_gone_fails(start, recorder, sql):
+async def test_a_job_whose_task_does_not_exist_fails(start, recorder, sql):
     class Shrinking(TaskRouter[None]):
         def tasks(self) -> dict[str, Task[..., Any]]:
             return self._tasks
@@ -450,13 +442,11 @@ async def test_a_job_whose_task_is_gone_fails(start, recorder, sql):
 
     await recorder.wait_for(JobErrored)
     error = sql.value("select last_error from :schema.jobs")
-    assert error.startswith("TaskNotFound: no task is called 'gone'; known here: 'here'")
+    assert error.startswith("TaskNotFound: no task is called 'gone'. Known tasks: 'here'")
 
 
 @pytest.mark.feature("F204", "F210")
-async def test_a_job_that_keeps_failing_is_tried_again_until_its_attempts_are_spent(
-    start, recorder, sql
-):
+async def test_a_failing_job_is_retried_until_max_attempts(start, recorder, sql):
     async def fail(payload: object) -> None:
         raise ValueError
 
@@ -475,7 +465,7 @@ async def test_a_job_that_keeps_failing_is_tried_again_until_its_attempts_are_sp
 
 
 @pytest.mark.feature("F159", "F213")
-async def test_stop_lets_running_jobs_finish_and_takes_no_more(start, recorder, sql):
+async def test_stop_waits_for_running_jobs_and_claims_no_more(start, recorder, sql):
     may_end = asyncio.Event()
 
     async def work(payload: object) -> None:
@@ -510,7 +500,7 @@ async def test_a_stopped_runner_has_no_connection_and_no_thread(start, recorder,
     await wait_until(lambda: set(threading.enumerate()) <= before)
 
 
-async def test_stopping_twice_is_stopping_once(start, recorder):
+async def test_stop_may_be_called_twice(start, recorder):
     runner = await start({"work": nothing})
 
     await asyncio.gather(runner.stop(), runner.stop())
@@ -523,7 +513,7 @@ async def test_stopping_twice_is_stopping_once(start, recorder):
 
 @pytest.mark.feature("F161")
 @pytest.mark.parametrize("how", ["wait", "await"])
-async def test_waiting_lasts_until_the_worker_has_stopped(start, recorder, how):
+async def test_wait_returns_when_the_worker_has_stopped(start, recorder, how):
     runner = await start({"work": nothing})
 
     async def wait() -> None:
@@ -538,7 +528,7 @@ async def test_waiting_lasts_until_the_worker_has_stopped(start, recorder, how):
     await waiting
 
 
-async def test_who_gives_up_waiting_does_not_stop_the_worker(start, recorder):
+async def test_cancelling_wait_does_not_stop_the_worker(start, recorder):
     runner = await start({"work": nothing})
 
     with pytest.raises(TimeoutError):
@@ -549,7 +539,7 @@ async def test_who_gives_up_waiting_does_not_stop_the_worker(start, recorder):
 
 
 @pytest.mark.feature("F215")
-async def test_kill_hands_back_at_once_what_runs(start, recorder, sql):
+async def test_kill_releases_running_jobs_immediately(start, recorder, sql):
     runner = await start({"endless": endless}, concurrency=2)
     await runner.add_jobs([JobSpec("endless", queue_name="q"), JobSpec("endless")])
     await recorder.wait_for(JobStarted, count=2)
@@ -561,7 +551,7 @@ async def test_kill_hands_back_at_once_what_runs(start, recorder, sql):
     assert sql.run(LOCKED_QUEUES) == []
 
 
-async def test_kill_hurries_a_stop_that_is_under_way(start, recorder, sql):
+async def test_kill_ends_a_graceful_shutdown(start, recorder, sql):
     runner = await start({"endless": endless})
     await runner.add_job("endless")
     await recorder.wait_for(JobStarted)
@@ -573,7 +563,7 @@ async def test_kill_hurries_a_stop_that_is_under_way(start, recorder, sql):
     assert sql.run(JOBS) == [(0, None, None, None)]
 
 
-async def test_kill_hands_back_the_job_of_a_function_that_nobody_can_stop(start, recorder, sql):
+async def test_kill_releases_the_job_of_a_function_that_cannot_be_stopped(start, recorder, sql):
     may_end = threading.Event()
 
     def stubborn(payload: object) -> None:
@@ -591,7 +581,7 @@ async def test_kill_hands_back_the_job_of_a_function_that_nobody_can_stop(start,
 
 
 @pytest.mark.feature("F214")
-async def test_a_stop_first_asks_tasks_to_give_up(start, recorder, sql):
+async def test_a_stop_first_sets_cancelled(start, recorder, sql):
     async def polite(payload: object, ctx: JobContext) -> None:
         await ctx.wait_cancelled()
 
@@ -608,7 +598,7 @@ async def test_a_stop_first_asks_tasks_to_give_up(start, recorder, sql):
 
 
 @pytest.mark.feature("F214", "F215", "F187")
-async def test_a_stop_cancels_in_the_end_and_hands_back(start, recorder, sql):
+async def test_a_stop_cancels_and_releases_jobs_after_the_shutdown_timeout(start, recorder, sql):
     options = {"cancel_after": None, "shutdown_timeout": timedelta(milliseconds=10)}
     runner = await start({"endless": endless}, **options)
     await runner.add_job("endless", queue_name="q")
@@ -622,7 +612,7 @@ async def test_a_stop_cancels_in_the_end_and_hands_back(start, recorder, sql):
 
 
 @pytest.mark.feature("F216")
-async def test_a_job_handed_back_may_be_held_back_for_a_while(start, recorder, sql):
+async def test_a_released_job_may_be_delayed(start, recorder, sql):
     options = {"shutdown_timeout": timedelta(0), "interrupted_job_retry_delay": HOUR}
     runner = await start({"endless": endless}, **options)
     await runner.add_job("endless")
@@ -635,7 +625,7 @@ async def test_a_job_handed_back_may_be_held_back_for_a_while(start, recorder, s
 
 
 @pytest.mark.feature("F213")
-async def test_a_stop_without_limits_waits_as_long_as_it_takes(start, recorder):
+async def test_a_stop_without_a_timeout_waits_for_all_jobs(start, recorder):
     may_end = asyncio.Event()
     cancelled: list[bool] = []
 
@@ -657,7 +647,7 @@ async def test_a_stop_without_limits_waits_as_long_as_it_takes(start, recorder):
     assert cancelled == [False]
 
 
-async def test_a_program_that_is_cancelled_hands_its_jobs_back(start, recorder, sql, app):
+async def test_a_cancelled_program_releases_its_jobs(start, recorder, sql, app):
     app.task(name="endless")(endless_task)
     app.hooks.include(recorder.hooks)
 
@@ -681,7 +671,7 @@ async def endless_task(ctx: JobContext) -> None:
 
 
 @pytest.mark.feature("F161")
-async def test_what_ends_a_worker_is_raised_by_all_who_wait(start, recorder, sql):
+async def test_the_error_that_ends_a_worker_is_raised_by_all_waiters(start, recorder, sql):
     runner = await start({"work": nothing})
     await recorder.wait_for(ListenStarted)
 
@@ -693,11 +683,11 @@ async def test_what_ends_a_worker_is_raised_by_all_who_wait(start, recorder, sql
             await wait()
 
 
-# In a program of its own
+# In your program
 
 
 @pytest.mark.feature("F4")
-async def test_an_app_works_while_the_block_lasts(app, recorder):
+async def test_an_app_runs_a_worker_during_the_block(app, recorder):
     seen: list[int] = []
     app.hooks.include(recorder.hooks)
 
@@ -714,7 +704,7 @@ async def test_an_app_works_while_the_block_lasts(app, recorder):
     assert recorder.events_of(RunnerStopped)
 
 
-async def test_a_runner_that_has_started_works_while_a_block_lasts(database, options, recorder):
+async def test_a_started_runner_runs_during_the_block(database, options, recorder):
     hooks = recorder.hooks
 
     async with await run(database.dsn, {"work": nothing}, options=options, hooks=hooks) as runner:
@@ -724,7 +714,7 @@ async def test_a_runner_that_has_started_works_while_a_block_lasts(database, opt
     assert recorder.events_of(RunnerStopped)
 
 
-async def test_the_blocks_own_error_is_not_lost(app, recorder):
+async def test_an_error_in_the_block_is_raised(app, recorder):
     app.task(name="work")(lambda: None)
     app.hooks.include(recorder.hooks)
 
@@ -736,7 +726,7 @@ async def test_the_blocks_own_error_is_not_lost(app, recorder):
 
 
 @pytest.mark.feature("F94")
-async def test_a_worker_may_be_for_some_of_the_tasks(app, recorder, sql):
+async def test_a_worker_may_run_some_of_the_tasks(app, recorder, sql):
     app.hooks.include(recorder.hooks)
     app.task(name="mine")(lambda: None)
     app.task(name="others")(lambda: None)
@@ -749,7 +739,7 @@ async def test_a_worker_may_be_for_some_of_the_tasks(app, recorder, sql):
     assert [row[:2] for row in sql.run(JOBS)] == [(0, None)]
 
 
-def test_a_worker_for_a_task_that_is_not_there_is_refused(database):
+def test_a_worker_for_an_unknown_task_is_rejected(database):
     app = App(database.dsn)
     app.task(name="mine")(lambda: None)
 
@@ -758,7 +748,7 @@ def test_a_worker_for_a_task_that_is_not_there_is_refused(database):
 
 
 @pytest.mark.feature("F158")
-async def test_options_are_given_where_the_worker_is_made(database, recorder, sql):
+async def test_app_worker_takes_options(database, recorder, sql):
     app = App(database.dsn, schema=database.schema)
     app.hooks.include(recorder.hooks)
     app.task(name="work")(lambda: None)
@@ -773,7 +763,7 @@ async def test_options_are_given_where_the_worker_is_made(database, recorder, sq
 
 
 @pytest.mark.feature("F149")
-async def test_signals_are_the_programs_own_unless_it_says_otherwise(app, start):
+async def test_signals_are_not_handled_by_default(app, start):
     app.task(name="work")(lambda: None)
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 
@@ -783,7 +773,7 @@ async def test_signals_are_the_programs_own_unless_it_says_otherwise(app, start)
 
 
 @pytest.mark.feature("F183")
-async def test_a_signal_stops_the_worker_and_is_given_back_afterwards(start, recorder):
+async def test_a_signal_stops_the_worker_and_its_handler_is_restored(start, recorder):
     before = signal.getsignal(signal.SIGTERM)
     runner = await start({"work": nothing}, handle_signals=True)
 
@@ -794,7 +784,7 @@ async def test_a_signal_stops_the_worker_and_is_given_back_afterwards(start, rec
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-async def test_in_another_thread_signals_are_left_alone(database, options):
+async def test_signals_are_not_handled_in_another_thread(database, options):
     async def work_there() -> None:
         runner = await run(database.dsn, {"work": nothing}, options=options)
         await runner.stop()
@@ -830,7 +820,7 @@ async def test_a_lifespan_lasts_from_before_the_first_job_to_after_the_last(star
     assert order == ["begin", {"client": 7}, "end"]
 
 
-async def test_what_a_lifespan_raises_at_its_end_is_raised_by_stop(start, recorder):
+async def test_stop_raises_the_error_of_the_lifespan(start, recorder):
     @asynccontextmanager
     async def lifespan():
         yield
@@ -844,11 +834,11 @@ async def test_what_a_lifespan_raises_at_its_end_is_raised_by_stop(start, record
     assert recorder.events_of(RunnerStopped)
 
 
-# On a schema that is there already
+# On an installed schema
 
 
 @pytest.mark.feature("F145")
-async def test_run_task_list_works_and_migrates_nothing(database, options, recorder, sql):
+async def test_run_task_list_does_not_migrate(database, options, recorder, sql):
     ledger = sql.run("select id, ts from :schema.migrations order by id")
 
     runner = await run_task_list(
@@ -861,7 +851,7 @@ async def test_run_task_list_works_and_migrates_nothing(database, options, recor
     assert sql.run("select id, ts from :schema.migrations order by id") == ledger
 
 
-async def test_run_task_list_says_that_the_schema_is_missing(empty_database):
+async def test_run_task_list_raises_if_the_schema_is_missing(empty_database):
     options = WorkerOptions(schema=empty_database.schema)
     starting = run_task_list(
         {"work": nothing}, empty_database.dsn, options=options, handle_signals=False
@@ -875,7 +865,7 @@ async def _stopped_again(starting: Any) -> None:
     await (await starting).stop()
 
 
-# On one connection of the caller's
+# On your connection
 
 
 @asynccontextmanager
@@ -934,9 +924,7 @@ every_connection = pytest.mark.parametrize("kind", CONNECTIONS)
 
 @pytest.mark.feature("F145")
 @every_connection
-async def test_a_transaction_that_is_rolled_back_leaves_no_trace(
-    kind, database, options, recorder, sql
-):
+async def test_a_rolled_back_transaction_leaves_no_changes(kind, database, options, recorder, sql):
     seen: list[object] = []
 
     async def work(payload: Any, ctx: JobContext) -> None:
@@ -960,7 +948,7 @@ async def test_a_transaction_that_is_rolled_back_leaves_no_trace(
 
 
 @every_connection
-async def test_what_the_caller_added_in_its_transaction_is_run(kind, database, options, app):
+async def test_jobs_added_in_the_callers_transaction_run(kind, database, options, app):
     seen: list[object] = []
 
     async with CONNECTIONS[kind](database) as connection:
@@ -997,9 +985,7 @@ async def test_stale_locks_are_released_first(database, options, sql):
         assert await run_task_list_once({"work": nothing}, connection, options=options) == 1
 
 
-async def test_a_plain_function_is_told_that_it_cannot_use_the_connection(
-    database, options, recorder, sql
-):
+async def test_a_plain_function_cannot_use_an_async_connection(database, options, recorder, sql):
     def work(payload: object, ctx: Any) -> None:
         ctx.query("select 1")
 
@@ -1028,7 +1014,7 @@ async def test_a_transaction_that_a_task_broke_ends_the_run(database, options, r
     assert isinstance(event.job_error, psycopg.errors.DivisionByZero)
 
 
-# Until nothing is ready
+# Run once
 
 
 @pytest.mark.feature("F144")
@@ -1054,7 +1040,7 @@ async def test_run_once_installs_the_schema(empty_database):
     assert await run_once(empty_database.dsn, {"work": nothing}, options=options) == 0
 
 
-async def test_an_error_while_asking_for_jobs_is_raised_by_run_once(database, options):
+async def test_run_once_raises_an_error_of_the_fetch(database, options):
     def broken() -> list[str]:
         raise OSError("no flags today")
 
@@ -1062,7 +1048,7 @@ async def test_an_error_while_asking_for_jobs_is_raised_by_run_once(database, op
         await run_once(database.dsn, {"work": nothing}, options=options, forbidden_flags=broken)
 
 
-# On a pool or engine of the caller's
+# On your pool or engine
 
 
 # While such a pool is at work, nothing here may keep the loop waiting for the database: its
@@ -1070,7 +1056,7 @@ async def test_an_error_while_asking_for_jobs_is_raised_by_run_once(database, op
 
 
 class Watched:
-    """A pool that its owner lent to a worker, and how the owner uses it."""
+    """A pool that its owner passes to a worker, and how the owner uses it."""
 
     def __init__(self, lent: Any, ask: Any) -> None:
         self.lent = lent
@@ -1125,9 +1111,7 @@ every_pool = pytest.mark.parametrize("kind", POOLS)
 
 @pytest.mark.feature("F152")
 @every_pool
-async def test_a_lent_pool_serves_a_worker_and_stays_its_owners(
-    kind, database, start, recorder, sql
-):
+async def test_a_worker_uses_your_pool_and_does_not_close_it(kind, database, start, recorder, sql):
     sql.run("create table seen (n int)")
 
     async def work(payload: Any, ctx: JobContext) -> None:
@@ -1159,7 +1143,7 @@ async def _insert(connection: Any, n: int) -> None:
 
 @pytest.mark.feature("F152", "F100")
 @every_pool
-async def test_a_worker_listens_on_a_lent_pool(kind, database, start, recorder, sql):
+async def test_a_worker_listens_on_your_pool(kind, database, start, recorder, sql):
     async with POOLS[kind](database) as owner:
         runner = await start({"work": nothing}, on=owner.lent, poll_interval=HOUR)
         await recorder.wait_for(ListenStarted)
@@ -1175,7 +1159,7 @@ async def test_a_worker_listens_on_a_lent_pool(kind, database, start, recorder, 
 
 
 @every_pool
-async def test_a_lent_pool_is_listened_on_again_when_its_connection_is_lost(
+async def test_a_worker_listens_again_on_your_pool_after_a_lost_connection(
     kind, database, start, recorder, sql
 ):
     cut = f"""
@@ -1194,7 +1178,7 @@ async def test_a_lent_pool_is_listened_on_again_when_its_connection_is_lost(
         await runner.stop()
 
 
-async def test_a_pool_of_one_connection_is_refused(database, start):
+async def test_a_pool_of_one_connection_is_rejected(database, start):
     """LISTEN takes one: a worker could take no job."""
     async with psycopg_pool.AsyncConnectionPool(
         database.dsn, min_size=1, max_size=1, open=False, timeout=5
@@ -1207,7 +1191,7 @@ async def test_a_pool_of_one_connection_is_refused(database, start):
 
 
 def clock_ahead(ahead: timedelta) -> type:
-    """A clock that differs from the database's by so much."""
+    """Make a clock that differs from the database's by this duration."""
 
     class Clock:
         def now(self) -> datetime:
@@ -1220,10 +1204,10 @@ def clock_ahead(ahead: timedelta) -> type:
 @pytest.mark.parametrize(
     ("ahead", "due"), [(HOUR, ["early", "now", "later"]), (-HOUR, ["early"])], ids=["fast", "slow"]
 )
-async def test_the_programs_clock_decides_what_is_due_if_it_is_told_to(
+async def test_use_local_time_uses_the_clock_of_the_worker(
     start, recorder, sql, monkeypatch, ahead, due
 ):
-    monkeypatch.setattr(_assembly, "SystemClock", clock_ahead(ahead))
+    monkeypatch.setattr(_worker_config, "SystemClock", clock_ahead(ahead))
     for payload, minutes in (("now", 0), ("later", 50), ("early", -70)):
         when = f"now() + {minutes} * interval '1 minute'"
         sql.run(f"select :schema.add_job('work', to_json($1::text), run_at := {when})", payload)
@@ -1235,8 +1219,8 @@ async def test_the_programs_clock_decides_what_is_due_if_it_is_told_to(
 
 
 @pytest.mark.feature("F88")
-async def test_the_databases_clock_decides_otherwise(start, recorder, sql, monkeypatch):
-    monkeypatch.setattr(_assembly, "SystemClock", clock_ahead(-24 * HOUR))
+async def test_the_clock_of_the_database_decides_by_default(start, recorder, sql, monkeypatch):
+    monkeypatch.setattr(_worker_config, "SystemClock", clock_ahead(-24 * HOUR))
     sql.run("select :schema.add_job('work')")
 
     await start({"work": nothing})
@@ -1246,9 +1230,7 @@ async def test_the_databases_clock_decides_otherwise(start, recorder, sql, monke
 
 @pytest.mark.feature("F157")
 @pytest.mark.parametrize("prepared", [True, False])
-async def test_statements_are_prepared_unless_told_otherwise(
-    start, recorder, database, sql, prepared
-):
+async def test_statements_are_prepared_by_default(start, recorder, database, sql, prepared):
     sql.run(f"alter database {database.name} set log_statement = 'all'")
     # One connection takes and settles all jobs: statements are prepared when used repeatedly.
     runner = await start({"work": nothing}, prepared_statements=prepared, max_pool_size=2)
@@ -1266,7 +1248,7 @@ async def test_statements_are_prepared_unless_told_otherwise(
 
 
 @pytest.mark.feature("F140", "F141")
-async def test_it_says_what_it_can_run_and_what_it_has_run(start, recorder, caplog):
+async def test_a_worker_logs_its_tasks_and_its_jobs(start, recorder, caplog):
     caplog.set_level(logging.INFO, logger="graphile_worker")
     runner = await start({"one": nothing, "two": nothing})
 
@@ -1279,7 +1261,7 @@ async def test_it_says_what_it_can_run_and_what_it_has_run(start, recorder, capl
 
 
 @pytest.mark.feature("F141")
-async def test_success_is_kept_quiet_on_request(start, recorder, caplog, monkeypatch):
+async def test_success_is_not_logged_with_no_log_success(start, recorder, caplog, monkeypatch):
     monkeypatch.setenv("NO_LOG_SUCCESS", "1")
     caplog.set_level(logging.INFO, logger="graphile_worker")
     runner = await start({"work": nothing})
@@ -1290,7 +1272,7 @@ async def test_success_is_kept_quiet_on_request(start, recorder, caplog, monkeyp
     assert not [record for record in caplog.records if "success" in record.getMessage()]
 
 
-async def test_several_workers_live_in_one_process(start, recorder):
+async def test_several_workers_run_in_one_process(start, recorder):
     runners = [await start({"work": nothing}) for _ in range(3)]
 
     jobs = [await runner.add_job("work") for runner in runners]
@@ -1301,7 +1283,7 @@ async def test_several_workers_live_in_one_process(start, recorder):
     assert len(pools) == 3
 
 
-async def test_hooks_that_were_given_hear_the_earliest_event(database, options):
+async def test_passed_hooks_receive_the_first_event(database, options):
     recorder = Recorder(Hooks())
 
     await run_once(database.dsn, {"work": nothing}, options=options, hooks=recorder.hooks)

@@ -1,4 +1,4 @@
-"""`finish`: no more jobs are taken, and those that run have all the time they need."""
+"""`finish`: claim no more jobs, and wait for the running ones without a limit."""
 
 import asyncio
 from datetime import timedelta
@@ -21,7 +21,7 @@ def waiting_tasks(go: asyncio.Event) -> dict:
 
 
 @pytest.mark.parametrize("local_queue", SOURCES, ids=["direct", "local queue", "default"])
-async def test_running_jobs_end_in_their_own_time_and_the_rest_is_left(
+async def test_finish_waits_for_running_jobs_and_leaves_the_others(
     start, recorder, sql, local_queue
 ):
     go = asyncio.Event()
@@ -45,7 +45,7 @@ async def test_running_jobs_end_in_their_own_time_and_the_rest_is_left(
     assert sql.run("select attempts, locked_by from :schema.jobs") == [(0, None)] * 3
 
 
-async def test_a_stop_hurries_those_that_were_let_finish(start, recorder, sql):
+async def test_a_stop_after_finish_cancels_running_jobs(start, recorder, sql):
     runner = await start(waiting_tasks(asyncio.Event()), shutdown_timeout=SHORT)
     sql.run("select :schema.add_job('wait')")
     await recorder.wait_for(JobStarted)
@@ -57,7 +57,7 @@ async def test_a_stop_hurries_those_that_were_let_finish(start, recorder, sql):
     assert sql.run("select attempts, locked_by from :schema.jobs") == [(0, None)]
 
 
-async def test_an_idle_worker_ends_at_once(start):
+async def test_finish_ends_an_idle_worker_immediately(start):
     runner = await start(waiting_tasks(asyncio.Event()))
 
     runner.finish()
@@ -65,7 +65,7 @@ async def test_an_idle_worker_ends_at_once(start):
         await runner.wait()
 
 
-async def test_before_the_start_there_is_nothing_to_finish(database):
+async def test_finish_before_the_start_does_nothing(database):
     runner = Runner(database.dsn, {}, options=WorkerOptions(schema=database.schema))
 
     runner.finish()

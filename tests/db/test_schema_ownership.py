@@ -71,7 +71,7 @@ async def test_jobs_of_before_are_run_by_the_role_for_workers(queue, recorder):
         await recorder.wait_for(JobSucceeded)
 
 
-def test_the_former_owner_goes_on_until_it_is_no_member_any_more(queue):
+def test_the_former_owner_keeps_access_while_it_is_a_member(queue):
     hand_over(queue)
     grant_permissions(queue)
 

@@ -1,9 +1,10 @@
-"""Which jobs a filter finds: each field, each state, both ways; pages, numbers, and limits."""
+"""The jobs that a filter finds: by each field and state, negated too; pages, counts and limits."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from graphile_worker._sql.queries.search import find_job_ids
 from graphile_worker._sql.queries.workers import register_pool
 from graphile_worker.errors import QueryTimeoutError, SchemaMissing
 from graphile_worker.ops.filters import Filter, parse_filter
@@ -11,26 +12,24 @@ from graphile_worker.ops.search import (
     QueryLimits,
     build_clauses,
     plan_count_jobs,
-    plan_find_job_ids,
     plan_list_jobs,
+    with_limits,
 )
 from graphile_worker.ops.states import JobState
 from tests.support.job_table import NODE, JobTable
 from tests.support.pools import open_session
 
-EVERYTHING = Filter()
+ALL_JOBS = Filter()
 
 
 def found(table: JobTable, text: str) -> set[int]:
-    """The ids of the jobs that a filter finds, by each way to look for them."""
+    """The ids of the jobs that a filter finds, with the list, the counts and the scan compared."""
     wanted = parse_filter(text)
     page = table.run_plan(plan_list_jobs(wanted, table.schemas, limit=1000))
     ids = [job.id for job in page.jobs]
     count = table.run_plan(plan_count_jobs(wanted, table.schemas))
     _, others = table.run_plan(
-        plan_find_job_ids(
-            build_clauses(wanted, ()), table.schemas, after=0, until=2**62, scan_limit=1000
-        )
+        with_limits(find_job_ids(0, 2**62, 1000, build_clauses(wanted, ())), table.schemas)
     )
     assert ids == sorted(ids, reverse=True)
     assert (count.total, sorted(others)) == (len(ids), sorted(ids))
@@ -41,7 +40,7 @@ def found(table: JobTable, text: str) -> set[int]:
 
 
 @pytest.mark.parametrize("state", JobState)
-def test_a_state_is_found_and_shown(table, state):
+def test_each_state_is_found_and_shown(table, state):
     ids = {each: table.add_job_in_state(each) for each in JobState}
 
     (job,) = table.run_plan(plan_list_jobs(parse_filter(f"state:{state}"), table.schemas)).jobs
@@ -54,25 +53,25 @@ def test_every_job_is_in_one_state(table):
     for state in JobState:
         table.add_job_in_state(state)
 
-    count = table.run_plan(plan_count_jobs(EVERYTHING, table.schemas))
+    count = table.run_plan(plan_count_jobs(ALL_JOBS, table.schemas))
 
     assert dict(count.by_state) == dict.fromkeys(JobState, 1)
 
 
-def test_locked_means_both_that_are(table):
+def test_locked_matches_running_and_stale_jobs(table):
     ids = {each: table.add_job_in_state(each) for each in JobState}
 
     assert found(table, "state:locked") == {ids[JobState.STALE], ids[JobState.RUNNING]}
 
 
 @pytest.mark.parametrize(("lease", "state"), [("1 hour", "running"), ("0", "stale")])
-def test_the_lock_of_a_pool_that_is_not_heard_of_is_stale(database, table, sql, lease, state):
+def test_the_lock_of_a_pool_with_an_expired_lease_is_stale(database, table, sql, lease, state):
     with open_session(database) as connection:
         connection.run(register_pool("ours", timedelta(hours=1), {}))
     sql.run(f"update :ext_schema.pools set lease = '{lease}', seen_at = now() - interval '1 min'")
     job = table.add_job(locked_at="now()", locked_by="'ours'")
 
-    page = table.run_plan(plan_list_jobs(EVERYTHING, table.schemas))
+    page = table.run_plan(plan_list_jobs(ALL_JOBS, table.schemas))
 
     assert [(each.id, each.state) for each in page.jobs] == [(job, state)]
 
@@ -134,7 +133,7 @@ def test_workers(table):
     assert found(table, "worker:pool") == set()
 
 
-def test_errors_are_looked_for_in_parts_and_in_capitals_or_not(table):
+def test_errors_match_in_part_and_in_any_case(table):
     late = table.add_job(last_error="'TimeoutError: upstream timeout'")
     none, other = table.add_job(), table.add_job(last_error="'50% off'")
 
@@ -181,7 +180,7 @@ def test_numbers(table):
     assert found(table, f"-id:{ids[1]}") == {ids[0], *ids[2:]}
 
 
-def test_an_age_says_how_long_a_job_has_been_due(table):
+def test_the_age_is_the_time_since_a_job_was_due(table):
     old, young, later = (
         table.add_job(run_at=f"now() + interval '{n} minutes'") for n in (-60, -5, 5)
     )
@@ -194,7 +193,7 @@ def test_an_age_says_how_long_a_job_has_been_due(table):
     assert found(table, "run:>-10m") == {young, later}
 
 
-def test_moments(table):
+def test_times(table):
     first, last = (
         table.add_job(created_at=f"'{day} 12:00Z'") for day in ("2026-08-01", "2026-08-02")
     )
@@ -207,7 +206,7 @@ def test_moments(table):
     assert found(table, "created:>2026-08-02") >= {last}
 
 
-def test_moments_at_the_ends_of_the_calendar(table):
+def test_times_at_the_ends_of_the_calendar(table):
     job = table.add_job()
 
     assert found(table, "created:>0001-01-01") == {job}
@@ -241,7 +240,7 @@ def test_payloads(table):
 
 
 @pytest.mark.parametrize("written", ["Ada/50%_", r"Ada\/50%_", r"\u0041da/50%_"])
-def test_a_text_is_found_however_json_writes_it(table, written):
+def test_a_string_is_found_with_any_json_escapes(table, written):
     job = table.add_job(**payload(f'{{"name": "{written}"}}'))
     table.add_job(**payload('{"name": "Ada/50xx"}'))
 
@@ -257,7 +256,7 @@ def test_a_text_is_found_however_json_writes_it(table, written):
         r'{"\u0000": 2, "id": 1}',
     ],
 )
-def test_a_payload_that_postgresql_cannot_read_is_passed_over(table, text):
+def test_a_payload_that_jsonb_rejects_does_not_match(table, text):
     table.add_job(**payload(text))
     job = table.add_job(**payload('{"id": 1}'))
 
@@ -275,7 +274,7 @@ def test_a_payload_that_postgresql_cannot_read_is_passed_over(table, text):
         '"text"',
     ],
 )
-def test_any_other_payload_is_looked_into(table, text):
+def test_every_other_payload_can_match(table, text):
     job = table.add_job(**payload(text))
 
     assert found(table, "payload.id:1") == ({job} if '"id"' in text else set())
@@ -284,15 +283,15 @@ def test_any_other_payload_is_looked_into(table, text):
 # Pages
 
 
-def test_pages_go_from_the_newest_on(table):
+def test_pages_start_with_the_newest_job(table):
     ids = [table.add_job() for _ in range(5)]
 
-    first = table.run_plan(plan_list_jobs(EVERYTHING, table.schemas, limit=2))
+    first = table.run_plan(plan_list_jobs(ALL_JOBS, table.schemas, limit=2))
     second = table.run_plan(
-        plan_list_jobs(EVERYTHING, table.schemas, limit=2, before=first.jobs[-1].id)
+        plan_list_jobs(ALL_JOBS, table.schemas, limit=2, before=first.jobs[-1].id)
     )
     last = table.run_plan(
-        plan_list_jobs(EVERYTHING, table.schemas, limit=2, before=second.jobs[-1].id)
+        plan_list_jobs(ALL_JOBS, table.schemas, limit=2, before=second.jobs[-1].id)
     )
 
     assert [[job.id for job in page.jobs] for page in (first, second, last)] == [
@@ -303,7 +302,7 @@ def test_pages_go_from_the_newest_on(table):
     assert [page.has_more for page in (first, second, last)] == [True, True, False]
 
 
-def test_a_list_says_what_people_want_to_know(table):
+def test_a_listed_job_has_its_state_times_and_error(table):
     queue = table.add_queue("billing")
     job = table.add_job(
         "charge",
@@ -317,7 +316,7 @@ def test_a_list_says_what_people_want_to_know(table):
         run_at="'2026-08-01 13:00Z'",
     )
 
-    page = table.run_plan(plan_list_jobs(EVERYTHING, table.schemas))
+    page = table.run_plan(plan_list_jobs(ALL_JOBS, table.schemas))
 
     (found,) = page.jobs
     assert (found.id, found.task_identifier, found.queue_name) == (job, "charge", "billing")
@@ -330,77 +329,77 @@ def test_a_list_says_what_people_want_to_know(table):
     assert abs(page.now - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_only_the_newest_can_be_looked_at(table):
+def test_newest_limits_the_search_to_the_newest_jobs(table):
     old, *new = [table.add_job() for _ in range(4)]
 
-    page = table.run_plan(plan_list_jobs(EVERYTHING, table.schemas, newest=3))
-    count = table.run_plan(plan_count_jobs(EVERYTHING, table.schemas, newest=3))
+    page = table.run_plan(plan_list_jobs(ALL_JOBS, table.schemas, newest=3))
+    count = table.run_plan(plan_count_jobs(ALL_JOBS, table.schemas, newest=3))
 
     assert {job.id for job in page.jobs} == {*new}
     assert (count.total, count.first_id, count.last_id) == (3, new[0], new[-1])
-    assert table.run_plan(plan_count_jobs(EVERYTHING, table.schemas, newest=9)).first_id == old
+    assert table.run_plan(plan_count_jobs(ALL_JOBS, table.schemas, newest=9)).first_id == old
 
 
-def test_the_ids_come_bit_by_bit(table):
+def test_ids_are_found_in_scans_of_limited_size(table):
     ids = [table.add_job_in_state("failed" if n % 2 else "ready") for n in range(6)]
     clauses = build_clauses(parse_filter("state:failed"), ())
 
-    def look(after: int) -> tuple[int | None, list[int]]:
-        plan = plan_find_job_ids(clauses, table.schemas, after=after, until=ids[4], scan_limit=2)
-        end, matching = table.run_plan(plan)
+    def scan(after: int) -> tuple[int | None, list[int]]:
+        query = find_job_ids(after, ids[4], 2, clauses)
+        end, matching = table.run_plan(with_limits(query, table.schemas))
         return end, matching
 
-    assert look(0) == (ids[1], [ids[1]])
-    assert look(ids[1]) == (ids[3], [ids[3]])
-    assert look(ids[3]) == (ids[4], [])
-    assert look(ids[4]) == (None, [])
+    assert scan(0) == (ids[1], [ids[1]])
+    assert scan(ids[1]) == (ids[3], [ids[3]])
+    assert scan(ids[3]) == (ids[4], [])
+    assert scan(ids[4]) == (None, [])
 
 
 def test_in_an_empty_table_nothing_is_found(table):
-    page = table.run_plan(plan_list_jobs(EVERYTHING, table.schemas))
+    page = table.run_plan(plan_list_jobs(ALL_JOBS, table.schemas))
 
     assert (page.jobs, page.has_more) == ([], False)
-    assert table.run_plan(plan_count_jobs(EVERYTHING, table.schemas)).total == 0
+    assert table.run_plan(plan_count_jobs(ALL_JOBS, table.schemas)).total == 0
 
 
 # Limits
 
 
-def test_a_look_that_takes_too_long_is_given_up(table, sql):
+def test_a_slow_search_times_out(table, sql):
     table.add_job()
     sql.run(
         "insert into :schema._private_jobs (task_id, last_error) "
         "select 1, repeat('ab', 5000) from generate_series(1, 2000)"
     )
-    patience = QueryLimits(statement_timeout=timedelta(milliseconds=1))
+    limits = QueryLimits(statement_timeout=timedelta(milliseconds=1))
 
-    with pytest.raises(QueryTimeoutError, match=r"not done within 0\.001 s: narrow the filter"):
+    with pytest.raises(QueryTimeoutError, match=r"took longer than 0\.001 s. Narrow the filter"):
         table.run_plan(
-            plan_list_jobs(parse_filter("error:*a*a*a*a*a*c"), table.schemas, limits=patience)
+            plan_list_jobs(parse_filter("error:*a*a*a*a*a*c"), table.schemas, limits=limits)
         )
 
 
-def test_a_look_does_not_wait_for_a_lock(table, sql):
+def test_a_search_does_not_wait_for_a_lock(table, sql):
     table.add_job()
     other = sql.another()
     other.run("begin")
     other.run("lock table :schema._private_jobs")
 
     with pytest.raises(QueryTimeoutError, match="locked a table of the queue"):
-        table.run_plan(plan_list_jobs(EVERYTHING, table.schemas))
+        table.run_plan(plan_list_jobs(ALL_JOBS, table.schemas))
     other.close()
 
 
-def test_the_limits_do_not_stay_with_the_connection(table):
-    table.run_plan(plan_list_jobs(EVERYTHING, table.schemas))
+def test_the_limits_apply_only_to_the_search(table):
+    table.run_plan(plan_list_jobs(ALL_JOBS, table.schemas))
 
     with table._db.transaction() as connection:
         (timeout,) = connection.raw.execute("show statement_timeout").fetchone()
     assert timeout == "0"
 
 
-def test_without_the_schema_it_says_so(table, sql):
+def test_a_search_without_the_schema_raises_schema_missing(table, sql):
     sql.run("drop schema :schema cascade")
 
     with pytest.raises(SchemaMissing):
-        table.run_plan(plan_list_jobs(EVERYTHING, table.schemas))
+        table.run_plan(plan_list_jobs(ALL_JOBS, table.schemas))

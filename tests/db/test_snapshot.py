@@ -1,4 +1,4 @@
-"""One look at a queue: every job counted once, in its state, with who holds it."""
+"""A snapshot of a queue: every job counted once, in its state, with its lock."""
 
 import asyncio
 import math
@@ -57,7 +57,7 @@ def counts(seen: Snapshot, identifier: str = "task") -> dict[str, int]:
     return {str(state): count for state, count in task.counts.items()}
 
 
-async def test_an_empty_queue(db, database):
+async def test_a_snapshot_of_an_empty_queue(db, database):
     seen = await take_snapshot(db)
 
     assert (seen.tasks, seen.locked, seen.queues, seen.pools) == ((), (), (), ())
@@ -95,7 +95,7 @@ async def test_every_job_is_counted_in_its_state(db, client, sql):
     assert seen.count(JobState.READY) == 1
 
 
-async def test_tasks_are_counted_apart_with_their_oldest_job(db, client, sql):
+async def test_each_task_has_its_counts_and_its_oldest_job(db, client, sql):
     client.add_jobs([JobSpec("a"), JobSpec("a"), JobSpec("b")])
     sql.run(
         "update :schema._private_jobs set run_at = now() - id * interval '1 minute' where id <= 2"
@@ -109,7 +109,7 @@ async def test_tasks_are_counted_apart_with_their_oldest_job(db, client, sql):
     assert (tasks["a"].first_ready, tasks["b"].first_ready) == (1, 3)
 
 
-async def test_locked_jobs_are_named_the_oldest_first(db, client, sql):
+async def test_locked_jobs_are_listed_the_longest_locked_first(db, client, sql):
     client.add_jobs([JobSpec("task", queue_name="q"), JobSpec("task")])
     lock(sql, 1, "pypool-000000000000000001", "1 minute")
     lock(sql, 2, NODE, "2 minutes")
@@ -121,7 +121,7 @@ async def test_locked_jobs_are_named_the_oldest_first(db, client, sql):
     assert first.age == pytest.approx(120, abs=30)
 
 
-async def test_a_named_queue_that_is_held_says_by_which_job_and_who_waits(db, client, sql):
+async def test_a_locked_queue_has_its_job_and_the_number_of_waiting_jobs(db, client, sql):
     client.add_jobs([JobSpec("task", queue_name="q") for _ in range(4)])
     client.add_job("task", queue_name="q", run_at=timedelta(hours=1))
     client.add_job("task", queue_name="free")
@@ -153,7 +153,7 @@ async def test_a_queue_that_is_locked_until_far_in_the_future_is_paused(db, clie
     assert seen.pools == ()
 
 
-async def test_pools_are_those_of_the_registry_and_those_that_hold_something(db, client, sql):
+async def test_pools_are_registered_or_hold_locks(db, client, sql):
     client.add_jobs([JobSpec("task"), JobSpec("task")])
     register(sql, "alive", silence="0 seconds", lease="1 hour")
     register(sql, "dead", silence="1 hour")
@@ -172,10 +172,10 @@ async def test_pools_are_those_of_the_registry_and_those_that_hold_something(db,
     assert pools[NODE].runtime == "node"
 
 
-async def test_right_after_a_restart_of_the_server_nobody_is_dead(db, client, sql):
+async def test_after_a_restart_of_the_server_no_pool_is_dead_for_a_lease(db, client, sql):
     client.add_job("task")
-    register(sql, "unheard", silence="101 days", lease="100 days")
-    lock(sql, 1, "unheard")
+    register(sql, "unconfirmed", silence="101 days", lease="100 days")
+    lock(sql, 1, "unconfirmed")
 
     seen = await take_snapshot(db)
 
@@ -183,7 +183,7 @@ async def test_right_after_a_restart_of_the_server_nobody_is_dead(db, client, sq
     assert seen.locked[0].state is JobState.RUNNING
 
 
-async def test_the_newest_job_that_fails_says_how(db, client, sql):
+async def test_a_task_has_the_error_of_its_newest_failing_job(db, client, sql):
     client.add_jobs([JobSpec("task") for _ in range(3)])
     sql.run(
         "update :schema._private_jobs set attempts = 1, run_at = now() + interval '1 h', "
@@ -195,7 +195,7 @@ async def test_the_newest_job_that_fails_says_how(db, client, sql):
     assert (task.newest_failing, task.error, task.failing) == (2, "Boom 2", 2)
 
 
-async def test_times_that_nobody_can_count_do_no_harm(db, client, sql):
+async def test_infinite_times_are_counted(db, client, sql):
     client.add_jobs([JobSpec("task"), JobSpec("task"), JobSpec("task")])
     sql.run("update :schema._private_jobs set run_at = '-infinity' where id = 1")
     sql.run("update :schema._private_jobs set run_at = 'infinity' where id = 2")
@@ -209,30 +209,51 @@ async def test_times_that_nobody_can_count_do_no_harm(db, client, sql):
     assert seen.oldest_ready == math.inf
 
 
-async def test_a_job_whose_task_is_nowhere_is_counted(db, client, sql):
+async def test_jobs_of_deleted_tasks_and_queues_are_counted_and_not_late(db, client, sql):
     client.add_job("task")
-    sql.run("delete from :schema._private_tasks")
+    client.add_job("other", queue_name="q")
+    sql.run("delete from :schema._private_tasks where identifier = 'task'")
+    sql.run("delete from :schema._private_job_queues")
+
+    seen = await take_snapshot(db)
+
+    assert {task.identifier for task in seen.tasks} == {"task id 1", "other"}
+    assert (seen.missing_tasks, seen.missing_queues) == ({1: 1}, {1: 1})
+    assert (seen.count(JobState.READY), seen.oldest_ready) == (2, None)
+
+
+async def test_permanently_failed_jobs_have_the_age_of_their_failure(db, client, sql):
+    client.add_jobs([JobSpec("task") for _ in range(3)])
+    sql.run(
+        "update :schema._private_jobs set attempts = max_attempts, "
+        "updated_at = now() - interval '1 day', run_at = case id "
+        # Python workers write the time of the failure, others that of a retry after the backoff.
+        "when 1 then now() - interval '3 hours' "
+        "when 2 then now() - interval '1 hour' + exp(10) * interval '1 second' "
+        "else '-infinity' end"
+    )
 
     [task] = (await take_snapshot(db)).tasks
 
-    assert task.identifier == "task id 1"
+    assert task.newest_failure == pytest.approx(3600, abs=30)
+    assert task.oldest_failure == pytest.approx(86_400, abs=30)
 
 
-async def test_two_looks_tell_how_fast_jobs_come_and_go(db, client):
-    watch = SnapshotHistory(await take_snapshot(db))
+async def test_two_snapshots_have_rates(db, client):
+    history = SnapshotHistory(await take_snapshot(db))
     client.add_jobs([JobSpec("task") for _ in range(50)])
     client.complete_jobs(range(1, 21))
     client.close()
 
-    # Its session said what it did when it ended; the server may need a moment to hear it.
+    # The session reported its counters when it ended; the server may need a moment to add them.
     async with asyncio.timeout(20):
-        while watch.rates is None or watch.rates.completed == 0:
-            watch.add_counters(await take_counter_snapshot(db))
+        while history.rates is None or history.rates.completed == 0:
+            history.add_counters(await take_counter_snapshot(db))
 
-    assert watch.rates.added == pytest.approx(watch.rates.completed * 50 / 20)
+    assert history.rates.added == pytest.approx(history.rates.completed * 50 / 20)
 
 
-async def test_a_role_that_owns_nothing_is_told_that_it_sees_nothing(database, client, sql):
+async def test_hidden_rows_are_reported(database, client, sql):
     client.add_job("task")
     role = f"reader_{database.name}"
     sql.run(f"create role {role} login")
@@ -250,22 +271,22 @@ async def test_a_role_that_owns_nothing_is_told_that_it_sees_nothing(database, c
     assert (seen.server.has_hidden_rows, seen.server.role) == (True, role)
 
 
-async def test_a_look_can_only_read_and_not_for_long(db):
+async def test_a_snapshot_can_only_read_and_has_a_time_limit(db):
     async with db.transaction() as connection:
-        await connection.run(set_limits(50))
+        await connection.run(set_limits(timedelta(milliseconds=50), "test"))
         with pytest.raises(psycopg.errors.QueryCanceled):
             await connection.raw.execute("select pg_sleep(10)")
 
     async with db.transaction() as connection:
-        await connection.run(set_limits(5000))
+        await connection.run(set_limits(timedelta(seconds=5), "test"))
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             await connection.raw.execute("create table t ()")
 
 
-async def test_without_the_schema_it_says_so(database):
+async def test_without_the_schema_it_raises_schema_missing(database):
     nowhere = PsycopgDatabase(database.dsn, Schemas.from_names("nowhere"))
 
-    for ask in (take_snapshot, take_counter_snapshot):
+    for take in (take_snapshot, take_counter_snapshot):
         with pytest.raises(SchemaMissing):
-            await ask(nowhere)
+            await take(nowhere)
     await nowhere.close()

@@ -15,8 +15,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import JobSpec, sync
-from graphile_worker._db import sync as db_sync
+from graphile_worker._db.sync import SyncPsycopgDatabase
+from graphile_worker._sql.identifiers import Schemas
 from tests.conftest import TestDatabase
+from tests.support.rows import count_jobs as jobs
 from tests.support.sql import Sql
 
 BACKENDS = """
@@ -52,11 +54,6 @@ def terminate_backends(sql: Sql) -> set[int]:
     return gone
 
 
-def jobs(sql: Sql) -> int:
-    count: int = sql.value("select count(*) from :schema._private_jobs")
-    return count
-
-
 @contextmanager
 def thread_that_added(client: sync.Client) -> Iterator[threading.Thread]:
     """A thread that has added a job and stays until the block ends."""
@@ -90,7 +87,7 @@ def test_a_thread_keeps_its_connection(client: sync.Client, sql: Sql) -> None:
     assert backends(sql) == first
 
 
-def test_each_thread_has_a_connection_of_its_own(client: sync.Client, sql: Sql) -> None:
+def test_each_thread_has_a_separate_connection(client: sync.Client, sql: Sql) -> None:
     client.add_job("task")
     ours = backends(sql)
 
@@ -212,24 +209,23 @@ def test_migrations_and_cleanups_replace_a_connection_too(client: sync.Client, s
     assert sql.value("select count(*) from :schema._private_job_queues") == 0
 
 
-def test_a_connection_that_was_idle_is_asked_before_it_is_relied_upon(
-    database: TestDatabase, sql: Sql, monkeypatch: pytest.MonkeyPatch
+def test_a_connection_that_was_idle_is_checked_before_it_is_used(
+    database: TestDatabase, sql: Sql
 ) -> None:
+    schemas = Schemas.from_names(database.schema)
     with Gateway(database.cluster.port) as gateway:
         through = make_conninfo(database.dsn, port=gateway.port)
-        with sync.Client(through, schema=database.schema) as client:
+        checked = SyncPsycopgDatabase(through, schemas, ping_after_idle_seconds=-1.0)
+        with sync.Client(checked, schema=database.schema) as client:
             client.add_job("task")
             gateway.forget_connections()
-            monkeypatch.setattr(db_sync, "PING_AFTER_IDLE_SECONDS", -1.0)
 
             client.add_job("task")
 
     assert jobs(sql) == 2
 
 
-def test_a_connection_in_use_is_not_asked_first(
-    database: TestDatabase, sql: Sql, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_was_just_used_is_not_checked(database: TestDatabase, sql: Sql) -> None:
     with Gateway(database.cluster.port) as gateway:
         through = make_conninfo(database.dsn, port=gateway.port)
         with sync.Client(through, schema=database.schema) as client:

@@ -16,6 +16,7 @@ from graphile_worker import (
     JobContext,
     JobSpec,
     JobSpecError,
+    SyncJobContext,
     TaskRouter,
     WorkerOptions,
     parse_cron_items,
@@ -97,7 +98,7 @@ async def test_task_definitions_apply_to_the_jobs_of_a_client_with_tasks(app, da
     assert [options_of(job) for job in (awaited, blocking)] == [DEFINED] * 2
 
 
-async def test_an_explicit_argument_wins_over_the_definition_of_its_task(app):
+async def test_an_explicit_option_takes_precedence_over_the_definition_of_its_task(app):
     given: dict[str, Any] = {"queue_name": "other", "max_attempts": 1, "priority": 0}
 
     async with app:
@@ -108,7 +109,7 @@ async def test_an_explicit_argument_wins_over_the_definition_of_its_task(app):
     assert [options_of(job) for job in jobs[2:]] == [("books", 3, 0)] * 2
 
 
-async def test_jobs_of_names_that_the_app_does_not_know_do_not_change(app, database, sql):
+async def test_jobs_of_unknown_tasks_do_not_change(app, database, sql):
     payload = {"order": "one", "_mark": [1.0, None, "ü"]}
     with sync.Client(database.dsn, schema=database.schema) as client:
         client.add_job("other", payload)
@@ -122,7 +123,7 @@ async def test_jobs_of_names_that_the_app_does_not_know_do_not_change(app, datab
 
 
 @pytest.mark.parametrize("payload", [None, {"order": "one"}, [1]])
-async def test_a_payload_that_the_task_does_not_take_is_refused_by_name_too(app, sql, payload):
+async def test_an_invalid_payload_of_a_job_added_by_name_is_rejected(app, sql, payload):
     for name, args in [
         ("add_job", ("book", payload)),
         ("add_jobs", ([JobSpec("book", payload)],)),
@@ -134,7 +135,7 @@ async def test_a_payload_that_the_task_does_not_take_is_refused_by_name_too(app,
     assert sql.run(ROWS) == []
 
 
-async def test_keys_of_the_queue_pass_the_check_of_a_payload(app):
+async def test_keys_that_begin_with_an_underscore_pass_the_check_of_a_payload(app):
     async with app:
         jobs = await add(app, "add_job", "book", {"order": 1, "_trace": "x", "more": 2})
 
@@ -148,7 +149,7 @@ async def test_task_definitions_apply_to_the_jobs_that_a_running_job_adds(app, s
         await ctx.add_jobs([JobSpec("book", {"order": 1}), JobSpec("other")])
 
     @app.task
-    def in_thread(ctx: JobContext) -> None:
+    def in_thread(ctx: SyncJobContext) -> None:
         ctx.add_job("book", {"order": 1})
         ctx.add_jobs([JobSpec("book", {"order": 1}), JobSpec("other")])
 
@@ -161,7 +162,7 @@ async def test_task_definitions_apply_to_the_jobs_that_a_running_job_adds(app, s
     assert sorted(sql.run(ROWS), key=str) == [("book", *DEFINED)] * 4 + [("other", *PLAIN)] * 2
 
 
-async def test_a_running_job_that_adds_what_its_app_refuses_fails(app, sql):
+async def test_a_running_job_that_adds_an_invalid_job_fails(app, sql):
     @app.task(max_attempts=1)
     async def careless(ctx: JobContext) -> None:
         await ctx.add_job("book", {"order": "one"})
@@ -207,14 +208,14 @@ async def test_task_definitions_apply_to_cron_items_and_to_crontabs(app, databas
     assert sql.run(ROWS) == [defined, told, ("other", *PLAIN), defined]
 
 
-async def test_a_crontab_whose_payload_the_task_does_not_take_is_refused(app):
+async def test_a_crontab_with_an_invalid_payload_is_rejected(app):
     with pytest.raises(ConfigurationError) as caught:
         app.worker(crontab="* * * * * book ?id=nightly {order: 'one'}")
 
     assert str(caught.value) == "cron item 'nightly': book: \"order\" must be int, got str"
 
 
-async def test_an_item_that_is_added_later_gets_the_options_of_its_task(app):
+async def test_a_cron_item_that_is_added_later_gets_the_options_of_its_task(app):
     items = parse_crontab("* * * * * other")
     find = resolve_cron_items(app, cron_items=items)
     items += parse_crontab("* * * * * book {order: 'one'}")
@@ -249,7 +250,7 @@ def test_task_definitions_apply_to_add_with_an_app(shell, sql, monkeypatch):
     ]
 
 
-def test_add_with_an_app_refuses_what_the_task_does_not_take(shell, sql):
+def test_add_with_an_app_rejects_an_invalid_payload(shell, sql):
     said = shell("add", "--app", "book_shop:app", "book", '{"order": "one"}')
 
     assert said == CommandResult(1, "", 'graphile-worker: book: "order" must be int, got str\n')

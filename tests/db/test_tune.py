@@ -1,17 +1,29 @@
-"""Which settings suit a queue: what is said, what is set, and what stands in the way."""
+"""`get_tuning` and `apply_tuning`: settings of the tables, advice, and old snapshots."""
 
 import asyncio
-from collections.abc import Iterator
+import re
+from contextlib import closing
+from datetime import timedelta
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import sync
+from graphile_worker._cli.commands.tune import format_comments
+from graphile_worker._db.database import run_plan_sync
+from graphile_worker._db.sync import SyncPsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans import tuning
-from graphile_worker._sql.plans.tuning import TableTuning, Tuning
+from graphile_worker._sql.plans.tuning import (
+    TableTuning,
+    Tuning,
+    plan_apply_tuning,
+    plan_get_tuning,
+)
+from graphile_worker._sql.queries.storage import VacuumBlocker
 from graphile_worker.errors import SchemaMissing
+from tests.conftest import TestDatabase
 from tests.support.clients import open_client, unwrap
 from tests.support.cluster import Cluster
 from tests.support.fetch_locks import wait_for_lock
@@ -20,24 +32,19 @@ from tests.support.sql import Sql
 TABLES = ["_private_jobs", "_private_job_queues"]
 
 
-@pytest.fixture
-def at_once(monkeypatch) -> None:
-    """Snapshots are told however young they are."""
-    monkeypatch.setattr(tuning, "MIN_BLOCKER_SECONDS", 0)
+def get_tuning(dsn: str, schema: str) -> Tuning:
+    """Get the tuning with open transactions of any age."""
+    schemas = Schemas.from_names(schema)
+    with closing(SyncPsycopgDatabase(dsn, schemas)) as database:
+        return run_plan_sync(database, plan_get_tuning(schemas, timedelta(0)))
 
 
-@pytest.fixture
-def role(database, sql) -> Iterator[str]:
-    """A role that owns nothing; roles belong to the cluster, so it goes again."""
-    name = f"role_{database.name}"
-    sql.run(f"create role {name} login")
-    yield name
-    sql.run(f"drop owned by {name}")
-    sql.run(f"drop role {name}")
+def list_vacuum_blockers(database: TestDatabase) -> list[VacuumBlocker]:
+    return list(get_tuning(database.dsn, database.schema).vacuum_blockers)
 
 
 def options(sql: Sql, table: str) -> dict[str, str]:
-    """What is set for a table."""
+    """The storage parameters of a table."""
     found = sql.value(
         "select coalesce(reloptions, '{}') from pg_class where oid = $1::regclass",
         sql.text(f":schema.{table}").decode(),
@@ -53,7 +60,7 @@ def table(found: Tuning, name: str) -> TableTuning:
 # Tables
 
 
-async def test_nothing_is_set_at_first_and_looking_changes_nothing(client, sql):
+async def test_get_tuning_changes_nothing(client, sql):
     found = await client.get_tuning()
 
     assert [each.table for each in found.tables] == TABLES
@@ -61,46 +68,46 @@ async def test_nothing_is_set_at_first_and_looking_changes_nothing(client, sql):
     assert [options(sql, each) for each in TABLES] == [{}, {}]
 
 
-async def test_every_setting_says_why(client):
+async def test_every_setting_has_a_reason(client):
     found = await client.get_tuning()
 
     assert all(each.reason.endswith(".") for table in found.tables for each in table.settings)
 
 
-async def test_what_is_said_is_what_is_set(client, sql):
-    said = await client.get_tuning()
+async def test_apply_tuning_sets_what_get_tuning_returns(client, sql):
+    before = await client.get_tuning()
 
     changed = await client.apply_tuning()
 
     assert changed == TABLES
-    for each in said.tables:
+    for each in before.tables:
         assert options(sql, each.table) == {one.name: one.value for one in each.settings}
     after = await client.get_tuning()
     assert all(each.is_set for each in after.tables)
 
 
-async def test_what_is_set_already_is_left_alone(client):
+async def test_apply_tuning_does_not_change_tables_that_are_set(client):
     await client.apply_tuning()
 
     assert await client.apply_tuning() == []
 
 
-async def test_settings_of_others_stay_and_those_that_differ_are_told(client, sql):
+async def test_other_settings_stay_and_different_values_are_replaced(client, sql):
     sql.run("alter table :schema._private_jobs set (fillfactor = 90, autovacuum_enabled = off)")
     sql.run("alter table :schema._private_jobs set (autovacuum_vacuum_scale_factor = 0.0)")
 
     found = table(await client.get_tuning(), "_private_jobs")
     now = {each.name: each.current_value for each in found.settings}
-    set_already = {each.name for each in found.settings if each.is_set}
+    already_set = {each.name for each in found.settings if each.is_set}
     await client.apply_tuning()
 
     assert now["autovacuum_enabled"] == "off"
-    assert set_already == {"autovacuum_vacuum_scale_factor"}
+    assert already_set == {"autovacuum_vacuum_scale_factor"}
     assert options(sql, "_private_jobs")["fillfactor"] == "90"
     assert options(sql, "_private_jobs")["autovacuum_enabled"] == "true"
 
 
-async def test_the_sql_that_people_read_sets_the_same(client, sql, database):
+async def test_the_printed_sql_sets_the_same(client, sql, database):
     found = await client.get_tuning()
     schemas = Schemas.from_names(database.schema)
 
@@ -110,7 +117,7 @@ async def test_the_sql_that_people_read_sets_the_same(client, sql, database):
     assert all(each.is_set for each in (await client.get_tuning()).tables)
 
 
-def test_a_role_that_does_not_own_the_tables_is_told_who_does(database, sql, role):
+def test_a_role_that_does_not_own_the_tables_changes_nothing(database, sql, role):
     dsn = make_conninfo(database.dsn, user=role)
 
     with sync.Client(dsn, schema=database.schema) as client:
@@ -122,7 +129,7 @@ def test_a_role_that_does_not_own_the_tables_is_told_who_does(database, sql, rol
     assert options(sql, "_private_jobs") == {}
 
 
-def test_a_member_of_the_role_that_owns_them_may_set_them(database, sql, role):
+def test_the_owner_of_the_tables_can_apply_tuning(database, sql, role):
     sql.run(f"grant usage on schema :schema to {role}")
     for each in TABLES:
         sql.run(f"alter table :schema.{each} owner to {role}")
@@ -135,7 +142,7 @@ def test_a_member_of_the_role_that_owns_them_may_set_them(database, sql, role):
         sql.run(f"alter table :schema.{each} owner to postgres")
 
 
-async def test_without_the_schema_it_says_so(kind, empty_database):
+async def test_without_the_schema_it_raises_schema_missing(kind, empty_database):
     async with open_client(kind, empty_database) as client:
         with pytest.raises(SchemaMissing):
             await client.get_tuning()
@@ -143,7 +150,7 @@ async def test_without_the_schema_it_says_so(kind, empty_database):
             await client.apply_tuning()
 
 
-async def test_it_can_be_asked_in_a_transaction_of_yours(client, conn):
+async def test_get_tuning_runs_in_the_transaction_of_the_caller(client, conn):
     found = await client.get_tuning(conn=unwrap(conn))
 
     assert [each.table for each in found.tables] == TABLES
@@ -152,7 +159,7 @@ async def test_it_can_be_asked_in_a_transaction_of_yours(client, conn):
 # Locks
 
 
-async def test_it_waits_for_a_vacuum_and_nobody_who_adds_jobs_waits_for_it(client, sql):
+async def test_apply_tuning_waits_for_a_vacuum_and_blocks_no_session_that_adds_jobs(client, sql):
     other = sql.another()
     other.run("begin")
     other.run("lock table :schema._private_jobs in share update exclusive mode")
@@ -169,14 +176,17 @@ async def test_it_waits_for_a_vacuum_and_nobody_who_adds_jobs_waits_for_it(clien
     other.close()
 
 
-async def test_it_gives_up_in_the_end(client, sql, monkeypatch):
-    monkeypatch.setattr(tuning, "MAX_TUNING_ATTEMPTS", 1)
+def test_apply_tuning_raises_after_its_last_attempt(database, sql):
+    schemas = Schemas.from_names(database.schema)
     other = sql.another()
     other.run("begin")
     other.run("lock table :schema._private_jobs in share update exclusive mode")
 
-    with pytest.raises(psycopg.errors.LockNotAvailable):
-        await client.apply_tuning()
+    with (
+        closing(SyncPsycopgDatabase(database.dsn, schemas)) as db,
+        pytest.raises(psycopg.errors.LockNotAvailable),
+    ):
+        run_plan_sync(db, plan_apply_tuning(schemas, max_attempts=1))
 
     other.close()
     assert options(sql, "_private_jobs") == {}
@@ -185,7 +195,7 @@ async def test_it_gives_up_in_the_end(client, sql, monkeypatch):
 # The server
 
 
-async def test_settings_of_the_server_that_do_not_suit_a_queue_are_told(client, sql, database):
+async def test_settings_of_the_server_that_slow_down_a_queue_are_reported(client, sql, database):
     found = {each.name: each for each in (await client.get_tuning()).server}
 
     naptime = found["autovacuum_naptime"]
@@ -197,7 +207,7 @@ async def test_settings_of_the_server_that_do_not_suit_a_queue_are_told(client, 
     assert ("transaction_timeout" in found) == (database.cluster.major >= 17)
 
 
-async def test_what_is_good_is_not_mentioned(kind, database, sql):
+async def test_good_settings_of_the_server_are_not_reported(kind, database, sql):
     advised = f"alter database {database.name} set idle_in_transaction_session_timeout = '1min'"
     sql.run(advised)
 
@@ -207,7 +217,7 @@ async def test_what_is_good_is_not_mentioned(kind, database, sql):
     assert "idle_in_transaction_session_timeout" not in {each.name for each in found.server}
 
 
-async def test_every_advice_is_sql_that_makes_it_go_away(kind, database, sql):
+async def test_the_sql_of_each_advice_applies_it(kind, database, sql):
     async with open_client(kind, database) as client:
         found = await client.get_tuning()
     for each in found.server:
@@ -220,10 +230,10 @@ async def test_every_advice_is_sql_that_makes_it_go_away(kind, database, sql):
     assert all(each.sql.startswith("alter system") for each in left)
 
 
-# Snapshots that are held
+# Old snapshots
 
 
-async def test_a_transaction_that_stays_open_is_named(client, sql, at_once):
+async def test_an_open_transaction_is_reported(client, database, sql):
     other = sql.another()
     other.run("set application_name = 'report'")
     other.run("begin isolation level repeatable read")
@@ -232,7 +242,7 @@ async def test_a_transaction_that_stays_open_is_named(client, sql, at_once):
     for _ in range(3):
         await client.add_job("task")
 
-    [held] = [each for each in (await client.get_tuning()).vacuum_blockers if "report" in each.name]
+    [held] = [each for each in list_vacuum_blockers(database) if "report" in each.name]
     other.close()
 
     assert held.kind == "session"
@@ -242,19 +252,19 @@ async def test_a_transaction_that_stays_open_is_named(client, sql, at_once):
     assert held.transactions >= 3
 
 
-async def test_a_transaction_that_only_wrote_is_named_too(client, sql, at_once):
+def test_a_transaction_that_only_wrote_is_reported(database, sql):
     other = sql.another()
     other.run("set application_name = 'writer'")
     other.run("begin")
     other.run("select :schema.add_job('task')")
 
-    found = await client.get_tuning()
+    found = list_vacuum_blockers(database)
     other.close()
 
-    assert any("writer" in each.name for each in found.vacuum_blockers)
+    assert any("writer" in each.name for each in found)
 
 
-async def test_a_young_transaction_is_not_named(client, sql):
+async def test_a_transaction_younger_than_five_minutes_is_not_reported(client, sql):
     other = sql.another()
     other.run("begin isolation level repeatable read")
     other.run("select 1")
@@ -265,16 +275,16 @@ async def test_a_young_transaction_is_not_named(client, sql):
     assert found.vacuum_blockers == ()
 
 
-async def test_sessions_of_other_databases_are_not_in_the_way(client, cluster, at_once):
+def test_sessions_of_other_databases_are_not_reported(database, cluster):
     with psycopg.connect(cluster.dsn(application_name="elsewhere")) as other:
         other.execute("select 1")
-        found = await client.get_tuning()
+        found = list_vacuum_blockers(database)
 
-    assert not any("elsewhere" in each.name for each in found.vacuum_blockers)
+    assert not any("elsewhere" in each.name for each in found)
 
 
 @pytest.mark.single_version
-def test_a_prepared_transaction_is_named(pytestconfig, at_once):
+def test_a_prepared_transaction_is_reported(pytestconfig):
     server = Cluster(pytestconfig.getoption("--pg"), ["max_prepared_transactions=1"]).start()
     try:
         with sync.Client(server.dsn()) as client:
@@ -284,14 +294,31 @@ def test_a_prepared_transaction_is_named(pytestconfig, at_once):
             behind.run("insert into :schema._private_tasks (identifier) values ('task')")
             behind.run("prepare transaction 'forgotten'")
             behind.close()
-            [held] = client.get_tuning().vacuum_blockers
+            [held] = get_tuning(server.dsn(), "graphile_worker").vacuum_blockers
     finally:
         server.stop()
 
     assert (held.kind, held.name, held.state) == ("prepared transaction", "forgotten", None)
 
 
-async def test_a_role_that_does_not_see_all_sessions_says_so(database, sql, role, client):
+def test_a_name_with_a_line_break_cannot_end_a_comment(database, sql):
+    name = f"role_{database.name}\nselect 1/0;"
+    sql.run(f'create role "{name}" login')
+    other = Sql(make_conninfo(database.dsn, user=name), database.schema)
+    other.run("begin isolation level repeatable read")
+    other.run("select 1")
+
+    comments = format_comments(get_tuning(database.dsn, database.schema))
+    other.close()
+    sql.run(f'drop role "{name}"')
+
+    [line] = [line for line in comments if f"role_{database.name}" in line]
+    assert line.startswith("--   session ")
+    assert re.search(r"idle in transaction for \d+\.\ds", line)
+    assert "\n" not in line
+
+
+async def test_a_role_that_does_not_see_all_sessions_is_reported(database, sql, role, client):
     dsn = make_conninfo(database.dsn, user=role)
 
     with sync.Client(dsn, schema=database.schema) as other:

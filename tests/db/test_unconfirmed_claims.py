@@ -112,9 +112,7 @@ def test_looking_for_locked_jobs_does_not_read_the_whole_table(
 # Locks that are old
 
 
-def test_the_rule_of_four_hours_includes_locks_of_its_own_pool_that_it_does_not_hold(
-    pool: Pool, blocking_client, sql
-):
+def test_the_4_hour_rule_includes_orphaned_locks_of_the_same_pool(pool: Pool, blocking_client, sql):
     kept = blocking_client.add_job("task", queue_name="kept")
     lost = blocking_client.add_job("task", queue_name="lost")
     held = {each.job.id: each for each in pool.claim(2)}

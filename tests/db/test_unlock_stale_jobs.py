@@ -36,13 +36,6 @@ def client(blocking_client):
     return blocking_client
 
 
-@pytest.fixture
-def sql(either_database):
-    connection = Sql(either_database.dsn, either_database.schema)
-    yield connection
-    connection.close()
-
-
 def unlock(pool: Pool, now: datetime | None = None) -> int:
     return pool.connection.run(unlock_stale_jobs(now))
 
@@ -127,7 +120,7 @@ def test_a_released_job_is_not_brought_forward(pool, client, sql):
 
 
 @pytest.mark.parametrize(("age", "holder"), [("4 hours 1 second", None), ("3 hours", "dead")])
-def test_a_named_queue_is_released_by_the_age_of_its_own_lock(pool, client, sql, age, holder):
+def test_a_named_queue_is_released_by_the_age_of_the_queue_lock(pool, client, sql, age, holder):
     sql.run(LOCKED_QUEUE, "queue", age)
 
     unlock(pool)
@@ -144,7 +137,7 @@ def test_only_jobs_are_counted(pool, client, sql):
     assert unlock(pool) == 0
 
 
-def test_whoever_left_the_lock_it_is_released(pool, client, sql):
+def test_stale_locks_of_any_worker_are_released(pool, client, sql):
     own, foreign = client.add_job("task"), client.add_job("task")
     pool.claim(2)
     for job in (own, foreign):
@@ -155,7 +148,7 @@ def test_whoever_left_the_lock_it_is_released(pool, client, sql):
 
 
 @pytest.mark.feature("F104")
-def test_the_programs_clock_decides_where_it_is_told_to(pool, client, sql):
+def test_use_local_time_applies_to_stale_locks(pool, client, sql):
     job = client.add_job("task")
     locked_for(sql, job, "0 s")
     later = datetime.now(UTC) + 5 * HOUR
@@ -176,7 +169,7 @@ def test_what_is_not_locked_stays_as_it_is(pool, client, sql):
     assert queue_lock(sql, "queue") == (None, True)
 
 
-def test_a_pool_that_lives_does_not_release_its_own(pool, client, sql):
+def test_a_pool_that_is_alive_keeps_its_own_locks(pool, client, sql):
     client.add_job("task", queue_name="queue")
     held = pool.claim_one()
     update_job(sql, held.job, "locked_at = now() - interval '5 hours'")

@@ -1,4 +1,4 @@
-"""Why does a job not run? Each reason where it holds, and the one that counts first."""
+"""`jobs why`: each reason where it applies, and the decisive one first."""
 
 from datetime import timedelta
 from typing import Any
@@ -27,12 +27,12 @@ create table :schema._private_workers (
 
 @pytest.fixture
 def enter(database):
-    """Enters a pool of ours that is heard of."""
+    """Registers a Python pool that is alive."""
 
     def enter(pool_id: str = OURS, **details: Any) -> None:
-        said = {"runtime": "python", "concurrency": 10, "tasks": ["task"], **details}
+        registered = {"runtime": "python", "concurrency": 10, "tasks": ["task"], **details}
         with open_session(database) as connection:
-            connection.run(register_pool(pool_id, HOUR, said))
+            connection.run(register_pool(pool_id, HOUR, registered))
 
     return enter
 
@@ -62,29 +62,29 @@ def test_it_runs(table, enter):
 
     assert reason.why is ReasonCode.RUNNING
     assert reason.sentence.startswith(
-        f"worker {OURS} holds it for 2h, attempt 3 of 25; that worker"
+        f"worker {OURS} has it locked for 2h, attempt 3 of 25; that worker is alive, last heartbeat"
     )
     assert reason.evidence["worker"] == OURS
     assert reason.evidence["worker_health"] is PoolHealth.ALIVE
     assert reason.evidence["worker_silence_seconds"] < 60
 
 
-def test_it_runs_on_a_worker_that_no_registry_knows(table):
+def test_it_runs_on_a_worker_that_is_not_registered(table):
     reason = first(table, table.add_job_in_state("running"))
 
     assert reason.why is ReasonCode.RUNNING
-    assert reason.sentence.endswith("no registry knows that worker")
+    assert reason.sentence.endswith("that worker is not registered")
 
 
-def test_its_lock_is_stale_by_the_clock(table):
+def test_its_lock_is_older_than_four_hours(table):
     reason = first(table, table.add_job_in_state("stale"))
 
     assert reason.why is ReasonCode.STALE
-    assert f"worker {NODE} holds it for 5h" in reason.sentence
+    assert f"worker {NODE} has it locked for 5h" in reason.sentence
     assert reason.evidence["frees_at"] - reason.evidence["since"] == timedelta(hours=4)
 
 
-def test_its_lock_is_stale_as_its_worker_is_dead(table, enter, sql):
+def test_its_worker_is_dead(table, enter, sql):
     enter()
     sql.run("update :ext_schema.pools set seen_at = now() - interval '61 minutes'")
     job = table.add_job(locked_at="now()", locked_by=f"'{OURS}'")
@@ -92,13 +92,16 @@ def test_its_lock_is_stale_as_its_worker_is_dead(table, enter, sql):
     reason = first(table, job)
 
     assert reason.why is ReasonCode.STALE
-    assert "that worker is dead, heard of 1h1m ago; workers that live take it" in reason.sentence
+    assert (
+        "that worker is dead, last heartbeat 1h1m ago; a running worker recovers it"
+        in reason.sentence
+    )
 
 
 # 3, 4: attempts and time
 
 
-def test_no_attempts_are_left(table, enter):
+def test_it_failed_permanently(table, enter):
     enter()
     job = table.add_job_in_state("failed", last_error="e'KeyError: x\\nmore'")
 
@@ -106,12 +109,12 @@ def test_no_attempts_are_left(table, enter):
 
     assert reason.why is ReasonCode.FAILED
     assert reason.sentence == (
-        "no attempts are left: 25 of 25 were made; retry it; its last error: KeyError: x"
+        "it failed permanently: 25 of 25 attempts; retry it; last error: KeyError: x"
     )
     assert all_of(table, job) == [ReasonCode.FAILED]
 
 
-def test_its_time_has_not_come(table, enter):
+def test_it_is_scheduled(table, enter):
     enter()
 
     reason = first(table, table.add_job_in_state("scheduled"))
@@ -120,21 +123,22 @@ def test_its_time_has_not_come(table, enter):
     assert 3500 < reason.evidence["in_seconds"] <= 3600
 
 
-def test_it_backs_off_after_an_attempt(table, enter):
+def test_it_waits_for_its_next_attempt(table, enter):
     enter()
     job = table.add_job(attempts="5", run_at="now() + interval '100 s'")
 
     reason = first(table, job)
 
     assert reason.why is ReasonCode.BACKING_OFF
-    assert "attempt 5 of 25 failed, and it waits before the next, 2m28s" in reason.sentence
+    assert reason.sentence.startswith("attempt 5 of 25 failed; the next is due in 1m")
+    assert reason.sentence.endswith("(default backoff: 2m28s)")
     assert reason.evidence["backoff_seconds"] == pytest.approx(148.4, abs=0.1)
 
 
 # 5, 6: named queues
 
 
-def test_its_queue_is_held_by_another_job(table, enter):
+def test_another_job_has_locked_its_queue(table, enter):
     enter()
     queue = table.add_queue(
         "billing", locked_at="now() - interval '1 minute'", locked_by=f"'{OURS}'"
@@ -146,11 +150,11 @@ def test_its_queue_is_held_by_another_job(table, enter):
     reason = first(table, job)
 
     assert reason.why is ReasonCode.QUEUE_LOCKED
-    assert f"'billing' is held by job {holder} (task) on worker {OURS} for 1m" in reason.sentence
+    assert f"'billing' is locked by job {holder} (task) on worker {OURS} for 1m" in reason.sentence
     assert (reason.evidence["held_by_job"], reason.evidence["ahead"]) == (holder, 1)
 
 
-def test_its_queue_is_held_without_a_job(table, enter):
+def test_a_worker_has_locked_its_queue_without_a_job(table, enter):
     enter()
     queue = table.add_queue("q", locked_at="now()", locked_by=f"'{NODE}'")
 
@@ -180,38 +184,38 @@ def test_no_worker_runs_its_task(table, enter):
 
     assert reason.why is ReasonCode.NO_WORKER
     assert reason.sentence == (
-        "no worker runs task 'sendemail': of 1 that live, none does; is 'send_email' meant?"
+        "no worker runs task 'sendemail': 1 alive, none has it; did you mean 'send_email'?"
     )
     assert reason.evidence["workers"] == [OURS]
 
 
-def test_no_worker_lives(table):
+def test_no_worker_is_alive(table):
     reason = first(table, table.add_job())
 
     assert reason.why is ReasonCode.NO_WORKER
-    assert reason.sentence == "no worker runs task 'task': none is known to live"
+    assert reason.sentence == "no worker runs task 'task': none is alive"
 
 
 @pytest.mark.parametrize("tasks", [None, ["name"] * 100])
-def test_a_worker_that_does_not_say_all_its_tasks_may_run_it(table, enter, tasks):
+def test_a_worker_that_does_not_report_all_its_tasks_may_run_it(table, enter, tasks):
     enter(tasks=tasks)
 
     assert first(table, table.add_job()).why is ReasonCode.ELIGIBLE
 
 
-def test_so_may_a_stranger_that_holds_something(table):
+def test_an_unregistered_worker_that_holds_a_lock_may_run_it(table):
     table.add_job_in_state("running")
 
     assert first(table, table.add_job()).why is ReasonCode.ELIGIBLE
 
 
-def test_without_a_registry_nobody_knows_who_lives(table, sql):
+def test_without_a_registry_workers_are_unknown(table, sql):
     sql.run("drop schema :ext_schema cascade")
 
     assert first(table, table.add_job()).why is ReasonCode.ELIGIBLE
 
 
-def test_it_carries_flags(table, enter):
+def test_it_has_flags(table, enter):
     enter()
 
     reason = first(table, table.add_job(flags="'{\"vip\": true}'"))
@@ -223,7 +227,7 @@ def test_it_carries_flags(table, enter):
 # 10, 11, 12: its turn
 
 
-def test_others_go_before_it(table, enter):
+def test_other_jobs_run_before_it(table, enter):
     enter()
     table.add_job(priority="-1")
     table.add_job(run_at="now() - interval '1 hour'")
@@ -235,10 +239,10 @@ def test_others_go_before_it(table, enter):
     reason = first(table, job)
 
     assert (reason.why, reason.evidence["ahead"]) == (ReasonCode.BEHIND, 2)
-    assert reason.sentence == "2 jobs go before it"
+    assert reason.sentence == "2 jobs run before it"
 
 
-def test_what_waits_for_a_queue_does_not_stand_in_the_way(table, enter):
+def test_jobs_that_wait_for_a_queue_do_not_run_before_it(table, enter):
     enter()
     table.add_job_in_state("waiting", priority="-1")
 
@@ -278,7 +282,7 @@ def test_further_reasons_come_after_the_first(table):
     ]
 
 
-def test_where_nobody_could_run_it_nobody_goes_before_it(table):
+def test_a_task_that_no_worker_runs_has_no_further_reasons(table):
     table.add_job(priority="-1")
 
     assert all_of(table, table.add_job()) == [ReasonCode.NO_WORKER]
@@ -292,11 +296,11 @@ def test_a_job_that_waits_for_a_queue_that_was_freed_meanwhile_can_run(table, en
     assert all_of(table, job) == [ReasonCode.ELIGIBLE]
 
 
-def test_of_a_job_that_is_not_there_nothing_is_said(table):
+def test_a_missing_job_has_no_explanation(table):
     assert table.run_plan(plan_explain(1, table.schemas)) is None
 
 
-# Who lives
+# Pools
 
 
 def pools(table: JobTable) -> dict[str, Any]:

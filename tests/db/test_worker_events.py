@@ -71,21 +71,15 @@ from graphile_worker.events import (
 )
 from tests.support.recorder import Recorder, Start
 from tests.support.sql import Sql
+from tests.support.tasks import endless, nothing
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(milliseconds=20)
 JOBS = "select attempts, locked_by, last_error from :schema._private_jobs"
 
 
-async def nothing(payload: object) -> None: ...
-
-
 async def fail(payload: object) -> None:
     raise ValueError("no good")
-
-
-async def endless(payload: object) -> None:
-    await asyncio.Event().wait()
 
 
 def named(recorder: Recorder, *prefixes: str) -> list[str]:
@@ -169,7 +163,7 @@ async def test_all_events_of_a_job_carry_it_and_where_it_ran(start, recorder):
 
 
 @pytest.mark.feature("F179", "F182", "F107")
-async def test_at_success_the_row_is_gone_for_everybody(start, recorder, sql):
+async def test_at_success_the_row_is_deleted_for_all_sessions(start, recorder, sql):
     rows = []
     for name in ("job:start", "job:success", "job:complete"):
         recorder.hooks.on(name)(lambda event: rows.append(len(sql.run(JOBS))))
@@ -193,7 +187,7 @@ async def test_at_an_error_it_stands_in_the_row(start, recorder, sql):
 
 @pytest.mark.feature("F211")
 @pytest.mark.parametrize("task", [nothing, fail], ids=["success", "failure"])
-async def test_where_the_lock_was_lost_that_is_all_that_is_said(start, recorder, sql, task):
+async def test_a_lost_lock_is_the_only_event_of_the_end(start, recorder, sql, task):
     async def lose(payload: object) -> None:
         sql.run("update :schema._private_jobs set locked_by = 'other', last_error = 'theirs'")
         await task(payload)
@@ -207,7 +201,7 @@ async def test_where_the_lock_was_lost_that_is_all_that_is_said(start, recorder,
 
 
 @pytest.mark.feature("F187")
-async def test_an_interrupted_job_is_announced_once_it_is_handed_back(start, recorder, sql):
+async def test_an_interrupted_job_is_an_event_after_its_release(start, recorder, sql):
     rows = []
     recorder.hooks.on(JobInterrupted)(lambda event: rows.extend(sql.run(JOBS)))
     runner = await start({"work": endless}, poll_interval=HOUR)
@@ -222,7 +216,7 @@ async def test_an_interrupted_job_is_announced_once_it_is_handed_back(start, rec
 
 @pytest.mark.feature("F170")
 @pytest.mark.parametrize("how", ["stop", "kill"])
-async def test_a_stop_that_leaves_jobs_locked_says_which(start, recorder, sql, how):
+async def test_a_shutdown_that_leaves_jobs_locked_names_them(start, recorder, sql, how):
     runner = await start({"work": nothing}, shutdown_timeout=timedelta(0))
     refuse_endings(sql)
     job = await runner.add_job("work", queue_name="q")
@@ -300,7 +294,7 @@ async def test_the_events_of_a_worker_say_what_it_is_about(start, recorder):
 
 
 @pytest.mark.feature("F171", "F172", "F173")
-async def test_each_slot_has_events_of_its_own(start, recorder):
+async def test_each_slot_has_its_own_events(start, recorder):
     runner = await start({"work": nothing}, concurrency=3)
     await recorder.wait_for(GetJobEmpty, count=3)
     await runner.stop()
@@ -312,7 +306,7 @@ async def test_each_slot_has_events_of_its_own(start, recorder):
     assert all(event.worker_id.startswith("worker-") for event in recorder.events_of(WorkerEvent))
 
 
-async def test_a_worker_that_is_killed_says_both(start, recorder):
+async def test_a_forceful_shutdown_emits_both_shutdown_events(start, recorder):
     runner = await start({"work": endless}, listen=False)
     await runner.add_job("work")
     await recorder.wait_for(JobStarted)
@@ -364,7 +358,7 @@ async def test_the_first_signal_is_graceful_and_the_second_is_not(start, recorde
     assert runner.exit_signal == signal.SIGINT
 
 
-async def test_a_stop_that_is_not_heeded_at_once_is_no_error(start, recorder, caplog):
+async def test_a_slow_graceful_shutdown_is_not_an_error(start, recorder, caplog):
     runner = await start({"work": endless}, cancel_after=SOON, shutdown_timeout=2 * SOON)
     await runner.add_job("work")
     await recorder.wait_for(JobStarted)
@@ -399,7 +393,7 @@ async def test_it_listens_from_the_start_to_the_end(start, recorder, sql):
 
 
 @pytest.mark.feature("F166")
-async def test_it_listens_when_it_says_so(start, recorder, sql):
+async def test_listen_started_is_emitted_after_listen(start, recorder, sql):
     listening = "select count(*) from pg_stat_activity where query ilike 'listen%'"
     counts = []
     recorder.hooks.on(ListenConnecting)(lambda event: counts.append(sql.value(listening)))
@@ -412,7 +406,7 @@ async def test_it_listens_when_it_says_so(start, recorder, sql):
 
 
 @pytest.mark.feature("F167", "F165")
-async def test_trouble_on_that_connection_is_told_with_its_error(start, recorder, sql):
+async def test_an_error_of_the_listen_connection_is_an_event(start, recorder, sql):
     await start({"work": nothing})
     await recorder.wait_for(ListenStarted)
 
@@ -458,7 +452,7 @@ def close_to_others(database: Any, *, closed: bool) -> None:
 
 
 @pytest.mark.feature("F175")
-async def test_a_fetch_that_fails_is_told_to_each_who_asked(start, recorder, sql):
+async def test_a_failed_fetch_is_an_event_for_each_waiting_worker(start, recorder, sql):
     await start({"work": nothing}, concurrency=2, poll_interval=SOON)
     await recorder.wait_for(GetJobEmpty, count=2)
 
@@ -474,7 +468,7 @@ async def test_a_fetch_that_fails_is_told_to_each_who_asked(start, recorder, sql
 
 
 @pytest.mark.feature("F176")
-async def test_an_idle_worker_says_that_it_found_nothing_at_each_poll(start, recorder):
+async def test_an_idle_worker_emits_an_empty_fetch_at_each_poll(start, recorder):
     await start({"work": nothing}, poll_interval=SOON, listen=False)
 
     await recorder.wait_for(GetJobEmpty, count=3)
@@ -531,7 +525,7 @@ async def test_a_sweep_is_begun_and_done(start, recorder):
     assert recorder.events_of(ResetLockedSucceeded)[0].delay == SOON
 
 
-async def test_a_sweep_that_failed_says_why_and_when_the_next_one_comes(start, recorder, sql):
+async def test_a_failed_stale_lock_check_has_its_error_and_delay(start, recorder, sql):
     await start({"work": nothing}, min_reset_locked_interval=SOON, max_reset_locked_interval=SOON)
     await recorder.wait_for(ResetLockedSucceeded)
 
@@ -604,7 +598,7 @@ async def test_a_listener_that_never_ends_does_not_keep_the_worker(start, record
 
 
 @pytest.mark.feature("F163")
-async def test_errors_of_listeners_harm_nobody(start, recorder, sql, caplog):
+async def test_errors_of_listeners_do_not_affect_the_worker(start, recorder, sql, caplog):
     def broken(event: Event) -> None:
         raise OSError("a listener of no use")
 
@@ -673,7 +667,7 @@ async def test_hooks_are_around_the_migration_of_every_entry_that_migrates(datab
     assert schemas == [database.schema]
 
 
-async def test_hooks_hear_of_the_pools_that_they_were_given_to(start, recorder):
+async def test_hooks_get_the_events_of_their_pools(start, recorder):
     others = Recorder(Hooks())
     runner = await start({"work": nothing})
     await start({"elsewhere": nothing}, hooks=others.hooks)

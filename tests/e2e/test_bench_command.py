@@ -45,7 +45,7 @@ def measured(programs: Programs) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.mark.feature("F297")
-def test_the_parts_are_startup_throughput_latency_and_add(programs):
+def test_the_benchmarks_are_startup_throughput_latency_and_add(programs):
     done = programs.run_to_end("bench", "--help")
 
     assert done.code == 0
@@ -54,7 +54,7 @@ def test_the_parts_are_startup_throughput_latency_and_add(programs):
 
 
 @pytest.mark.feature("F297")
-def test_the_page_of_the_command_tells_each_part_with_its_defaults():
+def test_help_lists_each_benchmark_with_its_defaults():
     page = (ROOT / "docs/reference/command.md").read_text(encoding="utf-8")
 
     told = re.findall(
@@ -73,7 +73,7 @@ def _defaults(command: click.Command) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.feature("F298")
-def test_startup_is_a_worker_that_starts_and_stops_with_nothing_to_do(measured):
+def test_startup_measures_the_start_and_stop_of_an_idle_worker(measured):
     found = measured("startup", "--rounds", "2")
 
     assert found["rounds"] == 2
@@ -83,7 +83,7 @@ def test_startup_is_a_worker_that_starts_and_stops_with_nothing_to_do(measured):
 
 
 @pytest.mark.feature("F299")
-def test_throughput_runs_so_many_jobs_in_so_many_processes(measured):
+def test_throughput_runs_the_given_number_of_jobs_and_processes(measured):
     found = measured("throughput", "--jobs", "300", "--processes", "2", "--concurrency", "3")
 
     assert (found["jobs"], found["processes"], found["concurrency"]) == (300, 2, 3)
@@ -92,14 +92,14 @@ def test_throughput_runs_so_many_jobs_in_so_many_processes(measured):
 
 
 @pytest.mark.feature("F299")
-def test_throughput_is_20000_jobs_in_4_processes_10_at_once_unless_told_otherwise():
+def test_throughput_defaults_to_20000_jobs_in_4_processes_10_at_once():
     defaults = {each.name: each.default for each in bench.commands["throughput"].params}
 
     assert (defaults["jobs"], defaults["processes"], defaults["concurrency"]) == (20_000, 4, 10)
 
 
 @pytest.mark.feature("F300")
-def test_latency_is_told_as_minimum_average_percentiles_and_maximum(measured):
+def test_latency_has_minimum_average_percentiles_and_maximum(measured):
     found = measured("latency", "--jobs", "20")
 
     late = found["latency"]
@@ -118,7 +118,7 @@ def test_adding_is_measured_one_by_one_and_many_in_a_call(measured):
 
 
 @pytest.mark.feature("F301")
-def test_figures_come_with_the_versions_that_they_depend_on(measured, empty_database):
+def test_the_result_has_the_versions(measured, empty_database):
     found = measured("add", "--jobs", "10")
 
     assert found["benchmark"] == "add"
@@ -135,7 +135,7 @@ def test_figures_come_with_the_versions_that_they_depend_on(measured, empty_data
         (["add", "--jobs", "50"], r"1,000 in a call +[\d,]+ jobs/s"),
     ],
 )
-def test_without_json_it_is_said_in_words(programs, arguments, words):
+def test_without_json_the_result_is_a_line_of_text(programs, arguments, words):
     done = programs.run_to_end("bench", *arguments)
 
     assert (done.code, done.err) == (0, "")
@@ -145,7 +145,7 @@ def test_without_json_it_is_said_in_words(programs, arguments, words):
 # Where it works
 
 
-def test_the_database_may_be_given_before_and_after(tmp_path, empty_database):
+def test_the_connection_flag_works_before_and_after_the_subcommand(tmp_path, empty_database):
     with Programs(tmp_path) as programs:
         first = programs.run_to_end("-c", empty_database.url, "bench", "add", "--jobs", "1")
         second = programs.run_to_end("bench", "-c", empty_database.url, "add", "--jobs", "1")
@@ -154,7 +154,7 @@ def test_the_database_may_be_given_before_and_after(tmp_path, empty_database):
     assert [first.code, second.code, third.code] == [0, 0, 0]
 
 
-def test_its_schema_is_its_own_and_gone_afterwards(programs, behind):
+def test_a_benchmark_drops_its_temporary_schema(programs, behind):
     before = schemas(behind)
 
     done = programs.run_to_end("bench", "add", "--jobs", "10", GRAPHILE_WORKER_SCHEMA="jobs")
@@ -163,20 +163,18 @@ def test_its_schema_is_its_own_and_gone_afterwards(programs, behind):
     assert schemas(behind) == before
 
 
-def test_a_schema_cannot_be_given(programs, behind):
+def test_bench_rejects_a_schema(programs, behind):
     before = schemas(behind)
 
     done = programs.run_to_end("-s", "jobs", "bench", "add")
 
     assert done.code == 1
-    assert done.err == (
-        "graphile-worker: bench works in a schema of its own: leave --schema away\n"
-    )
+    assert done.err == ("graphile-worker: bench uses a temporary schema. Remove --schema.\n")
     assert schemas(behind) == before
 
 
 @pytest.mark.parametrize("arguments", [["--jobs", "0"], ["--jobs", "many"], ["--nonsense"]])
-def test_what_makes_no_sense_ends_with_2(programs, arguments):
+def test_invalid_arguments_exit_with_status_2(programs, arguments):
     done = programs.run_to_end("bench", "throughput", *arguments)
 
     assert done.code == 2
@@ -186,7 +184,7 @@ def test_what_makes_no_sense_ends_with_2(programs, arguments):
 # How it ends
 
 
-def test_after_an_error_nothing_is_left(programs, behind, empty_database):
+def test_after_an_error_the_schema_is_dropped(programs, behind, empty_database):
     # Enough for the benchmark itself, not for its workers.
     behind.run("create role few login connection limit 2")
     behind.run(f'grant create on database "{empty_database.name}" to few')
@@ -198,13 +196,13 @@ def test_after_an_error_nothing_is_left(programs, behind, empty_database):
     behind.run("drop role few")
 
     assert done.code == 1
-    assert done.err.startswith("graphile-worker: a worker of the benchmark ended: ")
+    assert done.err.startswith("graphile-worker: a worker of the benchmark stopped: ")
     assert "too many connections" in done.err
     assert schemas(behind) == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_after_a_signal_nothing_is_left(programs, behind, number):
+def test_after_a_signal_the_schema_is_dropped(programs, behind, number):
     before = schemas(behind)
     program = programs.command("bench", "latency", "--jobs", "100000")
     wait_until_it_measures(program, behind)
@@ -216,7 +214,7 @@ def test_after_a_signal_nothing_is_left(programs, behind, number):
     assert sessions(behind) == 0
 
 
-def test_two_signals_leave_nothing_either(programs, behind):
+def test_after_two_signals_the_schema_is_dropped(programs, behind):
     before = schemas(behind)
     program = programs.command("bench", "latency", "--jobs", "100000")
     wait_until_it_measures(program, behind)
@@ -228,7 +226,7 @@ def test_two_signals_leave_nothing_either(programs, behind):
     assert schemas(behind) == before
 
 
-def test_its_workers_do_not_outlive_a_benchmark_that_is_killed(programs, behind):
+def test_the_workers_of_a_killed_benchmark_end(programs, behind):
     program = programs.command("bench", "latency", "--jobs", "100000")
     wait_until_it_measures(program, behind)
 

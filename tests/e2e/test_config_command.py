@@ -1,4 +1,4 @@
-"""Settings in a file, with the installed command: `config`, and workers that go by it."""
+"""The installed command with a config file: `config` and workers."""
 
 import json
 import re
@@ -10,7 +10,6 @@ from graphile_worker import sync
 from tests.support.processes import READY, Program, eventually
 from tests.support.sql import Sql
 
-# What depends on versions lies deeper, and is tested there on each.
 CANARY = "s3cr3t-canary"
 
 HELLO = """
@@ -26,7 +25,7 @@ def test_config_needs_no_database_and_no_tasks(programs):
     assert re.search(r"^concurrency +1 +default$", done.out, re.MULTILINE)
 
 
-def test_config_says_in_one_line_what_makes_no_sense(programs):
+def test_config_reports_a_mistake_in_one_line(programs):
     programs.write("graphile-worker.toml", "concurrenc = 4\n")
 
     done = programs.run_to_end("config")
@@ -34,8 +33,8 @@ def test_config_says_in_one_line_what_makes_no_sense(programs):
     assert done.code == 1
     assert done.out == ""
     assert done.err == (
-        "graphile-worker: graphile-worker.toml: there is no setting concurrenc: "
-        "is it concurrency?\n"
+        "graphile-worker: graphile-worker.toml: unknown setting concurrenc, "
+        "did you mean concurrency?\n"
     )
 
 
@@ -56,7 +55,7 @@ def test_config_hides_the_password(programs):
 
 
 @pytest.mark.parametrize("words", [["-C", "bad.toml"], ["-C", "bad.toml", "migrate"]])
-def test_a_file_that_cannot_be_read_is_one_line(programs, words):
+def test_a_broken_config_file_is_reported_in_one_line(programs, words):
     programs.write("bad.toml", "concurrency = 1\nconcurrency\n")
     programs.write("tasks/hello.py", HELLO)
 
@@ -70,7 +69,7 @@ def test_a_file_that_cannot_be_read_is_one_line(programs, words):
     "connection",
     [f"postgres://me:{CANARY}@127.0.0.1:1/shop", f"host=127.0.0.1 port=1 password={CANARY}"],
 )
-def test_a_worker_that_cannot_connect_does_not_tell_the_password_of_the_file(programs, connection):
+def test_a_worker_that_cannot_connect_does_not_print_the_password_of_the_file(programs, connection):
     programs.write("graphile-worker.toml", f'connection = "{connection}"\n')
     programs.write("tasks/hello.py", HELLO)
 
@@ -80,7 +79,7 @@ def test_a_worker_that_cannot_connect_does_not_tell_the_password_of_the_file(pro
     assert CANARY not in done.out + done.err
 
 
-def test_a_worker_goes_by_its_file_from_any_folder(programs, database, sql):
+def test_a_worker_uses_a_config_file_of_another_directory(programs, database, sql):
     programs.write("deploy/jobs/hello.py", HELLO)
     programs.write(
         "deploy/worker.toml", f'connection = "{database.url}"\ntasks = "jobs"\nlisten = false\n'
@@ -92,7 +91,7 @@ def test_a_worker_goes_by_its_file_from_any_folder(programs, database, sql):
     assert (done.code, done.out) == (0, "Hello Ada\n"), done.err
 
 
-def test_a_task_of_a_folder_elsewhere_imports_what_lies_beside_it_and_here(programs, sql):
+def test_a_task_imports_modules_beside_its_folder_and_of_the_current_directory(programs, sql):
     programs.write("here.py", "NAME = 'here'\n")
     programs.write("deep/beside.py", "NAME = 'beside'\n")
     programs.write(
@@ -119,7 +118,7 @@ def test_subcommands_read_the_file(programs, database):
     assert done.out == "schema of_the_file is at level 20\n", done.err
 
 
-def test_the_companion_of_the_file_is_the_one_that_is_made(programs, database):
+def test_the_companion_schema_of_the_config_file_is_created(programs, database):
     programs.write("graphile-worker.toml", 'schema = "one"\next_schema = "beside_one"\n')
     programs.write("tasks/hello.py", HELLO)
 
@@ -149,21 +148,21 @@ def test_cron_reads_the_file(programs, database):
     assert job.task_identifier == "report"
 
 
-def test_a_message_about_missing_tasks_names_the_file(programs):
+def test_the_error_about_missing_tasks_names_the_config_file(programs):
     done = programs.run_to_end()
 
     assert done.code == 1
     assert "graphile-worker.toml" in done.err
 
 
-def test_a_folder_that_was_named_must_be_there(programs):
+def test_a_given_tasks_folder_must_exist(programs):
     done = programs.run_to_end("--once", "--tasks", "nowhere")
 
     assert done.code == 1
-    assert "there is no tasks folder at nowhere" in done.err
+    assert "no tasks folder at nowhere" in done.err
 
 
-def test_processes_come_to_the_settings_of_their_parent(programs, sql):
+def test_supervised_processes_have_the_settings_of_their_supervisor(programs, sql):
     programs.write("tasks/hello.py", HELLO)
     programs.write(
         "worker.toml",

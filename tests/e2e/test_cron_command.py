@@ -40,7 +40,7 @@ PROBLEMS = [
     "line 1, column 1: expected a minute from 0 to 59, got '61'",
     "line 2, column 19: expected one of id, fill, max, queue, jobKey, jobKeyMode, priority, "
     "got 'wrong'",
-    "line 2, column 27: expected for max",
+    "line 2, column 27: expected another value for max",
     "line 4, column 9: expected a day of the week from 0 to 7",
     "line 5, column 31: expected a payload in JSON5, got '}'",
 ]
@@ -82,9 +82,7 @@ def alone(tmp_path: Path) -> Iterator[Programs]:
 
 @pytest.mark.feature("F245", "F246")
 @pytest.mark.parametrize(("name", "arguments"), [("crontab", ()), ("other", ("other",))])
-def test_check_reads_the_file_that_is_named_or_lies_here_and_needs_no_database(
-    alone, name, arguments
-):
+def test_check_reads_a_given_file_or_crontab_without_a_database(alone, name, arguments):
     alone.write(name, CRONTAB)
 
     done = alone.without_fork.run_to_end("cron", "check", *arguments)
@@ -93,7 +91,7 @@ def test_check_reads_the_file_that_is_named_or_lies_here_and_needs_no_database(
     assert done.out == f"{name}: 2 items, nothing wrong\n"
 
 
-def test_check_says_each_problem_on_a_line_of_its_own_and_ends_with_1(alone):
+def test_check_prints_one_line_per_problem_and_exits_with_1(alone):
     alone.write("crontab", BROKEN)
 
     done = alone.run_to_end("cron", "check")
@@ -112,10 +110,10 @@ def test_check_lists_all_items_that_share_an_identifier(alone):
     assert done.code == 1
     places = [re.findall(r"line (\d).*got '(\w+)'", line) for line in done.err.splitlines()]
     assert places == [[("1", "one")], [("2", "one")], [("3", "b")], [("5", "b")]]
-    assert "expected an identifier of its own: write ?id=" in done.err
+    assert "expected a unique identifier: add ?id=" in done.err
 
 
-def test_check_says_that_a_file_is_missing(alone):
+def test_check_reports_a_missing_file(alone):
     done = alone.run_to_end("cron", "check", "nowhere")
 
     assert (done.code, done.out) == (1, "")
@@ -142,13 +140,13 @@ def test_check_warns_about_a_step_that_leads_past_its_field(alone):
     done = alone.run_to_end("cron", "check")
 
     assert (done.code, done.out) == (0, "crontab: 1 item, nothing wrong\n")
-    assert done.err == "crontab: line 1, column 1: */70 means only 0: the step leads past 59\n"
+    assert done.err == "crontab: line 1, column 1: */70 means only 0: the next value exceeds 59\n"
 
 
 # Next
 
 
-def test_next_says_the_coming_runs_of_each_item_in_utc_and_local_time(programs):
+def test_next_prints_the_next_runs_of_each_item_in_utc_and_local_time(programs):
     programs.write("crontab", CRONTAB)
 
     done = programs.run_to_end("cron", "next", **FAR)
@@ -172,7 +170,7 @@ def test_next_says_the_coming_runs_of_each_item_in_utc_and_local_time(programs):
     assert_first_is_within(often, timedelta(hours=4))
 
 
-def test_count_says_how_many_runs(programs):
+def test_count_sets_the_number_of_runs(programs):
     programs.write("crontab", CRONTAB)
 
     one, five = (
@@ -184,27 +182,27 @@ def test_count_says_how_many_runs(programs):
     assert [len(found) for found in runs(five).values()] == [5, 5]
 
 
-def test_an_item_that_never_runs_is_said_to(alone):
+def test_next_prints_never_for_an_item_that_never_runs(alone):
     alone.write("crontab", "0 0 31 2 * party")
 
     assert "last ran never\n  never\n" in alone.run_to_end("cron", "next").out
 
 
 @pytest.mark.parametrize(
-    ("ago", "words"),
-    [("20 minutes", "20 min"), ("90 minutes", "1 h 30 min"), ("2 days 3 hours", "2 d 3 h")],
+    ("ago", "shown"),
+    [("20 minutes", r"20m(\d+s)?"), ("90 minutes", "1h30m"), ("2 days 3 hours", "2d3h")],
 )
-def test_next_says_how_long_ago_each_last_ran(programs, sql, ago, words):
+def test_next_prints_the_time_since_the_last_run(programs, sql, ago, shown):
     programs.write("crontab", CRONTAB)
     known(sql, "often", since="9 days", ran=ago)
 
     done = programs.run_to_end("cron", "next")
 
-    assert f"often (task rollup), last ran {words} ago\n" in done.out
+    assert re.search(rf"^often \(task rollup\), last ran {shown} ago$", done.out, re.MULTILINE)
     assert "send_weekly_email (task send_weekly_email), last ran never\n" in done.out
 
 
-def test_next_answers_without_a_database_too(alone):
+def test_next_works_without_a_database(alone):
     alone.write("crontab", CRONTAB)
 
     done = alone.run_to_end("cron", "next", **FAR)
@@ -212,10 +210,10 @@ def test_next_answers_without_a_database_too(alone):
     assert done.code == 0
     assert [len(found) for found in runs(done).values()] == [3, 3]
     [line] = done.err.splitlines()
-    assert line.startswith("graphile-worker: when they last ran is not known: ")
+    assert line.startswith("graphile-worker: last runs are unknown: ")
 
 
-def test_next_answers_without_a_schema_too(alone, empty_database):
+def test_next_works_without_a_schema(alone, empty_database):
     alone.write("crontab", CRONTAB)
 
     done = alone.run_to_end("cron", "next", "-c", empty_database.url)
@@ -226,7 +224,7 @@ def test_next_answers_without_a_schema_too(alone, empty_database):
 
 
 @pytest.mark.feature("F291")
-def test_next_knows_the_items_of_an_app_in_their_own_zones(alone):
+def test_next_prints_the_items_of_an_app_in_their_time_zones(alone):
     alone.write("shop.py", SHOP)
 
     done = alone.run_to_end("cron", "next", "--app", "shop:app", **FAR)
@@ -239,7 +237,7 @@ def test_next_knows_the_items_of_an_app_in_their_own_zones(alone):
     assert {zone for _, _, zone in said["weekly (task report)"]} == {"FAR"}
 
 
-def test_the_database_may_be_named_before_and_after_the_subcommand(alone, database):
+def test_the_connection_flag_works_before_and_after_the_subcommand(alone, database):
     alone.write("crontab", CRONTAB)
     which = ("-c", database.url, "-s", database.schema)
 
@@ -249,11 +247,11 @@ def test_the_database_may_be_named_before_and_after_the_subcommand(alone, databa
 
 
 @pytest.mark.parametrize("arguments", [("next",), ("run", "often")])
-def test_without_any_item_it_says_where_items_come_from(alone, arguments):
+def test_without_items_the_error_names_the_sources_of_items(alone, arguments):
     done = alone.run_to_end("cron", *arguments)
 
     assert (done.code, done.out) == (1, "")
-    assert "no cron items: write ./crontab, or name one, or name your app" in done.err
+    assert "no cron items. Write ./crontab, or pass --crontab or --app." in done.err
 
 
 # Run
@@ -279,7 +277,7 @@ def test_run_adds_the_job_of_an_item_now(programs, sql):
     assert timedelta(0) <= since < timedelta(minutes=3)
 
 
-def test_run_does_not_keep_an_item_from_running_when_it_is_due(programs, sql):
+def test_run_does_not_replace_the_scheduled_run(programs, sql):
     programs.write("crontab", CRONTAB)
     known(sql, "often", since="9 days", ran="4 hours")
     before = sql.run("select * from :schema._private_known_crontabs")
@@ -292,14 +290,14 @@ def test_run_does_not_keep_an_item_from_running_when_it_is_due(programs, sql):
     assert sql.run("select * from :schema._private_known_crontabs") == before
 
 
-def test_run_names_the_items_that_there_are(programs, sql):
+def test_run_lists_the_known_items_for_an_unknown_one(programs, sql):
     programs.write("crontab", CRONTAB)
 
     done = programs.run_to_end("cron", "run", "rollup")
 
     assert (done.code, done.out) == (1, "")
     assert done.err == (
-        "graphile-worker: there is no cron item 'rollup'; there are: send_weekly_email, often\n"
+        "graphile-worker: unknown cron item 'rollup'. Known items: send_weekly_email, often\n"
     )
     assert jobs(sql) == []
 
@@ -324,7 +322,7 @@ def test_run_adds_the_job_of_an_item_in_code(programs, sql):
     ("path", "arguments"),
     [("crontab", ()), ("elsewhere/table", ("--crontab", "elsewhere/table"))],
 )
-def test_a_worker_reads_the_crontab_that_is_named_or_lies_here(programs, sql, path, arguments):
+def test_a_worker_reads_a_given_crontab_or_the_one_of_the_directory(programs, sql, path, arguments):
     programs.write("tasks/send_weekly_email.py", HELLO)
     programs.write("tasks/rollup.py", HELLO)
     programs.write(path, CRONTAB)
@@ -337,7 +335,7 @@ def test_a_worker_reads_the_crontab_that_is_named_or_lies_here(programs, sql, pa
 
 
 @pytest.mark.feature("F198")
-def test_the_crontab_that_is_named_wins_over_the_one_that_lies_here(programs, sql):
+def test_a_given_crontab_overrides_the_one_of_the_directory(programs, sql):
     programs.write("tasks/hello.py", HELLO)
     programs.write("crontab", "0 4 * * * hello ?id=here")
     programs.write("other", "0 4 * * * hello ?id=there")
@@ -348,7 +346,7 @@ def test_the_crontab_that_is_named_wins_over_the_one_that_lies_here(programs, sq
 
 
 @pytest.mark.feature("F246")
-def test_without_a_crontab_a_worker_says_so_once_and_goes_on(programs, sql):
+def test_a_worker_without_a_crontab_logs_it_once_and_runs(programs, sql):
     programs.write("tasks/hello.py", HELLO)
 
     worker = programs.worker()
@@ -356,12 +354,12 @@ def test_without_a_crontab_a_worker_says_so_once_and_goes_on(programs, sql):
     eventually(lambda: jobs(sql) == [], "the job is done")
 
     lines = [line for line in worker.err.splitlines() if "crontab" in line]
-    assert lines == ["[core] INFO: there is no file ./crontab, so no tasks recur"]
+    assert lines == ["[core] INFO: no ./crontab found, no scheduled tasks"]
     assert sql.run("select * from :schema._private_known_crontabs") == []
 
 
 @pytest.mark.feature("F198")
-def test_a_crontab_that_was_named_must_be_there(programs):
+def test_a_given_crontab_must_exist(programs):
     programs.write("tasks/hello.py", HELLO)
 
     done = programs.run_to_end("--crontab", "nowhere")
@@ -370,7 +368,7 @@ def test_a_crontab_that_was_named_must_be_there(programs):
     assert "the crontab nowhere cannot be read: No such file or directory" in done.err
 
 
-def test_a_broken_crontab_stops_the_start_with_all_that_is_wrong(programs, sql):
+def test_a_worker_does_not_start_with_a_broken_crontab(programs, sql):
     programs.write("tasks/first.py", HELLO)
     programs.write("crontab", BROKEN)
 
@@ -381,7 +379,7 @@ def test_a_broken_crontab_stops_the_start_with_all_that_is_wrong(programs, sql):
     assert sql.run("select * from :schema._private_known_crontabs") == []
 
 
-def test_a_parent_says_what_is_wrong_with_a_crontab_once(programs):
+def test_a_supervisor_reports_a_broken_crontab_once(programs):
     programs.write("tasks/first.py", HELLO)
     programs.write("crontab", BROKEN)
 
@@ -428,10 +426,10 @@ def test_an_item_in_code_and_one_in_the_crontab_need_different_identifiers(progr
     done = programs.run_to_end("--app", "shop:app")
 
     assert done.code == 1
-    assert "several cron items are called 'weekly': give each an identifier" in done.err
+    assert "several cron items are called 'weekly': set a different identifier for each" in done.err
 
 
-def test_a_worker_that_runs_once_leaves_cron_alone(programs, sql):
+def test_a_worker_with_once_does_not_read_the_crontab(programs, sql):
     programs.write("shop.py", SHOP)
     programs.write("crontab", CRONTAB)
     known(sql, "clean", since="3 minutes")

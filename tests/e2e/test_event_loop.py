@@ -39,7 +39,7 @@ def add(sql: Sql) -> None:
 
 @pytest.mark.every_version
 @pytest.mark.parametrize(("flags", "module"), [([], "uvloop"), (["--loop", "asyncio"], "asyncio.")])
-def test_a_worker_runs_on_uvloop_unless_it_is_told_otherwise(programs, sql, flags, module):
+def test_a_worker_runs_on_uvloop_by_default(programs, sql, flags, module):
     add(sql)
 
     done = programs.run_to_end("--once", *flags)
@@ -57,12 +57,13 @@ def test_where_uvloop_is_not_installed_a_worker_runs_on_asyncio(programs, sql, n
     assert "runs on asyncio." in done.err
 
 
-def test_who_asks_for_uvloop_is_told_what_to_install(programs, nowhere):
+def test_uvloop_without_its_package_names_the_extra_to_install(programs, nowhere):
     done = programs.run_to_end("--once", "--loop", "uvloop", PYTHONPATH=nowhere)
 
     assert done.code == 1
     assert done.err == (
-        "graphile-worker: --loop uvloop: it is not installed: pip install graphile-worker[uvloop]\n"
+        "graphile-worker: --loop uvloop: uvloop is not installed. "
+        "Run pip install graphile-worker[uvloop].\n"
     )
 
 
@@ -76,10 +77,10 @@ def test_processes_run_on_the_loop_of_their_flags(programs, sql):
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_debug_line_says_which_loop_it_is(programs, loop):
+def test_a_debug_line_names_the_event_loop(programs, loop):
     done = programs.run_to_end("--once", "--loop", loop, GRAPHILE_LOGGER_DEBUG="1")
 
-    assert f"the event loop is that of {loop}" in done.err
+    assert f"event loop: {loop}" in done.err
 
 
 @pytest.mark.every_version
@@ -90,4 +91,4 @@ def test_a_signal_stops_a_worker_on_either_loop(programs, loop, number):
     worker.wait_for_line(READY)
 
     assert worker.stop(number) == 0
-    assert f"stopping: heard {number.name}" in worker.err
+    assert f"stopping: received {number.name}" in worker.err

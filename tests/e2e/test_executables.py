@@ -1,4 +1,4 @@
-"""Executables under the command, on each of its event loops."""
+"""Executables run by the command, on each of its event loops."""
 
 import signal
 
@@ -45,12 +45,10 @@ def test_its_output_is_in_the_log_and_its_exit_code_in_the_row(programs, sql, lo
     assert f"say{{{job}}})] INFO: {len(PAYLOAD) + 1_000_000}" in done.err
     assert f"say{{{job}}})] ERROR: oh no" in done.err
     [(last_error,)] = sql.run("select last_error from :schema._private_jobs")
-    assert last_error.startswith(
-        "ExecutableFailed: say ended with exit code 3; it said last: oh no"
-    )
+    assert last_error.startswith("ExecutableFailed: say ended with exit code 3; last output: oh no")
 
 
-def test_two_signals_hand_the_job_back_and_leave_no_process(programs, sql, loop):
+def test_two_signals_release_the_job_and_leave_no_process(programs, sql, loop):
     programs.write("tasks/wait", WAITS).chmod(0o755)
     sql.run("select from :schema.add_job('wait')")
     worker = programs.worker("--loop", loop)

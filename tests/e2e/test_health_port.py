@@ -1,7 +1,8 @@
-"""The health port of a worker: its address, and clients that are slow on purpose."""
+"""The health port of a worker: its address, its text, and slow clients."""
 
 import json
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,7 @@ def threads(worker: Program) -> int:
     return len(list(Path(f"/proc/{worker.pid}/task").iterdir()))
 
 
-def test_the_health_port_serves_this_machine_alone_unless_a_host_is_given(noting):
+def test_health_port_listens_on_this_machine_only_unless_a_host_is_set(noting):
     port = free_port()
 
     def answers(host: str) -> int | None:
@@ -138,7 +139,22 @@ def test_the_health_port_serves_this_machine_alone_unless_a_host_is_given(noting
     assert served(GRAPHILE_WORKER_HEALTH_HOST="::") == [200, 200]
 
 
-def test_a_health_host_that_this_machine_does_not_have_is_one_line(noting):
+@pytest.mark.parametrize("flags", [(), ("--processes", "1")], ids=["worker", "supervisor"])
+def test_readyz_verbose_reports_the_verdict_of_the_queue(noting, sql, flags):
+    port = free_port()
+    noting.worker("--health-port", str(port), *flags)
+    sql.run("select :schema.add_job('note', max_attempts => 1)")
+    sql.run("update :schema._private_jobs set attempts = 1")
+    eventually(lambda: status(port, "/readyz") == 200, "the worker is ready")
+
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz?verbose", timeout=20) as response:
+        lines = response.read().decode().splitlines()
+
+    assert lines[:2] == ["ok", "verdict: degraded"]
+    assert lines[2].startswith("warning permanently-failed: 1 job failed permanently, ")
+
+
+def test_a_health_host_that_this_machine_does_not_have_is_one_error_line(noting):
     port = str(free_port())
 
     done = noting.run_to_end("--health-port", port, "--health-host", "192.0.2.1")

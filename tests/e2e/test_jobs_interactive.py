@@ -1,4 +1,4 @@
-"""`graphile-worker jobs` for somebody who sits there: asked, shown how far it is, interrupted."""
+"""`graphile-worker jobs` on a terminal: confirmation, progress and interruption."""
 
 import re
 import signal
@@ -24,7 +24,7 @@ def left(sql: Sql) -> int:
 
 @pytest.mark.every_version
 @pytest.mark.parametrize(("answer", "code", "still"), [("y\n", 0, 0), ("\n", 1, 3)])
-def test_it_asks_before_it_deletes(programs, sql, answer, code, still):
+def test_a_delete_asks_for_confirmation(programs, sql, answer, code, still):
     sql.run(FILL, 3)
     terminal = Terminal(programs, "jobs", "complete", "--all")
 
@@ -36,7 +36,7 @@ def test_it_asks_before_it_deletes(programs, sql, answer, code, still):
     assert terminal.program.out == ("deleted 3 jobs\n" if code == 0 else "")
 
 
-def test_a_bar_shows_how_far_it_is_and_the_output_stays_clean(programs, sql):
+def test_a_progress_bar_leaves_standard_output_clean(programs, sql):
     sql.run(FILL, 2500)
     terminal = Terminal(programs, "jobs", "retry", "--all", "--throttle", "0")
 
@@ -50,7 +50,7 @@ def test_a_bar_shows_how_far_it_is_and_the_output_stays_clean(programs, sql):
     assert left(sql) == 0
 
 
-def test_without_a_terminal_there_is_no_bar(programs, sql):
+def test_without_a_terminal_no_progress_bar_is_shown(programs, sql):
     sql.run(FILL, 1500)
 
     done = programs.without_fork.run_to_end("jobs", "retry", "--all", "--throttle", "0")
@@ -58,9 +58,9 @@ def test_without_a_terminal_there_is_no_bar(programs, sql):
     assert (done.code, done.out, done.err) == (0, "retried 1,500 jobs\n", "")
 
 
-def test_interrupted_it_says_how_far_it_came(programs, sql):
+def test_an_interrupted_change_prints_its_progress(programs, sql):
     sql.run(FILL, 3000)
-    # It rests for long after the first batch.
+    # The pause after the first batch is long.
     terminal = Terminal(programs, "jobs", "retry", "--all", "--throttle", "30")
 
     terminal.wait_for_text("1000/3000")

@@ -160,7 +160,7 @@ def rate(worker: Program, since: float, until: float) -> float:
 @pytest.mark.nightly
 @pytest.mark.serial
 @pytest.mark.timeout(300)
-def test_a_million_jobs_are_listed_and_a_tenth_retried_while_a_worker_goes_on(
+def test_a_million_jobs_are_listed_and_a_tenth_retried_beside_a_running_worker(
     database: TestDatabase,
     sql: Sql,
     programs: Programs,
@@ -192,7 +192,7 @@ def test_a_million_jobs_are_listed_and_a_tenth_retried_while_a_worker_goes_on(
     )
     assert max(looks.values()) < 2.0
     assert code == 0
-    said = f"retried {RETRIED:,} jobs; left {HELD:,} alone that a worker holds\n"
+    said = f"retried {RETRIED:,} jobs; skipped {HELD:,} that a worker holds\n"
     assert bulk.program.out == said
     assert f"{RETRIED}/{RETRIED}" in bulk.seen
     assert sql.run(HELD_ROWS, NODE) == held

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TestDatabase
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, server_of
 from tests.support.processes import INSTALLED, Programs
 from tests.support.sql import Sql
 from tests.support.tools import client_program
@@ -44,14 +44,14 @@ def guarded_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
 
 
 @pytest.mark.feature("F15", "F18", "F20")
-def test_a_url_says_which_database(empty_database, behind):
+def test_a_url_selects_the_database(empty_database, behind):
     done = run("migrate", "-c", empty_database.url, "-s", empty_database.schema)
 
     assert_migrated(done, empty_database.schema)
     assert level(behind) == 20
 
 
-def test_pairs_say_which_database(empty_database, behind):
+def test_name_value_pairs_select_the_database(empty_database, behind):
     done = run("migrate", "-c", empty_database.dsn, "-s", empty_database.schema)
 
     assert_migrated(done, empty_database.schema)
@@ -67,14 +67,14 @@ def test_a_bare_word_is_the_name_of_a_database(empty_database, behind):
     assert level(behind) == 20
 
 
-def test_database_url_says_which_database(empty_database, behind):
+def test_database_url_selects_the_database(empty_database, behind):
     done = run("migrate", "-s", empty_database.schema, DATABASE_URL=empty_database.url)
 
     assert_migrated(done, empty_database.schema)
     assert level(behind) == 20
 
 
-def test_libpqs_variables_say_which_database(empty_database, behind):
+def test_the_variables_of_libpq_select_the_database(empty_database, behind):
     variables = {**server_of(empty_database.cluster), "PGDATABASE": empty_database.name}
 
     done = run("migrate", "-s", empty_database.schema, **variables)
@@ -83,7 +83,7 @@ def test_libpqs_variables_say_which_database(empty_database, behind):
     assert level(behind) == 20
 
 
-def test_what_is_given_wins_over_the_environment(empty_database):
+def test_a_flag_overrides_the_environment(empty_database):
     url = "postgres://nobody@127.0.0.1:1/nowhere"
 
     done = run("migrate", "-c", empty_database.url, DATABASE_URL=url)
@@ -92,7 +92,7 @@ def test_what_is_given_wins_over_the_environment(empty_database):
 
 
 @pytest.mark.feature("F20")
-def test_options_may_stand_before_the_subcommand(empty_database, behind):
+def test_flags_work_before_the_subcommand(empty_database, behind):
     done = run("-c", empty_database.url, "-s", empty_database.schema, "migrate")
 
     assert_migrated(done, empty_database.schema)
@@ -106,20 +106,20 @@ def test_schemas_of_postgresql_itself_are_rejected(empty_database):
 
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == (
-            f"graphile-worker: schema is '{name}', which belongs to PostgreSQL itself: choose "
-            "another name, not information_schema and without pg_ at its beginning\n"
+            f"graphile-worker: schema is '{name}', which PostgreSQL reserves. Choose another name "
+            "than information_schema, without the prefix pg_\n"
         )
 
 
 @pytest.mark.feature("F20")
-def test_the_later_of_two_options_wins(empty_database):
+def test_the_later_of_two_flags_takes_precedence(empty_database):
     done = run("-s", "early", "-c", "nowhere", "migrate", "-c", empty_database.url, "-s", "late")
 
     assert_migrated(done, "late")
 
 
 @pytest.mark.feature("F20")
-def test_the_schema_may_come_from_the_environment(empty_database, behind):
+def test_a_variable_sets_the_schema(empty_database, behind):
     given = {"GRAPHILE_WORKER_SCHEMA": empty_database.schema}
 
     done = run("migrate", "-c", empty_database.url, **given)
@@ -129,7 +129,7 @@ def test_the_schema_may_come_from_the_environment(empty_database, behind):
 
 
 @pytest.mark.feature("F20")
-def test_a_given_schema_wins_over_the_environment(empty_database):
+def test_a_given_schema_overrides_the_environment(empty_database):
     done = run("migrate", "-c", empty_database.url, "-s", "given", GRAPHILE_WORKER_SCHEMA="env")
 
     assert_migrated(done, "given")
@@ -154,7 +154,7 @@ def test_a_second_time_changes_nothing(database):
 
 
 @pytest.mark.feature("F2")
-def test_the_references_schema_is_accepted_as_it_is(node_database):
+def test_the_schema_of_graphile_worker_for_node_is_accepted(node_database):
     done = run("migrate", "-c", node_database.url, "-s", node_database.schema)
 
     assert_migrated(done, node_database.schema)
@@ -195,7 +195,7 @@ def test_help_names_the_options(arguments):
     assert "--schema" in done.stdout
 
 
-def test_the_version_is_told():
+def test_the_version_is_printed():
     done = run("--version")
 
     assert done.returncode == 0
@@ -203,7 +203,7 @@ def test_the_version_is_told():
 
 
 @pytest.mark.parametrize("arguments", [["migrate", "--nonsense"], ["nonsense"]])
-def test_what_the_command_does_not_know_is_explained(arguments):
+def test_unknown_flags_and_arguments_are_rejected(arguments):
     done = run(*arguments)
 
     assert done.returncode == 2
@@ -211,7 +211,7 @@ def test_what_the_command_does_not_know_is_explained(arguments):
     assert "Traceback" not in done.stderr
 
 
-def test_without_a_database_it_says_what_to_set():
+def test_without_a_database_the_error_names_the_setting():
     done = run("migrate")
 
     assert_one_line(done)
@@ -226,14 +226,14 @@ def test_an_empty_schema_name_means_the_default(empty_database):
 
 
 @pytest.mark.feature("F21")
-def test_a_schema_name_that_postgresql_would_cut_is_one_line(empty_database):
+def test_a_schema_name_that_postgresql_would_truncate_is_rejected(empty_database):
     done = run("migrate", "-c", empty_database.url, "-s", "x" * 64)
 
     assert_one_line(done)
     assert "63 bytes" in done.stderr
 
 
-def test_a_password_lets_it_in(guarded_cluster):
+def test_a_password_is_used(guarded_cluster):
     done = run("migrate", "-c", guarded_url(guarded_cluster, SECRET))
 
     assert_migrated(done, "graphile_worker")
@@ -241,7 +241,7 @@ def test_a_password_lets_it_in(guarded_cluster):
 
 
 @pytest.mark.parametrize("password", [f"{SECRET}-wrong", f"not-{SECRET}"])
-def test_a_wrong_password_is_one_line_without_the_password(guarded_cluster, password):
+def test_a_wrong_password_is_reported_in_one_line_without_the_password(guarded_cluster, password):
     done = run("migrate", "-c", guarded_url(guarded_cluster, password))
 
     assert_one_line(done)
@@ -249,13 +249,13 @@ def test_a_wrong_password_is_one_line_without_the_password(guarded_cluster, pass
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost:1", "host.invalid"])
-def test_a_server_that_cannot_be_reached_is_one_line(host):
+def test_an_unreachable_server_is_reported_in_one_line(host):
     done = run("migrate", "-c", f"postgres://me:{SECRET}@{host}/db?connect_timeout=5")
 
     assert_one_line(done)
 
 
-def test_an_unknown_database_is_one_line(guarded_cluster):
+def test_an_unknown_database_is_reported_in_one_line(guarded_cluster):
     done = run("migrate", "-c", guarded_url(guarded_cluster, SECRET, "nowhere"))
 
     assert_one_line(done)
@@ -295,7 +295,7 @@ def test_a_malformed_database_url_is_one_line_without_the_password(guarded_clust
 
 
 @pytest.mark.feature("F24")
-def test_a_breaking_level_that_it_does_not_know_ends_with_57(database, sql):
+def test_a_breaking_schema_level_exits_with_57(database, sql):
     sql.run("insert into :schema.migrations (id, breaking) values (21, true)")
 
     done = run("migrate", "-c", database.url, "-s", database.schema)
@@ -305,7 +305,7 @@ def test_a_breaking_level_that_it_does_not_know_ends_with_57(database, sql):
     assert "level 21" in done.stderr
 
 
-def test_a_newer_level_that_breaks_nothing_is_accepted(database, sql):
+def test_a_compatible_newer_schema_level_is_accepted(database, sql):
     sql.run("insert into :schema.migrations (id, breaking) values (21, false)")
 
     done = run("migrate", "-c", database.url, "-s", database.schema)
@@ -330,11 +330,6 @@ def psql(database: TestDatabase, script: Path) -> None:
     command += ["-d", database.dsn, "-f", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def server_of(cluster: Cluster) -> dict[str, str]:
-    """libpq's variables for all but the database."""
-    return {"PGHOST": "127.0.0.1", "PGPORT": str(cluster.port), "PGUSER": "postgres"}
 
 
 def guarded_url(cluster: Cluster, password: str, database: str = "postgres") -> str:

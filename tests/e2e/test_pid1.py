@@ -1,4 +1,4 @@
-"""The command as process 1, as it is in a container: signals, exit codes, orphans."""
+"""The command as process 1 of a container: signals, exit codes and orphans."""
 
 import os
 import pty
@@ -13,7 +13,7 @@ from tests.support.sql import Sql
 
 pytestmark = [
     pytest.mark.feature("F308"),
-    pytest.mark.skipif(os.getuid() != 0, reason="only root may make a namespace of processes"),
+    pytest.mark.skipif(os.getuid() != 0, reason="only root may create a process namespace"),
 ]
 
 WAITS = """\
@@ -23,7 +23,7 @@ WAITS = """\
         ctx.logger.info("begins to wait")
         await asyncio.sleep(payload.get("seconds", 600))
 """
-# Leaves a process behind that has left its group, and so is nobody's when this one has ended.
+# Leaves a process behind that has left its process group, and so becomes an orphan.
 LEAVES = """\
     #!/bin/sh
     setsid sh -c '(until [ -e go ]; do sleep 0.02; done; echo > gone) & echo > left'
@@ -36,28 +36,28 @@ def programs(programs: Programs) -> Programs:
     return programs
 
 
-def test_a_signal_stops_it_gracefully(programs: Programs, sql: Sql):
+def test_a_signal_shuts_down_gracefully(programs: Programs, sql: Sql):
     with Container(programs, INSTALLED) as container:
         container.wait_for_line(READY)
 
         assert container.stop(signal.SIGTERM) == 0
 
-    assert "stopping: heard SIGTERM" in container.err
+    assert "stopping: received SIGTERM" in container.err
 
 
-def test_the_second_signal_cuts_the_stop_short(programs: Programs, sql: Sql):
+def test_the_second_signal_ends_the_graceful_shutdown(programs: Programs, sql: Sql):
     sql.run("select :schema.add_job('wait')")
     with Container(programs, INSTALLED) as container:
         container.wait_for_line("begins to wait")
         container.signal(signal.SIGTERM)
-        container.wait_for_line("stopping: heard SIGTERM")
+        container.wait_for_line("stopping: received SIGTERM")
 
         assert container.stop(signal.SIGTERM) == 128 + signal.SIGTERM
 
     assert sql.run("select attempts, locked_by from :schema.jobs") == [(0, None)]
 
 
-def test_ctrl_c_is_one_signal(programs: Programs, sql: Sql):
+def test_ctrl_c_counts_as_one_signal(programs: Programs, sql: Sql):
     sql.run("select :schema.add_job('wait', '{\"seconds\": 1}')")
     ours, theirs = pty.openpty()
     with Container(programs, INSTALLED, wrapped_in=("setsid", "--ctty"), stdin=theirs) as container:
@@ -69,18 +69,18 @@ def test_ctrl_c_is_one_signal(programs: Programs, sql: Sql):
     assert "completed job" in container.err
 
 
-def test_a_terminal_that_goes_away_stops_it(programs: Programs):
+def test_a_closed_terminal_stops_the_worker(programs: Programs):
     ours, theirs = pty.openpty()
     with Container(programs, INSTALLED, wrapped_in=("setsid", "--ctty"), stdin=theirs) as container:
         container.wait_for_line(READY)
         os.close(theirs)
         os.close(ours)
 
-        container.wait_for_line("stopping: heard SIGHUP")
+        container.wait_for_line("stopping: received SIGHUP")
         container.end()
 
 
-def test_other_commands_end_by_a_signal_too(programs: Programs):
+def test_a_signal_ends_other_commands_too(programs: Programs):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgres://127.0.0.1:{silent.getsockname()[1]}/nobody"
         with Container(
@@ -91,21 +91,21 @@ def test_other_commands_end_by_a_signal_too(programs: Programs):
                 assert container.stop(signal.SIGTERM) == 128 + signal.SIGTERM
 
 
-def test_the_parent_of_several_processes_stops_by_a_signal_too(programs: Programs):
+def test_a_signal_stops_the_parent_of_several_processes_too(programs: Programs):
     with Container(programs, INSTALLED, "-p", "2") as container:
         container.wait_for_line(READY)
 
         assert container.stop(signal.SIGTERM) == 0
 
 
-def test_what_it_cannot_do_is_told_by_the_exit_code(programs: Programs):
+def test_a_failed_command_keeps_its_exit_code(programs: Programs):
     with Container(programs, INSTALLED, "--app", "missing:app") as container:
         assert container.end() == 1
 
     assert "graphile-worker: " in container.err
 
 
-def test_a_worker_that_is_killed_ends_it_by_its_signal(programs: Programs):
+def test_a_killed_worker_sets_the_exit_code(programs: Programs):
     with Container(programs, INSTALLED) as container:
         container.wait_for_line(READY)
         [worker] = children(container.process_one)
@@ -115,7 +115,7 @@ def test_a_worker_that_is_killed_ends_it_by_its_signal(programs: Programs):
 
 
 @pytest.mark.feature("F121")
-def test_orphans_of_executables_are_buried(programs: Programs, sql: Sql):
+def test_orphans_of_executables_are_reaped(programs: Programs, sql: Sql):
     programs.write("tasks/leave.sh", LEAVES).chmod(0o755)
     sql.run("select :schema.add_job('leave')")
     with Container(programs, INSTALLED) as container:

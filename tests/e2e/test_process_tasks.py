@@ -2,11 +2,11 @@
 
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.support.processes import Programs, eventually
+from tests.support.processes import is_process_alive as lives
 from tests.support.sql import Sql
 
 SCRIPT = """
@@ -72,13 +72,6 @@ IN_FOLDER = """
 
 def said(programs: Programs) -> list[str]:
     return (programs.folder / "said").read_text().split()
-
-
-def lives(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_script_may_hold_the_tasks_and_start_the_worker(programs):

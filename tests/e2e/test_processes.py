@@ -304,7 +304,7 @@ def test_a_child_of_a_program_that_has_closed_its_client_can_add(
     assert added(sql, "child") == 1
 
 
-def test_children_and_grandchildren_have_sessions_of_their_own(program: Program, sql: Sql) -> None:
+def test_children_and_grandchildren_have_separate_sessions(program: Program, sql: Sql) -> None:
     done = program.run(
         """
         names = ["parent", "child", "grandchild"]
@@ -350,9 +350,7 @@ def test_many_children_may_add_at_once(program: Program, sql: Sql) -> None:
     assert len(set.union(*(backends(sql, who) for who in ["parent", *children]))) == 9
 
 
-def test_processes_of_multiprocessing_have_sessions_of_their_own(
-    program: Program, sql: Sql
-) -> None:
+def test_processes_of_multiprocessing_have_separate_sessions(program: Program, sql: Sql) -> None:
     done = program.run(
         """
         if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The plugin in projects of their own, which have the built wheel and nothing of the repository."""
+"""The pytest plugin in separate projects that have only the built wheel."""
 
 import os
 import re
@@ -19,13 +19,15 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has the built wheel."""
+    """Return an interpreter that has the built wheel."""
     folder = made_once(tmp_path_factory, "installed", environment_with_wheel)
     return folder / "env/bin/python"
 
 
-def ran(project: str, installed: Path, folder: Path, database: TestDatabase, *command: str) -> str:
-    """What the tests of a project say, which must all pass."""
+def run_project(
+    project: str, installed: Path, folder: Path, database: TestDatabase, *command: str
+) -> str:
+    """Run the tests of a project, which must pass, and return their output."""
     home = folder / project
     shutil.copytree(PROJECTS / project, home, ignore=shutil.ignore_patterns("__pycache__"))
     for file in home.rglob("*checks.py"):
@@ -46,7 +48,7 @@ def ran(project: str, installed: Path, folder: Path, database: TestDatabase, *co
     return done.stdout + done.stderr
 
 
-def count_of(project: str) -> int:
+def count_tests(project: str) -> int:
     found = [path.read_text() for path in (PROJECTS / project).rglob("*checks.py")]
     return sum(len(re.findall(r"^\s*(?:async )?def test_", text, re.MULTILINE)) for text in found)
 
@@ -62,22 +64,24 @@ def count_of(project: str) -> int:
         ("idle", []),
     ],
 )
-def test_every_helper_works_in_a_project_of_its_own(
+def test_the_plugin_works_in_a_separate_project(
     project: str, plugins: list[str], installed: Path, tmp_path: Path, database: TestDatabase
 ):
     others = {"asyncio", "django", "timeout", "xdist", "cacheprovider"} - {*plugins}
-    off = [word for name in sorted(others) for word in ("-p", f"no:{name}")]
+    off = [part for name in sorted(others) for part in ("-p", f"no:{name}")]
     command = ["pytest", "-q", *off]
 
-    said = ran(project, installed, tmp_path, database, *command)
+    output = run_project(project, installed, tmp_path, database, *command)
 
-    passed = re.search(r"(\d+) passed", said)
+    passed = re.search(r"(\d+) passed", output)
     assert passed is not None
-    assert int(passed[1]) >= count_of(project)
+    assert int(passed[1]) >= count_tests(project)
 
 
-def test_djangos_own_runner_needs_no_pytest(installed: Path, tmp_path: Path, empty_database):
-    said = ran(
+def test_the_harness_works_under_the_django_test_runner(
+    installed: Path, tmp_path: Path, empty_database
+):
+    output = run_project(
         "django",
         installed,
         tmp_path,
@@ -88,4 +92,4 @@ def test_djangos_own_runner_needs_no_pytest(installed: Path, tmp_path: Path, emp
         "test_unittest*",
     )
 
-    assert "Ran 2 tests" in said
+    assert "Ran 2 tests" in output

@@ -136,7 +136,7 @@ def test_the_first_signal_lets_running_jobs_finish_and_takes_no_more(worker, sql
     waiting = add(sql)
 
     running.signal(number)
-    running.wait_for_line(f"stopping: heard {number.name}")
+    running.wait_for_line(f"stopping: received {number.name}")
     still_running = running.is_running
     worker.let_go()
 
@@ -147,7 +147,7 @@ def test_the_first_signal_lets_running_jobs_finish_and_takes_no_more(worker, sql
 
 
 @pytest.mark.feature("F212")
-def test_an_idle_worker_ends_at_once(worker):
+def test_finish_ends_an_idle_worker_immediately(worker):
     running = worker.start(WAITS)
 
     began = time.monotonic()
@@ -157,7 +157,7 @@ def test_an_idle_worker_ends_at_once(worker):
     assert time.monotonic() - began < GRACE
 
 
-def test_a_job_that_was_on_its_way_when_the_signal_came_is_handed_back(worker, sql):
+def test_a_job_that_was_being_fetched_when_the_signal_arrived_is_released(worker, sql):
     running = worker.start(NEVER_ENDS, "--poll-interval", "100", shutdown_timeout=30)
     # A transaction sees the sessions as they were when it first looked.
     beside = sql.another()
@@ -307,7 +307,7 @@ def test_after_cancel_after_tasks_are_asked_to_give_up(worker, sql, task):
     assert jobs(sql) == {}
 
 
-def test_a_task_that_gives_up_by_being_cancelled_has_its_job_handed_back(worker, sql):
+def test_the_job_of_a_task_that_ends_with_cancelled_error_is_released(worker, sql):
     task = """
         import asyncio
 
@@ -359,7 +359,7 @@ def test_without_a_deadline_a_stop_waits_for_tasks_that_do_not_listen(worker, sq
 
 @pytest.mark.every_version
 @pytest.mark.feature("F214", "F215")
-def test_at_shutdown_timeout_async_tasks_are_cancelled_and_their_jobs_handed_back(worker, sql):
+def test_at_shutdown_timeout_async_tasks_are_cancelled_and_their_jobs_released(worker, sql):
     running = worker.start(NEVER_ENDS, cancel_after=0.1, shutdown_timeout=0.5)
     job = add(sql, queue="one at a time")
     before = run_at(sql, job)
@@ -369,7 +369,7 @@ def test_at_shutdown_timeout_async_tasks_are_cancelled_and_their_jobs_handed_bac
 
     assert code == 0
     assert 0.5 <= seconds < 0.5 + GRACE
-    assert running.err.index("tidied up") < running.err.index(f"handed job {job} back")
+    assert running.err.index("tidied up") < running.err.index(f"released job {job}")
     assert jobs(sql) == {job: (0, None)}
     assert run_at(sql, job) == before
     assert locked_queues(sql) == 0
@@ -437,7 +437,7 @@ def test_a_task_that_finishes_when_it_is_cancelled_has_finished(worker, sql):
 
 
 @pytest.mark.parametrize("task", [SLEEPS, SWALLOWS], ids=["plain", "swallows"])
-def test_a_task_that_nobody_can_stop_does_not_hold_up_the_end(worker, sql, task):
+def test_a_task_that_cannot_be_stopped_does_not_delay_the_exit(worker, sql, task):
     running = worker.start(task, shutdown_timeout=0.5)
     job = add(sql, queue="one at a time")
     running.wait_for_line("begun")
@@ -446,7 +446,7 @@ def test_a_task_that_nobody_can_stop_does_not_hold_up_the_end(worker, sql, task)
 
     assert code == 0
     assert seconds < 0.5 + GRACE
-    assert f"handed job {job} back" in running.err
+    assert f"released job {job}" in running.err
     assert jobs(sql) == {job: (0, None)}
     assert locked_queues(sql) == 0
 
@@ -457,7 +457,7 @@ LIFESPAN = """
     import time
     from contextlib import asynccontextmanager
 
-    from graphile_worker import App, JobContext
+    from graphile_worker import App, SyncJobContext
 
     @asynccontextmanager
     async def lifespan():
@@ -469,13 +469,13 @@ LIFESPAN = """
     app = App(lifespan=lifespan)
 
     @app.task
-    def it(ctx: JobContext):
+    def it(ctx: SyncJobContext):
         ctx.logger.info("begun")
         time.sleep(120)
 """
 
 
-def test_the_job_of_a_task_that_still_runs_is_handed_back_last(programs, sql):
+def test_the_job_of_a_task_that_is_still_running_is_released_last(programs, sql):
     programs.write("slow.py", LIFESPAN.replace("ENDS_IN", "0.1"))
     job = add(sql)
     running = programs.python(command_with(shutdown_timeout=0.3), "--app", "slow")
@@ -484,7 +484,7 @@ def test_the_job_of_a_task_that_still_runs_is_handed_back_last(programs, sql):
     code = running.stop()
 
     assert code == 0
-    handed_back = running.err.index(f"handed job {job} back")
+    handed_back = running.err.index(f"released job {job}")
     assert running.err.index("the lifespan has ended") < handed_back
     assert jobs(sql) == {job: (0, None)}
 
@@ -508,7 +508,7 @@ def test_a_lifespan_that_does_not_end_does_not_keep_jobs_locked(programs, sql):
 @pytest.mark.feature("F212")
 @pytest.mark.parametrize("task", [NEVER_ENDS, SLEEPS, SWALLOWS], ids=["async", "plain", "swallows"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_second_signal_hands_back_at_once(worker, sql, task, number):
+def test_a_second_signal_releases_jobs_at_once(worker, sql, task, number):
     running = worker.start(task, cancel_after=None, shutdown_timeout=None)
     job = add(sql, queue="one at a time")
     running.wait_for_line("begun")
@@ -520,7 +520,7 @@ def test_a_second_signal_hands_back_at_once(worker, sql, task, number):
 
     assert code == 128 + number
     assert time.monotonic() - began < GRACE
-    assert f"stopping at once: heard {number.name}" in running.err
+    assert f"stopping at once: received {number.name}" in running.err
     assert jobs(sql) == {job: (0, None)}
     assert locked_queues(sql) == 0
 
@@ -528,7 +528,7 @@ def test_a_second_signal_hands_back_at_once(worker, sql, task, number):
 @pytest.mark.parametrize(
     "number", [signal.SIGHUP, signal.SIGUSR2, signal.SIGABRT], ids=lambda number: number.name
 )
-def test_the_second_signal_says_the_exit_code(worker, sql, number):
+def test_the_second_signal_sets_the_exit_code(worker, sql, number):
     running = worker.start(NEVER_ENDS, shutdown_timeout=None)
     job = add(sql)
     running.wait_for_line("begun")
@@ -587,7 +587,7 @@ def test_a_second_signal_does_not_wait_for_a_lifespan_that_does_not_end(programs
 
 
 @pytest.mark.parametrize("task", [NEVER_ENDS, SLEEPS, SWALLOWS], ids=["async", "plain", "swallows"])
-def test_without_a_database_it_says_which_jobs_stay_locked(tmp_path, own_cluster, task):
+def test_without_a_database_the_jobs_that_stay_locked_are_logged(tmp_path, own_cluster, task):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
         running = Worker(programs).start(task, shutdown_timeout=0.5, write_within=2.0)
         job = add_to(own_cluster)
@@ -601,7 +601,7 @@ def test_without_a_database_it_says_which_jobs_stay_locked(tmp_path, own_cluster
     assert last_words(running).endswith(f"they stay locked: {job}")
 
 
-def test_a_job_that_ended_while_the_database_was_away_is_named_too(tmp_path, own_cluster):
+def test_a_job_that_ended_during_an_outage_is_named_as_well(tmp_path, own_cluster):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
         worker = Worker(programs)
         running = worker.start(WAITS, shutdown_timeout=0.5, write_within=2.0)
@@ -618,7 +618,7 @@ def test_a_job_that_ended_while_the_database_was_away_is_named_too(tmp_path, own
     assert last_words(running).endswith(f"they stay locked: {job}")
 
 
-def test_an_idle_worker_whose_database_is_away_ends_well(tmp_path, own_cluster):
+def test_an_idle_worker_without_its_database_shuts_down_gracefully(tmp_path, own_cluster):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
         running = Worker(programs).start(
             WAITS, "--poll-interval", "100", shutdown_timeout=0.5, write_within=2.0
@@ -633,7 +633,7 @@ def test_an_idle_worker_whose_database_is_away_ends_well(tmp_path, own_cluster):
 
 
 @pytest.mark.parametrize("task", [NEVER_ENDS, SLEEPS], ids=["async", "plain"])
-def test_a_server_that_says_nothing_any_more_does_not_hold_up_the_end(tmp_path, own_cluster, task):
+def test_a_server_that_stops_answering_does_not_delay_the_exit(tmp_path, own_cluster, task):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
         running = Worker(programs).start(task, shutdown_timeout=0.5, write_within=2.0)
         job = add_to(own_cluster)
@@ -647,7 +647,7 @@ def test_a_server_that_says_nothing_any_more_does_not_hold_up_the_end(tmp_path, 
     assert last_words(running).endswith(f"they stay locked: {job}")
 
 
-def test_an_idle_worker_whose_server_says_nothing_any_more_ends_in_time(tmp_path, own_cluster):
+def test_an_idle_worker_whose_server_stops_answering_exits_in_time(tmp_path, own_cluster):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
         running = Worker(programs).start(
             WAITS, "--poll-interval", "100", shutdown_timeout=0.5, write_within=2.0
@@ -674,7 +674,7 @@ def test_a_write_that_lands_at_the_last_moment_is_not_called_lost(programs, sql)
         running.wait_for_line("finished")
 
         running.signal(signal.SIGTERM)
-        running.wait_for_line(f"handed job {stubborn} back")
+        running.wait_for_line(f"released job {stubborn}")
     code = running.end()
 
     assert jobs(sql) == {stubborn: (0, None)}
@@ -734,7 +734,7 @@ BUSY = """
 
     import psycopg
 
-    from graphile_worker import App, JobContext
+    from graphile_worker import App, JobContext, SyncJobContext
     from graphile_worker.events import GracefulShutdown
 
     ROUND = int(os.environ["ROUND"])
@@ -775,14 +775,14 @@ BUSY = """
             await connection.execute(NOTE, [ctx.job.id, ROUND, "end"])
 
     @app.task
-    def soon_in_thread(ctx: JobContext):
+    def soon_in_thread(ctx: SyncJobContext):
         note(ctx, "start")
         leave_in_thread.wait()
         time.sleep(moment())
         note(ctx, "end")
 
     @app.task
-    def soon_in_thread_in_transaction(ctx: JobContext):
+    def soon_in_thread_in_transaction(ctx: SyncJobContext):
         note(ctx, "start")
         leave_in_thread.wait()
         time.sleep(moment())
@@ -796,7 +796,7 @@ BUSY = """
         note(ctx, "end")
 
     @app.task
-    def heeds_in_thread(ctx: JobContext):
+    def heeds_in_thread(ctx: SyncJobContext):
         note(ctx, "start")
         ctx.wait_cancelled()
         note(ctx, "end")
@@ -823,7 +823,7 @@ BUSY = """
             note(ctx, "end")
 
     @app.task
-    def stubborn(ctx: JobContext):
+    def stubborn(ctx: SyncJobContext):
         note(ctx, "start")
         leave_in_thread.wait()
         time.sleep(120 if STUBBORN else moment())

@@ -1,4 +1,4 @@
-"""`graphile-worker top` on a real terminal beside a real worker: whole screens, at little cost."""
+"""`graphile-worker top` on a real terminal beside a real worker: complete screens at low cost."""
 
 import json
 import os
@@ -29,13 +29,13 @@ from tests.support.tmux import TIMEOUT_SECONDS, Tmux
 
 WIDE, NARROW = (160, 50), (60, 20)
 
-# What is switched on of a terminal that nobody has taken.
-AS_ALWAYS = {"echo", "icanon", "ixon", "isig"}
+# The flags of a terminal that no program has changed.
+DEFAULT_FLAGS = {"echo", "icanon", "ixon", "isig"}
 
-# But for 39 and 49, which is as always.
-COLOUR = re.compile(r"\x1b\[(\d+;)*[349][0-7]m")
+# Without 39 and 49, which reset colors.
+COLOR = re.compile(r"\x1b\[(\d+;)*[349][0-7]m")
 
-# A busy machine makes looks seldom, so that what waits for one may take long.
+# On a busy machine snapshots are rare, so a test may wait long for one.
 pytestmark = pytest.mark.timeout(180)
 
 TASKS = {
@@ -46,8 +46,8 @@ TASKS = {
 
 DONE = re.compile(r"ADDED [\d,]+/s +DONE [1-9]")
 
-# Whatever a line of the overview may be; anything else is a line that was torn.
-# A look may come late on a busy machine.
+# Every kind of line that the overview contains. Any other line is torn.
+# Ages may be long, because snapshots are late on a busy machine.
 AGE = r"\d\S*[smh]"
 TASK = rf"\S+ +({AGE}|-) +[\d,]+|\S+ +({AGE}|-) +-"
 JOB = rf" *\d+ +\S+ +{AGE} +\d+/\d+ +.*"
@@ -60,19 +60,19 @@ LINES = [
     r"  .*",
     r" +JOB  RUNNING +FOR.*",
     r"TASK +OLDEST▼ +READY.*",
-    r"WORKER +LIFE.*",
-    r"(There are no jobs|No job is locked|No worker shows itself)\..*",
+    r"WORKER +HEALTH.*",
+    r"(No jobs|No locked jobs|No workers)\..*",
     r"[\d,]+ more: press [2345] *",
     r"q quit  p pause  s sort  / filter  \? help +.*",
     rf"({TASK}).*",
-    rf"{JOB}({WORKER}|WORKER +LIFE.*)?",
+    rf"{JOB}({WORKER}|WORKER +HEALTH.*)?",
     WORKER,
     r"",
 ]
 
 
-def torn(lines: list[str], columns: int, rows: int) -> list[str]:
-    """The lines of an overview that cannot be as they were meant."""
+def find_torn_lines(lines: list[str], columns: int, rows: int) -> list[str]:
+    """The lines of an overview that are not complete."""
     assert len(lines) == rows
     wrong = [line for line in lines if not any(re.fullmatch(each, line) for each in LINES)]
     wrong += [line for line in lines if display_width(line) > columns]
@@ -80,8 +80,8 @@ def torn(lines: list[str], columns: int, rows: int) -> list[str]:
     return wrong + [lines[n] for n, words in ends.items() if not re.search(words, lines[n])]
 
 
-class Desk:
-    """Where somebody watches a queue: a server, a worker, and terminals."""
+class WatchedQueue:
+    """A queue with workers, and terminals on which `top` runs."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
@@ -98,16 +98,16 @@ class Desk:
         inherited = {
             name: value for name, value in os.environ.items() if not CLEARED_VARIABLES.match(name)
         }
-        # By a role of its own, so that its statements can be told from all others.
+        # A separate role, so that pg_stat_statements counts only the queries of `top`.
         url = self.database.url.replace("postgres@", "watcher@")
-        given = {**inherited, "DATABASE_URL": url, "LC_ALL": "C.UTF-8", **variables}
-        return Tmux(self.folder, command, given, columns=size[0], rows=size[1])
+        environment = {**inherited, "DATABASE_URL": url, "LC_ALL": "C.UTF-8", **variables}
+        return Tmux(self.folder, command, environment, columns=size[0], rows=size[1])
 
-    def worker(self) -> Program:
+    def start_worker(self) -> Program:
         return self.programs.worker("-j", "4")
 
-    def adding(self) -> Program:
-        """A program that adds jobs until it is ended."""
+    def start_adding_jobs(self) -> Program:
+        """Start a program that adds jobs until it stops."""
         return self.programs.python(
             """
             import itertools
@@ -139,23 +139,23 @@ def server(pytestconfig: pytest.Config) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def desk(server: Cluster, tmp_path: Path) -> Iterator[Desk]:
+def queue(server: Cluster, tmp_path: Path) -> Iterator[WatchedQueue]:
     server.create_database("shop", "template_shop")
-    desk = Desk(server, tmp_path)
-    with desk.programs:
-        yield desk
+    queue = WatchedQueue(server, tmp_path)
+    with queue.programs:
+        yield queue
     server.drop_database("shop")
 
 
 @pytest.fixture
-def client(desk: Desk) -> Iterator[sync.Client]:
-    with sync.Client(desk.database.dsn) as client:
+def client(queue: WatchedQueue) -> Iterator[sync.Client]:
+    with sync.Client(queue.database.dsn) as client:
         yield client
 
 
-def spent(desk: Desk) -> float:
-    """Seconds that the server worked for whoever watches."""
-    sql = Sql(desk.database.dsn, desk.database.schema)
+def measure_cost(queue: WatchedQueue) -> float:
+    """Seconds that the server spent on the queries of `top`."""
+    sql = Sql(queue.database.dsn, queue.database.schema)
     found = sql.value(
         "select coalesce(sum(total_exec_time + total_plan_time), 0) / 1000 "
         "from pg_stat_statements where userid = 'watcher'::regrole"
@@ -164,23 +164,23 @@ def spent(desk: Desk) -> float:
     return float(found)
 
 
-def settled(desk: Desk) -> float | None:
-    """What the server spent, once that does not grow any more."""
-    before = spent(desk)
+def get_final_cost(queue: WatchedQueue) -> float | None:
+    """The cost, once it no longer grows."""
+    before = measure_cost(queue)
     time.sleep(1)
-    return before if spent(desk) == before else None
+    return before if measure_cost(queue) == before else None
 
 
 @pytest.mark.serial
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["160x50", "60x20"])
-def test_screens_are_whole_under_load_and_cost_less_than_one_percent(
-    desk: Desk, size: tuple[int, int], figure: Callable[[str], None]
+def test_screens_under_load_are_complete_and_cost_less_than_one_percent(
+    queue: WatchedQueue, size: tuple[int, int], figure: Callable[[str], None]
 ):
-    desk.worker()
-    desk.adding()
-    with desk.top(size) as terminal:
+    queue.start_worker()
+    queue.start_adding_jobs()
+    with queue.top(size) as terminal:
         terminal.wait_for_text("import_feed")
-        before, began = spent(desk), time.monotonic()
+        before, began = measure_cost(queue), time.monotonic()
         screens = [terminal.screen() for _ in range(40)]
         shown = {tuple(screen) for screen in screens}
 
@@ -189,33 +189,35 @@ def test_screens_are_whole_under_load_and_cost_less_than_one_percent(
             return len(shown) > 2
 
         eventually(changes, "the screen changes", TIMEOUT_SECONDS)
-        # Larger, smaller, and back: what was there before must be gone.
+        # Larger, smaller, and back: each resize must redraw everything.
         for columns, rows in [(100, 30), (70, 16), size]:
             terminal.resize(columns, rows)
             eventually(
-                partial(is_whole, terminal, columns, rows), "it is drawn anew", TIMEOUT_SECONDS
+                partial(is_complete, terminal, columns, rows),
+                "the screen is redrawn",
+                TIMEOUT_SECONDS,
             )
-        share = (spent(desk) - before) / (time.monotonic() - began)
+        share = (measure_cost(queue) - before) / (time.monotonic() - began)
         eventually(
-            lambda: DONE.search(" ".join(terminal.screen())), "jobs are done", TIMEOUT_SECONDS
+            lambda: DONE.search(" ".join(terminal.screen())), "jobs are completed", TIMEOUT_SECONDS
         )
         last = terminal.screen()
 
-    desk.folder.joinpath("screen.txt").write_text("\n".join(last), encoding="utf-8")
-    assert [wrong for screen in screens for wrong in torn(screen, *size)] == []
+    queue.folder.joinpath("screen.txt").write_text("\n".join(last), encoding="utf-8")
+    assert [wrong for screen in screens for wrong in find_torn_lines(screen, *size)] == []
     assert share < 0.01
     figure(f"top, {size[0]}x{size[1]} beside a busy worker: {share:.2%} of one backend")
 
 
-def is_whole(terminal: Tmux, columns: int, rows: int) -> bool:
+def is_complete(terminal: Tmux, columns: int, rows: int) -> bool:
     lines = terminal.screen()
-    return len(lines) == rows and torn(lines, columns, rows) == []
+    return len(lines) == rows and find_torn_lines(lines, columns, rows) == []
 
 
-def test_keys_lead_to_pages_and_back(desk: Desk, client: sync.Client):
-    enter_worker(desk)
+def test_keys_select_pages_filters_details_and_help(queue: WatchedQueue, client: sync.Client):
+    register_worker(queue)
     client.add_jobs([JobSpec("send_email"), JobSpec("render_pdf")])
-    with desk.top(NARROW) as terminal:
+    with queue.top(NARROW) as terminal:
         terminal.wait_for_text("send_email")
 
         terminal.press("/", "p", "d", "f")
@@ -223,28 +225,30 @@ def test_keys_lead_to_pages_and_back(desk: Desk, client: sync.Client):
         terminal.press("Enter", "2", "Enter")
         terminal.wait_for_text("graphile-worker jobs why 2")
         terminal.press("Escape", "5")
-        terminal.wait_for_text("Nothing calls for attention.")
+        terminal.wait_for_text("No alerts.")
         terminal.press("?")
-        terminal.wait_for_text("leave; so does Ctrl-C")
+        terminal.wait_for_text("quit (also Ctrl-C)")
         terminal.press("x", "p")
         terminal.wait_for_text("PAUSED")
         terminal.press("q")
         terminal.wait_for_text("ended 0")
 
 
-def enter_worker(desk: Desk) -> None:
-    """One that lives and knows all tasks, so that nothing calls for attention for a while."""
-    database = SyncPsycopgDatabase(desk.database.dsn, Schemas.from_names("graphile_worker"))
+def register_worker(queue: WatchedQueue) -> None:
+    """Register a worker with all tasks, so that there are no alerts for an hour."""
+    database = SyncPsycopgDatabase(queue.database.dsn, Schemas.from_names("graphile_worker"))
     details = {"runtime": "python", "tasks": list(TASKS)}
     database.run(register_pool("pypool-0123456789abcdef01", timedelta(hours=1), details))
     database.close()
 
 
-def test_text_of_others_cannot_control_the_terminal(desk: Desk, client: sync.Client):
-    # Neither names nor errors can hold NUL.
+def test_text_from_the_database_cannot_control_the_terminal(
+    queue: WatchedQueue, client: sync.Client
+):
+    # Neither names nor errors can contain NUL.
     name = TEXT.replace("\x00", "")[:128]
-    sql = Sql(desk.database.dsn, desk.database.schema)
-    database = SyncPsycopgDatabase(desk.database.dsn, Schemas.from_names("graphile_worker"))
+    sql = Sql(queue.database.dsn, queue.database.schema)
+    database = SyncPsycopgDatabase(queue.database.dsn, Schemas.from_names("graphile_worker"))
     details = {"runtime": name, "host": name, "version": name, "pid": 1, "tasks": [name]}
     database.run(register_pool(name, timedelta(hours=1), details))
     database.close()
@@ -258,7 +262,7 @@ def test_text_of_others_cannot_control_the_terminal(desk: Desk, client: sync.Cli
     sql.run("update :schema._private_jobs set run_at = now() - interval '1 h' where id > 2")
     sql.close()
 
-    with desk.top(WIDE, "--interval", "500ms") as terminal:
+    with queue.top(WIDE, "--interval", "500ms") as terminal:
         terminal.wait_for_text("TASK")
         screens = []
         for page in "12345":
@@ -277,23 +281,25 @@ def test_text_of_others_cannot_control_the_terminal(desk: Desk, client: sync.Cli
         terminal.wait_for_text("ended 0")
 
 
-def test_a_pause_leaves_the_database_alone(desk: Desk, client: sync.Client):
-    with desk.top(WIDE, "--interval", "500ms") as terminal:
-        terminal.wait_for_text("There are no jobs.")
+def test_a_paused_view_sends_no_queries(queue: WatchedQueue, client: sync.Client):
+    with queue.top(WIDE, "--interval", "500ms") as terminal:
+        terminal.wait_for_text("No jobs.")
         terminal.press("p")
         terminal.wait_for_text("PAUSED")
         client.add_job("send_email")
-        before = eventually(lambda: settled(desk), "the last look has ended")
+        before = eventually(lambda: get_final_cost(queue), "the last snapshot has ended")
         time.sleep(1.5)
-        assert spent(desk) == before
+        assert measure_cost(queue) == before
 
         terminal.press("p")
         terminal.wait_for_text("send_email")
 
 
 @pytest.mark.parametrize("how", ["q", "C-c", signal.SIGTERM, signal.SIGHUP])
-def test_the_terminal_is_given_back_whatever_ends_it(desk: Desk, how: str | signal.Signals):
-    with desk.top(NARROW) as terminal:
+def test_the_terminal_is_restored_after_keys_and_signals(
+    queue: WatchedQueue, how: str | signal.Signals
+):
+    with queue.top(NARROW) as terminal:
         terminal.wait_for_text("HEALTHY")
         assert terminal.state() == "1 0 0"
 
@@ -304,91 +310,93 @@ def test_the_terminal_is_given_back_whatever_ends_it(desk: Desk, how: str | sign
 
         assert terminal.wait_for_text("ended")[0] == "ended 0"
         assert terminal.state() == "0 1 1"
-        assert settings_of(terminal) >= AS_ALWAYS
+        assert get_terminal_flags(terminal) >= DEFAULT_FLAGS
 
 
-def test_the_terminal_is_given_back_after_an_error_of_ours(desk: Desk):
-    program = desk.programs.write(
+def test_the_terminal_is_restored_after_an_internal_error(queue: WatchedQueue):
+    program = queue.programs.write(
         "faulty.py",
         """
         import sys
         from graphile_worker._cli.main import main
         from graphile_worker._cli.top import live
 
-        seen = live.render
-        live.render = lambda frame: 1 / 0 if frame.view.is_paused else seen(frame)
+        render = live.render
+        live.render = lambda frame: 1 / 0 if frame.view.is_paused else render(frame)
         sys.argv[1:] = ["top"]
         main()
         """,
     )
-    with desk.terminal(shlex.join([sys.executable, str(program)]), NARROW) as terminal:
+    with queue.terminal(shlex.join([sys.executable, str(program)]), NARROW) as terminal:
         terminal.wait_for_text("HEALTHY")
 
         terminal.press("p")
 
         assert "ZeroDivisionError" in "\n".join(terminal.wait_for_text("ended 1"))
         assert terminal.state() == "0 1 1"
-        assert settings_of(terminal) >= AS_ALWAYS
+        assert get_terminal_flags(terminal) >= DEFAULT_FLAGS
 
 
-def settings_of(terminal: Tmux) -> set[str]:
-    """What is switched on of the settings of a terminal."""
+def get_terminal_flags(terminal: Tmux) -> set[str]:
+    """The flags of a terminal that are on."""
     done = subprocess.run(
         ["stty", "-F", terminal.terminal, "-a"], capture_output=True, text=True, check=True
     )
     return {word for word in done.stdout.replace(";", " ").split() if not word.startswith("-")}
 
 
-def test_ctrl_z_gives_the_shell_its_screen_and_fg_comes_back(desk: Desk):
-    with desk.top(NARROW) as terminal:
+def test_ctrl_z_restores_the_screen_of_the_shell_and_fg_resumes(queue: WatchedQueue):
+    with queue.top(NARROW) as terminal:
         terminal.wait_for_text("HEALTHY")
         pid = terminal.pid
 
         terminal.press("C-z")
-        eventually(lambda: terminal.state() == "0 1 1", "the shell has its screen")
-        eventually(lambda: state_of(pid) == "T", "it stands still")
+        eventually(lambda: terminal.state() == "0 1 1", "the screen of the shell is back")
+        eventually(lambda: get_process_state(pid) == "T", "the process is stopped")
         os.kill(pid, signal.SIGCONT)
 
         terminal.wait_for_text("HEALTHY")
         assert terminal.state() == "1 0 0"
 
 
-def state_of(pid: int) -> str:
+def get_process_state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_when_the_database_is_away_the_last_screen_stays_and_it_goes_on(
-    desk: Desk, client: sync.Client
+def test_the_last_snapshot_stays_during_an_outage_and_updates_resume_after_it(
+    queue: WatchedQueue, client: sync.Client
 ):
     client.add_job("send_email")
-    with desk.top(WIDE, "--interval", "500ms") as terminal:
+    with queue.top(WIDE, "--interval", "500ms") as terminal:
         terminal.wait_for_text("send_email")
-        desk.cluster.halt()
+        queue.cluster.halt()
 
-        away = terminal.wait_for_text("DATABASE AWAY, last seen")
-        assert any(line.startswith("send_email") for line in away)
-        desk.cluster.launch()
+        outage = terminal.wait_for_text("DATABASE UNREACHABLE, last snapshot")
+        assert any(line.startswith("send_email") for line in outage)
+        queue.cluster.launch()
 
-        eventually(lambda: "AWAY" not in terminal.lines[1], "it is back", TIMEOUT_SECONDS)
+        eventually(
+            lambda: "UNREACHABLE" not in terminal.lines[1], "the outage is over", TIMEOUT_SECONDS
+        )
         client.add_job("render_pdf")
-        assert torn(terminal.wait_for_text("render_pdf"), *WIDE) == []
+        assert find_torn_lines(terminal.wait_for_text("render_pdf"), *WIDE) == []
         terminal.press("q")
         terminal.wait_for_text("ended 0")
 
 
-def test_colours_are_left_out_where_nobody_wants_them(desk: Desk):
-    with desk.top(NARROW) as coloured:
-        coloured.wait_for_text("HEALTHY")
-        assert COLOUR.search(coloured.colours)
-    with desk.top(NARROW, NO_COLOR="1") as plain:
+def test_no_color_turns_colors_off(queue: WatchedQueue):
+    with queue.top(NARROW) as colored:
+        colored.wait_for_text("HEALTHY")
+        assert COLOR.search(colored.colored_text)
+    with queue.top(NARROW, NO_COLOR="1") as plain:
         plain.wait_for_text("HEALTHY")
-        assert not COLOUR.search(plain.colours)
+        assert not COLOR.search(plain.colored_text)
 
 
-def test_once_it_is_printed_and_that_is_all(desk: Desk, client: sync.Client):
+def test_once_prints_one_snapshot_as_plain_text(queue: WatchedQueue, client: sync.Client):
     client.add_job("send_email")
 
-    done = desk.programs.without_fork.run_to_end(
+    done = queue.programs.without_fork.run_to_end(
         "top", "--once", "--interval", "500ms", COLUMNS="100"
     )
 
@@ -399,10 +407,10 @@ def test_once_it_is_printed_and_that_is_all(desk: Desk, client: sync.Client):
     assert max(map(len, done.out.splitlines())) <= 100
 
 
-def test_as_json_it_is_one_object(desk: Desk, client: sync.Client):
+def test_once_with_json_prints_one_object(queue: WatchedQueue, client: sync.Client):
     client.add_job("send_email", queue_name="q")
 
-    done = desk.programs.run_to_end("top", "--once", "--json", "--interval", "500ms")
+    done = queue.programs.run_to_end("top", "--once", "--json", "--interval", "500ms")
 
     found = json.loads(done.out)
     assert found["verdict"] == "healthy"
@@ -412,34 +420,36 @@ def test_as_json_it_is_one_object(desk: Desk, client: sync.Client):
     assert (found["attention"], found["workers"], found["locked"]) == ([], [], [])
 
 
-def test_without_once_json_is_a_line_for_each_look(desk: Desk):
-    program = desk.programs.command("top", "--json", "--interval", "500ms")
+def test_json_prints_a_line_for_each_snapshot(queue: WatchedQueue):
+    program = queue.programs.command("top", "--json", "--interval", "500ms")
 
     lines = eventually(
-        lambda: program.out.splitlines() if program.out.count("\n") > 2 else [], "three looks"
+        lambda: program.out.splitlines() if program.out.count("\n") > 2 else [], "three snapshots"
     )
 
     assert {json.loads(line)["schema"] for line in lines[:2]} == {"graphile_worker"}
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "message"),
     [
-        ([], "top needs a terminal to draw on: add --once or --json"),
+        ([], "top needs a terminal to draw on. Add --once or --json."),
         (["--once", "-s", "nowhere"], "schema 'nowhere' is not installed"),
         (["--once", "-c", "postgres://127.0.0.1:1/x"], "connection"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_1(desk: Desk, flags: list[str], words: str):
-    done = desk.programs.run_to_end("top", *flags)
+def test_a_top_that_cannot_start_prints_one_line_and_exits_with_1(
+    queue: WatchedQueue, flags: list[str], message: str
+):
+    done = queue.programs.run_to_end("top", *flags)
 
     assert done.code == 1
-    assert words in done.err
+    assert message in done.err
     assert "Traceback" not in done.err
 
 
-def test_an_interval_that_would_be_too_short_is_refused(desk: Desk):
-    done = desk.programs.run_to_end("top", "--interval", "10ms")
+def test_an_interval_below_500_ms_is_rejected(queue: WatchedQueue):
+    done = queue.programs.run_to_end("top", "--interval", "10ms")
 
     assert done.code == 2
-    assert "expected a time of 500ms or more" in done.err
+    assert "expected a duration of 500ms or more" in done.err

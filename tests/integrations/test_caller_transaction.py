@@ -177,7 +177,7 @@ async def test_everything_else_joins_the_transaction_as_well(
 
 
 @every_kind
-async def test_a_connection_for_the_other_client_is_refused_before_any_sql(
+async def test_a_connection_for_the_other_client_is_rejected_before_any_sql(
     kind: str, database: TestDatabase
 ) -> None:
     wrong: Any = sync.Client
@@ -196,7 +196,7 @@ async def test_a_connection_for_the_other_client_is_refused_before_any_sql(
 
 @pytest.mark.parametrize("client_class", [Client, sync.Client])
 @pytest.mark.parametrize("stranger", [object(), "host=somewhere", 1])
-async def test_what_is_no_connection_is_refused_by_its_class(
+async def test_an_unsupported_connection_is_rejected_with_its_class(
     client_class: Any, stranger: object, database: TestDatabase
 ) -> None:
     client = client_class(database.dsn, schema=database.schema)

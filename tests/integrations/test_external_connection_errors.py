@@ -37,6 +37,7 @@ def calls(sql: Sql) -> int:
     return count
 
 
+@pytest.mark.single_version
 @every_kind
 @pytest.mark.parametrize(
     ("refusal", "argument", "code"),
@@ -49,7 +50,7 @@ def calls(sql: Sql) -> int:
         ("22P02", "payload", "22P02"),
     ],
 )
-async def test_a_refused_job_is_explained(
+async def test_a_rejected_job_raises_job_spec_error(
     kind: str, refusal: str, argument: str, code: str, database: TestDatabase
 ) -> None:
     async with KINDS[kind](database) as lent:
@@ -63,8 +64,9 @@ async def test_a_refused_job_is_explained(
     assert isinstance(caught.value.__cause__, lent.error)
 
 
+@pytest.mark.single_version
 @every_kind
-async def test_a_batch_is_refused_in_the_same_words(
+async def test_a_rejected_batch_raises_the_same_error(
     kind: str, database: TestDatabase, sql: Sql
 ) -> None:
     sql.run("alter table :schema._private_tasks drop constraint tasks_identifier_check")
@@ -82,9 +84,10 @@ async def test_a_batch_is_refused_in_the_same_words(
     assert (caught.value.argument, caught.value.code) == ("identifier", "GWBID")
 
 
+@pytest.mark.single_version
 @every_kind
 @pytest.mark.parametrize("refusal", ["23514 a_constraint_of_theirs", "P0001", "23503", "57014"])
-async def test_an_error_that_is_none_of_ours_passes_through(
+async def test_other_database_errors_pass_through(
     kind: str, refusal: str, database: TestDatabase
 ) -> None:
     async with KINDS[kind](database) as lent:
@@ -99,6 +102,7 @@ async def test_an_error_that_is_none_of_ours_passes_through(
     assert caught.value.__cause__ is not caught.value
 
 
+@pytest.mark.single_version
 @every_kind
 @pytest.mark.parametrize("transient", ["40001", "40P01"])
 async def test_a_transient_error_is_raised_since_the_transaction_is_lost(
@@ -126,8 +130,9 @@ async def test_a_missing_schema_is_named(kind: str, empty_database: TestDatabase
     assert caught.value.schema == empty_database.schema
 
 
+@pytest.mark.single_version
 @every_kind
-async def test_a_refusal_leaves_the_savepoint_to_its_owner(
+async def test_a_rejected_job_leaves_the_savepoint_to_its_owner(
     kind: str, database: TestDatabase, sql: Sql
 ) -> None:
     async with KINDS[kind](database) as lent:

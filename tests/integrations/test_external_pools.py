@@ -253,7 +253,7 @@ def make_flaky(sql: Sql, code: str) -> None:
 
 @every_source
 @pytest.mark.parametrize("code", ["40001", "40P01"])
-async def test_transient_errors_are_tried_again(
+async def test_transient_errors_are_retried(
     source: str, code: str, database: TestDatabase, sql: Sql
 ) -> None:
     make_flaky(sql, code)
@@ -265,9 +265,7 @@ async def test_transient_errors_are_tried_again(
 
 
 @every_source
-async def test_other_errors_are_not_tried_again(
-    source: str, database: TestDatabase, sql: Sql
-) -> None:
+async def test_other_errors_are_not_retried(source: str, database: TestDatabase, sql: Sql) -> None:
     make_flaky(sql, "P0001")
     async with client_on(source, database) as (client, lent):
         with pytest.raises(Exception, match="try again"):
@@ -280,14 +278,16 @@ async def test_other_errors_are_not_tried_again(
 @pytest.mark.feature("F49")
 @pytest.mark.parametrize("client_class", [Client, sync.Client])
 @pytest.mark.parametrize("stranger", [object(), 5432, b"postgres://here", ["dbname=x"]])
-def test_what_is_no_database_is_refused_by_its_class(client_class: Any, stranger: object) -> None:
+def test_an_unsupported_database_is_rejected_with_its_class(
+    client_class: Any, stranger: object
+) -> None:
     with pytest.raises(ConfigurationError, match=f"a {type(stranger).__name__} is not"):
         client_class(stranger)
 
 
 @pytest.mark.feature("F49")
 @every_source
-async def test_a_pool_for_the_other_client_is_refused(source: str, database: TestDatabase) -> None:
+async def test_a_pool_for_the_other_client_is_rejected(source: str, database: TestDatabase) -> None:
     async with SOURCES[source](database) as lent:
         other: Any = sync.Client if lent.client_class is Client else Client
 
@@ -308,7 +308,7 @@ class TestWhichDatabase:
         monkeypatch.setenv("PGUSER", "postgres")
 
     @pytest.mark.feature("F49")
-    def test_none_at_all_is_refused(self, client_class: Any) -> None:
+    def test_a_missing_database_is_rejected(self, client_class: Any) -> None:
         with pytest.raises(ConfigurationError, match="DATABASE_URL or PGDATABASE"):
             client_class()
 

@@ -26,6 +26,8 @@ from tests.conftest import TestDatabase
 from tests.support.proxy import Proxy
 from tests.support.recorder import Recorder, open_runners, wait_until
 
+pytestmark = pytest.mark.single_version
+
 # A worker keeps one connection for LISTEN, so that many are idle.
 SIZE = 5
 IDLE = 4

@@ -1,4 +1,4 @@
-"""The helpers for tests on every kind of connection that a test may have."""
+"""The test harness on every supported kind of connection."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from graphile_worker import App, JobContext
+from graphile_worker import App, JobContext, SyncJobContext
 from graphile_worker.testing import Harness
 from tests.conftest import TestDatabase
 from tests.integrations.kinds import AUTOCOMMIT_KINDS, Lent
@@ -17,10 +17,12 @@ from tests.integrations.kinds import BLOCKING_KINDS as ALL_BLOCKING_KINDS
 from tests.integrations.kinds import KINDS as ALL_KINDS
 from tests.support.sql import Sql
 
+pytestmark = pytest.mark.single_version
+
 HOUR = timedelta(hours=1)
 JOBS = "select count(*) from :schema._private_jobs"
 
-# Of each library, over each driver, one that is enough.
+# One kind for each pair of library and driver.
 KINDS = {
     name: ALL_KINDS[name]
     for name in (
@@ -44,10 +46,10 @@ KINDS = {
 BLOCKING_KINDS = [name for name in KINDS if name in ALL_BLOCKING_KINDS]
 ASYNC_KINDS = [name for name in KINDS if name not in ALL_BLOCKING_KINDS]
 
-# Django belongs to the thread of the test, and these tests to a loop: its own page has async tests.
+# Django's connection belongs to the thread of the test. tests/e2e/projects/django has async tests.
 IN_A_LOOP = [name for name in KINDS if not name.startswith("Django")]
 
-# Of those under whose connection psycopg lies, tasks are lent that.
+# Here tasks get the psycopg connection below the connection of the test.
 ON_PSYCOPG = [name for name in KINDS if "psycopg2" not in name and "asyncpg" not in name]
 
 
@@ -55,12 +57,12 @@ class Shop:
     """An app with a plain and an async task, and what they did."""
 
     def __init__(self, schema: str) -> None:
-        self.app = App("postgres://nobody@127.0.0.1:1/nothing", schema=schema)
+        self.app = App("postgres://user@127.0.0.1:1/nothing", schema=schema)
         self.done: list[Any] = []
         app, done = self.app, self.done
 
         @app.task
-        def plain(ctx: JobContext, left: int) -> None:
+        def plain(ctx: SyncJobContext, left: int) -> None:
             done.append(("plain", left))
             if left:
                 ctx.add_job("waits", {"left": left - 1})
@@ -76,28 +78,28 @@ class Shop:
 
 
 @contextmanager
-def lent(kind: str, database: TestDatabase) -> Iterator[Lent]:
-    """A blocking connection, in no loop; its owner is in the middle of a transaction."""
-    with opened(kind, database) as owner:
-        at_once(owner.begin())
+def open_in_transaction(kind: str, database: TestDatabase) -> Iterator[Lent]:
+    """Open a blocking connection and begin a transaction, without an event loop."""
+    with open_connection(kind, database) as owner:
+        run_without_loop(owner.begin())
         yield owner
-        at_once(owner.rollback())
+        run_without_loop(owner.rollback())
 
 
 @contextmanager
-def opened(kind: str, database: TestDatabase) -> Iterator[Lent]:
+def open_connection(kind: str, database: TestDatabase) -> Iterator[Lent]:
     manager = KINDS[kind](database)
-    yield at_once(manager.__aenter__())
-    at_once(manager.__aexit__(None, None, None))
+    yield run_without_loop(manager.__aenter__())
+    run_without_loop(manager.__aexit__(None, None, None))
 
 
-def at_once(coroutine: Any) -> Any:
-    """What a coroutine returns that never waits, without a loop."""
+def run_without_loop(coroutine: Any) -> Any:
+    """Return the result of a coroutine that never waits, without an event loop."""
     try:
         coroutine.send(None)
     except StopIteration as end:
         return end.value
-    raise AssertionError("it waits")
+    raise AssertionError("the coroutine waits")
 
 
 @pytest.fixture
@@ -106,8 +108,10 @@ def shop(database: TestDatabase) -> Shop:
 
 
 @pytest.mark.parametrize("kind", BLOCKING_KINDS)
-def test_every_helper_on_a_blocking_connection(kind, database: TestDatabase, shop: Shop, sql: Sql):
-    with lent(kind, database) as owner, Harness(shop.app, owner.conn) as gw:
+def test_the_harness_works_on_a_blocking_connection(
+    kind, database: TestDatabase, shop: Shop, sql: Sql
+):
+    with open_in_transaction(kind, database) as owner, Harness(shop.app, owner.conn) as gw:
         shop.plain.enqueue(2)
         gw.assert_enqueued(shop.plain, left=2)
         gw.assert_not_enqueued(shop.waits)
@@ -131,7 +135,9 @@ def test_every_helper_on_a_blocking_connection(kind, database: TestDatabase, sho
 
 
 @pytest.mark.parametrize("kind", IN_A_LOOP)
-async def test_every_helper_in_an_async_test(kind, database: TestDatabase, shop: Shop, sql: Sql):
+async def test_the_harness_works_in_an_async_test(
+    kind, database: TestDatabase, shop: Shop, sql: Sql
+):
     async with KINDS[kind](database) as owner:
         await owner.begin()
         with Harness(shop.app, owner.conn) as gw:
@@ -160,10 +166,10 @@ async def test_every_helper_in_an_async_test(kind, database: TestDatabase, shop:
 
 
 @pytest.mark.parametrize("kind", BLOCKING_KINDS)
-def test_a_statement_that_fails_does_not_end_the_transaction_of_the_test(kind, database, shop):
-    breaking(shop, kind)
+def test_a_failed_statement_does_not_abort_the_transaction_of_the_test(kind, database, shop):
+    add_broken_task(shop, kind)
 
-    with lent(kind, database) as owner, Harness(shop.app, owner.conn) as gw:
+    with open_in_transaction(kind, database) as owner, Harness(shop.app, owner.conn) as gw:
         shop.plain.using(priority=9).enqueue(0)
         shop.app.add_job("broken")
         with pytest.raises(Exception, match="nowhere"):
@@ -174,8 +180,10 @@ def test_a_statement_that_fails_does_not_end_the_transaction_of_the_test(kind, d
 
 
 @pytest.mark.parametrize("kind", ASYNC_KINDS)
-async def test_nor_does_it_on_an_async_connection(kind, database, shop):
-    breaking(shop, kind)
+async def test_a_failed_statement_does_not_abort_the_transaction_of_an_async_connection(
+    kind, database, shop
+):
+    add_broken_task(shop, kind)
 
     async with KINDS[kind](database) as owner:
         await owner.begin()
@@ -190,8 +198,8 @@ async def test_nor_does_it_on_an_async_connection(kind, database, shop):
         await owner.rollback()
 
 
-def breaking(shop: Shop, kind: str) -> None:
-    """A task whose second statement fails, on the driver's own connection."""
+def add_broken_task(shop: Shop, kind: str) -> None:
+    """Add a task whose second statement fails, on the connection of the driver."""
     statement = "select * from nowhere"
 
     async def on_async(ctx: JobContext) -> None:
@@ -199,7 +207,7 @@ def breaking(shop: Shop, kind: str) -> None:
         async with ctx.connection() as conn:
             await conn.execute(statement)
 
-    def on_blocking(ctx: JobContext) -> None:
+    def on_blocking(ctx: SyncJobContext) -> None:
         ctx.add_job("plain", {"left": 0})
         with ctx.connection() as conn, conn.cursor() as cursor:
             cursor.execute(statement)
@@ -208,9 +216,11 @@ def breaking(shop: Shop, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ON_PSYCOPG)
-async def test_both_kinds_of_tasks_are_lent_psycopg_where_the_test_is_on_it(kind, database, shop):
+async def test_async_and_plain_tasks_get_a_psycopg_connection_if_the_test_uses_psycopg(
+    kind, database, shop
+):
     @shop.app.task
-    def plainly(ctx: JobContext) -> None:
+    def plainly(ctx: SyncJobContext) -> None:
         with ctx.transaction() as conn:
             shop.plain.using(conn=conn).enqueue(0)
             with conn.transaction(), conn.cursor() as cursor:
@@ -241,16 +251,16 @@ async def test_both_kinds_of_tasks_are_lent_psycopg_where_the_test_is_on_it(kind
 
 
 def drain_both(kind, database, shop, plainly, later) -> None:
-    with lent(kind, database) as owner, Harness(shop.app, owner.conn) as gw:
+    with open_in_transaction(kind, database) as owner, Harness(shop.app, owner.conn) as gw:
         plainly.enqueue()
         later.enqueue()
         assert len(gw.drain()) == 4
 
 
 @pytest.mark.parametrize("kind", [name for name in AUTOCOMMIT_KINDS if name in BLOCKING_KINDS])
-def test_where_each_statement_commits_so_does_what_tests_do(kind, database, shop, sql):
-    with opened(kind, database) as owner:
-        at_once(owner.use_autocommit())
+def test_jobs_are_committed_where_each_statement_commits(kind, database, shop, sql):
+    with open_connection(kind, database) as owner:
+        run_without_loop(owner.use_autocommit())
         with Harness(shop.app, owner.conn) as gw:
             shop.plain.enqueue(0)
             assert sql.run(JOBS) == [(1,)]
@@ -259,7 +269,9 @@ def test_where_each_statement_commits_so_does_what_tests_do(kind, database, shop
 
 
 @pytest.mark.parametrize("kind", ["psycopg", "psycopg async", "asyncpg", "Django proxy"])
-async def test_where_statements_commit_a_tasks_own_transaction_is_one(kind, database, shop, sql):
+async def test_ctx_transaction_opens_a_transaction_where_each_statement_commits(
+    kind, database, shop, sql
+):
     @shop.app.task
     async def half(ctx: JobContext, to_the_end: bool) -> None:
         async with ctx.transaction():
@@ -282,34 +294,36 @@ async def test_where_statements_commit_a_tasks_own_transaction_is_one(kind, data
 
 
 def drain_halves(kind, database, shop, half) -> None:
-    with opened(kind, database) as owner:
-        at_once(owner.use_autocommit())
+    with open_connection(kind, database) as owner:
+        run_without_loop(owner.use_autocommit())
         with Harness(shop.app, owner.conn) as gw:
             half.enqueue(False)
             half.enqueue(True)
             gw.drain(raise_errors=False)
 
 
-async def test_blocking_code_cannot_use_an_async_connection_and_is_told(database, shop):
+async def test_blocking_calls_on_an_async_connection_raise_and_name_the_async_methods(
+    database, shop
+):
     async with KINDS["psycopg async"](database) as owner:
         with Harness(shop.app, owner.conn) as gw:
             for call in (gw.enqueued, lambda: shop.plain.enqueue(0)):
                 with pytest.raises(RuntimeError, match="aenqueue, adrain or aassert_enqueued"):
                     call()
-            with pytest.raises(RuntimeError, match="await adrain"):
+            with pytest.raises(RuntimeError, match="Await adrain"):
                 gw.drain()
 
 
-async def test_what_is_no_connection_is_refused(shop):
+async def test_an_object_that_is_not_a_connection_is_rejected(shop):
     with Harness(shop.app, object()) as gw, pytest.raises(TypeError, match="not an async"):
         gw.enqueued()
 
 
 @pytest.mark.parametrize("kind", ["psycopg", "SQLAlchemy Session, psycopg2", "Django proxy"])
-def test_a_missing_schema_is_made_in_the_transaction_of_the_test(kind, empty_database):
+def test_a_missing_schema_is_installed_in_the_transaction_of_the_test(kind, empty_database):
     shop = Shop(empty_database.schema)
 
-    with lent(kind, empty_database) as owner, Harness(shop.app, owner.conn) as gw:
+    with open_in_transaction(kind, empty_database) as owner, Harness(shop.app, owner.conn) as gw:
         shop.plain.enqueue(1)
         assert len(gw.drain()) == 2
 
@@ -319,7 +333,7 @@ def test_a_missing_schema_is_made_in_the_transaction_of_the_test(kind, empty_dat
 
 
 @pytest.mark.parametrize("kind", ["psycopg async", "asyncpg", "SQLAlchemy AsyncSession, asyncpg"])
-async def test_so_it_is_on_an_async_connection(kind, empty_database):
+async def test_a_missing_schema_is_installed_on_an_async_connection(kind, empty_database):
     shop = Shop(empty_database.schema)
 
     async with KINDS[kind](empty_database) as owner:
@@ -330,7 +344,7 @@ async def test_so_it_is_on_an_async_connection(kind, empty_database):
         await owner.rollback()
 
 
-def test_a_schema_that_was_rolled_back_by_the_tested_code_is_made_again(empty_database):
+def test_a_schema_that_the_tested_code_rolled_back_is_installed_again(empty_database):
     shop = Shop(empty_database.schema)
 
     with psycopg.connect(empty_database.dsn) as conn, Harness(shop.app, conn) as gw:
@@ -347,7 +361,7 @@ def test_a_schema_that_was_rolled_back_by_the_tested_code_is_made_again(empty_da
     assert shop.done == [("plain", 0)]
 
 
-async def test_so_it_is_in_async_code(empty_database):
+async def test_a_schema_that_async_code_rolled_back_is_installed_again(empty_database):
     shop = Shop(empty_database.schema)
 
     async with await psycopg.AsyncConnection.connect(empty_database.dsn) as conn:

@@ -37,6 +37,7 @@ from graphile_worker import (
     PartialFailure,
     Retry,
     Snooze,
+    SyncJobContext,
     WorkerOptions,
     parse_crontab,
     sync,
@@ -48,6 +49,8 @@ from graphile_worker.contrib.opentelemetry import MAX_LINKS, RecordedField, inst
 from graphile_worker.runner import run_once
 from tests.conftest import TestDatabase
 from tests.support.sql import Sql
+
+pytestmark = pytest.mark.single_version
 
 Run = Callable[..., Awaitable[int]]
 
@@ -61,7 +64,7 @@ PAYLOADS = "select payload::text from :schema._private_jobs order by id"
 
 
 class Spans:
-    """What was exported, by the names of the spans."""
+    """The exported spans by name."""
 
     def __init__(self) -> None:
         self.provider = TracerProvider()
@@ -75,7 +78,7 @@ class Spans:
 
     @property
     def text(self) -> str:
-        """All that they hold."""
+        """Return all attributes and events as text."""
         return "".join(span.to_json() for span in self._exporter.get_finished_spans())
 
     def one(self, name: str) -> ReadableSpan:
@@ -110,7 +113,7 @@ def attributes_of(span: ReadableSpan) -> dict[str, Any]:
 
 
 def linked(span: ReadableSpan) -> list[tuple[str, str]]:
-    """The traces and spans that a span is linked to."""
+    """Return the traces and spans that a span is linked to."""
     return [
         (trace.format_trace_id(link.context.trace_id), trace.format_span_id(link.context.span_id))
         for link in span.links
@@ -123,7 +126,7 @@ def ids_of(span: ReadableSpan) -> tuple[str, str]:
 
 
 def mark_of(span: ReadableSpan) -> dict[str, Any]:
-    """What is to be written of it."""
+    """Return the trace context that is written for a span."""
     trace_id, span_id = ids_of(span)
     flags = int(context_of(span).trace_flags)
     traceparent = f"00-{trace_id}-{span_id}-{flags:02x}"
@@ -199,7 +202,7 @@ async def by_async_task(app: App[None], hooks: Hooks) -> None:
         by_async_task,
     ],
 )
-async def test_adding_one_job_is_a_span_whoever_adds_it(
+async def test_adding_one_job_is_a_span_for_every_client(
     add: Callable[[App[None], Hooks], Awaitable[None]], app: App[None], spans: Spans, sql: Sql
 ) -> None:
     instrument(app, tracer_provider=spans.provider, record=NAMES)
@@ -226,7 +229,7 @@ async def test_adding_one_job_is_a_span_whoever_adds_it(
     }
 
 
-async def test_what_is_not_asked_for_is_no_attribute(app: App[None], spans: Spans) -> None:
+async def test_options_that_are_not_set_have_no_attribute(app: App[None], spans: Spans) -> None:
     instrument(app, tracer_provider=spans.provider)
 
     job = await app.aadd_job("greet")
@@ -261,7 +264,7 @@ async def test_adding_many_jobs_is_one_span(kind: str, app: App[None], spans: Sp
     }
 
 
-async def test_adding_nothing_is_no_span(app: App[None], spans: Spans) -> None:
+async def test_adding_nothing_makes_no_span(app: App[None], spans: Spans) -> None:
     instrument(app, tracer_provider=spans.provider, propagation="read-write")
 
     assert await app.aadd_jobs([]) == []
@@ -272,7 +275,7 @@ async def test_adding_nothing_is_no_span(app: App[None], spans: Spans) -> None:
 
 
 @pytest.mark.parametrize("propagation", ["read", "read-write"])
-async def test_a_job_that_is_refused_is_an_error_of_its_span(
+async def test_a_job_that_is_rejected_is_an_error_of_its_span(
     propagation: Any, app: App[None], spans: Spans
 ) -> None:
     instrument(app, tracer_provider=spans.provider, propagation=propagation)
@@ -287,7 +290,7 @@ async def test_a_job_that_is_refused_is_an_error_of_its_span(
 
 
 @pytest.mark.parametrize("kind", ["async", "blocking"])
-async def test_a_job_in_a_transaction_of_the_caller_has_its_span_too(
+async def test_a_job_in_your_transaction_has_a_span(
     kind: str, app: App[None], database: TestDatabase, spans: Spans, sql: Sql
 ) -> None:
     instrument(app, tracer_provider=spans.provider, propagation="read-write")
@@ -333,7 +336,7 @@ async def test_running_a_job_is_a_span(app: App[None], run: Run, spans: Spans) -
         "messaging.destination.name": "greet",
         "messaging.message.id": str(job.id),
         "messaging.client.id": worker_id,
-        "messaging.graphile_worker._worker.pool": pool_id,
+        "messaging.graphile_worker.worker.pool": pool_id,
         "messaging.graphile_worker.attempt": 1,
         "messaging.graphile_worker.max_attempts": 7,
         "messaging.graphile_worker.queue.name": "mails",
@@ -343,9 +346,7 @@ async def test_running_a_job_is_a_span(app: App[None], run: Run, spans: Spans) -
     }
 
 
-async def test_a_job_begins_a_trace_of_its_own_wherever_its_worker_was_started(
-    app: App[None], run: Run, spans: Spans
-) -> None:
+async def test_a_job_starts_a_new_trace(app: App[None], run: Run, spans: Spans) -> None:
     instrument(app, tracer_provider=spans.provider)
     app.task(name="greet")(_nothing)
 
@@ -359,7 +360,7 @@ async def test_a_job_begins_a_trace_of_its_own_wherever_its_worker_was_started(
 async def _nothing() -> None: ...
 
 
-async def test_what_an_async_task_does_belongs_to_its_span(
+async def test_spans_of_an_async_task_belong_to_the_span_of_its_job(
     app: App[None], run: Run, spans: Spans
 ) -> None:
     instrument(app, tracer_provider=spans.provider)
@@ -375,13 +376,13 @@ async def test_what_an_async_task_does_belongs_to_its_span(
     _check_chain(spans, "process greet", "render", "add_job resize")
 
 
-async def test_what_a_plain_function_does_in_its_thread_belongs_to_its_span(
+async def test_spans_of_a_plain_function_belong_to_the_span_of_its_job(
     app: App[None], run: Run, spans: Spans
 ) -> None:
     instrument(app, tracer_provider=spans.provider)
 
     @app.task
-    def greet(ctx: JobContext) -> None:
+    def greet(ctx: SyncJobContext) -> None:
         with spans.tracer.start_as_current_span("render"):
             ctx.add_job("resize", run_at=timedelta(hours=1))
 
@@ -392,7 +393,7 @@ async def test_what_a_plain_function_does_in_its_thread_belongs_to_its_span(
 
 
 def _check_chain(spans: Spans, *names: str) -> None:
-    """Each is the parent of the next."""
+    """Check that each span is the parent of the next."""
     for outer, inner in zip(names, names[1:], strict=False):
         parent = spans.one(inner).parent
         assert parent is not None
@@ -439,7 +440,7 @@ async def test_an_attempt_that_fails_is_an_error_of_its_span(
     assert "hunter2" not in span.to_json()
 
 
-async def test_messages_job_keys_and_queue_names_are_recorded_only_when_asked_for(
+async def test_messages_job_keys_and_queue_names_are_recorded_only_with_record(
     app: App[None], run: Run, spans: Spans
 ) -> None:
     @app.task
@@ -482,7 +483,7 @@ def _raising(error: BaseException, in_thread: bool = False) -> Callable[..., Any
     return plain if in_thread else on_loop
 
 
-async def test_a_snooze_is_no_error(app: App[None], run: Run, spans: Spans) -> None:
+async def test_a_snooze_is_not_an_error(app: App[None], run: Run, spans: Spans) -> None:
     instrument(app, tracer_provider=spans.provider)
     app.task(name="greet")(_raising(Snooze(timedelta(hours=1))))
 
@@ -495,7 +496,7 @@ async def test_a_snooze_is_no_error(app: App[None], run: Run, spans: Spans) -> N
     assert "error.type" not in attributes_of(span)
 
 
-async def test_a_task_that_is_cancelled_did_not_come_to_its_end(
+async def test_a_cancelled_task_is_an_error_of_its_span(
     app: App[None], run: Run, spans: Spans
 ) -> None:
     instrument(app, tracer_provider=spans.provider)
@@ -541,7 +542,7 @@ async def test_an_error_without_text_stays_the_error_of_the_job(
     assert "Textless" in sql.value("select last_error from :schema._private_jobs")
 
 
-# From one to the other
+# Links
 
 
 @pytest.mark.feature("F63")
@@ -578,7 +579,7 @@ async def test_jobs_of_one_call_are_linked_to_its_span(
 
 
 @pytest.mark.feature("F63")
-async def test_payloads_stay_as_they_are_unless_it_is_asked_for(
+async def test_payloads_are_unchanged_by_default(
     app: App[None], run: Run, spans: Spans, sql: Sql
 ) -> None:
     instrument(app, tracer_provider=spans.provider)
@@ -593,7 +594,7 @@ async def test_payloads_stay_as_they_are_unless_it_is_asked_for(
 
 
 @pytest.mark.feature("F63")
-async def test_what_is_written_is_what_the_rust_worker_writes_and_w3c_after_it(
+async def test_the_trace_context_has_the_keys_of_the_rust_worker_and_w3c(
     app: App[None], spans: Spans, sql: Sql
 ) -> None:
     instrument(app, tracer_provider=spans.provider, propagation="read-write")
@@ -636,7 +637,7 @@ class Point:
         (False, False),
     ],
 )
-async def test_objects_and_the_object_items_of_arrays_are_marked_and_nothing_else(
+async def test_only_objects_and_the_object_items_of_arrays_get_a_trace_context(
     app: App[None], spans: Spans, sql: Sql, payload: Any, expected: Any
 ) -> None:
     instrument(app, tracer_provider=spans.provider, propagation="read-write")
@@ -651,7 +652,7 @@ async def test_objects_and_the_object_items_of_arrays_are_marked_and_nothing_els
         assert payload.get("_trace") in (None, RUST)
 
 
-async def test_the_state_of_a_trace_travels_along(
+async def test_the_tracestate_is_propagated(
     app: App[None], run: Run, spans: Spans, sql: Sql
 ) -> None:
     instrument(app, tracer_provider=spans.provider, propagation="read-write")
@@ -701,7 +702,7 @@ async def test_without_a_trace_nothing_is_written(app: App[None], run: Run, sql:
         {**RUST, "traceparent": None},
     ],
 )
-async def test_what_others_wrote_is_linked(
+async def test_trace_contexts_of_other_programs_are_linked(
     app: App[None], run: Run, spans: Spans, mark: object
 ) -> None:
     app.task(name="greet")(_nothing)
@@ -741,7 +742,7 @@ async def test_what_others_wrote_is_linked(
         {"traceparent": ""},
     ],
 )
-async def test_what_makes_no_sense_is_ignored(
+async def test_an_invalid_trace_context_is_ignored(
     app: App[None], run: Run, spans: Spans, mark: object
 ) -> None:
     app.task(name="greet")(_nothing)
@@ -754,7 +755,7 @@ async def test_what_makes_no_sense_is_ignored(
     assert spans.one("process greet").status.status_code is StatusCode.UNSET
 
 
-async def test_turned_off_nothing_is_read_or_written(
+async def test_propagation_off_reads_and_writes_nothing(
     app: App[None], run: Run, spans: Spans, sql: Sql
 ) -> None:
     app.task(name="greet")(_nothing)
@@ -768,7 +769,7 @@ async def test_turned_off_nothing_is_read_or_written(
     assert stored(sql) == [{}]
 
 
-async def test_a_batch_is_linked_to_all_who_put_items_into_it(
+async def test_a_batch_is_linked_to_the_spans_of_all_its_items(
     app: App[None], run: Run, spans: Spans
 ) -> None:
     instrument(app, tracer_provider=spans.provider, propagation="read-write")
@@ -828,13 +829,13 @@ async def test_jobs_of_sql_and_of_the_crontab_have_spans_without_links(
     assert cron.kind is SpanKind.INTERNAL
     assert attributes_of(cron) == {
         "messaging.system": "graphile_worker",
-        "messaging.graphile_worker._cron.identifier": "nightly",
-        "messaging.graphile_worker._cron.ts": "2024-02-29T04:30:00+00:00",
-        "messaging.graphile_worker._cron.backfilled": False,
+        "messaging.graphile_worker.cron.identifier": "nightly",
+        "messaging.graphile_worker.cron.ts": "2024-02-29T04:30:00+00:00",
+        "messaging.graphile_worker.cron.backfilled": False,
     }
 
 
-# What tasks see of it
+# Payloads of tasks
 
 
 class Person(TypedDict):
@@ -850,7 +851,9 @@ class Strict(BaseModel, extra="forbid"):
     name: str
 
 
-async def test_the_trace_reaches_no_parameter(app: App[None], run: Run, spans: Spans) -> None:
+async def test_the_trace_context_reaches_no_parameter(
+    app: App[None], run: Run, spans: Spans
+) -> None:
     instrument(app, tracer_provider=spans.provider, propagation="read-write")
     seen: dict[str, Any] = {}
 
@@ -897,7 +900,7 @@ async def test_the_trace_reaches_no_parameter(app: App[None], run: Run, spans: S
     assert [len(spans.one(f"process {name}").links) for name in seen] == [1] * 6
 
 
-async def test_items_that_are_tried_again_keep_their_trace(
+async def test_retried_items_keep_their_trace_context(
     app: App[None], run: Run, spans: Spans, sql: Sql
 ) -> None:
     instrument(app, tracer_provider=spans.provider, propagation="read-write")
@@ -912,7 +915,7 @@ async def test_items_that_are_tried_again_keep_their_trace(
     assert stored(sql) == [[{"name": "Bob", "_trace": mark_of(spans.one("add_job greet"))}]]
 
 
-async def test_a_task_that_takes_the_whole_payload_gets_all_of_it(
+async def test_a_task_that_takes_the_whole_payload_receives_the_trace_context(
     app: App[None], run: Run, spans: Spans
 ) -> None:
     instrument(app, tracer_provider=spans.provider, propagation="read-write")
@@ -931,7 +934,7 @@ async def test_a_task_that_takes_the_whole_payload_gets_all_of_it(
 # Instrumenting
 
 
-async def test_instrumenting_twice_makes_no_span_twice(
+async def test_instrumenting_twice_makes_one_span(
     app: App[None], run: Run, spans: Spans, sql: Sql
 ) -> None:
     hooks = Hooks()
@@ -948,7 +951,7 @@ async def test_instrumenting_twice_makes_no_span_twice(
     assert spans.names == ["add_job greet", "process greet"]
 
 
-def test_what_cannot_be_instrumented_is_refused() -> None:
+def test_invalid_arguments_of_instrument_are_rejected() -> None:
     with pytest.raises(ConfigurationError, match="one of off, read, read-write, got 'write'"):
         instrument(Hooks(), propagation="write")  # type: ignore[arg-type]  # what it is about
     for wrong in ("job_key", ["payload"]):
@@ -960,7 +963,7 @@ def test_what_cannot_be_instrumented_is_refused() -> None:
         instrument("app")  # type: ignore[arg-type]  # what it is about
 
 
-def test_without_opentelemetry_the_error_says_what_to_install() -> None:
+def test_without_opentelemetry_the_error_names_the_package_to_install() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None; import graphile_worker;"
         "import graphile_worker.contrib.opentelemetry"

@@ -11,6 +11,10 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from tests.support.rows import count_jobs
+from tests.support.rows import fail_job as fail
+from tests.support.rows import lock_job as lock
+from tests.support.rows import read_names as names
 from tests.support.sql import Sql
 
 Row = dict[str, Any]
@@ -39,7 +43,7 @@ def ear(sql) -> Iterator["Ear"]:
 
 
 class Ear:
-    """Hears what workers would hear."""
+    """Receives the notifications that workers would receive."""
 
     def __init__(self, sql: Sql) -> None:
         self._sql = sql
@@ -92,42 +96,6 @@ def add_jobs(sql: Sql, specs: list[Row], preserve_run_at: bool | None = False) -
 
 def get(sql: Sql, job_id: int) -> Row:
     return rows(sql, "select * from :schema._private_jobs where id = $1", job_id)[0]
-
-
-def count_jobs(sql: Sql) -> int:
-    count: int = sql.value("select count(*) from :schema._private_jobs")
-    return count
-
-
-def names(sql: Sql, kind: str) -> set[str]:
-    column = {"tasks": "identifier", "job_queues": "queue_name"}[kind]
-    return {name for (name,) in sql.run(f"select {column} from :schema._private_{kind}")}
-
-
-def lock(sql: Sql, job_id: int, *, age: timedelta = timedelta(0), by: str = "pool") -> None:
-    """Lock a job and its queue as a fetch does, that long ago."""
-    sql.run(
-        "update :schema._private_jobs set locked_at = now() - $2::interval, locked_by = $3, "
-        "attempts = attempts + 1 where id = $1",
-        job_id,
-        age,
-        by,
-    )
-    sql.run(
-        "update :schema._private_job_queues set locked_at = now() - $2::interval, locked_by = $3 "
-        "where id = (select job_queue_id from :schema._private_jobs where id = $1)",
-        job_id,
-        age,
-        by,
-    )
-
-
-def fail(sql: Sql, job_id: int, attempts: int) -> None:
-    sql.run(
-        "update :schema._private_jobs set attempts = $2::int, last_error = 'boom' where id = $1",
-        job_id,
-        attempts,
-    )
 
 
 def make_older(sql: Sql, job_id: int) -> None:
@@ -187,7 +155,7 @@ TOO_MUCH = [
 
 @pytest.mark.parametrize(("field", "constraint"), TOO_MUCH)
 @pytest.mark.parametrize("call", ["add_job", "add_jobs"])
-def test_what_is_out_of_bounds_is_23514_of_its_constraint(sql, call, field, constraint):
+def test_a_value_out_of_bounds_is_23514_of_its_constraint(sql, call, field, constraint):
     spec = {"identifier": "task"} | field
 
     with pytest.raises(psycopg.errors.CheckViolation) as caught:
@@ -280,7 +248,7 @@ def test_known_names_cost_no_number(sql):
 
 
 @pytest.mark.feature("F29", "F31", "F32", "F33", "F34", "F35")
-def test_what_is_left_out_gets_the_defaults(sql):
+def test_arguments_that_are_left_out_get_the_defaults(sql):
     [job] = add_jobs(sql, [{"identifier": "task"}])
 
     assert job["run_at"] == job["created_at"] == job["updated_at"]
@@ -308,7 +276,7 @@ def test_nine_parameters_stand_in_their_order(sql):
 
 
 @pytest.mark.feature("F39")
-def test_a_job_of_a_transaction_that_rolls_back_never_was(sql, ear):
+def test_a_job_of_a_transaction_that_rolls_back_does_not_exist(sql, ear):
     with sql.connection.transaction(force_rollback=True):
         add_job(sql)
 
@@ -322,7 +290,7 @@ def test_a_job_of_a_transaction_that_rolls_back_never_was(sql, ear):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("argument", ["max_attempts", "priority"])
 @pytest.mark.parametrize("value", [32768, -32769])
-def test_what_is_no_smallint_is_22003(sql, mode, argument, value):
+def test_a_value_beyond_smallint_is_22003(sql, mode, argument, value):
     with pytest.raises(psycopg.errors.NumericValueOutOfRange):
         add_job(sql, **{argument: value}, job_key="k", job_key_mode=mode)
 
@@ -486,7 +454,7 @@ _NEW = {
 
 
 def _described(sql: Sql, job: Row) -> Row:
-    """The job by the fields of _NEW, its stored row being the same as what the call said."""
+    """Return the fields of _NEW; the stored row must equal the one that the call returned."""
     assert job == get(sql, job["id"])
     task = sql.value("select identifier from :schema._private_tasks where id = $1", job["task_id"])
     return {name: job.get(name) for name in (*_NEW, "revision")} | {"task": task}
@@ -510,7 +478,7 @@ CELLS = [
 
 @pytest.mark.feature("F64", "F65", "F67", "F68", "F69", "F70", "F72", "F73", "F75", "F76", "F77")
 @pytest.mark.parametrize(("existing", "mode", "outcome"), CELLS)
-def test_what_a_keyed_add_makes_of_what_there_is(sql, existing, mode, outcome):
+def test_a_keyed_add_meets_an_existing_job(sql, existing, mode, outcome):
     old = existing(sql)
 
     job = add_job(sql, "new", payload='{"new": 1}', run_at=NEW_TIME, job_key="k", job_key_mode=mode)
@@ -526,7 +494,7 @@ BATCH_CELLS = [
 
 
 @pytest.mark.parametrize(("existing", "preserve", "outcome"), BATCH_CELLS)
-def test_what_a_batch_makes_of_what_there_is(sql, existing, preserve, outcome):
+def test_a_keyed_batch_meets_existing_jobs(sql, existing, preserve, outcome):
     old = existing(sql)
     spec = {"identifier": "new", "payload": {"new": 1}, "run_at": NEW_TIME, "job_key": "k"}
 
@@ -576,7 +544,7 @@ def test_arrays_are_not_joined_with_a_job_that_lost_its_key(sql, existing):
     assert job["payload"] == [2]
 
 
-# The row of the table that takes two sessions: somebody is about to lock the job.
+# The row of the table that needs two sessions: another session is about to lock the job.
 
 
 class OpenFetch:
@@ -689,7 +657,7 @@ def remove_job(sql: Sql, key: str | None) -> Row:
 
 @pytest.mark.feature("F82")
 @pytest.mark.parametrize("existing", [waiting, failed, permanently_failed, locked_long_ago])
-def test_remove_job_deletes_what_no_living_worker_holds(sql, ear, existing):
+def test_remove_job_deletes_jobs_that_no_live_worker_holds(sql, ear, existing):
     old = existing(sql)
     ear.payloads()
 
@@ -754,7 +722,7 @@ ADMIN = [complete_jobs, permanently_fail_jobs, reschedule_jobs]
 @pytest.mark.feature("F228", "F229", "F230", "F232")
 @pytest.mark.parametrize("function", ADMIN)
 @pytest.mark.parametrize("existing", [waiting, failed, permanently_failed, locked_long_ago])
-def test_admin_functions_touch_what_no_living_worker_holds(sql, ear, function, existing):
+def test_admin_functions_change_jobs_that_no_live_worker_holds(sql, ear, function, existing):
     old = existing(sql)
     ear.payloads()
 
@@ -794,7 +762,7 @@ def test_admin_functions_of_no_ids_do_nothing(sql, function, ids):
 
 
 @pytest.mark.feature("F228")
-def test_complete_jobs_deletes_and_says_what(sql):
+def test_complete_jobs_deletes_jobs_and_returns_them(sql):
     old = failed(sql)
 
     assert complete_jobs(sql, [old["id"]]) == [old]
@@ -831,7 +799,9 @@ def test_permanently_fail_jobs_keeps_a_stale_lock(sql):
     + [{"max_attempts": 9}, {"run_at": NEW_TIME, "priority": 0, "attempts": 0, "max_attempts": 1}],
 )
 @pytest.mark.parametrize("existing", [failed, locked_long_ago])
-def test_reschedule_jobs_changes_what_is_given_and_zero_is_given(sql, existing, given):
+def test_reschedule_jobs_changes_only_given_arguments_and_zero_counts_as_given(
+    sql, existing, given
+):
     old = existing(sql)
 
     [job] = reschedule_jobs(sql, [old["id"]], **given)
@@ -843,7 +813,7 @@ def test_reschedule_jobs_changes_what_is_given_and_zero_is_given(sql, existing, 
 
 @pytest.mark.feature("F231")
 @pytest.mark.parametrize("given", [{"attempts": 0}, {"max_attempts": 6}])
-def test_reschedule_jobs_revives_what_has_failed_permanently(sql, given):
+def test_reschedule_jobs_revives_permanently_failed_jobs(sql, given):
     old = permanently_failed(sql)
 
     [job] = reschedule_jobs(sql, [old["id"]], **given)
@@ -853,7 +823,7 @@ def test_reschedule_jobs_revives_what_has_failed_permanently(sql, given):
 
 
 @pytest.mark.parametrize("argument", ["priority", "attempts", "max_attempts"])
-def test_reschedule_jobs_of_what_is_no_smallint_is_22003(sql, argument):
+def test_reschedule_jobs_with_a_value_beyond_smallint_is_22003(sql, argument):
     old = waiting(sql)
 
     with pytest.raises(psycopg.errors.NumericValueOutOfRange):
@@ -879,7 +849,7 @@ def test_force_unlock_workers_frees_jobs_and_queues_and_nothing_else(sql, ear, a
     assert ear.payloads() == []
 
 
-def test_force_unlock_workers_leaves_the_locks_of_others(sql):
+def test_force_unlock_workers_keeps_the_locks_of_other_workers(sql):
     old = locked(sql)
 
     sql.run("select :schema.force_unlock_workers(array['POOL', 'pool2', ''])")
@@ -914,7 +884,7 @@ def test_a_message_holds_a_random_number_that_keeps_equal_ones_apart(sql, ear):
 @pytest.mark.parametrize(
     ("existing", "counts"), [(absent, [1]), (waiting, []), (locked, []), (permanently_failed, [])]
 )
-def test_unsafe_dedupe_tells_only_of_a_job_that_is_new(sql, ear, existing, counts):
+def test_unsafe_dedupe_notifies_only_about_a_new_job(sql, ear, existing, counts):
     existing(sql)
     ear.payloads()
 

@@ -71,7 +71,9 @@ async def test_a_batch_that_half_fails_leaves_the_same_row_in_both_languages(lan
 
 @pytest.mark.feature("F120")
 @pytest.mark.parametrize("order", [("node", "python"), ("python", "node")])
-async def test_what_one_leaves_of_a_batch_the_other_ends(languages, sql, order):
+async def test_one_language_completes_the_items_that_the_other_left_of_a_batch(
+    languages, sql, order
+):
     first, second = (getattr(languages, each) for each in order)
     sql.run("select :schema.add_job('numbers', '[1, 2, 3, 4]')")
 

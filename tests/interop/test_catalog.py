@@ -4,7 +4,8 @@ import pytest
 
 from graphile_worker import Client
 from graphile_worker._sql.queries.migrations import LATEST_LEVEL
-from tests.support.catalog import read_bodies, read_catalogue, read_dated_ledger, read_ledger
+from tests.support.catalog import read_bodies, read_catalogue, read_ledger
+from tests.support.catalog import read_everything as everything_in
 from tests.support.node import node_install, node_worker
 from tests.support.sql import Sql
 
@@ -60,12 +61,6 @@ def ledger_of(database):
     return read_ledger(database.dsn, database.schema)
 
 
-def everything_in(database):
-    """What nobody may change in a schema that is complete."""
-    where = (database.dsn, database.schema)
-    return read_catalogue(*where), read_bodies(*where), read_dated_ledger(*where)
-
-
 def text_of(sql: Sql, function: str) -> str:
     text: str = sql.value(
         "select pg_get_functiondef(pg_proc.oid) from pg_proc "
@@ -77,12 +72,12 @@ def text_of(sql: Sql, function: str) -> str:
 
 
 @pytest.mark.feature("F2", "F15")
-def test_our_install_has_the_objects_of_the_reference(database, node_database):
+def test_an_install_by_python_has_the_objects_of_node(database, node_database):
     assert catalogue_of(database) == catalogue_of(node_database)
 
 
 @pytest.mark.feature("F15")
-def test_our_ledger_is_the_references(database, node_database):
+def test_the_ledger_of_python_equals_that_of_node(database, node_database):
     assert ledger_of(database) == LEDGER
     assert ledger_of(node_database) == LEDGER
 
@@ -108,7 +103,7 @@ async def test_an_upgraded_schema_equals_a_fresh_one(old_database, database, nod
 
 @pytest.mark.parametrize("old_database", ["0.16", "0.17"], indirect=True)
 @pytest.mark.feature("F24")
-async def test_an_upgrade_leaves_our_functions_that_add_jobs(old_database, database):
+async def test_an_upgrade_leaves_the_functions_of_python_that_add_jobs(old_database, database):
     async with Client(old_database.dsn, schema=old_database.schema) as client:
         await client.migrate()
 
@@ -120,7 +115,7 @@ def added_by(database):
     return [body for body in bodies if body.startswith("add_job")]
 
 
-async def test_migrating_leaves_the_references_install_alone(node_database):
+async def test_python_does_not_change_an_install_by_node(node_database):
     before = everything_in(node_database)
 
     async with Client(node_database.dsn, schema=node_database.schema) as client:
@@ -130,7 +125,7 @@ async def test_migrating_leaves_the_references_install_alone(node_database):
 
 
 @pytest.mark.feature("F2")
-def test_the_reference_leaves_our_install_alone(database):
+def test_node_does_not_change_an_install_by_python(database):
     before = everything_in(database)
 
     done = node_worker("0.18", database.url, "--schema-only", schema=database.schema)
@@ -150,7 +145,7 @@ def test_functions_can_be_dropped_by_name_alone(sql):
 
 
 @pytest.mark.parametrize("function", ["add_jobs", "add_job"])
-def test_the_references_own_function_can_replace_ours(database, node_database, sql, function):
+def test_the_function_of_node_can_replace_that_of_python(database, node_database, sql, function):
     before = catalogue_of(database)
     theirs = Sql(node_database.dsn, node_database.schema)
     text = text_of(theirs, function)

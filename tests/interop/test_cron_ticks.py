@@ -1,4 +1,4 @@
-"""The same crontab in Python and Node: each tick once, and either makes up for the other's past."""
+"""The same crontab in Python and Node: each tick happens once, and each backfills for the other."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ order by identifier
 """
 
 
-# Schedulers with a connection of their own, that may die
+# Schedulers with their own connection, that may die
 
 
 class Scheduler(Protocol):
@@ -176,7 +176,7 @@ def behind(either_database) -> Iterator[Sql]:
 @pytest.mark.feature("F274")
 @pytest.mark.single_version
 @pytest.mark.timeout(400)
-async def test_of_many_ticks_over_25_schedulers_each_happens_once(database, sql, figure):
+async def test_each_tick_of_25_schedulers_happens_once(database, sql, figure):
     dsn, schema = database.dsn, database.schema
     dice = random.Random(2000)
     languages = [PythonScheduler(schema, ITEMS)] * PYTHON, [NodeScheduler(schema, ITEMS)] * NODE
@@ -224,7 +224,7 @@ def assert_marked(sql: Sql) -> None:
 
 
 @pytest.mark.feature("F274")
-async def test_a_deadlock_with_the_reference_costs_an_error_and_no_tick(either_database, behind):
+async def test_a_deadlock_with_node_costs_an_error_and_no_tick(either_database, behind):
     """Both take the items in the order of their crontab, and these are of opposite orders."""
     dsn, schema = either_database.dsn, either_database.schema
     behind.run(f"alter database {either_database.name} set deadlock_timeout = '20ms'")
@@ -243,14 +243,14 @@ async def test_a_deadlock_with_the_reference_costs_an_error_and_no_tick(either_d
             await acting
     await ours.close()
 
-    # Said once their connections are closed.
+    # Printed once their connections are closed.
     await wait_until(lambda: behind.value(DEADLOCKS) >= len(minutes))
     found = Counter((task, at) for task, at, _, _ in behind.run(TICKS_FOUND))
     assert found == {(item, minute): 1 for item in ITEMS for minute in minutes}
 
 
 @pytest.mark.feature("F274")
-async def test_with_one_crontab_there_is_no_deadlock_with_the_reference(either_database, behind):
+async def test_one_crontab_never_deadlocks_with_node(either_database, behind):
     dsn, schema = either_database.dsn, either_database.schema
     ours = PsycopgDatabase(dsn, Schemas.from_names(schema))
     order = ITEMS[::-1]
@@ -265,7 +265,7 @@ async def test_with_one_crontab_there_is_no_deadlock_with_the_reference(either_d
             await wait_until(lambda: behind.value(WAITING) == 2)
             holder.run("commit")
             holder.close()
-            # Neither is told of one.
+            # Neither gets an error.
             await acting
     await ours.close()
 
@@ -327,7 +327,7 @@ async def start_ours(database: TestDatabase, crontab: str) -> None:
 
 
 def in_one_minute(sql: Sql, act: Callable[[], T]) -> tuple[datetime, T]:
-    """What came of an act, and the minute; done anew if that ended, as it says what is owed."""
+    """Return the result of an act and its minute; repeat it if the minute ended meanwhile."""
     while True:
         minute = this_minute(sql)
         found = act()
@@ -346,7 +346,7 @@ def begin_anew(sql: Sql) -> None:
 
 
 def three_hours_later(sql: Sql) -> None:
-    """Nobody ran meanwhile."""
+    """Move the last execution into the past, as if no worker had run."""
     sql.run("""
       update :schema._private_known_crontabs
       set known_since = known_since - interval '3 hours',
@@ -375,7 +375,7 @@ BACKFILLED = "* * * * * report ?fill=1h\n"
 
 @pytest.mark.feature("F276", "F277")
 @pytest.mark.timeout(200)
-def test_what_node_made_known_python_makes_up_for(either_database, behind: Sql, node: Node):
+def test_python_backfills_crontabs_that_node_registered(either_database, behind: Sql, node: Node):
     def act() -> list[tuple[Any, ...]]:
         begin_anew(behind)
         node.run(BACKFILLED, lambda: known(behind) == ["report"], "the item made known")
@@ -390,7 +390,7 @@ def test_what_node_made_known_python_makes_up_for(either_database, behind: Sql, 
 
 @pytest.mark.feature("F276", "F277")
 @pytest.mark.timeout(200)
-def test_what_python_made_known_node_makes_up_for(either_database, behind: Sql, node: Node):
+def test_node_backfills_crontabs_that_python_registered(either_database, behind: Sql, node: Node):
     def act() -> list[tuple[Any, ...]]:
         begin_anew(behind)
         asyncio.run(start_ours(either_database, BACKFILLED))
@@ -444,7 +444,7 @@ from (
 
 @pytest.mark.feature("F276", "F277")
 @pytest.mark.timeout(200)
-def test_from_the_same_past_node_adds_the_same_jobs_as_python(database, node_database, tmp_path):
+def test_node_and_python_backfill_the_same_jobs(database, node_database, tmp_path):
     def act() -> list[list[tuple[Any, ...]]]:
         minute = this_minute(ours)
         for sql in (ours, theirs):

@@ -113,7 +113,7 @@ Kind = Literal["only theirs", "only ours", "both"]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A line that is read differently, and what each of us made of it; nothing for a refusal."""
+    """A line that both parse differently, with each result; None where it is rejected."""
 
     crontab: str
     line: str
@@ -232,7 +232,7 @@ class Decision:
 
 
 EVERY = "* * * * *"
-SOONER = "the database would refuse each job at its minute: better to say so at the start"
+SOONER = "the database would reject each job at its minute: better to report it at the start"
 
 DECIDED = {
     "max that no job can have": Decision(
@@ -289,7 +289,7 @@ DECIDED = {
     "NaN and Infinity": Decision(
         "only theirs",
         lambda case: bool(case.theirs["unfinite"]),
-        "JSON has no such number: the reference writes null, which nobody meant",
+        "JSON has no such number: Node writes null, which is not what the line means",
         f"{EVERY} a {{a: NaN}}\n{EVERY} b {{a: [-Infinity]}}\n{EVERY} c {{a: {{b: 1e999}}}}",
     ),
     "integer of thousands of digits": Decision(
@@ -320,13 +320,13 @@ DECIDED = {
     "line break beside broken percents": Decision(
         "only ours",
         lambda case: is_mangled(case) and "invalid value for 'jobKey'" in case.error,
-        "the same, where that byte is a line break, and so refused",
+        "the same, where that byte is a line break, and so rejected",
         f"{EVERY} a ?jobKey=Ċ%ff",
     ),
     "period beyond the calendar": Decision(
         "only theirs",
         is_beyond_time,
-        "there is no such time",
+        "this time does not exist",
         f"{EVERY} a ?fill=1000000000d\n{EVERY} b ?fill={'9' * 400}s",
     ),
     "more than 1,000 options": Decision(
@@ -344,13 +344,13 @@ DECIDED = {
     "letter of a later Unicode in a bare name": Decision(
         "only ours",
         is_new_letter,
-        "the reference knows the letters of Unicode 10, Python those of its own version",
+        "Node knows the letters of Unicode 10, Python those of its Unicode version",
         f"{EVERY} a {{\u1c90: 1}}",
     ),
     "over 64 kB": Decision(
         "only theirs",
         lambda case: len(case.crontab.encode(errors="replace")) > 64 * 1024,
-        "that is no crontab, and would take long to read",
+        "that is not a crontab, and would take long to read",
         f"{EVERY} a {{}}\n# {'x' * 64 * 1024}",
     ),
 }
@@ -378,7 +378,7 @@ def cases_of(crontab: str, answer: Answer) -> list[Case]:
     found = dict(zip(lines, map(our_item, ours), strict=True))
     if not answer["ok"]:
         number = line_of(answer)
-        assert number is not None, f"only the reference refuses {crontab!r}: {answer['error']}"
+        assert number is not None, f"only Node rejects {crontab!r}: {answer['error']}"
         return [
             Case(crontab=crontab, line=lines[number], ours=found[number], error=answer["error"])
         ]
@@ -408,7 +408,7 @@ def refused_by_us(crontab: str, error: CrontabError, answer: Answer) -> list[Cas
 
 
 def refused_elsewhere(crontab: str, answer: Answer) -> list[Case]:
-    """It stops at the first line that it refuses: this one we take, if it stands alone."""
+    """Node stops at the first line that it rejects; this line is valid in Python alone."""
     line = numbered_lines(crontab)[line_of(answer) or 0]
     error = re.sub(r"\b(line '?)[0-9]+", r"\g<1>1", answer["error"], count=1)
     return cases_of(line, {"ok": False, "error": error})
@@ -436,7 +436,7 @@ def names_of(case: Case) -> set[str]:
 @pytest.mark.feature("F255", "F257", "F268")
 @pytest.mark.single_version
 @pytest.mark.timeout(180)
-def test_generated_crontabs_are_read_as_the_reference_reads_them(figure: Figure) -> None:
+def test_generated_crontabs_are_parsed_as_node_parses_them(figure: Figure) -> None:
     generator = Crontabs(SEED)
     crontabs = [generator.crontab() for _ in range(2000)]
 
@@ -450,7 +450,7 @@ def test_generated_crontabs_are_read_as_the_reference_reads_them(figure: Figure)
     )
     listed = ", ".join(f"{count} × {name}" for name, count in sorted(classes.items()))
     figure(
-        f"2,000 crontabs: the reference takes {accepted} and refuses {2000 - accepted}; "
+        f"2,000 crontabs: Node accepts {accepted} and rejects {2000 - accepted}; "
         f"{len(undecided)} undecided differences; decided: {listed}"
     )
     assert undecided == []
@@ -465,7 +465,9 @@ def decided_answers() -> dict[str, Answer]:
 
 @pytest.mark.feature("F255", "F257", "F268")
 @pytest.mark.parametrize("name", DECIDED)
-def test_each_decided_difference_is_one(name: str, decided_answers: dict[str, Answer]) -> None:
+def test_each_documented_difference_to_node_exists(
+    name: str, decided_answers: dict[str, Answer]
+) -> None:
     crontab = DECIDED[name].example
 
     cases = cases_of(crontab, decided_answers[name])
@@ -616,7 +618,7 @@ def edge_answers() -> dict[str, Answer]:
 
 @pytest.mark.feature("F255", "F257", "F268")
 @pytest.mark.parametrize("rule", EDGES)
-def test_the_edges_of_each_rule_are_those_of_the_reference(
+def test_edge_cases_of_each_crontab_rule_match_node(
     rule: str, edge_answers: dict[str, Answer]
 ) -> None:
     edges = EDGES[rule]
@@ -654,7 +656,7 @@ def minutes_of(day: date) -> Iterator[TimestampDigest]:
 
 @pytest.mark.single_version
 @pytest.mark.timeout(400)
-def test_every_minute_of_many_days_matches_as_with_the_reference(figure: Figure) -> None:
+def test_each_minute_of_many_days_matches_as_in_node(figure: Figure) -> None:
     days = days_to_compare()
     generator = Crontabs(SEED)
     patterns = [*dict.fromkeys(generator.pattern() for _ in range(220))][:200]

@@ -1,4 +1,4 @@
-"""One executable under the reference and under us: it cannot tell who runs it."""
+"""One executable under Node and under Python: its input is the same."""
 
 import json
 import os
@@ -56,9 +56,9 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 OTHERS = {
     "PATH": os.environ["PATH"],
-    # With a locale of its own, Python sets no LC_CTYPE.
+    # With an explicit locale, Python sets no LC_CTYPE.
     "LC_ALL": "C.UTF-8",
-    "GRAPHILE_WORKER_JOB_KEY": "of somebody else",
+    "GRAPHILE_WORKER_JOB_KEY": "of another job",
     "GRAPHILE_WORKER_OTHER": "stays",
     "EMPTY": "",
     "ODD": "a=b 'c' \"d\"\n😀",
@@ -148,7 +148,7 @@ def both(database, sql, tmp_path) -> Both:
 @pytest.mark.feature("F121")
 @pytest.mark.single_version
 @pytest.mark.timeout(240)
-def test_an_executable_sees_the_same_under_the_reference_byte_for_byte(both, sql, figure):
+def test_an_executable_gets_the_same_input_byte_for_byte_under_node(both, sql, figure):
     for payload in PAYLOADS:
         both.add(payload)
     for options in OPTIONS:
@@ -172,7 +172,7 @@ def test_an_executable_sees_the_same_under_the_reference_byte_for_byte(both, sql
 @pytest.mark.feature("F121")
 @pytest.mark.single_version
 @pytest.mark.timeout(120)
-def test_an_integer_that_the_reference_rounds_keeps_its_digits(both):
+def test_an_integer_that_node_rounds_keeps_its_digits(both):
     job = both.add("[9007199254740993]")
     both.keep()
 

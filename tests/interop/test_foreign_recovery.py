@@ -1,11 +1,10 @@
-"""Workers of three languages on one schema: nobody takes the jobs of another who lives."""
+"""Workers of three languages on one schema: none recovers the jobs of a live worker."""
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,12 +21,13 @@ from graphile_worker.events import (
 from tests.conftest import TestDatabase
 from tests.support.clients import record_statements
 from tests.support.processes import Program, Programs, eventually
-from tests.support.recorder import Recorder, Start, open_runners, wait_until
+from tests.support.recorder import Start, open_runners, wait_until
 from tests.support.rust import LEVEL_20, rust_install
 from tests.support.sql import Sql
+from tests.support.tasks import endless, nothing
 from tests.support.tools import MODULES, NODE
 
-# So long that a busy machine does not let it lapse, with heartbeats that need not be waited for.
+# Long enough for a busy machine, with heartbeats that come soon.
 OFTEN = RecoveryOptions(
     lease_duration=timedelta(seconds=30),
     heartbeat_interval=timedelta(milliseconds=50),
@@ -55,11 +55,6 @@ where locked_by is not null order by id
 """
 RUST_WORKERS = "select id from :schema._private_workers order by id"
 AGED = "update :schema._private_jobs set locked_at = now() - $2::text::interval where id = $1"
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
 
 
 # Node
@@ -97,7 +92,7 @@ def add_for_node(database: TestDatabase, sql: Sql) -> list[int]:
 
 @pytest.mark.feature("F217", "F222")
 @pytest.mark.timeout(120)
-async def test_jobs_of_a_living_node_worker_are_taken_by_the_four_hour_rule_only(
+async def test_jobs_of_a_live_node_worker_are_unlocked_only_after_four_hours(
     either_database, node, recorder, monkeypatch
 ):
     sql = Sql(either_database.dsn, either_database.schema)
@@ -199,7 +194,7 @@ select worker_id from :schema.list_orphan_locked_workers('5 minutes')
 @pytest.mark.feature("F220", "F222")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("recovery", [OFTEN, None], ids=["with recovery", "without"])
-async def test_rust_workers_that_sweep_take_nothing_from_us_while_we_live(
+async def test_rust_workers_recover_no_job_of_a_live_python_worker(
     rust_database, rust, node, start, recorder, recovery
 ):
     release = asyncio.Event()
@@ -217,7 +212,7 @@ async def test_rust_workers_that_sweep_take_nothing_from_us_while_we_live(
 
         with RustSweeper(rust.another()) as sweeper:
             for n in range(30):
-                # However old its locks look, a pool that is heard of keeps them.
+                # A pool with heartbeats keeps its locks, however old they are.
                 for job in ours:
                     rust.run(AGED, job, "6 minutes")
                 client.add_job("note")
@@ -235,7 +230,7 @@ async def test_rust_workers_that_sweep_take_nothing_from_us_while_we_live(
 
 @pytest.mark.feature("F220")
 @pytest.mark.parametrize("recovery", [RecoveryOptions(), None], ids=["with recovery", "without"])
-async def test_rust_workers_know_us_from_before_our_first_lock_until_after_the_last(
+async def test_a_python_worker_is_in_the_rust_registry_before_its_first_lock_and_after_its_last(
     rust, start, recorder, recovery
 ):
     rust.run("create table public.locks (job bigint, known boolean, locked boolean)")
@@ -275,7 +270,9 @@ async def test_rust_workers_know_us_from_before_our_first_lock_until_after_the_l
     assert rust.run(RUST_WORKERS) == []
 
 
-async def test_rust_workers_hear_from_us_now_and_then(rust, start, recorder, monkeypatch):
+async def test_a_python_worker_sends_heartbeats_to_the_rust_registry(
+    rust, start, recorder, monkeypatch
+):
     monkeypatch.setattr(beating, "RUST_HEARTBEAT_INTERVAL_SECONDS", 0.05)
     await start({"work": nothing}, recovery=OFTEN)
     seen = "select last_heartbeat_at from :schema._private_workers"
@@ -288,7 +285,7 @@ async def test_rust_workers_hear_from_us_now_and_then(rust, start, recorder, mon
 
 
 @pytest.mark.feature("F222")
-async def test_jobs_of_a_silent_rust_worker_are_not_ours_to_take(
+async def test_python_workers_recover_no_job_of_a_dead_rust_worker(
     rust, start, recorder, monkeypatch
 ):
     """What it had begun, and whether its own kind spares it, only they know."""
@@ -311,8 +308,8 @@ async def test_jobs_of_a_silent_rust_worker_are_not_ours_to_take(
     assert recorder.events_of(JobRecovered) == []
 
 
-async def test_a_job_that_rust_workers_took_from_us_is_given_up(rust, start, recorder, monkeypatch):
-    """They may have heard of us too late, and do not say whom they have swept."""
+async def test_a_job_that_a_rust_worker_recovered_is_abandoned(rust, start, recorder, monkeypatch):
+    """Rust workers may see a heartbeat too late, and do not announce a recovery."""
     monkeypatch.setattr(beating, "LOCK_RENEWAL_INTERVAL_SECONDS", 0.1)
     runner = await start({"endless": endless}, recovery=OFTEN)
     job = await runner.add_job("endless")
@@ -325,7 +322,7 @@ async def test_a_job_that_rust_workers_took_from_us_is_given_up(rust, start, rec
     assert rust.run("select attempts, locked_by from :schema._private_jobs") == [(0, None)]
 
 
-async def test_an_id_that_a_pool_went_on_without_is_signed_off_there_too(
+async def test_a_pool_id_that_was_rotated_leaves_the_rust_registry(
     rust, start, recorder, monkeypatch
 ):
     monkeypatch.setattr(beating, "LOCK_RENEWAL_INTERVAL_SECONDS", 0.1)
@@ -333,7 +330,7 @@ async def test_an_id_that_a_pool_went_on_without_is_signed_off_there_too(
     job = await runner.add_job("endless")
     (event,) = await recorder.wait_for(JobStarted)
 
-    rust.run("update :schema._private_jobs set locked_by = 'somebody else'")
+    rust.run("update :schema._private_jobs set locked_by = 'another worker'")
     await recorder.wait_for(JobLockLost, job_id=job.id)
     # Perhaps both are there for a moment.
     await wait_until(lambda: rust.run(RUST_WORKERS) != [(event.pool_id,)])
@@ -346,7 +343,7 @@ async def test_an_id_that_a_pool_went_on_without_is_signed_off_there_too(
 
 
 def install_rust_registry(sql: Sql) -> None:
-    """What a Rust worker adds to a schema of the reference or of ours; the level is there."""
+    """What a Rust worker adds to a schema of Node or Python that has the level."""
     for statement in LEVEL_20[1:]:
         sql.run(statement)
 
@@ -376,7 +373,7 @@ async def test_a_rust_registry_that_is_installed_later_is_found(
     assert sql.run(RUST_WORKERS) == []
 
 
-async def test_a_rust_registry_that_is_dropped_does_not_silence_us(
+async def test_heartbeats_continue_after_the_rust_registry_is_dropped(
     sql, start_on_ours, recorder, monkeypatch
 ):
     monkeypatch.setattr(beating, "RUST_HEARTBEAT_INTERVAL_SECONDS", 0.1)
@@ -399,10 +396,10 @@ async def test_a_rust_registry_that_is_dropped_does_not_silence_us(
 
 
 @pytest.mark.feature("F217")
-async def test_locks_are_renewed_before_rust_workers_take_them_for_left_behind(
+async def test_locks_are_renewed_before_rust_workers_count_them_as_stale(
     sql, start_on_ours, recorder, monkeypatch
 ):
-    """Even where they have never heard of the pool."""
+    """Even where the pool never was in their registry."""
     monkeypatch.setattr(beating, "LOCK_RENEWAL_INTERVAL_SECONDS", 0.1)
     runner = await start_on_ours({"endless": endless}, recovery=OFTEN)
     job = await runner.add_job("endless", queue_name="queue")
@@ -418,10 +415,3 @@ async def test_locks_are_renewed_before_rust_workers_take_them_for_left_behind(
 
     assert sql.run(RUST_WORKERS) == []
     assert recorder.events_of(JobLockLost) == []
-
-
-async def nothing(payload: Any) -> None: ...
-
-
-async def endless(payload: Any) -> None:
-    await asyncio.Event().wait()

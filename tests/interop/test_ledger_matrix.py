@@ -6,12 +6,10 @@ import pytest
 
 from graphile_worker import Client, SchemaTooNew, sync
 from tests.support.catalog import (
-    read_bodies,
-    read_catalogue,
     read_companion,
-    read_dated_ledger,
     read_ledger,
 )
+from tests.support.catalog import read_everything as everything_in
 from tests.support.node import node_install, node_worker
 from tests.support.rust import rust_install
 from tests.support.sql import Sql
@@ -34,7 +32,7 @@ def by_rust(level: int):
 
 
 def then_21(install: Callable, *, breaking: bool):
-    """A level of the future on top of what somebody installed."""
+    """Add a level of the future to an install."""
 
     def make(database):
         install(database)
@@ -108,13 +106,8 @@ def state(request, empty_database):
     return empty_database
 
 
-def everything_in(database):
-    where = (database.dsn, database.schema)
-    return read_catalogue(*where), read_bodies(*where), read_dated_ledger(*where)
-
-
 def start_node(version, database) -> str:
-    """Start the reference: refuses, warns or silent."""
+    """Start a Node worker; return whether it rejects the schema, warns or does neither."""
     done = node_worker(version, database.url, "--schema-only", schema=database.schema)
     if done.returncode:
         assert "unsafe to continue" in done.stderr
@@ -127,7 +120,7 @@ def start_node(version, database) -> str:
 
 @pytest.mark.parametrize(("state", "version", "outcome", "level"), NODE, indirect=["state"])
 @pytest.mark.feature("F2")
-def test_a_release_of_the_reference_starts_or_refuses(state, version, outcome, level):
+def test_a_node_release_starts_or_rejects_the_ledger(state, version, outcome, level):
     assert start_node(version, state) == outcome
 
     assert read_ledger(state.dsn, state.schema)[-1][0] == level
@@ -135,7 +128,7 @@ def test_a_release_of_the_reference_starts_or_refuses(state, version, outcome, l
 
 @pytest.mark.parametrize(("state", "found", "left"), OURS, indirect=["state"])
 @pytest.mark.feature("F2", "F24")
-async def test_we_start_on_every_ledger_that_does_not_break_us(state, found, left):
+async def test_python_starts_on_each_compatible_ledger(state, found, left):
     async with Client(state.dsn, schema=state.schema) as client:
         assert await client.check_schema() == found
         assert await client.migrate() == left
@@ -147,7 +140,7 @@ async def test_we_start_on_every_ledger_that_does_not_break_us(state, found, lef
 
 @pytest.mark.parametrize("state", USED_AS_THEY_ARE, indirect=True)
 @pytest.mark.feature("F2")
-async def test_a_ledger_that_is_not_ours_to_raise_stays_as_it_is(state):
+async def test_python_does_not_raise_a_ledger_above_its_level(state):
     before = everything_in(state)
 
     async with Client(state.dsn, schema=state.schema) as client:
@@ -169,7 +162,7 @@ async def test_checking_a_schema_changes_nothing(state):
 
 
 @pytest.mark.parametrize("state", ["21 breaking"], indirect=True)
-async def test_we_refuse_a_breaking_level_of_the_future(state):
+async def test_a_breaking_level_of_the_future_is_rejected(state):
     before = everything_in(state)
 
     async with Client(state.dsn, schema=state.schema) as client:
@@ -182,7 +175,7 @@ async def test_we_refuse_a_breaking_level_of_the_future(state):
 
 
 @pytest.mark.parametrize("state", ["20 by rust", "19 by rust"], indirect=True)
-async def test_rust_keeps_its_objects_beside_our_companion(state):
+async def test_rust_keeps_its_objects_beside_the_companion_schema(state):
     async with Client(state.dsn, schema=state.schema) as client:
         await client.migrate()
 

@@ -89,7 +89,7 @@ class Fleet:
 
 
 def _started(command: list[str]) -> subprocess.Popen[str]:
-    # Their log goes nowhere: nobody reads it, and a full pipe would stop them.
+    # Their log is discarded, because a full pipe would block them.
     quiet = {**os.environ, "NO_LOG_SUCCESS": "1"}
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=quiet
@@ -149,12 +149,12 @@ def check(sql: Sql, count: int) -> dict[str, int]:
     """What must hold once all is done; how many jobs each language finished."""
     assert sql.value("select count(*) from gone") == count
     assert sql.value("select count(distinct job) from gone") == count
-    # The task of each job came to its end once, at its first or second attempt as it was told.
+    # The task of each job ended once, at its first or second attempt as its payload sets.
     assert sql.value("select count(*) from ran") == count
     assert sql.value("select count(distinct job) from ran") == count
     attempts = dict(sql.run("select attempts, count(*) from gone group by attempts"))
     assert attempts == {1: count * 9 // 10, 2: count // 10}
-    # What was fetched ahead and waited for too long was handed back, and held again.
+    # Jobs that were prefetched and waited for too long were released and claimed again.
     assert sql.value("select count(*) from held") >= count + count // 10
     assert sql.value("select count(*) from held where ended is null") == 0
     assert sql.value(OVERLAPS) == 0
@@ -186,7 +186,9 @@ def test_two_python_and_two_node_workers_run_every_job_once_and_every_queue_in_t
 
 @pytest.mark.single_version
 @pytest.mark.timeout(120)
-def test_the_same_holds_beside_node_workers_as_they_come(either_database, watched, figure):
+def test_a_mixed_fleet_runs_each_job_once_with_default_node_workers(
+    either_database, watched, figure
+):
     with fleet(either_database, "defaults") as workers:
         add_jobs(either_database, FEWER_JOBS)
         wait_until_empty(watched, 90)

@@ -1,4 +1,4 @@
-"""Jobs that fail in one language and finish in the other: the rows do not tell who was there."""
+"""Jobs that fail in one language and finish in the other: their rows are the same."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_a_job_that_failed_in_one_language_finishes_in_the_other(
 
 
 def rows_of_a_failure() -> list[tuple[Any, ...]]:
-    """Whoever failed them."""
+    """Permanently failed by either language."""
     soon, one, two = 0, '{"n":1}', "[1,2]"
     return [
         (1, 2, None, None, 0, two, None, '{"slow": true}', 0, True, soon, None),

@@ -1,1 +1,1 @@
-"""The fault laboratory: the database records its own history, and a checker judges it."""
+"""The fault laboratory: random faults on real workers, and a check of the recorded history."""

@@ -1,4 +1,4 @@
-"""Run a scenario by hand: `python -m tests.laboratory long --seed 7 --report FILE`."""
+"""Run a scenario: `python -m tests.laboratory long --seed 7 --report FILE --folder FOLDER`."""
 
 import argparse
 import json
@@ -19,9 +19,9 @@ def main() -> int:
     parser.add_argument("scenario", choices=sorted(SCENARIOS))
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--pg", type=int, default=18)
-    parser.add_argument("--report", type=Path, help="write the outcome there, as JSON")
-    parser.add_argument("--upgrade-from", help="the commit whose workers come first in `upgrade`")
-    parser.add_argument("--folder", type=Path, help="keep logs and journals there")
+    parser.add_argument("--report", type=Path, help="write the outcome to this file, as JSON")
+    parser.add_argument("--upgrade-from", help="commit of the workers that `upgrade` starts with")
+    parser.add_argument("--folder", type=Path, help="keep logs and journals in this folder")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     folder = given.folder or Path(tempfile.mkdtemp(prefix="laboratory-"))

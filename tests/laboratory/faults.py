@@ -1,4 +1,4 @@
-"""Faults: what is done to processes, connections and the server; each noted when it is over."""
+"""Inject faults into processes, connections and the server, and record each when it is over."""
 
 import logging
 import random
@@ -10,7 +10,7 @@ from contextlib import suppress
 import psycopg
 
 from tests.laboratory.fleet import Fleet
-from tests.laboratory.history import Fault, Journal
+from tests.laboratory.history_checker import Fault, Journal
 from tests.laboratory.load import ENQUEUERS
 from tests.laboratory.scenarios import Moment, Scenario
 from tests.laboratory.servers import DATABASE, SCHEMA, Pair, Primary
@@ -19,7 +19,7 @@ from tests.support.proxy import Blackhole, CutAfterRequest, Mode, OneWay, Proxy,
 
 logger = logging.getLogger("laboratory")
 
-# Seconds, as our keepalives and the user timeout have it: see _db/conninfo.py.
+# Seconds after which keepalives and the user timeout close a connection: see _db/conninfo.py.
 TIMES_OUT = 10.0
 
 VICTIMS = """
@@ -30,7 +30,7 @@ where application_name like 'py-%' or application_name like 'node-%'
 
 
 class Injector:
-    """Does what a schedule says, several things at a time."""
+    """Injects the faults of a schedule, several at a time."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Injector:
         self.counts: dict[str, int] = {}
 
     def inject(self, moment: Moment) -> None:
-        """Begin this fault; `join` waits until all are over."""
+        """Start this fault; `join` waits until all are over."""
         thread = threading.Thread(target=self._run, args=(moment,), daemon=True)
         thread.start()
         self._running.append(thread)
@@ -92,7 +92,7 @@ class Injector:
         return "" if place is None else self._fleet.replace(place)
 
     def _upgrade(self, rng: random.Random) -> str:
-        """One worker of the older version makes room for one of this, whose schema comes first."""
+        """Migrate the schema, then replace a worker of the older version by one of this version."""
         source = ROOT / SOURCE
         behind = self._fleet.behind(source)
         if not behind:
@@ -101,7 +101,7 @@ class Injector:
         return self._fleet.upgrade(rng.choice(behind), source)
 
     def _place(self, rng: random.Random) -> int | None:
-        """One that runs; if none does, soon one will."""
+        """Return the slot of a running worker; wait for one if none runs."""
         for _ in range(100):
             if places := self._fleet.running():
                 return rng.choice(places)
@@ -111,7 +111,7 @@ class Injector:
     # Connections
 
     def _backend(self, rng: random.Random) -> str:
-        """The server ends a session of a worker, whatever it does."""
+        """The server ends a session of a worker at any point."""
         for _ in range(50):
             with suppress(psycopg.Error), psycopg.connect(self._servers.dsn()) as connection:
                 victims = connection.execute(VICTIMS).fetchall()
@@ -131,13 +131,13 @@ class Injector:
         return name
 
     def _time_out(self, name: str) -> None:
-        """A connection that lost something is given up by TCP; through a proxy nobody would."""
+        """Reset connections that lost bytes, as TCP would do without the proxy."""
         time.sleep(TIMES_OUT)
         for proxy in self._proxies:
             proxy.reset(lambda each: each.application_name == name and each.has_gap)
 
     def _half_open(self, rng: random.Random) -> str:
-        """The server's ends are gone, and nobody says so."""
+        """The server's ends of connections disappear without a message to the worker."""
 
         def act(name: str) -> None:
             for proxy in self._proxies:
@@ -153,11 +153,11 @@ class Injector:
         return self._treated(rng, act, 0)
 
     def _cut(self, rng: random.Random) -> str:
-        """The next request is carried out, and its answer is lost."""
+        """The server executes the next request, and its answer is lost."""
         return self._treated(rng, lambda name: self._put(CutAfterRequest(), name), 1)
 
     def _cut_enqueuer(self, rng: random.Random) -> str:
-        """The same to whoever adds jobs, who then cannot know what became of them."""
+        """An enqueuer loses an answer, so it cannot know whether its jobs were added."""
         name = f"add-{rng.randrange(ENQUEUERS)}"
         self._put(CutAfterRequest(), name)
         time.sleep(1)

@@ -1,4 +1,4 @@
-"""Fleet: worker processes that are killed, frozen and replaced, each life under its own name."""
+"""Worker processes that faults kill, freeze and replace. Each process has its own name."""
 
 import os
 import random
@@ -18,10 +18,10 @@ from tests.support.tools import MODULES, NODE
 APP = "tests.laboratory.tasks:app"
 NODE_WORKER = ROOT / "tests/chaos/programs/history.js"
 
-# Seconds without a job, while there are many, after which a worker of the reference hangs.
+# Seconds without a job, while jobs wait, after which a Node worker counts as blocked.
 HANGING = 15.0
 
-# How workers differ from each other; one is drawn for each life.
+# Settings in which workers differ; one set is drawn for each process.
 WAYS: tuple[Mapping[str, str], ...] = (
     {},
     {"GRAPHILE_WORKER_LOCAL_QUEUE": "off"},
@@ -41,9 +41,9 @@ class Life:
     name: str
     process: subprocess.Popen[bytes]
     born: float
-    # Where the library lies that it runs.
+    # The folder of the library that it runs.
     source: Path
-    # Of its end, as we meant it; a process that ends without is a fact of its own.
+    # Whether the test ended it; any other end is reported.
     expected: bool = False
     frozen: bool = False
 
@@ -54,7 +54,7 @@ class Life:
 
 @dataclass
 class Surroundings:
-    """What every worker of a run is told."""
+    """The settings that all workers of a run share."""
 
     dsn: str
     schema: str
@@ -62,12 +62,12 @@ class Surroundings:
     threshold: float
     crontab: Path | None = None
     more: Mapping[str, str] = field(default_factory=dict)
-    # The version with which a run begins.
+    # The version with which a run starts.
     source: Path = ROOT / SOURCE
 
 
 class Fleet:
-    """Keeps so many workers running; whoever draws faults asks it to end some of them."""
+    """Keeps `size` workers running; the injector of faults ends some of them."""
 
     def __init__(self, around: Surroundings, size: int, rng: random.Random) -> None:
         self._around = around
@@ -84,7 +84,7 @@ class Fleet:
             self._start(place)
 
     def running(self) -> list[int]:
-        """Places whose process runs and is not frozen."""
+        """Return the slots whose process runs and is not frozen."""
         with self._lock:
             return [
                 place
@@ -98,14 +98,14 @@ class Fleet:
         return life.name
 
     def kill(self, place: int) -> str:
-        """SIGKILL, and another one in its place; the name of the dead."""
+        """Send SIGKILL, start a successor and return the name of the killed process."""
         life = self._end(place, signal.SIGKILL)
         life.process.wait(30)
         self._start(place)
         return life.name
 
     def freeze(self, place: int, seconds: float) -> str:
-        """SIGSTOP for so long, then SIGCONT: a zombie that does not know it."""
+        """Send SIGSTOP, and SIGCONT after some seconds: the worker has lost its jobs meanwhile."""
         life = self._places[place]
         assert life is not None
         life.frozen = True
@@ -116,29 +116,29 @@ class Fleet:
         return life.name
 
     def replace(self, place: int) -> str:
-        """SIGTERM: it may finish what it does; another one at once."""
+        """Send SIGTERM and start a successor at once; the old process finishes its jobs."""
         life = self._end(place, signal.SIGTERM)
         self._start(place)
         return life.name
 
     def upgrade(self, place: int, source: Path) -> str:
-        """As `replace`, by another version, which this place keeps."""
+        """Replace a process by one of another version, which this slot keeps."""
         self._sources[place] = source
         return self.replace(place)
 
     def behind(self, source: Path) -> list[int]:
-        """Places that have another version."""
+        """Return the slots with another version."""
         return [place for place, each in enumerate(self._sources) if each != source]
 
     def versions(self, source: Path) -> tuple[int, int]:
-        """How many processes ran another version, and how many this one."""
+        """Return how many processes ran another version, and how many this one."""
         ours = sum(life.source == source for life in self.lives)
         return len(self.lives) - ours, ours
 
     def look(self) -> list[str]:
-        """Names of processes that ended though nobody meant them to; others take their places.
+        """Replace the processes that ended without a signal from the test, and return their names.
 
-        One that ends while it starts, because there is no database yet, is started again.
+        A process that ends while it starts, because the database is unreachable, is started again.
         """
         fallen = []
         for place, life in enumerate(list(self._places)):
@@ -155,7 +155,7 @@ class Fleet:
         return (self._around.folder / f"{life.name}.ready").exists()
 
     def stop(self, within: float = 40.0) -> list[str]:
-        """SIGTERM to all; the names of those that had to be killed."""
+        """Send SIGTERM to all, and return the names of those that had to be killed."""
         bad = []
         for life in self.lives:
             if life.is_running:
@@ -199,7 +199,7 @@ class Fleet:
 
 
 class NodeFleet:
-    """A few workers of the reference beside ours; those that end or stand still are replaced."""
+    """A few Node workers beside the Python workers; those that end or block are replaced."""
 
     def __init__(self, around: Surroundings, size: int) -> None:
         self._around = around
@@ -209,7 +209,7 @@ class NodeFleet:
         self.ends: list[str] = []
 
     def look(self) -> None:
-        """Start others for those that have ended, or have not begun a job for long."""
+        """Replace the workers that have ended, or have not started a job for long."""
         for life in list(self._living):
             if not life.is_running:
                 self._bury(life, f"exit code {life.process.wait()}")
@@ -251,7 +251,7 @@ class NodeFleet:
 
 
 def node_worker(url: str, schema: str, mode: str, journal: Path) -> list[str]:
-    """The command of a worker of the reference that notes what it runs."""
+    """Return the command of a Node worker that records what it runs."""
     package = str(MODULES / "gw018")
     return [str(NODE), str(NODE_WORKER), package, url, schema, "4", mode, str(journal)]
 
@@ -259,7 +259,7 @@ def node_worker(url: str, schema: str, mode: str, journal: Path) -> list[str]:
 def spawn(
     command: Sequence[str], name: str, around: Surroundings, ways: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """A process that calls itself by this name in the database, and in the files of the run."""
+    """Start a process with this name in the database and in the files of the run."""
     kept = {key: value for key, value in os.environ.items() if not CLEARED_VARIABLES.match(key)}
     variables = {
         **kept,

@@ -1,4 +1,4 @@
-"""Load: enqueuers that note of every call what they know of it, as Jepsen's clients do."""
+"""Enqueuers that record each call and its outcome, as the clients of Jepsen do."""
 
 import random
 import threading
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from graphile_worker import JobKeyMode, JobSpec, sync
 from graphile_worker.errors import JobSpecError
-from tests.laboratory.history import Add, Journal, Step
+from tests.laboratory.history_checker import Add, Journal, Step
 
 QUEUES = [f"queue-{number}" for number in range(20)]
 KEYS = [f"key-{number}" for number in range(100)]
 
 ENQUEUERS = 4
 
-# Seconds that an enqueuer rests after the database did not answer.
+# Seconds that an enqueuer waits after the database did not answer.
 RETRY_DELAY_SECONDS = 0.2
 
 Draw = Callable[[random.Random], JobSpec]
@@ -25,7 +25,7 @@ Draw = Callable[[random.Random], JobSpec]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """So many jobs, by so many threads, so many a second."""
+    """The number of jobs, their rate per second, and the threads that add them."""
 
     jobs: int
     rate: float
@@ -34,7 +34,7 @@ class Plan:
 
 
 class Load:
-    """Adds jobs until so many are acknowledged, however often there is no database."""
+    """Adds jobs until the planned number is acknowledged, through any number of outages."""
 
     def __init__(self, dsn: str, schema: str, folder: Path, plan: Plan, draw: Draw) -> None:
         self._dsn = dsn
@@ -77,7 +77,7 @@ class Load:
             else:
                 self._stop.wait(RETRY_DELAY_SECONDS)
             added += len(specs)
-            # What is late because there was no database is made up for.
+            # After an outage, jobs are added without a pause until the schedule is met.
             due = began + added * self._plan.threads / self._plan.rate
             self._stop.wait(max(0.0, due - time.monotonic()))
         enqueuer.close()
@@ -85,17 +85,17 @@ class Load:
     def _drawn(self, rng: random.Random) -> list[JobSpec]:
         first = self._draw(rng)
         if first.job_key is not None:
-            # A call with a key is about that one alone.
+            # A call with a key adds one job.
             return [first]
         others = (self._draw(rng) for _ in range(rng.choice((0, 0, 0, 4, 19))))
         return [first, *(spec for spec in others if spec.job_key is None)]
 
 
 class Enqueuer:
-    """One client; when the database did not answer, it begins with a new connection."""
+    """One client. After a call without an answer it opens a new connection."""
 
     journal: Journal
-    # How far the log of the server has come; None where that does not matter.
+    # The position of the server's log; None where the run does not need it.
     position: Callable[[], float | None]
 
     def __init__(self, name: str, dsn: str, schema: str) -> None:
@@ -107,7 +107,7 @@ class Enqueuer:
         self.position = lambda: None
 
     def add(self, specs: list[JobSpec]) -> bool:
-        """Add them in one call; False if nobody can know whether that was done."""
+        """Add jobs in one call; return False if the outcome is unknown."""
         self._calls += 1
         call = f"{self._name}:{self._calls}"
         tokens = tuple(f"{call}:{at}" for at in range(len(specs)))
@@ -139,7 +139,7 @@ class Enqueuer:
         except JobSpecError:
             return "fail", ()
         except Exception:
-            # What was lost may be the answer, and not the question.
+            # The answer may be lost, and not the request.
             self.close()
             return "info", ()
         return "ok", tuple(job.id for job in jobs)
@@ -149,11 +149,11 @@ def _marked(spec: JobSpec, token: str) -> JobSpec:
     return replace(spec, payload={**(spec.payload or {}), "token": token})
 
 
-# What is added
+# Kinds of jobs
 
 
 def drawn(rng: random.Random) -> JobSpec:
-    """Any of the kinds of jobs that there are."""
+    """Draw a job of any kind."""
     kinds = (plain, queued, keyed, delayed, failing, in_thread, paid, failing_in_queue)
     return rng.choices(kinds, (40, 20, 10, 8, 8, 6, 5, 3))[0](rng)
 

@@ -1,4 +1,4 @@
-"""A network of its own for a program: one cable to this machine, which can be pulled.
+"""A network namespace for a program, with one virtual cable to this machine.
 
 Only what is made here is ever touched. A server is reached through something that listens at the
 cable's outer end, for example `Proxy(cluster.port, host=namespace.outside)`.
@@ -15,10 +15,10 @@ from typing import Self
 
 import pytest
 
-# Addresses for trials between networks (RFC 2544): nobody routes them.
+# Addresses for tests between networks (RFC 2544), which no router forwards.
 NETWORK = "198.18"
 
-# Nobody has it: what is sent there, no card takes in.
+# No interface has this address, so packets to it are lost.
 NOBODY = "02:00:00:00:00:01"
 
 _numbers = itertools.count(1)
@@ -52,15 +52,15 @@ class Namespace:
         return ["ip", "netns", "exec", self.name, *command]
 
     def link_down(self) -> None:
-        """The program's own card is off: connections fall silent, new ones fail at once."""
+        """Turn the program's interface off: connections get no answers, new ones fail at once."""
         self._within("link", "set", self._inner, "down")
 
     def blackhole_route(self) -> None:
-        """The way to the server leads nowhere: connections fall silent, new ones fail at once."""
+        """Remove the route to the server: connections get no answers, new ones fail at once."""
         self._within("route", "replace", "blackhole", f"{self.outside}/32")
 
     def partition(self) -> None:
-        """Whatever is sent disappears, both ways: nobody is told anything, new ones time out."""
+        """Drop all packets in both directions: connections get no answers, new ones time out."""
         self._mislead_program()
         self.deafen()
 
@@ -71,7 +71,7 @@ class Namespace:
     def heal(self) -> None:
         """All as at the beginning; what was under way is sent again by the systems themselves."""
         self._within("link", "set", self._inner, "up")
-        # There is no such route, or no such neighbour, after another fault than that.
+        # After other faults, this route or this neighbor does not exist.
         self._within("route", "del", "blackhole", f"{self.outside}/32", check=False)
         self._within("neigh", "del", self.outside, *self._at_inner(), check=False)
         _ip("neigh", "del", self.address, *self._at_outer(), check=False)
@@ -94,7 +94,7 @@ class Namespace:
         _ip("link", "set", self._outer, "up")
         self._within("address", "add", f"{self.address}/30", *self._at_inner())
         self._within("link", "set", self._inner, "up")
-        # The namespace's own, for what a program says to itself.
+        # The loopback interface of the namespace.
         self._within("link", "set", "lo", "up")
 
     def _remove(self) -> None:
@@ -129,7 +129,7 @@ def why_not() -> str:
 
 
 def _new_name() -> str:
-    # An interface's name has room for 15 letters, and ends with one of ours.
+    # The name of an interface has at most 15 letters; its last letter is the end of the cable.
     return f"gw{os.getpid()}x{next(_numbers)}"
 
 

@@ -1,6 +1,6 @@
-"""Draw what long runs have seen: `python -m tests.laboratory.plots`.
+"""Draw charts of long runs: `python -m tests.laboratory.plots`.
 
-The charts of docs/reliability.md are made from the reports that lie in tests/laboratory/results.
+The charts of docs/reliability.md show the reports in tests/laboratory/results.
 """
 
 import json
@@ -17,15 +17,15 @@ CHARTS = ROOT / "docs" / "images"
 RECOVERY = "seconds to recovery (p50, p99, max)"
 RETURN = "seconds to a claim after the server's return"
 
-# What is done to a run, in the words of the page.
+# The kinds of faults, in the words of the page.
 FAULTS = {
     "sigkill": "a worker is killed",
     "backend": "the server ends a session",
     "cut": "an answer to a worker is lost",
-    "partition": "a network stands still",
+    "partition": "a network partition",
     "zombie": "a worker is frozen, then goes on",
     "crash": "the server crashes",
-    "cut_enqueuer": "an answer to who adds jobs is lost",
+    "cut_enqueuer": "an answer to an enqueuer is lost",
     "term": "a worker is replaced",
     "half_open": "the server's end of a connection is gone",
     "reset": "connections are reset",
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def read_runs(folder: Path) -> dict[str, Run]:
-    """The reports by the names of their files, the largest runs first."""
+    """Return the reports by file name, the largest runs first."""
     found = {
         path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")
     }
@@ -50,7 +50,7 @@ def read_runs(folder: Path) -> dict[str, Run]:
 
 
 def charts(runs: dict[str, Run]) -> dict[str, str]:
-    """The text of each chart by the name of its file."""
+    """Return the text of each chart by file name."""
     return {
         "reliability-faults.svg": _faults_chart(runs),
         "reliability-recovery.svg": _times_chart(
@@ -61,7 +61,7 @@ def charts(runs: dict[str, Run]) -> dict[str, str]:
 
 
 def faults(runs: dict[str, Run]) -> Counter[str]:
-    """How often each kind was injected in all runs together."""
+    """Count the faults of each kind in all runs."""
     counts: Counter[str] = Counter()
     for run in runs.values():
         counts.update(run["faults"])

@@ -1,4 +1,4 @@
-"""Run a scenario: servers, workers, enqueuers, faults; then let it heal, and judge the history."""
+"""Run a scenario with servers, workers, enqueuers and faults, and check its history."""
 
 import logging
 import random
@@ -12,13 +12,18 @@ from typing import Any
 
 import psycopg
 
-from tests.laboratory.audit import install_audit, read_audit
-from tests.laboratory.checker import Run, check
 from tests.laboratory.faults import Injector
 from tests.laboratory.fleet import Fleet, NodeFleet, Surroundings
-from tests.laboratory.history import History, Journal
+from tests.laboratory.history_checker import (
+    Expectations,
+    History,
+    Journal,
+    Report,
+    check,
+    install_audit,
+    read_audit,
+)
 from tests.laboratory.load import Load, Plan
-from tests.laboratory.report import Report
 from tests.laboratory.scenarios import Scenario, schedule
 from tests.laboratory.servers import DATABASE, SCHEMA, Pair, Primary
 from tests.laboratory.versions import ROOT, SOURCE, migrate, unpack
@@ -27,7 +32,7 @@ from tests.support.proxy import Proxy
 CRONTAB = "* * * * * tick ?id=every-minute&fill=10m\n"
 MINUTE = 60.0
 
-# Seconds in which all must be done after the last fault.
+# Seconds after the last fault in which all jobs must end.
 QUIET_WITHIN = 120.0
 
 UNFINISHED = f"""
@@ -41,7 +46,7 @@ logger = logging.getLogger("laboratory")
 
 @dataclass
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     scenario: Scenario
     report: Report
@@ -52,9 +57,9 @@ class Outcome:
     exits: list[str]
     slow_to_stop: list[str]
     failed_starts: int
-    # Processes that ran the older version, and those that ran this one.
+    # The number of processes of the older version, and of this version.
     versions: tuple[int, int]
-    # How workers of the reference ended before they were asked to.
+    # How Node workers ended before the end of the run.
     node_ends: list[str]
 
     def lines(self) -> list[str]:
@@ -95,13 +100,13 @@ class Outcome:
 
 
 def run_scenario(scenario: Scenario, folder: Path, major: int = 18) -> Outcome:
-    """Run it to the end, in so long as its jobs take and a little more."""
+    """Run a scenario and return its outcome."""
     with Laboratory(scenario, folder, major) as laboratory:
         return laboratory.run()
 
 
 class Laboratory:
-    """All that a run is made of."""
+    """The servers, proxies and processes of a run."""
 
     def __init__(self, scenario: Scenario, folder: Path, major: int) -> None:
         self._scenario = scenario
@@ -153,7 +158,7 @@ class Laboratory:
             self._wait_until_quiet()
         slow = self._fleet.stop()
         self._nodes.stop()
-        # To read the history can take minutes.
+        # Reading the history can take minutes.
         ended_at = time.time()
         history = read_audit(self._direct, SCHEMA)
         history.read_journals(self._folder)
@@ -172,7 +177,7 @@ class Laboratory:
             node_ends=self._nodes.ends,
         )
 
-    # How it goes
+    # Phases
 
     def _follow_schedule(self, injector: Injector) -> None:
         began = time.monotonic()
@@ -182,7 +187,7 @@ class Laboratory:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Meanwhile workers that end by themselves are noted and replaced."""
+        """Record and replace workers that end by themselves, during the block."""
         thread = threading.Thread(target=self._watch, daemon=True)
         thread.start()
         try:
@@ -194,7 +199,7 @@ class Laboratory:
     def _watch(self) -> None:
         while not self._watching.wait(0.3):
             self._exits += self._fleet.look()
-            # Later they are idle, which is not to be told from hanging.
+            # Without new jobs, an idle worker looks like a blocked one.
             if not self._all_added.is_set():
                 self._nodes.look()
 
@@ -213,7 +218,7 @@ class Laboratory:
             except psycopg.Error:
                 logger.info("the database does not answer yet")
             time.sleep(0.2)
-        # Not around the beginning of a minute, of which nobody could say whether it is over.
+        # Stop away from the start of a minute, so that the last minute of the crontab is known.
         while self._scenario.with_cron and not 8 <= time.time() % MINUTE <= 50:
             time.sleep(0.5)
 
@@ -221,7 +226,7 @@ class Laboratory:
         self._fleet.stop(5)
         self._nodes.stop()
 
-    # What it is told
+    # Settings
 
     def _plan(self) -> Plan:
         scenario = self._scenario
@@ -243,28 +248,28 @@ class Laboratory:
         )
 
     def _version(self) -> Path:
-        """The one that is there first."""
+        """Return the source of the version that runs first."""
         commit = self._scenario.upgrade_from
         return unpack(commit, self._folder / "older") if commit else ROOT / SOURCE
 
     def _for_node(self, around: Surroundings) -> Surroundings:
-        # The reference's driver knows one host.
+        # The driver of Node takes one host.
         url = f"postgres://postgres@127.0.0.1:{self._proxies[0].port}/{DATABASE}"
         return Surroundings(dsn=url, schema=SCHEMA, folder=self._folder, threshold=around.threshold)
 
-    def _asked(self, history: History, healed_at: float, ended_at: float) -> Run:
+    def _asked(self, history: History, healed_at: float, ended_at: float) -> Expectations:
         mixed = self._scenario.node_workers > 0
-        return Run(
-            held_by=(lambda name: name.startswith("py-")) if mixed else None,
-            cron=self._minutes(history, ended_at) if self._scenario.with_cron else None,
-            transactional=("pay",),
+        return Expectations(
+            counts_process=(lambda name: name.startswith("py-")) if mixed else None,
+            cron_minutes=self._minutes(history, ended_at) if self._scenario.with_cron else None,
+            transactional_tasks=("pay",),
             must_finish=not mixed,
             healed_at=healed_at,
             exits=self._exits,
         )
 
     def _minutes(self, history: History, ended_at: float) -> dict[str, list[float]]:
-        """Of each crontab, the minutes from when it was known until the workers were stopped."""
+        """Return the minutes of each crontab from its registration to the end of the workers."""
         known = [
             change.new.known_since  # type: ignore[union-attr]  # a row of crontabs
             for change in history.changes

@@ -1,4 +1,4 @@
-"""Scenario: how many jobs, workers and faults; and when each fault comes, drawn from a seed."""
+"""Scenarios: numbers of jobs, workers and faults. The time of each fault is drawn from a seed."""
 
 import random
 from collections.abc import Mapping
@@ -10,27 +10,27 @@ from tests.laboratory.versions import before_the_last_migration
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One run of the laboratory; its schedule follows from its seed, its timing does not."""
+    """A run of the laboratory. Its seed determines the schedule, but not the timing."""
 
     name: str
     seed: int
     jobs: int
-    # A second, by all enqueuers.
+    # Jobs per second, of all enqueuers together.
     rate: float
     processes: int
     faults: Mapping[str, int]
     draw: Draw = drawn
     node_workers: int = 0
-    # The commit whose workers are there first, and are replaced one by one.
+    # The commit of the workers that run first, and are replaced one by one.
     upgrade_from: str | None = None
-    # Seconds after which a silent worker counts as dead.
+    # The lease duration in seconds: a worker without heartbeats for longer is dead.
     threshold: float = 2.0
     with_cron: bool = True
     more: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
-        """How long its jobs take to be added."""
+        """The time in which its jobs are added."""
         return self.jobs / self.rate
 
     @property
@@ -40,7 +40,7 @@ class Scenario:
 
 @dataclass(frozen=True, order=True)
 class Moment:
-    """A fault that is due so many seconds after the start; `draw` says whom it meets, and how."""
+    """A fault, `at` seconds after the start; `draw` seeds its target and its details."""
 
     at: float
     kind: str
@@ -48,19 +48,19 @@ class Moment:
 
 
 def schedule(scenario: Scenario) -> list[Moment]:
-    """All faults of a run in the order in which they come."""
+    """Return the faults of a run in the order of time."""
     rng = random.Random(scenario.seed)
     moments = []
     for kind, count in sorted(scenario.faults.items()):
         for number in range(count):
-            # Spread over the run, and anywhere in its share of it.
+            # Each fault has an equal share of the run, and comes at any point of it.
             at = (number + rng.random()) * scenario.seconds / count
             moments.append(Moment(at, kind, rng.randrange(2**31)))
     return sorted(moments)
 
 
 def smoke(seed: int) -> Scenario:
-    """What every check runs."""
+    """The scenario of the gate."""
     faults = {
         "sigkill": 10,
         "zombie": 3,
@@ -78,7 +78,7 @@ def smoke(seed: int) -> Scenario:
 
 
 def long(seed: int) -> Scenario:
-    """What is run by command, in less than an hour."""
+    """All kinds of faults, in less than an hour."""
     faults = {
         "sigkill": 310,
         "zombie": 52,
@@ -96,7 +96,7 @@ def long(seed: int) -> Scenario:
 
 
 def mixed(seed: int) -> Scenario:
-    """Two workers of the reference among ours."""
+    """Two Node workers beside Python workers."""
     faults = {
         "sigkill": 150,
         "zombie": 25,
@@ -118,7 +118,7 @@ def mixed(seed: int) -> Scenario:
 
 
 def transactional(seed: int) -> Scenario:
-    """Jobs whose effect and end are one."""
+    """Jobs whose effect and end are one transaction."""
     faults = {"sigkill": 60, "zombie": 10, "backend": 60, "partition": 10, "cut": 60, "crash": 8}
     return Scenario(
         name="transactional",

@@ -34,17 +34,17 @@ LASTING = (
     "dynamic_shared_memory_type=mmap",
     "wal_level=replica",
     "wal_keep_size=512MB",
-    # How soon a standby looks again for a primary that was away.
+    # How soon a standby looks again for a primary that was unreachable.
     "wal_retrieve_retry_interval=100ms",
 )
 
-# Below those that the system gives to outgoing connections: while a server is away, somebody who
-# looks for it must not be given its port, and meet himself there.
+# Below the range of outgoing connections. Otherwise a client of a stopped server could get its port
+# as the local one, and connect to itself.
 PORTS = range(20_000, 32_000)
 
 STANDBY = "standby"
 
-# Where the jobs of a run lie.
+# The database of a run.
 DATABASE = "laboratory"
 SCHEMA = "graphile_worker"
 
@@ -72,7 +72,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Promotion:
-    """A standby became the primary: what it had replayed is all that there is."""
+    """The promotion of a standby. Only commits that it had replayed exist afterwards."""
 
     timeline: int
     replayed: Position
@@ -98,16 +98,16 @@ class Server(Cluster):
         return hasattr(self, "_server") and self._server.poll() is None
 
     def crash(self) -> None:
-        """It is gone at once, without a word to its clients."""
+        """Kill it at once; clients get no message."""
         self._end(signal.SIGQUIT)
 
     def shut_down(self) -> None:
-        """It ends its sessions with a word, and writes everything."""
+        """Shut it down; clients get a message, and all data is written."""
         self._end(signal.SIGINT)
 
     def stop(self) -> None:
         try:
-            # Nobody needs the data any more; a fast end could wait for a standby.
+            # The data is not needed any more, and a fast shutdown could wait for a standby.
             self._end(signal.SIGQUIT)
         finally:
             shutil.rmtree(self._base, ignore_errors=True)
@@ -127,7 +127,7 @@ class Server(Cluster):
         (data / "standby.signal").touch()
         with (data / "postgresql.auto.conf").open("a") as settings:
             settings.write(f"primary_conninfo = '{source}'\n")
-        # The program may lie where only we can read it, so it ran as ourselves.
+        # Only the present user may be able to read the program, so it ran as that user.
         _give_to_the_server(self._base)
         self.launch()
 
@@ -192,13 +192,13 @@ class Primary:
 
     @property
     def ports(self) -> list[int]:
-        """Those of all its servers, whichever is the primary."""
+        """The ports of all servers, whichever is the primary."""
         return [server.port for server in self._servers]
 
     def dsn(
         self, database: str = "postgres", ports: Sequence[int] | None = None, **more: str
     ) -> str:
-        """The same for the whole run; other `ports` are those of proxies before the servers."""
+        """Return a DSN for the whole run; `ports` may be those of proxies."""
         ports = ports or self.ports
         return make_conninfo(
             host=",".join("127.0.0.1" for _ in ports),
@@ -210,7 +210,7 @@ class Primary:
         )
 
     def url(self, database: str = "postgres", ports: Sequence[int] | None = None) -> str:
-        """As `dsn`, for who takes addresses only."""
+        """Return `dsn` as a URL."""
         ports = ports or self.ports
         hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
         return f"postgres://postgres@{hosts}/{database}?target_session_attrs=read-write"
@@ -219,13 +219,13 @@ class Primary:
         self.primary.create_database(name, template)
 
     def crash_restart(self, away: float = 0.0) -> None:
-        """The primary crashes, and is there again after that many seconds."""
+        """Crash the primary, and start it again after some seconds."""
         self.primary.crash()
         time.sleep(away)
         self.primary.launch()
 
     def fast_restart(self, away: float = 0.0) -> None:
-        """The primary shuts down in order, and is there again after that many seconds."""
+        """Shut the primary down, and start it again after some seconds."""
         self.primary.shut_down()
         time.sleep(away)
         self.primary.launch()
@@ -251,8 +251,8 @@ class Pair(Primary):
     def synchronize(self, commits: str = "on") -> None:
         """From now on a commit is acknowledged when the standby has, or (`remote_apply`) shows it.
 
-        What was acknowledged before is there, too. Who cancels a commit that waits is told that it
-        is done, with a warning: the server cannot take it back, and the standby may not have it.
+        Earlier commits are on the standby, too. A commit that is canceled while it waits returns
+        with a warning: the primary has it, and the standby may not have it.
         """
         self._wait = commits
         self.primary.set(synchronous_commit=commits, synchronous_standby_names=STANDBY)
@@ -278,7 +278,7 @@ class Pair(Primary):
             self._wait_for_standby("async")
 
     def promote(self) -> Promotion:
-        """The primary dies and its standby takes over; call `rebuild_standby` afterwards.
+        """Kill the primary and promote its standby; call `rebuild_standby` afterwards.
 
         If it is synchronous, nothing that was acknowledged is lost.
         """
@@ -287,7 +287,7 @@ class Pair(Primary):
         return self._fail_over()
 
     def detach_standby(self) -> Position:
-        """Cut the standby off; it has nothing of what is committed after this returns."""
+        """Detach the standby; it gets no commits after this returns."""
         self.desynchronize()
         self.standby.set(primary_conninfo="")
         eventually(
@@ -297,7 +297,7 @@ class Pair(Primary):
         return Position.parse(self.standby.value("select pg_last_wal_replay_lsn()::text"))
 
     def promote_with_lost_tail(self, write: Callable[[], object]) -> Promotion:
-        """The standby is cut off, the primary goes on to `write`, dies, and the standby takes over.
+        """Detach the standby, let the primary `write`, kill it and promote the standby.
 
         What was committed after the promotion's `replayed` is lost.
         """
@@ -317,7 +317,7 @@ class Pair(Primary):
         return Promotion(timeline, replayed, last_commit, began, time.monotonic())
 
     def _wait_for_standby(self, state: str) -> None:
-        """Until the standby has replayed everything up to now, and counts as this."""
+        """Wait until the standby has replayed all commits, and has this state."""
         now = self.primary.value("select pg_current_wal_flush_lsn()::text")
         found = (
             f"select true from pg_stat_replication where application_name = '{STANDBY}' "
@@ -334,7 +334,7 @@ class Pair(Primary):
 
 
 def lasting_port() -> int:
-    """A free port that nobody gets by chance while its server is away."""
+    """Return a free port that no other program gets by chance while its server is stopped."""
     ports = random.SystemRandom()
     while True:
         port = ports.choice(PORTS)

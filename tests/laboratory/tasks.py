@@ -1,4 +1,4 @@
-"""Tasks of the laboratory: each body notes when it begins and ends, and has an effect."""
+"""Tasks of the laboratory. Each body records its start and its end, and writes an effect."""
 
 import asyncio
 import os
@@ -9,8 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from graphile_worker import App, Backoff, JobContext, RunnerStarted
-from tests.laboratory.history import Body, Journal
+from graphile_worker import App, Backoff, BaseJobContext, JobContext, RunnerStarted, SyncJobContext
+from tests.laboratory.history_checker import Body, Journal
 
 PROCESS = os.environ.get("PGAPPNAME", "nobody")
 
@@ -24,12 +24,12 @@ journal = Journal(JOURNAL)
 
 @app.on(RunnerStarted)
 def note_readiness(event: RunnerStarted) -> None:
-    """From here on it must not end by itself."""
+    """Create the file that marks a worker as started; after it, an exit is a violation."""
     JOURNAL.with_suffix(".ready").touch()
 
 
 @contextmanager
-def body(ctx: JobContext) -> Iterator[None]:
+def body(ctx: BaseJobContext) -> Iterator[None]:
     say("start", ctx)
     try:
         yield
@@ -37,7 +37,7 @@ def body(ctx: JobContext) -> Iterator[None]:
         say("end", ctx)
 
 
-def say(step: Literal["start", "end"], ctx: JobContext) -> None:
+def say(step: Literal["start", "end"], ctx: BaseJobContext) -> None:
     job = ctx.job
     journal.note(Body(step, job.id, job.attempts, ctx.pool_id, PROCESS, time.time()))
 
@@ -50,14 +50,14 @@ async def work(ctx: JobContext, seconds: float = 0.0) -> None:
 
 
 @app.task
-def work_in_thread(ctx: JobContext, seconds: float = 0.0) -> None:
+def work_in_thread(ctx: SyncJobContext, seconds: float = 0.0) -> None:
     with body(ctx):
         time.sleep(seconds)
 
 
 @app.task(retry=SOON)
 async def stumble(ctx: JobContext, times: int = 1) -> None:
-    """Fails so many times."""
+    """Fail the first `times` attempts."""
     with body(ctx):
         if ctx.job.attempts <= times:
             raise LookupError(f"attempt {ctx.job.attempts} of {times} that fail")
@@ -65,7 +65,7 @@ async def stumble(ctx: JobContext, times: int = 1) -> None:
 
 @app.task
 async def pay(ctx: JobContext) -> None:
-    """Its effect and its end are one."""
+    """Write the effect in the transaction that completes the job."""
     with body(ctx):
         async with ctx.transaction() as connection:
             await connection.execute(EFFECT, (ctx.job.id, ctx.job.attempts))

@@ -1,4 +1,4 @@
-"""The database records its own history: every change of it, by whom, in the way of nobody."""
+"""The database records each change of its tables, with the process, and blocks no session."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,9 +22,14 @@ from graphile_worker import (
 )
 from graphile_worker._sql.queries.cron import schedule_jobs
 from graphile_worker.events import JobStarted
-from tests.laboratory.audit import install_audit, read_audit
-from tests.laboratory.checker import Run, check
-from tests.laboratory.history import Add, JobRow
+from tests.laboratory.history_checker import (
+    Add,
+    Expectations,
+    JobRow,
+    check,
+    install_audit,
+    read_audit,
+)
 from tests.support.pools import Pool, open_session
 from tests.support.recorder import Recorder, open_runners, wait_until
 from tests.support.sql import Sql
@@ -44,7 +49,7 @@ def audited(database) -> Any:
 
 
 def dsn_of(database: Any, process: str) -> str:
-    """How a process reaches the database, under its own name."""
+    """The DSN of a process with its own application name."""
     return make_conninfo(database.dsn, application_name=process)
 
 
@@ -80,7 +85,7 @@ async def work(ctx: JobContext, fails: int = 0) -> None:
         raise Retry(timedelta(0))
 
 
-# Jobs that have snoozed once, which no attempt tells.
+# Jobs that have snoozed once; a snooze does not count as an attempt.
 slept: set[int] = set()
 
 
@@ -126,7 +131,7 @@ def count_failing() -> int:
 
 
 def add_some_jobs(client: sync.Client) -> list[Add]:
-    """What an enqueuer notes of it."""
+    """What an enqueuer records of it."""
     notes = []
     for number, spec in enumerate(some_jobs()):
         job = client.add_job(
@@ -172,9 +177,7 @@ def ticking(minute: datetime) -> JobSpec:
     [None, LocalQueueOptions(size=20), LocalQueueOptions()],
     ids=["direct", "local queue of 20", "local queue"],
 )
-async def test_what_two_workers_do_to_three_hundred_jobs_is_recorded_and_right(
-    audited, sql, local_queue
-):
+async def test_the_record_of_two_workers_with_300_jobs_has_no_violation(audited, sql, local_queue):
     slept.clear()
     recorder = Recorder()
     minutes = [datetime(2026, 1, 1, 0, minute, tzinfo=UTC) for minute in range(5)]
@@ -193,9 +196,9 @@ async def test_what_two_workers_do_to_three_hundred_jobs_is_recorded_and_right(
 
     history = read_audit(audited.dsn, audited.schema)
     history.adds = notes
-    run = Run(
-        transactional={"pay"},
-        cron=dict.fromkeys(("one", "two"), [minute.timestamp() for minute in minutes]),
+    run = Expectations(
+        transactional_tasks={"pay"},
+        cron_minutes=dict.fromkeys(("one", "two"), [minute.timestamp() for minute in minutes]),
         must_finish=True,
         strict_priority=True,
     )
@@ -217,7 +220,7 @@ def is_claim(old: Any, new: Any) -> bool:
     return both and old.locked_by is None and new.locked_by is not None
 
 
-async def test_what_a_worker_hands_back_when_it_stops_is_recorded_and_right(audited, sql):
+async def test_the_record_of_jobs_released_at_shutdown_has_no_violation(audited, sql):
     recorder = Recorder()
     with client_of(audited, "add-1") as client:
         client.add_jobs([JobSpec("work", queue_name="q" if n % 2 else None) for n in range(40)])
@@ -234,7 +237,7 @@ async def test_what_a_worker_hands_back_when_it_stops_is_recorded_and_right(audi
     assert report.kinds["refund"] + report.kinds["completion"] == report.kinds["claim"]
 
 
-def test_every_change_of_the_three_tables_is_recorded_with_who_made_it(audited):
+def test_each_change_of_the_three_tables_is_recorded_with_its_process(audited):
     sql = Sql(dsn_of(audited, "somebody"), audited.schema)
     sql.run("select :schema.add_job('task', queue_name => 'q', job_key => 'k')")
     sql.run("update :schema._private_jobs set locked_by = 'p', locked_at = now(), attempts = 1")
@@ -266,7 +269,7 @@ def test_every_change_of_the_three_tables_is_recorded_with_who_made_it(audited):
     assert changes[0].xid == changes[1].xid
 
 
-def test_what_was_there_before_is_noted_as_seen(database):
+def test_rows_that_exist_before_the_record_begins_are_recorded_as_seen(database):
     with client_of(database, "add-1") as client:
         client.add_job("task", queue_name="q")
     install_audit(database.dsn, database.schema)
@@ -288,7 +291,7 @@ POISON = (
 )
 
 
-def test_nothing_that_a_job_may_hold_stops_the_record(audited, sql):
+def test_any_content_of_a_job_can_be_recorded(audited, sql):
     for payload in POISON:
         sql.run(f"select :schema.add_job('task', ({payload})::json)")
     for moment in ("infinity", "-infinity", "0044-03-15 BC"):
@@ -302,7 +305,7 @@ def test_nothing_that_a_job_may_hold_stops_the_record(audited, sql):
     assert check(history).violations == 0
 
 
-def test_a_completion_by_a_zombie_that_asks_nobody_shows(audited, sql, pool_of):
+def test_an_unfenced_completion_by_a_paused_worker_is_a_violation(audited, sql, pool_of):
     sql.run("select :schema.add_job('task', queue_name => 'q')")
     zombie, heir = pool_of("node-1"), pool_of("py-1")
     zombie.claim_one()
@@ -315,11 +318,11 @@ def test_a_completion_by_a_zombie_that_asks_nobody_shows(audited, sql, pool_of):
     report = check(read_audit(audited.dsn, audited.schema))
 
     assert report.kinds["recovery"] == 1
-    # The job, and its queue that nobody frees.
+    # The job, and its queue, which no worker unlocks.
     assert report.counts == {"fence_breaks": 1, "orphan_locks": 1}
 
 
-def test_a_completion_by_a_zombie_that_asks_changes_nothing(audited, sql, pool_of):
+def test_a_fenced_completion_by_a_paused_worker_changes_nothing(audited, sql, pool_of):
     sql.run("select :schema.add_job('task', queue_name => 'q')")
     zombie, heir = pool_of("py-1"), pool_of("py-2")
     lost = zombie.claim_one()
@@ -333,7 +336,7 @@ def test_a_completion_by_a_zombie_that_asks_changes_nothing(audited, sql, pool_o
     assert report.violations == 0, "\n".join(report.lines())
 
 
-def test_a_fetch_says_and_takes_the_same_with_the_record(audited, sql, pool_of):
+def test_a_fetch_returns_and_locks_the_same_jobs_with_the_record(audited, sql, pool_of):
     for _ in range(20):
         sql.run("select :schema.add_job('task', queue_name => 'q')")
         sql.run("select :schema.add_job('task')")

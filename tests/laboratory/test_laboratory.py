@@ -1,6 +1,6 @@
-"""The laboratory, in small: random faults on real processes, and every promise kept.
+"""The smoke scenario of the laboratory: random faults on real processes, and no violation.
 
-`python -m tests.laboratory long` is the same in large.
+`python -m tests.laboratory long` runs the large scenario.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ SEEDS = size(gate=[7], nightly=[7, random_seed()])
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=["fixed", "random"][: len(SEEDS)])
-def test_nothing_is_lost_doubled_or_left_locked_whatever_happens(
+def test_random_faults_lose_no_job_run_none_twice_and_leave_no_lock(
     seed: int, tmp_path: Path, pytestconfig: pytest.Config, figure: Callable[[str], None]
 ):
     outcome = run_scenario(smoke(seed), tmp_path, pytestconfig.getoption("--pg"))
@@ -34,7 +34,7 @@ def test_a_schedule_follows_from_its_seed():
     assert schedule(smoke(1)) == schedule(smoke(1)) != schedule(smoke(2))
 
 
-def test_every_fault_of_a_scenario_comes_while_jobs_are_added():
+def test_each_fault_of_a_scenario_is_due_while_jobs_are_added():
     scenario = smoke(3)
     moments: list[Moment] = schedule(scenario)
 

@@ -1,7 +1,7 @@
-"""A standby takes over that lacks the last commits: what came after is missing, and no more.
+"""A standby without the last commits is promoted: only the jobs of those commits are missing.
 
-Whoever runs on an asynchronous standby may lose jobs that were acknowledged. What was there stays
-as it was, and workers go on by themselves.
+With an asynchronous standby, acknowledged jobs may be lost. The other jobs stay as they were, and
+workers continue without a restart.
 """
 
 import random
@@ -12,10 +12,15 @@ import psycopg
 import pytest
 
 from graphile_worker import JobSpec, sync
-from tests.laboratory.audit import install_audit, read_audit
-from tests.laboratory.checker import Run, check
 from tests.laboratory.fleet import Fleet, Surroundings
-from tests.laboratory.history import JobRow, Journal
+from tests.laboratory.history_checker import (
+    Expectations,
+    JobRow,
+    Journal,
+    check,
+    install_audit,
+    read_audit,
+)
 from tests.laboratory.load import Enqueuer
 from tests.laboratory.servers import Pair, Position
 from tests.support.processes import eventually
@@ -30,7 +35,7 @@ LEFT = f"select count(*) from {SCHEMA}._private_jobs where is_available or locke
 
 
 @pytest.mark.parametrize("seed", size(gate=[1], nightly=[1, 2, 3]))
-def test_only_what_was_committed_after_the_replayed_position_is_missing(
+def test_only_jobs_committed_after_the_replayed_position_are_missing(
     seed: int, tmp_path: Path, pytestconfig: pytest.Config, figure: Callable[[str], None]
 ):
     with Pair(pytestconfig.getoption("--pg"), ["max_connections=100"]) as servers:
@@ -52,7 +57,9 @@ def test_only_what_was_committed_after_the_replayed_position_is_missing(
         history = read_audit(dsn, SCHEMA)
         history.read_journals(tmp_path)
 
-    report = check(history, Run(durable_until=float(promotion.replayed.bytes), exits=exits))
+    report = check(
+        history, Expectations(durable_until=float(promotion.replayed.bytes), exits=exits)
+    )
     seen = {change.new.id for change in history.changes if isinstance(change.new, JobRow)}
     acknowledged = {each for add in history.adds for each in add.job_ids}
     figure(f"lost tail, seed {seed}: {len(acknowledged - seen)} of {AFTER} late jobs are missing")

@@ -1,4 +1,4 @@
-"""The cables of the laboratory: what a program behind one sees when it is pulled."""
+"""The network namespaces of the laboratory: what a program sees when its cable is cut."""
 
 import socket
 import subprocess
@@ -11,7 +11,7 @@ from tests.laboratory.namespaces import Namespace
 from tests.support.processes import INSTALLED, READY, Program, Programs, eventually
 from tests.support.proxy import Proxy
 
-# Says what becomes of one connection and of further ones, as it is told by its input.
+# Prints the outcome of reads and of new connections, following the commands on its input.
 CLIENT = """
 import socket
 import sys
@@ -19,7 +19,7 @@ import sys
 address = sys.argv[1], int(sys.argv[2])
 
 
-def said(act):
+def outcome_of(act):
     try:
         return act()
     except OSError as error:
@@ -33,12 +33,12 @@ for line in sys.stdin:
         case "ask":
             old.settimeout(5)
             old.sendall(b"x")
-            print(said(lambda: old.recv(1)), flush=True)
-        case "hear":
+            print(outcome_of(lambda: old.recv(1)), flush=True)
+        case "read":
             old.settimeout(20)
-            print(said(lambda: old.recv(1)), flush=True)
+            print(outcome_of(lambda: old.recv(1)), flush=True)
         case "connect":
-            made = said(lambda: socket.create_connection(address, timeout=5))
+            made = outcome_of(lambda: socket.create_connection(address, timeout=5))
             print(made if isinstance(made, str) else "connected", flush=True)
 """
 
@@ -102,14 +102,14 @@ def test_a_fault_silences_connections_until_it_heals(namespace, client, fault, n
     assert client.tell("connect") == new_ones
 
     namespace.heal()
-    # What was sent meanwhile arrives: the systems send it again by themselves.
+    # Bytes that were sent meanwhile arrive, because TCP sends them again.
     assert client.server.recv(1) == b"x"
     client.server.sendall(b"y")
-    assert client.tell("hear") == "b'y'"
+    assert client.tell("read") == "b'y'"
     assert client.tell("connect") == "connected"
 
 
-def test_a_deaf_program_is_heard(namespace, client):
+def test_a_program_that_receives_nothing_can_still_send(namespace, client):
     namespace.deafen()
 
     assert client.tell("ask") == "TimeoutError"
@@ -144,9 +144,7 @@ def _listing(*words: str) -> str:
 
 @pytest.mark.single_version
 @pytest.mark.timeout(120)
-def test_a_worker_in_a_namespace_goes_on_after_its_cable_was_pulled(
-    namespace, database, tmp_path, sql
-):
+def test_a_worker_continues_after_its_cable_was_cut(namespace, database, tmp_path, sql):
     with (
         Proxy(database.cluster.port, host=namespace.outside) as gate,
         Programs.for_database(database, tmp_path) as programs,

@@ -1,4 +1,4 @@
-"""The checker on the reference: what its handling of lost connections leaves is counted."""
+"""The checker on Node workers: it counts what they leave after lost connections."""
 
 import random
 import signal
@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 
 from graphile_worker import JobSpec, sync
-from tests.laboratory.audit import install_audit, read_audit
-from tests.laboratory.checker import Run, check
 from tests.laboratory.fleet import node_worker
-from tests.laboratory.report import Report
+from tests.laboratory.history_checker import Expectations, Report, check, install_audit, read_audit
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 
-# Whoever deletes a job while this is there loses its connection. What it writes is undone then, but
-# for what it takes from a sequence.
+# A session that deletes a job loses its connection. Its writes are rolled back, except for values
+# that it took from a sequence.
 CUT_AT_COMPLETION = """
 create sequence gw_audit.cuts;
 create function gw_audit.cut() returns trigger language plpgsql as $body$
@@ -48,7 +46,7 @@ order by pid
 
 
 class Fleet:
-    """Two workers of the reference; who ends by itself is replaced, under another name."""
+    """Two Node workers; one that ends by itself is replaced by one with another name."""
 
     def __init__(self, database: Any, sql: Sql, programs: Programs, mode: str) -> None:
         self._database = database
@@ -57,7 +55,7 @@ class Fleet:
         self._mode = mode
         self._started = 0
         self._living: dict[str, Program] = {}
-        # Who ended by itself, and how.
+        # The workers that ended by themselves, and how.
         self.exits: dict[str, str] = {}
 
     def start(self) -> None:
@@ -74,19 +72,19 @@ class Fleet:
         return self._programs.start(command, {"PGAPPNAME": name, "NO_LOG_SUCCESS": "1"})
 
     def settle(self) -> None:
-        """Wait until somebody has ended by itself, or has had the time to."""
+        """Wait until a worker has ended by itself, or has had the time to."""
         with suppress(AssertionError):
             eventually(self._bury, "one ends", within=12)
 
     def give_up(self) -> None:
-        """Nobody works any more, though there is work, and nobody has ended."""
+        """Return whether jobs wait while no worker runs any, and none has ended."""
         self._bury()
         for name in list(self._living):
             self._living.pop(name).kill()
             self.exits[name] = "hanging"
 
     def _bury(self) -> int:
-        """How many have ended since the last time."""
+        """Return how many have ended since the last call."""
         ended = [name for name, program in self._living.items() if not program.is_running]
         for name in ended:
             self.exits[name] = f"exit code {self._living.pop(name).end()}"
@@ -122,7 +120,7 @@ def count_completed(sql: Sql) -> int:
 
 
 def can_work(database: Any, sql: Sql) -> bool:
-    """Give them jobs, more than they have ended when this returns; False if they do not begin."""
+    """Add more jobs than they can complete before this returns; False if they start none."""
     before = count_completed(sql)
     add_jobs(database, 100)
     with suppress(AssertionError):
@@ -145,13 +143,13 @@ def cut_half(sql: Sql, dice: random.Random) -> None:
 def judged(database: Any, fleet: Fleet, folder: Path) -> Report:
     history = read_audit(database.dsn, database.schema)
     history.read_journals(folder)
-    return check(history, Run(exits=list(fleet.exits)))
+    return check(history, Expectations(exits=list(fleet.exits)))
 
 
 @pytest.mark.single_version
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("mode", ["defaults", "batched"])
-def test_what_node_workers_leave_when_connections_are_cut_shows(
+def test_locks_that_node_workers_leave_after_cut_connections_are_counted(
     database, sql, tmp_path, mode, figure
 ):
     install_audit(database.dsn, database.schema)
@@ -171,7 +169,7 @@ def test_what_node_workers_leave_when_connections_are_cut_shows(
 
     assert report.counts["orphan_locks"] > 0, "\n".join(report.lines())
     assert report.counts["exits"] > 0
-    # It forgets what it has locked, and loses nothing.
+    # The worker keeps no record of the locked job, and no job is lost.
     assert not report.broken & {"I0", "I1", "I2"}, "\n".join(report.lines())
     ends = ", ".join(f"{count} {how}" for how, count in Counter(fleet.exits.values()).items())
     figure(

@@ -1,4 +1,4 @@
-"""The charts and the table of docs/reliability.md say what is in the reports of the runs."""
+"""The charts and the table of docs/reliability.md agree with the reports of the runs."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -23,7 +23,7 @@ ROW = re.compile(r"^\| .* \| `([\w-]+)\.json` \|$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", charts(RUNS))
-def test_a_chart_is_what_is_made_of_the_reports(name):
+def test_a_chart_shows_the_reports(name):
     kept = (CHARTS / name).read_text(encoding="utf-8")
 
     assert kept == charts(RUNS)[name], "run `python -m tests.laboratory.plots`"
@@ -31,7 +31,7 @@ def test_a_chart_is_what_is_made_of_the_reports(name):
     assert f"](images/{name})" in PAGE
 
 
-def test_every_kind_of_fault_has_words():
+def test_each_kind_of_fault_has_a_label():
     assert all(hasattr(Injector, f"_{kind}") for kind in FAULTS)
     assert faults(RUNS).keys() <= FAULTS.keys()
 
@@ -47,7 +47,7 @@ def test_a_run_without_a_figure_has_no_bar():
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_table_of_runs_says_what_is_in_a_report(name):
+def test_the_table_of_runs_agrees_with_each_report(name):
     [row] = [match[0] for match in ROW.finditer(PAGE) if match[1] == name]
     _, seed, jobs, injected, violations, seconds, _ = [
         each.strip() for each in row[2:-1].split(" | ")

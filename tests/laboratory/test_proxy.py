@@ -28,7 +28,7 @@ from tests.support.proxy import (
 )
 from tests.support.wire import Answer, Conversation
 
-# Seconds in which nothing comes: so long that an answer would have been there.
+# Seconds without bytes after which an answer counts as lost.
 SILENCE = 0.3
 
 
@@ -69,7 +69,7 @@ class Site:
         ).rowcount
 
     def wait_until_asleep(self, connection: psycopg.Connection) -> None:
-        """Until the server carries out a request of this connection that takes long."""
+        """Wait until the server executes a long request of this connection."""
         asleep = "select from pg_stat_activity where wait_event = 'PgSleep' and pid = %s"
         backend = connection.info.backend_pid
         eventually(lambda: self._direct.execute(asleep, [backend]).rowcount, "it is asked")
@@ -86,7 +86,7 @@ def site(empty_database, proxy) -> Iterator[Site]:
 
 
 class Asking:
-    """A question that is asked beside the test."""
+    """A query in another thread."""
 
     def __init__(self, connection: psycopg.Connection, statement: bytes = b"select 1") -> None:
         self.rows: list | None = None
@@ -127,7 +127,7 @@ def first_message(code: int, body: bytes = b"") -> bytes:
 
 
 def spoken(step: int) -> tuple[Conversation, list[Answer]]:
-    """What is known of a conversation of which the network carries so many bytes at once."""
+    """Return what the proxy knows of a conversation that comes in chunks of this size."""
     login = first_message(196608, b"user\0me\0application_name\0some one\0\0")
     parse = message(b"P", b"s1\0delete from notes\0\0\0") + message(b"S")
     bind = message(b"B", b"\0s1\0" + b"\0\0\0\1\0\1\0\1\0\0" + bytes(70_000))
@@ -154,7 +154,7 @@ def spoken(step: int) -> tuple[Conversation, list[Answer]]:
 
 
 @pytest.mark.parametrize("step", [1, 3, 7, 65_536, 1_000_000])
-def test_a_conversation_is_understood_however_the_network_cuts_it(step):
+def test_a_conversation_is_parsed_for_any_size_of_chunks(step):
     conversation, answers = spoken(step)
 
     talk = conversation.talk
@@ -164,7 +164,7 @@ def test_a_conversation_is_understood_however_the_network_cuts_it(step):
     assert settled == [b"", b"delete from notes", b"begin\ndelete from notes\ncommit"]
 
 
-def test_what_passes_arrives_in_both_directions(site):
+def test_bytes_pass_in_both_directions(site):
     with site.connect() as connection:
         big = "x" * 3_000_000
         assert connection.execute("select %s", [big]).fetchone() == (big,)
@@ -188,7 +188,7 @@ def test_a_delay_counts_each_way(site):
         assert time.monotonic() - began < 10
 
 
-def test_a_thin_line_lets_so_many_bytes_through_in_a_second(site):
+def test_a_thin_line_limits_the_bytes_per_second(site):
     with site.connect() as connection:
         site.proxy.mode = Bandwidth(100_000)
         began = time.monotonic()
@@ -197,7 +197,7 @@ def test_a_thin_line_lets_so_many_bytes_through_in_a_second(site):
         assert time.monotonic() - began >= 0.5
 
 
-def test_what_stood_still_arrives_once_it_moves_again(site):
+def test_stalled_bytes_arrive_when_the_stall_ends(site):
     with site.connect() as connection:
         site.proxy.mode = Stall()
         asking = Asking(connection, b"insert into notes values ('late') returning word")
@@ -217,7 +217,7 @@ def test_a_black_hole_swallows_and_keeps_connections_open(site):
     assert asking.is_silent()
     with pytest.raises(psycopg.errors.ConnectionTimeout):
         site.connect(connect_timeout=2)
-    # The server knows of nothing, and the transaction stays.
+    # The server gets no message, and the transaction stays open.
     assert site.locks() == 1
 
     site.proxy.heal()
@@ -240,10 +240,10 @@ def test_a_client_that_leaves_a_black_hole_frees_the_server_when_it_heals(site):
 
     site.proxy.heal()
 
-    eventually(lambda: site.sessions() == 0, "the server heard of it")
+    eventually(lambda: site.sessions() == 0, "the server ended the session")
 
 
-def test_half_open_connections_hear_nothing_and_new_ones_pass(site):
+def test_half_open_connections_get_no_answer_and_new_ones_pass(site):
     old = site.connect(autocommit=False)
     old.execute("insert into notes values ('open')")
     site.proxy.mode = HalfOpen()
@@ -259,7 +259,7 @@ def test_half_open_connections_hear_nothing_and_new_ones_pass(site):
     assert site.words() == []
 
 
-def test_forgotten_connections_hear_nothing_and_their_server_keeps_its_locks(site):
+def test_forgotten_connections_get_no_answer_and_the_server_keeps_their_locks(site):
     old = site.connect(autocommit=False)
     old.execute("insert into notes values ('open')")
     site.proxy.forget()
@@ -271,7 +271,7 @@ def test_forgotten_connections_hear_nothing_and_their_server_keeps_its_locks(sit
     asking.end()
 
 
-def test_one_way_requests_are_carried_out_and_nobody_hears_of_it(site):
+def test_the_server_executes_one_way_requests_and_their_answers_are_lost(site):
     connection = site.connect()
     site.proxy.mode = OneWay()
     asking = Asking(connection, b"insert into notes values ('done')")
@@ -283,7 +283,7 @@ def test_one_way_requests_are_carried_out_and_nobody_hears_of_it(site):
     assert isinstance(asking.error, psycopg.OperationalError)
 
 
-def test_a_reset_is_a_reset_for_those_that_are_and_those_that_come(site):
+def test_a_reset_closes_open_connections_and_new_ones(site):
     connection = site.connect()
     asking = Asking(connection, b"select pg_sleep(20)")
     plain = socket.create_connection(("127.0.0.1", site.proxy.port))
@@ -311,11 +311,11 @@ def test_an_answer_that_is_cut_off_was_committed(site):
             assert len(cut.losses) == 1
             assert cut.losses[0].application_name == "tester"
 
-            # At once: the server had answered before the client was told anything.
+            # At once: the server had answered before the client lost its connection.
             assert site.words() == [f"{each:02}" for each in range(number + 1)]
 
 
-def test_of_a_transaction_the_commit_is_cut_off(site):
+def test_in_a_transaction_the_answer_to_the_commit_is_cut_off(site):
     connection = site.connect(autocommit=False)
     site.proxy.mode = CutAfterRequest(b"into notes")
 
@@ -327,7 +327,7 @@ def test_of_a_transaction_the_commit_is_cut_off(site):
     assert site.words() == ["first", "second"]
 
 
-def test_what_is_not_committed_is_not_cut_off(site):
+def test_answers_to_uncommitted_statements_pass(site):
     with site.connect(autocommit=False) as connection:
         site.proxy.mode = cut = CutAfterRequest()
         connection.execute("insert into notes values ('never')")
@@ -338,7 +338,7 @@ def test_what_is_not_committed_is_not_cut_off(site):
         assert cut.losses == []
 
 
-def test_the_words_of_a_prepared_statement_count(site):
+def test_the_text_of_a_prepared_statement_matches_a_rule(site):
     with site.connect(prepare_threshold=0) as connection:
         insert = "insert into notes values (%s)"
         connection.execute(insert, ["prepared"])
@@ -352,7 +352,7 @@ def test_the_words_of_a_prepared_statement_count(site):
     assert site.words() == ["again", "cut", "prepared"]
 
 
-def test_a_cut_happens_so_many_times_and_then_everything_passes(site):
+def test_a_cut_happens_a_limited_number_of_times(site):
     site.proxy.mode = cut = CutAfterRequest(times=2)
     for word in ("first", "second"):
         with site.connect() as connection, pytest.raises(psycopg.OperationalError):
@@ -364,7 +364,7 @@ def test_a_cut_happens_so_many_times_and_then_everything_passes(site):
     assert site.words() == ["first", "second", "third"]
 
 
-def test_a_request_that_is_torn_is_not_carried_out(site):
+def test_the_server_does_not_execute_a_torn_request(site):
     for prepared in (False, True):
         with site.connect(prepare_threshold=0 if prepared else None) as connection:
             site.proxy.mode = cut = CutInRequest(b"into notes")
@@ -406,7 +406,7 @@ def test_a_predicate_chooses_by_the_name_of_the_program(site):
         assert well.execute("select 1").fetchone() == (1,)
 
 
-def test_a_cancel_goes_the_way_of_the_connection_that_it_is_about(site):
+def test_a_cancel_request_follows_the_rule_of_its_connection(site):
     with site.connect("ill") as ill:
         asking = Asking(ill, b"select pg_sleep(20)")
         site.wait_until_asleep(ill)
@@ -424,7 +424,7 @@ def test_a_cancel_goes_the_way_of_the_connection_that_it_is_about(site):
         assert isinstance(asking.error, psycopg.errors.QueryCanceled)
 
 
-def test_it_is_known_who_asks_what(site: Site):
+def test_the_proxy_knows_the_program_and_the_text_of_a_request(site: Site):
     def only() -> Connection:
         (connection,) = site.proxy.connections
         return connection
@@ -457,8 +457,8 @@ def test_a_commit_under_way_is_known(site):
         assert not any(each.is_committing for each in site.proxy.connections)
 
 
-def test_new_connections_go_to_another_server_when_told_so(site, proxy, cluster):
-    # A port on which nobody listens.
+def test_new_connections_can_be_redirected_to_another_server(site, proxy, cluster):
+    # A port on which no server listens.
     with Proxy(cluster.port) as gone:
         nobody = gone.port
     proxy.target = nobody

@@ -101,7 +101,7 @@ def present(servers: Primary) -> set[int]:
     return {number for (number,) in servers.primary.run("select number from rows")}
 
 
-def test_a_crash_keeps_what_was_acknowledged(alone):
+def test_a_crash_keeps_acknowledged_commits(alone):
     with Writer(alone.dsn()) as writer:
         for restart in (alone.crash_restart, alone.fast_restart, alone.crash_restart):
             writer.wait_for_more(50)
@@ -111,7 +111,7 @@ def test_a_crash_keeps_what_was_acknowledged(alone):
     assert writer.numbers <= present(alone) <= writer.numbers | set(writer.unsure)
 
 
-def test_a_synchronous_promotion_loses_nothing_that_was_acknowledged(pair, figure):
+def test_a_synchronous_promotion_loses_no_acknowledged_commit(pair, figure):
     pair.synchronize()
     with Writer(pair.dsn()) as writer:
         writer.wait_for_more(200)
@@ -140,7 +140,7 @@ def test_one_address_serves_over_three_promotions_in_a_row(pair, figure):
     figure(f"promoted and a new standby built in {max(seconds):.2f} s at most")
 
 
-def test_a_lost_tail_loses_exactly_what_came_after_the_replayed_position(pair):
+def test_a_promotion_with_a_lost_tail_loses_the_commits_after_the_replayed_position(pair):
     pair.synchronize()
     with Writer(pair.dsn()) as writer:
         writer.wait_for_more(100)
@@ -167,7 +167,7 @@ def test_a_lost_tail_loses_exactly_what_came_after_the_replayed_position(pair):
         pass
 
 
-def test_what_is_committed_while_the_standby_is_detached_is_lost(pair):
+def test_commits_while_the_standby_is_detached_are_lost(pair):
     pair.primary.run("insert into rows select generate_series(1, 100)")
     detached = pair.detach_standby()
     pair.primary.run("insert into rows select generate_series(101, 200)")
@@ -179,7 +179,7 @@ def test_what_is_committed_while_the_standby_is_detached_is_lost(pair):
     assert promotion.last_commit is not None
 
 
-def test_a_commit_waits_for_a_synchronous_standby_that_is_away(pair):
+def test_a_commit_waits_for_a_synchronous_standby_that_is_unreachable(pair):
     pair.synchronize()
     pair.standby.crash()
     with Writer(pair.dsn()) as writer:
@@ -202,7 +202,7 @@ def test_a_standby_catches_up_with_a_primary_that_crashed(pair):
     assert writer.numbers <= present(pair)
 
 
-def test_proxies_may_stand_before_both_servers(pair):
+def test_both_servers_can_be_behind_proxies(pair):
     first, second = pair.primary.port, pair.standby.port
     with Proxy(first) as before_first, Proxy(second) as before_second:
         dsn = pair.dsn(ports=[before_first.port, before_second.port])

@@ -1,4 +1,4 @@
-"""Versions of the library: this one, and older ones out of the repository's history."""
+"""Versions of the library: this one, and older ones from the history of the repository."""
 
 import os
 import subprocess
@@ -8,26 +8,26 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCE = "src"
 
-# Where they are, and where they were before.
+# The present folder, and the former one.
 MIGRATIONS = [f"{SOURCE}/graphile_worker/{each}/ext/0*.sql" for each in ("_sql", "sql")]
 
 
 def commit_of(revision: str) -> str:
-    """Its short hash; "" if the history that we have does not reach so far."""
+    """Return the short hash of a revision; "" if this clone does not contain it."""
     return _git(
         "rev-parse", "--verify", "--quiet", "--short", f"{revision}^{{commit}}", check=False
     )
 
 
 def before_the_last_migration() -> str:
-    """The commit before the one that brought our newest migration; "" if history ends earlier."""
+    """Return the commit before the one that added the newest migration; "" if it is missing."""
     added = ["log", "-M", "--diff-filter=A", "-1", "--format=%h", "--", *MIGRATIONS]
     newest = _git(*added, check=False)
     return commit_of(f"{newest}^") if newest else ""
 
 
 def unpack(commit: str, folder: Path) -> Path:
-    """What must stand first in PYTHONPATH to get the library as it was at that commit."""
+    """Unpack the library at a commit, and return its folder for PYTHONPATH."""
     folder.mkdir(parents=True, exist_ok=True)
     packed = folder / "source.tar"
     _git("archive", f"--output={packed}", commit, SOURCE)
@@ -36,13 +36,13 @@ def unpack(commit: str, folder: Path) -> Path:
 
 
 def lease_flag(source: Path) -> str:
-    """What the version that lies there calls the time after which a silent worker is dead."""
+    """Return the flag for the lease duration in the version of that folder."""
     has_new_names = (source / "graphile_worker/_cli").is_dir()
     return "--lease-duration" if has_new_names else "--recovery-threshold"
 
 
 def migrate(dsn: str, schema: str, source: Path) -> None:
-    """Install or upgrade the schema, by the version that lies there."""
+    """Install or upgrade the schema with the version of that folder."""
     command = [sys.executable, "-m", "graphile_worker", "--schema-only", "-s", schema, "-c", dsn]
     variables = {**os.environ, "PYTHONPATH": str(source)}
     subprocess.run(command, env=variables, check=True, capture_output=True, text=True)

@@ -66,7 +66,7 @@ def measure(command: list[str], dsn: str) -> Latency:
 def sample(process: subprocess.Popen[str], connection: psycopg.Connection) -> float:
     connection.execute(ADD, (time.monotonic_ns(),))
     late = int(answer(process, "late ")) / 1e6
-    # Until the job before is settled, and the worker has asked twice in vain and is idle.
+    # Until the job before is completed, and the worker is idle after two empty fetches.
     time.sleep(0.006)
     return late
 
@@ -75,7 +75,7 @@ def sample(process: subprocess.Popen[str], connection: psycopg.Connection) -> fl
 @pytest.mark.serial
 @pytest.mark.single_version
 @pytest.mark.timeout(400)
-def test_a_job_starts_about_as_soon_as_with_the_reference(database, figure):
+def test_a_job_starts_about_as_soon_as_with_node(database, figure):
     if database.schema != "graphile_worker":
         pytest.skip("measured once is enough")
     node = [str(NODE), str(PROGRAMS / "latency.js"), str(MODULES / "gw018"), database.url]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from graphile_worker import App, Hooks, JobSpec, WorkerOptions, run_once
-from graphile_worker._worker.sources.direct import ONCE_POLL_INTERVAL
+from graphile_worker._worker.sources.base import ONCE_POLL_INTERVAL
 from graphile_worker.events import GetJobStarted
 from tests.support.tools import MODULES, NODE
 

@@ -71,6 +71,6 @@ def test_a_fetch_that_grows_with_the_table_is_a_regression():
     assert line.startswith(f"100 of {table['label']}: 100.0 of the clean table's time")
 
 
-def test_what_is_recorded_is_no_regression_of_itself():
+def test_the_recorded_ratios_are_not_a_regression():
     assert RECORDED.exists()
     assert regressions(recorded(), recorded()) == []

@@ -1,4 +1,4 @@
-"""Built once, whoever looks at it."""
+"""The wheel and the sdist, built once for all tests."""
 
 from pathlib import Path
 

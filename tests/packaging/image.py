@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CONTINUED = re.compile(r"\\\n\s*")
-# Of whoever runs the tests: how pip finds packages.
+# The variables of this user with which pip finds packages.
 HANDED_ON = re.compile(r"^(PIP_|SSL_|HTTPS?_PROXY$|HOME$)")
 
 
 @dataclass
 class Stage:
-    """A layer over the root of this machine, and what its instructions said."""
+    """A layer over the root of this machine, and the output of its instructions."""
 
     folder: Path
     base: str
@@ -35,7 +35,7 @@ class Stage:
         return self.folder / "layer"
 
     def inside(self, command: list[str], mounts: dict[Path, str] | None = None) -> list[str]:
-        """A command that becomes this one in the stage; to be run with mounts of its own.
+        """Return a command that runs this one in the stage, with its own mounts.
 
         With something mounted there, the rest can only be read.
         """
@@ -67,7 +67,7 @@ class Stage:
 
 
 def can_be_built(folder: Path) -> bool:
-    """May whoever runs this mount a layer over this machine?"""
+    """Return whether this user may mount a layer over this machine."""
     stage = _stage(folder, "", "")
     command = ["unshare", "--mount", *stage.inside(["true"])]
     return subprocess.run(command, capture_output=True).returncode == 0
@@ -111,7 +111,7 @@ def built(file: Path, context: Path, folder: Path, python: str) -> Stage:
             case "ENTRYPOINT":
                 stage.entrypoint = shlex.split(rest.strip("[]").replace(",", " "))
             case _:
-                raise AssertionError(f"{name}: nobody here knows how to do this")
+                raise AssertionError(f"{name}: this instruction is not supported")
     return stage
 
 
@@ -125,7 +125,7 @@ def _stage(folder: Path, base: str, programs: str) -> Stage:
 def _begun(folder: Path, base: str, python: str) -> Stage:
     bin_folder = Path(python).parent
     stage = _stage(folder, base, str(bin_folder))
-    # An interpreter in a home folder is for nobody but its owner.
+    # Only the owner of a home folder can run an interpreter in it.
     stage.run(f"chmod a+rx /root; ln -sf {python} {bin_folder}/python")
     return stage
 

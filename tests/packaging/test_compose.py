@@ -1,4 +1,4 @@
-"""The compose file for contributors, and what its page says to type."""
+"""The compose file for contributors, and the commands of its page."""
 
 import re
 import subprocess
@@ -25,7 +25,7 @@ def services() -> dict:
 
 
 @pytest.mark.single_version
-def test_it_is_right_by_the_schema_of_compose_files():
+def test_the_compose_file_is_valid():
     check_compose_file(ROOT / "compose.yaml")
 
 
@@ -40,13 +40,13 @@ def test_every_command_of_the_file_and_its_page_exists():
     assert typed <= set(known)
 
 
-def test_every_service_that_the_page_names_is_there(services: dict):
+def test_each_service_that_the_page_names_exists(services: dict):
     named = re.findall(r"docker compose (?:exec|logs -f) (\w+)", PAGE.read_text())
 
     assert set(named) == set(services) == {"database", "program"}
 
 
-def test_what_it_is_built_from_is_there(services: dict):
+def test_the_sources_of_the_compose_build_exist(services: dict):
     assert (ROOT / services["program"]["build"] / "Dockerfile").is_file()
 
 
@@ -60,7 +60,7 @@ def test_reset_leaves_an_empty_schema(database: TestDatabase, sql: Sql):
     assert sql.value("select count(*) from :schema.jobs") == 0
 
 
-def test_reset_asks_which_database():
+def test_reset_requires_a_database():
     command = [sys.executable, "-m", "tools.reset"]
 
     done = subprocess.run(command, cwd=ROOT, env={}, capture_output=True, text=True)

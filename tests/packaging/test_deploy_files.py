@@ -109,7 +109,7 @@ def paths() -> set[str]:
     }
 
 
-def test_they_wait_longer_for_an_end_than_a_worker_takes():
+def test_deploy_files_wait_longer_than_a_graceful_shutdown_takes():
     longest = compute_stop_timeout(WorkerOptions().shutdown_timeout)
     assert longest is not None
 
@@ -117,7 +117,7 @@ def test_they_wait_longer_for_an_end_than_a_worker_takes():
     assert pod("worker.yaml", "Deployment")["terminationGracePeriodSeconds"] > longest
 
 
-def test_passwords_are_nowhere_in_them():
+def test_deploy_files_contain_no_password():
     for path in DEPLOY.rglob("*"):
         if path.is_file():
             assert "://" not in path.read_text(encoding="utf-8"), path.name
@@ -132,8 +132,8 @@ def test_passwords_are_nowhere_in_them():
 # systemd
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd")
-def test_systemd_takes_the_unit(tmp_path):
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_the_unit(tmp_path):
     path = tmp_path / UNIT.name
     # Only that the program is there is looked for, too.
     path.write_text(re.sub(r"ExecStart=\S+", f"ExecStart={INSTALLED}", UNIT.read_text()))
@@ -143,7 +143,7 @@ def test_systemd_takes_the_unit(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_unit_starts_again_but_not_where_that_is_of_no_use(programs, sql):
+def test_the_unit_restarts_a_worker_except_after_a_permanent_error(programs, sql):
     service = unit()["Service"]
     wrong = programs.run_to_end("--no-such-flag")
     sql.run("insert into :schema.migrations values (999, now(), true)")
@@ -172,7 +172,7 @@ SLOW_TO_START = """
 """
 
 
-def test_a_signal_that_comes_before_a_worker_is_ready_counts_as_a_good_end(programs):
+def test_a_signal_before_a_worker_is_ready_counts_as_a_clean_exit(programs):
     programs.write("shop.py", SLOW_TO_START)
     worker = programs.command("--app", "shop:app")
     eventually(lambda: "waiting" in worker.out, "the worker is about to start")
@@ -190,7 +190,7 @@ def test_a_manifest_names_kind_and_version_of_each_object(name):
         assert each["metadata"].keys() & {"name", "generateName"}, kind
 
 
-def test_the_probes_ask_at_the_port_that_the_worker_is_told():
+def test_the_probes_use_the_health_port_of_the_worker():
     worker = container("worker.yaml", "Deployment")
     [port] = worker["ports"]
     told = worker["args"][worker["args"].index("--health-port") + 1]
@@ -215,7 +215,7 @@ def test_every_flag_of_the_files_is_one_of_the_command():
         assert {each for each in arguments if each.startswith("-")} <= known
 
 
-def test_a_pod_runs_with_few_rights():
+def test_a_pod_runs_with_few_privileges():
     for name, kind in (("worker.yaml", "Deployment"), ("migrate.yaml", "Job")):
         assert pod(name, kind)["securityContext"]["runAsNonRoot"] is True
         assert pod(name, kind)["automountServiceAccountToken"] is False
@@ -236,7 +236,7 @@ def test_labels_and_selectors_agree():
     assert scaled == deployment["metadata"]["name"]
 
 
-def test_the_job_that_migrates_does(tmp_path, empty_database):
+def test_the_migration_job_migrates(tmp_path, empty_database):
     with Programs(tmp_path, DATABASE_URL=empty_database.url) as programs:
         done = programs.run_to_end(*container("migrate.yaml", "Job")["args"])
 
@@ -244,7 +244,7 @@ def test_the_job_that_migrates_does(tmp_path, empty_database):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_tasks_of_a_config_map_are_found(programs, sql):
+def test_tasks_in_a_config_map_are_found(programs, sql):
     """Its files are links into a hidden folder, any user may write to it, and it is read-only."""
     tasks = programs.folder / "mounted"
     programs.write("mounted/..2026/hello.py", "async def task(payload, ctx): print('hello')")
@@ -285,7 +285,7 @@ def behind(scaler, cluster) -> Iterator[Sql]:
 ADD = "select :schema.add_job($1, queue_name => $2, run_at => now() + $3::text::interval)"
 
 
-def test_the_scaler_counts_what_workers_could_run_and_what_they_run(scaler, behind):
+def test_the_scaler_counts_ready_jobs_and_running_jobs(scaler, behind):
     count = query()
     counts = [scaler.value(count)]
 
@@ -305,7 +305,7 @@ def test_the_scaler_counts_what_workers_could_run_and_what_they_run(scaler, behi
     add(0)
 
     # Nothing; three; a queue is one; so is another; one that is soon due; none of later; as many
-    # when two of them run; one less when it has failed for good.
+    # when two of them run; one less when it has permanently failed.
     assert counts == [0, 3, 4, 5, 6, 6, 6, 5]
 
 

@@ -39,7 +39,7 @@ def test_the_wheel_holds_the_package_and_the_pytest_plugin_and_nothing_else(whee
     assert "graphile_worker/py.typed" in held
 
 
-def test_the_metadata_says_what_installers_and_readers_need(metadata: Message, project: dict):
+def test_the_metadata_contains_what_installers_and_readers_need(metadata: Message, project: dict):
     assert metadata["License-Expression"] == "MIT"
     assert metadata.get_all("License-File") == ["LICENSE"]
     assert metadata["Requires-Python"] == ">=3.11"

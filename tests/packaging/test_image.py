@@ -50,12 +50,12 @@ def image(context: Path, tmp_path_factory: pytest.TempPathFactory) -> Stage:
 
 
 @pytest.mark.parametrize("file", ["Dockerfile", "tools/compose/Dockerfile"])
-def test_the_linter_finds_nothing(file: str):
+def test_the_linter_finds_nothing_in_the_dockerfile(file: str):
     assert run(HADOLINT, str(ROOT / file)) == ""
 
 
 @pytest.mark.feature("F306")
-def test_its_base_has_a_version_and_the_newest_python_of_the_matrix():
+def test_the_base_image_has_a_version_and_the_newest_python_of_the_matrix():
     bases = [rest for name, rest in instructions(ROOT / "Dockerfile") if name == "FROM"]
     (base,) = (rest for name, rest in instructions(ROOT / "Dockerfile") if name == "ARG")
 
@@ -64,7 +64,7 @@ def test_its_base_has_a_version_and_the_newest_python_of_the_matrix():
 
 
 @pytest.mark.feature("F306", "F307", "F308")
-def test_a_mounted_folder_of_tasks_is_worked_off_by_process_one_until_it_is_told_to_stop(
+def test_process_1_runs_a_mounted_folder_of_tasks_until_it_gets_a_signal(
     image: Stage, empty_database: TestDatabase, tmp_path: Path
 ):
     with Programs(tmp_path) as programs:
@@ -89,7 +89,7 @@ def test_a_mounted_folder_of_tasks_is_worked_off_by_process_one_until_it_is_told
 
 
 def beside(programs: Programs, image: Stage, mounts: dict[Path, str], *arguments: str) -> str:
-    """What another container of the same image says."""
+    """The output of another container of the same image."""
     command = image.inside([*image.entrypoint, *arguments], mounts)
     with Container(programs, *command) as container:
         assert container.end() == 0, container.err
@@ -115,7 +115,7 @@ def owner(pid: int) -> int:
 
 
 @pytest.mark.feature("F306")
-def test_the_compose_file_of_the_page_is_right_by_the_schema_of_such_files(tmp_path: Path):
+def test_the_compose_file_of_the_page_is_valid(tmp_path: Path):
     page = (ROOT / "docs/operations/docker.md").read_text()
     (example,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
@@ -140,7 +140,7 @@ def test_both_pages_show_an_image():
 @pytest.mark.feature("F306")
 @pytest.mark.parametrize("example", [text for _, text in IMAGES], ids=PAGES)
 def test_the_linter_finds_nothing_in_an_image_of_a_page(example: str, tmp_path: Path):
-    # Which is for whoever builds it to say.
+    # The person who builds it chooses this.
     ignored = ["--ignore", "DL3006"]
 
     assert run(HADOLINT, *ignored, str(write(tmp_path / "Dockerfile", example))) == ""
@@ -159,7 +159,7 @@ def test_an_image_of_a_page_installs_as_root_and_runs_as_the_worker(example: str
 
 @pytest.mark.feature("F306")
 @pytest.mark.parametrize("example", [text for _, text in IMAGES], ids=PAGES)
-def test_an_image_of_a_page_keeps_its_app_whatever_the_arguments(example: str, tmp_path: Path):
+def test_an_image_of_a_page_keeps_its_app_with_any_arguments(example: str, tmp_path: Path):
     """They take the place of all of CMD."""
     steps = dict(instructions(write(tmp_path / "Dockerfile", example)))
 

@@ -50,7 +50,7 @@ def python(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory) -> Pat
     return made_once(tmp_path_factory, f"clean-{version}", make) / version / "bin/python"
 
 
-def test_what_is_installed_is_what_is_declared(python: Path):
+def test_an_install_contains_the_declared_dependencies(python: Path):
     found = installed(python)
 
     assert set(found) == declared("graphile-worker", found, python.parents[1].name)
@@ -67,7 +67,7 @@ def test_everything_can_be_imported_and_the_driver_is_the_fast_one(python: Path)
     assert told == ['tracing needs OpenTelemetry: pip install "graphile-worker[otel]"']
 
 
-def test_the_command_says_its_version(python: Path):
+def test_the_command_prints_its_version(python: Path):
     version = installed(python)["graphile-worker"].version
 
     by_name = run(str(python.parent / "graphile-worker"), "--version")
@@ -76,7 +76,7 @@ def test_the_command_says_its_version(python: Path):
     assert by_name == by_module == f"graphile-worker, version {version}\n"
 
 
-def test_the_sdist_builds_with_what_it_asks_for(sdist: Path, tmp_path: Path):
+def test_the_sdist_builds_with_its_declared_requirements(sdist: Path, tmp_path: Path):
     found = interpreter("3.11")
     if found is None:
         pytest.skip("Python 3.11 is not on this machine")

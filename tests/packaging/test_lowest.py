@@ -20,7 +20,7 @@ SLICE = [
     "tests/integrations/test_external_pools.py::test_each_call_commits_by_itself",
     "tests/integrations/test_opentelemetry.py::test_running_a_job_is_a_span",
     "tests/integrations/test_opentelemetry.py::test_a_job_is_linked_to_the_span_that_added_it",
-    "tests/e2e/test_event_loop.py::test_a_worker_runs_on_uvloop_unless_it_is_told_otherwise",
+    "tests/e2e/test_event_loop.py::test_a_worker_runs_on_uvloop_by_default",
 ]
 
 
@@ -35,7 +35,7 @@ def lowest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
-def test_the_oldest_releases_that_are_allowed_do(lowest: Path, pytestconfig: pytest.Config):
+def test_the_oldest_allowed_dependencies_work(lowest: Path, pytestconfig: pytest.Config):
     found = installed(lowest)
     for requirement in bounds():
         assert Version(found[requirement.name].version) == lower_bound(requirement)

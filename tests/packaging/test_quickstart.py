@@ -47,7 +47,7 @@ def steps_of(page: str, heading: str) -> Steps:
     assert section is not None
     words, kinds, blocks = zip(*(step.groups() for step in STEP.finditer(section[1])), strict=True)
     assert list(kinds) == ["sh", "python", "sh", "sh", "text", "sh"]
-    assert section[1].count("\n```") == 2 * len(kinds), "a block that is no step"
+    assert section[1].count("\n```") == 2 * len(kinds), "a block that is not a step"
     named = FILE.search(words[1])
     assert named is not None
     install, task, start, add, log, sql = blocks
@@ -99,7 +99,7 @@ class Terminal:
 @pytest.mark.single_version
 @pytest.mark.timeout(180)
 @pytest.mark.feature("F9", "F203")
-def test_the_quickstart_leads_from_nothing_to_a_job_within_a_minute(
+def test_the_quickstart_runs_a_job_within_a_minute(
     steps: Steps,
     terminals: Programs,
     empty_database: TestDatabase,
@@ -124,7 +124,7 @@ def test_the_quickstart_leads_from_nothing_to_a_job_within_a_minute(
 
     assert (first.end(), second.end()) == (0, 0), second.shell.err
     assert alike(first.shell.err).startswith(alike(steps.log))
-    assert first.shell.err.endswith(")] INFO: stopping: heard SIGINT\n")
+    assert first.shell.err.endswith(")] INFO: stopping: received SIGINT\n")
     figure(f"quickstart: the hello job ran {took:.1f} s after the first command")
     assert took < SOON
 

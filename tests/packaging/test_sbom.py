@@ -16,13 +16,15 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """As `just sbom` writes it, which refuses what is not valid by the schema."""
+    """The SBOM of `just sbom`, which rejects an invalid one."""
     file = tmp_path_factory.mktemp("sbom") / "bill.json"
     run(sys.executable, "-m", "tools.sbom", str(file), cwd=ROOT)
     return file.read_text(encoding="utf-8")
 
 
-def test_its_components_are_the_declared_closure(text: str, wheel: Path, tmp_path: Path):
+def test_the_components_of_the_sbom_are_the_declared_closure(
+    text: str, wheel: Path, tmp_path: Path
+):
     bill: dict[str, Any] = json.loads(text)
     python = clean_environment(tmp_path / "env", sys.executable, str(wheel))
     found = installed(python)
@@ -38,7 +40,7 @@ def test_its_components_are_the_declared_closure(text: str, wheel: Path, tmp_pat
     assert all(each["licenses"] for each in [own, *bill["components"]])
 
 
-def test_it_names_no_machine_and_no_host(text: str):
+def test_the_sbom_names_no_machine_and_no_host(text: str):
     schema = json.loads(text)["$schema"]
 
     assert re.findall(r"\w+://[^\"]*", text) == [schema]

@@ -1,4 +1,4 @@
-"""The installed wheel as type checkers see it: good calls pass, every wrong one is told."""
+"""The installed wheel as type checkers and editors see it."""
 
 import json
 import re
@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.language_server import LanguageServer
+from tests.support.options import SEVEN_OPTIONS
 from tests.support.shared_folder import made_once
 from tests.support.wheel import environment_with_wheel
 
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.single_version
 SNIPPETS = Path(__file__).parent / "typing"
 BIN = Path(sys.executable).parent
 
-# Which lines of a file a checker refuses, seen from an interpreter.
+# Returns the lines of a file with errors, seen from an interpreter.
 Checker = Callable[[Path, Path], set[int]]
 
 
@@ -53,33 +55,67 @@ def basedpyright(file: Path, installed: Path) -> set[int]:
     return {each["range"]["start"]["line"] + 1 for each in errors}
 
 
-both_checkers = pytest.mark.parametrize("refused_lines", [mypy, basedpyright])
+both_checkers = pytest.mark.parametrize("find_error_lines", [mypy, basedpyright])
 
 
 @both_checkers
 @pytest.mark.timeout(300)
 @pytest.mark.feature("F11", "F44", "F45")
-def test_good_calls_pass(refused_lines: Checker, tmp_path, installed):
-    file = copied("good.py", tmp_path)
+def test_correct_calls_pass(find_error_lines: Checker, tmp_path, installed):
+    file = copy_snippet("good.py", tmp_path)
 
-    assert refused_lines(file, installed) == set()
+    assert find_error_lines(file, installed) == set()
 
 
 @both_checkers
 @pytest.mark.timeout(300)
 @pytest.mark.feature("F11", "F44", "F45")
-def test_every_wrong_call_is_refused_and_nothing_else(refused_lines: Checker, tmp_path, installed):
-    file = copied("wrong.py.txt", tmp_path)
+def test_every_mistake_is_an_error(find_error_lines: Checker, tmp_path, installed):
+    file = copy_snippet("wrong.py.txt", tmp_path)
     lines = file.read_text(encoding="utf-8").splitlines()
 
     marked = {number for number, line in enumerate(lines, start=1) if line.endswith("# error")}
 
-    assert len(marked) >= 100
-    assert refused_lines(file, installed) == marked
+    assert len(marked) >= 167
+    assert find_error_lines(file, installed) == marked
 
 
-def copied(snippet: str, folder: Path) -> Path:
-    """A copy away from the repository's own settings, under a name that checkers read."""
+EDITED = """\
+from graphile_worker import App, Client, JobContext, SyncJobContext
+
+app = App()
+
+async def add(client: Client, ctx: JobContext, sync_ctx: SyncJobContext) -> None:
+    await client.add_job("resize", )
+    await ctx.add_job("resize", )
+    sync_ctx.add_job("resize", )
+    app.add_job("resize", )
+    app.tasks()["resize"].using()
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.feature("F45")
+def test_editors_show_and_complete_the_job_options(tmp_path, installed):
+    file = tmp_path / "edited.py"
+    file.write_text(EDITED, encoding="utf-8")
+    lines = EDITED.splitlines()
+
+    with LanguageServer(BIN / "basedpyright-langserver", tmp_path, installed) as server:
+        server.open(file)
+        for number in range(5, len(lines)):
+            column = lines[number].index(")", lines[number].rindex("("))
+            [signature] = server.ask("signatureHelp", file, number, column)["signatures"]
+            completions = server.ask("completion", file, number, column)["items"]
+
+            shown = [each["label"].partition(":")[0] for each in signature["parameters"]]
+            offered = {each["label"] for each in completions}
+            assert shown[-7:] == SEVEN_OPTIONS
+            assert offered >= {f"{name}=" for name in SEVEN_OPTIONS}
+
+
+def copy_snippet(snippet: str, folder: Path) -> Path:
+    """Copy a file away from the repository's settings, under a name that checkers read."""
     file = folder / f"{snippet.partition('.')[0]}_calls.py"
     shutil.copy(SNIPPETS / snippet, file)
     return file

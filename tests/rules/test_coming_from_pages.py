@@ -17,7 +17,7 @@ from tests.unit.test_events import REFERENCE
 FOLDER = ROOT / "docs/coming-from"
 NODE = (FOLDER / "node.md").read_text(encoding="utf-8")
 
-# What is not a name of ours: the words of a table that explain.
+# Words of a table that explain, and are not names of the package.
 EXPLAINED = {"App", "datetime", "timedelta", "logging.Logger", "off", ".py", "$1", "%s"}
 
 # As the reference has them, by its documentation of 0.18.
@@ -39,13 +39,13 @@ def part(heading: str) -> str:
     return section("coming-from/node.md", heading)
 
 
-def test_every_option_of_the_reference_has_a_row():
+def test_each_option_of_node_has_a_row():
     told = {name for row in rows(part("Options")) for name in codes(row[0])}
 
     assert set(NODE_OPTIONS) <= told
 
 
-def test_what_stands_beside_an_option_is_a_setting_or_an_argument():
+def test_the_counterpart_of_an_option_is_a_setting_or_an_argument():
     arguments = {f"{name}=" for name in inspect.signature(run).parameters}
     known = SETTINGS.keys() | arguments | EXPLAINED | {"run"}
 
@@ -69,7 +69,7 @@ def test_every_function_that_is_named_exists():
     assert words - names - {"Client", "Logger", "tasks"} == set()
 
 
-def test_every_helper_has_its_place_in_the_context():
+def test_each_helper_of_node_has_a_counterpart_in_the_context():
     told = {
         name for row in rows(part("Helpers")) for name in re.findall(r"ctx\.(\w+)", " ".join(row))
     }
@@ -77,7 +77,7 @@ def test_every_helper_has_its_place_in_the_context():
     assert told <= {name for name in dir(JobContext) if not name.startswith("_")}
 
 
-def test_all_flags_of_the_reference_are_ours():
+def test_all_flags_of_node_exist():
     told = set(re.findall(r"`(--?[a-zA-Z-]+)`", part("Command and environment")))
     ours = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
 
@@ -85,7 +85,7 @@ def test_all_flags_of_the_reference_are_ours():
     assert told <= ours
 
 
-def test_all_events_of_the_reference_have_their_names():
+def test_all_events_of_node_have_the_same_names():
     assert f"All {len(REFERENCE)} events" in NODE
     assert EVENTS_BY_NAME.keys() >= REFERENCE
     assert len(EVENTS_BY_NAME) - len(REFERENCE) == 16
@@ -99,7 +99,7 @@ def test_all_events_of_the_reference_have_their_names():
         ("procrastinate.md", "https://procrastinate.readthedocs.io/en/stable/"),
     ],
 )
-def test_what_is_said_of_others_has_links_to_their_own_words_and_a_date(page, home):
+def test_claims_about_other_projects_have_links_and_a_date(page, home):
     text = (FOLDER / page).read_text(encoding="utf-8")
     links = re.findall(r"\]\((https://[^)]+)\)", text)
 

@@ -1,4 +1,4 @@
-"""The page that compares: its figures were measured, and what it says of others has a link."""
+"""The comparison: its figures were measured, and claims about other projects have a link."""
 
 import re
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def test_every_figure_was_measured(figure):
     assert set(told) - set(measured()) == set()
 
 
-def test_others_are_better_where_the_page_says_so():
+def test_other_projects_are_faster_only_where_the_page_lists_it():
     newest = {
         name: of[max(of)]["contenders"]
         for name, of in read_results(RESULTS).items()
@@ -86,11 +86,11 @@ def test_the_number_of_faults_is_that_of_the_runs():
     assert told[1] == f"{plots.faults(plots.read_runs(plots.RESULTS)).total():,}"
 
 
-def test_each_row_is_about_us_or_about_a_project_that_is_named():
+def test_each_row_names_its_project():
     assert {row[0] for row in told_of_others()} == {"**this**", *HOMES}
 
 
-def test_what_is_said_of_others_has_a_link_to_their_own_words():
+def test_each_claim_about_another_project_links_to_its_documentation():
     for project, words in told_of_others():
         links = re.findall(r"\]\(([^)]+)\)", words)
         if project in HOMES:
@@ -98,12 +98,12 @@ def test_what_is_said_of_others_has_a_link_to_their_own_words():
             assert all(link.startswith(HOMES[project]) for link in links), links
 
 
-def test_every_theme_tells_of_us_first():
+def test_each_topic_starts_with_this_project():
     themes = PAGE.split("\n### ")[1:]
 
     assert len(themes) > 8
     assert all(theme.splitlines()[4].startswith("| **this** |") for theme in themes)
 
 
-def test_the_page_says_when_it_was_read():
+def test_the_page_has_the_date_of_its_sources():
     assert re.search(r"^Read on \d{4}-\d\d-\d\d", PAGE, re.MULTILINE)

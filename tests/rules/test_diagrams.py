@@ -52,7 +52,7 @@ def test_each_diagram_has_its_page():
 def test_a_diagram_is_what_its_program_draws(name: str):
     kept = (IMAGES / f"{name}.svg").read_text(encoding="utf-8")
 
-    assert kept == PICTURES[name]().svg(), "draw it anew: just diagrams"
+    assert kept == PICTURES[name]().svg(), "draw it again: just diagrams"
 
 
 def test_a_diagram_has_a_title_and_a_description(picture):
@@ -83,7 +83,7 @@ def test_text_can_be_read_on_a_phone_and_in_the_dark(picture):
 
     assert SIZE * 700 / width >= 14
     assert SIZE * NARROWEST_SCREEN / width >= 10
-    # A ground of its own, under everything else.
+    # Its background, under all other shapes.
     ground = next(each for each in picture if each.tag == f"{SVG}rect")
     assert float(ground.attrib["width"]) > width - 4
     assert ground.attrib["fill"].startswith("#f")

@@ -29,7 +29,7 @@ def shown(page: Path) -> list[Block]:
 
 
 def made_in(tree: ast.AST) -> Iterator[str]:
-    """Every name that is bound somewhere, in whatever scope: enough to tell typing errors."""
+    """Return each name that is bound in any scope: enough to find typing errors."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):

@@ -1,4 +1,4 @@
-"""Every row of features.md has a page that tells it and a test that holds it, in one table."""
+"""Each row of features.md has a page and a test, in one table."""
 
 import pytest
 
@@ -19,19 +19,19 @@ def test_every_row_has_a_test():
     assert [row for row in ROWS if row not in held] == []
 
 
-def test_every_row_has_a_section_of_a_page_that_tells_it():
+def test_each_feature_has_a_section_of_a_page():
     told = places()
 
     assert [row for row in ROWS if row not in told] == []
 
 
 @pytest.mark.parametrize("found", [holders, places])
-def test_no_mark_and_no_comment_names_a_row_that_there_is_not(found):
+def test_each_feature_mark_names_an_existing_row(found):
     assert found().keys() - ROWS.keys() == set()
 
 
-def test_the_table_of_all_is_what_would_be_written():
-    assert PAGE.read_text(encoding="utf-8") == page(), "write it anew: just features --page"
+def test_the_generated_table_of_features_is_current():
+    assert PAGE.read_text(encoding="utf-8") == page(), "generate it again: just features --page"
 
 
 def test_a_bar_with_a_backslash_belongs_to_its_cell():

@@ -86,7 +86,7 @@ def told_from(page: str, feature: str) -> str:
 
 
 @pytest.mark.parametrize(("feature", "page", "words"), SAID)
-def test_the_guide_says_it(feature, page, words):
+def test_the_guide_contains_the_documented_facts(feature, page, words):
     told = told_from(page, feature)
 
     assert [each for each in words if each not in told] == []
@@ -94,16 +94,16 @@ def test_the_guide_says_it(feature, page, words):
 
 @pytest.mark.feature("F53")
 @pytest.mark.parametrize("function", [quick_add_job, sync.quick_add_job])
-def test_the_docstring_of_an_ad_hoc_add_says_what_it_costs(function):
+def test_the_docstring_of_an_ad_hoc_add_names_its_cost(function):
     told = inspect.getdoc(function) or ""
 
     assert "scripts only" in told
-    assert "each call pays for a connection" in told
+    assert "each call opens a connection" in told
 
 
 @pytest.mark.feature("F74")
-def test_the_docstring_of_unsafe_dedupe_says_that_it_is_dangerous():
+def test_the_docstring_of_unsafe_dedupe_warns():
     told = inspect.getsource(jobs).split(f'"{JobKeyMode.UNSAFE_DEDUPE}"')[1].split('"""')[1]
 
     assert "Dangerous" in told
-    assert "no effect at all" in " ".join(told.split())
+    assert "the job that you add may never run" in " ".join(told.split())

@@ -1,4 +1,4 @@
-"""The recorded result of the nightly tier: a red one is refused, an old one is reported."""
+"""The recorded result of the nightly tier: a failed one fails the gate, an old one warns."""
 
 import json
 from pathlib import Path

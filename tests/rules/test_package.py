@@ -32,7 +32,7 @@ LIVENESS = [
 
 
 @pytest.mark.feature("F309")
-def test_one_word_sets_everything_up_and_one_runs_the_tests():
+def test_just_has_the_commands_of_the_contributing_page():
     just = Path(sys.executable).parent / "just"
 
     commands = subprocess.run([just, "--summary"], cwd=ROOT, capture_output=True, text=True)
@@ -50,7 +50,7 @@ def test_python_3_11_is_the_oldest():
 
 
 @pytest.mark.feature("F12")
-def test_the_licence_is_mit():
+def test_the_license_is_mit():
     assert _project()["license"] == "MIT"
     assert "MIT License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
 
@@ -61,11 +61,11 @@ def test_the_version_is_0_x_and_there_is_a_changelog():
     assert "Unreleased" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_type_checkers_are_told_to_look_inside():
+def test_the_package_is_marked_as_typed():
     assert (files("graphile_worker") / "py.typed").is_file()
 
 
-def test_all_public_names_are_sorted_and_there():
+def test_all_public_names_exist_and_are_sorted():
     names = graphile_worker.__all__
 
     assert names == sorted(names)
@@ -74,7 +74,7 @@ def test_all_public_names_are_sorted_and_there():
 
 
 @pytest.mark.parametrize("module", ["graphile_worker", "graphile_worker.sync"])
-def test_importing_us_imports_no_optional_package(module):
+def test_importing_the_package_imports_no_optional_package(module):
     optional = (
         "django",
         "sqlalchemy",
@@ -102,20 +102,20 @@ def test_nothing_that_runs_code_from_data_is_imported_or_called(module):
 
 @pytest.mark.feature("F46")
 @pytest.mark.parametrize("module", [each for each in MODULES if not each.startswith("_sql/")])
-def test_there_is_no_sql_in_python_strings(module):
+def test_python_strings_contain_no_sql(module):
     found = {text for text in _strings(_tree(module)) if SQL.match(text)}
 
     assert found - {text for place, text in LIVENESS if place == module} == set()
 
 
-def test_the_modules_of_sql_hold_no_statements_either():
+def test_the_modules_of_sql_contain_no_statements():
     for module in MODULES:
         if module.startswith("_sql/"):
             assert [text for text in _strings(_tree(module)) if SQL.match(text)] == []
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_module_says_in_its_first_line_what_it_is_for(module):
+def test_each_module_has_a_docstring(module):
     assert ast.get_docstring(_tree(module))
 
 

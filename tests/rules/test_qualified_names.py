@@ -1,4 +1,4 @@
-"""SQL names what it calls by its schema, whatever the search path is: decision record 15."""
+"""SQL qualifies each function and table with its schema: decision record 15."""
 
 import re
 from pathlib import Path

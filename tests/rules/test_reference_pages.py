@@ -1,4 +1,4 @@
-"""The pages under docs/reference tell what there is: no more, no less, nothing otherwise."""
+"""The pages of docs/reference list exactly what the package has."""
 
 import dataclasses
 import inspect
@@ -28,7 +28,7 @@ from graphile_worker import (
 from graphile_worker._cli.commands.config import config
 from graphile_worker._cli.main import command
 from graphile_worker._cli.settings.definitions import SETTINGS
-from graphile_worker._cli.settings.values import format_value
+from graphile_worker._cli.settings.values import format_default
 from graphile_worker.contrib import opentelemetry
 from graphile_worker.events import EVENTS_BY_NAME, Event
 from graphile_worker.ops import diagnostics
@@ -45,7 +45,7 @@ from tools.reference.python_api import named
 SOURCES = Path(graphile_worker.__file__).parent
 VARIABLE = re.compile(r"(?:environ\.get\(|environ\[)\"(\w+)\"")
 
-# They name events without announcing them.
+# These modules name events without emitting them.
 MENTIONING = {"__init__.py", "events.py", "reporting.py"}
 
 
@@ -61,103 +61,106 @@ def flags_of(function: click.Command) -> set[str]:
     [("Flags", command)]
     + [(f"`graphile-worker {name}`", each) for name, each in command.commands.items()],
 )
-def test_the_page_of_the_command_names_its_flags(heading, function):
-    # What comes under a heading of the third level is a subcommand's.
+def test_the_page_of_the_command_lists_its_flags(heading, function):
+    # A heading of the third level begins a subcommand.
     own, _, _ = section("reference/command.md", heading).partition("\n### ")
 
-    told = {flag for row in rows(own) for flag in codes(row[0])}
+    listed = {flag for row in rows(own) for flag in codes(row[0])}
 
-    # `config` takes those of all settings, which need not be told twice.
+    # `config` takes the flags of all settings, which the page lists once.
     of_settings = flags_of(command) & flags_of(function) if function is config else set()
-    assert told == flags_of(function) - (of_settings - {"-h", "--help"})
+    assert listed == flags_of(function) - (of_settings - {"-h", "--help"})
 
 
-def groups_of_commands() -> dict[str, click.Group]:
+def command_groups() -> dict[str, click.Group]:
     return {name: each for name, each in command.commands.items() if isinstance(each, click.Group)}
 
 
 def test_the_page_of_the_command_has_a_section_for_each_subcommand():
     page = (ROOT / "docs/reference/command.md").read_text(encoding="utf-8")
 
-    told = re.findall(r"^### `graphile-worker (\w+ [\w-]+)`$", page, re.MULTILINE)
+    listed = re.findall(r"^### `graphile-worker (\w+ [\w-]+)`$", page, re.MULTILINE)
 
-    groups = groups_of_commands()
+    groups = command_groups()
     known = [f"{group} {name}" for group in groups for name in groups[group].commands]
-    assert sorted(told) == sorted(known)
-    assert sorted(parts(page)) == sorted(f"commands {group}" for group in groups)
+    assert sorted(listed) == sorted(known)
+    assert sorted(parts(page)) == sorted(
+        ["settings", "flags"]
+        + [f"flags {name}" for name in command.commands]
+        + [f"commands {group}" for group in groups]
+    )
 
 
 @pytest.mark.parametrize(
     "name",
-    [f"{group} {each}" for group, of in groups_of_commands().items() for each in of.commands],
+    [f"{group} {each}" for group, of in command_groups().items() for each in of.commands],
 )
-def test_the_page_of_the_command_names_the_flags_of_a_subcommand(name):
+def test_the_page_of_the_command_lists_the_flags_of_a_subcommand(name):
     group, _, own = name.partition(" ")
     _, _, after = section("reference/command.md", f"`graphile-worker {group}`").partition(
         f"### `graphile-worker {name}`\n"
     )
     text, _, _ = after.partition("\n### ")
 
-    told = [flag for row in rows(text) for flag in codes(row[0])]
+    listed = [flag for row in rows(text) for flag in codes(row[0])]
 
-    assert len(told) == len(set(told))
-    assert set(told) == flags_of(groups_of_commands()[group].commands[own])
+    assert len(listed) == len(set(listed))
+    assert set(listed) == flags_of(command_groups()[group].commands[own])
 
 
-def test_the_page_of_the_command_tells_key_and_default_of_each_setting():
+def test_the_page_of_the_command_has_key_and_default_of_each_setting():
     table = [row for row in rows(section("reference/command.md", "Flags")) if len(row) == 4]
-    told = {codes(row[1])[0]: row for row in table if row[1]}
+    listed = {codes(row[1])[0]: row for row in table if row[1]}
 
-    assert told.keys() == SETTINGS.keys()
-    for name, (flags, _, default, _) in told.items():
+    assert listed.keys() == SETTINGS.keys()
+    for name, (flags, _, default, _) in listed.items():
         setting = SETTINGS[name]
         assert codes(flags)[: len(setting.flags)] == [*setting.flags]
-        if setting.default is not None:
-            assert default == format_value(setting, setting.default)
+        assert default == format_default(setting)
 
 
-def test_the_page_of_the_command_names_the_variables_that_are_read():
-    told = {codes(row[0])[0] for row in rows(section("reference/command.md", "Environment"))}
+def test_the_page_of_the_command_lists_the_variables_that_the_package_reads():
+    listed = {codes(row[0])[0] for row in rows(section("reference/command.md", "Environment"))}
 
     read = {name for path in SOURCES.rglob("*.py") for name in VARIABLE.findall(path.read_text())}
-    assert told == read
+    assert listed == read
 
 
 # Options
 
 
-def test_the_page_of_options_tells_each_with_its_default(monkeypatch):
+def test_the_page_of_options_has_each_option_with_its_default(monkeypatch):
     monkeypatch.delenv("GRAPHILE_WORKER_SCHEMA", raising=False)
     page = (ROOT / "docs/reference/options.md").read_text(encoding="utf-8")
     first, _, _ = page.partition("\n## ")
 
-    told = {codes(row[0])[0]: value(row[1]) for row in rows(first) if len(row) == 3}
+    listed = {codes(row[0])[0]: value(row[1]) for row in rows(first) if len(row) == 3}
 
     worker = WorkerOptions()
-    assert told == {name: getattr(worker, name) for name in names_of(worker)}
+    assert listed == {name: getattr(worker, name) for name in names_of(worker)}
 
 
 @pytest.mark.parametrize("kind", [RecoveryOptions, TaskProcessOptions, ExecutableOptions])
-def test_the_page_of_options_tells_those_of_each_part(kind):
+def test_the_page_of_options_has_the_options_of_each_group(kind):
     table = rows(section("reference/options.md", kind.__name__))
 
-    told = {codes(row[0])[0]: value(row[1]) for row in table}
+    listed = {codes(row[0])[0]: value(row[1]) for row in table}
 
     part = kind()
-    assert told == {name: getattr(part, name) for name in names_of(part)}
+    assert listed == {name: getattr(part, name) for name in names_of(part)}
 
 
-def test_the_page_of_options_tells_those_of_a_local_queue():
+def test_the_page_of_options_has_the_options_of_the_local_queue():
     table = rows(section("reference/options.md", "LocalQueueOptions"))
 
-    told = {codes(row[0])[0]: value(row[1]) for row in table if codes(row[1])}
+    listed = {codes(row[0])[0]: value(row[1]) for row in table if codes(row[1])}
 
     queue, delay = LocalQueueOptions(), RefetchDelayOptions()
     defaults = {name: getattr(queue, name) for name in names_of(queue)}
-    assert told == defaults | {name: getattr(delay, name) for name in names_of(delay)}
+    assert listed == defaults | {name: getattr(delay, name) for name in names_of(delay)}
 
 
-def test_the_page_of_options_has_all_parts():
+def test_the_page_of_options_has_all_groups():
     page = (ROOT / "docs/reference/options.md").read_text(encoding="utf-8")
 
     parts = public_names(options) - {"default_schema"}
@@ -168,7 +171,7 @@ def test_the_page_of_options_has_all_parts():
 
 
 def value(cell: str) -> Any:
-    """What a cell says in Python's own words."""
+    """Evaluate the Python expression of a cell."""
     known = (
         timedelta,
         ExecutableOptions,
@@ -200,12 +203,12 @@ def test_every_event_is_in_a_group():
 
 
 @pytest.mark.parametrize("event", [each for group in groups().values() for each in group])
-def test_the_docstring_of_an_event_says_when_it_comes(event):
-    # Generated tables show them; those of dataclasses without one are their signature.
+def test_every_event_has_a_docstring(event):
+    # The generated docstring of a dataclass is its signature, without a period.
     assert words(event).endswith(".")
 
 
-def test_the_page_of_events_says_which_ones_nothing_announces_yet():
+def test_the_page_of_events_marks_events_that_are_not_emitted_yet():
     page = (ROOT / "docs/reference/events.md").read_text(encoding="utf-8")
     files = [path for path in SOURCES.rglob("*.py") if path.name not in MENTIONING]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
@@ -216,36 +219,36 @@ def test_the_page_of_events_says_which_ones_nothing_announces_yet():
     assert later == {name for name in known if not re.search(rf"\b{name}\b", text)}
 
 
-# What the doctor finds
+# Findings of the doctor
 
 
-def test_the_page_of_the_doctor_tells_cause_and_cure_of_each_finding():
+def test_the_page_of_the_doctor_has_cause_and_fix_of_each_finding():
     page = (ROOT / "docs/guides/doctor.md").read_text(encoding="utf-8")
 
     parts = re.split(r"^### `([\w-]+)`$", page, flags=re.MULTILINE)[1:]
-    told = dict(zip(parts[::2], parts[1::2], strict=True))
+    listed = dict(zip(parts[::2], parts[1::2], strict=True))
 
-    assert list(told) == [each.value for each in FindingId]
-    for text in told.values():
-        assert text.count("**Cause.**") == text.count("**Cure.**") == 1
-
-
-# Errors, and when a failed job is tried again
+    assert list(listed) == [each.value for each in FindingId]
+    for text in listed.values():
+        assert text.count("**Cause.**") == text.count("**Fix.**") == 1
 
 
-def test_the_page_of_errors_draws_their_tree():
+# Errors
+
+
+def test_the_page_of_errors_has_their_tree():
     tree = re.search(r"GraphileWorkerError\n.*?\n\n", errors.__doc__ or "", re.DOTALL)
 
     assert tree is not None
     assert tree[0].strip() in (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
 
 
-def test_the_page_of_errors_tells_each_class_and_what_it_has():
+def test_the_page_of_errors_has_each_class_with_its_attributes():
     table = rows(section("reference/errors.md", "Each of them"))
 
-    told = {codes(row[0])[0]: codes(row[1]) for row in table}
+    listed = {codes(row[0])[0]: codes(row[1]) for row in table}
 
-    assert told == {each.__name__: attributes_of(each) for each in error_classes()}
+    assert listed == {each.__name__: attributes_of(each) for each in error_classes()}
     assert all(row[3] for row in table)
 
 
@@ -272,11 +275,11 @@ def error_classes() -> list[type[Exception]]:
 
 
 def attributes_of(error: type[Exception]) -> list[str]:
-    """What its `__init__` keeps, in that order."""
+    """Return the attributes that `__init__` sets, in their order."""
     return re.findall(r"^        self\.(\w+) = ", inspect.getsource(error), re.MULTILINE)
 
 
-def test_every_public_exception_is_told():
+def test_every_public_exception_is_documented():
     page = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
 
     found = [getattr(graphile_worker, name) for name in graphile_worker.__all__]
@@ -286,47 +289,51 @@ def test_every_public_exception_is_told():
     assert {*raised} - {*error_classes()} == {*JobOutcomeException.__subclasses__()}
 
 
-def test_the_page_of_errors_tells_the_codes_that_a_job_can_be_refused_with():
+def test_the_page_of_errors_has_the_codes_that_reject_a_job():
     table = rows(section("reference/errors.md", "Jobs that cannot be added"))
 
-    told = {code for row in table for code in codes(row[2])}
+    listed = {code for row in table for code in codes(row[2])}
 
-    assert told == set(refusals())
-
-
-# What the database says before it is translated, or what is not about a job.
-NOT_TOLD = {"22012", "23514"}
+    assert listed == set(rejection_codes())
 
 
-def refusals() -> list[str]:
-    """The codes in all files that refuse jobs."""
+# Codes that are translated first, or that do not concern a job.
+NOT_LISTED = {"22012", "23514"}
+
+
+def rejection_codes() -> list[str]:
+    """Return the codes of all files that reject jobs."""
     texts = [path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py")]
-    refusing = [text for text in texts if re.search(r"JobSpecError\(|_build_payload_error\(", text)]
-    found = re.findall(r'"((?:GW|2\d|54)[0-9A-Z]{3})"', "\n".join(refusing))
-    return [code for code in found if code not in NOT_TOLD]
+    rejecting = [
+        text for text in texts if re.search(r"JobSpecError\(|_build_payload_error\(", text)
+    ]
+    found = re.findall(r'"((?:GW|2\d|54)[0-9A-Z]{3})"', "\n".join(rejecting))
+    return [code for code in found if code not in NOT_LISTED]
 
 
 # The Python API
 
 
-def test_the_page_of_the_python_api_names_each_public_name_once():
+def test_the_page_of_the_python_api_has_each_public_name_once():
     page = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
     found = [named(part.partition(" ")[2]) for part in parts(page)]
 
-    told: dict[str, list[str]] = {module: [] for module, _ in found}
+    listed: dict[str, list[str]] = {module: [] for module, _ in found}
     for module, names in found:
-        told[module] += names
+        listed[module] += names
 
-    assert sorted(told["graphile_worker"]) == sorted(graphile_worker.__all__)
-    assert sorted(told["graphile_worker.testing"]) == sorted(testing.__all__)
-    assert sorted(told["graphile_worker.ops.diagnostics"]) == sorted(diagnostics.__all__)
-    assert set(told["graphile_worker.sync"]) == public_names(sync)
-    assert set(told["graphile_worker.contrib.opentelemetry"]) == public_names(opentelemetry)
-    assert set(told["graphile_worker.errors"]) == public_names(errors) - {*graphile_worker.__all__}
+    assert sorted(listed["graphile_worker"]) == sorted(graphile_worker.__all__)
+    assert sorted(listed["graphile_worker.testing"]) == sorted(testing.__all__)
+    assert sorted(listed["graphile_worker.ops.diagnostics"]) == sorted(diagnostics.__all__)
+    assert set(listed["graphile_worker.sync"]) == public_names(sync)
+    assert set(listed["graphile_worker.contrib.opentelemetry"]) == public_names(opentelemetry)
+    assert set(listed["graphile_worker.errors"]) == public_names(errors) - {
+        *graphile_worker.__all__
+    }
 
 
 def public_names(module: ModuleType) -> set[str]:
-    """The functions and classes that a module defines, and their other names."""
+    """Return the names of the functions and classes that a module defines."""
     found = {name: it for name, it in vars(module).items() if not name.startswith("_")}
     return {
         name
@@ -336,21 +343,21 @@ def public_names(module: ModuleType) -> set[str]:
     }
 
 
-# All of them
+# All pages
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
-def test_a_page_is_what_the_code_says(page):
-    assert page.read_text(encoding="utf-8") == written(page), "write it anew: just reference"
+def test_the_generated_parts_of_a_page_are_up_to_date(page):
+    assert page.read_text(encoding="utf-8") == written(page), "run: just reference"
 
 
 @pytest.mark.feature("F207")
 def test_the_delays_of_the_guide_are_those_of_the_database():
     [waits] = rows(section("guides/tasks.md", "When it is tried again"))
 
-    told = [seconds(cell) for cell in waits[1:]]
+    listed = [seconds(cell) for cell in waits[1:]]
 
-    assert told == [pytest.approx(math.exp(attempt), rel=0.01) for attempt in range(1, 11)]
+    assert listed == [pytest.approx(math.exp(attempt), rel=0.01) for attempt in range(1, 11)]
 
 
 def seconds(text: str) -> float:

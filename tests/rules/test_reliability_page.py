@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-from tests.laboratory.report import RULES
+from tests.laboratory.history_checker import RULES
 from tests.support.pages import ROOT
 from tools.features import cells
 
@@ -27,18 +27,18 @@ def test_each_fault_of_the_catalogue_has_one_row():
     assert [match[1] for match in FAULT.finditer(PAGE)] == NUMBERS
 
 
-def test_each_row_says_what_how_what_was_seen_and_where():
+def test_each_fault_has_five_cells():
     assert {number: row for number, row in FAULTS.items() if len(row) != 5 or not all(row)} == {}
 
 
-def test_a_fault_has_a_test_or_says_that_it_has_none():
+def test_a_fault_names_its_tests_or_is_marked_as_untested():
     tested = {number: row[-1] for number, row in FAULTS.items() if kind_of(row) == "tested"}
 
     # Nothing else stands there: not "partly", and no test of which only the file is named.
     assert [number for number, cell in tested.items() if TEST.sub("", cell).strip("`, ")] == []
 
 
-def test_the_page_says_how_many_have_one(figure):
+def test_the_page_counts_the_faults_with_a_test(figure):
     kinds = Counter(map(kind_of, FAULTS.values()))
     figure(f"faults of the catalogue: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}")
 

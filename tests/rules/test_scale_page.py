@@ -31,13 +31,13 @@ def test_the_rates_are_those_of_the_runs():
     assert f"{median('throughput', 'ours', 'cpu_us_per_job'):.0f} µs of processor time" in PAGE
 
 
-def test_what_adding_takes_is_that_of_the_run():
+def test_the_cost_of_adding_is_that_of_the_run():
     many, one = median("add", "ours", "in_batches"), median("add", "ours", "one_by_one")
 
     assert f"adds {many:,.0f} a second on one connection, `add_job` {one:,.0f}" in PAGE
 
 
-def test_the_long_run_is_told_as_it_was():
+def test_the_figures_of_the_long_run_are_those_of_its_report():
     run = result("endurance")
     settings = run["settings"]
     told = re.search(
@@ -53,6 +53,6 @@ def test_the_long_run_is_told_as_it_was():
     assert times == [pytest.approx(run[part], abs=0.05) for part in parts]
 
 
-def test_it_says_what_was_not_measured():
+def test_the_page_lists_what_was_not_measured():
     assert "is **not measured**" in PAGE
-    assert not (ROOT / "benchmarks/results/shards-pg18.json").exists(), "tell its figures"
+    assert not (ROOT / "benchmarks/results/shards-pg18.json").exists(), "add its figures"

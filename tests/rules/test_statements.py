@@ -116,24 +116,24 @@ def test_every_statement_has_one_function_and_every_function_one_statement():
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_a_function_asks_the_statement_of_its_name_with_as_many_arguments_as_it_has(name):
+def test_a_function_has_the_name_of_its_statement_and_an_argument_for_each_parameter(name):
     query = _sample_query(name)
 
-    assert query.statement == name
+    assert query.name == name
     assert _placeholders(render(name, PLAIN, ParameterStyle.NATIVE)) == set(
         range(1, len(query.args) + 1)
     )
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_arguments_are_what_every_driver_takes(name):
+def test_arguments_have_types_that_every_driver_takes(name):
     for value in _sample_query(name).args:
         plain = value if isinstance(value, list) else [value]
         assert all(each is None or type(each) in (str, int, bool) for each in plain)
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_a_statement_begins_with_a_comment_that_says_what_it_is_for(name):
+def test_a_statement_starts_with_a_comment_about_its_purpose(name):
     first = _file(name).splitlines()[0]
 
     assert re.fullmatch(r"-- [A-Z].*[.?;:,\w]", first)
@@ -177,7 +177,7 @@ def test_every_parameter_is_cast(name):
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_a_json_parameter_travels_as_text(name):
-    # A json codec that the owner of a connection registered would encode it once more.
+    # A json codec that the owner of a connection registered would encode it again.
     text = render(name, PLAIN, ParameterStyle.NATIVE)
 
     assert re.findall(r"\$\d+::jsonb?", text) == []
@@ -198,7 +198,7 @@ def test_no_statement_inserts_jobs_past_the_functions():
 
 @pytest.mark.feature("F20")
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_a_wild_schema_name_leaves_native_placeholders_alone(name):
+def test_an_odd_schema_name_keeps_native_placeholders(name):
     assert _tamed(render(name, WILD, ParameterStyle.NATIVE)) == render(
         name, PLAIN, ParameterStyle.NATIVE
     )
@@ -206,7 +206,7 @@ def test_a_wild_schema_name_leaves_native_placeholders_alone(name):
 
 @pytest.mark.feature("F20")
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_a_wild_schema_name_survives_percent_formatting(name):
+def test_an_odd_schema_name_survives_percent_formatting(name):
     values = dict.fromkeys(_names_of_parameters(name), "?")
 
     formatted = render(name, WILD, ParameterStyle.PYFORMAT) % values
@@ -216,7 +216,7 @@ def test_a_wild_schema_name_survives_percent_formatting(name):
 
 @pytest.mark.feature("F20")
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_sqlalchemy_finds_exactly_the_parameters_beside_a_wild_schema_name(name):
+def test_sqlalchemy_finds_exactly_the_parameters_beside_an_odd_schema_name(name):
     compiled = sqlalchemy.text(render(name, WILD, ParameterStyle.SQLALCHEMY)).compile()
 
     expected = re.sub(r"\$(\d+)", r"(:p\1)", render(name, PLAIN, ParameterStyle.NATIVE))
@@ -225,7 +225,7 @@ def test_sqlalchemy_finds_exactly_the_parameters_beside_a_wild_schema_name(name)
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_psycopg_is_given_the_native_text_in_utf8(name):
+def test_psycopg_gets_the_native_text_in_utf8(name):
     assert render_bytes(name, WILD).decode() == render(name, WILD, ParameterStyle.NATIVE)
 
 
@@ -239,7 +239,7 @@ def test_the_statements_of_a_script_together_are_the_script(script):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_begins_with_a_comment_and_asks_for_no_parameters(script):
+def test_a_script_begins_with_a_comment_and_has_no_parameters(script):
     whole = (SQL / f"{script}.sql").read_text(encoding="utf-8")
 
     assert whole.startswith("-- ")
@@ -259,7 +259,7 @@ def test_a_schema_name_cannot_end_the_body_of_a_function(script):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_people_are_given_the_same_statements_with_their_comments(script):
+def test_printed_statements_keep_their_comments(script):
     text = render_script(script, WILD)
 
     assert all(

@@ -29,7 +29,7 @@ class Site:
     @cached_property
     def pages(self) -> dict[str, Page]:
         paths = sorted(self.folder.rglob("*.html"))
-        # Whatever is not found gets this one, with links from the root.
+        # The page for unknown addresses, with links from the root.
         return {
             path.relative_to(self.folder).as_posix(): _read(path)
             for path in paths

@@ -55,7 +55,7 @@ def test_the_blocks_of_a_page_run(
     record_property("page", str(page))
 
 
-def test_no_block_is_written_so_that_it_would_not_run():
+def test_no_block_is_written_in_a_form_that_does_not_run():
     """An indented fence, one with attributes, or another word for the same language."""
     found = {
         f"{page.relative_to(ROOT)}: {fence}"

@@ -15,7 +15,7 @@ HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_every_link_and_anchor_leads_somewhere(site: Site, figure):
+def test_each_link_and_anchor_has_a_target(site: Site, figure):
     links = [*site.links()]
     figure(f"links and anchors of the site: {len(links)} on {len(site.pages)} pages")
 
@@ -34,7 +34,7 @@ def test_every_page_is_in_the_navigation():
     assert sorted(listed) == sorted(place_of(each) for each in texts())
 
 
-def test_every_link_leads_somewhere_where_the_pages_lie_too():
+def test_each_link_works_in_the_repository_too():
     """A reader of the repository, without the site, finds the same."""
     broken = [
         f"{page.relative_to(ROOT)}: {link}#{anchor}"

@@ -61,7 +61,7 @@ def test_nothing_overlaps_and_code_can_be_read(browser, address, site: Site, fig
     page = browser.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    # Each page would read all of it, though nobody searches here.
+    # Each page would read the whole index, though no test searches here.
     page.route("**/search.json", lambda route: route.fulfill(json={"items": []}))
     asked: set[str] = set()
     page.on("request", lambda request: asked.add(request.url))

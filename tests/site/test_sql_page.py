@@ -1,4 +1,4 @@
-"""The page of the SQL API tells what a migrated database has, to the last argument and column."""
+"""The page of the SQL API has each function, argument and column of a migrated database."""
 
 import re
 from itertools import groupby
@@ -38,7 +38,7 @@ where relnamespace = to_regnamespace(':schema')
 """
 
 
-def test_the_page_tells_each_function_and_its_arguments(sql: Sql):
+def test_the_sql_page_has_each_function_and_its_arguments(sql: Sql):
     found = groupby(sql.run(ARGUMENTS), key=lambda row: row[0])
 
     functions = {name: [without_cast(row[1:]) for row in of] for name, of in found}
@@ -58,7 +58,7 @@ def without_cast(argument: tuple[str, str, str | None]) -> tuple[str, ...]:
     return name, kind, (default or "").partition("::")[0]
 
 
-def test_the_page_tells_the_columns_of_the_type_and_of_the_view(sql: Sql):
+def test_the_sql_page_has_the_columns_of_the_type_and_the_view(sql: Sql):
     _, _, of_type = section(PAGE, "add_jobs").partition("\n### ")
     of_view = section(PAGE, "The view jobs")
 
@@ -76,7 +76,7 @@ def test_the_page_names_all_tables_views_and_types(sql: Sql):
     assert told | {"jobs": "v", "job_spec": "c"} == dict(sql.run(RELATIONS))
 
 
-def test_the_list_at_the_top_names_what_has_a_section():
+def test_the_list_at_the_top_names_the_sections():
     first, _, _ = TEXT.partition("\n## ")
 
     linked = re.findall(r"\[`(\w+)`\]", first)

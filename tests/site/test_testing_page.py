@@ -1,4 +1,4 @@
-"""The guide to testing, followed by a reader: its files written, and pytest run on them."""
+"""The files of the testing guide are written as a reader would, and pytest runs them."""
 
 import os
 import re
@@ -17,7 +17,7 @@ BLOCK = re.compile(r"^```(python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """What the page says up to its rules for connections, in the files that it names."""
+    """Write the files of the page, up to its section about connections."""
     page = (ROOT / "docs/guides/testing.md").read_text(encoding="utf-8")
     shown, _, _ = COMMENT.sub("", page).partition("## The connection of a test")
     blocks = [match.groups() for match in BLOCK.finditer(shown)]
@@ -31,9 +31,9 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.mark.single_version
 @pytest.mark.feature("F130", "F305")
-def test_its_tests_pass(project: Path, database: TestDatabase):
-    ours = re.compile(r"^(PYTEST|PG|GRAPHILE)")
-    environment = {name: value for name, value in os.environ.items() if not ours.match(name)}
+def test_the_tests_of_the_testing_guide_pass(project: Path, database: TestDatabase):
+    excluded = re.compile(r"^(PYTEST|PG|GRAPHILE)")
+    environment = {name: value for name, value in os.environ.items() if not excluded.match(name)}
 
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:django"],

@@ -1,6 +1,7 @@
 """What a schema holds, as PostgreSQL prints it: lines that compare across databases and names."""
 
 import re
+from typing import Any
 
 from graphile_worker._sql.identifiers import derive_companion_schema
 from tests.support.sql import Sql
@@ -12,7 +13,7 @@ from pg_namespace
 where nspname = $1::text
 """
 
-# Whatever lives directly in the schema: this also finds kinds that no other question is about.
+# All objects directly in the schema, also of kinds that no other query covers.
 OBJECTS = """
 select concat_ws(' ', 'object', object.type, object.identity)
 from pg_depend
@@ -210,6 +211,12 @@ def read_bodies(dsn: str, schema: str) -> list[str]:
 def read_ledger(dsn: str, schema: str) -> list[tuple[int, bool]]:
     """Which levels are entered, and which of them as breaking."""
     return [(level, breaking) for level, _, breaking in read_dated_ledger(dsn, schema)]
+
+
+def read_everything(database: Any) -> tuple[object, ...]:
+    """Return the catalog, the function bodies and the ledger of a test's database."""
+    where = (database.dsn, database.schema)
+    return read_catalogue(*where), read_bodies(*where), read_dated_ledger(*where)
 
 
 def read_dated_ledger(dsn: str, schema: str) -> list[tuple[int, object, bool]]:

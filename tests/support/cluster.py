@@ -131,7 +131,7 @@ class Cluster:
 
 
 def get_unprivileged_user() -> dict[str, Any]:
-    """Popen arguments for a user that the server accepts: it refuses to run as root."""
+    """Return Popen arguments for a user that the server accepts; it does not run as root."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):
@@ -153,3 +153,8 @@ def free_port() -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def server_of(cluster: Cluster) -> dict[str, str]:
+    """Return the variables of libpq that name the server, without a database."""
+    return {"PGHOST": "127.0.0.1", "PGPORT": str(cluster.port), "PGUSER": "postgres"}

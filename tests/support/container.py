@@ -30,7 +30,7 @@ class Container:
         return self.program.wait_for_line(words)
 
     def signal(self, number: int) -> None:
-        """As an engine does: to process 1, and to nobody else."""
+        """Send a signal to process 1 only, as a container engine does."""
         os.kill(self.process_one, number)
 
     def stop(self, number: int) -> int:

@@ -120,7 +120,7 @@ class Crontabs:
         self._count = 0
 
     def crontab(self) -> str:
-        """Some lines. About half of all are refused by the reference."""
+        """Draw some lines. Node rejects about half of them."""
         lines = [self._line() for _ in range(self._one_of((1, 1, 1, 2, 2, 3, 6)))]
         if self._chance(0.04):
             lines.append(self._one_of(lines))

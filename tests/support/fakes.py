@@ -1,4 +1,4 @@
-"""Stand-ins for what cannot be provoked at will: a clock that stands, errors of the database."""
+"""Fakes: a stopped clock, and errors of the database that a test cannot cause."""
 
 from datetime import UTC, datetime
 
@@ -7,7 +7,7 @@ from tests.support.sql import Sql
 ALWAYS = 1_000_000
 FIXED_TIME = datetime(2035, 6, 7, 8, 9, 10, 123456, tzinfo=UTC)
 
-# SQLSTATE, constraint, and what it means: the argument and the code of our error.
+# SQLSTATE, constraint, and the argument and the code of the resulting error.
 MEANINGS = [
     ("23514", "tasks_identifier_check", "identifier", "GWBID"),
     ("23514", "job_queues_queue_name_check", "queue_name", "GWBQN"),
@@ -24,17 +24,24 @@ MEANINGS = [
 ]
 
 
+class UnprintableError(Exception):
+    """An error whose text cannot be read."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
 class StoppedClock:
-    """A clock that shows `SOON` for ever."""
+    """A clock that always shows `FIXED_TIME`."""
 
     def now(self) -> datetime:
         return FIXED_TIME
 
 
 def fail_add_jobs(sql: Sql, code: str, *, times: int = 1, constraint: str = "") -> None:
-    """Let the function through which all jobs come raise that error, so many times.
+    """Let the function that adds jobs raise that error, `times` times.
 
-    The rest of the calls reach the real one; a sequence counts, since errors do not roll it back.
+    Later calls reach the real function. A sequence counts, because errors do not roll it back.
     """
     sql.run("create sequence public.calls")
     sql.run("create schema moved_away")

@@ -33,7 +33,7 @@ class WrongClock:
             "LD_PRELOAD": str(LIBRARY),
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_NO_CACHE": "1",
-            # Nobody sets that clock; timers and waits go by it.
+            # The monotonic clock stays real, because timers and waits use it.
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             # The times of files stay true, and so what was compiled from them stays valid.
             "NO_FAKE_STAT": "1",

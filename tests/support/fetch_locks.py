@@ -19,19 +19,19 @@ def open_fetch(sql: Sql, job_id: int) -> Sql:
 
 
 async def commit_when_blocking(fetcher: Sql, watcher: Sql, *, how: str = "commit") -> None:
-    """End the transaction of a session when somebody waits for it, and close it."""
+    """Wait until another session waits for this one, then end its transaction and close it."""
     await wait_for_lock(watcher)
     fetcher.run(how)
     fetcher.close()
 
 
 async def wait_for_lock(watcher: Sql) -> None:
-    """Until somebody in this database waits for somebody else."""
+    """Wait until a session of this database waits for another."""
     waiting = (
         "select count(*) from pg_stat_activity "
         "where datname = current_database() and wait_event_type = 'Lock'"
     )
     deadline = time.monotonic() + 20
     while not watcher.value(waiting):
-        assert time.monotonic() < deadline, "nobody waits for the lock"
+        assert time.monotonic() < deadline, "no session waits for the lock"
         await asyncio.sleep(0.005)

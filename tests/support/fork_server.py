@@ -39,9 +39,7 @@ from typing import IO, Any, NoReturn
 PRELOADED = "graphile_worker._cli.main"
 
 # Variables that the dynamic linker, the C library, the interpreter or an import read once.
-READ_AT_START = re.compile(
-    r"^(LD_|GLIBC_|MALLOC_|FAKETIME|LANG|LC_|PYTHON|PSYCOPG_|GRAPHILE_WORKER_FAILPOINTS)"
-)
+READ_AT_START = re.compile(r"^(LD_|GLIBC_|MALLOC_|FAKETIME|LANG|LC_|PYTHON|PSYCOPG_)")
 
 # A process id or a wait status.
 NUMBER = struct.Struct("=i")

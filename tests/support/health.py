@@ -1,15 +1,15 @@
-"""What a worker answers to whoever asks how it is."""
+"""Requests to the health port of a worker."""
 
 import urllib.error
 import urllib.request
 
 
 def status(port: int | str, path: str, host: str = "127.0.0.1") -> int:
-    """The status with which it answers."""
+    """The status of the answer."""
     try:
         with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=10) as answer:
             found: int = answer.status
             return found
-    except urllib.error.HTTPError as refused:
-        with refused:
-            return refused.code
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code

@@ -1,4 +1,4 @@
-"""What is around a source of jobs that has no database: what it takes from, and gives back to."""
+"""Fakes around a job source without a database: a claimer, a completer and a scene."""
 
 import asyncio
 import time
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._worker.sources.base import FetchOptions
 from graphile_worker.events import Event
 from graphile_worker.hooks import Hooks
 from tests.support.clocks import ManualClock
@@ -21,7 +22,7 @@ WaitingTasks = list[asyncio.Task[ClaimedJob | None]]
 
 
 class FakeClaimer:
-    """A table of ready jobs: a fetch sees what was there when it began."""
+    """A table of ready jobs: a fetch sees the jobs that were there when it started."""
 
     def __init__(self, clock: ManualClock, flags: Callable[[], Any] | None = None) -> None:
         self.pool_id = "p1"
@@ -63,7 +64,7 @@ class FakeClaimer:
 
 
 class FakeCompleter:
-    """Each write, by the ids of its jobs, and how many were offered to others after it."""
+    """Records each release by the ids of its jobs, and the notifications after it."""
 
     def __init__(self) -> None:
         self.writes: list[list[int]] = []
@@ -80,18 +81,29 @@ class FakeCompleter:
 
 
 class SourceScene:
-    """A source of jobs that a subclass makes, what it works with, and the events that it sends."""
+    """A job source that a subclass makes, with its fakes and its events."""
 
     source: Any
 
     def __init__(
         self, clock: ManualClock | None = None, flags: Callable[[], Any] | None = None
     ) -> None:
-        self.claimer: Any = FakeClaimer(clock or ManualClock(), flags)
+        self.clock = clock or ManualClock()
+        # Seconds until the next fetch after one that failed, and how many failed before each.
+        self.backoff_seconds = 0.0
+        self.failures: list[int] = []
+        self.claimer: Any = FakeClaimer(self.clock, flags)
         self.completer: Any = FakeCompleter()
         self.hooks = Hooks()
         self.events: list[Any] = []
         self.hooks.on(Event)(self.events.append)
+
+    def build_options(self, **options: Any) -> FetchOptions:
+        return FetchOptions(backoff=self._back_off, **options)
+
+    def _back_off(self, failures: int) -> float:
+        self.failures.append(failures)
+        return self.backoff_seconds
 
     def run(self) -> None:
         self.running = asyncio.create_task(self.source.run())
@@ -117,7 +129,7 @@ class SourceScene:
         self.claimer.ready.extend(ClaimedJob(job, queue) for job in jobs)
 
     async def wait_for_jobs(self, *workers: str) -> WaitingTasks:
-        """Let workers ask, and see what comes of it."""
+        """Let workers wait for jobs, and return their tasks."""
         asks = [asyncio.create_task(self.source.wait_for_job(each)) for each in workers]
         await run_until_idle()
         return asks
@@ -127,7 +139,7 @@ class SourceScene:
         await run_until_idle()
 
     async def finish_fetch(self) -> None:
-        """Let the database answer the fetch that is under way."""
+        """Let the database answer the fetch that is in progress."""
         self.claimer.answering.set()
         await run_until_idle()
 
@@ -136,13 +148,13 @@ class SourceScene:
 
 
 async def run_until_idle() -> None:
-    """Until nothing more happens by itself, for nothing here takes time."""
+    """Run the event loop until no callback is left; nothing here takes time."""
     for _ in range(200):
         await asyncio.sleep(0)
 
 
 def get_results(asks: WaitingTasks) -> list[int | str | None]:
-    """Which job each one got; None if it was sent away."""
+    """Return the job that each worker got; None if it was dismissed."""
     return [_get_result(each) for each in asks]
 
 
@@ -156,7 +168,7 @@ def _get_result(ask: asyncio.Task[ClaimedJob | None]) -> int | str | None:
 
 
 def make_flags_function(*each: Any) -> Callable[[], Any]:
-    """A function for flags that gives these answers, the last one for ever; an error is raised."""
+    """Return a function for flags with these answers; the last one repeats, errors are raised."""
     left = list(each)
 
     async def answer() -> Any:
@@ -169,7 +181,7 @@ def make_flags_function(*each: Any) -> Callable[[], Any]:
 
 
 def poll_again_soon(claims: FakeClaimer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each fetch says that the next one is due after 20 ms."""
+    """Let each fetch set the next one to 20 ms later."""
     take = claims.claim
 
     async def take_and_say_when(limit: int) -> list[ClaimedJob]:

@@ -26,7 +26,7 @@ STATE_COLUMNS: dict[str, dict[str, str]] = {
 
 
 class JobTable:
-    """Puts rows into the table of jobs, and carries plans out on a connection of its own."""
+    """Inserts rows into the table of jobs, and runs plans on its own connection."""
 
     def __init__(self, database: TestDatabase, sql: Sql) -> None:
         self.schemas = Schemas.from_names(database.schema)

@@ -53,7 +53,7 @@ HOSTILE = [
     "canary&",
     "*",
     "canary?",
-    # Names of Python's own, and of nobody.
+    # Names of Python, and of no package.
     "__init__",
     "__pycache__",
     "__import__('os')",

@@ -1,4 +1,4 @@
-"""The reference implementation beside us: the real npm package on the real Node."""
+"""Graphile Worker for Node: the npm package on Node."""
 
 import subprocess
 from pathlib import Path

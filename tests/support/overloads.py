@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tests.support.sql import Sql
 from tests.support.sql_tokens import calls, operators, relations, sql_files, tokens
 
-# Records survive the transaction that they are written in only as a number; the text says more.
+# Only a number survives a rollback; the text of a record has more.
 RECORDING = """
 create table public.called (what text);
 create sequence public.calls;
@@ -163,7 +163,7 @@ def types_in(text: str) -> Iterator[str]:
 
 @dataclass
 class Overloads:
-    """Makes overloads in a database, and says which of them were called or chosen.
+    """Makes overloads in a database, and reports which of them were called or chosen.
 
     `made` are those that the database has already.
     """

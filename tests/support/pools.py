@@ -46,7 +46,7 @@ class Pool:
         return self
 
     def with_id(self, id: str, connection: SyncQueryRunner | None = None) -> "Pool":
-        """Another pool of the same tasks, perhaps with a session of its own."""
+        """Return another pool of the same tasks, optionally with its own session."""
         return Pool(connection or self.connection, self.tasks, id, self.has_indexes)
 
     def claim(self, limit: int = 1, **more: Any) -> list[ClaimedJob]:
@@ -124,7 +124,7 @@ def payloads(held: list[ClaimedJob]) -> list[Any]:
 
 
 def read_job_row(sql: Sql, job: Job) -> dict[str, Any]:
-    """What the table says of a job; empty once it is gone."""
+    """Return the row of a job; empty once it is deleted."""
     cursor = sql.connection.execute(
         sql.text("select * from :schema._private_jobs where id = $1"), (job.id,)
     )

@@ -1,4 +1,4 @@
-"""Programs in processes of their own: started in a folder, heard, signalled, ended in any case."""
+"""Start programs in a folder, read their output, send signals, and end them with the test."""
 
 import copy
 import os
@@ -19,7 +19,7 @@ from tests.support.fork_server import ForkedProcess
 INSTALLED = str(Path(sys.executable).parent / "graphile-worker")
 READY = "worker connected and looking for jobs"
 
-# Variables that would change what a program does, if whoever runs the tests has set them.
+# Environment variables that would change what a program does, if the user has set them.
 CLEARED_VARIABLES = re.compile(
     r"^(PG|DATABASE_URL$|GRAPHILE_|NO_LOG_SUCCESS$|NO_COLOR$|PYTHONUNBUFFERED$)"
 )
@@ -27,14 +27,14 @@ CLEARED_VARIABLES = re.compile(
 # Arguments of commands that start processes from their own command line, or measure a start.
 STARTS_PROCESSES = re.compile(r"^(-p\d*|--processes(=.*)?|--watch|bench)$")
 
-# Seconds: only a program that hangs takes so long.
+# Seconds. Only a bug takes longer.
 TIMEOUT_SECONDS = 40.0
 
 T = TypeVar("T")
 
 
 def eventually(look: Callable[[], T], what: str, within: float = TIMEOUT_SECONDS) -> T:
-    """What `look` says once it is true; polled, as nobody tells us."""
+    """Poll `look` until its result is true, and return it."""
     deadline = time.monotonic() + within
     while True:
         found = look()
@@ -45,13 +45,13 @@ def eventually(look: Callable[[], T], what: str, within: float = TIMEOUT_SECONDS
         time.sleep(0.02)
 
 
-def is_process_alive(pid: int) -> bool:
-    """Does that process run? One that has ended, and whose end nobody has asked for, does not."""
+def is_process_alive(pid: int | str) -> bool:
+    """Return whether a process runs; one that has ended and was not reaped does not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    # Its name stands before, and may hold anything.
+    # The name of the process comes before, and may contain anything.
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
@@ -92,7 +92,7 @@ def _is_terminal(stream: int | IO[Any]) -> bool:
 
 
 class Program:
-    """A program that runs; what it says is read as it comes."""
+    """A running program; its output is read as it comes."""
 
     def __init__(self, process: subprocess.Popen[str] | ForkedProcess) -> None:
         self._process = process
@@ -135,9 +135,9 @@ class Program:
             return None
 
         try:
-            found = eventually(look, f"the program says {words!r}", within)
+            found = eventually(look, f"the program prints {words!r}", within)
         except AssertionError as error:
-            error.add_note(f"it said:\n{self.err[-4000:]}")
+            error.add_note(f"its output:\n{self.err[-4000:]}")
             raise
         assert found is not None
         return found

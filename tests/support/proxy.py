@@ -22,7 +22,7 @@ from tests.support.wire import Conversation, inside_a_message
 # Bytes that wait in the proxy before it stops reading.
 BUFFER_BYTES = 262_144
 
-# On close: no farewell, and whatever is on its way is forgotten; the other end sees a reset.
+# On close, pending bytes are discarded and the other end sees a reset.
 NO_LINGER = struct.pack("ii", 1, 0)
 
 
@@ -42,7 +42,7 @@ class Treatment:
         return now
 
     def swallows(self, way: Direction) -> bool:
-        """Whether bytes get lost. What comes after a gap makes no sense and is lost, too."""
+        """Whether bytes get lost. Bytes after a gap cannot be parsed and are lost, too."""
         return False
 
     def apply_to(self, connection: "Connection", *, is_new: bool) -> None:
@@ -74,7 +74,7 @@ class Delay(Treatment):
 
 @dataclass(frozen=True)
 class Bandwidth(Treatment):
-    """A thin line: so many bytes in a second and direction, for all its connections together."""
+    """A limit on the bytes per second and direction, for all its connections together."""
 
     bytes_per_second: float
     _free_at: dict[Direction, float] = field(default_factory=dict, repr=False, compare=False)
@@ -106,7 +106,7 @@ class OneWay(Treatment):
 
 @dataclass(frozen=True)
 class HalfOpen(Treatment):
-    """The server's end of established connections is gone, and nobody tells the client.
+    """The server's end of established connections disappears, without a message to the client.
 
     New connections pass.
     """
@@ -126,7 +126,7 @@ class Reset(Treatment):
 
 @dataclass(frozen=True)
 class _Cut(Treatment):
-    """What is common to faults that strike one request; so many `times`, None: every time."""
+    """A fault of one request, `times` times; None means each time."""
 
     about: bytes = b""
     """The request, or its transaction, has these words; a prepared statement counts by its text."""
@@ -174,7 +174,7 @@ class Mode:
     HALF_OPEN = HalfOpen()
     RESET = Reset()
     SWALLOW_REPLIES = CutAfterRequest(times=None)
-    """To all requests with the words that `Proxy.about` says."""
+    """For all requests with the text of `Proxy.about`."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def by_application_name(*names: str) -> ConnectionFilter:
 
 
 class Proxy:
-    """Runs in a thread of its own, so that a test may block."""
+    """Runs in its own thread, so that a test may block."""
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self.about = b""
@@ -231,7 +231,7 @@ class Proxy:
 
     @property
     def mode(self) -> Treatment:
-        """What becomes of the bytes of connections without a rule of their own."""
+        """The mode of connections without a separate rule."""
         return self._rules[0][1]
 
     @mode.setter
@@ -241,7 +241,7 @@ class Proxy:
     def put(self, mode: Treatment, where: ConnectionFilter | None = None) -> None:
         """Set the mode of all connections, or of those chosen; in force when this returns.
 
-        A connection is looked at now, or when it has said its name, and in the proxy's thread;
+        A connection is checked now, or once its name is known, and in the thread of the proxy;
         the newest rule counts.
         """
         if mode is Mode.SWALLOW_REPLIES:
@@ -278,11 +278,11 @@ class Proxy:
         self.reset(lambda connection: connection.is_abandoned)
 
     def reset(self, where: ConnectionFilter | None = None) -> None:
-        """Established connections are cut, and both ends are told."""
+        """Cut established connections; both ends see a reset."""
         self._in_loop(lambda: self._do(Connection.reset, where))
 
     def forget(self, where: ConnectionFilter | None = None) -> None:
-        """Established connections go silent for ever, as after a firewall forgot them."""
+        """Drop all bytes of established connections, as a firewall that lost its state does."""
         self._in_loop(lambda: self._do(Connection.lose_all, where))
 
     def lose_server(self, where: ConnectionFilter | None = None) -> None:
@@ -345,7 +345,7 @@ class Proxy:
                 lambda: _End(connection, Direction.REPLIES), "127.0.0.1", self.target
             )
         except OSError:
-            # Nobody is there: the client is told as the server's host would tell it.
+            # No server listens: the client sees a reset, as from the host of the server.
             connection.reset()
 
     def closed(self, connection: "Connection") -> None:
@@ -357,7 +357,7 @@ class Proxy:
             opening.cancel()
         for connection in list(self._connections):
             connection.reset()
-        # Each end says by itself when it is closed, in the next rounds of the loop.
+        # Each end reports its close in the next iterations of the loop.
         while self.open_ends or self._openings:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await self._server.wait_closed()
@@ -389,7 +389,7 @@ class Connection:
 
     @property
     def application_name(self) -> str:
-        """As the client said when it connected; who only cancels has the name of the other."""
+        """The application name of the client; a cancel request has that of its connection."""
         if self._talk.cancels:
             return self._proxy.process_name(self._talk.cancels)
         return self._talk.application_name
@@ -404,7 +404,7 @@ class Connection:
 
     @property
     def backend(self) -> int:
-        """The server's process; 0 before it has said so."""
+        """The process id of the server; 0 before it is known."""
         return self._talk.backend
 
     @property
@@ -433,7 +433,7 @@ class Connection:
 
     @property
     def is_abandoned(self) -> bool:
-        """One end has left, and the other will never be told."""
+        """One end is closed, and the other end gets no message."""
         ends = (self._requests.source, self._requests.sink)
         return self._requests.is_lost and any(end and end.is_closing() for end in ends)
 
@@ -600,7 +600,7 @@ class _Lane:
         self.flush()
 
     def end(self, mode: Treatment) -> None:
-        """Its source is gone; that the sink hears of it is a message like others."""
+        """Its source is closed; the mode decides whether the sink is closed, too."""
         if self.is_lost:
             return
         due = inf if mode.swallows(self._way) else mode.due(self._way, 0, self._loop.time())

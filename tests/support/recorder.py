@@ -1,4 +1,4 @@
-"""Workers in the test's own process: hear all that they say, wait for it, and end what is left."""
+"""Workers in the process of a test: record their events, wait for them, and stop the workers."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from graphile_worker.events import Event
 E = TypeVar("E", bound=Event)
 Start = Callable[..., Awaitable[Runner]]
 
-# So long that only a bug takes longer, on a busy machine too.
+# Only a bug takes longer, even on a busy machine.
 TIMEOUT_SECONDS = 20.0
 
 # What is alive is an argument, what could be written in a file an option.
@@ -36,7 +36,7 @@ class Recorder:
         return [event.name for event in self.events]
 
     def events_of(self, kind: type[E], **facts: Any) -> list[E]:
-        """What was heard of a kind, and with these values; `job_id` stands for the job's id."""
+        """Return the events of a kind with these values; `job_id` is the id of the job."""
         return [each for each in self.events if isinstance(each, kind) and _has(each, facts)]
 
     async def wait_for(
@@ -44,10 +44,10 @@ class Recorder:
         kind: type[E],
         *,
         count: int = 1,
-        timeout: float = TIMEOUT_SECONDS,  # noqa: ASYNC109  # it says what was heard instead
+        timeout: float = TIMEOUT_SECONDS,  # noqa: ASYNC109  # the error lists the events
         **facts: Any,
     ) -> list[E]:
-        """All of a kind that were heard, once there are so many of them."""
+        """Wait until there are `count` events of a kind, and return them."""
         try:
             async with asyncio.timeout(timeout):
                 while len(found := self.events_of(kind, **facts)) < count:
@@ -55,7 +55,7 @@ class Recorder:
                     await self._more.wait()
         except TimeoutError:
             wanted = f"{count} of {kind.__name__} {facts or ''}"
-            raise AssertionError(f"waited for {wanted}, heard only {self.names}") from None
+            raise AssertionError(f"waited for {wanted}, got only {self.names}") from None
         return found
 
     def clear(self) -> None:
@@ -91,7 +91,7 @@ async def open_runners(database: Any, hooks: Hooks) -> AsyncIterator[Start]:
 
 
 async def wait_until(condition: Callable[[], object]) -> None:
-    """Until something is so that nobody announces, such as a row in a table."""
+    """Wait until a condition without an event is true, for example a row in a table."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"

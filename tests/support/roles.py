@@ -1,4 +1,4 @@
-"""The roles of deploy/sql, for whatever schema the run is about."""
+"""The roles of deploy/sql, for the schema of the run; and temporary roles."""
 
 import re
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ def owners(sql: Sql) -> set[str]:
 
 @contextmanager
 def open_secured_database(cluster: Cluster, schema: str, name: str) -> Iterator[TestDatabase]:
-    """A database that was set up as the page of security says; the roles go with it."""
+    """A database that was set up as on the security page; its roles are dropped with it."""
     with open_administered_database(cluster, schema, name) as database:
         run_script(database, "roles.sql", user="queue_dba")
         grant_permissions(database)
@@ -95,10 +95,10 @@ def grant_permissions(database: TestDatabase) -> None:
 def open_administered_database(
     cluster: Cluster, schema: str, name: str, template: str = "template0"
 ) -> Iterator[TestDatabase]:
-    """An empty database of `queue_dba`; whatever roles are made go with it.
+    """An empty database of `queue_dba`; all roles are dropped with it.
 
-    That one may make roles and owns the database, but is no superuser, as on a server that
-    somebody else runs.
+    That role may create roles and owns the database, but is not a superuser, as on a managed
+    server.
     """
     drop_roles(cluster)
     cluster.create_database(name, template)
@@ -118,3 +118,16 @@ def drop_roles(cluster: Cluster) -> None:
     with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
         for role in ROLES:
             connection.execute(f"drop role if exists {role}".encode())
+
+
+@contextmanager
+def temporary_role(sql: Sql, name: str) -> Iterator[str]:
+    """Create a role that owns nothing and may log in; drop it at the end.
+
+    Roles belong to the cluster, so they stay when a database is dropped.
+    """
+    quoted = quote_identifier(name)
+    sql.run(f"create role {quoted} login")
+    yield name
+    sql.run(f"drop owned by {quoted} cascade")
+    sql.run(f"drop role {quoted}")

@@ -1,4 +1,4 @@
-"""A stand-in for the Rust worker's installer: its levels 19 and 20 mean something of their own."""
+"""A fake of the Rust worker's installer, whose levels 19 and 20 differ from those of Node."""
 
 from tests.support.node import node_install
 from tests.support.sql import Sql

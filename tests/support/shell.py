@@ -1,4 +1,4 @@
-"""The command without a process of its own: called as its entry point is, its words caught."""
+"""Call the entry point of the command in this process, and capture its output."""
 
 import sys
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Looks at a queue without a database: only what the test is about."""
+"""Snapshots of a queue without a database, with the values that a test needs."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -6,12 +6,13 @@ from typing import Any
 from graphile_worker.ops.pools import PoolHealth, PoolInfo
 from graphile_worker.ops.snapshot import LockedJob, ServerStats, Snapshot, TaskCount
 from graphile_worker.ops.states import JobState
+from graphile_worker.ops.trends import SnapshotHistory
 
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 
 
-def make_server(**given: Any) -> ServerStats:
-    facts: dict[str, Any] = {
+def make_server(**values: Any) -> ServerStats:
+    defaults: dict[str, Any] = {
         "database": "shop",
         "role": "app",
         "level": 20,
@@ -19,27 +20,34 @@ def make_server(**given: Any) -> ServerStats:
         "rows_deleted": 0,
         "owner": "app",
     }
-    return ServerStats(**{**facts, **given})
+    return ServerStats(**{**defaults, **values})
 
 
-def make_snapshot(*tasks: TaskCount, after: float = 0.0, **given: Any) -> Snapshot:
-    """What was seen so many seconds after noon; what Server has may be given as well."""
-    facts = {name: given.pop(name) for name in list(given) if name in ServerStats.__slots__}
+def make_snapshot(*tasks: TaskCount, after: float = 0.0, **values: Any) -> Snapshot:
+    """A snapshot `after` seconds past noon; the fields of ServerStats are accepted too."""
+    server = {name: values.pop(name) for name in list(values) if name in ServerStats.__slots__}
     now = NOON + timedelta(seconds=after)
-    return Snapshot(now=now, server=make_server(**facts), tasks=tasks, **given)
+    return Snapshot(now=now, server=make_server(**server), tasks=tasks, **values)
 
 
-def make_task(identifier: str = "resize", **given: Any) -> TaskCount:
-    """A task with counts by the names of states."""
-    counts = {JobState(name): given.pop(name) for name in list(given) if name in set(JobState)}
-    if counts.get(JobState.READY) and "oldest_ready" not in given:
-        given["oldest_ready"] = 1.0
-    return TaskCount(identifier=identifier, counts=counts, **given)
+def make_task(identifier: str = "resize", **values: Any) -> TaskCount:
+    """A task, with its counts as keyword arguments named by state."""
+    counts = {JobState(name): values.pop(name) for name in list(values) if name in set(JobState)}
+    if counts.get(JobState.READY) and "oldest_ready" not in values:
+        values["oldest_ready"] = 1.0
+    return TaskCount(identifier=identifier, counts=counts, **values)
 
 
-def make_pool(id: str = "pypool-000000000000000001", **given: Any) -> PoolInfo:
-    """A pool of ours that lives."""
-    facts: dict[str, Any] = {
+def history_of(*snapshots: Snapshot) -> SnapshotHistory:
+    history = SnapshotHistory(snapshots[0])
+    for each in snapshots[1:]:
+        history.add(each)
+    return history
+
+
+def make_pool(id: str = "pypool-000000000000000001", **values: Any) -> PoolInfo:
+    """An alive Python pool."""
+    defaults: dict[str, Any] = {
         "health": PoolHealth.ALIVE,
         "runtime": "python",
         "seconds_since_heartbeat": 1.0,
@@ -49,11 +57,11 @@ def make_pool(id: str = "pypool-000000000000000001", **given: Any) -> PoolInfo:
         "concurrency": 10,
         "tasks": ("resize",),
     }
-    return PoolInfo(id=id, **{**facts, **given})
+    return PoolInfo(id=id, **{**defaults, **values})
 
 
-def make_locked(id: int = 7, **given: Any) -> LockedJob:
-    facts: dict[str, Any] = {
+def make_locked(id: int = 7, **values: Any) -> LockedJob:
+    defaults: dict[str, Any] = {
         "task_identifier": "resize",
         "state": JobState.RUNNING,
         "pool_id": "pypool-000000000000000001",
@@ -61,4 +69,4 @@ def make_locked(id: int = 7, **given: Any) -> LockedJob:
         "attempts": 1,
         "max_attempts": 25,
     }
-    return LockedJob(id=id, **{**facts, **given})
+    return LockedJob(id=id, **{**defaults, **values})

@@ -1,4 +1,4 @@
-"""SQL in tests: plain statements with `:schema` for whatever schema the run is about."""
+"""SQL in tests: plain statements, with `:schema` for the schema of the run."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ from graphile_worker._sql.identifiers import derive_companion_schema, quote_iden
 
 
 class Sql:
-    """One autocommit connection for looking behind the scenes."""
+    """One autocommit connection, past the library."""
 
     def __init__(self, dsn: str, schema: str) -> None:
         self.dsn = dsn

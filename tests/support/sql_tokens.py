@@ -39,7 +39,7 @@ _TOKEN = re.compile(
 )
 
 # Words before a parenthesis that are syntax, not names. PostgreSQL resolves what stands behind them
-# without the search path; `extract(… from …)` is pg_catalog.extract whatever the path is.
+# without the search path; `extract(… from …)` is pg_catalog.extract for any path.
 # fmt: off
 SYNTAX = frozenset(
     (

@@ -1,4 +1,4 @@
-"""The command at a terminal: what it asks there can be seen and answered."""
+"""The command on a pseudo-terminal, so that tests can read and answer its questions."""
 
 import os
 import pty
@@ -10,7 +10,7 @@ from tests.support.processes import INSTALLED, TIMEOUT_SECONDS, Program, Program
 
 
 class Terminal:
-    """A program with a terminal for what it asks and what it says beside its output."""
+    """A program with a terminal as standard input and standard error."""
 
     def __init__(self, programs: Programs, *arguments: str) -> None:
         self._ours, theirs = pty.openpty()
@@ -21,14 +21,14 @@ class Terminal:
         )
         os.close(theirs)
 
-    def wait_for_text(self, words: str) -> None:
-        """Wait until it has said that."""
+    def wait_for_text(self, text: str) -> None:
+        """Wait until a text is on the terminal."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        while words not in self.seen:
-            assert self._more(deadline - time.monotonic()), f"{words!r} is not in {self.seen!r}"
+        while text not in self.seen:
+            assert self._more(deadline - time.monotonic()), f"{text!r} is not in {self.seen!r}"
 
     def watch(self, seconds: float) -> None:
-        """Read along for a while, so that it need not wait for us."""
+        """Read for a while, so that the program does not block on its output."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if not self._more(left):
@@ -50,6 +50,6 @@ class Terminal:
         try:
             self.seen += os.read(self._ours, 65536).decode()
         except OSError:
-            # Its other end is closed.
+            # The other end is closed.
             return False
         return True

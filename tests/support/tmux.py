@@ -1,4 +1,4 @@
-"""A terminal that can be looked at: tmux, without anybody at it."""
+"""A real terminal for tests: a detached session of tmux."""
 
 import os
 import shutil
@@ -18,15 +18,15 @@ FOLDER = TOOLS / "tmux"
 LIBRARIES = [FOLDER / part / "x86_64-linux-gnu" for part in ("usr/lib", "lib")]
 TERMINFO = ["/etc/terminfo", "/lib/terminfo", "/usr/share/terminfo", str(FOLDER / "lib/terminfo")]
 
-# Seconds: on a busy machine looks are seldom.
+# On a busy machine snapshots are rare.
 TIMEOUT_SECONDS = 90.0
 
-# Seconds in which a screen must stay the same to count as drawn.
+# A screen that stays the same for this time is drawn completely.
 STABLE_SECONDS = 0.1
 
 
 class Tmux:
-    """One terminal of a size with a program in it; when that ends, its exit code is shown."""
+    """A terminal with a program in it, which shows the exit code at the end."""
 
     def __init__(
         self,
@@ -38,12 +38,12 @@ class Tmux:
         rows: int,
     ) -> None:
         self._program = _program()
-        # A server for each, in a place of its own.
+        # A separate server for each terminal.
         self._socket = tempfile.mktemp(prefix="tmux-", dir=folder)
         self._environment = {**environment, **_libraries(), "TERM": "xterm-256color"}
         settings = folder / "tmux.conf"
         settings.write_text("set -g status off\n")
-        # Ctrl-C is for the program, not for the shell around it.
+        # Ctrl-C must reach the program, not the shell around it.
         shown = f"trap : INT; {command}; echo ended $?; exec sleep 1000"
         size = ["-x", str(columns), "-y", str(rows)]
         new = ["-f", str(settings), "new-session", "-d", "-s", "screen", *size]
@@ -57,33 +57,33 @@ class Tmux:
 
     @property
     def lines(self) -> list[str]:
-        """What is to be seen right now, one text for each row."""
+        """The text of each row."""
         text = self._run("capture-pane", "-p", "-t", "screen")
         return text.removesuffix("\n").split("\n")
 
     @property
-    def colours(self) -> str:
-        """The same with what says how it looks."""
+    def colored_text(self) -> str:
+        """The text with its SGR codes."""
         return self._run("capture-pane", "-p", "-e", "-t", "screen")
 
     def screen(self) -> list[str]:
-        """What is to be seen once it is drawn: nothing of it changed for a moment."""
+        """Wait until the screen is drawn, and return its rows."""
 
-        def look() -> list[str] | None:
+        def read() -> list[str] | None:
             before = self.lines
             time.sleep(STABLE_SECONDS)
             return before if before == self.lines else None
 
-        found = eventually(look, "the screen stands still")
+        found = eventually(read, "the screen no longer changes")
         assert found is not None
         return found
 
-    def wait_for_text(self, words: str, within: float = TIMEOUT_SECONDS) -> list[str]:
-        """The screen, once these words are to be seen on it."""
+    def wait_for_text(self, text: str, within: float = TIMEOUT_SECONDS) -> list[str]:
+        """Wait until a text is on the screen, and return its rows."""
         try:
-            eventually(lambda: any(words in line for line in self.lines), words, within)
+            eventually(lambda: any(text in line for line in self.lines), text, within)
         except AssertionError:
-            raise AssertionError(f"{words!r} is not on\n" + "\n".join(self.lines)) from None
+            raise AssertionError(f"{text!r} is not on\n" + "\n".join(self.lines)) from None
         return self.screen()
 
     def press(self, *keys: str) -> None:
@@ -93,25 +93,25 @@ class Tmux:
         self._run("resize-window", "-t", "screen", "-x", str(columns), "-y", str(rows))
 
     def state(self) -> str:
-        """Is the alternate screen shown, is there a cursor, do lines wrap? `0 1 1` as always."""
-        said = self._run(
+        """Whether the alternate screen, the cursor and wrapping are on; `0 1 1` by default."""
+        output = self._run(
             "display", "-p", "-t", "screen", "#{alternate_on} #{cursor_flag} #{wrap_flag}"
         )
-        return said.strip()
+        return output.strip()
 
     @property
     def title(self) -> str:
-        """What the program has set as the title of its terminal."""
+        """The title that the program has set."""
         return self._ask("#{pane_title}")
 
     @property
     def terminal(self) -> str:
-        """The device that the program has for its terminal."""
+        """The terminal device of the program."""
         return self._ask("#{pane_tty}")
 
     @property
     def pid(self) -> int:
-        """The process of the program, below the shell."""
+        """The process id of the program, which is a child of the shell."""
         shell = self._ask("#{pane_pid}")
         children = Path(f"/proc/{shell}/task/{shell}/children")
         return int(eventually(lambda: children.read_text().split(), "the program runs")[0])
@@ -139,6 +139,6 @@ def _libraries() -> dict[str, str]:
     return {
         "LD_LIBRARY_PATH": ":".join(map(str, LIBRARIES)),
         "TERMINFO_DIRS": ":".join(TERMINFO),
-        # Without it, it would take every terminal for one that knows ASCII only.
+        # Otherwise tmux assumes that the terminal only knows ASCII.
         "LC_ALL": "C.UTF-8",
     }

@@ -1,4 +1,4 @@
-"""The distributions, and environments of their own: what a user gets, without the repository."""
+"""Build the distributions, and install them in environments without the repository."""
 
 import os
 import shutil
@@ -71,6 +71,6 @@ def run(*command: str, cwd: Path | None = None, **variables: str) -> str:
 
 
 def clean_variables() -> dict[str, str]:
-    """The variables of whoever runs the tests, without what would bring the repository along."""
+    """Return the environment variables without those that would add the repository."""
     ours = ("PYTHONPATH", "VIRTUAL_ENV")
     return {name: value for name, value in os.environ.items() if name not in ours}

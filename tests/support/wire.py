@@ -33,7 +33,7 @@ class Talk:
     user: str = ""
     database: str = ""
     backend: int = 0
-    """The server's process, once it has said so."""
+    """The process id of the server, once it is known."""
     cancels: int = 0
     """The server's process that this connection only asks to cancel."""
     is_opaque: bool = False
@@ -44,7 +44,7 @@ class Talk:
 
 
 class Answer(NamedTuple):
-    """The server has said all that it had to say to a request."""
+    """The server has completed its answer to a request."""
 
     asked: bytes
     """The statements since the transaction began, of which this one may be the commit."""
@@ -77,7 +77,7 @@ class Conversation:
 
     @property
     def is_started(self) -> bool:
-        """The client has said who it is."""
+        """The client has sent its startup message."""
         return self._is_started
 
     def request(self, data: bytes) -> bool:
@@ -170,7 +170,7 @@ class Conversation:
 
 
 class _Messages:
-    """Cuts a stream into messages (a type byte, a length, a body) and tells of these kinds."""
+    """Cuts a stream into messages (a type byte, a length, a body) and reports these kinds."""
 
     def __init__(self, kinds: set[int], tell: Callable[[int, bytes], None]) -> None:
         self._kinds = kinds

@@ -1,4 +1,4 @@
-"""What several files of unit tests share."""
+"""Fixtures of the unit tests."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.support.processes import CLEARED_VARIABLES
 
 @pytest.fixture
 def nothing_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty folder to be in, and no variable of ours; the folder."""
+    """Change to an empty folder, without environment variables of the worker; return the folder."""
     for name in filter(CLEARED_VARIABLES.match, list(os.environ)):
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)

@@ -73,7 +73,7 @@ def test_a_moment_lies_between_two_minutes_or_on_one(moment, floor, ceil):
 
 
 @pytest.mark.feature("F276")
-def test_every_missed_minute_since_the_last_run_is_owed():
+def test_every_minute_since_the_last_run_is_backfilled():
     assert owed([item()], known(last=at(11, 56))) == [
         ("11:57", "a"),
         ("11:58", "a"),
@@ -83,13 +83,13 @@ def test_every_missed_minute_since_the_last_run_is_owed():
 
 
 @pytest.mark.feature("F276")
-def test_the_minute_of_the_last_run_is_not_owed():
+def test_the_minute_of_the_last_run_is_not_backfilled():
     assert owed([item()], known(last=at(12))) == []
     assert owed([item()], known(last=at(11, 59))) == [("12:00", "a")]
 
 
 @pytest.mark.feature("F276")
-def test_only_minutes_that_the_item_means_are_owed():
+def test_only_minutes_of_the_pattern_are_backfilled():
     each_quarter = item(match="*/15 * * * *")
 
     assert owed([each_quarter], known(last=at(11, 15))) == [
@@ -113,7 +113,7 @@ def test_the_period_is_the_limit():
 @pytest.mark.parametrize(
     ("start", "first"), [(at(12), "11:00"), (at(12, 0, 1), "11:01"), (at(12, 0, 59), "11:01")]
 )
-def test_a_minute_as_old_as_the_period_is_owed_and_none_older(start, first):
+def test_a_minute_as_old_as_the_period_is_backfilled_and_none_older(start, first):
     assert owed([item()], known(), start)[0] == (first, "a")
 
 
@@ -125,13 +125,13 @@ def test_the_minute_that_begins_now_is_not_past(start, last):
 
 
 @pytest.mark.feature("F277")
-def test_items_that_are_new_owe_nothing():
+def test_new_items_are_not_backfilled():
     assert owed([item()], {}) == []
     assert owed([item("new"), item("old")], known("old", last=at(11, 59))) == [("12:00", "old")]
 
 
 @pytest.mark.feature("F277")
-def test_an_item_that_never_ran_owes_what_it_missed_since_it_is_known():
+def test_an_item_that_never_ran_is_backfilled_since_it_is_known():
     assert owed([item()], known(since=at(11, 58))) == [
         ("11:58", "a"),
         ("11:59", "a"),
@@ -147,7 +147,7 @@ def test_an_item_is_known_by_its_identifier():
 
 
 @pytest.mark.feature("F276")
-def test_without_a_period_nothing_is_owed():
+def test_without_a_period_nothing_is_backfilled():
     assert owed([item(backfill=timedelta(0))], known(last=at(9))) == []
 
 
@@ -162,7 +162,7 @@ def test_a_period_is_counted_in_seconds(period, found):
 
 
 @pytest.mark.parametrize("moment", [at(12, 1), at(13), START + timedelta(days=400)])
-def test_who_ran_in_the_future_owes_nothing(moment):
+def test_an_item_that_ran_in_the_future_is_not_backfilled(moment):
     # The clock of whoever wrote that was ahead.
     assert owed([item()], known(last=moment)) == []
     assert owed([item()], known(since=moment)) == []
@@ -183,7 +183,7 @@ def test_a_period_may_reach_back_beyond_the_calendar(period):
     assert find_first_missed(endless, known(since=MIN_DATETIME), START) == MIN_DATETIME
 
 
-def test_what_is_owed_is_found_one_by_one():
+def test_missed_minutes_are_found_one_by_one():
     # A worker with a long period begins at once, and does not gather a million minutes first.
     first = islice(
         iter_missed_minutes([item(backfill=timedelta.max)], known(since=MIN_DATETIME), START), 2
@@ -219,11 +219,11 @@ def test_minutes_come_in_order_and_those_of_several_items_together():
     ]
 
 
-def test_without_items_nothing_is_owed():
+def test_without_items_nothing_is_backfilled():
     assert owed([], known()) == []
 
 
-def test_an_item_is_asked_about_no_minute_that_it_cannot_owe():
+def test_only_minutes_that_may_be_missed_are_checked():
     asked: list[tuple[str, str]] = []
 
     def asking(name: str) -> Callable[[TimestampDigest], bool]:
@@ -244,7 +244,7 @@ def test_an_item_is_asked_about_no_minute_that_it_cannot_owe():
     assert asked == [("a", "11:59"), ("a", "12:00"), ("b", "12:00")]
 
 
-def test_an_item_that_cannot_say_when_it_was_due_is_left_out_once_that_is_told():
+def test_an_item_whose_function_raises_is_skipped_after_a_report():
     told: list[tuple[str, str]] = []
 
     def broken(minute: TimestampDigest) -> bool:
@@ -304,7 +304,7 @@ def is_owed(each: ParsedCronItem, about: KnownCrontab | None, start: datetime, t
 @pytest.mark.feature("F276", "F277")
 @settings(max_examples=60)
 @given(scenes())
-def test_exactly_what_the_definition_says_is_owed(scene):
+def test_missed_minutes_match_the_definition(scene):
     items, about, start = scene
     expected = []
     # Nothing here is known for longer.

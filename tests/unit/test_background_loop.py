@@ -3,20 +3,19 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
-from graphile_worker._lease import background_loop as side_loop_module
-from graphile_worker._lease.background_loop import BackgroundLoop
+from graphile_worker._lease.background_loop import BackgroundLoop, cancel_until_done
 from tests.support.recorder import wait_until
 
 
 @pytest.fixture
-async def side(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BackgroundLoop]:
-    """One that has started; a test may end it."""
+async def side() -> AsyncIterator[BackgroundLoop]:
+    """One that has started; a test may stop it."""
     # A busy machine may take longer than the 2 s of the worker.
-    monkeypatch.setattr(side_loop_module, "STOP_TIMEOUT_SECONDS", 20)
-    side = BackgroundLoop()
+    side = BackgroundLoop(stop_timeout_seconds=20)
     side.start()
     thread = await side.call(here())
     yield side
@@ -82,7 +81,7 @@ async def test_what_is_raised_there_is_raised_here(side, error):
     assert str(raised.value) == str(error)
 
 
-async def test_what_failed_there_is_no_end_of_it(side):
+async def test_a_call_that_fails_does_not_end_the_loop(side):
     side.submit(fail(LookupError("boom")))
 
     assert await side.call(here())
@@ -170,7 +169,7 @@ async def test_what_tidies_up_is_waited_for(side):
     assert tidied == ["done"]
 
 
-async def test_what_fails_while_it_is_cancelled_is_no_reason_to_stay(side):
+async def test_work_that_fails_during_its_cancellation_does_not_delay_the_stop(side):
     began, never = threading.Event(), asyncio.Event()
 
     async def fail_late() -> None:
@@ -204,9 +203,9 @@ class Stubborn:
                 self.was_asked.set()
 
 
-async def test_what_cannot_be_cancelled_is_no_reason_to_stay(side, monkeypatch):
-    # Enough for a busy machine to ask it, and in vain anyway.
-    monkeypatch.setattr(side_loop_module, "STOP_TIMEOUT_SECONDS", 1)
+async def test_work_that_cannot_be_cancelled_does_not_delay_the_stop(side):
+    # Enough for a busy machine to cancel it, which has no effect.
+    side._stop_timeout_seconds = 1
     work, thread = Stubborn(), await side.call(here())
     side.submit(work.run())
     assert work.began.wait(20)
@@ -218,8 +217,8 @@ async def test_what_cannot_be_cancelled_is_no_reason_to_stay(side, monkeypatch):
     assert not thread.is_alive()
 
 
-async def test_an_end_that_nobody_waits_for_is_an_end_all_the_same(side, monkeypatch):
-    monkeypatch.setattr(side_loop_module, "STOP_TIMEOUT_SECONDS", 1)
+async def test_the_loop_stops_although_its_stop_is_cancelled(side):
+    side._stop_timeout_seconds = 1
     work, thread = Stubborn(), await side.call(here())
     side.submit(work.run())
     assert work.began.wait(20)
@@ -231,3 +230,22 @@ async def test_an_end_that_nobody_waits_for_is_an_end_all_the_same(side, monkeyp
     await asyncio.to_thread(thread.join, 20)
 
     assert not thread.is_alive()
+
+
+async def test_tasks_end_although_a_cancellation_is_lost():
+    cancellations: list[str] = []
+
+    async def lose_the_first() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        cancellations.append("lost")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancellations.append("received")
+
+    task = asyncio.create_task(lose_the_first())
+    await asyncio.sleep(0)
+    await cancel_until_done([task], retry_seconds=0.01)
+
+    assert cancellations == ["lost", "received"]

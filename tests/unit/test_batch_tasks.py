@@ -1,4 +1,4 @@
-"""Batch tasks: what is a function of items, and which of them it says have failed."""
+"""Batch tasks: their functions, their items, and the items that fail."""
 
 import pickle
 from collections import deque
@@ -7,7 +7,13 @@ from typing import Any, TypedDict
 
 import pytest
 
-from graphile_worker import BatchTask, ConfigurationError, JobContext, JobSpecError, PartialFailure
+from graphile_worker import (
+    BatchTask,
+    ConfigurationError,
+    JobSpecError,
+    PartialFailure,
+    SyncJobContext,
+)
 from graphile_worker._payloads import Mismatch
 from graphile_worker.jobs import JobSpec
 from graphile_worker.tasks import TaskRouter
@@ -24,11 +30,11 @@ class Point(TypedDict):
 async def points(items: list[Point]) -> None: ...
 
 
-def with_context(ctx: JobContext, items: list[int]) -> None: ...
+def with_context(ctx: SyncJobContext, items: list[int]) -> None: ...
 
 
 class Enqueuer:
-    """Keeps what it is asked to add."""
+    """Records the specs that it would add."""
 
     def __init__(self) -> None:
         self.added: list[tuple[JobSpec, object]] = []
@@ -47,11 +53,11 @@ def enqueuer(monkeypatch) -> Enqueuer:
     return it
 
 
-# What is one
+# Definition
 
 
 @pytest.mark.parametrize("fn", [points, with_context])
-def test_a_function_of_a_list_is_one_with_and_without_parentheses(fn):
+def test_batch_task_works_with_and_without_parentheses(fn):
     tasks: TaskRouter[None] = TaskRouter(prefix="shop/")
 
     bare, named = tasks.batch_task(fn), tasks.batch_task(name="other", max_attempts=3)(fn)
@@ -76,8 +82,8 @@ def defaulted(items: list[int] = []) -> None: ...  # noqa: B006
 
 
 @pytest.mark.parametrize("fn", [none, two, rest, defaulted])
-def test_any_other_function_is_refused_where_it_is_written(fn):
-    with pytest.raises(ConfigurationError, match="one parameter for its items"):
+def test_a_function_without_one_items_parameter_is_rejected(fn):
+    with pytest.raises(ConfigurationError, match="takes its items in one parameter"):
         TaskRouter[None]().batch_task(fn)
 
 
@@ -96,12 +102,12 @@ def test_items_become_one_job_whose_payload_is_an_array(enqueuer):
 
 
 @pytest.mark.parametrize("items", ["abc", {"x": 1}, 5, None])
-def test_what_is_no_list_is_refused(enqueuer, items):
+def test_values_that_are_not_lists_are_rejected(enqueuer, items):
     with pytest.raises(JobSpecError, match="must be a list of items"):
         TaskRouter[None]().batch_task(points).enqueue(items)
 
 
-def test_an_item_that_does_not_fit_is_refused_by_its_place(enqueuer):
+def test_an_item_of_the_wrong_type_is_rejected_with_its_position(enqueuer):
     items: Any = [{"x": 1}, {"x": "2"}]
 
     with pytest.raises(JobSpecError, match=r"payload\[1\]\.x") as refused:
@@ -111,7 +117,7 @@ def test_an_item_that_does_not_fit_is_refused_by_its_place(enqueuer):
 
 
 @pytest.mark.feature("F61")
-async def test_items_are_gathered_under_a_key_until_the_first_are_due(enqueuer):
+async def test_accumulate_collects_items_under_a_key_with_preserve_run_at(enqueuer):
     task = TaskRouter[None]().batch_task(points)
     within = timedelta(seconds=10)
 
@@ -125,7 +131,7 @@ async def test_items_are_gathered_under_a_key_until_the_first_are_due(enqueuer):
     assert (first.queue_name, mine, yours) == ("slow", "mine", "yours")
 
 
-def test_a_window_is_a_timedelta(enqueuer):
+def test_the_delay_of_accumulate_is_a_timedelta(enqueuer):
     wrong: Any = 10
 
     with pytest.raises(ConfigurationError, match="delay must be a timedelta, got 10"):
@@ -135,7 +141,7 @@ def test_a_window_is_a_timedelta(enqueuer):
 # Reading
 
 
-def test_items_that_cannot_be_read_are_left_out_and_their_places_known():
+def test_unreadable_items_are_left_out_and_their_positions_kept():
     signature = BatchSignature(with_context)
 
     (context, items), kwargs = signature.build_call_arguments([1, "two", 3, None], "context")
@@ -147,7 +153,7 @@ def test_items_that_cannot_be_read_are_left_out_and_their_places_known():
     }
 
 
-def test_items_come_without_the_trace_that_they_carry_and_the_payload_keeps_it():
+def test_the_task_does_not_receive_the_trace_of_an_item():
     payload: list[Any] = [{"x": 1, "_trace": {"flags": 1}, "_id": 7}, {"x": 2}]
 
     [items], _ = BatchSignature(points).read_arguments(payload)
@@ -156,19 +162,19 @@ def test_items_come_without_the_trace_that_they_carry_and_the_payload_keeps_it()
     assert "_trace" in payload[0]
 
 
-def test_where_no_item_fits_there_is_nothing_to_call_it_with():
+def test_a_batch_without_readable_items_is_a_mismatch():
     with pytest.raises(
         Mismatch, match=r": payload\[0\] must be int, got str; no other item fits either$"
     ):
         BatchSignature(with_context).build_call_arguments(["one", "two"], None)
 
 
-def test_no_items_at_all_are_fine():
+def test_an_empty_batch_is_valid():
     assert BatchSignature(points).build_call_arguments([], None) == ([[]], {})
 
 
 @pytest.mark.parametrize("payload", [{}, "text", 5])
-def test_a_payload_that_is_no_array_does_not_fit(payload):
+def test_a_payload_that_is_not_an_array_is_a_mismatch(payload):
     with pytest.raises(Mismatch, match="must be an array of items"):
         BatchSignature(points).build_call_arguments(payload, None)
 
@@ -197,7 +203,7 @@ def errors_of(signature: Any, args: list[Any], result: Any) -> dict[int, str]:
         (PartialFailure({}), {1}),
     ],
 )
-def test_outcomes_are_those_of_the_items_that_were_given(result, failed):
+def test_outcomes_belong_to_the_items_that_the_task_received(result, failed):
     signature = BatchSignature(with_context)
     args, _ = signature.build_call_arguments([1, "two", 3], None)
 
@@ -205,12 +211,12 @@ def test_outcomes_are_those_of_the_items_that_were_given(result, failed):
 
 
 @pytest.mark.feature("F120")
-def test_outcomes_of_another_number_are_a_warning_and_count_as_success(caplog):
+def test_a_wrong_number_of_outcomes_is_a_warning_and_counts_as_success(caplog):
     signature = BatchSignature(with_context)
     args, _ = signature.build_call_arguments([1, 2, 3], None)
 
     assert errors_of(signature, args, [TROUBLE]) == {}
-    assert "a batch of 3 items has 1 outcomes" in caplog.text
+    assert "3 items but 1 outcomes" in caplog.text
 
 
 @pytest.mark.feature("F120")
@@ -223,14 +229,14 @@ def test_outcomes_of_another_number_are_a_warning_and_count_as_success(caplog):
         (None, set()),
     ],
 )
-def test_a_task_called_as_the_reference_calls_its_own_is_one_if_it_answers_so(result, failed):
+def test_a_positional_task_with_an_array_is_a_batch(result, failed):
     signature = PositionalSignature(lambda payload, ctx: None)
     args, _ = signature.build_call_arguments([1, 2], None)
 
     assert set(errors_of(signature, args, result)) == failed
 
 
-def test_a_payload_that_is_no_array_is_no_batch():
+def test_a_positional_task_without_an_array_has_no_batch():
     signature = PositionalSignature(lambda payload: None)
 
     assert signature.get_batch([{"a": 1}]) is None
@@ -240,7 +246,7 @@ def test_a_payload_that_is_no_array_is_no_batch():
 # PartialFailure
 
 
-def test_a_partial_failure_says_what_the_reference_says():
+def test_a_partial_failure_has_the_message_of_node():
     failure = PartialFailure({5: ValueError("second"), 2: KeyError(), 1: ValueError("first")})
 
     assert list(failure.errors) == [1, 2, 5]
@@ -248,7 +254,7 @@ def test_a_partial_failure_says_what_the_reference_says():
     assert str(pickle.loads(pickle.dumps(failure))) == str(failure)
 
 
-def test_a_partial_failure_checks_its_values_when_it_is_made():
+def test_a_partial_failure_checks_its_values():
     given: list[tuple[Any, str]] = [
         ({0: "bad row"}, "takes an exception for item 0, got 'bad row'"),
         ({0: ValueError}, "takes an exception for item 0"),
@@ -262,7 +268,7 @@ def test_a_partial_failure_checks_its_values_when_it_is_made():
             PartialFailure(errors)
 
 
-def test_a_recurring_task_is_no_batch():
+def test_a_batch_task_cannot_be_scheduled_without_an_array():
     tasks: TaskRouter[None] = TaskRouter()
 
     with pytest.raises(ConfigurationError, match="must be an array of items"):

@@ -37,7 +37,7 @@ def test_a_percentile_is_right_to_a_twentieth():
     assert times.percentile(100) >= 1
 
 
-def test_histograms_can_be_told_and_put_together():
+def test_histograms_can_be_serialized_and_merged():
     one, other = waited(0.001, 0.002), waited(0.5)
 
     again = Histogram(one.counts())
@@ -147,7 +147,7 @@ def test_dead_rows_are_swept_when_a_fifth_of_their_peak_is_left(run):
     assert (found["dead_rows_peak"], found["seconds_to_a_fifth"]) == (4100, 10)
 
 
-def test_dead_rows_that_stay_are_told(run):
+def test_dead_rows_that_stay_are_reported(run):
     for second in run[80:]:
         second.dead = 4100
 
@@ -164,7 +164,7 @@ def test_jobs_that_wait_are_those_added_and_not_begun(run):
     assert judged_endurance(run, LENGTH, 10)["slowest_10_seconds"] == 9
 
 
-def test_pages_are_told_for_each_job_that_was_added(run):
+def test_pages_are_reported_per_added_job(run):
     for number, second in enumerate(run):
         second.pages = 1000 + 200 * number
     run[70].pages += 100
@@ -175,7 +175,7 @@ def test_pages_are_told_for_each_job_that_was_added(run):
     assert found["most_pages_per_job"] == 30
 
 
-def test_a_long_run_is_told_as_table_and_chart(run):
+def test_a_long_run_is_reported_as_table_and_chart(run):
     settings = {"minutes": 2, "rate": 10, "held_minutes": 0.66, "concurrency": 24}
     result = {
         "surroundings": AROUND,
@@ -247,7 +247,7 @@ def test_a_pool_cannot_be_idle_because_of_itself():
     assert list(violations(pools([], busy), looks((100, "one", 9.8)))) == []
 
 
-def test_waits_are_told_with_what_was_handed_back():
+def test_waits_are_reported_with_the_released_jobs():
     ran = [Run(1, 9.9, 9.95, 10.1), Run(2, 9.9, 10.0, 10.1)]
 
     found = judged_waiting(pools(ran, []), looks((1, "one", 9.9), (3, "one", 9.9)))

@@ -32,7 +32,7 @@ def throughput() -> dict[str, Any]:
     }
 
 
-def test_everybody_takes_turns_and_not_always_the_same_is_first():
+def test_contenders_take_turns_and_the_first_one_changes():
     order: list[str] = []
 
     def measure(name: str) -> Figures:
@@ -48,7 +48,7 @@ def test_a_ratio_is_the_median_of_the_ratios_of_the_rounds(throughput):
     assert throughput["ratios"] == {"node": {"median": 3.0, "rounds": [3.0, 1.0, 4.0]}}
 
 
-def test_a_figure_that_nobody_took_is_left_out(throughput):
+def test_a_figure_that_was_not_measured_is_left_out(throughput):
     assert throughput["contenders"]["ours"]["cpu_us_per_job"]["median"] == 12.0
     assert "cpu_us_per_job" not in throughput["contenders"]["node"]
 
@@ -67,7 +67,7 @@ def test_a_section_of_the_page_is_written_from_the_results(throughput):
     assert report(told, {"throughput": {18: throughput}}) == told
 
 
-def test_what_was_not_measured_is_said_so():
+def test_a_missing_measurement_is_marked():
     page = "<!-- figures: latency -->\nold\n<!-- end -->\n"
 
     assert report(page, {}) == "<!-- figures: latency -->\n*Not measured yet.*\n<!-- end -->\n"
@@ -83,7 +83,7 @@ def test_the_chart_of_the_newest_server_is_drawn_and_no_other(throughput):
 
 @pytest.mark.feature("F301")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_says_what_is_in_the_results(page):
+def test_a_page_agrees_with_the_results(page):
     text = page.read_text(encoding="utf-8")
 
     assert report(text, read_results(RESULTS)) == text, "run `python -m benchmarks report`"

@@ -89,7 +89,7 @@ async def test_more_urgent_jobs_leave_before_those_that_came_earlier(it):
 
 
 @given(st.lists(st.lists(st.integers(-3, 3), max_size=6).map(sorted), max_size=6))
-def test_whatever_comes_leaves_by_priority_and_then_by_when_it_came(batches):
+def test_jobs_leave_by_priority_and_then_by_arrival(batches):
     async def waiting() -> list[ClaimedJob]:
         it = Scene()
         for number, batch in enumerate(batches):
@@ -158,7 +158,7 @@ async def test_what_comes_for_those_who_no_longer_wait_is_kept(it):
 
 
 @pytest.mark.feature("F98")
-async def test_after_so_many_jobs_that_never_waited_the_event_loop_gets_its_turn(it):
+async def test_after_many_jobs_without_a_wait_the_event_loop_runs(it):
     it.put(*range(2 * JOBS_BEFORE_YIELD))
     others: list[int] = []
     asyncio.get_running_loop().call_soon(others.append, 1)
@@ -209,7 +209,7 @@ async def test_after_its_turn_as_many_can_be_had_again(it):
 
 
 @pytest.mark.feature("F98")
-async def test_it_says_so_when_fewer_are_left_than_the_low_mark(it):
+async def test_on_low_is_called_below_the_low_watermark(it):
     it.shelf.low_watermark = 3
     it.put(1, 2, 3, 4, 5)
 
@@ -219,13 +219,13 @@ async def test_it_says_so_when_fewer_are_left_than_the_low_mark(it):
     assert it.lows == [2, 1, 0]
 
 
-async def test_it_says_so_when_somebody_asks_and_there_is_none(it):
+async def test_on_low_is_called_when_a_worker_has_to_wait(it):
     await it.ask("a", "b")
 
     assert it.lows == [0, 0]
 
 
-async def test_without_a_mark_it_says_so_when_the_last_one_goes(it):
+async def test_on_low_is_called_for_the_last_job_by_default(it):
     it.put(1, 2)
 
     await it.ask("a")
@@ -247,7 +247,7 @@ async def test_the_older_ones_are_taken_away_and_the_others_stay(it):
     assert it.waiting == []
 
 
-async def test_what_is_handed_back_is_written_then_offered_then_let_go_and_then_announced(it):
+async def test_released_jobs_are_written_then_notified_then_forgotten_then_reported(it):
     it.put(1, 2)
     told: list[PoolEvent] = []
     it.hooks.on(LocalQueueReturned)(told.append)
@@ -264,7 +264,7 @@ async def test_what_is_handed_back_is_written_then_offered_then_let_go_and_then_
     assert (it.claims.claimed_jobs, len(told)) == ({}, 1)
 
 
-async def test_nothing_to_hand_back_is_not_written(it):
+async def test_nothing_to_release_is_not_written(it):
     await it.shelf.release([])
 
     assert (it.settler.writes, it.settler.offered) == ([], [])
@@ -308,7 +308,7 @@ async def test_one_that_is_closed_with_an_error_raises_it(it):
 
 
 @pytest.mark.feature("F98")
-async def test_a_job_under_another_id_is_not_given_out_but_handed_back(it):
+async def test_a_job_under_another_pool_id_is_released(it):
     it.put(1)
     it.put(2, locked_by="p2")
     it.claims.pool_id = "p2"
@@ -329,7 +329,7 @@ async def test_who_must_ask_about_flags_takes_nothing_without_asking():
 
 
 @pytest.mark.feature("F237")
-async def test_a_job_is_handed_back_if_all_ends_while_the_function_thinks():
+async def test_a_job_is_released_if_the_source_stops_during_the_flags_function():
     thinks = asyncio.Event()
 
     async def flags() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from graphile_worker._worker.context import Cancellation
+from graphile_worker._worker.cancellation import Cancellation
 
 MANY = timedelta(minutes=1)
 SOON = timedelta(milliseconds=1)
@@ -85,7 +85,7 @@ async def test_all_who_wait_are_woken(wait):
     assert await asyncio.gather(*waiting) == [True] * 5
 
 
-async def test_who_is_not_asked_in_time_is_told_so(wait):
+async def test_wait_cancelled_returns_false_after_its_timeout(wait):
     it = Cancellation()
 
     assert not await wait(it, lambda: False, SOON)
@@ -118,7 +118,7 @@ async def test_one_request_is_for_those_who_come_later_too(wait):
     assert await wait(it, lambda: it.is_requested)
 
 
-async def test_a_bare_number_is_no_duration(wait):
+async def test_a_bare_number_is_not_a_duration(wait):
     it = Cancellation()
 
     with pytest.raises(TypeError, match="expected a timedelta, got 5"):

@@ -58,7 +58,7 @@ def test_a_queue_that_is_held_under_another_id_is_another_lock():
 
 
 @pytest.mark.feature("F292")
-def test_a_job_that_was_taken_anew_keeps_its_queue():
+def test_a_job_that_was_claimed_again_keeps_its_queue():
     older, newer = hold(1, 5), hold(1, 5)
     assert older == newer
 

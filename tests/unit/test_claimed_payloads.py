@@ -7,7 +7,6 @@ import pytest
 
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._sql.query import Query
-from graphile_worker._worker import payload_budget as payloads_module
 from graphile_worker._worker.payload_budget import SMALL_PAYLOAD_BYTES, PayloadBudget
 from graphile_worker.errors import JobLockLostError, PayloadTooLarge, WorkerStoppedError
 from tests.support.fake_database import FakeDatabase
@@ -39,6 +38,7 @@ class Scene:
             max_bytes=MAX_BYTES,
             max_payload_bytes=MAX_BYTES,
             is_stopping=lambda: self.is_stopping,
+            stop_check_interval_seconds=0.001,
         )
 
     def sent(self, job_id: int, size: int) -> ClaimedJob:
@@ -140,8 +140,7 @@ async def test_one_payload_by_itself_is_read_even_if_it_does_not_fit(it):
     assert it.payloads.loaded_bytes == 199_000
 
 
-async def test_what_waits_for_room_is_not_started_when_the_pool_stops(it, monkeypatch):
-    monkeypatch.setattr(payloads_module, "STOP_CHECK_INTERVAL_SECONDS", 0.001)
+async def test_what_waits_for_room_is_not_started_when_the_pool_stops(it):
     await it.payloads.read(it.unread(1, 60_000))
     reading = asyncio.create_task(it.payloads.read(it.unread(2, 60_000)))
     await let_run()

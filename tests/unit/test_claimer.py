@@ -127,7 +127,7 @@ async def test_what_is_taken_is_held(it):
     assert {each.pool_id for each in it.claims.claimed_jobs.values()} == {"p1"}
 
 
-async def test_of_two_jobs_of_a_queue_the_later_frees_it_by_a_clock_that_stands_still(it):
+async def test_the_later_of_two_jobs_of_a_queue_frees_it_with_a_stopped_clock(it):
     earlier = await it.take_one(1, queue=5)
     later = await it.take_one(2, queue=5)
 
@@ -135,11 +135,11 @@ async def test_of_two_jobs_of_a_queue_the_later_frees_it_by_a_clock_that_stands_
     assert find_releasable_queues([later], it.claims.claimed_jobs) == [5]
 
 
-async def test_a_pool_whose_heartbeat_is_not_heard_takes_nothing_and_asks_nothing(it, clock):
+async def test_a_pool_without_heartbeats_claims_nothing(it, clock):
     it.ready(1)
     clock.now += 16.3
 
-    with pytest.raises(LeaseExpiredError, match=r"no heartbeat was heard for 16\.3 s"):
+    with pytest.raises(LeaseExpiredError, match=r"no heartbeat for 16\.3 s"):
         await it.take()
 
     assert it.database.queries == []
@@ -148,7 +148,7 @@ async def test_a_pool_whose_heartbeat_is_not_heard_takes_nothing_and_asks_nothin
 async def test_a_pool_that_was_swept_takes_nothing_until_it_has_another_id(it):
     it.ready(1)
     it.lease.mark_lost()
-    with pytest.raises(LeaseExpiredError, match="others took this pool for dead"):
+    with pytest.raises(LeaseExpiredError, match="another worker recovered the jobs"):
         await it.take()
     assert it.database.queries == []
 
@@ -158,7 +158,7 @@ async def test_a_pool_that_was_swept_takes_nothing_until_it_has_another_id(it):
     assert it.claims.claimed_jobs[1].pool_id == "p2"
 
 
-async def test_a_pool_that_is_heard_again_takes_jobs_again(it, clock):
+async def test_a_pool_claims_jobs_again_after_a_heartbeat(it, clock):
     it.ready(1)
     clock.now += 1000
     with pytest.raises(LeaseExpiredError):
@@ -169,9 +169,7 @@ async def test_a_pool_that_is_heard_again_takes_jobs_again(it, clock):
     assert await it.take() == [1]
 
 
-async def test_after_many_fetches_in_vain_the_next_ones_are_sent_now_and_then(
-    it, clock, monkeypatch
-):
+async def test_after_many_empty_fetches_the_next_ones_are_delayed(it, clock, monkeypatch):
     rests: list[float] = []
 
     async def rest(seconds: float) -> None:
@@ -219,7 +217,7 @@ async def test_after_a_fetch_without_an_answer_fewer_are_asked_for_until_they_co
     assert [await limit_of(20, id) for id in (4, 5, 6, 7)] == [5, 10, 20, 20]
 
 
-async def test_a_pool_that_nobody_knows_takes_jobs_for_ever(it, clock):
+async def test_a_pool_that_is_not_registered_claims_jobs_without_heartbeats(it, clock):
     it.lease.mark_unregistered()
     it.ready(1)
 
@@ -362,7 +360,7 @@ async def test_what_was_fetched_under_an_id_that_was_swept_meanwhile_is_not_hand
     assert it.claims.claimed_jobs == {}
 
 
-async def test_what_was_fetched_under_the_old_id_is_handed_back_under_the_old_id(it):
+async def test_jobs_fetched_under_the_old_id_are_released_under_it(it):
     it.database.meanwhile = lambda: it.lease.rotate_id("p2")
     it.ready(1)
     await it.take()
@@ -376,7 +374,7 @@ async def test_what_was_fetched_under_the_old_id_is_handed_back_under_the_old_id
     assert it.claims.claimed_jobs[2].pool_id == "p2"
 
 
-async def test_jobs_that_are_held_under_the_old_id_are_not_handed_back_with_the_others(it):
+async def test_jobs_that_run_under_the_old_id_are_not_released_with_the_others(it):
     await it.take_one(1, queue=5)
     it.database.meanwhile = lambda: it.lease.rotate_id("p2")
     it.ready(2)
@@ -387,7 +385,7 @@ async def test_jobs_that_are_held_under_the_old_id_are_not_handed_back_with_the_
     assert it.database.handed_back == [("p1", [1], [5])]
 
 
-async def test_a_pool_that_is_swept_again_and_again_hands_back_under_each_id(it):
+async def test_a_pool_that_loses_its_lease_repeatedly_releases_under_each_id(it):
     for each in ("p2", "p3", "p4"):
         it.database.meanwhile = lambda each=each: it.lease.rotate_id(each)
         await it.take()
@@ -567,7 +565,7 @@ async def test_a_fetch_is_in_doubt_until_its_answer_is_there(it):
 # A job that is taken again
 
 
-async def test_whoever_runs_a_job_that_is_taken_again_is_told(it):
+async def test_a_job_that_is_claimed_again_is_reported(it):
     told: list[ClaimedJob] = []
     it.claims.on_reclaimed = told.append
     older = await it.take_one(1)
@@ -579,7 +577,7 @@ async def test_whoever_runs_a_job_that_is_taken_again_is_told(it):
     assert it.claims.claimed_jobs[1] is newer
 
 
-async def test_when_that_is_told_the_newer_one_is_held_already(it):
+async def test_the_newer_claim_is_recorded_before_the_report(it):
     held: list[ClaimedJob] = []
     it.claims.on_reclaimed = lambda older: held.append(it.claims.claimed_jobs[1])
     older = await it.take_one(1)
@@ -610,7 +608,7 @@ async def test_to_let_go_twice_does_no_harm(it):
     assert it.claims.claimed_jobs == {}
 
 
-async def test_a_job_that_ended_before_it_was_taken_again_is_no_news(it):
+async def test_a_job_that_ended_before_it_was_claimed_again_is_not_reported(it):
     told: list[ClaimedJob] = []
     it.claims.on_reclaimed = told.append
     it.claims.forget(await it.take_one(1))
@@ -623,7 +621,7 @@ async def test_a_job_that_ended_before_it_was_taken_again_is_no_news(it):
 # At the end
 
 
-async def test_what_nobody_runs_is_forgotten_and_handed_back_at_the_end(it):
+async def test_jobs_without_a_worker_are_released_at_shutdown(it):
     await it.take_one(1, queue=5)
     await it.take_one(2, queue=6)
 
@@ -634,7 +632,7 @@ async def test_what_nobody_runs_is_forgotten_and_handed_back_at_the_end(it):
     assert it.database.handed_back == [("p1", [1], [5])]
 
 
-async def test_what_is_forgotten_is_handed_back_under_the_id_that_it_was_taken_with(it):
+async def test_forgotten_jobs_are_released_under_the_id_of_their_claim(it):
     await it.take_one(1)
     it.lease.rotate_id("p2")
     await it.take_one(2)
@@ -645,7 +643,7 @@ async def test_what_is_forgotten_is_handed_back_under_the_id_that_it_was_taken_w
     assert sorted(args[0] for args in it.database.handed_back) == ["p1", "p2"]
 
 
-async def test_where_nothing_is_forgotten_nothing_is_handed_back(it):
+async def test_without_forgotten_jobs_nothing_is_released(it):
     await it.take_one(1)
 
     it.claims.forget_all_but([1, 2])
@@ -654,7 +652,7 @@ async def test_where_nothing_is_forgotten_nothing_is_handed_back(it):
     assert it.database.handed_back == []
 
 
-async def test_at_the_end_doubts_are_settled_once_more_however_lately_they_were(it):
+async def test_at_shutdown_orphaned_claims_are_checked_again(it):
     it.database.errors = [OSError("gone")]
     with pytest.raises(OSError, match="gone"):
         await it.take()

@@ -114,7 +114,7 @@ async def test_an_end_is_written_under_the_id_that_its_job_was_taken_with(outcom
 
 
 @pytest.mark.parametrize("outcome", ENDS, ids=named)
-async def test_a_job_that_somebody_else_holds_is_not_ours_any_more(outcome):
+async def test_a_job_that_another_worker_holds_is_lost(outcome):
     it = Scene(NOT_OURS)
 
     assert not await it.settle(outcome)
@@ -149,7 +149,7 @@ async def test_a_job_without_a_named_queue_frees_none():
 
 
 @pytest.mark.feature("F216")
-async def test_what_is_handed_back_may_have_to_wait():
+async def test_a_released_job_may_have_a_delay():
     it = Scene(OURS, interrupted_delay=timedelta(seconds=2))
 
     await it.settle(INTERRUPTED)
@@ -169,7 +169,7 @@ async def test_what_must_not_run_yet_waits_for_as_long_as_it_must():
 
 
 @pytest.mark.parametrize("outcome", ENDS, ids=named)
-async def test_a_write_that_fails_is_tried_again_however_often_that_takes(outcome, pauses):
+async def test_a_write_that_fails_is_retried_until_it_succeeds(outcome, pauses):
     it = Scene(*[OSError("gone")] * 50, OURS)
 
     assert await it.settle(outcome)
@@ -276,7 +276,14 @@ async def test_an_uncertain_commit_of_the_task_counts_if_the_job_is_gone(outcome
     assert isinstance(written, CompletedInTransaction) if is_gone else written is None
 
 
-async def test_in_a_callers_transaction_nothing_is_tried_again():
+async def test_after_an_uncertain_commit_the_job_is_looked_up_until_the_database_answers(pauses):
+    it = Scene(NOT_OURS, OSError("gone"), OSError("gone"), make_job(id=7), False)
+
+    assert await it.settler.complete(FAILED, is_uncertain=True) is None
+    assert pauses == [0, 1]
+
+
+async def test_in_a_callers_transaction_nothing_is_retried():
     error = FakeDatabaseError("40001")
     it = Scene(error, can_retry=False)
 
@@ -311,7 +318,7 @@ async def test_what_postgresql_does_not_take_is_left_out_of_the_next_try(outcome
 
 
 @pytest.mark.parametrize("outcome", ENDS, ids=named)
-async def test_what_a_second_try_does_not_find_was_written_by_the_first_of_a_pool_that_lives(
+async def test_a_job_missing_at_the_second_try_was_written_by_the_first_if_the_pool_is_alive(
     outcome,
 ):
     it = Scene(OSError("gone"), NOT_OURS, True)
@@ -334,14 +341,14 @@ async def test_what_a_second_try_does_not_find_is_lost_by_a_pool_that_was_swept(
 
 
 @pytest.mark.parametrize("outcome", ENDS, ids=named)
-async def test_where_nobody_can_look_the_first_try_is_believed(outcome):
+async def test_without_an_answer_of_the_registry_the_first_try_counts(outcome):
     it = Scene(OSError("gone"), NOT_OURS, OSError("gone"))
 
     assert await it.settle(outcome) is True
 
 
 @pytest.mark.parametrize("outcome", ENDS, ids=named)
-async def test_where_there_is_no_registry_the_first_try_is_believed(outcome):
+async def test_without_a_registry_the_first_try_counts(outcome):
     it = Scene(OSError("gone"), NOT_OURS)
     it.lease.mark_unregistered()
 
@@ -351,7 +358,7 @@ async def test_where_there_is_no_registry_the_first_try_is_believed(outcome):
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_what_the_first_try_does_not_find_is_lost_whoever_is_known(is_known):
+async def test_a_job_missing_at_the_first_try_is_lost(is_known):
     it = Scene(NOT_OURS)
     if not is_known:
         it.lease.mark_unregistered()
@@ -365,7 +372,7 @@ async def test_what_the_first_try_does_not_find_is_lost_whoever_is_known(is_know
 
 
 @pytest.mark.parametrize("outcome", ENDS, ids=named)
-async def test_a_second_try_waits_for_a_fetch_that_may_take_the_job_anew(outcome):
+async def test_a_second_try_waits_for_a_fetch_that_may_claim_the_job_again(outcome):
     fetching, held = asyncio.Lock(), {7: HELD}
     it = Scene(OSError("gone"), OURS, fetch_lock=fetching, claimed_jobs=held)
     await fetching.acquire()
@@ -380,7 +387,7 @@ async def test_a_second_try_waits_for_a_fetch_that_may_take_the_job_anew(outcome
     assert len(it.database.queries) == 1
 
 
-async def test_jobs_that_a_fetch_took_anew_are_not_handed_back_again():
+async def test_jobs_that_a_fetch_claimed_again_are_not_released():
     fetching, held = asyncio.Lock(), {7: HELD}
     it = Scene(OSError("gone"), OURS, fetch_lock=fetching, claimed_jobs=held)
     await fetching.acquire()

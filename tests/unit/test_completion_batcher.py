@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from graphile_worker._sql.queries.claim import ClaimedJob
-from graphile_worker._worker import completion_batcher as batches_module
 from graphile_worker._worker.completion_batcher import (
     CompletionBatcher,
     CompletionBatchers,
@@ -109,7 +108,7 @@ async def test_what_ends_while_a_batch_is_written_is_the_next_batch(scene):
 
 
 @pytest.mark.feature("F189")
-async def test_each_is_told_once_it_is_written_whether_its_job_was_still_ours(scene):
+async def test_each_completion_is_finished_with_whether_its_lock_was_kept(scene):
     it = scene()
     it.settler.lost = {2}
     it.settler.answering.clear()
@@ -148,9 +147,9 @@ async def test_an_ending_that_frees_a_named_queue_does_not_wait_for_the_delay(sc
 
 
 @pytest.mark.feature("F294")
-async def test_whoever_puts_in_too_many_waits_until_there_is_room(scene, monkeypatch):
-    monkeypatch.setattr(batches_module, "MAX_PENDING_COMPLETIONS", 2)
+async def test_a_worker_waits_while_too_many_completions_are_pending(scene):
     it = scene()
+    it.batch.max_pending = 2
     it.settler.answering.clear()
     await it.put(1)
     await it.settler.asked.wait()
@@ -166,9 +165,9 @@ async def test_whoever_puts_in_too_many_waits_until_there_is_room(scene, monkeyp
     assert it.settler.written == [[1], [2, 3], [4]]
 
 
-async def test_as_many_as_there_is_room_for_do_not_wait_for_the_delay(scene, monkeypatch):
-    monkeypatch.setattr(batches_module, "MAX_PENDING_COMPLETIONS", 2)
+async def test_as_many_as_there_is_room_for_do_not_wait_for_the_delay(scene):
     it = scene(NEVER)
+    it.batch.max_pending = 2
 
     await it.put(1, 2)
     await it.batch.flush()

@@ -6,9 +6,9 @@ from importlib.resources import files
 import pytest
 import sqlalchemy
 
-from graphile_worker._sql.conditions import Clause, Condition, add_clauses, collect_args
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.render import ParameterStyle, render
+from graphile_worker._sql.statement import Clause, Condition, Statement, collect_args
 
 SQL = files("graphile_worker._sql")
 PLAIN = Schemas.from_names("jobs")
@@ -43,7 +43,7 @@ def test_statements_take_conditions():
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
-def test_a_condition_begins_with_a_comment_that_says_when_it_holds(name):
+def test_a_condition_starts_with_a_comment_about_when_it_is_true(name):
     text = (SQL / "conditions" / f"{name}.sql").read_text(encoding="utf-8")
 
     assert re.match(r"-- [A-Z].*\w[.,;:]?\n", text)
@@ -54,7 +54,7 @@ def test_a_condition_begins_with_a_comment_that_says_when_it_holds(name):
 def test_parameters_of_conditions_come_after_those_of_the_statement(statement):
     own = parameters(render(statement, PLAIN, ParameterStyle.NATIVE))
 
-    text = render(add_clauses(statement, ALL), PLAIN, ParameterStyle.NATIVE)
+    text = render(Statement.with_clauses(statement, ALL), PLAIN, ParameterStyle.NATIVE)
 
     assert parameters(text) == own + len(collect_args(ALL))
     numbers = {int(number) for number in re.findall(r"\$(\d+)", text)}
@@ -63,7 +63,7 @@ def test_parameters_of_conditions_come_after_those_of_the_statement(statement):
 
 @pytest.mark.parametrize("statement", TAKING)
 def test_parameters_are_cast_and_json_is_none_of_them(statement):
-    text = render(add_clauses(statement, ALL), PLAIN, ParameterStyle.NATIVE)
+    text = render(Statement.with_clauses(statement, ALL), PLAIN, ParameterStyle.NATIVE)
 
     assert re.findall(r"\$\d+(?!\d|::)", text) == []
     assert re.findall(r"\$\d+::jsonb?", text) == []
@@ -73,24 +73,26 @@ def test_parameters_are_cast_and_json_is_none_of_them(statement):
 @pytest.mark.feature("F20")
 @pytest.mark.parametrize("statement", TAKING)
 def test_beside_a_wild_schema_name_every_style_has_the_same_parameters(statement):
-    name = add_clauses(statement, ALL)
-    count = parameters(render(name, PLAIN, ParameterStyle.NATIVE))
+    chosen = Statement.with_clauses(statement, ALL)
+    count = parameters(render(chosen, PLAIN, ParameterStyle.NATIVE))
     names = {f"p{n}" for n in range(1, count + 1)}
 
-    formatted = render(name, WILD, ParameterStyle.PYFORMAT) % dict.fromkeys(names, "?")
-    compiled = sqlalchemy.text(render(name, WILD, ParameterStyle.SQLALCHEMY)).compile()
+    formatted = render(chosen, WILD, ParameterStyle.PYFORMAT) % dict.fromkeys(names, "?")
+    compiled = sqlalchemy.text(render(chosen, WILD, ParameterStyle.SQLALCHEMY)).compile()
 
     assert "%%" not in formatted
     assert set(compiled.params) == names
 
 
-def test_without_conditions_all_jobs_are_meant():
-    assert "where true" in render(add_clauses("count_jobs", ()), PLAIN, ParameterStyle.NATIVE)
+def test_without_conditions_all_jobs_are_selected():
+    assert "where true" in render(
+        Statement.with_clauses("count_jobs", ()), PLAIN, ParameterStyle.NATIVE
+    )
 
 
-def test_what_is_not_known_is_not_so():
+def test_a_negated_clause_treats_null_as_false():
     clause = Clause((Condition("key", (["a"],)), Condition("no_key")), is_negated=True)
 
-    text = render(add_clauses("count_jobs", [clause]), PLAIN, ParameterStyle.NATIVE)
+    text = render(Statement.with_clauses("count_jobs", [clause]), PLAIN, ParameterStyle.NATIVE)
 
     assert re.search(r"\(\(jobs\.key = any .*\) or \(jobs\.key is null\)\) is not true", text)

@@ -1,4 +1,4 @@
-"""Settings from file, environment, app and flags: which one holds, and what is refused."""
+"""Settings from the config file, the environment, an app and flags: precedence and errors."""
 
 import itertools
 import json
@@ -28,12 +28,13 @@ from graphile_worker._cli.settings.layers import Settings, SettingSource, Settin
 from graphile_worker._cli.settings.values import parse_text, parse_toml, to_json_value
 from graphile_worker._db.conninfo import redact_secrets
 from graphile_worker._support.durations import format_exact_duration, parse_duration
+from graphile_worker._support.option_fields import option
 
 CANARY = "s3cr3t-canary"
 
 
-class Place:
-    """A folder, its file and an environment: what do they come to, beside some flags?"""
+class Sources:
+    """A directory with a config file, and an environment."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -45,24 +46,24 @@ class Place:
         path.write_text(textwrap.dedent(text), encoding="utf-8")
         return path
 
-    def set(self, name: str, value: str) -> None:
+    def set_variable(self, name: str, value: str) -> None:
         self._monkeypatch.setenv(name, value)
 
-    def collected(self, *flags: str) -> Settings:
-        """What the real command collects."""
+    def collect(self, *flags: str) -> Settings:
+        """Return the settings that the real command collects."""
         with command.make_context("graphile-worker", list(flags)):
             return current_settings()
 
-    def refused(self, *flags: str) -> str:
-        with pytest.raises(ConfigurationError) as refused:
-            self.collected(*flags)
-        assert "\n" not in str(refused.value)
-        return str(refused.value)
+    def error(self, *flags: str) -> str:
+        with pytest.raises(ConfigurationError) as raised:
+            self.collect(*flags)
+        assert "\n" not in str(raised.value)
+        return str(raised.value)
 
     def config(self, *words: str) -> Result:
         return CliRunner().invoke(command, ["config", *words])
 
-    def in_force(self, *words: str) -> dict[str, Any]:
+    def effective(self, *words: str) -> dict[str, Any]:
         done = self.config("--json", *words)
         assert done.exit_code == 0, done.output or done.exception
         found: dict[str, Any] = json.loads(done.stdout)
@@ -70,22 +71,23 @@ class Place:
 
 
 @pytest.fixture
-def place(nothing_given: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    return Place(nothing_given, monkeypatch)
+def sources(nothing_given: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
+    return Sources(nothing_given, monkeypatch)
 
 
-# Precedence: every setting, in every combination of places
+# Precedence: every setting, in every combination of sources
 
 
 def samples(setting: Setting) -> tuple[Any, Any, Any]:
-    """Three values, as a file would have them: of the file, the environment and the flag."""
+    """Return a value of the file, one of the environment and one of the flag, as in TOML."""
     match setting.kind:
         case SettingKind.TEXT:
             return "one", "two", "three"
         case SettingKind.PATH:
             return "/one", "/two", "/three"
         case SettingKind.NUMBER:
-            return 11, 12, 13
+            # At least the minimum of every setting.
+            return 211, 212, 213
         case SettingKind.DURATION:
             return "1m30s", "1500ms", "2d"
         case SettingKind.CHOICE:
@@ -111,61 +113,62 @@ def toml(name: str, value: Any) -> str:
     return f"{head}{key} = {json.dumps(value)}\n"
 
 
-PLACES = ("file", "environment", "flag")
+SOURCES = ("file", "environment", "flag")
 COMBINATIONS = [
-    [place for place, used in zip(PLACES, uses, strict=True) if used]
-    for uses in itertools.product((False, True), repeat=3)
+    [source for source, is_used in zip(SOURCES, used, strict=True) if is_used]
+    for used in itertools.product((False, True), repeat=3)
 ]
 
 
-@pytest.mark.parametrize("places", COMBINATIONS, ids=lambda places: "+".join(places) or "none")
+@pytest.mark.single_version
+@pytest.mark.parametrize("given", COMBINATIONS, ids=lambda given: "+".join(given) or "none")
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize("turned", [False, True], ids=["", "turned"])
-def test_a_flag_stands_above_a_variable_above_the_file_above_the_default(
-    place, setting, places, turned
+@pytest.mark.parametrize("swapped", [False, True], ids=["", "swapped"])
+def test_flags_override_variables_override_the_file_overrides_defaults(
+    sources, setting, given, swapped
 ):
     first, second, third = samples(setting)
-    # A switch has two values: each place has its turn with either.
+    # A switch has two values: each source gives either of them once.
     values = dict(
-        zip(PLACES, (second, third, second) if turned else (first, second, third), strict=True)
+        zip(SOURCES, (second, third, second) if swapped else (first, second, third), strict=True)
     )
     flags: list[str] = []
-    if "file" in places:
-        place.write(toml(setting.name, values["file"]))
-    if "environment" in places:
-        place.set(setting.variable, as_text(values["environment"]))
-    if "flag" in places:
+    if "file" in given:
+        sources.write(toml(setting.name, values["file"]))
+    if "environment" in given:
+        sources.set_variable(setting.variable, as_text(values["environment"]))
+    if "flag" in given:
         flags = as_flags(setting, values["flag"])
 
-    found = place.collected(*flags).values.get(setting.name)
+    found = sources.collect(*flags).values.get(setting.name)
 
-    if not places:
+    if not given:
         assert found is None
         return
-    winner = places[-1]
+    winner = given[-1]
     where = {
         "file": "graphile-worker.toml",
         "environment": setting.variable,
         "flag": flags[0] if flags else "",
     }
-    value = parse_toml(setting, values[winner], place.folder)
+    value = parse_toml(setting, values[winner], sources.folder)
     assert found == SettingValue(value, SettingSource(winner), where[winner])
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-def test_what_is_given_of_a_setting_reaches_the_options(place, setting):
+def test_a_flag_sets_its_setting_and_turns_its_groups_on(sources, setting):
     value, _, _ = samples(setting)
 
-    given = place.collected(*as_flags(setting, value))
+    given = sources.collect(*as_flags(setting, value))
     read = {name: each.value for name, each in given.values.items()}
 
-    assert read.pop(setting.name) == parse_toml(setting, value, place.folder)
-    # What it holds is on, and nothing else was given.
+    assert read.pop(setting.name) == parse_toml(setting, value, sources.folder)
+    # Its groups are on, and nothing else is set.
     assert read == dict.fromkeys((each for each in setting.parent_groups if each in SETTINGS), True)
 
 
 def fields_of(options: type, inside: str = "") -> Iterator[str]:
-    """Every field that can be set, found without the catalogue."""
+    """Yield every field that can be set, found without `iter_settings`."""
     hints = get_type_hints(options)
     for field in fields(options):
         parts: list[Any] = [each for each in get_args(hints[field.name]) if is_dataclass(each)]
@@ -178,7 +181,7 @@ def fields_of(options: type, inside: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("options", [WorkerOptions, CommandOptions])
-def test_no_field_is_missing_from_the_catalogue(options):
+def test_every_field_of_the_options_is_a_setting(options):
     assert {*fields_of(options)} == {each.name for each in iter_settings(options)}
     assert {*fields_of(options)} <= {*SETTINGS}
 
@@ -208,148 +211,147 @@ def test_no_two_settings_share_a_name_a_flag_or_a_variable():
         ),
     ],
 )
-def test_names_follow_one_rule_with_few_exceptions(name, flags, variable):
+def test_flags_and_variables_follow_from_the_name_of_the_setting(name, flags, variable):
     assert (SETTINGS[name].flags, SETTINGS[name].variable) == (flags, variable)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inner:
-    wait: timedelta | None = None
+    wait: timedelta | None = option(None, help="Delay")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outer:
-    always: Inner = Inner()
-    sometimes: Inner | None = None
-    way: Literal["here", "there"] = "here"
+    always: Inner = option(Inner(), help="A group that is always on")
+    sometimes: Inner | None = option(None, help="A group")
+    mode: Literal["slow", "fast"] = option("slow", help="Mode")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strange:
-    when: complex = 0j
+    when: complex = option(0j, help="Time")
 
 
-def test_options_that_are_new_become_settings_by_themselves():
+def test_a_new_option_becomes_a_setting():
     found = {each.name: (each.kind, each.can_be_off) for each in iter_settings(Outer)}
 
     assert found == {
         "always.wait": (SettingKind.DURATION, True),
         "sometimes": (SettingKind.GROUP, True),
         "sometimes.wait": (SettingKind.DURATION, True),
-        "way": (SettingKind.CHOICE, False),
+        "mode": (SettingKind.CHOICE, False),
     }
 
 
-def test_a_part_that_is_always_there_is_made_of_what_was_given(monkeypatch):
-    monkeypatch.setattr(definitions, "GROUPS", {"always": Inner, "sometimes": Inner})
+def test_groups_are_built_from_the_settings_in_them():
     wait = timedelta(seconds=1)
 
-    def made(**given: Any) -> Outer:
+    def build(**given: Any) -> Outer:
         return Outer(
             **definitions.build_arguments(
                 Outer, {n.replace("__", "."): v for n, v in given.items()}
             )
         )
 
-    assert made() == Outer()
-    assert made(always__wait=wait) == Outer(always=Inner(wait=wait))
-    assert made(sometimes=True) == Outer(sometimes=Inner())
-    assert made(sometimes=False, sometimes__wait=wait) == Outer()
+    assert build() == Outer()
+    assert build(always__wait=wait) == Outer(always=Inner(wait=wait))
+    assert build(sometimes=True) == Outer(sometimes=Inner())
+    assert build(sometimes=False, sometimes__wait=wait) == Outer()
 
 
-def test_an_option_of_an_unknown_kind_is_a_mistake_of_ours():
+def test_an_option_of_an_unknown_type_is_a_type_error():
     with pytest.raises(TypeError, match="complex"):
         list(iter_settings(Strange))
 
 
-# Parts, and what they hold
+# Groups
 
 
-def test_a_field_in_a_higher_place_switches_its_part_on_again(place):
-    place.write("recovery = false")
-    assert place.collected().worker_options.recovery is None
+def test_setting_a_field_of_a_group_overrides_off_of_a_lower_source(sources):
+    sources.write("recovery = false")
+    assert sources.collect().worker_options.recovery is None
 
-    found = place.collected("--lease-duration", "5s").worker_options.recovery
+    found = sources.collect("--lease-duration", "5s").worker_options.recovery
 
     assert found is not None
     assert found.lease_duration == timedelta(seconds=5)
 
 
-def test_a_part_that_is_switched_off_in_a_higher_place_is_off(place):
-    place.write("[recovery]\nlease_duration = '5s'\n[local_queue.refetch_delay]\nduration = '1s'")
-    place.set("GRAPHILE_WORKER_LOCAL_QUEUE", "off")
+def test_turning_a_group_off_overrides_its_fields_of_a_lower_source(sources):
+    sources.write("[recovery]\nlease_duration = '5s'\n[local_queue.refetch_delay]\nduration = '1s'")
+    sources.set_variable("GRAPHILE_WORKER_LOCAL_QUEUE", "off")
 
-    found = place.in_force("--no-recovery")
+    found = sources.effective("--no-recovery")
 
     assert found["recovery"] == {"value": False, "source": "flag", "where": "--no-recovery"}
     assert found["local_queue"]["where"] == "GRAPHILE_WORKER_LOCAL_QUEUE"
-    # What it would hold is not in force.
+    # Its fields have no effect.
     assert [name for name in found if name.startswith(("recovery.", "local_queue."))] == []
 
 
-def test_a_table_without_keys_switches_its_part_on(place):
-    place.write("[local_queue]\nsize = 10\n[local_queue.refetch_delay]")
+def test_an_empty_table_turns_its_group_on(sources):
+    sources.write("[local_queue]\nsize = 10\n[local_queue.refetch_delay]")
 
-    queue = place.collected().worker_options.local_queue
+    queue = sources.collect().worker_options.local_queue
 
     assert queue is not None
     assert queue.refetch_delay is not None
 
 
-def test_variables_that_contradict_each_other_are_refused(place):
-    place.set("GRAPHILE_WORKER_RECOVERY", "off")
-    place.set("GRAPHILE_WORKER_RECOVERY_LEASE_DURATION", "5s")
+def test_variables_that_contradict_each_other_are_rejected(sources):
+    sources.set_variable("GRAPHILE_WORKER_RECOVERY", "off")
+    sources.set_variable("GRAPHILE_WORKER_RECOVERY_LEASE_DURATION", "5s")
 
-    assert place.refused() == (
+    assert sources.error() == (
         "GRAPHILE_WORKER_RECOVERY and GRAPHILE_WORKER_RECOVERY_LEASE_DURATION exclude each other"
     )
 
 
-# Where tasks come from
+# The tasks
 
 
 @pytest.mark.feature("F155")
-def test_a_file_names_the_app_or_the_folder_not_both(place):
-    place.write("app = 'shop:app'\ntasks = 'jobs'")
+def test_a_file_names_the_app_or_the_folder_not_both(sources):
+    sources.write("app = 'shop:app'\ntasks = 'jobs'")
 
-    assert place.refused() == "graphile-worker.toml: app and tasks exclude each other"
-
-
-@pytest.mark.feature("F155")
-def test_flags_name_the_app_or_the_folder_not_both(place):
-    refused = place.refused("--app", "shop:app", "--tasks", "jobs")
-
-    assert refused == "--app and --tasks exclude each other"
+    assert sources.error() == "graphile-worker.toml: app and tasks exclude each other"
 
 
 @pytest.mark.feature("F155")
-def test_variables_name_the_app_or_the_folder_not_both(place):
-    place.set("GRAPHILE_WORKER_APP", "shop:app")
-    place.set("GRAPHILE_WORKER_TASKS", "jobs")
+def test_flags_name_the_app_or_the_folder_not_both(sources):
+    error = sources.error("--app", "shop:app", "--tasks", "jobs")
 
-    refused = place.refused()
-
-    assert refused == "GRAPHILE_WORKER_APP and GRAPHILE_WORKER_TASKS exclude each other"
+    assert error == "--app and --tasks exclude each other"
 
 
-def test_of_an_app_and_a_folder_in_two_places_the_higher_one_holds(place):
-    place.write("app = 'shop:app'")
-    place.set("GRAPHILE_WORKER_TASKS", "jobs")
+@pytest.mark.feature("F155")
+def test_variables_name_the_app_or_the_folder_not_both(sources):
+    sources.set_variable("GRAPHILE_WORKER_APP", "shop:app")
+    sources.set_variable("GRAPHILE_WORKER_TASKS", "jobs")
 
-    from_environment = place.collected()
-    from_flag = place.collected("--app", "other")
+    error = sources.error()
+
+    assert error == "GRAPHILE_WORKER_APP and GRAPHILE_WORKER_TASKS exclude each other"
+
+
+def test_of_an_app_and_a_folder_the_higher_source_takes_precedence(sources):
+    sources.write("app = 'shop:app'")
+    sources.set_variable("GRAPHILE_WORKER_TASKS", "jobs")
+
+    from_environment = sources.collect()
+    from_flag = sources.collect("--app", "other")
 
     assert (from_environment.value("app"), from_environment.value("tasks")) == (None, Path("jobs"))
     assert (from_flag.value("app"), from_flag.value("tasks")) == ("other", None)
 
 
-def test_what_an_app_says_itself_stands_between_variables_and_flags(place):
-    place.write("connection = 'file'\nschema = 'file'\nuse_local_time = false")
-    place.set("DATABASE_URL", "variable")
+def test_an_app_overrides_variables_and_flags_override_the_app(sources):
+    sources.write("connection = 'file'\nschema = 'file'\nuse_local_time = false")
+    sources.set_variable("DATABASE_URL", "variable")
     app = App("app", schema="app", use_local_time=True, prepared_statements=False)
 
-    above = place.collected("--app", "shop").with_app(app)
-    below = place.collected("--app", "shop", "-c", "flag", "--no-use-local-time").with_app(app)
+    above = sources.collect("--app", "shop").with_app(app)
+    below = sources.collect("--app", "shop", "-c", "flag", "--no-use-local-time").with_app(app)
 
     assert above.values["connection"] == SettingValue("app", SettingSource.APP, "app shop")
     assert (above.worker_options.schema, above.worker_options.use_local_time) == ("app", True)
@@ -358,30 +360,30 @@ def test_what_an_app_says_itself_stands_between_variables_and_flags(place):
     assert below.worker_options.use_local_time is False
 
 
-def test_an_app_that_names_nothing_leaves_all_as_it_is(place):
-    place.set("DATABASE_URL", "variable")
+def test_an_app_without_options_changes_no_setting(sources):
+    sources.set_variable("DATABASE_URL", "variable")
 
-    settings = place.collected("--app", "shop")
+    settings = sources.collect("--app", "shop")
 
     assert settings.with_app(App()).values == settings.values
 
 
-# The file
+# The config file
 
 
-def test_a_file_of_its_own_stands_before_that_of_the_project(place):
-    place.write("concurrency = 2")
-    place.write("[tool.graphile-worker]\nconcurrency = 3", "pyproject.toml")
+def test_graphile_worker_toml_takes_precedence_over_pyproject_toml(sources):
+    sources.write("concurrency = 2")
+    sources.write("[tool.graphile-worker]\nconcurrency = 3", "pyproject.toml")
 
-    found = place.collected()
+    found = sources.collect()
 
     assert found.values["concurrency"] == SettingValue(
         2, SettingSource.FILE, "graphile-worker.toml"
     )
 
 
-def test_the_table_of_the_project_is_read(place):
-    place.write(
+def test_the_table_in_pyproject_toml_is_read(sources):
+    sources.write(
         """
         [project]
         dependencies = ["graphile-worker"]
@@ -395,7 +397,7 @@ def test_the_table_of_the_project_is_read(place):
         "pyproject.toml",
     )
 
-    found = place.collected()
+    found = sources.collect()
 
     assert found.values["concurrency"] == SettingValue(3, SettingSource.FILE, "pyproject.toml")
     assert found.value("recovery.lease_duration") == timedelta(minutes=1)
@@ -405,16 +407,16 @@ def test_the_table_of_the_project_is_read(place):
     "text",
     ["[tool.other]\nkey = 1", "[project]\ndependencies = ['graphile-worker']", "not TOML at all"],
 )
-def test_a_project_without_the_table_has_no_settings(place, text):
-    place.write(text, "pyproject.toml")
+def test_a_pyproject_toml_without_the_table_has_no_settings(sources, text):
+    sources.write(text, "pyproject.toml")
 
-    assert place.collected().values == {}
+    assert sources.collect().values == {}
 
 
-def test_a_file_may_have_any_name_and_place_and_paths_in_it_begin_there(place):
-    place.write("tasks = 'jobs'\ncrontab = '/etc/crontab'", "deploy/worker.toml")
+def test_paths_in_a_config_file_are_relative_to_it(sources):
+    sources.write("tasks = 'jobs'\ncrontab = '/etc/crontab'", "deploy/worker.toml")
 
-    found = place.collected("-C", "deploy/worker.toml")
+    found = sources.collect("-C", "deploy/worker.toml")
 
     assert found.values["tasks"] == SettingValue(
         Path("deploy/jobs"), SettingSource.FILE, "deploy/worker.toml"
@@ -422,38 +424,38 @@ def test_a_file_may_have_any_name_and_place_and_paths_in_it_begin_there(place):
     assert found.value("crontab") == Path("/etc/crontab")
 
 
-def test_a_project_that_is_named_must_have_the_table(place):
-    place.write("[tool.other]", "else/pyproject.toml")
-    assert place.refused("-C", "else/pyproject.toml") == (
+def test_a_pyproject_toml_given_by_a_flag_must_have_the_table(sources):
+    sources.write("[tool.other]", "else/pyproject.toml")
+    assert sources.error("-C", "else/pyproject.toml") == (
         "else/pyproject.toml has no table [tool.graphile-worker]"
     )
-    place.write("[tool.graphile-worker]\nconcurrency = 3", "else/pyproject.toml")
+    sources.write("[tool.graphile-worker]\nconcurrency = 3", "else/pyproject.toml")
 
-    assert place.collected("-C", "else/pyproject.toml").value("concurrency") == 3
+    assert sources.collect("-C", "else/pyproject.toml").value("concurrency") == 3
 
 
-def test_keys_may_be_written_with_hyphens(place):
-    place.write("poll-interval = '1s'\n[local-queue]\nmax-bytes = 5")
+def test_keys_can_have_hyphens(sources):
+    sources.write("poll-interval = '1s'\n[local-queue]\nmax-bytes = 5")
 
-    found = place.collected()
+    found = sources.collect()
 
     assert found.value("poll_interval") == timedelta(seconds=1)
     assert found.value("local_queue.max_bytes") == 5
 
 
 @pytest.mark.parametrize("words", [["-C", "a.toml", "config"], ["config", "-C", "a.toml"]])
-def test_the_file_may_be_named_before_and_after_a_subcommand(place, words):
-    place.write("concurrency = 7", "a.toml")
+def test_the_config_flag_works_before_and_after_a_subcommand(sources, words):
+    sources.write("concurrency = 7", "a.toml")
 
     done = CliRunner().invoke(command, [*words, "--json"])
 
     assert json.loads(done.stdout)["concurrency"]["value"] == 7
 
 
-def test_without_a_file_the_parser_is_not_imported(place, monkeypatch):
+def test_without_a_config_file_the_toml_parser_is_not_imported(sources, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tomllib", None)
 
-    assert place.collected().values == {}
+    assert sources.collect().values == {}
 
 
 @pytest.mark.parametrize(
@@ -464,50 +466,52 @@ def test_without_a_file_the_parser_is_not_imported(place, monkeypatch):
         ("\udcff", "bad.toml is not UTF-8"),
     ],
 )
-def test_a_file_that_is_not_toml_is_refused_with_its_line(place, text, words):
-    (place.folder / "bad.toml").write_bytes(text.encode(errors="surrogateescape"))
+def test_a_file_that_is_not_toml_is_rejected_with_the_line(sources, text, words):
+    (sources.folder / "bad.toml").write_bytes(text.encode(errors="surrogateescape"))
 
-    refused = place.refused("-C", "bad.toml")
+    error = sources.error("-C", "bad.toml")
 
-    assert refused.startswith(words)
-    assert "UTF-8" in words or "at line " in refused
+    assert error.startswith(words)
+    assert "UTF-8" in words or "at line " in error
 
 
 @pytest.mark.parametrize(
     ("path", "why"),
     [("nowhere.toml", "No such file or directory"), (".", "Is a directory")],
 )
-def test_a_file_that_was_named_must_be_there(place, path, why):
-    assert place.refused("-C", path) == f"{path} cannot be read: {why}"
+def test_a_config_file_given_by_a_flag_must_exist(sources, path, why):
+    assert sources.error("-C", path) == f"{path} cannot be read: {why}"
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("concurrenc = 1", "there is no setting concurrenc: is it concurrency?"),
-        ("jobs = 1", "there is no setting jobs: is it concurrency?"),
-        ("pollInterval = 2000", "there is no setting pollInterval: is it poll_interval?"),
+        ("concurrenc = 1", "unknown setting concurrenc, did you mean concurrency?"),
+        ("jobs = 1", "unknown setting jobs, did you mean concurrency?"),
+        ("pollInterval = 2000", "unknown setting pollInterval, did you mean poll_interval?"),
         (
             "[recovery]\nlease_durations = '1s'",
-            "there is no setting recovery.lease_durations: is it recovery.lease_duration?",
+            "unknown setting recovery.lease_durations, did you mean recovery.lease_duration?",
         ),
-        ("[recover]\nlease_duration = '1s'", "there is no setting recover: is it recovery?"),
-        ("zzz = 1", "there is no setting zzz; `graphile-worker config` names all"),
+        ("[recover]\nlease_duration = '1s'", "unknown setting recover, did you mean recovery?"),
+        ("zzz = 1", "unknown setting zzz, see `graphile-worker config`"),
         ("poll-interval = '1s'\npoll_interval = '2s'", "poll_interval is given twice"),
     ],
 )
-def test_an_unknown_key_is_refused_with_the_nearest_known_one(place, text, words):
-    place.write(text)
+def test_an_unknown_key_is_rejected_with_the_most_similar_setting(sources, text, words):
+    sources.write(text)
 
-    assert place.refused().startswith(f"graphile-worker.toml: {words}")
+    assert sources.error().startswith(f"graphile-worker.toml: {words}")
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("concurrency = '4'", 'concurrency: expected a whole number, got "4"'),
-        ("concurrency = true", "concurrency: expected a whole number, got true"),
-        ("concurrency = 1.5", "concurrency: expected a whole number, got 1.5"),
+        ("concurrency = '4'", 'concurrency: expected a whole number from 1, got "4"'),
+        ("concurrency = true", "concurrency: expected a whole number from 1, got true"),
+        ("concurrency = 1.5", "concurrency: expected a whole number from 1, got 1.5"),
+        ("concurrency = 0", "concurrency: expected a whole number from 1, got 0"),
+        ("max_pool_size = 1", "max_pool_size: expected a whole number from 2, got 1"),
         ("processes = 0", "processes: expected a whole number from 1, or off, got 0"),
         ("listen = 1", "listen: expected true or false, got 1"),
         ("listen = 'off'", 'listen: expected true or false, got "off"'),
@@ -515,8 +519,11 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(place, text, words
         ("tasks = ''", 'tasks: expected text, got ""'),
         ("log_format = 'xml'", 'log_format: expected text or json, got "xml"'),
         ("recovery = 5", "recovery: expected true or false, or a table, got 5"),
-        ("[local_queue]\nsize = 'x'", "local_queue.size: expected a whole number, or off, got"),
-        ("[concurrency]\na = 1", 'concurrency: expected a whole number, got {"a": 1}'),
+        (
+            "[local_queue]\nsize = 'x'",
+            "local_queue.size: expected a whole number from 1, or off, got",
+        ),
+        ("[concurrency]\na = 1", 'concurrency: expected a whole number from 1, got {"a": 1}'),
         (
             "cancel_after = 'soon'",
             "cancel_after: expected a time such as 500ms, 2s, 1m30s, 1h or 1d",
@@ -525,30 +532,30 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(place, text, words
         ("cancel_after = true", "cancel_after: expected a time such as"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_refused_with_what_is_expected(place, text, words):
-    place.write(text)
+def test_a_value_of_the_wrong_type_is_rejected_with_the_expected_one(sources, text, words):
+    sources.write(text)
 
-    assert place.refused().startswith(f"graphile-worker.toml: {words}")
+    assert sources.error().startswith(f"graphile-worker.toml: {words}")
 
 
 @pytest.mark.parametrize("value", ["2000", "2.5", "'2000'", "0"])
-def test_a_number_without_a_unit_is_no_time_in_a_file(place, value):
-    place.write(f"poll_interval = {value}")
+def test_a_time_in_a_file_needs_a_unit(sources, value):
+    sources.write(f"poll_interval = {value}")
 
     number = value.strip("'")
-    assert place.refused().endswith(f'the reference counts milliseconds: write "{number}ms"')
+    assert sources.error().endswith(f'. Add a unit, for example "{number}ms".')
 
 
 @pytest.mark.parametrize("text", ["many", "1.5", "", " 4", "1_000", "٤"])
-def test_a_variable_that_makes_no_sense_is_named(place, text):
-    place.set("GRAPHILE_WORKER_CONCURRENCY", text)
+def test_an_invalid_value_is_rejected_with_the_name_of_its_variable(sources, text):
+    sources.set_variable("GRAPHILE_WORKER_CONCURRENCY", text)
 
     if not text:
         # It counts as not set.
-        assert place.collected().values == {}
+        assert sources.collect().values == {}
         return
-    refused = place.refused()
-    assert refused.startswith("GRAPHILE_WORKER_CONCURRENCY: expected a whole number, got ")
+    error = sources.error()
+    assert error.startswith("GRAPHILE_WORKER_CONCURRENCY: expected a whole number from 1, got ")
 
 
 # Values
@@ -573,7 +580,7 @@ def test_a_variable_that_makes_no_sense_is_named(place, text):
         ("90m", 5400),
     ],
 )
-def test_a_time_is_said_with_units(text, seconds):
+def test_a_time_is_written_with_units(text, seconds):
     span = parse_duration(text)
 
     assert span == timedelta(seconds=seconds)
@@ -585,7 +592,7 @@ def test_a_time_is_said_with_units(text, seconds):
     ["", " ", "s", "2", "2 s", "2S", "2sec", "1s1m", "1s1s", "-1s", "1.s", ".5s", "1e3s", "2s!",
      "1w", "٢s", "1,5s", "9" * 15 + "d", "9" * 400 + "s", "inf", "nans"],
 )  # fmt: skip
-def test_what_is_no_time_is_none(text):
+def test_other_text_is_not_a_time(text):
     assert parse_duration(text) is None
 
 
@@ -599,27 +606,27 @@ def test_what_is_no_time_is_none(text):
         ("OFF", None),
     ],
 )
-def test_flags_and_variables_count_milliseconds_unless_there_is_a_unit(place, text, value):
-    place.set("GRAPHILE_WORKER_SHUTDOWN_TIMEOUT", text)
+def test_flags_and_variables_without_a_unit_are_in_milliseconds(sources, text, value):
+    sources.set_variable("GRAPHILE_WORKER_SHUTDOWN_TIMEOUT", text)
 
-    found = place.collected("--cancel-after", text)
+    found = sources.collect("--cancel-after", text)
 
     assert (found.value("cancel_after"), found.value("shutdown_timeout")) == (value, value)
     assert {"cancel_after", "shutdown_timeout"} <= found.values.keys()
 
 
 @pytest.mark.parametrize("text", ["9" * 18, "-" + "9" * 18])
-def test_a_time_without_end_is_refused(place, text):
-    place.set("GRAPHILE_WORKER_SHUTDOWN_TIMEOUT", text)
+def test_a_time_out_of_range_is_rejected(sources, text):
+    sources.set_variable("GRAPHILE_WORKER_SHUTDOWN_TIMEOUT", text)
 
-    assert "expected a time" in place.refused()
+    assert "expected a time" in sources.error()
 
 
 @pytest.mark.parametrize("value", ["false", "'off'"])
-def test_a_file_switches_off_what_may_be_off(place, value):
-    place.write(f"cancel_after = {value}\nlocal_queue = {value}\nprocesses = {value}")
+def test_a_file_turns_settings_off(sources, value):
+    sources.write(f"cancel_after = {value}\nlocal_queue = {value}\nprocesses = {value}")
 
-    found = place.collected()
+    found = sources.collect()
 
     assert found.worker_options.cancel_after is None
     assert found.worker_options.local_queue is None
@@ -627,10 +634,10 @@ def test_a_file_switches_off_what_may_be_off(place, value):
 
 
 @pytest.mark.parametrize("value", ["false", "'off'"])
-def test_what_cannot_be_off_is_not_switched_off(place, value):
-    place.write(f"poll_interval = {value}")
+def test_a_setting_that_cannot_be_off_rejects_off(sources, value):
+    sources.write(f"poll_interval = {value}")
 
-    assert "poll_interval: expected a time such as" in place.refused()
+    assert "poll_interval: expected a time such as" in sources.error()
 
 
 @pytest.mark.parametrize(
@@ -638,34 +645,34 @@ def test_what_cannot_be_off_is_not_switched_off(place, value):
     [("true", True), ("1", True), ("yes", True), ("On", True)]
     + [("false", False), ("0", False), ("NO", False), ("off", False)],
 )
-def test_a_variable_switches_with_any_of_these_words(place, text, value):
-    place.set("GRAPHILE_WORKER_LISTEN", text)
-    place.set("GRAPHILE_WORKER_RECOVERY", text)
+def test_a_variable_turns_a_setting_on_and_off_with_these_words(sources, text, value):
+    sources.set_variable("GRAPHILE_WORKER_LISTEN", text)
+    sources.set_variable("GRAPHILE_WORKER_RECOVERY", text)
 
-    found = place.collected()
+    found = sources.collect()
 
     assert (found.value("listen"), found.value("recovery")) == (value, value)
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-def test_what_config_prints_can_be_written_into_a_file(place, setting):
+def test_values_that_config_prints_can_be_written_into_a_file(sources, setting):
     for sample in samples(setting):
-        value = parse_toml(setting, sample, place.folder)
+        value = parse_toml(setting, sample, sources.folder)
         plain = to_json_value(setting, value)
 
         if setting.name != "connection":
-            assert parse_toml(setting, plain, place.folder) == value
+            assert parse_toml(setting, plain, sources.folder) == value
             assert parse_text(setting, as_text(plain)) == value
 
 
-# What is in force
+# The command config
 
 
-def test_config_tells_each_setting_with_where_it_came_from(place):
-    place.write("concurrency = 4\n[recovery]\nlease_duration = '1m'")
-    place.set("GRAPHILE_WORKER_POLL_INTERVAL", "1500")
+def test_config_prints_each_setting_with_its_source(sources):
+    sources.write("concurrency = 4\n[recovery]\nlease_duration = '1m'")
+    sources.set_variable("GRAPHILE_WORKER_POLL_INTERVAL", "1500")
 
-    done = place.config("--no-listen", "-m", "7")
+    done = sources.config("--no-listen", "-m", "7")
 
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
     assert done.exit_code == 0
@@ -680,30 +687,30 @@ def test_config_tells_each_setting_with_where_it_came_from(place):
     assert len(columns) == 1
 
 
-def test_config_tells_what_the_app_says(place, monkeypatch):
-    place.write("from graphile_worker import App\n\nq = App('shop', schema='jobs')", "confapp.py")
-    monkeypatch.syspath_prepend(place.folder)
+def test_config_prints_the_options_of_the_app(sources, monkeypatch):
+    sources.write("from graphile_worker import App\n\nq = App('shop', schema='jobs')", "confapp.py")
+    monkeypatch.syspath_prepend(sources.folder)
 
-    found = place.in_force("--app", "confapp:q")
+    found = sources.effective("--app", "confapp:q")
 
     assert found["schema"] == {"value": "jobs", "source": "app", "where": "app confapp:q"}
     assert found["connection"]["value"] == "dbname=shop"
 
 
-def test_config_tells_the_folder_and_the_crontab_that_lie_here(place):
-    place.write("", "tasks/one.py")
-    place.write("", "crontab")
+def test_config_prints_the_tasks_folder_and_the_crontab_of_the_directory(sources):
+    sources.write("", "tasks/one.py")
+    sources.write("", "crontab")
 
-    found = place.in_force()
+    found = sources.effective()
 
     assert found["tasks"] == {"value": "tasks", "source": "default", "where": None}
     assert found["crontab"]["value"] == "crontab"
 
 
-def test_config_tells_the_database_of_libpqs_variable(place):
-    place.set("PGDATABASE", "shop")
+def test_config_prints_the_database_of_pgdatabase(sources):
+    sources.set_variable("PGDATABASE", "shop")
 
-    assert place.in_force()["connection"] == {
+    assert sources.effective()["connection"] == {
         "value": "dbname=shop",
         "source": "environment",
         "where": "PGDATABASE",
@@ -712,13 +719,20 @@ def test_config_tells_the_database_of_libpqs_variable(place):
 
 @pytest.mark.parametrize(
     "flags",
-    [["-j", "0"], ["--max-memory", "5"], ["-c", "host=a dbname"], ["--lease-duration", "1"]],
+    [["--max-memory", "5"], ["-c", "host=a dbname"], ["--lease-duration", "1"]],
 )
-def test_config_refuses_settings_that_make_no_sense(place, flags):
-    done = place.config(*flags)
+def test_config_rejects_invalid_settings(sources, flags):
+    done = sources.config(*flags)
 
     assert isinstance(done.exception, ConfigurationError)
     assert done.stdout == ""
+
+
+def test_a_flag_below_the_minimum_is_a_usage_error(sources):
+    done = sources.config("--jobs", "0")
+
+    assert done.exit_code == click.UsageError.exit_code
+    assert "--jobs': expected a whole number from 1, got 0." in done.output
 
 
 # Secrets
@@ -737,24 +751,24 @@ SECRETS = [
 
 @pytest.mark.parametrize("connection", SECRETS)
 @pytest.mark.parametrize("where", ["flag", "variable", "file", "wrong type", "wrong key", "app"])
-def test_a_password_is_never_shown(place, monkeypatch, connection, where):
+def test_a_password_is_never_shown(sources, monkeypatch, connection, where):
     flags: list[str] = []
     if where == "flag":
         flags = ["-c", connection]
     elif where == "variable":
-        place.set("DATABASE_URL", connection)
+        sources.set_variable("DATABASE_URL", connection)
     elif where == "app":
-        place.write(f"from graphile_worker import App\napp = App({connection!r})", "secretapp.py")
-        monkeypatch.syspath_prepend(place.folder)
+        sources.write(f"from graphile_worker import App\napp = App({connection!r})", "secretapp.py")
+        monkeypatch.syspath_prepend(sources.folder)
         monkeypatch.delitem(__import__("sys").modules, "secretapp", raising=False)
         flags = ["--app", "secretapp"]
     else:
         key = "connections" if where == "wrong key" else "connection"
         value = [connection] if where == "wrong type" else connection
-        place.write(f"{key} = {json.dumps(value)}")
+        sources.write(f"{key} = {json.dumps(value)}")
 
     for words in ([], ["--json"]):
-        done = place.config(*words, *flags)
+        done = sources.config(*words, *flags)
 
         assert CANARY not in done.output
         assert CANARY not in f"{done.exception}"
@@ -762,7 +776,7 @@ def test_a_password_is_never_shown(place, monkeypatch, connection, where):
             assert isinstance(done.exception, ConfigurationError)
 
 
-def test_all_but_the_password_is_shown():
+def test_only_the_password_of_a_connection_is_hidden():
     shown = redact_secrets(f"postgres://me:{CANARY}@db.example:5433/shop?sslmode=require")
 
     assert sorted(shown.split()) == [
@@ -771,5 +785,5 @@ def test_all_but_the_password_is_shown():
     ]
 
 
-def test_a_bare_name_is_shown_as_the_database_that_it_is():
+def test_a_bare_name_is_shown_as_dbname():
     assert redact_secrets("shop") == "dbname=shop"

@@ -61,7 +61,7 @@ def test_an_item_has_a_task_a_payload_and_an_identifier():
 
 
 @pytest.mark.feature("F287")
-def test_an_item_is_called_like_its_task_unless_it_says_otherwise():
+def test_the_default_identifier_of_an_item_is_its_task():
     item = parsed(task="users/send")
 
     assert (item.identifier, item.payload) == ("users/send", {})
@@ -113,7 +113,7 @@ def test_options_that_are_left_out_are_left_to_the_database():
 @pytest.mark.parametrize(
     ("given", "mode"), [(None, "replace"), ("replace", "replace"), ("preserve_run_at",) * 2]
 )
-def test_a_key_replaces_unless_it_says_otherwise(given, mode):
+def test_the_default_mode_of_a_key_is_replace(given, mode):
     assert parsed(job_key="k", job_key_mode=given).spec.job_key_mode == mode
 
 
@@ -149,8 +149,8 @@ def test_match_and_pattern_are_two_words_for_one_thing():
 @pytest.mark.parametrize(
     "given", [{}, {"match": EVERY_MINUTE, "pattern": EVERY_MINUTE}], ids=["none", "both"]
 )
-def test_one_of_the_two_words_is_said(given):
-    with pytest.raises(ConfigurationError, match="give one of match and pattern"):
+def test_either_match_or_pattern_is_required(given):
+    with pytest.raises(ConfigurationError, match="pass either match or pattern"):
         parse_cron_items([CronItem(task="task", **given)])
 
 
@@ -177,12 +177,12 @@ def test_a_pattern_is_five_fields_with_blanks_between_them(text):
         ("* * * * MON", "column 9: expected a day of the week from 0 to 7"),
     ],
 )
-def test_a_pattern_that_makes_no_sense_is_refused_with_what_was_expected(text, said):
+def test_an_invalid_pattern_is_rejected_with_what_was_expected(text, said):
     assert said in refused(match=text)
 
 
 @pytest.mark.feature("F288")
-def test_all_that_is_wrong_in_a_pattern_is_said_at_once():
+def test_all_problems_of_a_pattern_are_reported_at_once():
     said = refused(match="60 24 0 13 8")
 
     assert [f"got '{each}'" in said for each in (60, 24, 0, 13, 8)] == [True] * 5
@@ -231,7 +231,7 @@ def test_match_is_a_pattern_or_a_function(match):
 
 
 @pytest.mark.feature("F286")
-def test_what_is_refused_is_named_by_its_index_and_its_task():
+def test_an_invalid_item_is_named_by_its_index_and_its_task():
     items = [CronItem(task="a", match=EVERY_MINUTE), CronItem(task="b", match="never")]
 
     with pytest.raises(ConfigurationError, match=r"^cron item 1 \(b\): "):
@@ -240,7 +240,7 @@ def test_what_is_refused_is_named_by_its_index_and_its_task():
 
 @pytest.mark.feature("F286")
 @pytest.mark.parametrize("item", [{"task": "a", "match": EVERY_MINUTE}, "* * * * * a", None])
-def test_anything_else_is_no_item(item):
+def test_only_cron_items_are_accepted(item):
     with pytest.raises(ConfigurationError, match="cron item 0: expected a CronItem, got"):
         parse_cron_items([item])
 
@@ -278,7 +278,7 @@ def test_a_payload_is_an_object_that_json_can_hold(payload, said):
 @pytest.mark.parametrize(
     "payload", [[SECRET], {"password": SECRET, "a": object()}, {SECRET: "\x00"}]
 )
-def test_what_a_payload_holds_is_never_said(payload):
+def test_an_error_never_contains_the_payload(payload):
     assert SECRET not in refused(payload=payload)
 
 
@@ -315,7 +315,7 @@ def test_a_key_replaces_or_preserves(mode):
 @pytest.mark.feature("F290")
 @pytest.mark.parametrize("period", [timedelta(minutes=-1), 3600, "1d", None])
 def test_backfill_is_a_period_that_is_not_negative(period):
-    assert f"backfill must be a timedelta, not negative, got {period!r}" in refused(backfill=period)
+    assert f"backfill must be a timedelta of at least 0, got {period!r}" in refused(backfill=period)
 
 
 @pytest.mark.feature("F249")
@@ -323,11 +323,11 @@ def test_backfill_is_a_period_that_is_not_negative(period):
     "tz", ["Mars/Olympus", "../../etc/passwd", "/etc/localtime", "", "a\x00b", None, 5, UTC]
 )
 def test_a_time_zone_is_one_by_its_name(tz):
-    assert f"there is no time zone {tz!r} here" in refused(tz=tz)
+    assert f"unknown time zone {tz!r}" in refused(tz=tz)
 
 
 @pytest.mark.feature("F286")
-def test_identifiers_that_are_there_twice_are_refused_and_all_named():
+def test_repeated_identifiers_are_rejected_and_all_named():
     items = [
         CronItem(task=task, identifier=identifier, match=EVERY_MINUTE)
         for task, identifier in [("a", None), ("b", "x"), ("c", "a"), ("d", None), ("e", "x")]
@@ -357,7 +357,7 @@ def test_times_are_in_utc_unless_a_zone_is_given():
 
 
 @pytest.mark.feature("F249")
-def test_an_item_may_have_a_zone_of_its_own():
+def test_an_item_may_have_its_own_time_zone():
     item = parsed(match="0 5 * * *", tz="Europe/Paris")
 
     assert item.zone == ZoneInfo("Europe/Paris")
@@ -367,7 +367,7 @@ def test_an_item_may_have_a_zone_of_its_own():
 
 
 @pytest.mark.feature("F249")
-def test_a_function_is_asked_by_the_clock_of_the_zone():
+def test_a_function_gets_the_local_time_of_the_zone():
     item = parsed(match=lambda digest: digest.dow == 4 and digest.hour == 23, tz="America/New_York")
 
     assert item.is_due(MINUTE)  # 23:00 of the day before, which was a Thursday
@@ -377,7 +377,7 @@ def test_a_function_is_asked_by_the_clock_of_the_zone():
 
 
 @pytest.mark.feature("F269", "F270", "F271")
-def test_a_job_says_for_which_minute_it_was_added_and_is_due_then():
+def test_a_job_has_its_minute_in_the_payload_and_as_run_at():
     spec = parsed(payload={"a": 1}).spec_at(MINUTE)
 
     assert spec.payload == {
@@ -388,7 +388,7 @@ def test_a_job_says_for_which_minute_it_was_added_and_is_due_then():
 
 
 @pytest.mark.feature("F271")
-def test_a_job_says_whether_it_was_made_up_for_later():
+def test_a_job_has_whether_it_was_backfilled_in_the_payload():
     spec = parsed().spec_at(MINUTE, backfilled=True)
 
     assert spec.payload["_cron"]["backfilled"] is True
@@ -435,7 +435,7 @@ def test_the_minute_is_written_in_utc_for_an_item_of_a_zone_too():
     assert spec.run_at == MINUTE
 
 
-def test_a_job_has_what_its_item_says():
+def test_a_job_has_the_options_of_its_item():
     item = parsed(task="send", queue_name="q", max_attempts=2, priority=1, job_key="k")
     spec = item.spec_at(MINUTE)
 
@@ -490,14 +490,14 @@ def test_common_cases_have_words(pattern, text):
         (lambda: Cron.monthly_on(32, 4), "date must be from 1 to 31, got 32"),
     ],
 )
-def test_a_case_that_there_is_not_is_refused(make, said):
+def test_invalid_arguments_of_cron_helpers_are_rejected(make, said):
     with pytest.raises(ConfigurationError, match=f"^{said}"):
         make()
 
 
 @pytest.mark.feature("F291")
 @pytest.mark.parametrize("minutes", [1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30])
-def test_every_so_many_minutes_is_as_often_across_the_hour(minutes):
+def test_every_minutes_has_the_same_interval_across_the_hour(minutes):
     item = parsed(match=Cron.every_minutes(minutes))
     runs = item.upcoming(MINUTE)
 
@@ -510,7 +510,7 @@ def test_every_so_many_minutes_is_as_often_across_the_hour(minutes):
 
 
 @pytest.mark.feature("F291")
-def test_a_task_says_itself_when_it_runs():
+def test_a_decorator_schedules_a_task():
     tasks = TaskRouter[None]()
 
     @tasks.cron("30 4 * * 1", id="weekly", payload={"all": True}, backfill=timedelta(days=1))
@@ -556,7 +556,7 @@ def test_beside_a_task_may_stand_a_function_of_the_minute():
 
 
 @pytest.mark.feature("F291")
-def test_cron_below_the_task_is_refused():
+def test_cron_below_the_task_is_rejected():
     tasks = TaskRouter[None]()
 
     def report() -> None: ...
@@ -568,7 +568,7 @@ def test_cron_below_the_task_is_refused():
 
 
 @pytest.mark.feature("F291")
-def test_a_pattern_is_refused_where_it_is_written():
+def test_an_invalid_pattern_of_a_decorator_is_rejected_at_definition():
     tasks = TaskRouter[None]()
 
     @tasks.task
@@ -580,7 +580,7 @@ def test_a_pattern_is_refused_where_it_is_written():
 
 
 @pytest.mark.feature("F290", "F291")
-def test_jobs_of_the_crontab_get_what_their_task_says():
+def test_jobs_of_the_crontab_get_the_options_of_their_task():
     tasks = TaskRouter[None]()
 
     @tasks.cron(EVERY_MINUTE)
@@ -593,7 +593,7 @@ def test_jobs_of_the_crontab_get_what_their_task_says():
 
 
 @pytest.mark.feature("F290", "F291")
-def test_what_cron_says_counts_for_more():
+def test_options_of_cron_override_those_of_the_task():
     tasks = TaskRouter[None]()
 
     @tasks.cron(
@@ -652,7 +652,7 @@ def test_items_of_routers_have_their_prefix_and_are_found_in_the_app():
 
 
 @pytest.mark.feature("F291")
-def test_two_items_of_one_name_are_refused_when_they_are_asked_for():
+def test_two_items_with_one_identifier_are_rejected():
     app, router = TaskRouter[None](), TaskRouter[None](prefix="other/")
     app.include(router)
 
@@ -720,7 +720,7 @@ def test_a_crontab_file_is_read(write):
     assert (item.task, item.payload) == ("greet", {"who": "Ädä"})
 
 
-def test_a_byte_order_mark_is_no_part_of_a_crontab(write):
+def test_a_byte_order_mark_is_not_part_of_a_crontab(write):
     assert identifiers(load_crontab(write(b"\xef\xbb\xbf0 8 * * * greet\n"))) == ["greet"]
 
 
@@ -728,7 +728,7 @@ def test_a_mark_before_a_comment_is_none_either(write):
     assert load_crontab(write(b"\xef\xbb\xbf# words\n")) == []
 
 
-def test_a_crontab_that_is_not_utf8_is_refused_by_its_name(write):
+def test_a_crontab_that_is_not_utf8_is_rejected_with_its_name(write):
     file = write(b"# t\xe4glich\n0 8 * * * greet\n")
 
     with pytest.raises(ConfigurationError, match="is not UTF-8") as caught:
@@ -736,17 +736,17 @@ def test_a_crontab_that_is_not_utf8_is_refused_by_its_name(write):
     assert str(file) in str(caught.value)
 
 
-def test_a_crontab_that_is_not_there_is_refused_by_its_name(tmp_path):
+def test_a_missing_crontab_is_rejected_with_its_name(tmp_path):
     with pytest.raises(ConfigurationError, match="nowhere cannot be read: No such file"):
         load_crontab(tmp_path / "nowhere")
 
 
-def test_a_folder_is_no_crontab(tmp_path):
+def test_a_folder_is_not_a_crontab(tmp_path):
     with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
         load_crontab(tmp_path)
 
 
-def test_what_is_wrong_in_a_file_is_said_with_its_name(write):
+def test_problems_of_a_crontab_contain_the_name_of_the_file(write):
     file = write(b"* * * * * a\n60 * * * * b\n")
 
     with pytest.raises(CrontabError) as caught:
@@ -777,7 +777,7 @@ def test_items_may_come_from_either_parser():
     "item",
     [CronItem(task="a", match=EVERY_MINUTE), {"task": "a", "match": EVERY_MINUTE}, "* * * * * a"],
 )
-def test_items_that_were_not_parsed_are_refused(item):
+def test_items_that_were_not_parsed_are_rejected(item):
     items: list[Any] = [parsed(task="b"), item]
 
     with pytest.raises(ConfigurationError, match=r"come from parse_cron_items\(\)"):
@@ -841,7 +841,7 @@ def test_a_list_that_is_empty_now_may_be_filled_later():
 
 @pytest.mark.feature("F291")
 @pytest.mark.parametrize("payload", [None, {"wrong": 1}, {"number": "text"}])
-def test_a_payload_that_the_task_cannot_be_called_with_is_refused(payload):
+def test_a_payload_that_does_not_fit_the_task_is_rejected(payload):
     tasks: TaskRouter[None] = TaskRouter()
 
     @tasks.task

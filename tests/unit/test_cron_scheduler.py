@@ -88,9 +88,9 @@ class World:
     # The database
 
     async def run(self, query: Query[Any]) -> Any:
-        self.asked.append(query.statement)
-        if self.errors.get(query.statement):
-            raise self.errors[query.statement].pop(0)
+        self.asked.append(query.name)
+        if self.errors.get(query.name):
+            raise self.errors[query.name].pop(0)
         answer = getattr(self, f"_{query.statement}")
         return query.read(answer(*query.args))
 
@@ -234,7 +234,7 @@ async def test_items_that_are_new_are_not_made_up_for(world):
 
 
 @pytest.mark.feature("F276")
-async def test_what_is_owed_is_added_in_order_and_flagged(world):
+async def test_backfilled_jobs_are_added_in_order_and_marked(world):
     world.know("a", last=NOON - 4 * MINUTE)
     world.know("b", last=NOON - HOUR)
     world.know("c", last=NOON - HOUR)
@@ -386,7 +386,7 @@ async def test_events_say_what_is_added_and_when(world):
     ]
 
 
-async def test_only_what_this_scheduler_added_is_said_to_be(world):
+async def test_only_jobs_of_this_scheduler_are_reported_as_added(world):
     it = Scene(world, item("a"), item("b"))
     world.now = NOON
     world.know("a", last=NOON)
@@ -442,7 +442,7 @@ async def test_a_clock_that_is_put_back_repeats_nothing(world):
     }
 
 
-async def test_nobody_sleeps_longer_than_a_minute(world):
+async def test_a_scheduler_sleeps_at_most_a_minute(world):
     # For the clock that was put back may be put right again.
     it = Scene(world, item())
     world.then[2] = lambda: world.put(-timedelta(days=1))
@@ -504,7 +504,7 @@ async def test_who_catches_up_does_not_sleep_in_between(world):
     assert world.slept == pytest.approx([40.001, 0.001, 0.001, 0.001, 40.0], abs=0.01)
 
 
-async def test_who_slept_for_hours_begins_anew(world):
+async def test_a_scheduler_that_slept_for_hours_starts_again(world):
     """Asleep at 12:00, awake at 15:00: a machine that was closed."""
     world.naps = [40 * SECOND + 3 * HOUR + 20 * SECOND]
     it = Scene(world, item("a"), item("b", match="*/30 * * * *", backfill=HOUR))
@@ -530,7 +530,7 @@ async def test_who_slept_for_hours_begins_anew(world):
 
 
 @pytest.mark.parametrize("statement", [TIME, KNOWN, REGISTER, SCHEDULE])
-async def test_whatever_fails_is_announced_and_tried_again_after_a_pause(world, statement):
+async def test_an_error_is_reported_and_retried_after_a_backoff(world, statement):
     it = Scene(world, item())
     [error] = world.fail(statement)
 
@@ -543,7 +543,7 @@ async def test_whatever_fails_is_announced_and_tried_again_after_a_pause(world, 
     assert it.minutes_of() == ["12:00", "12:01"]
 
 
-async def test_after_a_failure_everything_begins_anew(world):
+async def test_after_a_failure_the_scheduler_starts_again(world):
     it = Scene(world, item())
     world.fail(SCHEDULE)
 
@@ -588,7 +588,7 @@ async def test_after_a_failure_items_with_a_period_are_made_up_for(world):
 
 
 @pytest.mark.parametrize("period", [timedelta(0), MINUTE, 3 * MINUTE, HOUR])
-async def test_nobody_loses_a_minute_of_a_short_failure_by_having_a_period(world, period):
+async def test_a_short_failure_loses_no_minute_with_any_period(world, period):
     it = Scene(world, item(backfill=period))
     world.fail(SCHEDULE)
     world.naps = [40 * SECOND, 8 * MINUTE + 30 * SECOND]
@@ -687,7 +687,7 @@ async def test_a_start_alone_does_not_make_pauses_short_again(world):
     assert it.minutes_of() == ["12:00", "12:01"]
 
 
-async def test_to_be_cancelled_is_no_failure(world):
+async def test_a_cancellation_is_not_a_failure(world):
     it = Scene(world, item())
 
     await it.sleeps(1)

@@ -173,7 +173,7 @@ def test_what_was_not_jumped_over_runs_as_ever(change):
 
 @pytest.mark.feature("F249")
 @in_spring
-def test_an_item_of_every_hour_makes_up_for_nothing_that_was_jumped_over(change):
+def test_an_item_of_every_hour_does_not_backfill_skipped_times(change):
     minute = (change.shown_before.minute + 5) % 60
 
     found = runs(f"{minute} * * * *", change.zone, around(change))
@@ -525,7 +525,7 @@ def test_a_function_of_a_zone_is_asked_by_its_clocks():
 
 
 @pytest.mark.single_version
-def test_a_function_that_never_says_yes_is_not_asked_for_ever():
+def test_a_function_that_never_matches_is_not_called_forever():
     asked = 0
 
     def never(digest: TimestampDigest) -> bool:

@@ -151,7 +151,7 @@ def test_any_number_of_blanks_stands_between_parts_and_around_them(line):
 
 
 @pytest.mark.parametrize("end", ["\u2028", "\u2029", "\r"])
-def test_what_ends_a_line_elsewhere_is_no_blank_after_the_fields(end):
+def test_other_line_ends_are_rejected_after_the_fields(end):
     first, *_ = refused(f"* * * * * task{end}{{a: 1}}").problems
 
     assert (first.line, first.column) == (1, 11)
@@ -323,7 +323,7 @@ def test_each_wrong_part_of_a_list_is_named_with_its_own_column(line, found):
         ("1.5 * * * * task", 1, "1.5"),
     ],
 )
-def test_what_other_crons_know_is_refused_with_what_this_one_does(line, column, text):
+def test_syntax_of_other_crons_is_rejected_with_what_was_expected(line, column, text):
     found = problem(line)
 
     assert (found.line, found.column, found.text) == (1, column, text)
@@ -367,7 +367,7 @@ def test_a_task_is_named_with_letters_digits_and_four_signs(name):
 @pytest.mark.parametrize(
     "name", ["1st", "-a", ":a", "/a", "a.b", "a!", "é", "a@b", "a,b", "'a'", "a?id=b"]
 )
-def test_other_names_are_refused(name):
+def test_invalid_task_names_are_rejected(name):
     found = problem(f"{EVERY_MINUTE} {name}")
 
     assert (found.line, found.column, found.text) == (1, 11, name)
@@ -430,7 +430,7 @@ def test_names_of_options_are_read_the_same_way():
 
 @pytest.mark.feature("F257")
 @pytest.mark.parametrize("key", ["x", "ID", "jobkey", "tz", "flags", "maxAttempts", "i d", ""])
-def test_an_unknown_option_is_refused_with_those_that_there_are(key):
+def test_an_unknown_option_is_rejected_with_the_known_ones(key):
     found = problem(f"{EVERY_MINUTE} task ?max=3&{key.replace(' ', '+')}=1")
 
     assert (found.line, found.column, found.text) == (1, 23, key)
@@ -545,18 +545,18 @@ def test_a_priority_may_be_negative(text, value):
         ("max=1.5", "for max a number"),
         ("max=1e2", "for max a number"),
         ("max=\u0663", "for max a number"),
-        ("max=0", "for max another value: must be at least 1"),
-        ("max=32768", "for max another value: must be from -32768 to 32767"),
+        ("max=0", "another value for max: must be at least 1"),
+        ("max=32768", "another value for max: must be from -32768 to 32767"),
         ("max=" + "9" * 5000, "for max"),
         ("queue=", "for queue letters, digits"),
         ("queue=a.b", "for queue letters, digits"),
         ("queue=a/b", "for queue letters, digits"),
         ("id=" + "i" * 2001, "for id a letter or _"),
-        ("queue=" + "q" * 129, "for queue another value: at most 128 characters"),
-        ("jobKey=", "for jobKey another value: must not be empty"),
+        ("queue=" + "q" * 129, "another value for queue: at most 128 characters"),
+        ("jobKey=", "another value for jobKey: must not be empty"),
         ("jobKey=a%0Ab", "for jobKey text without line breaks"),
-        ("jobKey=a%00b", "for jobKey another value: PostgreSQL text cannot hold NUL"),
-        ("jobKey=" + "k" * 513, "for jobKey another value: at most 512 characters"),
+        ("jobKey=a%00b", "another value for jobKey: PostgreSQL text cannot hold NUL"),
+        ("jobKey=" + "k" * 513, "another value for jobKey: at most 512 characters"),
         ("jobKeyMode=", "for jobKeyMode replace or preserve_run_at"),
         ("jobKeyMode=unsafe_dedupe", "for jobKeyMode replace or preserve_run_at"),
         ("jobKeyMode=Replace", "for jobKeyMode replace or preserve_run_at"),
@@ -564,10 +564,10 @@ def test_a_priority_may_be_negative(text, value):
         ("priority=+1", "for priority a number"),
         ("priority=1.5", "for priority a number"),
         ("priority=--1", "for priority a number"),
-        ("priority=-32769", "for priority another value: must be from -32768 to 32767"),
+        ("priority=-32769", "another value for priority: must be from -32768 to 32767"),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_the_option_takes(pair, expected):
+def test_an_invalid_value_is_rejected_with_what_the_option_takes(pair, expected):
     found = problem(f"{EVERY_MINUTE} task ?{pair}")
 
     assert (found.line, found.column, found.text) == (1, 17, pair)
@@ -621,11 +621,11 @@ def test_nothing_is_made_up_for_unless_it_is_asked_for():
         "9" * 99 + "w",
     ],
 )
-def test_anything_else_is_no_period(text):
+def test_an_invalid_period_is_rejected(text):
     found = problem(f"{EVERY_MINUTE} task ?fill={text}")
 
     assert found.column == 17
-    assert found.expected == "for fill numbers with s, m, h, d or w, such as 2d12h"
+    assert found.expected == "for fill numbers with s, m, h, d or w, for example 2d12h"
 
 
 # Payloads
@@ -665,8 +665,8 @@ def test_a_payload_in_json5_has_at_most_4096_characters_and_one_in_json_may_be_l
 
     assert (found.column, found.text) == (16, "4,097 characters of JSON5")
     assert found.expected == (
-        "a payload of at most 4,096 characters in JSON5, or in JSON, which may be longer: quote "
-        "its names, and leave out comments and last commas"
+        "a payload of at most 4,096 characters in JSON5, or a longer one in JSON: quote its names, "
+        "and leave out comments and trailing commas"
     )
 
 
@@ -718,7 +718,7 @@ def test_an_object_ends_with_the_line(rest, column):
         ("{a: undefined}", 20),
     ],
 )
-def test_what_is_no_json5_is_refused_where_it_ceases_to_be(rest, column):
+def test_invalid_json5_is_rejected_at_its_column(rest, column):
     found = problem(f"{EVERY_MINUTE} task {rest}")
 
     assert (found.line, found.column, found.expected) == (1, column, "a payload in JSON5")
@@ -728,18 +728,18 @@ def test_what_is_no_json5_is_refused_where_it_ceases_to_be(rest, column):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{a: Infinity}", "JSON can hold"),
-        ("{a: -Infinity}", "JSON can hold"),
-        ("{a: NaN}", "JSON can hold"),
-        ("{a: 1e999}", "JSON can hold"),
+        ("{a: Infinity}", "JSON can represent"),
+        ("{a: -Infinity}", "JSON can represent"),
+        ("{a: NaN}", "JSON can represent"),
+        ("{a: 1e999}", "JSON can represent"),
         ("{a: '\\u0000'}", "cannot read NUL"),
         ("{'\\0': 1}", "cannot read NUL"),
         ("{a: '\\ud800'}", "surrogates"),
-        ("{a: " + "[" * 600 + "]" * 600 + "}", "nested"),
-        ('{"a": ' + "[" * 20000 + "]" * 20000 + "}", "nested"),
+        ("{a: " + "[" * 600 + "]" * 600 + "}", "nest"),
+        ('{"a": ' + "[" * 20000 + "]" * 20000 + "}", "nest"),
     ],
 )
-def test_what_the_database_cannot_hold_is_no_payload(text, reason):
+def test_a_payload_that_the_database_cannot_store_is_rejected(text, reason):
     found = problem(f"{EVERY_MINUTE} task {text}")
 
     assert (found.line, found.column, found.text) == (1, 16, "{…}")
@@ -764,7 +764,7 @@ def test_what_the_database_cannot_hold_is_no_payload(text, reason):
         f"task {{password: '{SECRET}'}}\n" + "#" * 70 * KILOBYTE,
     ],
 )
-def test_what_a_payload_holds_is_never_said(text):
+def test_a_problem_never_contains_the_payload(text):
     error = refused(f"{EVERY_MINUTE} {text}")
 
     assert SECRET not in str(error)
@@ -775,7 +775,7 @@ def test_what_a_payload_holds_is_never_said(text):
 
 
 @pytest.mark.feature("F255", "F285")
-def test_all_that_is_wrong_is_said_at_once():
+def test_all_problems_are_reported_at_once():
     text = "\n".join(
         [
             "# nightly",
@@ -867,7 +867,7 @@ def test_every_line_of_an_identifier_that_is_there_twice_is_listed():
 
     found = [(each.line, each.text) for each in error.problems]
     assert found == [(1, "a"), (4, "a"), (5, "c"), (6, "a"), (7, "c")]
-    assert all("an identifier of its own" in each.expected for each in error.problems)
+    assert all("a unique identifier" in each.expected for each in error.problems)
 
 
 @pytest.mark.feature("F265")
@@ -954,10 +954,10 @@ def test_every_four_hours():
 
 def test_a_step_that_leads_past_its_field_is_warned_about(caplog):
     doubtful = {
-        "*/60 * * * *": "column 1: */60 means only 0: the step leads past 59",
-        "5 */24 * * *": "column 3: */24 means only 0: the step leads past 23",
-        "5 4 1,*/31 * *": "column 7: */31 means only 1: the step leads past 31",
-        "5 4 * * */7": "column 9: */7 means only 0: the step leads past 6",
+        "*/60 * * * *": "column 1: */60 means only 0: the next value exceeds 59",
+        "5 */24 * * *": "column 3: */24 means only 0: the next value exceeds 23",
+        "5 4 1,*/31 * *": "column 7: */31 means only 1: the next value exceeds 31",
+        "5 4 * * */7": "column 9: */7 means only 0: the next value exceeds 6",
     }
     for pattern, said in doubtful.items():
         caplog.clear()

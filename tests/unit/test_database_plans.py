@@ -18,11 +18,11 @@ from graphile_worker._db.database import (
     with_retries_sync,
 )
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.query import Atomic, Pause, Plan, Query, Step, read_nothing
+from graphile_worker._sql.query import Atomic, Pause, Plan, Query, Step
 
 
 def ask(name: str) -> Query[Any]:
-    return Query(name, (), read_nothing)
+    return Query(name)
 
 
 class Conflict(Exception):
@@ -39,10 +39,10 @@ class Recorder:
         self._errors = list(errors)
 
     def answer(self, query: Query[Any]) -> Any:
-        self.seen.append(query.statement)
+        self.seen.append(query.name)
         if self._errors:
             raise self._errors.pop(0)
-        return f"answer to {query.statement}"
+        return f"answer to {query.name}"
 
 
 class AsyncDatabase(Recorder):
@@ -105,7 +105,7 @@ async def test_a_plan_is_sent_the_answer_to_each_step(kind):
     def plan() -> Plan[list[str]]:
         return [(yield ask("one")), (yield ask("two"))]
 
-    assert await carried_out(plan(), lambda step: step.statement.upper(), kind) == ["ONE", "TWO"]
+    assert await carried_out(plan(), lambda step: step.name.upper(), kind) == ["ONE", "TWO"]
 
 
 @both_kinds
@@ -222,25 +222,23 @@ async def test_a_callers_connection_answers_queries(kind):
     assert await performed_on(plan(), kind) == "answer to one"
 
 
-async def test_a_conflict_on_a_connection_of_ours_is_asked_again():
+async def test_a_conflict_with_another_session_is_retried():
     database = AsyncDatabase(Conflict(), Conflict())
 
-    query = ask("one")
-    assert await with_retries(query, lambda: database.run(query)) == "answer to one"
+    assert await with_retries(lambda: database.run(ask("one"))) == "answer to one"
     assert database.seen == ["one", "one", "one"]
 
 
-def test_a_conflict_on_a_blocking_connection_of_ours_is_asked_again(monkeypatch):
+def test_a_conflict_on_a_blocking_connection_is_retried(monkeypatch):
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
     database = BlockingDatabase(Conflict(), Conflict())
 
-    query = ask("one")
-    assert with_retries_sync(query, lambda: database.run(query)) == "answer to one"
+    assert with_retries_sync(lambda: database.run(ask("one"))) == "answer to one"
     assert len(pauses) == 2
 
 
-async def test_queries_that_happen_together_are_asked_again_together():
+async def test_a_transaction_is_retried_as_a_whole():
     database = AsyncDatabase(Conflict())
 
     def plan() -> Plan[Any]:
@@ -250,7 +248,7 @@ async def test_queries_that_happen_together_are_asked_again_together():
     assert database.seen == ["begin", "one", "begin", "one", "two", "commit"]
 
 
-def test_blocking_queries_that_happen_together_are_asked_again_together():
+def test_a_blocking_transaction_is_retried_as_a_whole():
     database = BlockingDatabase(Conflict())
 
     def plan() -> Plan[Any]:

@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -10,8 +11,7 @@ from typing import Any
 import pytest
 
 from graphile_worker._sql.queries.claim import ClaimedJob
-from graphile_worker._worker.outcomes import Interrupted, Outcome
-from graphile_worker._worker.sources import direct as source_module
+from graphile_worker._worker.sources.base import FetchOptions
 from graphile_worker._worker.sources.direct import DirectSource
 from graphile_worker.events import GetJobEmpty, GetJobErrored, GetJobRecovered, GetJobStarted
 from graphile_worker.hooks import Hooks
@@ -31,24 +31,19 @@ AT_ONCE = timedelta(milliseconds=1)
 PATIENCE = 20
 
 
-class FakeSettler:
-    def __init__(self) -> None:
-        self.settled: list[Outcome] = []
-
-    async def complete(self, outcome: Outcome) -> bool:
-        self.settled.append(outcome)
-        return True
-
-
 class Scene(SourceScene):
     """A source that fetches a job when a worker asks, and that runs."""
 
-    def __init__(self, *, poll: timedelta = NEVER, once: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        poll: timedelta = NEVER,
+        once: bool = False,
+        time: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__()
-        self.completer = FakeSettler()
-        self.source = DirectSource(
-            self.claimer, self.completer, self.hooks, poll_interval=poll, once=once
-        )
+        options = self.build_options(poll_interval=poll, once=once, clock=time)
+        self.source = DirectSource(self.claimer, self.completer, self.hooks, options)
         self.run()
 
     def ready(self, *job_ids: int, queue: int | None = None, **more: Any) -> None:
@@ -56,21 +51,16 @@ class Scene(SourceScene):
 
 
 @asynccontextmanager
-async def scene(*, poll: timedelta = NEVER, once: bool = False) -> AsyncIterator[Scene]:
-    scene = Scene(poll=poll, once=once)
+async def scene(**options: Any) -> AsyncIterator[Scene]:
+    scene = Scene(**options)
     yield scene
     await scene.stop()
-
-
-@pytest.fixture
-def no_pause(monkeypatch):
-    monkeypatch.setattr(source_module, "compute_backoff", lambda *_: 0)
 
 
 # Asking
 
 
-async def test_whoever_asks_first_gets_the_first_job():
+async def test_the_first_waiting_worker_gets_the_first_job():
     async with scene() as it:
         it.ready(1, 2, 3)
 
@@ -116,7 +106,7 @@ async def test_those_who_got_nothing_ask_again_while_others_got_something():
         assert it.claimer.requested_limits == [2, 1]
 
 
-async def test_whoever_asks_in_vain_falls_idle():
+async def test_a_worker_that_gets_nothing_becomes_idle():
     async with scene() as it:
         asks = await it.wait_for_jobs("a", "b")
 
@@ -125,7 +115,7 @@ async def test_whoever_asks_in_vain_falls_idle():
 
 
 @pytest.mark.feature("F174", "F176")
-async def test_each_one_who_asks_is_announced_and_each_one_in_vain():
+async def test_each_waiting_worker_and_each_empty_fetch_is_an_event():
     async with scene() as it:
         it.ready(1)
 
@@ -163,7 +153,7 @@ async def test_who_has_been_idle_for_longest_asks_first():
         assert get_results(asks) == [1, "waits"]
 
 
-async def test_an_announcement_of_nothing_sends_nobody():
+async def test_a_notification_of_no_jobs_wakes_no_worker():
     async with scene() as it:
         await it.wait_for_jobs("a")
 
@@ -208,7 +198,7 @@ async def test_who_knows_how_many_is_found_out_by_asking_for_twice_as_many_each_
         assert sorted(map(str, get_results(asks))) == [str(each) for each in range(8)]
 
 
-async def test_finding_out_ends_with_the_first_fetch_in_vain():
+async def test_doubling_ends_with_the_first_empty_fetch():
     async with scene() as it:
         await it.wait_for_jobs(*"abcdefgh")
         it.ready(1)
@@ -236,7 +226,7 @@ async def test_who_knows_how_many_during_a_fetch_is_found_out_after_it():
 # Polling
 
 
-async def test_a_job_that_nobody_announced_is_found_by_polling():
+async def test_a_job_without_a_notification_is_found_by_polling():
     async with scene(poll=AT_ONCE) as it:
         asks = await it.wait_for_jobs("a")
         it.ready(1)
@@ -247,9 +237,9 @@ async def test_a_job_that_nobody_announced_is_found_by_polling():
         assert held.job.id == 1
 
 
-async def test_a_poll_that_is_due_is_not_put_off_by_those_who_ask(monkeypatch):
-    clock = ManualClock.patch(monkeypatch, source_module)
-    async with scene() as it:
+async def test_a_poll_that_is_due_is_not_put_off_by_workers_that_wait():
+    clock = ManualClock()
+    async with scene(time=clock.monotonic) as it:
         asks = await it.wait_for_jobs("a", "b", "c")
 
         clock.now += NEVER.total_seconds()
@@ -264,7 +254,7 @@ async def test_a_poll_that_is_due_is_not_put_off_by_those_who_ask(monkeypatch):
 # Named queues
 
 
-async def test_a_worker_that_frees_a_queue_and_takes_its_next_job_sends_nobody():
+async def test_a_worker_that_takes_the_next_job_of_its_queue_wakes_no_other():
     async with scene() as it:
         first, idle = await _one_runs_and_one_is_idle(it)
         it.ready(2, queue=5)
@@ -277,7 +267,7 @@ async def test_a_worker_that_frees_a_queue_and_takes_its_next_job_sends_nobody()
         assert it.claimer.requested_limits == [2, 1, 1]
 
 
-async def test_a_worker_that_frees_a_queue_and_takes_another_job_sends_one():
+async def test_a_worker_that_frees_a_queue_and_takes_another_job_wakes_one():
     async with scene() as it:
         first, idle = await _one_runs_and_one_is_idle(it)
         it.ready(3)
@@ -290,7 +280,7 @@ async def test_a_worker_that_frees_a_queue_and_takes_another_job_sends_one():
         assert get_results([idle]) == [2]
 
 
-async def test_a_queue_that_is_freed_without_another_job_sends_nobody():
+async def test_a_freed_queue_without_another_job_wakes_no_worker():
     async with scene() as it:
         first, idle = await _one_runs_and_one_is_idle(it)
 
@@ -317,7 +307,7 @@ async def test_a_queue_that_is_freed_during_a_fetch_is_looked_at_after_it():
         assert get_results([*asks, idle]) == [3, 2]
 
 
-async def test_a_queue_that_is_freed_after_its_worker_asked_sends_one():
+async def test_a_queue_that_is_freed_after_its_worker_waits_wakes_one():
     async with scene() as it:
         # As where endings are written together: its worker does not wait for that.
         first, idle = await _one_runs_and_one_is_idle(it)
@@ -355,7 +345,7 @@ async def test_they_ask_again_when_it_is_time_to(monkeypatch):
         assert get_results(asks) == [1]
 
 
-async def test_once_nobody_is_sent_away_before_all_was_looked_at():
+async def test_once_does_not_end_before_a_full_scan():
     async with scene(once=True) as it:
         it.claimer.next_fetch_at = math.inf
         asks = await it.wait_for_jobs("a")
@@ -417,7 +407,7 @@ async def test_once_waits_for_what_the_running_jobs_may_add():
 
 
 @pytest.mark.feature("F175")
-async def test_once_a_failed_fetch_is_raised_by_whoever_asks():
+async def test_once_a_failed_fetch_is_raised_to_the_waiting_workers():
     async with scene(once=True) as it:
         error = OSError("gone")
         it.claimer.errors = [error]
@@ -432,7 +422,7 @@ async def test_once_a_failed_fetch_is_raised_by_whoever_asks():
 
 
 @pytest.mark.feature("F175")
-async def test_a_failed_fetch_is_tried_again_until_all_who_ask_are_served(no_pause):
+async def test_a_failed_fetch_is_retried_until_all_waiting_workers_have_a_job():
     async with scene() as it:
         it.claimer.errors = [OSError(str(each)) for each in range(5)]
         it.ready(1, 2)
@@ -447,7 +437,7 @@ async def test_a_failed_fetch_is_tried_again_until_all_who_ask_are_served(no_pau
         ]
 
 
-async def test_a_fetch_that_says_it_was_cancelled_is_tried_again_too(no_pause):
+async def test_a_fetch_that_raises_a_cancellation_is_retried():
     # Nobody cancelled it: a function for forbidden flags may await what somebody else gave up.
     async with scene() as it:
         it.claimer.errors = [asyncio.CancelledError()]
@@ -459,7 +449,7 @@ async def test_a_fetch_that_says_it_was_cancelled_is_tried_again_too(no_pause):
         assert not it.running.done()
 
 
-async def test_after_an_error_the_first_who_asked_is_still_the_first(no_pause):
+async def test_after_an_error_the_first_who_asked_is_still_the_first():
     async with scene() as it:
         it.claimer.errors = [OSError()]
         it.ready(1, 2, 3)
@@ -469,7 +459,7 @@ async def test_after_an_error_the_first_who_asked_is_still_the_first(no_pause):
         assert get_results(asks) == [1, 2, 3]
 
 
-async def test_whoever_comes_while_a_fetch_fails_is_served_with_the_others(no_pause):
+async def test_a_worker_that_waits_during_a_failed_fetch_is_served_with_the_others():
     async with scene() as it:
         it.claimer.answering.clear()
         it.claimer.errors = [OSError()]
@@ -482,7 +472,7 @@ async def test_whoever_comes_while_a_fetch_fails_is_served_with_the_others(no_pa
         assert it.claimer.requested_limits == [1, 2]
 
 
-async def test_a_source_is_failing_from_an_error_to_the_next_answer(no_pause):
+async def test_a_source_is_failing_from_an_error_to_the_next_answer():
     async with scene() as it:
         seen: list[bool] = []
         it.hooks.on(GetJobErrored)(lambda event: seen.append(it.source.is_failing))
@@ -496,9 +486,9 @@ async def test_a_source_is_failing_from_an_error_to_the_next_answer(no_pause):
         assert not it.source.is_failing
 
 
-async def test_a_stop_does_not_wait_for_the_pause_after_an_error(monkeypatch):
-    monkeypatch.setattr(source_module, "compute_backoff", lambda *_: 3600)
+async def test_a_stop_does_not_wait_for_the_pause_after_an_error():
     async with scene() as it:
+        it.backoff_seconds = 3600
         it.claimer.errors = [OSError()]
         asks = await it.wait_for_jobs("a")
 
@@ -523,7 +513,7 @@ async def test_a_stop_sends_those_away_who_wait_and_those_who_come_later():
         assert it.claimer.requested_limits == [2]
 
 
-async def test_what_a_fetch_brings_after_the_stop_is_handed_back():
+async def test_jobs_fetched_after_the_stop_are_released():
     async with scene() as it:
         it.claimer.answering.clear()
         it.ready(1, 2)
@@ -533,10 +523,7 @@ async def test_what_a_fetch_brings_after_the_stop_is_handed_back():
         it.source.stop()
         await it.finish_fetch()
 
-        assert it.completer.settled == [
-            Interrupted(ClaimedJob(make_job(id=1), None)),
-            Interrupted(ClaimedJob(make_job(id=2), None)),
-        ]
+        assert it.completer.writes == [[1, 2]]
         assert it.claimer.claimed_jobs == {}
         assert get_results(asks + later) == [None] * 4
         assert it.running.done()
@@ -568,10 +555,10 @@ async def test_the_job_of_one_who_no_longer_waits_goes_to_another():
         await it.finish_fetch()
 
         assert get_results(asks) == ["cancelled", 1]
-        assert it.completer.settled == []
+        assert it.completer.writes == []
 
 
-async def test_a_job_that_nobody_waits_for_any_more_is_handed_back():
+async def test_a_job_without_a_waiting_worker_is_released():
     async with scene() as it:
         it.claimer.answering.clear()
         it.ready(1, 2)
@@ -581,7 +568,7 @@ async def test_a_job_that_nobody_waits_for_any_more_is_handed_back():
         await it.finish_fetch()
 
         assert get_results(asks) == ["cancelled", 1]
-        assert it.completer.settled == [Interrupted(ClaimedJob(make_job(id=2), None))]
+        assert it.completer.writes == [[2]]
         assert list(it.claimer.claimed_jobs) == [1]
 
 
@@ -600,18 +587,17 @@ async def test_nothing_is_fetched_for_one_who_no_longer_waits():
 class NeverSettles:
     """The database is away."""
 
-    async def complete(self, outcome: object) -> bool:
+    async def release(self, unstarted: object) -> None:
         await asyncio.Event().wait()
-        return True
 
 
-async def test_whoever_asked_is_sent_away_when_the_source_is_cancelled_while_it_hands_back():
+async def test_waiting_workers_end_when_the_source_is_cancelled_during_a_release():
     claims = FakeClaimer(ManualClock())
     claims.ready = [ClaimedJob(make_job(id=1, locked_by="p1"), None)]
     claims.answering.clear()
     settler: Any = NeverSettles()
     taking: Any = claims
-    source = DirectSource(taking, settler, Hooks(), poll_interval=timedelta(hours=1))
+    source = DirectSource(taking, settler, Hooks(), FetchOptions(poll_interval=NEVER))
     running = asyncio.create_task(source.run())
     ask = asyncio.create_task(source.wait_for_job("w1"))
     await run_until_idle()

@@ -1,4 +1,4 @@
-"""Tasks on disk: which files are tasks, what they are called, how they are called."""
+"""Task files: which files are tasks, their identifiers, and how they are called."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def write(folder: Path, name: str, text: str = PLAIN) -> None:
     file.write_text(text)
 
 
-def test_a_file_is_named_by_where_it_lies(tmp_path):
+def test_a_task_file_is_named_by_its_path(tmp_path):
     for name in ("hello.py", "users/emails/verify.py", "a-b_c.v2.py"):
         write(tmp_path, name)
 
@@ -34,7 +34,7 @@ def test_a_file_is_named_by_where_it_lies(tmp_path):
         ("async def task(payload, helpers): ...", ["payload", "context"]),
     ],
 )
-def test_a_function_is_called_as_the_reference_calls_its_own(tmp_path, function, given):
+def test_a_function_is_called_with_payload_and_context(tmp_path, function, given):
     write(tmp_path, "one.py", function + "\n")
 
     task = load_tasks(tmp_path)["one"]
@@ -42,7 +42,7 @@ def test_a_function_is_called_as_the_reference_calls_its_own(tmp_path, function,
     assert task.signature.build_call_arguments("payload", "context") == (given, {})
 
 
-def test_one_task_object_follows_the_rules_of_apps(tmp_path):
+def test_a_task_object_in_a_file_follows_the_rules_of_apps(tmp_path):
     text = (
         "from graphile_worker import TaskRouter\n"
         "t = TaskRouter()\n@t.task\nasync def any(to: str): ...\n"
@@ -58,7 +58,7 @@ def test_one_task_object_follows_the_rules_of_apps(tmp_path):
     )
 
 
-def test_a_file_that_holds_neither_is_a_warning_with_its_name(tmp_path, caplog):
+def test_a_file_without_a_task_is_a_warning(tmp_path, caplog):
     write(tmp_path, "empty.py", "x = 1\n")
 
     assert load_tasks(tmp_path) == {}
@@ -73,14 +73,14 @@ def test_a_file_that_cannot_be_imported_is_named(tmp_path, text):
         load_tasks(tmp_path)
 
 
-def test_a_file_instead_of_a_folder_gives_all_its_functions(tmp_path):
+def test_a_file_instead_of_a_folder_provides_all_its_functions(tmp_path):
     text = "import json\nfrom json import dumps\ndef one(p): ...\ndef two(p): ...\ndef _no(): ...\n"
     write(tmp_path, "all.py", text)
 
     assert sorted(load_tasks(tmp_path / "all.py")) == ["one", "two"]
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
+def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(ConfigurationError, match="nowhere"):
         load_tasks(tmp_path / "nowhere")
 
@@ -95,5 +95,5 @@ def test_functions_of_a_mapping_are_called_the_same_way():
 def test_a_task_of_a_folder_cannot_be_enqueued_without_an_app():
     task = build_tasks({"send": lambda payload: None})["send"]
 
-    with pytest.raises(ConfigurationError, match="add its jobs by name"):
+    with pytest.raises(ConfigurationError, match="Add its jobs by name"):
         task.enqueue({})

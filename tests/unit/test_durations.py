@@ -25,5 +25,5 @@ from graphile_worker._support.durations import format_duration
         (-160, "-2m40s"),
     ],
 )
-def test_two_units_are_enough_to_read(seconds, text):
+def test_a_duration_has_its_two_largest_units(seconds, text):
     assert format_duration(timedelta(seconds=seconds)) == text

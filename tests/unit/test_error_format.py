@@ -9,6 +9,7 @@ from graphile_worker._support.error_format import (
     format_error_line,
     make_printable,
 )
+from tests.support.fakes import UnprintableError
 from tests.support.hostile import HOSTILE
 
 
@@ -19,12 +20,7 @@ def raised(error: BaseException) -> BaseException:
         return caught
 
 
-class Unspeakable(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
-
-
-def test_the_first_line_says_what_went_wrong_and_the_rest_where():
+def test_the_first_line_is_a_summary_and_the_rest_the_traceback():
     text = format_error(raised(ValueError("no such\ninvoice")))
 
     assert text.splitlines()[0] == "ValueError: no such invoice"
@@ -46,9 +42,9 @@ def test_what_postgresql_cannot_store_is_replaced(text):
 
 
 def test_an_error_whose_text_cannot_be_made_is_kept_all_the_same():
-    first = format_error(raised(Unspeakable())).splitlines()[0]
+    first = format_error(raised(UnprintableError())).splitlines()[0]
 
-    assert first == "Unspeakable: (its text could not be made: RuntimeError)"
+    assert first == "UnprintableError: (its message raised RuntimeError)"
 
 
 def test_a_huge_text_keeps_its_beginning_its_end_and_a_digest():

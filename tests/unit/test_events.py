@@ -94,23 +94,23 @@ def job() -> Job:
     return make_job(id=7, attempts=1)
 
 
-def test_every_event_of_the_reference_has_a_class_and_we_add_a_few():
+def test_every_event_of_node_has_a_class():
     assert set(EVENTS_BY_NAME) == REFERENCE | OURS
 
 
-def test_every_name_is_answered_by_exactly_one_class():
+def test_every_name_belongs_to_exactly_one_class():
     assert sorted(event.name for event in EVENTS) == sorted(EVENTS_BY_NAME)
     assert list(EVENTS_BY_NAME.values()) == EVENTS
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_group_has_no_name_of_its_own(group):
+def test_a_group_has_no_name(group):
     assert not hasattr(group, "name")
     assert group not in EVENTS_BY_NAME.values()
 
 
 @pytest.mark.parametrize("prefix", ["pool:", "localQueue:", "worker:", "job:", "resetLocked:"])
-def test_what_happens_in_a_pool_says_in_which(prefix):
+def test_events_of_a_pool_have_its_id(prefix):
     assert all(issubclass(it, PoolEvent) for it in EVENTS if it.name.startswith(prefix))
 
 
@@ -123,7 +123,7 @@ def test_worker_and_job_events_are_in_their_groups():
 
 
 @pytest.mark.parametrize("kind", [*EVENTS, *MOMENTS], ids=lambda it: it.__name__)
-def test_each_class_is_a_small_frozen_value_that_says_when_it_happens(kind):
+def test_each_class_is_frozen_and_has_a_docstring(kind):
     assert is_dataclass(kind)
     assert "__dict__" not in dir(kind)
     assert vars(kind)["__dataclass_params__"].frozen
@@ -154,7 +154,7 @@ def test_the_fields_of_an_event_are_given_by_name():
         events.GetJobEmpty("p1", "w1")  # type: ignore[call-arg]  # what the test is about
 
 
-def test_a_success_says_how_long_it_took():
+def test_a_success_has_its_duration():
     took = timedelta(milliseconds=12)
 
     event = events.JobSucceeded(pool_id="p1", worker_id="w1", job=job(), duration=took)

@@ -1,4 +1,4 @@
-"""Programs as tasks: what they are given, what becomes of what they say, and how they end."""
+"""Programs as tasks: their input, their output and their end."""
 
 import asyncio
 import os
@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from graphile_worker import ExecutableFailed, ExecutableOptions, Job, Logger
-from graphile_worker._discovery import executables
-from graphile_worker._discovery.executables import Executable, build_environment
+from graphile_worker._discovery.executables import Executable, Timings, build_environment
 from graphile_worker._support.logs import make_printable
-from graphile_worker._worker.context import Cancellation
+from graphile_worker._worker.cancellation import Cancellation
 from graphile_worker._worker.pool import CLEANUP_TIMEOUT_SECONDS
 from graphile_worker.tasks import make_positional_task
 from tests.support.jobs import make_job
@@ -28,21 +27,21 @@ pytestmark = pytest.mark.feature("F121")
 
 
 class Lines:
-    """A log that is kept."""
+    """A logger that records its lines."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[str, str]] = []
-        self.logger = Logger(lambda scope: lambda level, text, meta: self._hear(level, text))
+        self.lines: list[tuple[str, str]] = []
+        self.logger = Logger(lambda scope: lambda level, text, meta: self._record(level, text))
 
     def of(self, level: str) -> list[str]:
-        return [text for each, text in self.said if each == level]
+        return [text for each, text in self.lines if each == level]
 
-    def _hear(self, level: str, text: str) -> None:
-        self.said.append((level, text))
+    def _record(self, level: str, text: str) -> None:
+        self.lines.append((level, text))
 
 
 class Context:
-    """What an executable needs of the context of a job."""
+    """The part of a job context that an executable uses."""
 
     def __init__(self, job: Job, logger: Logger) -> None:
         self.job = job
@@ -62,6 +61,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.timings = Timings()
         self.log = Lines()
         self.context = Context(make_job(), self.log.logger)
 
@@ -69,7 +69,7 @@ class Place:
         path = self.folder / "program"
         path.write_text(textwrap.dedent(text).lstrip())
         path.chmod(mode)
-        return Executable("program", path, ExecutableOptions(**options))
+        return Executable("program", path, ExecutableOptions(**options), self.timings)
 
     async def run(self, text: str, payload: Any = None, **options: Any) -> None:
         await self.program(text, **options)(payload, self.context)  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ class Place:
         return failed.value
 
     async def pids(self, name: str = "pids", count: int = 1) -> list[int]:
-        """The process ids that a program has written, once there are so many."""
+        """Wait until a program has written this number of process ids, and return them."""
         path = self.folder / name
         await wait_until(lambda: path.exists() and path.read_text().count("\n") == count)
         return [int(line) for line in path.read_text().splitlines()]
@@ -98,10 +98,10 @@ async def until_gone(pids: list[int]) -> None:
     await wait_until(lambda: not any(map(is_process_alive, pids)))
 
 
-# What it is given
+# Input and environment
 
 
-async def test_a_program_reads_its_payload_and_then_the_end(place):
+async def test_a_program_reads_its_payload_until_end_of_file(place):
     await place.run(f"#!/bin/sh\ncat > {place.folder}/stdin\n", {"to": "ädä", "n": 1.0})
 
     assert (place.folder / "stdin").read_bytes() == '{"payload":{"to":"ädä","n":1}}'.encode()
@@ -114,11 +114,11 @@ async def test_a_large_payload_arrives_whole(place):
 
 
 @pytest.mark.parametrize("text", ["#!/bin/true\n", "#!/bin/sh\nexec <&-\nsleep 0.2\n"])
-async def test_a_program_need_not_read_its_payload(place, text):
+async def test_a_program_may_ignore_its_payload(place, text):
     await place.run(text, "x" * 5_000_000)
 
 
-def test_the_environment_says_which_job_it_is(monkeypatch):
+def test_the_environment_describes_the_job(monkeypatch):
     monkeypatch.setattr(os, "environ", {"PATH": "/bin", "GRAPHILE_WORKER_JOB_KEY": "of another"})
     job = make_job(key="kéy", attempts=3, max_attempts=4, priority=-5, run_at="-0.000001")
 
@@ -135,7 +135,7 @@ def test_the_environment_says_which_job_it_is(monkeypatch):
     }
 
 
-def test_without_a_key_there_is_none_not_even_an_inherited_one(monkeypatch):
+def test_a_job_without_a_key_has_no_key_variable_even_if_inherited(monkeypatch):
     monkeypatch.setattr(os, "environ", {"GRAPHILE_WORKER_JOB_KEY": "of another"})
 
     assert "GRAPHILE_WORKER_JOB_KEY" not in build_environment(make_job(), ExecutableOptions())
@@ -144,7 +144,7 @@ def test_without_a_key_there_is_none_not_even_an_inherited_one(monkeypatch):
 @pytest.mark.parametrize(
     ("environment", "is_seen"), [("inherit", True), ("minimal", False)], ids=str
 )
-async def test_a_minimal_environment_holds_no_secrets(place, monkeypatch, environment, is_seen):
+async def test_a_minimal_environment_contains_no_secrets(place, monkeypatch, environment, is_seen):
     monkeypatch.setenv("DATABASE_URL", "canary")
     monkeypatch.setenv("PGPASSWORD", "canary")
     monkeypatch.setenv("TZ", "Asia/Tokyo")
@@ -158,29 +158,29 @@ async def test_a_minimal_environment_holds_no_secrets(place, monkeypatch, enviro
     assert "GRAPHILE_WORKER_JOB_ID=7" in seen
 
 
-async def test_no_other_file_of_the_worker_is_open_in_it(place):
+async def test_a_program_inherits_no_open_files(place):
     await place.run("#!/bin/sh\nls /proc/$$/fd\n")
 
     # And the script itself, which a shell reads.
     assert set(place.log.of("info")) - {"10", "255"} == {"0", "1", "2"}
 
 
-# How it ends
+# End
 
 
 async def test_exit_code_0_is_success(place):
     await place.run("#!/bin/sh\necho to nobody >&2\nexit 0\n")
 
-    assert place.log.said == [("error", "to nobody")]
+    assert place.log.lines == [("error", "to nobody")]
 
 
-async def test_another_exit_code_fails_the_job_with_its_last_words(place):
+async def test_another_exit_code_fails_the_job_with_its_last_output(place):
     failed = await place.failure("#!/bin/sh\nseq 100 >&2\nexit 3\n")
 
     assert failed.code == 3
     assert failed.signal is None
     assert failed.last_output.split("\n") == [str(number) for number in range(81, 101)]
-    assert str(failed).startswith("program ended with exit code 3; it said last:\n81\n82\n")
+    assert str(failed).startswith("program ended with exit code 3; last output:\n81\n82\n")
 
 
 async def test_a_signal_fails_the_job_with_its_name(place):
@@ -191,13 +191,13 @@ async def test_a_signal_fails_the_job_with_its_name(place):
     assert str(failed) == "program ended with signal SIGSEGV"
 
 
-async def test_last_words_are_not_too_many(place):
+async def test_the_last_output_is_limited(place):
     failed = await place.failure("#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x >&2\nexit 1\n")
 
     assert failed.last_output == "…" + 2000 * "x"
 
 
-def test_a_failure_travels_between_processes():
+def test_executable_failed_can_be_pickled():
     failed = ExecutableFailed("resize", "ended with exit code 3", 3, None, "boo")
 
     copy = pickle.loads(pickle.dumps(failed))
@@ -208,12 +208,18 @@ def test_a_failure_travels_between_processes():
 @pytest.mark.parametrize(
     ("text", "mode", "hint"),
     [
-        ("echo hello\n", 0o755, "Exec format error: its first line must say what runs it"),
-        ("#!/no/such/interpreter\n", 0o755, "No such file or directory: it, or the program"),
-        ("#!/bin/sh\n", 0o644, "Permission denied: it, or the program"),
+        ("echo hello\n", 0o755, "Exec format error: its first line must name its interpreter"),
+        (
+            "#!/no/such/interpreter\n",
+            0o755,
+            "No such file or directory: the program, or the interpreter",
+        ),
+        ("#!/bin/sh\n", 0o644, "Permission denied: the program, or the interpreter"),
     ],
 )
-async def test_what_cannot_be_started_fails_the_job_and_says_why(place, text, mode, hint):
+async def test_a_program_that_cannot_be_started_fails_the_job_with_the_reason(
+    place, text, mode, hint
+):
     program = place.program(text, mode)
 
     with pytest.raises(ExecutableFailed, match=f"program could not be started: {hint}") as failed:
@@ -221,16 +227,16 @@ async def test_what_cannot_be_started_fails_the_job_and_says_why(place, text, mo
     assert failed.value.code is None
 
 
-async def test_a_program_that_takes_too_long_is_ended(place):
+async def test_a_program_is_ended_at_its_timeout(place):
     failed = await place.failure(
         "#!/bin/sh\necho waiting >&2\nexec sleep 600\n", timeout=timedelta(seconds=5)
     )
 
     assert failed.signal == "SIGTERM"
-    assert str(failed) == "program was ended after 0:00:05; it said last:\nwaiting"
+    assert str(failed) == "program was ended after 0:00:05; last output:\nwaiting"
 
 
-# What it started ends with it
+# Processes of a program
 
 FORKS = """
     #!/bin/sh
@@ -242,7 +248,7 @@ FORKS = """
 """
 
 
-async def test_nothing_that_it_started_outlives_it(place, monkeypatch):
+async def test_all_processes_of_a_program_end_with_it(place, monkeypatch):
     monkeypatch.chdir(place.folder)
 
     await place.run(textwrap.dedent(FORKS).format(then="exit 0"))
@@ -250,11 +256,9 @@ async def test_nothing_that_it_started_outlives_it(place, monkeypatch):
     await until_gone(await place.pids(count=20))
 
 
-async def test_a_cancelled_program_is_asked_to_end_and_all_that_it_started_is_killed(
-    place, monkeypatch
-):
+async def test_a_cancelled_program_gets_sigterm_and_its_processes_are_killed(place, monkeypatch):
     monkeypatch.chdir(place.folder)
-    monkeypatch.setattr(executables, "CLEANUP_GRACE_SECONDS", 600)
+    place.timings = Timings(cleanup_grace=600)
     then = "trap 'echo bye > bye; exit 1' TERM; touch ready; while :; do sleep 0.05; done"
     running = place.start(textwrap.dedent(FORKS).format(then=then))
     await wait_until((place.folder / "ready").exists)
@@ -267,7 +271,7 @@ async def test_a_cancelled_program_is_asked_to_end_and_all_that_it_started_is_ki
     await until_gone(await place.pids(count=20))
 
 
-async def test_a_program_that_does_not_want_to_end_is_killed(place, monkeypatch):
+async def test_a_program_that_ignores_sigterm_is_killed(place, monkeypatch):
     monkeypatch.chdir(place.folder)
     running = place.start("#!/bin/sh\ntrap '' TERM\necho $$ > pids\nwhile :; do sleep 0.05; done\n")
     pids = await place.pids()
@@ -280,12 +284,12 @@ async def test_a_program_that_does_not_want_to_end_is_killed(place, monkeypatch)
 
 
 def test_a_program_is_killed_before_the_worker_stops_waiting_for_it():
-    assert executables.CLEANUP_GRACE_SECONDS < CLEANUP_TIMEOUT_SECONDS
+    assert Timings().cleanup_grace < CLEANUP_TIMEOUT_SECONDS
 
 
-async def test_a_program_that_is_cancelled_twice_is_killed_at_once(place, monkeypatch):
+async def test_a_program_that_is_cancelled_twice_is_killed_immediately(place, monkeypatch):
     monkeypatch.chdir(place.folder)
-    monkeypatch.setattr(executables, "CLEANUP_GRACE_SECONDS", 600)
+    place.timings = Timings(cleanup_grace=600)
     running = place.start(
         "#!/bin/sh\ntrap 'touch asked' TERM\necho $$ > pids\nwhile :; do sleep 0.05; done\n"
     )
@@ -300,7 +304,7 @@ async def test_a_program_that_is_cancelled_twice_is_killed_at_once(place, monkey
     await until_gone(pids)
 
 
-async def test_when_the_worker_asks_to_give_up_the_program_is_ended(place, monkeypatch):
+async def test_a_program_is_ended_when_the_worker_cancels_the_job(place, monkeypatch):
     monkeypatch.chdir(place.folder)
     running = place.start("#!/bin/sh\necho $$ > pids\nexec sleep 600\n")
     pids = await place.pids()
@@ -312,9 +316,9 @@ async def test_when_the_worker_asks_to_give_up_the_program_is_ended(place, monke
     await until_gone(pids)
 
 
-async def test_nobody_waits_for_a_daemon_that_keeps_the_output_open(place, monkeypatch):
+async def test_the_worker_does_not_wait_for_a_daemon_that_keeps_the_output_open(place, monkeypatch):
     monkeypatch.chdir(place.folder)
-    monkeypatch.setattr(executables, "OUTPUT_DRAIN_SECONDS", 0.2)
+    place.timings = Timings(output_drain=0.2)
 
     # Not before the daemon has left the group.
     await place.run(
@@ -326,7 +330,7 @@ async def test_nobody_waits_for_a_daemon_that_keeps_the_output_open(place, monke
     os.kill(pid, signal.SIGKILL)
 
 
-async def test_nothing_stays_open_in_the_worker(place):
+async def test_the_worker_closes_all_pipes(place):
     await place.run("#!/bin/true\n")
     before = len(os.listdir("/proc/self/fd"))
 
@@ -336,47 +340,47 @@ async def test_nothing_stays_open_in_the_worker(place):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-# What it says
+# Output
 
 
-async def test_each_line_is_a_line_of_the_log(place):
+async def test_each_output_line_is_one_log_line(place):
     await place.run("#!/bin/sh\nprintf 'one\\n\\ntwo\\r\\nthree'; printf 'oh\\n' >&2\n")
 
     assert place.log.of("info") == ["one", "", "two", "three"]
     assert place.log.of("error") == ["oh"]
 
 
-async def test_what_only_a_terminal_understands_is_shown_as_an_escape(place):
+async def test_terminal_control_characters_are_escaped(place):
     await place.run("#!/bin/sh\nprintf 'a\\033[31mb\\tc\\rd \\377 \\000 e\\n'\n")
 
     assert place.log.of("info") == ["a\\x1b[31mb\tc\\rd \ufffd \\x00 e"]
 
 
-def test_text_that_turns_round_or_breaks_a_line_is_shown_as_an_escape():
+def test_bidirectional_and_line_breaking_characters_are_escaped():
     assert make_printable("a\u202eb\u2028c\x85d\udcffé😀") == "a\\u202eb\\u2028c\\x85d\\udcffé😀"
 
 
-async def test_a_character_may_arrive_in_two_parts(place):
+async def test_a_character_may_arrive_in_two_chunks(place):
     await place.run("#!/bin/sh\nprintf '\\303'; sleep 0.1; printf '\\244\\n'\n")
 
     assert place.log.of("info") == ["ä"]
 
 
-async def test_a_long_line_is_cut(place):
+async def test_a_long_line_is_split(place):
     await place.run("#!/bin/sh\nhead -c 10000 /dev/zero | tr '\\0' x\n")
 
     assert [len(line) for line in place.log.of("info")] == [4096, 4096, 10000 - 2 * 4096]
 
 
-async def test_too_much_of_it_is_not_shown(place):
+async def test_output_beyond_the_maximum_is_not_logged(place):
     await place.run("#!/bin/sh\nseq 1000; echo no more >&2\n", max_output_bytes=1050)
 
     assert place.log.of("info") == [str(number) for number in range(1, 11)]
-    assert place.log.of("warning") == ["it says more than 1050 bytes: the rest is not shown"]
+    assert place.log.of("warning") == ["output exceeds 1050 bytes, the rest is not logged"]
     assert place.log.of("error") == []
 
 
-async def test_its_last_words_are_kept_even_so(place):
+async def test_the_last_output_is_kept_beyond_the_maximum(place):
     failed = await place.failure("#!/bin/sh\nseq 1000 >&2; exit 1\n", max_output_bytes=0)
 
     assert place.log.of("error") == []
@@ -386,7 +390,9 @@ async def test_its_last_words_are_kept_even_so(place):
 @pytest.mark.single_version
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("lines", ["yes", "cat /dev/zero"])
-async def test_a_gigabyte_of_it_costs_no_memory_and_never_blocks_the_program(place, lines, figure):
+async def test_a_gigabyte_of_output_needs_no_memory_and_never_blocks_the_program(
+    place, lines, figure
+):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.monotonic()
 
@@ -402,7 +408,7 @@ async def test_a_gigabyte_of_it_costs_no_memory_and_never_blocks_the_program(pla
     )
 
 
-async def test_a_logger_that_breaks_does_not_leave_the_program_behind(place, monkeypatch):
+async def test_a_logger_that_raises_does_not_leave_the_program_running(place, monkeypatch):
     monkeypatch.chdir(place.folder)
 
     def broken(scope: Any) -> Any:
@@ -419,7 +425,7 @@ async def test_a_logger_that_breaks_does_not_leave_the_program_behind(place, mon
     await until_gone(await place.pids())
 
 
-def test_a_program_is_a_task_of_the_loop(place):
+def test_a_program_runs_on_the_event_loop(place):
     task = make_positional_task("program", place.program("#!/bin/true\n"))
 
     assert task.runs_on_loop

@@ -38,10 +38,10 @@ class Scene:
         self._clock = clock
 
     async def run(self, query: Query[Any]) -> list[ClaimedJob]:
-        self.asked.append(query.statement)
+        self.asked.append(query.name)
         self.since.append(query.args[5])
         self._clock.now += self.search_seconds + self.travel_seconds
-        found = self.finds.get(query.statement, [])[: int(str(query.args[3]))]
+        found = self.finds.get(query.name, [])[: int(str(query.args[3]))]
         return [
             ClaimedJob(make_job(id=n), queue, search_seconds=self.search_seconds)
             for n, queue in enumerate(found)
@@ -87,7 +87,7 @@ async def test_plain_jobs_are_looked_for_first_and_alone_if_there_are_some(it):
     assert await it.take(times=3) == [PLAIN] * 3
 
 
-async def test_only_an_answer_from_everywhere_says_that_there_is_nothing(it):
+async def test_only_an_empty_full_scan_means_that_no_job_is_ready(it):
     assert await it.take() == [PLAIN, EVERYWHERE]
     assert it.taken == []
     assert it.fetch.next_fetch_at is None
@@ -115,7 +115,7 @@ async def test_a_way_that_misses_now_and_then_stays_the_usual_one(it):
         assert await it.take() == [PLAIN]
 
 
-async def test_an_empty_table_is_no_miss(it):
+async def test_an_empty_table_is_not_a_miss(it):
     assert await it.take(times=3 * MAX_MISSES) == [PLAIN, EVERYWHERE] * (3 * MAX_MISSES)
 
 
@@ -177,7 +177,7 @@ async def test_the_longer_nothing_else_is_found_the_rarer_all_is_looked_at(by_qu
     assert await it.take(after=longest * 0.2) == [SOONEST, EVERYWHERE]
 
 
-async def test_while_a_queue_of_ours_is_busy_an_empty_answer_only_says_when_to_ask_again(by_queue):
+async def test_while_a_queue_of_the_pool_is_busy_an_empty_answer_sets_the_next_fetch(by_queue):
     it = by_queue
     it.hold(5)
     it.finds = {}
@@ -189,7 +189,7 @@ async def test_while_a_queue_of_ours_is_busy_an_empty_answer_only_says_when_to_a
     assert it.fetch.next_fetch_at is None
 
 
-async def test_the_next_job_of_a_queue_that_was_ours_is_no_miss(by_queue):
+async def test_the_next_job_of_a_busy_queue_is_not_a_miss(by_queue):
     it = by_queue
     it.hold(5)
     it.finds = {EVERYWHERE: [5]}

@@ -1,4 +1,4 @@
-"""The grammar of filters: what each term means, what is refused and where, and back to text."""
+"""The grammar of filters: the meaning of each term, errors with their columns, and writing."""
 
 import pickle
 from datetime import UTC, datetime, timedelta
@@ -28,13 +28,11 @@ MINUTE = timedelta(minutes=1)
 AUGUST = datetime(2026, 8, 1, tzinfo=UTC)
 
 
-def words(*texts: str) -> tuple[TextPattern, ...]:
-    """Names; a star stands for anything."""
+def patterns_of(*texts: str) -> tuple[TextPattern, ...]:
     return tuple(TextPattern(tuple(text.split("*"))) for text in texts)
 
 
-def only(text: str) -> Term:
-    """The one term of a text."""
+def parse_term(text: str) -> Term:
     (term,) = parse_filter(text).terms
     return term
 
@@ -45,26 +43,29 @@ def only(text: str) -> Term:
 @pytest.mark.parametrize(
     ("text", "term"),
     [
-        ("task:send_email", Term(FilterField.TASK, words("send_email"))),
-        ("task:send_email,render_pdf", Term(FilterField.TASK, words("send_email", "render_pdf"))),
-        ("-task:x", Term(FilterField.TASK, words("x"), is_negated=True)),
-        ("task:send_*", Term(FilterField.TASK, words("send_*"))),
-        ('task:"a b, c"', Term(FilterField.TASK, words("a b, c"))),
-        ("queue:billing", Term(FilterField.QUEUE, words("billing"))),
+        ("task:send_email", Term(FilterField.TASK, patterns_of("send_email"))),
+        (
+            "task:send_email,render_pdf",
+            Term(FilterField.TASK, patterns_of("send_email", "render_pdf")),
+        ),
+        ("-task:x", Term(FilterField.TASK, patterns_of("x"), is_negated=True)),
+        ("task:send_*", Term(FilterField.TASK, patterns_of("send_*"))),
+        ('task:"a b, c"', Term(FilterField.TASK, patterns_of("a b, c"))),
+        ("queue:billing", Term(FilterField.QUEUE, patterns_of("billing"))),
         ("queue:none", Term(FilterField.QUEUE, (Absent(),))),
-        ('queue:"none"', Term(FilterField.QUEUE, words("none"))),
-        ("queue:billing,none", Term(FilterField.QUEUE, (*words("billing"), Absent()))),
-        ("key:pdf:42", Term(FilterField.KEY, words("pdf:42"))),
-        ("key:pdf:*", Term(FilterField.KEY, words("pdf:*"))),
+        ('queue:"none"', Term(FilterField.QUEUE, patterns_of("none"))),
+        ("queue:billing,none", Term(FilterField.QUEUE, (*patterns_of("billing"), Absent()))),
+        ("key:pdf:42", Term(FilterField.KEY, patterns_of("pdf:42"))),
+        ("key:pdf:*", Term(FilterField.KEY, patterns_of("pdf:*"))),
         (r"key:pdf\*", Term(FilterField.KEY, (TextPattern(("pdf*",)),))),
-        ("worker:pool-3fa*", Term(FilterField.WORKER, words("pool-3fa*"))),
-        ('error:"upstream timeout"', Term(FilterField.ERROR, words("upstream timeout"))),
-        ("flag:x,y", Term(FilterField.FLAG, words("x", "y"))),
+        ("worker:pool-3fa*", Term(FilterField.WORKER, patterns_of("pool-3fa*"))),
+        ('error:"upstream timeout"', Term(FilterField.ERROR, patterns_of("upstream timeout"))),
+        ("flag:x,y", Term(FilterField.FLAG, patterns_of("x", "y"))),
         ("flag:a*", Term(FilterField.FLAG, (TextPattern(("a*",)),))),
     ],
 )
 def test_names(text, term):
-    assert only(text) == term
+    assert parse_term(text) == term
 
 
 @pytest.mark.parametrize(
@@ -77,8 +78,8 @@ def test_names(text, term):
         ("locked,running", (JobState.STALE, JobState.RUNNING)),
     ],
 )
-def test_states_and_other_words_for_them(text, states):
-    assert only(f"state:{text}") == Term(FilterField.STATE, states)
+def test_states_and_their_aliases(text, states):
+    assert parse_term(f"state:{text}") == Term(FilterField.STATE, states)
 
 
 @pytest.mark.parametrize(
@@ -99,11 +100,11 @@ def test_states_and_other_words_for_them(text, states):
 )
 @pytest.mark.parametrize("field", [FilterField.ID, FilterField.ATTEMPTS, FilterField.PRIORITY])
 def test_numbers(field, text, low, high):
-    assert only(f"{field}:{text}") == Term(field, (Range(low, high),))
+    assert parse_term(f"{field}:{text}") == Term(field, (Range(low, high),))
 
 
-def test_of_several_numbers_one_must_fit():
-    assert only("id:1,5..7") == Term(FilterField.ID, (Range(1, 1), Range(5, 7)))
+def test_several_numbers_are_alternatives():
+    assert parse_term("id:1,5..7") == Term(FilterField.ID, (Range(1, 1), Range(5, 7)))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_of_several_numbers_one_must_fit():
     ],
 )
 def test_ages(text, low, high):
-    assert only(f"age:{text}") == Term(FilterField.AGE, (Range(low, high),))
+    assert parse_term(f"age:{text}") == Term(FilterField.AGE, (Range(low, high),))
 
 
 @pytest.mark.parametrize(
@@ -135,8 +136,8 @@ def test_ages(text, low, high):
     ],
 )
 @pytest.mark.parametrize("field", [FilterField.RUN, FilterField.CREATED])
-def test_moments(field, text, low, high):
-    assert only(f"{field}:{text}") == Term(field, (Range(low, high),))
+def test_times(field, text, low, high):
+    assert parse_term(f"{field}:{text}") == Term(field, (Range(low, high),))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_moments(field, text, low, high):
     ],
 )
 def test_payloads(text, path, values):
-    assert only(text) == Term(FilterField.PAYLOAD, tuple(map(JsonValue, values)), path=path)
+    assert parse_term(text) == Term(FilterField.PAYLOAD, tuple(map(JsonValue, values)), path=path)
 
 
 @pytest.mark.parametrize(
@@ -162,18 +163,18 @@ def test_payloads(text, path, values):
     [
         ("88412", Term(FilterField.ID, (Range(88412, 88412),))),
         ("1,2", Term(FilterField.ID, (Range(1, 1), Range(2, 2)))),
-        ('"88412"', Term(FilterField.TEXT, words("88412"))),
-        ("timeout", Term(FilterField.TEXT, words("timeout"))),
-        ("-timeout", Term(FilterField.TEXT, words("timeout"), is_negated=True)),
-        ('"http://x"', Term(FilterField.TEXT, words("http://x"))),
+        ('"88412"', Term(FilterField.TEXT, patterns_of("88412"))),
+        ("timeout", Term(FilterField.TEXT, patterns_of("timeout"))),
+        ("-timeout", Term(FilterField.TEXT, patterns_of("timeout"), is_negated=True)),
+        ('"http://x"', Term(FilterField.TEXT, patterns_of("http://x"))),
         ("-5", Term(FilterField.ID, (Range(5, 5),), is_negated=True)),
     ],
 )
 def test_bare_words(text, term):
-    assert only(text) == term
+    assert parse_term(text) == term
 
 
-def test_terms_have_blanks_between_them_and_all_must_hold():
+def test_terms_are_separated_by_spaces():
     found = parse_filter("  task:a\tstate:failed\n -error:b ")
 
     assert [term.field for term in found.terms] == [
@@ -184,11 +185,11 @@ def test_terms_have_blanks_between_them_and_all_must_hold():
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
-def test_without_terms_every_job_is_meant(text):
+def test_an_empty_text_is_a_filter_without_terms(text):
     assert parse_filter(text) == Filter()
 
 
-def test_filters_can_be_put_together():
+def test_filters_can_be_combined():
     assert parse_filter("task:a state:failed") == parse_filter("task:a") & filter_by_states(
         JobState.FAILED
     )
@@ -196,20 +197,20 @@ def test_filters_can_be_put_together():
     assert filter_by_keys(["a*"]) == parse_filter(r"key:a\*")
 
 
-def test_a_pattern_becomes_one_of_like_and_nothing_else_in_it_is_special():
+def test_only_wildcards_are_special_in_a_like_pattern():
     assert TextPattern(("50%_\\", "x")).like_pattern == r"50\%\_\\%x"
 
 
-# Refusals
+# Errors
 
 
 @pytest.mark.parametrize(
     ("text", "column", "expected"),
     [
-        ("age:>banana", 5, "a time"),
+        ("age:>banana", 5, "a duration"),
         ("age:10m", 5, "with < or > before it"),
-        ("age:>99999999999d", 5, "a time"),
-        ("task:a age:>banana", 12, "a time"),
+        ("age:>99999999999d", 5, "a duration"),
+        ("task:a age:>banana", 12, "a duration"),
         ("state:borked", 7, "one of stale, running, failed"),
         ("attempts:many", 10, "a number"),
         ("attempts:..", 10, "a number"),
@@ -226,17 +227,17 @@ def test_a_pattern_becomes_one_of_like_and_nothing_else_in_it_is_special():
         ('task:""', 6, "a text"),
         ("-", 2, "a value"),
         ('task:"open', 6, 'a " at the end'),
-        ('task:"a"b', 9, "a blank or a comma"),
-        ("task:a\\", 8, "something after the backslash"),
+        ('task:"a"b', 9, "a space or a comma"),
+        ("task:a\\", 8, "a character after the backslash"),
         ("payload:x", 8, "a key, as in payload.user.id:42"),
         ("payload.:x", 9, "a key of the payload"),
         ("payload.a", 10, "a colon"),
         ("task.a:x", 5, "a colon"),
-        ("task:a\x00", 7, "text that PostgreSQL can hold"),
-        ("task:\ud800", 6, "text that PostgreSQL can hold"),
+        ("task:a\x00", 7, "text that PostgreSQL can store"),
+        ("task:\ud800", 6, "text that PostgreSQL can store"),
     ],
 )
-def test_a_refusal_says_where_and_what_may_stand_there(text, column, expected):
+def test_an_error_has_the_column_and_what_is_expected_there(text, column, expected):
     with pytest.raises(FilterError) as caught:
         parse_filter(text)
 
@@ -244,7 +245,7 @@ def test_a_refusal_says_where_and_what_may_stand_there(text, column, expected):
     assert expected in caught.value.expected
 
 
-def test_a_refusal_is_one_sentence_and_travels():
+def test_an_error_is_one_sentence_and_can_be_pickled():
     with pytest.raises(
         FilterError, match=r"filter, column 5: expected .*, got '>banana'"
     ) as caught:
@@ -267,13 +268,15 @@ moments = st.datetimes(
 integers = st.integers(-(2**62), 2**62)
 
 
-def within(bounds):
+def ranges_of(bounds):
     ends = st.tuples(bounds, bounds).filter(lambda pair: pair[0] != pair[1])
-    one = bounds.map(lambda it: Range(it, None)) | bounds.map(lambda it: Range(None, it))
+    one = bounds.map(lambda bound: Range(bound, None)) | bounds.map(
+        lambda bound: Range(None, bound)
+    )
     return one | ends.map(lambda pair: Range(*pair))
 
 
-def some(values):
+def tuples_of(values):
     return st.lists(values, min_size=1, max_size=3, unique=True).map(tuple)
 
 
@@ -282,31 +285,34 @@ VALUES: dict[FilterField, Any] = {
         (FilterField.TASK, FilterField.WORKER, FilterField.ERROR, FilterField.TEXT), patterns
     ),
     **dict.fromkeys((FilterField.QUEUE, FilterField.KEY), patterns | st.just(Absent())),
-    **dict.fromkeys((FilterField.RUN, FilterField.CREATED), within(moments)),
+    **dict.fromkeys((FilterField.RUN, FilterField.CREATED), ranges_of(moments)),
     **dict.fromkeys(
         (FilterField.ID, FilterField.ATTEMPTS, FilterField.PRIORITY),
-        within(integers) | integers.map(lambda it: Range(it, it)),
+        ranges_of(integers) | integers.map(lambda bound: Range(bound, bound)),
     ),
     FilterField.STATE: st.sampled_from(JobState),
-    FilterField.AGE: within(spans),
+    FilterField.AGE: ranges_of(spans),
     FilterField.FLAG: texts.map(lambda text: TextPattern((text,))),
 }
 
 terms = st.one_of(
-    [st.builds(Term, st.just(name), some(values), st.booleans()) for name, values in VALUES.items()]
+    [
+        st.builds(Term, st.just(name), tuples_of(values), st.booleans())
+        for name, values in VALUES.items()
+    ]
 )
 
 
-@given(st.lists(terms, max_size=4).map(lambda them: Filter(tuple(them))))
-def test_a_filter_is_written_as_it_can_be_read(found):
+@given(st.lists(terms, max_size=4).map(lambda found: Filter(tuple(found))))
+def test_a_filter_written_as_text_parses_to_the_same_filter(found):
     assert parse_filter(str(found)) == found
 
 
 @given(st.lists(texts, min_size=1, max_size=3))
-def test_so_is_a_path_into_payloads(path):
+def test_a_payload_path_written_as_text_parses_to_the_same_path(path):
     written = str(Term(FilterField.PAYLOAD, (JsonValue('"x"'), JsonValue("1")), path=tuple(path)))
 
-    assert only(written).path == tuple(path)
+    assert parse_term(written).path == tuple(path)
 
 
 @given(st.text())
@@ -315,12 +321,12 @@ def test_so_is_a_path_into_payloads(path):
 @example("-\\")
 @example("id:..")
 @example("age:>1.999999d")
-def test_any_text_is_read_or_refused_at_a_place_in_it(text):
-    assert place_of_refusal(text) in range(1, len(text) + 2)
+def test_any_text_is_parsed_or_rejected_at_a_column(text):
+    assert get_error_column(text) in range(1, len(text) + 2)
 
 
-def place_of_refusal(text: str) -> int:
-    """The column; what can be read can be written and read again, and has none to complain of."""
+def get_error_column(text: str) -> int:
+    """The column of the error, or 1 for a filter, which must survive writing and parsing."""
     try:
         found = parse_filter(text)
     except FilterError as error:

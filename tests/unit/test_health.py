@@ -1,4 +1,4 @@
-"""The health server: what it answers, to whom, and for how long."""
+"""The health server: its answers, its addresses, and its limits for clients."""
 
 import asyncio
 import socket
@@ -12,32 +12,34 @@ from typing import Any
 
 import pytest
 
-from graphile_worker._cli import health
-from graphile_worker._cli.health import MAX_CONNECTIONS, health_server
+from graphile_worker._cli.health import MAX_CONNECTIONS, HealthTimings, health_server
 from graphile_worker.errors import ConfigurationError
+
+# Connections are closed for other reasons only.
+NO_DEADLINE = HealthTimings(request_timeout=600.0)
 
 
 def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
-    """The status and the text that are answered."""
+    """The status and the text of the answer."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as refused:
-        with refused:
-            return refused.code, refused.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 async def ask(port: int, path: str, method: str = "GET") -> tuple[int, str]:
     return await asyncio.to_thread(get, port, path, method)
 
 
-async def test_a_loop_that_turns_is_alive():
+async def test_livez_is_200_while_the_event_loop_runs():
     async with health_server(0, lambda: False) as port:
         assert await ask(port, "/livez") == (200, "ok")
 
 
-async def test_a_worker_is_ready_when_it_says_so():
+async def test_readyz_is_200_while_the_worker_is_ready():
     ready = False
     async with health_server(0, lambda: ready) as port:
         assert await ask(port, "/readyz") == (503, "not ok")
@@ -47,7 +49,7 @@ async def test_a_worker_is_ready_when_it_says_so():
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
-async def test_two_colons_mean_all_addresses_of_ipv4_and_ipv6():
+async def test_health_server_listens_on_ipv4_and_ipv6():
     async with health_server(0, lambda: True, host="::") as port:
         for host in ("127.0.0.1", "::1"):
             reader, writer = await asyncio.open_connection(host, port)
@@ -56,22 +58,22 @@ async def test_two_colons_mean_all_addresses_of_ipv4_and_ipv6():
             writer.close()
 
 
-async def test_the_health_server_serves_this_machine_alone_unless_told_otherwise():
+async def test_health_server_listens_on_this_machine_only_by_default():
     async with health_server(0, lambda: True) as port:
         assert await ask(port, "/livez") == (200, "ok")
-        # Another address of the same machine stands for the address of a network.
+        # Another address of the same machine represents a network address.
         with socket.socket() as elsewhere:
             assert elsewhere.connect_ex(("127.0.0.2", port)) != 0
 
 
-async def test_an_address_that_this_machine_does_not_have_is_refused():
+async def test_an_address_that_this_machine_does_not_have_is_rejected():
     for host in ("192.0.2.1", "no such host", "a" * 70, "\0"):
         with pytest.raises(ConfigurationError, match="^--health-port 0 at "):
             async with health_server(0, lambda: True, host=host):
                 pass
 
 
-async def test_two_paths_are_known_and_no_others():
+async def test_health_server_serves_two_paths():
     paths = ["/livez?deep=1", "/", "/healthz", "/readyz/more", "/READYZ"]
     async with health_server(0, lambda: True) as port:
         answers = [await ask(port, path) for path in paths]
@@ -84,11 +86,24 @@ async def test_a_head_request_has_no_body():
         assert await ask(port, "/readyz", "HEAD") == (200, "")
 
 
-async def test_a_blocked_loop_is_not_alive_until_it_turns_again(monkeypatch):
-    monkeypatch.setattr(health, "MAX_LOOP_DELAY_SECONDS", 0.5)
-    monkeypatch.setattr(health, "LOOP_CHECK_INTERVAL_SECONDS", 0.01)
-    async with health_server(0, lambda: True) as port:
-        # To wait here blocks the loop, and a thread answers all the same.
+async def test_readyz_verbose_appends_the_description_and_keeps_the_status():
+    async def describe() -> str:
+        return "verdict: degraded\nwarning late: é is late"
+
+    async with health_server(0, lambda: False, describe=describe) as port:
+        assert await ask(port, "/readyz?verbose") == (
+            503,
+            "not ok\nverdict: degraded\nwarning late: é is late\n",
+        )
+        assert await ask(port, "/readyz?verbose", "HEAD") == (503, "")
+        assert await ask(port, "/readyz") == (503, "not ok")
+        assert await ask(port, "/livez?verbose") == (200, "ok")
+
+
+async def test_livez_is_503_while_the_event_loop_is_blocked():
+    timings = HealthTimings(max_loop_delay=0.5, loop_check_interval=0.01)
+    async with health_server(0, lambda: True, timings=timings) as port:
+        # A blocking wait blocks the event loop, and the thread of the server answers.
         deadline = time.monotonic() + 20
         while get(port, "/livez") == (200, "ok"):
             assert time.monotonic() < deadline
@@ -98,7 +113,7 @@ async def test_a_blocked_loop_is_not_alive_until_it_turns_again(monkeypatch):
             assert time.monotonic() < deadline
 
 
-async def test_nothing_is_logged_for_what_is_asked_every_few_seconds(capfd, caplog):
+async def test_probes_are_not_logged(capfd, caplog):
     async with health_server(0, lambda: True) as port:
         await ask(port, "/livez")
 
@@ -106,12 +121,12 @@ async def test_nothing_is_logged_for_what_is_asked_every_few_seconds(capfd, capl
     assert caplog.records == []
 
 
-async def test_without_a_port_nothing_is_served():
+async def test_without_a_port_no_server_starts():
     async with health_server(None, lambda: True) as port:
         assert port == 0
 
 
-async def test_the_port_is_free_afterwards():
+async def test_the_port_is_free_after_the_server_ends():
     async with health_server(0, lambda: True) as port:
         pass
 
@@ -121,13 +136,13 @@ async def test_the_port_is_free_afterwards():
         assert again == port
 
 
-async def test_a_client_that_says_nothing_does_not_delay_a_probe():
+async def test_a_client_without_a_request_does_not_delay_a_probe():
     async with health_server(0, lambda: True) as port:
-        silent = socket.create_connection(("127.0.0.1", port))
+        client = socket.create_connection(("127.0.0.1", port))
         assert await ask(port, "/livez") == (200, "ok")
 
-    # The server is gone, although this one never said what it wants.
-    silent.close()
+    # The server has ended without a request of this client.
+    client.close()
 
 
 # Clients that are slow, wrong or gone
@@ -142,7 +157,7 @@ def connected(port: int, sent: bytes = b"") -> socket.socket:
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Did the server close this connection? It never answers half a request."""
+    """Whether the server closed the connection; it does not answer a partial request."""
     client.settimeout(0.01)
     try:
         return client.recv(1) == b""
@@ -153,7 +168,7 @@ def is_closed(client: socket.socket) -> bool:
 
 
 async def closed_of(clients: list[socket.socket], number: int) -> list[socket.socket]:
-    """Those that are closed, once they are as many."""
+    """The closed clients, as soon as `number` are closed."""
     deadline = time.monotonic() + 20
     while True:
         closed = [client for client in clients if await asyncio.to_thread(is_closed, client)]
@@ -162,17 +177,11 @@ async def closed_of(clients: list[socket.socket], number: int) -> list[socket.so
         assert time.monotonic() < deadline
 
 
-@pytest.fixture
-def no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection is closed for other reasons alone."""
-    monkeypatch.setattr(health, "REQUEST_TIMEOUT_SECONDS", 600.0)
-
-
-async def test_at_most_32_connections_are_open_and_probes_are_answered_all_the_same(no_deadline):
+async def test_at_most_32_connections_are_open_and_probes_are_answered():
     assert MAX_CONNECTIONS == 32
     for sent in (b"", PART):
         with ExitStack() as stack:
-            async with health_server(0, lambda: True) as port:
+            async with health_server(0, lambda: True, timings=NO_DEADLINE) as port:
                 clients = [stack.enter_context(connected(port, sent)) for _ in range(100)]
                 closed = await closed_of(clients, 68)
                 answers = [await ask(port, "/livez") for _ in range(10)]
@@ -181,9 +190,9 @@ async def test_at_most_32_connections_are_open_and_probes_are_answered_all_the_s
         assert answers == [(200, "ok")] * 10
 
 
-async def test_a_client_that_sent_a_part_of_a_request_is_closed_before_one_that_waits(no_deadline):
+async def test_clients_with_a_partial_request_are_closed_first():
     with ExitStack() as stack:
-        async with health_server(0, lambda: True) as port:
+        async with health_server(0, lambda: True, timings=NO_DEADLINE) as port:
             waiting = stack.enter_context(connected(port))
             slow = [stack.enter_context(connected(port, PART)) for _ in range(50)]
             await closed_of(slow, 50 - MAX_CONNECTIONS + 1)
@@ -193,9 +202,9 @@ async def test_a_client_that_sent_a_part_of_a_request_is_closed_before_one_that_
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-async def test_a_request_has_one_deadline_however_often_a_byte_comes(monkeypatch):
-    monkeypatch.setattr(health, "REQUEST_TIMEOUT_SECONDS", 0.3)
-    async with health_server(0, lambda: True) as port:
+async def test_a_request_has_one_deadline_for_all_its_bytes():
+    timings = HealthTimings(request_timeout=0.3)
+    async with health_server(0, lambda: True, timings=timings) as port:
         with connected(port, PART) as client:
             deadline = time.monotonic() + 20
             while not await asyncio.to_thread(is_closed, client):
@@ -204,7 +213,7 @@ async def test_a_request_has_one_deadline_however_often_a_byte_comes(monkeypatch
                     client.sendall(b"a")
 
 
-async def test_an_answer_names_no_program_and_no_version():
+async def test_an_answer_names_neither_the_program_nor_its_version():
     async with health_server(0, lambda: True) as port:
         answers = [
             await asyncio.to_thread(whole_answer, port, request)
@@ -232,18 +241,18 @@ async def test_an_answer_names_no_program_and_no_version():
 def whole_answer(port: int, request: bytes) -> bytes:
     with connected(port, request) as client:
         received = b""
-        # What the server did not read resets the connection.
+        # Bytes that the server did not read reset the connection.
         with suppress(ConnectionResetError):
             while chunk := client.recv(1000):
                 received += chunk
         return received
 
 
-async def test_clients_that_are_gone_leave_no_line_in_the_log(capfd, caplog):
+async def test_disconnected_clients_are_not_logged(capfd, caplog):
     async with health_server(0, lambda: True) as port:
         for sent in (b"", PART, b"GET /livez HTTP/1.1\r\n\r\n"):
             client = connected(port, sent)
-            # It is reset, not closed.
+            # Reset the connection instead of closing it.
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
         assert await ask(port, "/livez") == (200, "ok")
@@ -252,7 +261,7 @@ async def test_clients_that_are_gone_leave_no_line_in_the_log(capfd, caplog):
     assert caplog.records == []
 
 
-async def test_a_check_that_raises_is_not_ok_and_the_next_probe_is_answered(caplog):
+async def test_a_check_that_raises_answers_503_and_the_next_probe_is_answered(caplog):
     answers: Iterator[Any] = iter([ZeroDivisionError("once"), True])
 
     def is_ready() -> bool:

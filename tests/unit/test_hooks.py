@@ -1,4 +1,4 @@
-"""Hooks: who hears what, what an error does, and how context managers nest."""
+"""Hooks: which listeners are called, what an error does, and how context managers nest."""
 
 import asyncio
 import contextvars
@@ -12,7 +12,6 @@ from functools import partial
 
 import pytest
 
-from graphile_worker import hooks as hooks_module
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.events import (
     EVENTS_BY_NAME,
@@ -38,7 +37,7 @@ RELEASED = PoolReleased(pool_id="p1")
 
 
 class Recorder:
-    """Hears everything, and lets a test wait for it."""
+    """Records all events, and lets a test wait for one."""
 
     def __init__(self, hooks: Hooks) -> None:
         self.events: list[Event] = []
@@ -60,7 +59,7 @@ class Recorder:
 
 @dataclass
 class Steps:
-    """What was entered and left, in which thread."""
+    """Records entries and exits with their threads."""
 
     taken: list[str]
     threads: dict[str, int]
@@ -93,11 +92,6 @@ class Steps:
 
 
 @pytest.fixture
-def hooks() -> Hooks:
-    return Hooks()
-
-
-@pytest.fixture
 def steps() -> Steps:
     return Steps([], {})
 
@@ -119,7 +113,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int, str]]:
 
 
 @pytest.mark.feature("F163")
-def test_a_plain_listener_hears_its_event_before_emit_returns(hooks):
+def test_a_plain_listener_is_called_before_emit_returns(hooks):
     heard: list[Event] = []
     hooks.on(PoolCreated)(heard.append)
 
@@ -130,7 +124,7 @@ def test_a_plain_listener_hears_its_event_before_emit_returns(hooks):
 
 
 @pytest.mark.feature("F163")
-async def test_an_async_listener_hears_its_event_in_a_task_that_drain_awaits(hooks):
+async def test_an_async_listener_runs_in_a_task_that_drain_awaits(hooks):
     heard: list[Event] = []
 
     @hooks.on(PoolCreated)
@@ -146,7 +140,7 @@ async def test_an_async_listener_hears_its_event_in_a_task_that_drain_awaits(hoo
 
 
 @pytest.mark.feature("F163")
-def test_an_event_is_found_by_its_original_name(hooks):
+def test_an_event_is_found_by_its_name_in_node(hooks):
     heard: list[Event] = []
 
     @hooks.on("pool:create")
@@ -165,7 +159,7 @@ def test_every_name_can_be_listened_for(hooks, name):
     assert hooks.has_listeners(EVENTS_BY_NAME[name])
 
 
-def test_listening_for_a_base_class_hears_all_that_derive_from_it(hooks):
+def test_a_listener_for_a_base_class_receives_all_derived_events(hooks):
     everything: list[Event] = []
     pools: list[Event] = []
     jobs: list[Event] = []
@@ -182,7 +176,7 @@ def test_listening_for_a_base_class_hears_all_that_derive_from_it(hooks):
     assert jobs == []
 
 
-def test_an_event_of_somebody_else_goes_the_same_way(hooks):
+def test_an_event_class_of_another_package_works(hooks):
     class Deployed(Event):
         name = "shop:deployed"
 
@@ -205,7 +199,7 @@ def test_listeners_are_called_in_the_order_of_registration(hooks):
     assert heard == ["first", "second", "third"]
 
 
-def test_a_decorated_function_stays_itself(hooks):
+def test_a_decorated_function_is_returned_unchanged(hooks):
     def listener(event):
         return None
 
@@ -226,7 +220,7 @@ def test_registering_the_same_function_again_changes_nothing(hooks):
     assert heard == [CREATED]
 
 
-def test_hears_says_whether_anybody_listens(hooks):
+def test_has_listeners_is_true_for_registered_events(hooks):
     hooks.on(PoolEvent)(print)
 
     assert hooks.has_listeners(PoolCreated)
@@ -234,7 +228,7 @@ def test_hears_says_whether_anybody_listens(hooks):
     assert not hooks.has_listeners(GracefulShutdown)
 
 
-def test_a_listener_that_comes_after_the_first_event_is_heard(hooks):
+def test_a_listener_registered_after_the_first_event_is_called(hooks):
     heard: list[Event] = []
     hooks.emit(CREATED)
     assert not hooks.has_listeners(PoolCreated)
@@ -245,7 +239,7 @@ def test_a_listener_that_comes_after_the_first_event_is_heard(hooks):
     assert heard == [CREATED]
 
 
-def test_nobody_listening_costs_one_look_into_a_dictionary(hooks):
+def test_an_event_without_listeners_costs_one_dictionary_lookup(hooks):
     hooks.emit(CREATED)
     found = []
 
@@ -261,7 +255,7 @@ def test_nobody_listening_costs_one_look_into_a_dictionary(hooks):
     assert found == [PoolCreated, PoolCreated]
 
 
-def test_off_forgets_a_listener(hooks):
+def test_off_removes_a_listener(hooks):
     heard: list[Event] = []
     hooks.on(PoolCreated)(heard.append)
 
@@ -272,7 +266,7 @@ def test_off_forgets_a_listener(hooks):
     assert not hooks.has_listeners(PoolCreated)
 
 
-def test_off_forgets_what_was_around_a_moment(hooks, steps):
+def test_off_removes_a_wrapper(hooks, steps):
     wrapper = steps.plain("a")
     hooks.around(Migrating)(wrapper)
 
@@ -281,7 +275,7 @@ def test_off_forgets_what_was_around_a_moment(hooks, steps):
     assert not hooks.has_wrappers(Migrating)
 
 
-def test_off_is_fine_with_a_function_that_was_never_registered(hooks):
+def test_off_ignores_a_function_that_is_not_registered(hooks):
     hooks.on(PoolCreated)(print)
 
     hooks.off(PoolCreated, repr)
@@ -290,7 +284,7 @@ def test_off_is_fine_with_a_function_that_was_never_registered(hooks):
     assert hooks.has_listeners(PoolCreated)
 
 
-def test_a_listener_may_leave_while_it_is_told(hooks):
+def test_a_listener_may_remove_itself_while_it_runs(hooks):
     heard: list[str] = []
 
     def once(event):
@@ -305,7 +299,7 @@ def test_a_listener_may_leave_while_it_is_told(hooks):
     assert heard == ["once", "always", "always"]
 
 
-def test_include_adds_the_others_after_our_own(hooks, steps):
+def test_include_adds_functions_after_the_registered_ones(hooks, steps):
     heard: list[str] = []
     other = Hooks()
     hooks.on(PoolCreated)(lambda event: heard.append("ours"))
@@ -319,7 +313,7 @@ def test_include_adds_the_others_after_our_own(hooks, steps):
     assert hooks.has_wrappers(RunningJob)
 
 
-def test_including_twice_or_itself_calls_nobody_twice(hooks):
+def test_including_hooks_twice_or_themselves_adds_nothing(hooks):
     heard: list[Event] = []
     other = Hooks()
     other.on(PoolCreated)(heard.append)
@@ -332,7 +326,7 @@ def test_including_twice_or_itself_calls_nobody_twice(hooks):
     assert heard == [CREATED]
 
 
-def test_what_is_included_does_not_hear_what_comes_from_us(hooks):
+def test_included_hooks_do_not_receive_events_of_the_including_hooks(hooks):
     other = Hooks()
     hooks.on(PoolCreated)(print)
 
@@ -357,15 +351,15 @@ async def test_a_recorder_is_a_listener(hooks):
 @pytest.mark.parametrize(
     ("event", "message"),
     [
-        ("job:fail", "no event is called 'job:fail'; did you mean 'job:failed'?"),
+        ("job:fail", "no event is called 'job:fail', did you mean 'job:failed'?"),
         ("%", "no event is called '%'"),
-        (RunningJob, r"RunningJob is a moment: use around\(RunningJob\)"),
+        (RunningJob, r"RunningJob is an operation: use around\(RunningJob\)"),
         (Job, "expected an event class or the name of one"),
         (CREATED, "expected an event class or the name of one"),
         (print, "expected an event class or the name of one"),
     ],
 )
-def test_on_refuses_what_is_no_event(hooks, event, message):
+def test_on_rejects_values_that_are_not_events(hooks, event, message):
     with pytest.raises(ConfigurationError, match=message):
         hooks.on(event)
 
@@ -374,7 +368,7 @@ def test_on_refuses_what_is_no_event(hooks, event, message):
 
 
 @pytest.mark.feature("F163")
-def test_an_error_in_a_plain_listener_is_logged_and_the_others_still_hear(hooks, caplog):
+def test_an_error_in_a_plain_listener_is_logged_and_the_other_listeners_run(hooks, caplog):
     heard: list[Event] = []
 
     @hooks.on(PoolCreated)
@@ -407,7 +401,7 @@ async def test_an_error_in_an_async_listener_is_logged_and_drain_does_not_raise_
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_what_must_end_the_process_passes_through(hooks, error):
+def test_keyboard_interrupt_and_system_exit_pass_through(hooks, error):
     @hooks.on(PoolCreated)
     def interrupted(event: PoolCreated) -> None:
         raise error
@@ -416,7 +410,7 @@ def test_what_must_end_the_process_passes_through(hooks, error):
         hooks.emit(CREATED)
 
 
-def test_what_must_end_the_process_passes_through_from_an_async_listener(hooks, caplog):
+def test_keyboard_interrupt_and_system_exit_pass_through_from_an_async_listener(hooks, caplog):
     @hooks.on(PoolCreated)
     async def interrupted(event: PoolCreated) -> None:
         raise SystemExit(3)
@@ -430,7 +424,7 @@ def test_what_must_end_the_process_passes_through_from_an_async_listener(hooks, 
     assert logged(caplog) == []
 
 
-async def test_a_cancelled_error_from_a_plain_listener_cancels_nobody(hooks, caplog):
+async def test_a_cancelled_error_from_a_plain_listener_is_only_logged(hooks, caplog):
     cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     cancelled.cancel()
     hooks.on(PoolCreated)(lambda event: cancelled.result())
@@ -440,7 +434,7 @@ async def test_a_cancelled_error_from_a_plain_listener_cancels_nobody(hooks, cap
     assert len(logged(caplog)) == 1
 
 
-def test_a_listener_without_a_name_is_logged_by_what_it_is(hooks, caplog):
+def test_a_listener_without_a_name_is_logged_by_its_repr(hooks, caplog):
     hooks.on(PoolCreated)(partial(int, "x", base="y"))
 
     hooks.emit(CREATED)
@@ -451,7 +445,7 @@ def test_a_listener_without_a_name_is_logged_by_what_it_is(hooks, caplog):
 # on: async listeners
 
 
-async def test_drain_also_awaits_what_listeners_set_off(hooks):
+async def test_drain_awaits_events_that_listeners_emit(hooks):
     heard: list[str] = []
 
     @hooks.on(PoolCreated)
@@ -470,7 +464,7 @@ async def test_drain_also_awaits_what_listeners_set_off(hooks):
     assert heard == ["second"]
 
 
-async def test_drain_with_nothing_to_await_returns_at_once(hooks):
+async def test_drain_without_running_listeners_returns_immediately(hooks):
     await hooks.drain()
     await hooks.drain(timedelta(0))
 
@@ -510,7 +504,7 @@ async def test_a_listener_that_takes_too_long_is_cancelled_and_named(hooks, capl
     assert message.endswith("endless took too long and was cancelled")
 
 
-async def test_a_listener_may_wait_for_the_one_who_drains(hooks):
+async def test_a_listener_may_wait_for_the_caller_of_drain(hooks):
     stopped = asyncio.Event()
 
     @hooks.on(JobFailed)
@@ -525,7 +519,7 @@ async def test_a_listener_may_wait_for_the_one_who_drains(hooks):
     await hooks.drain()
 
 
-def test_a_loop_that_ends_early_leaves_no_coroutine_behind(hooks):
+def test_a_loop_that_ends_early_leaves_no_coroutine_unawaited(hooks):
     @hooks.on(PoolCreated)
     async def listener(event: PoolCreated) -> None:
         await asyncio.sleep(0)
@@ -574,7 +568,7 @@ async def test_an_async_listener_sees_the_context_of_the_emitter(hooks):
     assert seen == [7]
 
 
-def test_in_blocking_code_async_listeners_are_left_out_with_one_warning(hooks, caplog):
+def test_blocking_code_skips_async_listeners_with_one_warning(hooks, caplog):
     heard: list[str] = []
 
     @hooks.on(PoolEvent)
@@ -588,7 +582,7 @@ def test_in_blocking_code_async_listeners_are_left_out_with_one_warning(hooks, c
     assert heard == ["plain", "plain"]
     [(_, level, message)] = logged(caplog)
     assert level == logging.WARNING
-    assert message.endswith("left out: PoolCreated happened in blocking code")
+    assert message.endswith("skipped: PoolCreated was emitted in blocking code")
 
 
 # around: nesting
@@ -604,7 +598,7 @@ def test_blocking_code_enters_in_order_and_leaves_in_reverse(hooks, steps):
     assert steps.taken == ["a in", "b in", "work", "b out", "a out"]
 
 
-async def test_on_the_loop_plain_and_async_ones_nest_as_registered(hooks, steps):
+async def test_on_the_loop_plain_and_async_wrappers_nest_in_registration_order(hooks, steps):
     hooks.around(RunningJob)(steps.plain("a"))
     hooks.around(RunningJob)(steps.asynchronous("b"))
     hooks.around(RunningJob)(steps.plain("c"))
@@ -615,7 +609,7 @@ async def test_on_the_loop_plain_and_async_ones_nest_as_registered(hooks, steps)
     assert steps.taken == ["a in", "b in", "c in", "work", "c out", "b out", "a out"]
 
 
-async def test_for_a_plain_task_plain_ones_are_entered_in_its_thread(hooks, steps):
+async def test_plain_wrappers_of_a_plain_task_are_entered_in_its_thread(hooks, steps):
     hooks.around(RunningJob)(steps.plain("a"))
     hooks.around(RunningJob)(steps.asynchronous("b"))
     hooks.around(RunningJob)(steps.plain("c"))
@@ -660,7 +654,7 @@ async def test_a_context_variable_set_on_the_loop_is_seen_in_the_thread(hooks):
     assert seen == ["job", "job"]
 
 
-async def test_with_nobody_around_the_same_nothing_is_entered(hooks):
+async def test_without_wrappers_one_shared_null_context_is_entered(hooks):
     moment = running()
 
     with hooks.around_sync(moment):
@@ -675,7 +669,7 @@ async def test_with_nobody_around_the_same_nothing_is_entered(hooks):
     assert not hooks.has_wrappers(RunningJob)
 
 
-def test_a_function_is_called_once_the_one_before_it_was_entered(hooks, steps):
+def test_a_wrapper_is_called_after_the_previous_one_was_entered(hooks, steps):
     hooks.around(Migrating)(steps.plain("a"))
 
     @hooks.around(Migrating)
@@ -689,7 +683,7 @@ def test_a_function_is_called_once_the_one_before_it_was_entered(hooks, steps):
     assert steps.taken == ["a in", "second called for s", "a out"]
 
 
-async def test_each_job_gets_context_managers_of_its_own(hooks, steps):
+async def test_each_job_gets_new_context_managers(hooks, steps):
     hooks.around(RunningJob)(steps.plain("a"))
 
     async with hooks.around_async(running()), hooks.around_async(running()):
@@ -733,7 +727,7 @@ class _SwallowingAsync:
         return True
 
 
-def test_what_one_raises_before_fails_the_operation_and_leaves_the_outer_ones(hooks, steps):
+def test_an_error_before_the_operation_fails_it_and_exits_the_outer_wrappers(hooks, steps):
     hooks.around(Migrating)(steps.plain("a"))
 
     @hooks.around(Migrating)
@@ -748,7 +742,7 @@ def test_what_one_raises_before_fails_the_operation_and_leaves_the_outer_ones(ho
     assert steps.taken == ["a in", "a out"]
 
 
-async def test_what_one_raises_after_fails_the_operation(hooks):
+async def test_an_error_after_the_operation_fails_it(hooks):
     @hooks.around(RunningJob)
     @asynccontextmanager
     async def too_late(moment):
@@ -760,7 +754,7 @@ async def test_what_one_raises_after_fails_the_operation(hooks):
             pass
 
 
-async def test_an_error_of_the_operation_passes_through_all(hooks, steps):
+async def test_an_error_of_the_operation_passes_through_all_wrappers(hooks, steps):
     hooks.around(RunningJob)(steps.plain("a"))
     hooks.around(RunningJob)(steps.asynchronous("b"))
 
@@ -771,7 +765,7 @@ async def test_an_error_of_the_operation_passes_through_all(hooks, steps):
     assert steps.taken == ["a in", "b in", "b out", "a out"]
 
 
-def test_an_error_swallowed_in_blocking_code_counts_as_success(hooks):
+def test_an_error_suppressed_in_blocking_code_counts_as_success(hooks):
     hooks.around(Migrating)(swallowing)
 
     with hooks.around_sync(Migrating(schema="s")):
@@ -779,14 +773,14 @@ def test_an_error_swallowed_in_blocking_code_counts_as_success(hooks):
 
 
 @pytest.mark.parametrize("wrapper", [swallowing, lambda moment: _SwallowingAsync()])
-async def test_an_error_swallowed_on_the_loop_counts_as_success(hooks, wrapper):
+async def test_an_error_suppressed_on_the_loop_counts_as_success(hooks, wrapper):
     hooks.around(RunningJob)(wrapper)
 
     async with hooks.around_async(running()):
         raise LookupError
 
 
-async def test_an_error_swallowed_in_the_thread_does_not_reach_the_loop(hooks, steps):
+async def test_an_error_suppressed_in_the_thread_does_not_reach_the_loop(hooks, steps):
     seen: list[str] = []
     hooks.around(RunningJob)(swallowing)
 
@@ -801,7 +795,7 @@ async def test_an_error_swallowed_in_the_thread_does_not_reach_the_loop(hooks, s
     assert seen == ["went on"]
 
 
-async def test_an_error_in_the_thread_reaches_the_async_ones_outside(hooks, steps):
+async def test_an_error_in_the_thread_reaches_the_async_wrappers(hooks, steps):
     hooks.around(RunningJob)(steps.plain("a"))
     hooks.around(RunningJob)(lambda moment: _SwallowingAsync())
 
@@ -815,7 +809,7 @@ async def test_an_error_in_the_thread_reaches_the_async_ones_outside(hooks, step
     assert steps.taken == ["a in", "a out"]
 
 
-async def test_a_cancelled_job_leaves_what_it_entered(hooks, steps):
+async def test_a_cancelled_job_exits_its_wrappers(hooks, steps):
     hooks.around(RunningJob)(steps.asynchronous("a"))
     entered = asyncio.Event()
 
@@ -837,7 +831,7 @@ async def test_a_cancelled_job_leaves_what_it_entered(hooks, steps):
 
 
 @pytest.mark.parametrize("moment", [Operation, Event, JobStarted, "job:start", print, CREATED])
-def test_around_takes_only_the_three_moments(hooks, moment):
+def test_around_takes_only_the_three_operations(hooks, moment):
     with pytest.raises(ConfigurationError, match="AddingJobs, RunningJob, Migrating"):
         hooks.around(moment)
 
@@ -862,7 +856,7 @@ async def _coroutine(moment):
         (_coroutine, "_coroutine is async: it must be a plain function"),
     ],
 )
-def test_a_function_that_cannot_return_a_context_manager_is_refused_at_once(
+def test_a_function_that_cannot_return_a_context_manager_is_rejected_at_registration(
     hooks, wrapper, message
 ):
     with pytest.raises(ConfigurationError, match=message):
@@ -870,7 +864,7 @@ def test_a_function_that_cannot_return_a_context_manager_is_refused_at_once(
     assert not hooks.has_wrappers(RunningJob)
 
 
-def test_a_function_that_returns_no_context_manager_is_named(hooks):
+def test_a_wrapper_that_returns_no_context_manager_is_named(hooks):
     hooks.around(Migrating)(lambda moment: 7)
 
     with (
@@ -880,7 +874,7 @@ def test_a_function_that_returns_no_context_manager_is_named(hooks):
         pass
 
 
-async def test_around_adding_jobs_an_async_one_is_refused_everywhere(hooks, steps):
+async def test_adding_jobs_rejects_async_wrappers(hooks, steps):
     hooks.around(AddingJobs)(steps.asynchronous("a"))
     adding = AddingJobs(specs=[])
 
@@ -890,14 +884,14 @@ async def test_around_adding_jobs_an_async_one_is_refused_everywhere(hooks, step
         await hooks.around_async(adding).__aenter__()
 
 
-def test_blocking_code_refuses_an_async_one_around_any_moment(hooks, steps):
+def test_blocking_code_rejects_async_wrappers(hooks, steps):
     hooks.around(Migrating)(steps.asynchronous("a"))
 
     with pytest.raises(ConfigurationError, match="Migrating is for blocking code too"):
         hooks.around_sync(Migrating(schema="s")).__enter__()
 
 
-async def test_one_that_can_be_both_counts_as_plain(hooks, steps):
+async def test_a_context_manager_of_both_kinds_counts_as_plain(hooks, steps):
     class Both(_SwallowingAsync):
         def __enter__(self):
             steps.take("plain")
@@ -912,9 +906,8 @@ async def test_one_that_can_be_both_counts_as_plain(hooks, steps):
     assert steps.taken == ["plain"]
 
 
-async def test_a_worker_waits_a_moment_while_too_many_calls_of_async_listeners_run(monkeypatch):
-    monkeypatch.setattr(hooks_module, "MAX_LISTENER_CALLS", 2)
-    hooks, may_end = Hooks(), asyncio.Event()
+async def test_a_worker_waits_while_too_many_calls_of_async_listeners_run():
+    hooks, may_end = Hooks(max_listener_calls=2), asyncio.Event()
 
     @hooks.on(PoolReleased)
     async def slow(event: PoolReleased) -> None:
@@ -933,10 +926,9 @@ async def test_a_worker_waits_a_moment_while_too_many_calls_of_async_listeners_r
     assert not hooks.is_behind
 
 
-async def test_a_worker_does_not_wait_long_for_listeners_that_may_wait_for_it(monkeypatch):
-    monkeypatch.setattr(hooks_module, "MAX_LISTENER_CALLS", 1)
-    monkeypatch.setattr(hooks_module, "CATCH_UP_SECONDS", 0.01)
-    hooks, may_end = Hooks(), asyncio.Event()
+async def test_a_worker_does_not_wait_long_for_listeners_that_may_wait_for_it():
+    limit = timedelta(milliseconds=10)
+    hooks, may_end = Hooks(max_listener_calls=1, catch_up_timeout=limit), asyncio.Event()
 
     @hooks.on(PoolReleased)
     async def stuck(event: PoolReleased) -> None:

@@ -60,7 +60,7 @@ def test_the_companions_name_is_always_the_same(name):
 
 @pytest.mark.feature("F21")
 @pytest.mark.parametrize("letter", ["x", "ü", "😀"])
-def test_long_names_that_begin_alike_have_companions_of_their_own(letter):
+def test_long_names_with_the_same_prefix_have_different_companions(letter):
     beginning = letter * (60 // len(letter.encode()))
     names = [f"{beginning}{number}" for number in range(10)]
 
@@ -82,7 +82,7 @@ def test_a_name_may_have_63_bytes(name):
 @pytest.mark.feature("F20", "F21")
 @pytest.mark.parametrize("name", ["", 7, "x" * 64, "ü" * 32, "a\x00b", "\ud800"])
 @pytest.mark.parametrize("argument", ["schema", "ext_schema"])
-def test_what_is_no_name_is_refused_with_the_name_of_the_argument(name, argument):
+def test_an_invalid_name_is_rejected_with_the_name_of_the_argument(name, argument):
     given = {"schema": "jobs", argument: name}
 
     with pytest.raises(ConfigurationError, match=rf"^{argument} "):
@@ -98,11 +98,11 @@ def test_the_companion_can_be_given():
     assert Schemas.from_names("jobs", "beside") == Schemas("jobs", "beside")
 
 
-def test_a_schema_of_postgresql_itself_is_rejected_with_what_to_do():
+def test_a_reserved_schema_is_rejected_with_what_to_do():
     for name in ("information_schema", "pg_catalog", "pg_toast", "pg_temp", "pg_jobs"):
         for names in ({"schema": name}, {"schema": "jobs", "ext_schema": name}):
             with pytest.raises(ConfigurationError) as rejected:
                 Schemas.from_names(**names)
-            assert f"is '{name}', which belongs to PostgreSQL itself" in str(rejected.value)
-            assert "choose another name" in str(rejected.value)
+            assert f"is '{name}', which PostgreSQL reserves" in str(rejected.value)
+            assert "Choose another name" in str(rejected.value)
     assert Schemas.from_names("pgjobs").shared == "pgjobs"

@@ -1,4 +1,4 @@
-"""JSON text as JavaScript writes it, held against a real JavaScript."""
+"""JSON text as JavaScript writes it, compared with Node."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from tests.support.tools import NODE
 
 T = TypeVar("T")
 
-# Reads texts, one in each line, and writes what becomes of them.
+# Reads one JSON text per line and writes the result of JSON.stringify.
 PROGRAM = """
 const { createInterface } = require("readline");
 createInterface({ input: process.stdin }).on("line", (line) =>
@@ -26,7 +26,7 @@ TEXTS = 5_000
 SAFE = 2**53
 
 LITERALS = ("true", "false", "null")
-# Halves of pairs are escapes, as no text has them otherwise.
+# Lone surrogates are escapes, because UTF-8 cannot carry them.
 ESCAPES = (r"\ud83d\ude00", r"\ude00\ud83d", r"\ud800", r"\uDFFF", r"\/", r"\b")
 CHARACTERS = '"\\/\b\f\n\r\t\x00\x1f\x7f\x80\u2028\u2029\ufeffé€😀'
 KEYS = ("__proto__", "constructor", "toString", "length", "", "a", "b", "01", "-1")
@@ -36,7 +36,7 @@ NUMBERS = ("-0", "1.0", "1e0", "-0.0e5", "1e400", "-1e400", "0.10", "1E+2")
 
 
 class Texts:
-    """JSON texts with all that two languages may write differently; the same ones for a seed."""
+    """Random JSON texts with everything that two languages may write differently."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -50,7 +50,7 @@ class Texts:
         return f"[{', '.join(self.text(depth) for _ in self._up_to(4))}]"
 
     def _object(self, depth: int) -> str:
-        # As text, so that keys may come twice.
+        # As text, so that keys may occur twice.
         return f"{{{', '.join(f'{self._key()}: {self.text(depth)}' for _ in self._up_to(6))}}}"
 
     def _key(self) -> str:
@@ -66,8 +66,8 @@ class Texts:
 
     def _character(self) -> str:
         return self._one_of(
-            lambda: _as_it_is(self._pick(CHARACTERS)),
-            lambda: _as_it_is(self._any_character()),
+            lambda: _quote_unescaped(self._pick(CHARACTERS)),
+            lambda: _quote_unescaped(self._any_character()),
             lambda: f"\\u{self._random.randint(0, 0xFFFF):04x}",
             lambda: self._pick(ESCAPES),
         )
@@ -87,53 +87,52 @@ class Texts:
         )
 
     def _any_float(self) -> float:
-        """Any bits at all: as often very small or very large as in between."""
+        """Return a float from random bits: often very small or very large."""
         bits = struct.pack("<Q", self._random.getrandbits(64))
         (found,) = struct.unpack("<d", bits)
         return found if math.isfinite(found) else self._random.random()
 
-    def _up_to(self, most: int) -> range:
-        return range(self._random.randint(0, most))
+    def _up_to(self, limit: int) -> range:
+        return range(self._random.randint(0, limit))
 
     def _pick(self, things: Sequence[T]) -> T:
         return self._random.choice(things)
 
-    def _one_of(self, *ways: Callable[[], str]) -> str:
-        return self._pick(ways)()
+    def _one_of(self, *choices: Callable[[], str]) -> str:
+        return self._pick(choices)()
 
 
-def _as_it_is(character: str) -> str:
+def _quote_unescaped(character: str) -> str:
     return json.dumps(character, ensure_ascii=False)[1:-1]
 
 
-def made_texts() -> list[str]:
+def build_texts() -> list[str]:
     texts = Texts(seed=8)
     return [texts.text() for _ in range(TEXTS)]
 
 
-def by_javascript(texts: list[str]) -> list[str]:
-    given = "".join(f"{json.dumps(text)}\n" for text in texts)
+def stringify_with_node(texts: list[str]) -> list[str]:
+    lines = "".join(f"{json.dumps(text)}\n" for text in texts)
     done = subprocess.run(
-        [str(NODE), "-e", PROGRAM], input=given.encode(), capture_output=True, check=True
+        [str(NODE), "-e", PROGRAM], input=lines.encode(), capture_output=True, check=True
     )
     return [json.loads(line) for line in done.stdout.split(b"\n")[:-1]]
 
 
 @pytest.mark.feature("F121")
 @pytest.mark.single_version
-def test_what_is_read_is_written_as_javascript_writes_it(figure):
-    texts = made_texts()
+def test_json_is_written_as_javascript_writes_it(figure):
+    texts = build_texts()
 
-    theirs = by_javascript(texts)
+    from_node = stringify_with_node(texts)
 
-    ours = [stringify(json.loads(text)) for text in texts]
-    differ = [at for at in range(len(texts)) if ours[at] != theirs[at]]
+    written = [stringify(json.loads(text)) for text in texts]
+    differ = [at for at in range(len(texts)) if written[at] != from_node[at]]
     assert len(texts) >= 2_000
-    # A JavaScript that has read thousands of other objects may leave out a key: one that has read
-    # nothing else decides.
+    # After thousands of other objects Node may leave out a key. A fresh process decides.
     assert len(differ) <= 3
     for at in differ:
-        assert (texts[at], ours[at]) == (texts[at], *by_javascript([texts[at]]))
+        assert (texts[at], written[at]) == (texts[at], *stringify_with_node([texts[at]]))
     figure(f"{len(texts)} JSON texts are written as Node writes them")
 
 
@@ -162,20 +161,20 @@ def test_a_large_integer_keeps_its_digits(value):
     assert stringify([value]) == f"[{value}]"
 
 
-def test_keys_that_look_like_indices_come_first():
+def test_keys_that_are_array_indices_come_first():
     assert stringify({"b": 1, "10": 2, "9": 3, "01": 4}) == '{"9":3,"10":2,"b":1,"01":4}'
 
 
-def test_half_of_a_pair_is_an_escape_and_nothing_else_needs_to_be_ascii():
+def test_lone_surrogates_are_escaped_and_other_text_is_not():
     assert stringify("é\u2028😀\ud800\x1f") == '"é\u2028😀\\ud800\\u001f"'
 
 
-def test_depth_is_no_matter():
+def test_nesting_of_any_depth_is_written():
     value: Any = []
     for _ in range(100_000):
         value = [value]
 
     assert stringify(value) == "[" * 100_001 + "]" * 100_001
     while value:
-        # Not all at once, which would end the program.
+        # Step by step, because freeing it at once overflows the stack.
         value = value.pop()

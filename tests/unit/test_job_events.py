@@ -60,7 +60,7 @@ def end(hooks: Hooks, outcome: Outcome, *, still_ours: bool = True) -> None:
 
 @pytest.mark.feature("F189")
 @pytest.mark.parametrize("kinds", [(), (JobErrored,), (JobSucceededLate,), (JobLockLost,)])
-def test_nothing_is_built_when_nobody_hears_of_success(kinds, monkeypatch):
+def test_without_listeners_no_success_event_is_built(kinds, monkeypatch):
     hooks, heard = listening(*kinds)
     # Both would be called if anything was.
     monkeypatch.setattr(announce_module, "timedelta", Untouchable())
@@ -71,7 +71,7 @@ def test_nothing_is_built_when_nobody_hears_of_success(kinds, monkeypatch):
     assert heard == []
 
 
-def test_nothing_is_built_when_nobody_hears_of_starts():
+def test_without_listeners_no_start_event_is_built():
     hooks, heard = listening(JobFinished)
 
     emit_job_started(hooks, untouchable())
@@ -89,7 +89,7 @@ def test_nothing_is_built_when_nobody_hears_of_starts():
         ((JobSucceeded, JobFinished, JobErrored), [JobSucceeded, JobFinished]),
     ],
 )
-def test_whoever_listens_for_any_of_it_hears_that(kinds, said):
+def test_a_listener_gets_the_events_of_its_class(kinds, said):
     hooks, heard = listening(*kinds)
 
     end(hooks, Completed(HELD))
@@ -97,7 +97,7 @@ def test_whoever_listens_for_any_of_it_hears_that(kinds, said):
     assert [type(event) for event in heard] == said
 
 
-def test_whoever_begins_to_listen_later_hears_of_the_next_one():
+def test_a_listener_that_is_added_later_gets_the_next_event():
     hooks, _ = listening()
     end(hooks, Completed(HELD))
     heard: list[Event] = []
@@ -109,7 +109,7 @@ def test_whoever_begins_to_listen_later_hears_of_the_next_one():
 
 
 @pytest.mark.feature("F189")
-def test_a_lock_that_was_lost_is_announced_though_nobody_hears_of_success():
+def test_a_lost_lock_is_an_event_without_listeners_of_success():
     hooks, heard = listening(JobLockLost)
 
     end(hooks, Completed(HELD), still_ours=False)
@@ -140,7 +140,7 @@ def test_what_a_task_raised_after_it_had_ended_its_job_is_a_late_success():
 
 
 @pytest.mark.parametrize("kind", [JobSucceeded, JobSucceededLate])
-def test_a_late_success_is_heard_as_such_and_as_a_success(kind):
+def test_a_late_success_is_also_a_success_event(kind):
     hooks, heard = listening(kind)
 
     end(hooks, CompletedInTransaction(HELD, OSError("late")))
@@ -156,7 +156,7 @@ def test_a_job_that_its_task_ended_in_time_is_a_plain_success():
     assert [type(event) for event in heard] == [JobSucceeded]
 
 
-def test_a_failure_is_announced_though_nobody_hears_of_success():
+def test_a_failure_is_an_event_without_listeners_of_success():
     hooks, heard = listening(JobErrored)
 
     end(hooks, Failed(HELD, OSError("no")))
@@ -164,7 +164,7 @@ def test_a_failure_is_announced_though_nobody_hears_of_success():
     assert [type(event) for event in heard] == [JobErrored]
 
 
-def test_a_start_is_announced_to_whoever_listens():
+def test_a_start_is_an_event():
     hooks, heard = listening(JobStarted)
 
     context: Any = Known()
@@ -175,7 +175,7 @@ def test_a_start_is_announced_to_whoever_listens():
     assert (event.pool_id, event.worker_id, event.job) == ("p1", "w1", JOB)
 
 
-def test_a_failed_attempt_says_whether_there_is_another():
+def test_a_failed_attempt_has_whether_it_is_retried():
     last = make_job(attempts=25, max_attempts=25)
     for job, give_up, will_retry in [(JOB, False, True), (JOB, True, False), (last, False, False)]:
         hooks, heard = listening(JobErrored, JobFailed)

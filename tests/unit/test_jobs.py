@@ -1,4 +1,4 @@
-"""The values JobSpec and Job: what they check, what they show."""
+"""JobSpec and Job: checks of values, and decoding of rows."""
 
 import json
 import pickle
@@ -26,7 +26,7 @@ from tests.support.jobs import make_job
 
 
 @pytest.mark.feature("F56")
-def test_a_spec_leaves_everything_but_the_identifier_to_the_database():
+def test_a_spec_needs_only_an_identifier():
     spec = JobSpec("resize")
 
     left_out = {field.name: getattr(spec, field.name) for field in fields(spec)}
@@ -35,7 +35,7 @@ def test_a_spec_leaves_everything_but_the_identifier_to_the_database():
 
 
 @pytest.mark.feature("F56")
-def test_a_spec_cannot_be_changed_only_replaced():
+def test_a_spec_is_immutable():
     spec = JobSpec("resize", priority=1)
 
     with pytest.raises(FrozenInstanceError):
@@ -132,12 +132,12 @@ def test_a_job_key_mode_is_one_of_three(mode):
         (timedelta.min, "22008"),
     ],
 )
-def test_run_at_is_an_aware_datetime_or_a_timedelta_that_postgresql_can_hold(run_at, code):
+def test_run_at_is_an_aware_datetime_or_a_timedelta_that_postgresql_can_store(run_at, code):
     assert _refusal(run_at=run_at) == ("run_at", run_at, code)
 
 
 @pytest.mark.feature("F31")
-def test_a_bare_number_as_run_at_is_told_why_not():
+def test_a_number_as_run_at_is_rejected_with_the_reason():
     with pytest.raises(JobSpecError, match="seconds or milliseconds"):
         JobSpec("resize", run_at=1_700_000_000)  # type: ignore[arg-type]  # what the test is about
 
@@ -204,19 +204,19 @@ def test_a_long_value_is_cut_in_the_message_but_whole_in_the_error():
         SchemaTooNew("jobs", 21),
     ],
 )
-def test_errors_travel_between_processes(error):
+def test_errors_can_be_pickled(error):
     copy = pickle.loads(pickle.dumps(error))
 
     assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
 
-def test_a_value_that_cannot_travel_stays_behind():
+def test_a_pickled_error_omits_a_value_that_cannot_be_pickled():
     error = JobSpecError("payload", object(), "has no JSON form", "22P02")
 
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_a_number_of_too_many_digits_is_refused_without_its_digits():
+def test_a_number_of_too_many_digits_is_rejected_without_its_digits():
     assert _refusal(priority=10**5000)[::2] == ("priority", "22003")
 
 
@@ -227,7 +227,7 @@ def test_the_message_of_a_bad_payload_never_quotes_it():
 
 
 @given(st.datetimes(timezones=st.just(UTC)))
-def test_a_moment_is_exact_to_the_microsecond(when):
+def test_a_timestamp_is_exact_to_the_microsecond(when):
     micros = (when - EPOCH) // timedelta(microseconds=1)
     seconds = f"{Decimal(micros) / 1_000_000:.6f}"
 
@@ -246,7 +246,7 @@ def test_a_moment_is_exact_to_the_microsecond(when):
         ("-62135596801.000000", MIN_DATETIME),
     ],
 )
-def test_moments_outside_the_calendar_become_its_ends(epoch, expected):
+def test_timestamps_outside_the_calendar_are_clamped(epoch, expected):
     assert parse_timestamp(epoch) == expected
     assert parse_timestamp(epoch).tzinfo is UTC
 
@@ -280,7 +280,7 @@ def test_flags_are_the_keys_of_the_stored_object(stored, flags):
     assert make_job(flags=stored).flags == flags
 
 
-def test_a_payload_is_decoded_once_and_only_when_asked(monkeypatch):
+def test_a_payload_is_decoded_once_on_first_access(monkeypatch):
     loads = Mock(wraps=jobs._decode_json)
     monkeypatch.setattr(jobs, "_decode_json", loads)
     job = make_job(payload_text='{"a": [1]}')
@@ -297,7 +297,7 @@ def test_empty_payloads_are_decoded_too(text):
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000 + "]" * 100_000, "1" * 5000, "nonsense"])
-def test_a_payload_that_python_cannot_read_raises_value_error_and_leaves_the_text(text):
+def test_a_payload_that_python_cannot_decode_raises_value_error_and_keeps_the_text(text):
     job = make_job(payload_text=text)
 
     with pytest.raises(ValueError):  # noqa: PT011 -- each reader words it differently
@@ -305,7 +305,7 @@ def test_a_payload_that_python_cannot_read_raises_value_error_and_leaves_the_tex
     assert job.payload_text == text
 
 
-def test_jobs_are_equal_when_their_rows_are():
+def test_jobs_with_equal_rows_are_equal():
     job, same = make_job(payload_text="[1]"), make_job(payload_text="[1]")
 
     _ = job.payload
@@ -316,7 +316,7 @@ def test_jobs_are_equal_when_their_rows_are():
 
 
 @pytest.mark.parametrize("change", [{"id": 8}, {"revision": 1}, {"run_at": 1.0}, {"flags": "{}"}])
-def test_jobs_differ_when_anything_in_their_rows_does(change):
+def test_jobs_with_different_rows_differ(change):
     assert make_job(**change) != make_job()
 
 
@@ -325,7 +325,7 @@ def test_a_job_is_never_equal_to_something_else():
     assert make_job() != "job"
 
 
-def test_the_repr_of_a_job_holds_no_payload():
+def test_the_repr_of_a_job_omits_the_payload():
     job = make_job(payload_text='"s3cr3t-canary"', attempts=1, max_attempts=25)
 
     assert repr(job) == "<Job 7 resize 1/25>"

@@ -129,7 +129,7 @@ def test_a_lease_without_a_length_does_not_end_either(clock):
     assert lease.seconds_left == math.inf
 
 
-def test_a_lease_that_nobody_knows_of_any_more_does_not_end(lease, clock):
+def test_a_lease_that_is_not_registered_does_not_expire(lease, clock):
     clock.now += 1000
     assert not lease.can_claim
 
@@ -154,7 +154,7 @@ def test_heartbeats_that_come_in_time_keep_it_steady(lease, clock):
     assert lease.is_stable
 
 
-def test_one_whose_own_heartbeat_is_not_heard_is_not_steady(lease, clock):
+def test_a_lease_without_heartbeats_is_not_stable(lease, clock):
     clock.now += 15
 
     assert not lease.is_stable
@@ -172,7 +172,7 @@ def test_after_a_gap_a_whole_lease_must_pass_before_it_is_steady_again(lease, cl
     assert lease.is_stable
 
 
-def test_another_gap_begins_the_count_anew(lease, clock):
+def test_another_gap_restarts_the_count(lease, clock):
     beat(lease, clock, every=16, times=1)
     beat(lease, clock, times=5)
 
@@ -185,7 +185,7 @@ def test_another_gap_begins_the_count_anew(lease, clock):
 
 
 @pytest.mark.parametrize("moved", [-3600, -16, 16, 3600])
-def test_a_server_whose_clock_was_moved_is_like_one_that_was_away(lease, clock, moved):
+def test_a_jump_of_the_server_clock_counts_as_an_outage(lease, clock, moved):
     lease.renew(clock.now, server_time=50_000)
     clock.now += 5
 
@@ -198,7 +198,7 @@ def test_a_server_whose_clock_was_moved_is_like_one_that_was_away(lease, clock, 
     assert not lease.is_stable
 
 
-def test_a_server_whose_clock_is_slewed_is_no_cause_to_wait(lease, clock):
+def test_a_slewed_server_clock_keeps_the_lease_stable(lease, clock):
     for beat in range(10):
         clock.now += 5
         lease.renew(clock.now, server_time=50_000 + beat * 5.5)
@@ -206,7 +206,7 @@ def test_a_server_whose_clock_is_slewed_is_no_cause_to_wait(lease, clock):
     assert lease.is_stable
 
 
-def test_a_heartbeat_that_took_long_is_no_clock_that_was_moved(lease, clock):
+def test_a_slow_heartbeat_is_not_a_clock_jump(lease, clock):
     lease.renew(clock.now, server_time=50_000)
     clock.now += 5
 
@@ -215,7 +215,7 @@ def test_a_heartbeat_that_took_long_is_no_clock_that_was_moved(lease, clock):
     assert lease.is_stable
 
 
-def test_a_lease_that_begins_anew_is_as_steady_as_at_first(lease, clock):
+def test_a_lease_that_starts_again_is_stable(lease, clock):
     lease.renew(clock.now, server_time=50_000)
     lease.mark_unregistered()
 
@@ -237,7 +237,7 @@ def test_a_pool_that_goes_on_under_another_id_has_had_both():
     assert lease.pool_ids == {"p1", "p2"}
 
 
-def test_whoever_looks_at_the_ids_sees_those_that_come():
+def test_new_ids_are_visible_in_the_set_of_ids():
     lease = Lease(pool_id="p1")
     ids = lease.pool_ids
 
@@ -246,7 +246,7 @@ def test_whoever_looks_at_the_ids_sees_those_that_come():
     assert "p2" in ids
 
 
-def test_going_on_under_another_id_is_no_heartbeat(lease, clock):
+def test_a_new_id_is_not_a_heartbeat(lease, clock):
     clock.now += 20
 
     lease.rotate_id("p2")
@@ -255,7 +255,7 @@ def test_going_on_under_another_id_is_no_heartbeat(lease, clock):
     assert not lease.can_claim
 
 
-def test_each_pool_has_an_id_of_its_own():
+def test_each_pool_has_its_own_id():
     ids = {Lease().pool_id for _ in range(100)} | {generate_pool_id() for _ in range(100)}
 
     assert len(ids) == 200

@@ -47,7 +47,7 @@ def it(monkeypatch) -> Scene:
 # When
 
 
-def test_jobs_are_kept_while_heartbeats_are_heard(it):
+def test_jobs_are_kept_while_heartbeats_succeed(it):
     for _ in range(20):
         it.beat()
         assert it.look_after(24.9) == 0
@@ -75,7 +75,7 @@ def test_the_next_silence_ends_the_next_jobs(it):
     assert it.look_after(24) == 2
 
 
-def test_a_pool_that_nobody_knows_of_keeps_its_jobs(it):
+def test_a_pool_that_is_not_registered_keeps_its_jobs(it):
     assert it.look_after(1_000_000) == 0
 
     it.beat()

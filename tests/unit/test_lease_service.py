@@ -9,7 +9,6 @@ import pytest
 
 from graphile_worker import Hooks, WorkerOptions
 from graphile_worker._db.worker_connections import WorkerConnections
-from graphile_worker._lease import service
 from graphile_worker._lease.heartbeat import Heartbeat
 from graphile_worker._lease.lease import Lease
 from graphile_worker._lease.service import LeaseService
@@ -46,12 +45,20 @@ async def test_the_heartbeat_ends_though_a_cancellation_got_lost(monkeypatch, is
     monkeypatch.setattr(Heartbeat, "run", lose_the_first)
     monkeypatch.setattr(Heartbeat, "register", nothing)
     monkeypatch.setattr(Heartbeat, "unregister", lambda _: _note(cancellations))
-    monkeypatch.setattr(service, "CANCEL_RETRY_SECONDS", 0.01)
     databases = WorkerConnections(own, own, heartbeat=own if is_beside else None)
     options = WorkerOptions(recovery=None, warn_blocked_after=None)
     logger = Logger(logging.getLogger("test"))
 
-    async with LeaseService(Lease(None), databases, Hooks(), logger, options, {}, find_no_job):
+    async with LeaseService(
+        Lease(None),
+        databases,
+        Hooks(),
+        logger,
+        options,
+        {},
+        find_no_job,
+        cancel_retry_seconds=0.01,
+    ):
         await asyncio.sleep(0)
 
     # It would beat after the pool has signed off, and take itself for swept.

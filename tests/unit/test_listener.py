@@ -100,6 +100,7 @@ class Scene:
             on_jobs=self.told.append,
             on_migration=self._migrated,
         )
+        self.listener.migration_check_interval_seconds = 0.0
 
     async def until_lost(self) -> None:
         with pytest.raises(LostError):
@@ -134,11 +135,6 @@ def added(count: object) -> Notification:
 
 
 @pytest.fixture(autouse=True)
-def _look_at_once(monkeypatch) -> None:
-    monkeypatch.setattr(listener_module, "MIGRATION_CHECK_INTERVAL_SECONDS", 0.0)
-
-
-@pytest.fixture(autouse=True)
 def pauses(monkeypatch) -> list[int]:
     return skip_delays(monkeypatch, listener_module)
 
@@ -148,7 +144,7 @@ def pauses(monkeypatch) -> list[int]:
 
 @pytest.mark.feature("F102")
 @pytest.mark.parametrize("count", [0, 1, 2, 999_999])
-def test_a_notification_says_how_many_jobs_were_added(count):
+def test_a_notification_contains_the_number_of_jobs(count):
     assert parse_job_count(added(count).payload) == count
 
 
@@ -183,7 +179,7 @@ def test_a_notification_of_anybody_else_is_a_hint_of_one_job(payload):
 
 
 @pytest.mark.feature("F166")
-async def test_whoever_begins_to_listen_looks_at_what_happened_before():
+async def test_a_new_listener_checks_for_earlier_jobs_and_migrations():
     it = Scene(FakeListening())
 
     await it.until_lost()
@@ -213,7 +209,7 @@ async def test_one_notification_that_stands_for_many_announces_an_unknown_number
     assert it.kinds.count(ListenNotified) == 2
 
 
-async def test_a_migration_is_no_job():
+async def test_a_migration_is_not_a_job():
     it = Scene(FakeListening(MIGRATED))
 
     await it.until_lost()
@@ -221,22 +217,21 @@ async def test_a_migration_is_no_job():
     assert it.told[2:] == ["migration"]
 
 
-async def test_of_many_migrations_at_once_the_ledger_is_looked_at_once_and_once_more(monkeypatch):
-    monkeypatch.setattr(listener_module, "MIGRATION_CHECK_INTERVAL_SECONDS", 3600.0)
+async def test_after_many_migration_notifications_the_ledger_is_read_twice():
     it = Scene(FakeListening(*[MIGRATED] * 100, added(3)))
+    it.listener.migration_check_interval_seconds = 3600.0
 
     await it.until_lost()
 
     # At the beginning; the next look is due in an hour, and jobs do not wait for it.
     assert it.told == [None, "migration", 3]
 
-    monkeypatch.setattr(listener_module, "MIGRATION_CHECK_INTERVAL_SECONDS", 0.0)
     it = Scene(FakeListening(MIGRATED, added(1)))
     await it.until_lost()
     assert it.told[2:] == ["migration", 1]
 
 
-async def test_what_is_heard_is_announced_whatever_it_is():
+async def test_every_notification_is_an_event():
     heard = [added(2), MIGRATED, Notification("somebody", "else's")]
     it = Scene(FakeListening(*heard))
 
@@ -283,10 +278,10 @@ async def test_a_lost_connection_is_made_again_and_what_was_missed_looked_at():
     assert it.kinds.count(ListenFailed) == 2
 
 
-async def test_after_a_flood_it_polls_for_a_while_and_listens_again(monkeypatch):
-    monkeypatch.setattr(listener_module, "FLOOD_POLL_INTERVAL_SECONDS", 0.0)
-    monkeypatch.setattr(listener_module, "FLOOD_POLL_DURATION_SECONDS", 0.01)
+async def test_after_a_flood_it_polls_for_a_while_and_listens_again():
     it = Scene(FakeListening(added(1), TooManyNotifications()), Quiet())
+    it.listener.flood_poll_interval_seconds = 0.0
+    it.listener.flood_poll_duration_seconds = 0.01
 
     await it.run_until(ListenStarted, times=2)
 

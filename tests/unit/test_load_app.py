@@ -1,4 +1,4 @@
-"""An app by its module and name, and functions by their names."""
+"""Load an app by module and attribute, and tasks from a mapping."""
 
 import importlib
 import sys
@@ -16,7 +16,7 @@ APP = "from graphile_worker import App\n\n{name} = App()\n"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current directory, from which modules are imported and forgotten afterwards."""
+    """A current directory whose modules are removed from sys.modules afterwards."""
     known = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
@@ -49,14 +49,14 @@ def test_an_app_is_found_by_module_and_attribute(write):
     assert found is sys.modules["shop_jobs"].queue
 
 
-def test_an_app_is_called_app_unless_its_name_is_given(write):
+def test_the_default_attribute_is_app(write):
     write("shop/__init__.py", "")
     write("shop/jobs.py", APP.format(name="app"))
 
     assert load_app("shop.jobs") is sys.modules["shop.jobs"].app
 
 
-def test_a_router_will_do(write):
+def test_a_router_can_be_loaded(write):
     write("shop_jobs.py", "from graphile_worker import TaskRouter\n\napp = TaskRouter()\n")
 
     assert type(load_app("shop_jobs")) is TaskRouter
@@ -73,32 +73,32 @@ def test_a_program_finds_its_own_modules_from_the_current_directory(write, folde
 
 
 @pytest.mark.parametrize("path", ["shop_jobs", "shop_jobs:tasks"])
-def test_another_name_is_answered_with_the_one_that_is_there(write, path):
+def test_a_wrong_attribute_is_rejected_with_the_right_one(write, path):
     write("shop_jobs.py", APP.format(name="queue"))
 
-    with pytest.raises(ConfigurationError, match="write shop_jobs:queue"):
+    with pytest.raises(ConfigurationError, match="Write shop_jobs:queue"):
         load_app(path)
 
 
-def test_a_module_without_an_app_says_so(write):
+def test_a_module_without_an_app_is_rejected_with_a_remedy(write):
     write("shop_jobs.py", "app = 'not an app'\n")
 
-    with pytest.raises(ConfigurationError, match="no app 'app' in shop_jobs: nothing in it is"):
+    with pytest.raises(ConfigurationError, match="no app 'app' in shop_jobs. It has no App"):
         load_app("shop_jobs")
 
 
 @pytest.mark.parametrize("path", ["nowhere:app", "nowhere.jobs", "shop.nowhere", "shop/jobs.py"])
-def test_a_module_that_is_not_there_is_named_with_how_to_write_it(write, path):
+def test_a_missing_module_is_named_with_the_format(write, path):
     write("shop/__init__.py", "")
     write("shop/jobs.py", APP.format(name="app"))
 
-    with pytest.raises(ConfigurationError, match=r"there is no module .* write package\.module"):
+    with pytest.raises(ConfigurationError, match=r"no module .* Write package\.module"):
         load_app(path)
 
 
 @pytest.mark.parametrize("path", ["", ":app", ".jobs:app"])
-def test_what_is_no_path_to_a_module_is_refused_with_how_to_write_it(folder, path):
-    with pytest.raises(ConfigurationError, match=r"write package\.module"):
+def test_an_invalid_module_path_is_rejected_with_the_format(folder, path):
+    with pytest.raises(ConfigurationError, match=r"Write package\.module"):
         load_app(path)
 
 
@@ -108,7 +108,7 @@ def test_what_is_no_path_to_a_module_is_refused_with_how_to_write_it(folder, pat
         ("import nowhere_at_all\n", "No module named 'nowhere_at_all'"),
         ("1 / 0\n", "ZeroDivisionError"),
         ("def app(:\n", "SyntaxError"),
-        ("raise SystemExit(3)\n", "ended the program"),
+        ("raise SystemExit(3)\n", "exited the program"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_named_with_the_reason(write, text, reason):

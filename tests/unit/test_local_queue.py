@@ -75,10 +75,9 @@ class Scene(SourceScene):
             self.claimer,
             self.completer,
             self.hooks,
+            self.build_options(poll_interval=poll, once=once),
             options,
             size=size,
-            poll_interval=poll,
-            once=once,
         )
         self.modes: list[str] = []
         self.hooks.on(LocalQueueModeChanged)(lambda event: self.modes.append(event.new_mode))
@@ -98,11 +97,6 @@ async def scene(*ready: int, **options: Any) -> AsyncIterator[Scene]:
 
 def ids(jobs: Any) -> list[int]:
     return [job.id for job in jobs]
-
-
-@pytest.fixture
-def no_pause(monkeypatch):
-    monkeypatch.setattr(local_queue_module, "compute_backoff", lambda *_: 0)
 
 
 @pytest.fixture
@@ -131,7 +125,7 @@ async def test_it_holds_nothing_before_it_runs():
 
 
 @pytest.mark.feature("F98")
-async def test_it_fetches_when_it_starts_though_nobody_asks():
+async def test_it_fetches_at_its_start_without_waiting_workers():
     async with scene() as it:
         assert it.modes == ["POLLING"]
         assert it.claimer.requested_limits == [10]
@@ -150,7 +144,7 @@ async def test_with_more_jobs_than_workers_ask_for_it_waits_for_them():
 
 
 @pytest.mark.feature("F98")
-async def test_when_it_is_empty_it_fetches_at_once_though_nobody_asks():
+async def test_an_empty_local_queue_fetches_at_once_without_waiting_workers():
     async with scene(1, 2) as it:
         it.ready(3)
 
@@ -162,7 +156,7 @@ async def test_when_it_is_empty_it_fetches_at_once_though_nobody_asks():
 
 
 @pytest.mark.feature("F98")
-async def test_whoever_asked_before_the_fetch_is_served_before_anything_is_kept():
+async def test_waiting_workers_are_served_before_jobs_are_kept():
     it = Scene()
     it.ready(1, 2, 3)
     early = await it.wait_for_jobs("a", "b")
@@ -224,7 +218,7 @@ async def test_a_step_that_does_not_exist_is_a_bug(old, new):
 # Being told of jobs
 
 
-async def test_who_is_told_of_jobs_fetches():
+async def test_a_notification_leads_to_a_fetch():
     async with scene() as it:
         asks = await it.wait_for_jobs("a")
         it.ready(1)
@@ -285,7 +279,7 @@ async def test_after_a_full_fetch_it_fetches_again():
     await it.stop()
 
 
-async def test_a_job_that_nobody_announced_is_found_by_polling():
+async def test_a_job_without_a_notification_is_found_by_polling():
     async with scene(poll=AT_ONCE) as it:
         asks = await it.wait_for_jobs("a")
         it.ready(1)
@@ -314,7 +308,7 @@ async def test_a_named_queue_that_is_freed_is_looked_at():
     await it.stop()
 
 
-async def test_a_job_without_a_queue_that_ends_sends_nobody():
+async def test_the_end_of_a_job_without_a_queue_leads_to_no_fetch():
     async with scene(1) as it:
         await it.wait_for_jobs("a")
 
@@ -342,7 +336,7 @@ async def test_behind_the_first_job_of_a_named_queue_there_may_be_others():
 
 
 @pytest.mark.feature("F98")
-async def test_what_was_held_for_too_long_is_handed_back_in_one_write():
+async def test_jobs_older_than_the_ttl_are_released_in_one_write():
     async with scene(1, 2, 3, ttl=AT_ONCE) as it:
         await it.until(LocalQueueMode.TTL_EXPIRED)
 
@@ -351,7 +345,7 @@ async def test_what_was_held_for_too_long_is_handed_back_in_one_write():
         assert it.modes == ["POLLING", "WAITING", "TTL_EXPIRED"]
 
 
-async def test_only_what_is_left_is_handed_back():
+async def test_only_the_remaining_jobs_are_released():
     it = Scene(ttl=AT_ONCE)
     it.ready(1, 2, 3)
     asks = await it.wait_for_jobs("a")
@@ -380,7 +374,7 @@ async def test_after_that_it_fetches_only_for_a_worker():
         assert it.modes[-2:] == ["TTL_EXPIRED", "POLLING"]
 
 
-async def test_who_asks_while_all_is_handed_back_is_served_after_it():
+async def test_a_worker_that_waits_during_the_release_is_served_after_it():
     it = Scene(ttl=AT_ONCE)
     it.completer.answering.clear()
     it.ready(1)
@@ -397,6 +391,7 @@ async def test_who_asks_while_all_is_handed_back_is_served_after_it():
     await it.stop()
 
 
+@pytest.mark.single_version
 async def test_each_batch_may_be_held_for_as_long():
     # Long enough that a busy machine does not let the first batch expire.
     ttl = timedelta(seconds=8)
@@ -582,7 +577,7 @@ async def test_a_stop_while_it_polls_sends_all_away():
 
 
 @pytest.mark.feature("F98")
-async def test_a_stop_while_it_holds_jobs_hands_them_back_in_one_write():
+async def test_a_stop_releases_the_waiting_jobs_in_one_write():
     async with scene(1, 2, 3) as it:
         asks = await it.wait_for_jobs("a")
 
@@ -609,7 +604,7 @@ async def test_no_job_is_given_out_between_the_stop_and_the_end():
         assert list(it.claimer.claimed_jobs) == [1, 2]
 
 
-async def test_a_stop_after_all_was_handed_back_writes_nothing():
+async def test_a_stop_after_the_release_of_all_jobs_writes_nothing():
     async with scene(1, ttl=AT_ONCE) as it:
         await it.until(LocalQueueMode.TTL_EXPIRED)
 
@@ -619,7 +614,7 @@ async def test_a_stop_after_all_was_handed_back_writes_nothing():
         assert it.modes[-1] == "RELEASED"
 
 
-async def test_what_a_fetch_brings_after_the_stop_is_handed_back():
+async def test_jobs_fetched_after_the_stop_are_released():
     it = Scene()
     it.claimer.answering.clear()
     it.ready(1, 2, 3)
@@ -653,7 +648,7 @@ async def test_a_fetch_that_fails_after_the_stop_ends_it():
     assert it.running.exception() is None
 
 
-async def test_one_that_is_cancelled_hands_back_what_it_holds():
+async def test_a_cancelled_local_queue_releases_its_jobs():
     async with scene(1, 2) as it:
         it.running.cancel()
         await run_until_idle()
@@ -681,7 +676,7 @@ async def test_one_that_is_cancelled_while_it_fetches_sends_all_away():
 
 
 @pytest.mark.feature("F175")
-async def test_a_failed_fetch_is_tried_again_until_all_who_ask_are_served(no_pause):
+async def test_a_failed_fetch_is_retried_until_all_waiting_workers_have_a_job():
     it = Scene()
     it.claimer.errors = [OSError(str(each)) for each in range(5)]
     it.ready(1, 2)
@@ -698,7 +693,7 @@ async def test_a_failed_fetch_is_tried_again_until_all_who_ask_are_served(no_pau
     await it.stop()
 
 
-async def test_a_fetch_that_says_it_was_cancelled_is_tried_again_too(no_pause):
+async def test_a_fetch_that_raises_a_cancellation_is_retried():
     # Nobody cancelled it: a function for forbidden flags may await what somebody else gave up.
     it = Scene()
     it.claimer.errors = [asyncio.CancelledError()]
@@ -713,24 +708,17 @@ async def test_a_fetch_that_says_it_was_cancelled_is_tried_again_too(no_pause):
     await it.stop()
 
 
-async def test_each_pause_is_longer_until_a_fetch_succeeds(monkeypatch):
-    failures: list[int] = []
-
-    def delay_after(failed: int, longest: float) -> float:
-        failures.append(failed)
-        return 0
-
-    monkeypatch.setattr(local_queue_module, "compute_backoff", delay_after)
+async def test_each_pause_is_longer_until_a_fetch_succeeds():
     async with scene() as it:
         it.claimer.errors = [OSError(), OSError(), OSError()]
         await it.wake()
         it.claimer.errors = [OSError()]
         await it.wake()
 
-        assert failures == [0, 1, 2, 0]
+        assert it.failures == [0, 1, 2, 0]
 
 
-async def test_it_is_failing_from_an_error_to_the_next_answer(no_pause):
+async def test_it_is_failing_from_an_error_to_the_next_answer():
     async with scene() as it:
         seen: list[bool] = []
         it.hooks.on(GetJobErrored)(lambda event: seen.append(it.queue.is_failing))
@@ -745,9 +733,9 @@ async def test_it_is_failing_from_an_error_to_the_next_answer(no_pause):
         assert not it.queue.is_failing
 
 
-async def test_announcements_do_not_cut_the_pause_after_an_error_short(monkeypatch):
-    monkeypatch.setattr(local_queue_module, "compute_backoff", lambda *_: 3600)
+async def test_announcements_do_not_cut_the_pause_after_an_error_short():
     async with scene() as it:
+        it.backoff_seconds = 3600
         it.claimer.errors = [OSError()]
         await it.wake()
 
@@ -757,9 +745,9 @@ async def test_announcements_do_not_cut_the_pause_after_an_error_short(monkeypat
         assert it.queue.is_failing
 
 
-async def test_a_stop_does_not_wait_for_the_pause_after_an_error(monkeypatch):
-    monkeypatch.setattr(local_queue_module, "compute_backoff", lambda *_: 3600)
+async def test_a_stop_does_not_wait_for_the_pause_after_an_error():
     async with scene() as it:
+        it.backoff_seconds = 3600
         asks = await it.wait_for_jobs("a")
         it.claimer.errors = [OSError()]
         await it.wake()
@@ -805,7 +793,7 @@ async def test_once_does_not_end_while_it_holds_jobs():
         assert get_results(await it.wait_for_jobs("a")) == [1]
 
 
-async def test_once_nobody_is_sent_away_before_all_was_looked_at():
+async def test_once_does_not_end_before_a_full_scan():
     it = Scene(once=True)
     it.claimer.next_fetch_at = math.inf
     async with it.run_with():
@@ -818,7 +806,7 @@ async def test_once_nobody_is_sent_away_before_all_was_looked_at():
 
 
 @pytest.mark.feature("F175")
-async def test_once_a_failed_fetch_is_raised_by_whoever_asks():
+async def test_once_a_failed_fetch_is_raised_to_the_waiting_workers():
     it = Scene(once=True)
     error = OSError("gone")
     it.claimer.errors = [error]
@@ -863,7 +851,7 @@ async def test_a_job_whose_flags_are_not_forbidden_now_starts(allowed):
 
 
 @pytest.mark.feature("F237")
-async def test_nobody_is_asked_about_a_job_without_flags():
+async def test_the_flags_function_is_not_called_for_a_job_without_flags():
     async with scene(1, flags=make_flags_function(AssertionError("asked"))) as it:
         assert get_results(await it.wait_for_jobs("a")) == [1]
         assert it.events_of(GetJobErrored) == []
@@ -1067,7 +1055,7 @@ def held_job(job_id: int, queue: int | None = None, pool: str = "p1") -> Claimed
 
 
 @pytest.mark.feature("F99")
-async def test_all_jobs_of_a_pool_are_handed_back_in_one_write_with_their_queues():
+async def test_all_jobs_of_a_pool_are_released_in_one_write_with_their_queues():
     database = FakeDatabase(None)
 
     await settler_on(database).release([held_job(1), held_job(2, 5), held_job(3, 6)])
@@ -1078,7 +1066,7 @@ async def test_all_jobs_of_a_pool_are_handed_back_in_one_write_with_their_queues
     assert str(query.args[0]).count('"id"') == 3
 
 
-async def test_those_that_were_taken_under_another_id_are_handed_back_under_it():
+async def test_jobs_claimed_under_another_id_are_released_under_it():
     database = FakeDatabase(None, None)
 
     await settler_on(database).release([held_job(1), held_job(2, 5, pool="p0")])
@@ -1106,7 +1094,7 @@ async def test_it_is_tried_until_it_is_written(monkeypatch):
     assert [query.args[3] for query in database.queries] == [False, True, True]
 
 
-async def test_a_job_that_this_pool_has_taken_anew_meanwhile_is_not_handed_back(monkeypatch):
+async def test_a_job_that_this_pool_claimed_again_is_not_released(monkeypatch):
     kept, old = held_job(1, 5), held_job(2, 6)
     all_held = {1: kept, 2: old}
 
@@ -1125,7 +1113,7 @@ async def test_a_job_that_this_pool_has_taken_anew_meanwhile_is_not_handed_back(
     assert (str(second.args[0]).count('"id"'), second.args[2]) == (1, [5])
 
 
-async def test_in_a_transaction_of_others_nothing_is_tried_again():
+async def test_a_release_in_a_callers_transaction_is_not_retried():
     database = FakeDatabase(OSError("gone"))
 
     with pytest.raises(OSError, match="gone"):
@@ -1159,7 +1147,7 @@ async def test_only_what_a_function_forbids_may_change(given, may_change, skippe
 # Fetches that did not look everywhere
 
 
-async def test_it_asks_again_when_a_fetch_says_so(monkeypatch):
+async def test_the_next_fetch_is_at_next_fetch_at(monkeypatch):
     async with scene() as it:
         asks = await it.wait_for_jobs("a")
         poll_again_soon(it.claimer, monkeypatch)

@@ -62,7 +62,7 @@ def fields(**given: Any) -> dict[str, Any]:
 
 
 @pytest.mark.feature("F142")
-def test_a_line_of_a_job_says_label_worker_task_job_level_and_text():
+def test_a_line_of_a_job_has_label_worker_task_job_level_and_text():
     ids = {"pool_id": "pypool-1a", "worker_id": "worker-2b"}
     line = text(label="job", **ids, task_identifier="resize", job_id=7)
 
@@ -86,11 +86,11 @@ def test_a_line_of_a_job_says_label_worker_task_job_level_and_text():
         ({"name": "graphile_workers"}, "graphile_workers"),
     ],
 )
-def test_parts_that_are_not_known_are_left_out(scope, start):
+def test_unknown_parts_of_the_scope_are_omitted(scope, start):
     assert text(**scope) == f"[{start}] INFO: hello there"
 
 
-def test_arguments_that_do_not_fit_do_not_cost_the_line():
+def test_a_line_whose_arguments_do_not_fit_is_still_logged():
     given = {"msg": "%d pictures", "args": ("many",)}
 
     assert text(**given) == "[core] INFO: %d pictures ('many',)"
@@ -100,7 +100,7 @@ def test_arguments_that_do_not_fit_do_not_cost_the_line():
 @pytest.mark.parametrize(
     "scope", [{"pool_id": 4}, {"worker_id": 3}, {"job_id": None}, {"label": 5}]
 )
-def test_a_record_of_somebody_else_may_carry_anything_under_these_names(scope):
+def test_a_record_of_another_library_can_have_any_value_under_these_names(scope):
     assert text(name="shop", **scope).endswith("INFO: hello there")
 
 
@@ -115,7 +115,7 @@ def test_a_record_of_somebody_else_may_carry_anything_under_these_names(scope):
         ("Level 25", 0),
     ],
 )
-def test_each_level_has_its_name_and_in_colour_its_own(name, colour):
+def test_each_level_has_its_name_and_its_color(name, colour):
     line = record(levelname=name)
 
     assert TextFormatter(use_color=False).format(line) == f"[core] {name}: hello there"
@@ -125,7 +125,7 @@ def test_each_level_has_its_name_and_in_colour_its_own(name, colour):
     )
 
 
-def test_a_traceback_follows_its_line_behind_a_marker():
+def test_the_lines_of_a_traceback_start_with_a_marker():
     first, *rest = text(**failed()).split("\n")
 
     assert first == "[core] INFO: hello there"
@@ -134,7 +134,7 @@ def test_a_traceback_follows_its_line_behind_a_marker():
     assert rest[-1] == "  | LookupError: boom"
 
 
-def test_further_lines_of_a_message_stand_behind_a_marker():
+def test_further_lines_of_a_message_start_with_a_marker():
     line = text(msg="one\ntwo\n\nfour", args=None)
 
     assert line.split("\n") == ["[core] INFO: one", "  | two", "  | ", "  | four"]
@@ -155,14 +155,14 @@ CARRIED: list[dict[str, Any]] = [
 ]
 
 
-def test_text_of_others_is_made_printable_wherever_a_record_carries_it():
+def test_control_characters_of_every_part_are_made_printable():
     for given in CARRIED:
         for formatter in (TextFormatter(use_color=False), JsonFormatter()):
             assert unsafe(formatter.format(record(**given))) == [], given.keys()
 
 
 @pytest.mark.parametrize("formatter", [TextFormatter(use_color=False), JsonFormatter()])
-def test_a_traceback_that_says_a_lot_is_cut_short(formatter):
+def test_a_long_traceback_is_truncated(formatter):
     line = formatter.format(record(**failed("x" * 1_000_000)))
 
     assert "LookupError: xxx" in line
@@ -181,7 +181,7 @@ def test_a_json_line_has_time_level_logger_and_message():
 
 
 @pytest.mark.feature("F132", "F136")
-def test_a_json_line_carries_the_ids_and_what_was_given_beside_the_message():
+def test_a_json_line_has_the_ids_and_the_extra_fields():
     ids = {"pool_id": "p1", "worker_id": "w1", "job_id": 7}
     given = {"label": "job", **ids, "task_identifier": "resize", "attempt": 1}
 
@@ -191,11 +191,11 @@ def test_a_json_line_carries_the_ids_and_what_was_given_beside_the_message():
     assert (line["duration_ms"], line["tags"]) == (1.5, ["a", "b"])
 
 
-def test_a_json_line_holds_a_traceback_in_one_field():
+def test_a_json_line_has_the_traceback_in_one_field():
     assert fields(**failed())["exception"].endswith("LookupError: boom")
 
 
-def test_a_line_break_in_a_message_is_no_second_json_line():
+def test_a_message_with_a_line_break_is_one_json_line():
     assert fields(msg="one\ntwo\u2028three", args=None)["message"] == "one\ntwo\u2028three"
 
 
@@ -204,7 +204,7 @@ def test_a_line_break_in_a_message_is_no_second_json_line():
     [object(), {1, 2}, b"bytes", {("a", "b"): 1}, float("nan")],
     ids=lambda value: type(value).__name__,
 )
-def test_a_value_that_json_does_not_know_is_no_reason_to_lose_the_line(value):
+def test_a_value_that_json_does_not_support_becomes_text(value):
     # As strict as other languages are: they do not know NaN.
     line = json.loads(JsonFormatter().format(record(value=value)), parse_constant=pytest.fail)
 
@@ -213,7 +213,7 @@ def test_a_value_that_json_does_not_know_is_no_reason_to_lose_the_line(value):
 
 
 @pytest.mark.parametrize("name", ["time", "level", "logger"])
-def test_what_is_given_beside_the_message_does_not_replace_what_every_line_has(name):
+def test_extra_fields_do_not_replace_standard_fields(name):
     usual = fields()
 
     line = fields(**{name: "mine"})
@@ -269,21 +269,21 @@ def test_the_log_of_the_whole_program_goes_to_standard_error(shown):
 
 
 @pytest.mark.feature("F132")
-def test_a_terminal_shows_levels_in_colour(shown):
+def test_a_terminal_shows_levels_in_color(shown):
     assert shown(Terminal()) == [
         "[job(p1: resize{7})] \x1b[32mINFO\x1b[0m: hello",
         "[shop] \x1b[33mWARNING\x1b[0m: sold out",
     ]
 
 
-def test_whoever_wants_no_colour_gets_none(shown, monkeypatch):
+def test_no_color_turns_colors_off(shown, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
 
     assert "\x1b" not in "".join(shown(Terminal()))
 
 
 @pytest.mark.feature("F132")
-def test_json_lines_are_never_in_colour(shown):
+def test_json_lines_have_no_colors(shown):
     hello, sold_out = map(json.loads, shown(Terminal(), "json"))
 
     assert (hello["message"], hello["level"], hello["job_id"]) == ("hello", "info", 7)

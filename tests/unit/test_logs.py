@@ -139,7 +139,7 @@ def test_warn_is_warning(logger, lines):
 
 
 @pytest.mark.feature("F139")
-def test_a_wider_scope_says_more_and_leaves_the_first_as_it_was(lines):
+def test_a_wider_scope_adds_values_and_leaves_the_first_unchanged(lines):
     logger = Logger(lines, {"label": "job", "job_id": 7})
 
     logger.scope(step="resize", job_id=8).info("inner")
@@ -172,7 +172,7 @@ def test_a_message_without_arguments_may_hold_percent_signs(logger, lines):
 
 
 @pytest.mark.parametrize("arguments", [("%d pictures", "many"), ("%s of %s", 1), ("100%", 1)])
-def test_arguments_that_do_not_fit_are_no_reason_to_fail(logger, lines, arguments):
+def test_arguments_that_do_not_fit_the_message_raise_no_error(logger, lines, arguments):
     # As with the standard library, whose loggers never raise for what they are told.
     logger.info(*arguments)
 
@@ -182,7 +182,7 @@ def test_arguments_that_do_not_fit_are_no_reason_to_fail(logger, lines, argument
 
 @pytest.mark.feature("F138")
 @pytest.mark.parametrize("name", ["message", "args", "level", "name"])
-def test_what_is_said_beside_the_message_may_have_any_name(logger, lines, name):
+def test_meta_may_have_any_name(logger, lines, name):
     logger.info("hello", **{name: 1})
 
     assert lines[0].meta == {name: 1}
@@ -211,7 +211,7 @@ def test_a_logger_of_the_program_takes_them_instead(caplog):
 
 
 @pytest.mark.feature("F134")
-def test_a_logger_of_ours_is_used_as_it_is(logger):
+def test_a_logger_of_this_package_is_used_unchanged(logger):
     assert resolve_logger(logger) is logger
 
 
@@ -377,14 +377,14 @@ def test_an_error_that_cannot_be_shown_is_named_by_its_kind(said):
     assert "with error Unspeakable" in message
 
 
-def test_an_error_that_says_a_lot_is_cut_short(said):
+def test_a_long_error_is_truncated(said):
     [(_, message)] = said(JobErrored(**WHERE, error=ValueError("x" * 1_000_000), duration=TOOK))
 
     assert len(message) < 1000
     assert message.endswith("(12.35 ms)")
 
 
-def test_what_is_said_about_an_error_is_one_printable_line(said):
+def test_an_error_is_logged_in_one_printable_line(said):
     error = LookupError(TEXT)
     job = make_job(id=7, task_identifier=TEXT)
     pool: dict[str, Any] = {"pool_id": "p1"}
@@ -415,9 +415,9 @@ def test_what_is_said_about_an_error_is_one_printable_line(said):
     [
         (
             JobLockLost(**WHERE),
-            ("warning", "job 7 ended, but somebody else holds it now: nothing was written"),
+            ("warning", "lost the lock of job 7 while it ran, its outcome was not written"),
         ),
-        (JobInterrupted(**WHERE), ("warning", "handed job 7 back, its attempt not counted")),
+        (JobInterrupted(**WHERE), ("warning", "released job 7, its attempt is not counted")),
         (ListenStarted(pool_id="p1"), ("debug", "listening for new jobs")),
         (
             ListenFailed(pool_id="p1", error=LookupError("gone")),
@@ -425,7 +425,7 @@ def test_what_is_said_about_an_error_is_one_printable_line(said):
         ),
         (
             ResetLockedFailed(pool_id="p1", error=LookupError("gone"), delay=None),
-            ("warning", "could not look for stale locks: LookupError: gone"),
+            ("warning", "check for stale locks failed, retrying: LookupError: gone"),
         ),
         (
             HeartbeatFailed(pool_id="p1", error=LookupError("gone"), failures=1),
@@ -437,35 +437,35 @@ def test_what_is_said_about_an_error_is_one_printable_line(said):
             ),
             (
                 "error",
-                "no heartbeat reached the database for 25.0 s: gave up jobs 7, 8, others may take "
-                "them",
+                "lease expired after 25.0 s without a heartbeat, stopped jobs 7, 8: other workers "
+                "may claim them",
             ),
         ),
         (
             LeaseExpired(pool_id="p1", time_since_heartbeat=timedelta(seconds=25), job_ids=()),
             (
                 "error",
-                "no heartbeat reached the database for 25.0 s: gave up jobs (none), others may "
-                "take them",
+                "lease expired after 25.0 s without a heartbeat, stopped jobs (none): other "
+                "workers may claim them",
             ),
         ),
         (
             LeaseLost(pool_id="p1", old_pool_id="p0", job_ids=(7, 8)),
             (
                 "error",
-                "others took this worker for dead and its jobs 7, 8 from it; it goes on as p1",
+                "lease lost, other workers recovered jobs 7, 8 of this worker; continuing as p1",
             ),
         ),
         (
             RecoveryFailed(pool_id="p1", error=LookupError("gone")),
-            ("warning", "could not look for dead workers: LookupError: gone"),
+            ("warning", "recovery failed, retrying: LookupError: gone"),
         ),
         (
             JobOverran(**WHERE, timeout=timedelta(seconds=30)),
             (
                 "warning",
-                "job 7 (resize) runs past its timeout of 0:00:30 and cannot be stopped: its slot "
-                "and its lock stay taken until the function returns",
+                "job 7 (resize) runs past its timeout of 0:00:30 and cannot be stopped: it keeps "
+                "its slot and its lock until the function returns",
             ),
         ),
         (
@@ -473,29 +473,29 @@ def test_what_is_said_about_an_error_is_one_printable_line(said):
             (
                 "error",
                 "3 functions of task 'resize' run past their timeout: no more of its jobs are "
-                'taken until one returns. With run_in="process" the task can be stopped',
+                'claimed until one returns. With run_in="process" the task can be stopped',
             ),
         ),
         (
             TaskResumed(pool_id="p1", task_identifier="resize"),
-            ("info", "jobs of task 'resize' are taken again"),
+            ("info", "jobs of task 'resize' are claimed again"),
         ),
         (
             WorkerRestarted(pool_id="p1", worker_id="w1"),
             (
                 "error",
-                "worker was cancelled, not by a stop, and starts again: does a task or a listener "
-                "cancel asyncio tasks that it did not start?",
+                "worker was cancelled outside of a shutdown, restarting: a task or a listener may "
+                "cancel asyncio tasks that it did not start",
             ),
         ),
         (
             PoolFatalError(pool_id="p1", error=OSError("gone"), action="completeJob"),
-            ("error", "completeJob could not be written, will try again: OSError: gone"),
+            ("error", "completeJob failed, retrying: OSError: gone"),
         ),
         (PoolGracefulShutdown(pool_id="p1", message="bye"), ("info", "stopping: bye")),
         (PoolForcefulShutdown(pool_id="p1", message="bye"), ("warning", "stopping at once: bye")),
-        (GracefulShutdown(signal="SIGTERM"), ("debug", "heard SIGTERM")),
-        (ForcefulShutdown(signal="SIGINT"), ("debug", "heard SIGINT")),
+        (GracefulShutdown(signal="SIGTERM"), ("debug", "received SIGTERM")),
+        (ForcefulShutdown(signal="SIGINT"), ("debug", "received SIGINT")),
         (RunnerStopped(pool_id="p1"), ("debug", "stopped")),
     ],
     ids=lambda value: type(value).__name__,
@@ -504,12 +504,12 @@ def test_what_a_person_would_want_to_know_is_one_line(said, event, line):
     assert said(event) == [line]
 
 
-def test_an_error_of_one_fetch_is_said_once_however_many_waited_for_it(said, lines):
+def test_an_error_of_one_fetch_is_logged_once_for_all_waiting_workers(said, lines):
     error = LookupError("gone")
 
     said(*(GetJobErrored(pool_id="p1", worker_id=each, error=error) for each in ("w1", "w2")))
 
-    assert lines.said == [("warning", "could not ask for a job: LookupError: gone")]
+    assert lines.said == [("warning", "fetch failed, retrying: LookupError: gone")]
     assert lines[0].scope == {"label": "worker", "pool_id": "p1", "worker_id": "w1"}
 
 
@@ -555,7 +555,7 @@ def test_an_outage_is_one_line_when_it_begins_one_a_minute_and_one_when_it_ends(
     assert {line.level for line in lines} == {"warning", "debug"}
 
 
-def test_the_next_outage_is_told_again(said, lines):
+def test_the_next_outage_is_logged_again(said, lines):
     failed = [GetJobErrored(pool_id="p1", worker_id="w1", error=TimeoutError()) for _ in range(2)]
     recovered = GetJobRecovered(pool_id="p1")
 
@@ -571,8 +571,8 @@ def test_the_next_outage_is_told_again(said, lines):
     )
 
 
-def test_a_lapsed_lease_is_part_of_an_outage_and_otherwise_told_by_itself(said, lines):
-    lapsed = LeaseExpiredError("no heartbeat was heard for 20 s")
+def test_an_expired_lease_is_part_of_an_outage_or_logged_on_its_own(said, lines):
+    lapsed = LeaseExpiredError("no heartbeat for 20 s")
     fetch = GetJobErrored(pool_id="p1", worker_id="w1", error=lapsed)
 
     said(HeartbeatFailed(pool_id="p1", error=OSError("gone"), failures=1), fetch)
@@ -580,7 +580,7 @@ def test_a_lapsed_lease_is_part_of_an_outage_and_otherwise_told_by_itself(said, 
 
     lines.clear()
     said(fetch)
-    assert warnings(lines) == [f"could not ask for a job: LeaseExpiredError: {lapsed}"]
+    assert warnings(lines) == [f"fetch failed, retrying: LeaseExpiredError: {lapsed}"]
 
 
 def test_what_the_database_answers_again_and_again_is_one_line_a_minute(logger, lines, clock):
@@ -592,8 +592,8 @@ def test_what_the_database_answers_again_and_again_is_one_line_a_minute(logger, 
             clock.now += 1
 
     assert warnings(lines) == [
-        "could not ask for a job: LookupError: refused 0",
-        "could not ask for a job: LookupError: refused 60",
+        "fetch failed, retrying: LookupError: refused 0",
+        "fetch failed, retrying: LookupError: refused 60",
     ]
 
 
@@ -606,7 +606,7 @@ def test_a_database_that_answers_with_an_error_is_reachable(said, lines):
     assert warnings(lines) == [
         "database unreachable, retrying: OSError: gone",
         "database reachable again after 0.0 s",
-        "could not ask for a job: LookupError: no such table",
+        "fetch failed, retrying: LookupError: no such table",
     ]
 
 
@@ -614,14 +614,14 @@ def test_a_database_that_answers_with_an_error_is_reachable(said, lines):
 @pytest.mark.parametrize(
     ("was_started", "recoveries", "is_quarantined", "line"),
     [
-        (True, 2, False, ("warning", "recovered job 7 (resize), which dead pool p0 had started")),
+        (True, 2, False, ("warning", "recovered job 7 (resize) of dead pool p0 (started")),
         (
             False,
             0,
             False,
-            ("warning", "recovered job 7 (resize), which dead pool p0 had fetched, not started"),
+            ("warning", "recovered job 7 (resize) of dead pool p0 (not started"),
         ),
-        (True, 3, True, ("error", "quarantined job 7 (resize), which dead pool p0 had started")),
+        (True, 3, True, ("error", "quarantined job 7 (resize) of dead pool p0 (started")),
     ],
 )
 def test_a_job_of_a_dead_worker_is_one_line_with_what_became_of_it(
@@ -637,16 +637,16 @@ def test_a_job_of_a_dead_worker_is_one_line_with_what_became_of_it(
     )
 
     level, message = line
-    assert said(recovered) == [(level, f"{message} (recoveries while it ran: {recoveries})")]
+    assert said(recovered) == [(level, f"{message}, crashes: {recoveries})")]
 
 
-def test_success_is_not_said_where_nobody_wants_it(said, monkeypatch):
+def test_success_is_not_logged_with_no_log_success(said, monkeypatch):
     monkeypatch.setenv("NO_LOG_SUCCESS", "1")
 
     started = RunnerStarted(pool_id="p1", tasks=("resize",))
     lines = said(started, JobSucceeded(**WHERE, duration=TOOK), JobInterrupted(**WHERE))
 
-    assert lines == [("warning", "handed job 7 back, its attempt not counted")]
+    assert lines == [("warning", "released job 7, its attempt is not counted")]
 
 
 @pytest.mark.feature("F133")
@@ -656,7 +656,7 @@ def test_the_start_of_each_job_is_for_those_who_look_for_a_mistake(said, monkeyp
 
     monkeypatch.setenv(name, "1")
 
-    assert said(JobStarted(**WHERE)) == [("debug", "began job 7 (resize)")]
+    assert said(JobStarted(**WHERE)) == [("debug", "started job 7 (resize)")]
 
 
 def test_pools_that_share_their_hooks_each_speak_for_themselves(said):
@@ -677,7 +677,7 @@ def test_a_pool_speaks_for_itself_under_the_ids_that_it_gets_later(logger, lines
     assert len(lines) == 1
 
 
-def test_nothing_is_said_after_the_end(logger, lines):
+def test_nothing_is_logged_after_the_end(logger, lines):
     hooks = Hooks()
 
     with log_events(hooks, logger, {"p1"}, is_outage=is_outage):

@@ -71,7 +71,7 @@ def test_the_next_move_follows_from_catalogue_and_ledger(seen, ledger, move):
 
 @pytest.mark.feature("F24")
 @pytest.mark.parametrize("ledger", [Ledger(21, 21, True), Ledger(30, 22, True)])
-def test_a_breaking_level_that_we_do_not_know_is_refused(ledger):
+def test_an_unknown_breaking_level_is_rejected(ledger):
     with pytest.raises(SchemaTooNew) as caught:
         choose_next_step(SCHEMAS, LEDGER, ledger)
 
@@ -81,12 +81,12 @@ def test_a_breaking_level_that_we_do_not_know_is_refused(ledger):
 
 @pytest.mark.feature("F19")
 @pytest.mark.parametrize("seen", [NOTHING, NO_LEDGER])
-def test_a_check_of_a_schema_that_is_not_there_says_how_to_install_it(seen):
+def test_a_check_of_a_missing_schema_names_how_to_install_it(seen):
     with pytest.raises(SchemaMissing, match=r"graphile-worker migrate --schema jobs"):
         _answered(seen)
 
 
-def test_a_check_of_an_empty_ledger_says_that_it_is_not_installed():
+def test_a_check_of_an_empty_ledger_raises_schema_missing():
     with pytest.raises(SchemaMissing):
         _answered(LEDGER, Ledger(0, 0, None))
 
@@ -99,12 +99,12 @@ def test_a_check_of_an_old_schema_names_the_release_to_pass_through():
 
 @pytest.mark.feature("F6")
 @pytest.mark.parametrize("version", [100023, 130011])
-def test_an_older_server_is_refused_with_its_version(version):
+def test_an_older_server_is_rejected_with_its_version(version):
     with pytest.raises(SchemaError, match=rf"{version // 10000}\.{version % 10000} is too old"):
         _answered(catalogue(server_version=version))
 
 
-def test_an_incomplete_schema_is_told_what_it_lacks():
+def test_an_incomplete_schema_is_reported_with_what_it_lacks():
     lacking = catalogue(
         functions=REQUIRED_FUNCTIONS - {"add_job"}, relations=REQUIRED_RELATIONS - {"jobs"}
     )
@@ -120,7 +120,7 @@ def test_a_check_of_a_usable_schema_returns_its_level(level):
 
 @pytest.mark.feature("F24")
 @pytest.mark.parametrize("level", [1, 10, 17, 20, 21, -1])
-def test_there_is_no_sql_for_levels_that_we_do_not_upgrade_from(level):
+def test_sql_for_unsupported_levels_is_rejected(level):
     with pytest.raises(ConfigurationError, match=f"got {level}"):
         migration_sql("jobs", from_level=level)
 

@@ -42,7 +42,7 @@ async def test_notifications_beyond_a_few_are_counted_and_neither_kept_nor_decod
     assert await heard.wait_for_notification(0) is None
 
 
-async def test_what_comes_after_a_flood_is_heard():
+async def test_notifications_after_a_flood_are_received():
     heard = _NotificationQueue()
     for number in range(2 * MAX_QUEUED_PER_CHANNEL):
         put(heard, number)
@@ -66,7 +66,7 @@ def test_more_than_5000_notifications_in_a_second_are_a_flood(monkeypatch):
         heard.check_rate(1)
 
 
-async def test_a_flood_ends_what_asyncpg_is_heard_by():
+async def test_a_flood_ends_the_stream_of_asyncpg():
     heard = _AsyncpgNotificationStream(connection=None)
 
     for number in range(2 * MAX_NOTIFICATIONS_PER_SECOND):

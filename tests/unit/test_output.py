@@ -29,7 +29,7 @@ async def heard(*chunks: bytes) -> tuple[list[str], str]:
         ([], []),
     ],
 )
-async def test_each_line_is_told_once(chunks, lines):
+async def test_each_line_is_reported_once(chunks, lines):
     assert (await heard(*chunks))[0] == lines
 
 

@@ -1,4 +1,4 @@
-"""What JSON values become under the annotations of a task, and what does not fit."""
+"""JSON values are read by the annotations of a task, or rejected."""
 
 import collections.abc as abc
 import dataclasses
@@ -166,13 +166,13 @@ def value_and_type(value: Any) -> Any:
     return type(value), value
 
 
-def misfit(annotation: Any, value: Any) -> Mismatch:
+def read_mismatch(annotation: Any, value: Any) -> Mismatch:
     with pytest.raises(Mismatch) as caught:
         build_reader(annotation)(value)
     return caught.value
 
 
-def refusal(annotation: Any) -> str:
+def annotation_error(annotation: Any) -> str:
     with pytest.raises(ConfigurationError) as caught:
         build_reader(annotation)
     return str(caught.value)
@@ -220,7 +220,7 @@ FITS: list[tuple[Any, Any, Any]] = [
 
 @pytest.mark.feature("F116")
 @pytest.mark.parametrize(("annotation", "value", "result"), FITS)
-def test_a_value_becomes_what_its_annotation_asks(annotation, value, result):
+def test_a_value_is_read_as_its_annotation_asks(annotation, value, result):
     assert value_and_type(build_reader(annotation)(value)) == value_and_type(result)
 
 
@@ -253,7 +253,7 @@ CONTAINERS: list[tuple[Any, Any, Any]] = [
 
 @pytest.mark.feature("F116")
 @pytest.mark.parametrize(("annotation", "value", "result"), CONTAINERS)
-def test_arrays_and_objects_become_containers(annotation, value, result):
+def test_arrays_and_objects_are_read_as_containers(annotation, value, result):
     assert value_and_type(build_reader(annotation)(value)) == value_and_type(result)
 
 
@@ -285,11 +285,11 @@ UNIONS: list[tuple[Any, Any, Any]] = [
 
 @pytest.mark.feature("F116")
 @pytest.mark.parametrize(("annotation", "value", "result"), UNIONS)
-def test_of_a_union_the_first_member_that_fits_is_taken(annotation, value, result):
+def test_the_first_member_of_a_union_that_fits_is_taken(annotation, value, result):
     assert value_and_type(build_reader(annotation)(value)) == value_and_type(result)
 
 
-def test_unions_that_are_equal_keep_their_own_order():
+def test_equal_unions_keep_their_order():
     assert list[date | str] == list[str | date]
 
     first = build_reader(list[date | str])(["2024-01-01"])
@@ -312,13 +312,13 @@ def test_unions_that_are_equal_keep_their_own_order():
         (Either, "x", "x"),
     ],
 )
-def test_a_wrapped_annotation_reads_as_what_it_wraps(annotation, value, result):
+def test_a_wrapped_annotation_reads_as_the_inner_one(annotation, value, result):
     assert build_reader(annotation)(value) == result
 
 
 @pytest.mark.parametrize("annotation", [UserId, Number, Annotated[int, 0], Final[int]])
-def test_a_wrapped_annotation_refuses_as_what_it_wraps(annotation):
-    assert str(misfit(annotation, "3")) == "expected int, got str"
+def test_a_wrapped_annotation_rejects_as_the_inner_one(annotation):
+    assert str(read_mismatch(annotation, "3")) == "expected int, got str"
 
 
 def test_type_aliases_are_followed():
@@ -332,11 +332,11 @@ def test_type_aliases_are_followed():
 
     assert build_reader(names)(["a"]) == ["a"]
     assert build_reader(pair[date])(["2024-01-01"] * 2) == (date(2024, 1, 1),) * 2
-    assert str(misfit(names, [1])) == "[0]: expected str, got int"
+    assert str(read_mismatch(names, [1])) == "[0]: expected str, got int"
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the type statement came with 3.12")
-def test_the_type_statement_may_name_itself():
+def test_a_type_statement_may_be_recursive():
     scope: dict[str, Any] = {}
     exec("type Nested = int | list[Nested]\ntype Pair[X] = tuple[X, X]", scope)
 
@@ -378,7 +378,7 @@ OBJECTS: list[tuple[Any, Any, Any]] = [
 
 @pytest.mark.feature("F115", "F116")
 @pytest.mark.parametrize(("annotation", "value", "result"), OBJECTS)
-def test_objects_become_classes_and_keys_that_nobody_named_do_no_harm(annotation, value, result):
+def test_objects_are_read_as_classes_and_unknown_keys_are_ignored(annotation, value, result):
     assert value_and_type(build_reader(annotation)(value)) == value_and_type(result)
 
 
@@ -389,7 +389,7 @@ def test_the_typed_dict_of_typing_extensions_reads_like_that_of_typing():
     )
 
     assert build_reader(kind)({"at": "2024-01-01"}) == {"at": date(2024, 1, 1)}
-    assert str(misfit(kind, {"width": 1})) == "at: missing"
+    assert str(read_mismatch(kind, {"width": 1})) == "at: missing"
 
 
 def test_attrs_classes_are_read_by_the_names_of_their_attributes():
@@ -408,12 +408,14 @@ def test_attrs_classes_are_read_by_the_names_of_their_attributes():
     read = build_reader(kind)({"_width": 1, "tags": ["a"], "count": "12", "made": 8, "other": 0})
 
     assert read == kind(width=1.0, tags={"a"}, count=12)
-    assert str(misfit(kind, {"_width": "1"})) == "_width: expected float, got str"
-    assert str(misfit(kind, {})) == "_width: missing"
-    assert misfit(kind, {"_width": 1, "small": 9}).reason.startswith("kind: 'small' must be < 5")
+    assert str(read_mismatch(kind, {"_width": "1"})) == "_width: expected float, got str"
+    assert str(read_mismatch(kind, {})) == "_width: missing"
+    assert read_mismatch(kind, {"_width": 1, "small": 9}).reason.startswith(
+        "kind: 'small' must be < 5"
+    )
 
 
-MISFITS: list[tuple[Any, Any, str]] = [
+MISMATCHES: list[tuple[Any, Any, str]] = [
     (str, 1, "expected str, got int"),
     (str, None, "expected str, got None"),
     (None, 0, "expected None, got int"),
@@ -482,27 +484,27 @@ MISFITS: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.feature("F116")
-@pytest.mark.parametrize(("annotation", "value", "message"), MISFITS)
-def test_a_misfit_says_where_and_why(annotation, value, message):
-    assert str(misfit(annotation, value)) == message
+@pytest.mark.parametrize(("annotation", "value", "message"), MISMATCHES)
+def test_a_mismatch_names_the_path_and_the_reason(annotation, value, message):
+    assert str(read_mismatch(annotation, value)) == message
 
 
-def test_a_misfit_carries_its_path_and_its_reason():
-    wrong = misfit(dict[str, Picture], {"a": {"path": "p", "sizes": [{"width": "1"}]}})
+def test_a_mismatch_has_a_path_and_a_reason():
+    wrong = read_mismatch(dict[str, Picture], {"a": {"path": "p", "sizes": [{"width": "1"}]}})
 
     assert wrong.path == "[...].sizes[0].width"
     assert wrong.reason == "expected int, got str"
     assert isinstance(wrong, ValueError)
 
 
-def test_a_misfit_survives_the_way_between_processes():
-    wrong = pickle.loads(pickle.dumps(misfit(Size, {"width": "1"})))
+def test_a_mismatch_can_be_pickled():
+    wrong = pickle.loads(pickle.dumps(read_mismatch(Size, {"width": "1"})))
 
     assert (wrong.path, wrong.reason) == ("width", "expected int, got str")
 
 
-def test_what_a_constructor_raised_is_the_cause():
-    assert repr(misfit(Even, {"number": 1}).__cause__) == "ValueError('not even')"
+def test_the_error_of_a_constructor_is_the_cause():
+    assert repr(read_mismatch(Even, {"number": 1}).__cause__) == "ValueError('not even')"
 
 
 @pytest.mark.parametrize(
@@ -522,8 +524,8 @@ def test_what_a_constructor_raised_is_the_cause():
         (Point, [SECRET, SECRET]),
     ],
 )
-def test_a_misfit_never_quotes_the_payload(annotation, value):
-    wrong = misfit(annotation, value)
+def test_a_mismatch_never_quotes_the_payload(annotation, value):
+    wrong = read_mismatch(annotation, value)
 
     assert SECRET not in repr(wrong) + str(wrong)
 
@@ -569,26 +571,26 @@ class Unresolved:
 @pytest.mark.parametrize(
     ("annotation", "message"),
     [
-        (bytes, "read as bytes: JSON cannot carry it"),
-        (bytearray, "read as bytearray: JSON cannot carry it"),
-        (timedelta, "read as datetime.timedelta: JSON has no such value; take seconds"),
-        (Plain, f"read as {__name__}.Plain: possible are str, int"),
-        (list[Plain], f"read as {__name__}.Plain: possible are str, int"),
-        (int | Plain, f"read as {__name__}.Plain: possible are str, int"),
-        (complex, "read as complex: possible are"),
-        (deque, "read as collections.deque: possible are"),
-        (OrderedDict, "read as collections.OrderedDict: possible are"),
-        (Callable[[], int], "Callable[[], int]: possible are"),
-        (type[int], "read as type[int]: possible are"),
-        (tuple[int, *tuple[str, ...]], "*tuple[str, ...]: possible are"),
-        (tuple[int, typing.Unpack[tuple[str, ...]]], "possible are"),  # noqa: UP044
+        (bytes, "read as bytes: JSON has no bytes"),
+        (bytearray, "read as bytearray: JSON has no bytes"),
+        (timedelta, "read as datetime.timedelta: JSON has no durations; take seconds"),
+        (Plain, f"read as {__name__}.Plain: supported are str, int"),
+        (list[Plain], f"read as {__name__}.Plain: supported are str, int"),
+        (int | Plain, f"read as {__name__}.Plain: supported are str, int"),
+        (complex, "read as complex: supported are"),
+        (deque, "read as collections.deque: supported are"),
+        (OrderedDict, "read as collections.OrderedDict: supported are"),
+        (Callable[[], int], "Callable[[], int]: supported are"),
+        (type[int], "read as type[int]: supported are"),
+        (tuple[int, *tuple[str, ...]], "*tuple[str, ...]: supported are"),
+        (tuple[int, typing.Unpack[tuple[str, ...]]], "supported are"),  # noqa: UP044
         (dict[int, str], "read as dict[int, str]: the keys of a JSON object are text"),
         (dict[UUID, str], "the keys of a JSON object are text"),
         (dict[Level, str], "the keys of a JSON object are text"),
         ("Size", "resolve it first, with typing.get_type_hints"),
         (list["Size"], "resolve it first, with typing.get_type_hints"),
         (typing.List["Size"], "resolve it first, with typing.get_type_hints"),  # noqa: UP006
-        ([int], "read as [<class 'int'>]: possible are"),
+        ([int], "read as [<class 'int'>]: supported are"),
         (Literal[b"x"], "bytes has no JSON form"),
         (Odd, f"read as {__name__}.Odd: bytes has no JSON form"),
         (Undone, "Out of range float values are not JSON compliant"),
@@ -600,11 +602,11 @@ class Unresolved:
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused_when_the_reader_is_made(annotation, message):
-    assert message in refusal(annotation)
+def test_an_unsupported_annotation_is_rejected_when_the_reader_is_built(annotation, message):
+    assert message in annotation_error(annotation)
 
 
-def test_other_packages_are_never_imported_to_read_or_write():
+def test_reading_and_writing_never_import_optional_packages():
     program = (
         "import sys\nfrom graphile_worker._payloads import build_reader, encode\n"
         "build_reader(int | None)\nencode([{1}])\n"
@@ -616,13 +618,13 @@ def test_other_packages_are_never_imported_to_read_or_write():
     assert (done.stdout, done.stderr) == ("\n", "")
 
 
-def test_a_refused_class_leaves_no_half_made_reader_behind():
-    assert "Mutual.wrong" in refusal(Mutual)
+def test_a_rejected_class_leaves_no_partial_reader_in_the_cache():
+    assert "Mutual.wrong" in annotation_error(Mutual)
 
-    assert "Mutual.wrong" in refusal(Partner)
+    assert "Mutual.wrong" in annotation_error(Partner)
 
 
-def test_a_reader_is_made_once():
+def test_a_reader_is_built_once():
     assert build_reader(Size) is build_reader(Size)
     assert build_reader(list[Size]) is build_reader(list[Size])
 
@@ -666,7 +668,7 @@ ROUND_TRIPS: list[tuple[Any, st.SearchStrategy[Any]]] = [
 @pytest.mark.feature("F116")
 @given(data=st.data())
 @pytest.mark.parametrize(("annotation", "values"), ROUND_TRIPS)
-def test_what_survives_json_is_read_back_by_its_annotation(annotation, values, data):
+def test_an_encoded_value_is_read_back_by_its_annotation(annotation, values, data):
     value = data.draw(values)
 
     text = encode(value)
@@ -710,7 +712,7 @@ def order_model(**config: Any) -> Any:
 
 @pytest.mark.feature("F116")
 @pytest.mark.parametrize("config", [{}, {"strict": True}, {"extra": "forbid"}])
-def test_a_pydantic_model_comes_back_as_it_was_written(config):
+def test_a_pydantic_model_survives_a_round_trip(config):
     order = order_model(**config)
     value = order(at=LEAP_DAY, orderItems=[{"width": 1, "tags": frozenset("a")}])
 
@@ -721,10 +723,10 @@ def test_a_pydantic_model_comes_back_as_it_was_written(config):
 
 
 @pytest.mark.feature("F116")
-def test_the_first_error_of_pydantic_becomes_the_misfit():
+def test_the_first_error_of_pydantic_becomes_the_mismatch():
     order = order_model()
 
-    wrong = misfit(order | None, {"at": UTC_TEXT, "orderItems": [{"width": SECRET}]})
+    wrong = read_mismatch(order | None, {"at": UTC_TEXT, "orderItems": [{"width": SECRET}]})
 
     assert wrong.path == "orderItems[0].width"
     assert wrong.reason.startswith("Input should be a valid integer")
@@ -732,11 +734,11 @@ def test_the_first_error_of_pydantic_becomes_the_misfit():
 
 
 @pytest.mark.feature("F115")
-def test_a_key_that_nobody_named_is_refused_where_the_model_forbids_it():
+def test_an_unknown_key_is_rejected_if_the_model_forbids_it():
     payload = {"at": UTC_TEXT, "orderItems": [], "more": 1}
 
     assert build_reader(order_model())(payload).items == []
-    assert misfit(order_model(extra="forbid"), payload).path == "more"
+    assert read_mismatch(order_model(extra="forbid"), payload).path == "more"
 
 
 @pytest.mark.feature("F116")
@@ -745,14 +747,14 @@ def test_a_dataclass_of_pydantic_is_read_by_pydantic():
     kind = checked(dataclasses.make_dataclass("kind", [("width", int)]))
 
     assert build_reader(kind)({"width": "3"}) == kind(width=3)
-    assert misfit(kind, {"width": "x"}).path == "width"
+    assert read_mismatch(kind, {"width": "x"}).path == "width"
     assert encode(kind(width=3)) == '{"width":3}'
 
 
-def test_a_pydantic_model_that_is_not_complete_is_refused_when_the_reader_is_made():
+def test_an_incomplete_pydantic_model_is_rejected_when_the_reader_is_built():
     model = pytest.importorskip("pydantic").create_model("Model", lost=("Nowhere", ...))
 
-    assert "Model: its annotations cannot be resolved yet" in refusal(model)
+    assert "Model: its annotations cannot be resolved yet" in annotation_error(model)
 
 
 def test_a_root_model_may_be_an_array():
@@ -770,7 +772,7 @@ def order_struct() -> tuple[Any, Any]:
 
 
 @pytest.mark.feature("F116")
-def test_a_msgspec_struct_comes_back_as_it_was_written():
+def test_a_msgspec_struct_survives_a_round_trip():
     order, item = order_struct()
     value = order(at=LEAP_DAY, order_items=[item(1, {date(2024, 1, 1)})])
 
@@ -784,15 +786,15 @@ def test_a_msgspec_struct_comes_back_as_it_was_written():
 
 
 @pytest.mark.feature("F116")
-def test_the_error_of_msgspec_becomes_the_misfit():
+def test_the_error_of_msgspec_becomes_the_mismatch():
     order, item = order_struct()
     payload = {"type": "order", "at": UTC_TEXT, "orderItems": [{"width": "x"}]}
 
-    assert str(misfit(order, payload)) == "orderItems[0].width: Expected `int`, got `str`"
-    assert str(misfit(item, [])) == "Expected `object`, got `array`"
+    assert str(read_mismatch(order, payload)) == "orderItems[0].width: Expected `int`, got `str`"
+    assert str(read_mismatch(item, [])) == "Expected `object`, got `array`"
 
 
-def test_a_naive_datetime_in_a_struct_is_refused():
+def test_a_naive_datetime_in_a_struct_is_rejected():
     order, _ = order_struct()
 
     with pytest.raises(JobSpecError, match="naive datetime"):

@@ -1,4 +1,4 @@
-"""What a payload becomes as JSON text, and what is refused."""
+"""Payloads are written as JSON text, or rejected."""
 
 import json
 from collections import OrderedDict
@@ -44,7 +44,7 @@ class Address:
 
 @dataclass
 class Holder:
-    held: Any
+    value: Any
 
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -91,7 +91,7 @@ VALUES = st.recursive(
         ([{"at": date(2024, 1, 1)}], '[{"at":"2024-01-01"}]'),
     ],
 )
-def test_what_survives_json_is_written_in_one_way(value, text):
+def test_a_value_is_written_as_json(value, text):
     assert encode(value) == text
 
 
@@ -101,7 +101,7 @@ def test_none_is_left_to_the_database():
 
 
 @given(VALUES)
-def test_every_json_value_comes_back_as_it_was(value):
+def test_every_json_value_survives_a_round_trip(value):
     text = encode([value])
 
     assert text is not None
@@ -109,126 +109,126 @@ def test_every_json_value_comes_back_as_it_was(value):
 
 
 @given(st.text(st.characters(codec=None)) | st.text("\\u0\x00a"))
-def test_text_is_refused_exactly_when_it_holds_nul_or_a_lone_surrogate(text):
-    cannot_be = "\x00" in text or any("\ud800" <= letter <= "\udfff" for letter in text)
+def test_text_is_rejected_exactly_when_it_contains_nul_or_a_lone_surrogate(text):
+    is_invalid = "\x00" in text or any("\ud800" <= letter <= "\udfff" for letter in text)
 
-    if cannot_be:
-        assert _refusal({text: text}).code == "22P05"
+    if is_invalid:
+        assert _encode_error({text: text}).code == "22P05"
     else:
         assert json.loads(encode({text: text}) or "") == {text: text}
 
 
 @pytest.mark.parametrize("text", ["\\u0000", "\\\\u0000", "C:\\u0000", "u0000"])
-def test_the_letters_of_a_nul_escape_are_not_a_nul(text):
+def test_the_text_of_a_nul_escape_is_not_a_nul(text):
     assert json.loads(encode([text]) or "") == [text]
 
 
 @pytest.mark.parametrize("text", ["\x00", "\\\x00", "a\x00b", "\\u0000\x00"])
 @pytest.mark.parametrize("wrap", [str, lambda text: {text: 1}, lambda text: [[text]]])
-def test_nul_is_refused_wherever_it_stands(text, wrap):
-    refusal = _refusal(wrap(text))
+def test_nul_is_rejected_anywhere(text, wrap):
+    error = _encode_error(wrap(text))
 
-    assert (refusal.argument, refusal.code) == ("payload", "22P05")
+    assert (error.argument, error.code) == ("payload", "22P05")
 
 
 @pytest.mark.parametrize("value", ["\ud800", "x\udfff", {"\ud800": 1}, [["\udc00"]]])
-def test_lone_surrogates_are_refused(value):
-    assert _refusal(value).code == "22P05"
+def test_lone_surrogates_are_rejected(value):
+    assert _encode_error(value).code == "22P05"
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 1e400])
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x], lambda x: {"a": (x,)}, Holder])
-def test_numbers_that_json_does_not_have_are_refused(number, wrap):
-    assert _refusal(wrap(number)).code == "22P02"
+def test_nan_and_infinities_are_rejected(number, wrap):
+    assert _encode_error(wrap(number)).code == "22P02"
 
 
 def test_an_integer_may_have_4300_digits():
     assert json.loads(encode(10**4300 - 1) or "") == 10**4300 - 1
 
 
-def test_a_longer_integer_is_refused_because_no_python_would_read_it():
-    assert _refusal(10**4300).code == "22P02"
-    assert _refusal({"n": -(10**5000)}).code == "22P02"
+def test_an_integer_with_more_digits_than_python_reads_is_rejected():
+    assert _encode_error(10**4300).code == "22P02"
+    assert _encode_error({"n": -(10**5000)}).code == "22P02"
 
 
 @pytest.mark.parametrize("value", [b"x", bytearray(b"x"), object(), 1j, range(3), Address, len])
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x], lambda x: {"a": x}, Holder])
-def test_what_has_no_json_form_is_refused_by_its_type(value, wrap):
-    refusal = _refusal(wrap(value))
+def test_a_value_without_a_json_form_is_rejected_by_its_type(value, wrap):
+    error = _encode_error(wrap(value))
 
-    assert refusal.code == "22P02"
-    assert type(value).__name__ in refusal.reason
+    assert error.code == "22P02"
+    assert type(value).__name__ in error.reason
 
 
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x], lambda x: {"a": x}, Holder])
-def test_a_naive_datetime_is_refused(wrap):
-    refusal = _refusal(wrap(datetime(2024, 1, 1)))
+def test_a_naive_datetime_is_rejected(wrap):
+    error = _encode_error(wrap(datetime(2024, 1, 1)))
 
-    assert refusal.code == "22007"
-    assert "naive" in refusal.reason
+    assert error.code == "22007"
+    assert "naive" in error.reason
 
 
 @pytest.mark.parametrize("key", [1, None, True, 1.5, (1,), b"x"])
 @pytest.mark.parametrize(
     "wrap", [lambda x: x, lambda x: [{"a": x}], lambda x: (x,), Holder, MappingProxyType]
 )
-def test_keys_that_are_not_text_are_refused(key, wrap):
-    refusal = _refusal(wrap({key: 1}))
+def test_keys_that_are_not_text_are_rejected(key, wrap):
+    error = _encode_error(wrap({key: 1}))
 
-    assert refusal.code == "22P02"
-    assert type(key).__name__ in refusal.reason
+    assert error.code == "22P02"
+    assert type(key).__name__ in error.reason
 
 
-def test_keys_in_the_value_of_an_enum_are_held_to_the_same_rule():
-    assert _refusal(Colour.NUMBERED).code == "22P02"
+def test_keys_that_are_not_text_are_rejected_in_the_value_of_an_enum():
+    assert _encode_error(Colour.NUMBERED).code == "22P02"
 
 
 @pytest.mark.parametrize("kind", ["list", "dict", "tuple"])
 @pytest.mark.parametrize("depth", [1, 100, MAX_DEPTH])
-def test_nesting_is_written_down_to_the_limit(kind, depth):
+def test_nesting_up_to_the_limit_is_written(kind, depth):
     assert encode(_nested(kind, depth)) is not None
 
 
 @pytest.mark.parametrize("kind", ["list", "dict", "tuple"])
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 1000, 5000])
-def test_deeper_nesting_is_refused_as_postgresql_would_say_it(kind, depth):
-    assert _refusal(_nested(kind, depth)).code == "54001"
+def test_deeper_nesting_is_rejected_with_the_sqlstate_of_postgresql(kind, depth):
+    assert _encode_error(_nested(kind, depth)).code == "54001"
 
 
-def test_the_limit_counts_on_through_values_that_become_objects():
+def test_the_depth_limit_includes_values_that_become_objects():
     within = _nested("list", 300, inside=Holder(_nested("list", 300)))
 
-    assert _refusal(within).code == "54001"
+    assert _encode_error(within).code == "54001"
 
 
-def test_cycles_are_refused():
+def test_cycles_are_rejected():
     itself: list[object] = []
     itself.append(itself)
     holder = Holder(None)
-    holder.held = holder
+    holder.value = holder
     mapping: dict[str, object] = {}
     mapping["inner"] = {"outer": mapping}
 
     for cycle in (itself, holder, mapping):
-        assert _refusal(cycle).code in ("54001", "22P02")
+        assert _encode_error(cycle).code in ("54001", "22P02")
 
 
-def test_the_same_value_twice_is_no_cycle():
+def test_a_value_that_occurs_twice_is_not_a_cycle():
     shared = [1]
 
-    assert encode([shared, shared, Holder(shared)]) == '[[1],[1],{"held":[1]}]'
+    assert encode([shared, shared, Holder(shared)]) == '[[1],[1],{"value":[1]}]'
 
 
 @pytest.mark.parametrize(
     ("payload", "size"), [("abc", 5), ("é", 4), ("😀", 6), ({"k": "ü"}, 10), ([], 2)]
 )
-def test_the_limit_of_a_client_counts_utf8_bytes(payload, size):
+def test_max_payload_bytes_counts_utf8_bytes(payload, size):
     assert encode(payload, max_bytes=size) is not None
 
-    refusal = _refusal(payload, max_bytes=size - 1)
+    error = _encode_error(payload, max_bytes=size - 1)
 
-    assert refusal.code == "54000"
-    assert f"{size} bytes" in refusal.reason
+    assert error.code == "54000"
+    assert f"{size} bytes" in error.reason
 
 
 @pytest.mark.feature("F14")
@@ -245,20 +245,20 @@ def test_the_limit_of_a_client_counts_utf8_bytes(payload, size):
         [[SECRET]] * 10,
     ],
 )
-def test_a_refusal_never_quotes_the_payload(payload):
-    refusal = _refusal(payload, max_bytes=3)
+def test_an_error_never_quotes_the_payload(payload):
+    error = _encode_error(payload, max_bytes=3)
 
-    assert SECRET not in str(refusal)
-    assert SECRET not in repr(refusal)
-
-
-def test_the_refused_value_can_be_looked_at():
-    refusal = _refusal({"a": {1: 2}})
-
-    assert refusal.value == {1: 2}
+    assert SECRET not in str(error)
+    assert SECRET not in repr(error)
 
 
-def test_a_payload_is_not_changed_by_being_written():
+def test_the_error_has_the_rejected_value():
+    error = _encode_error({"a": {1: 2}})
+
+    assert error.value == {1: 2}
+
+
+def test_writing_does_not_change_the_payload():
     payload: Mapping[str, object] = {"a": (1, {2}), "b": Address("x")}
 
     encode(payload)
@@ -266,7 +266,7 @@ def test_a_payload_is_not_changed_by_being_written():
     assert payload == {"a": (1, {2}), "b": Address("x")}
 
 
-def _refusal(payload: object, max_bytes: int | None = None) -> JobSpecError:
+def _encode_error(payload: object, max_bytes: int | None = None) -> JobSpecError:
     with pytest.raises(JobSpecError) as caught:
         encode(payload, max_bytes=max_bytes)
     assert caught.value.argument == "payload"

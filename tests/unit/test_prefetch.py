@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from graphile_worker._worker.sources import prefetch as prefetch_module
 from graphile_worker._worker.sources.buffer import FIRST_FETCH_LIMIT
 from graphile_worker._worker.sources.prefetch import (
     BUFFER_SECONDS,
-    MAX_BUFFERED_SECONDS,
     MAX_FETCH,
     PrefetchSource,
     ThroughputEstimate,
@@ -33,20 +31,12 @@ HOUR = timedelta(hours=1)
 PATIENCE = 20
 # Longer than a job may wait; a number that adds up without rounding.
 TOO_LONG = 0.125
-NOT_YET = MAX_BUFFERED_SECONDS / 2
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch) -> ManualClock:
-    """Time stands, and a look at it takes none."""
-    clock = ManualClock.patch(monkeypatch, prefetch_module)
-    monkeypatch.setattr(prefetch_module, "LATE_CHECK_INTERVAL_SECONDS", 0.0)
-    return clock
+NOT_YET = PrefetchSource.max_buffered_seconds / 2
 
 
 @pytest.fixture
-def no_pause(monkeypatch):
-    monkeypatch.setattr(prefetch_module, "compute_backoff", lambda *_: 0)
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 # Pace
@@ -56,7 +46,7 @@ class Runs:
     """A pace, and the jobs that it is told of."""
 
     def __init__(self, clock: ManualClock) -> None:
-        self.pace = ThroughputEstimate()
+        self.pace = ThroughputEstimate(clock.monotonic)
         self._clock = clock
         self.look()
 
@@ -144,7 +134,7 @@ def test_what_ended_long_ago_is_not_expected_again(runs, clock):
     assert runs.look() == 0
 
 
-def test_what_ended_before_a_rest_says_nothing_about_the_time_after(runs, clock):
+def test_jobs_before_a_pause_do_not_count_after_it(runs, clock):
     runs.end(500)
     clock.now += 1
     runs.look()
@@ -165,14 +155,14 @@ def test_who_forgets_expects_nothing_until_more_jobs_end(runs):
 @pytest.mark.parametrize(
     ("took", "most"), [(0.001, 400), (0.01, 40), (0.05, 8), (BUFFER_SECONDS, 4), (0.2, 2), (60, 0)]
 )
-def test_no_more_jobs_can_end_in_a_moment_than_so_many_workers_run_in_it(runs, took, most):
+def test_the_maximum_is_what_the_workers_can_run_in_that_time(runs, took, most):
     runs.end(100, took=took)
 
     # Floats are not exact.
     assert runs.pace.estimate_max_jobs(4) in (most - 1, most)
 
 
-def test_before_any_job_has_run_nobody_knows_how_many_could():
+def test_before_the_first_job_the_maximum_is_unknown():
     assert ThroughputEstimate().estimate_max_jobs(24) == 0
 
 
@@ -224,17 +214,16 @@ class Scene(SourceScene):
         flags: Callable[[], Any] | None = None,
     ) -> None:
         super().__init__(clock, flags)
-        self.clock = clock
         self.pace = FakePace()
         self.pace.jobs = pace
         self.source = PrefetchSource(
             self.claimer,
             self.completer,
             self.hooks,
+            self.build_options(poll_interval=poll, once=once, clock=clock.monotonic),
             max_bytes=max_bytes,
-            poll_interval=poll,
-            once=once,
         )
+        self.source.late_check_interval_seconds = 0.0
         self.source._throughput = self.pace
 
     async def let_pass(self, seconds: float) -> None:
@@ -397,7 +386,7 @@ async def test_nor_after_a_fetch_that_was_not_full(scene):
 
 
 @pytest.mark.feature("F98")
-async def test_when_the_pace_drops_it_waits_until_somebody_asks(scene):
+async def test_when_the_throughput_drops_it_waits_for_a_worker(scene):
     async with scene(*range(100), pace=30) as it:
         it.pace.jobs = 0
 
@@ -476,7 +465,7 @@ async def test_those_who_ask_are_served_however_large_payloads_are(scene):
 
 
 @pytest.mark.feature("F98")
-async def test_after_an_empty_answer_nobody_is_sent_however_many_ask(scene):
+async def test_after_an_empty_fetch_waiting_workers_lead_to_no_fetch(scene):
     async with scene() as it:
         asks = (
             await it.wait_for_jobs("a")
@@ -506,7 +495,7 @@ async def test_a_short_answer_is_not_an_empty_one(scene):
 
 
 @pytest.mark.feature("F98")
-async def test_who_is_told_of_jobs_fetches_for_all_who_wait(scene):
+async def test_a_notification_leads_to_a_fetch_for_all_waiting_workers(scene):
     async with scene() as it:
         asks = await it.wait_for_jobs("a", "b")
         it.ready(1, 2)
@@ -517,7 +506,7 @@ async def test_who_is_told_of_jobs_fetches_for_all_who_wait(scene):
         assert it.claimer.requested_limits == [2, 2]
 
 
-async def test_who_is_told_of_jobs_while_all_are_busy_with_slow_ones_fetches_nothing(scene):
+async def test_a_notification_while_all_workers_run_slow_jobs_leads_to_no_fetch(scene):
     async with scene(1) as it:
         await it.wake()
 
@@ -549,7 +538,7 @@ async def test_what_was_announced_before_a_fetch_is_not_looked_for_after_it(scen
 
 
 @pytest.mark.feature("F98")
-async def test_a_job_that_nobody_announced_is_found_by_polling(scene):
+async def test_a_job_without_a_notification_is_found_by_polling(scene):
     async with scene() as it:
         asks = await it.wait_for_jobs("a")
         it.ready(1, 2)
@@ -610,7 +599,7 @@ async def test_a_named_queue_that_is_freed_during_a_fetch_is_looked_at_after_it(
         assert get_results(asks) == [1, 2]
 
 
-async def test_a_job_without_a_queue_that_ends_sends_nobody(scene):
+async def test_the_end_of_a_job_without_a_queue_leads_to_no_fetch(scene):
     async with scene(1) as it:
         await it.wait_for_jobs("a", "b")
 
@@ -625,7 +614,7 @@ async def test_a_job_without_a_queue_that_ends_sends_nobody(scene):
 
 
 @pytest.mark.feature("F98")
-async def test_what_waited_for_too_long_is_handed_back_in_one_write_and_offered_to_others(scene):
+async def test_late_jobs_are_released_in_one_write_and_notified(scene):
     async with scene(*range(5), pace=30) as it:
         await it.let_pass(TOO_LONG)
 
@@ -646,7 +635,7 @@ async def test_what_did_not_wait_for_too_long_is_kept(scene):
 
 
 @pytest.mark.feature("F98")
-async def test_younger_ones_are_kept_when_older_ones_are_handed_back(scene):
+async def test_younger_jobs_are_kept_when_late_ones_are_released(scene):
     async with scene(1, 2, pace=30) as it:
         await it.let_pass(TOO_LONG - NOT_YET)
         it.ready(3, 4)
@@ -658,7 +647,7 @@ async def test_younger_ones_are_kept_when_older_ones_are_handed_back(scene):
         assert it.waiting == [3, 4]
 
 
-async def test_a_job_that_runs_is_not_handed_back_however_long_it_takes(scene):
+async def test_a_running_job_is_never_released_as_late(scene):
     async with scene(1, 2, pace=30) as it:
         await it.wait_for_jobs("a")
 
@@ -684,7 +673,7 @@ async def test_after_that_nothing_is_fetched_ahead_until_jobs_are_known_to_be_sh
 
 
 @pytest.mark.feature("F98")
-async def test_who_asks_after_that_is_served_though_nobody_announces_what_was_handed_back(scene):
+async def test_a_worker_gets_a_released_job_without_a_notification(scene):
     async with scene(1, 2, pace=30) as it:
         assert it.claimer.requested_limits == [10, 10]
         await it.let_pass(TOO_LONG)
@@ -724,7 +713,7 @@ async def test_more_urgent_jobs_of_a_later_fetch_leave_first(scene):
         assert get_results(await it.wait_for_jobs(*"abcdefg")) == [4, 5, 1, 2, 3, 6, 7]
 
 
-async def test_whoever_asks_first_gets_the_first_job(scene):
+async def test_the_first_waiting_worker_gets_the_first_job(scene):
     async with scene() as it:
         asks = await it.wait_for_jobs("a") + await it.wait_for_jobs("b")
         it.ready(7, 3)
@@ -755,7 +744,7 @@ async def test_a_function_is_asked_again_before_a_job_starts_that_has_flags(scen
 
 
 @pytest.mark.feature("F237")
-async def test_nobody_is_asked_about_a_job_without_flags(scene):
+async def test_the_flags_function_is_not_called_for_a_job_without_flags(scene):
     async with scene(1, pace=30, flags=make_flags_function(AssertionError("asked"))) as it:
         assert get_results(await it.wait_for_jobs("a")) == [1]
         assert it.events_of(GetJobErrored) == []
@@ -860,7 +849,7 @@ async def test_once_does_not_end_while_jobs_wait(scene):
         assert get_results(await it.wait_for_jobs("a")) == [1]
 
 
-async def test_once_does_not_end_while_it_hands_back_what_waited_for_too_long(scene):
+async def test_once_does_not_end_during_the_release_of_late_jobs(scene):
     async with scene(1, 2, pace=30, once=True) as it:
         busy = await it.wait_for_jobs("a")
         await it.let_pass(TOO_LONG)
@@ -873,7 +862,7 @@ async def test_once_does_not_end_while_it_hands_back_what_waited_for_too_long(sc
 
 
 @pytest.mark.feature("F175")
-async def test_once_a_failed_fetch_is_raised_by_whoever_asks(scene):
+async def test_once_a_failed_fetch_is_raised_to_the_waiting_workers(scene):
     async with scene(once=True) as it:
         error = OSError("gone")
         it.claimer.errors = [error]
@@ -884,7 +873,7 @@ async def test_once_a_failed_fetch_is_raised_by_whoever_asks(scene):
         assert it.running.done()
 
 
-async def test_once_what_waits_when_a_fetch_fails_for_good_is_handed_back(scene):
+async def test_once_waiting_jobs_are_released_when_a_fetch_fails_permanently(scene):
     async with scene(1, 2, pace=30, once=True) as it:
         it.claimer.errors = [LookupError("gone")]
 
@@ -898,7 +887,7 @@ async def test_once_what_waits_when_a_fetch_fails_for_good_is_handed_back(scene)
 
 
 @pytest.mark.feature("F175")
-async def test_a_failed_fetch_is_tried_again_until_all_who_ask_are_served(scene, no_pause):
+async def test_a_failed_fetch_is_retried_until_all_waiting_workers_have_a_job(scene):
     async with scene(1, 2) as it:
         it.claimer.errors = [OSError(str(each)) for each in range(5)]
 
@@ -911,7 +900,7 @@ async def test_a_failed_fetch_is_tried_again_until_all_who_ask_are_served(scene,
         ]
 
 
-async def test_a_fetch_that_says_it_was_cancelled_is_tried_again_too(scene, no_pause):
+async def test_a_fetch_that_raises_a_cancellation_is_retried(scene):
     # Nobody cancelled it: a function for forbidden flags may await what somebody else gave up.
     async with scene(1) as it:
         it.claimer.errors = [asyncio.CancelledError()]
@@ -920,14 +909,7 @@ async def test_a_fetch_that_says_it_was_cancelled_is_tried_again_too(scene, no_p
         assert not it.running.done()
 
 
-async def test_each_pause_is_longer_until_a_fetch_succeeds(scene, monkeypatch):
-    failures: list[int] = []
-
-    def delay_after(failed: int, longest: float) -> float:
-        failures.append(failed)
-        return 0
-
-    monkeypatch.setattr(prefetch_module, "compute_backoff", delay_after)
+async def test_each_pause_is_longer_until_a_fetch_succeeds(scene):
     async with scene() as it:
         await it.wait_for_jobs("a")
         it.claimer.errors = [OSError(), OSError(), OSError()]
@@ -935,12 +917,12 @@ async def test_each_pause_is_longer_until_a_fetch_succeeds(scene, monkeypatch):
         it.claimer.errors = [OSError()]
         await it.wake()
 
-        assert failures == [0, 1, 2, 0]
+        assert it.failures == [0, 1, 2, 0]
 
 
-async def test_announcements_do_not_cut_the_pause_after_an_error_short(scene, monkeypatch):
-    monkeypatch.setattr(prefetch_module, "compute_backoff", lambda *_: 3600)
+async def test_announcements_do_not_cut_the_pause_after_an_error_short(scene):
     async with scene() as it:
+        it.backoff_seconds = 3600
         it.claimer.errors = [OSError()]
         await it.wait_for_jobs("a")
 
@@ -950,9 +932,9 @@ async def test_announcements_do_not_cut_the_pause_after_an_error_short(scene, mo
         assert it.source.is_failing
 
 
-async def test_a_stop_does_not_wait_for_the_pause_after_an_error(scene, monkeypatch):
-    monkeypatch.setattr(prefetch_module, "compute_backoff", lambda *_: 3600)
+async def test_a_stop_does_not_wait_for_the_pause_after_an_error(scene):
     async with scene() as it:
+        it.backoff_seconds = 3600
         it.claimer.errors = [OSError()]
         asks = await it.wait_for_jobs("a")
 
@@ -961,7 +943,7 @@ async def test_a_stop_does_not_wait_for_the_pause_after_an_error(scene, monkeypa
         assert get_results(asks) == [None]
 
 
-async def test_it_is_failing_from_an_error_to_the_next_answer(scene, no_pause):
+async def test_it_is_failing_from_an_error_to_the_next_answer(scene):
     async with scene() as it:
         seen: list[bool] = []
         it.hooks.on(GetJobErrored)(lambda event: seen.append(it.source.is_failing))
@@ -975,7 +957,7 @@ async def test_it_is_failing_from_an_error_to_the_next_answer(scene, no_pause):
         assert not it.source.is_failing
 
 
-async def test_who_knows_what_was_added_while_fetches_failed(scene, no_pause):
+async def test_who_knows_what_was_added_while_fetches_failed(scene):
     async with scene() as it:
         asks = await it.wait_for_jobs("a")
         it.claimer.answering.clear()
@@ -1013,7 +995,7 @@ async def test_a_stop_sends_those_away_who_wait_and_those_who_come_later(scene):
 
 
 @pytest.mark.feature("F98")
-async def test_a_stop_hands_back_what_waits_in_one_write(scene):
+async def test_a_stop_releases_all_waiting_jobs_in_one_write(scene):
     async with scene(1, 2, 3, pace=30) as it:
         asks = await it.wait_for_jobs("a")
 
@@ -1027,7 +1009,7 @@ async def test_a_stop_hands_back_what_waits_in_one_write(scene):
 
 
 @pytest.mark.feature("F98")
-async def test_what_a_fetch_brings_after_the_stop_is_handed_back(scene):
+async def test_jobs_fetched_after_the_stop_are_released(scene):
     async with scene() as it:
         it.claimer.answering.clear()
         it.ready(1)
@@ -1057,7 +1039,7 @@ async def test_a_fetch_that_fails_after_the_stop_ends_it(scene):
         assert it.running.exception() is None
 
 
-async def test_one_that_is_cancelled_hands_back_what_waits(scene):
+async def test_a_cancelled_source_releases_the_waiting_jobs(scene):
     async with scene(1, 2, pace=30) as it:
         it.running.cancel()
         await run_until_idle()
@@ -1096,7 +1078,7 @@ async def test_the_job_of_one_who_no_longer_waits_goes_to_another(scene):
 
 
 @pytest.mark.feature("F98")
-async def test_the_job_of_one_who_no_longer_waits_is_kept_or_handed_back(scene):
+async def test_the_job_of_a_cancelled_worker_is_kept_or_released(scene):
     async with scene(1, 2) as it:
         it.claimer.answering.clear()
         asks = await it.wait_for_jobs("a", "b")
@@ -1144,7 +1126,7 @@ async def test_all_is_announced_in_the_order_in_which_it_happens(scene):
 
 
 @pytest.mark.feature("F176")
-async def test_whoever_asks_in_vain_is_announced(scene):
+async def test_an_empty_fetch_is_an_event(scene):
     async with scene() as it:
         await it.wait_for_jobs("a", "b")
 
@@ -1159,7 +1141,7 @@ async def test_whoever_asks_in_vain_is_announced(scene):
 # Fetches that did not look everywhere
 
 
-async def test_it_asks_again_when_a_fetch_says_so(scene, clock):
+async def test_the_next_fetch_is_at_next_fetch_at(scene, clock):
     async with scene() as it:
         it.claimer.next_fetch_at = clock.now + 0.02
         asks = await it.wait_for_jobs("a")

@@ -1,4 +1,4 @@
-"""Tables for people: they end where the terminal does, and begin alike for letters of any width."""
+"""Tables: cut to the width of the terminal, aligned for letters of any width."""
 
 import sys
 
@@ -20,14 +20,14 @@ def test_a_long_error_is_cut_to_the_width_of_the_terminal(monkeypatch, capsys):
     assert lines[3] == " 1  短い"
 
 
-def test_columns_begin_alike_beside_letters_that_take_two_cells(capsys):
+def test_columns_are_aligned_beside_wide_letters(capsys):
     print_table(("task", "error"), [("短い", "one"), ("long", "two")])
 
     _, wide, plain = capsys.readouterr().out.splitlines()
     assert (wide, plain) == ("短い  one", "long  two")
 
 
-def test_without_a_terminal_nothing_is_cut(capsys):
+def test_without_a_terminal_lines_are_not_cut(capsys):
     print_table(("id", "error"), [(1, "x" * 500)], right_aligned="id")
 
     assert capsys.readouterr().out.count("x") == 500

@@ -70,7 +70,7 @@ def test_an_error_brings_its_name_its_message_and_its_text():
     assert format_error_line(told) == format_error_line(error) == "LookupError: not there"
 
 
-def test_an_error_that_cannot_say_anything_is_told_all_the_same():
+def test_an_error_without_a_message_is_sent():
     class Mute(Exception):
         def __str__(self) -> str:
             raise ValueError
@@ -78,7 +78,7 @@ def test_an_error_that_cannot_say_anything_is_told_all_the_same():
     assert process_protocol.encode_error(Mute())["kind"] == "Mute"
 
 
-async def test_messages_come_whole_and_in_order_and_their_end_is_heard():
+async def test_messages_arrive_whole_and_in_order_until_the_end():
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours)
     sent = [{"at": at, "text": "é" * at * 10_000} for at in range(5)]

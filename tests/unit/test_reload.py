@@ -1,4 +1,4 @@
-"""What is watched, and when a change is taken."""
+"""`--watch`: the watched files, and when a change is reported."""
 
 import asyncio
 import os
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from graphile_worker._cli import reload
 from graphile_worker._cli.reload import (
     FileStates,
     FileWatcher,
@@ -17,12 +16,7 @@ from graphile_worker._cli.reload import (
 from graphile_worker._cli.settings.layers import Settings, SettingSource, SettingValue
 
 
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch):
-    monkeypatch.setattr(reload, "CHECK_INTERVAL_SECONDS", 0.01)
-
-
-def given(**values: str | Path) -> Settings:
+def collect(**values: str | Path) -> Settings:
     flags = {
         name: SettingValue(value, SettingSource.FLAG, f"--{name}") for name, value in values.items()
     }
@@ -36,25 +30,25 @@ def write(*names: str) -> None:
         path.write_text("")
 
 
-def names(settings: Settings) -> set[str]:
+def list_watched(settings: Settings) -> set[str]:
     return {*find_watched_paths(settings).scan()}
 
 
 def test_task_files_modules_crontab_and_settings_are_watched(nothing_given):
-    ours = {"tasks/a.py", "tasks/deep/run.sh", "b.py", "deep/er/c.py", "crontab"}
-    ours |= {"graphile-worker.toml", "pyproject.toml"}
-    write(*ours, "notes.txt", ".hidden/d.py", "deep/__pycache__/e.py", "node_modules/f.py")
+    watched = {"tasks/a.py", "tasks/deep/run.sh", "b.py", "deep/er/c.py", "crontab"}
+    watched |= {"graphile-worker.toml", "pyproject.toml"}
+    write(*watched, "notes.txt", ".hidden/d.py", "deep/__pycache__/e.py", "node_modules/f.py")
     write("env/pyvenv.cfg", "env/lib/g.py", "tasks/__pycache__/a.pyc", "tasks/.a.py.swp")
     Path("graphile-worker.toml").write_text("")
 
-    assert names(given()) == ours
+    assert list_watched(collect()) == watched
 
 
-def test_what_the_settings_name_is_watched_wherever_it_is(nothing_given, tmp_path_factory):
+def test_paths_of_the_settings_are_watched_in_any_folder(nothing_given, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     write(f"{elsewhere}/jobs/a.sh", f"{elsewhere}/plan", "crontab", "tasks/b.txt")
 
-    found = names(given(tasks=elsewhere / "jobs", crontab=elsewhere / "plan"))
+    found = list_watched(collect(tasks=elsewhere / "jobs", crontab=elsewhere / "plan"))
 
     assert found == {f"{elsewhere}/jobs/a.sh", f"{elsewhere}/plan"}
 
@@ -63,10 +57,10 @@ def test_tasks_may_be_one_file(nothing_given, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     write(f"{elsewhere}/jobs.py", f"{elsewhere}/other.py")
 
-    assert names(given(tasks=elsewhere / "jobs.py")) == {f"{elsewhere}/jobs.py"}
+    assert list_watched(collect(tasks=elsewhere / "jobs.py")) == {f"{elsewhere}/jobs.py"}
 
 
-def test_a_package_elsewhere_is_watched_but_not_one_that_is_installed(
+def test_an_app_elsewhere_is_watched_but_not_an_installed_package(
     nothing_given, tmp_path_factory, monkeypatch
 ):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -75,29 +69,29 @@ def test_a_package_elsewhere_is_watched_but_not_one_that_is_installed(
     monkeypatch.syspath_prepend(elsewhere / "site-packages")
     monkeypatch.syspath_prepend(elsewhere)
 
-    package = names(given(app="watchedfirm.deep.a:app"))
-    module = names(given(app="watchedmodule"))
+    package = list_watched(collect(app="watchedfirm.deep.a:app"))
+    module = list_watched(collect(app="watchedmodule"))
 
     assert package == {
         f"{elsewhere}/watchedfirm/__init__.py",
         f"{elsewhere}/watchedfirm/deep/a.py",
     }
     assert module == {f"{elsewhere}/watchedmodule.py"}
-    assert names(given(app="watchedother:app")) == set()
-    assert names(given(app="nowhere.to.be.found")) == set()
-    assert names(given(app="not a module")) == set()
+    assert list_watched(collect(app="watchedother:app")) == set()
+    assert list_watched(collect(app="nowhere.to.be.found")) == set()
+    assert list_watched(collect(app="not a module")) == set()
 
 
-def test_a_link_to_a_folder_is_not_followed_and_one_to_a_file_is(nothing_given):
+def test_links_to_files_are_followed_and_links_to_folders_are_not(nothing_given):
     write("real/a.py")
     os.symlink(".", "real/round")
     os.symlink("real/a.py", "b.py")
     os.symlink("nowhere", "c.py")
 
-    assert names(given()) == {"real/a.py", "b.py"}
+    assert list_watched(collect()) == {"real/a.py", "b.py"}
 
 
-def test_what_is_new_gone_or_different_has_changed():
+def test_new_deleted_and_different_files_have_changed():
     before: FileStates = {
         "same": (1, 1, 1),
         "gone": (1, 1, 1),
@@ -109,33 +103,33 @@ def test_what_is_new_gone_or_different_has_changed():
     assert list_changed_files(before, now) == ["gone", "later", "new", "other"]
 
 
-async def test_a_change_is_taken_when_two_looks_agree(nothing_given, monkeypatch):
+async def test_a_change_is_reported_when_two_scans_agree(nothing_given, monkeypatch):
     written = [{"a.py": (count, count, 1)} for count in range(4)]
     first, second, third, last = written
-    looks = iter([first, first, second, third, last, last, last])
-    monkeypatch.setattr(WatchedPaths, "scan", lambda self: next(looks))
-    watcher = FileWatcher(given())
+    scans = iter([first, first, second, third, last, last, last])
+    monkeypatch.setattr(WatchedPaths, "scan", lambda self: next(scans))
+    watcher = FileWatcher(collect(), check_interval=0.01)
 
     await watcher.wait_for_change()
 
-    assert [*looks] == []
+    assert [*scans] == []
 
 
-async def test_a_change_that_is_taken_back_is_none(nothing_given, monkeypatch):
+async def test_a_reverted_change_is_not_reported(nothing_given, monkeypatch):
     before: FileStates = {"a.py": (1, 1, 1)}
     after: FileStates = {"a.py": (2, 1, 1)}
-    looks = iter([before, after, before, before, after, after, after])
-    monkeypatch.setattr(WatchedPaths, "scan", lambda self: next(looks))
-    watcher = FileWatcher(given())
+    scans = iter([before, after, before, before, after, after, after])
+    monkeypatch.setattr(WatchedPaths, "scan", lambda self: next(scans))
+    watcher = FileWatcher(collect(), check_interval=0.01)
 
     await watcher.wait_for_change()
 
-    assert [*looks] == []
+    assert [*scans] == []
 
 
-async def test_each_change_is_told_once(nothing_given):
+async def test_each_change_is_reported_once(nothing_given):
     write("a.py")
-    watcher = FileWatcher(given())
+    watcher = FileWatcher(collect(), check_interval=0.01)
 
     Path("a.py").write_text("new")
     await watcher.wait_for_change()
@@ -145,9 +139,9 @@ async def test_each_change_is_told_once(nothing_given):
     await watcher.wait_for_change()
 
 
-async def test_a_file_that_is_named_anew_is_watched_from_then_on(nothing_given):
+async def test_a_file_named_by_changed_settings_is_watched(nothing_given):
     write("plan")
-    watcher = FileWatcher(given())
+    watcher = FileWatcher(collect(), check_interval=0.01)
 
     Path("graphile-worker.toml").write_text("crontab = 'plan'")
     await watcher.wait_for_change()
@@ -155,8 +149,8 @@ async def test_a_file_that_is_named_anew_is_watched_from_then_on(nothing_given):
     await watcher.wait_for_change()
 
 
-async def test_a_file_with_settings_that_makes_no_sense_is_watched_on(nothing_given):
-    watcher = FileWatcher(given())
+async def test_an_invalid_config_file_is_still_watched(nothing_given):
+    watcher = FileWatcher(collect(), check_interval=0.01)
 
     Path("graphile-worker.toml").write_text("nonsense")
     await watcher.wait_for_change()

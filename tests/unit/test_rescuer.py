@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from graphile_worker._lease import lease as lease_module
-from graphile_worker._lease import rescuer as recovery_module
 from graphile_worker._lease.lease import Lease
 from graphile_worker._lease.rescuer import JobRescuer
 from graphile_worker._sql.identifiers import Schemas
@@ -46,8 +45,8 @@ class DatabaseOfDeadPools:
         }
 
     async def run(self, query: Query[Any]) -> Any:
-        self.args[query.statement] = query.args
-        return self._answer(query.statement)
+        self.args[query.name] = query.args
+        return self._answer(query.name)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["DatabaseOfDeadPools"]:
@@ -87,6 +86,7 @@ class Scene:
             Logger(lambda scope: lambda level, message, meta: self.said.append(message)),
             RecoveryOptions(**options),
             on_recovered=self.nudged.append,
+            retry_interval_seconds=0.001,
         )
 
     def dead(self, *recoveries: RecoveredJob) -> None:
@@ -118,7 +118,7 @@ def it(clock) -> Scene:
 # Whether
 
 
-async def test_a_pool_that_nobody_knows_does_not_look_for_dead_ones(it):
+async def test_a_pool_that_is_not_registered_does_not_look_for_dead_pools(it):
     it.lease.mark_unregistered()
     it.dead(recovery(1))
 
@@ -127,7 +127,7 @@ async def test_a_pool_that_nobody_knows_does_not_look_for_dead_ones(it):
     assert it.database.asked == []
 
 
-async def test_a_pool_that_is_not_heard_itself_does_not_look_for_dead_ones(it, clock):
+async def test_a_pool_without_heartbeats_does_not_look_for_dead_pools(it, clock):
     it.dead(recovery(1))
     clock.now += 15
 
@@ -151,7 +151,7 @@ async def test_after_a_gap_in_its_own_heartbeats_a_pool_waits_for_those_of_other
 
 
 @pytest.mark.feature("F221")
-async def test_while_nobody_is_silent_one_small_question_is_all(it):
+async def test_without_dead_pools_only_one_query_runs(it):
     assert await it.sweeper.rescue_once() == 0
 
     assert it.database.asked == [LOOK]
@@ -185,7 +185,7 @@ async def test_a_turn_missed_three_times_in_a_row_is_held_by_a_session_that_the_
         assert [await it.sweeper.rescue_once() for _ in range(4)] == [0, 0, 1, 1]
 
         assert it.said[0] == (
-            "recovery missed its turn 3 times in a row, sweeping without it: held by "
+            "rescue lock not available 3 times in a row, recovering without it: held by "
             "pid=4711 role=analyst\\x1b application=psql"
         )
 
@@ -212,8 +212,7 @@ async def test_a_pool_without_the_table_of_turns_sweeps_as_rust_workers_let_it(i
     assert await it.sweeper.rescue_once() == 1
 
 
-async def test_a_program_that_does_not_stay_tries_three_times_to_have_its_turn(it, monkeypatch):
-    monkeypatch.setattr(recovery_module, "RETRY_INTERVAL_SECONDS", 0.001)
+async def test_a_program_that_does_not_stay_tries_three_times_to_have_its_turn(it):
     it.dead(recovery(1))
     it.database.answers["begin_rescue"] = False
 
@@ -238,7 +237,7 @@ async def test_silent_pools_lose_their_jobs_in_one_transaction(clock):
     assert it.database.args["recover_jobs"] == (["dead1", "dead2"], 2_000_000, 5, False)
 
 
-async def test_those_who_wait_are_told_how_many_jobs_there_are(it):
+async def test_the_source_is_woken_with_the_number_of_recovered_jobs(it):
     it.dead(recovery(1), recovery(2), recovery(3))
 
     await it.sweeper.rescue_once()
@@ -246,7 +245,7 @@ async def test_those_who_wait_are_told_how_many_jobs_there_are(it):
     assert it.nudged == [3]
 
 
-async def test_pools_that_held_nothing_wake_nobody(it):
+async def test_dead_pools_without_jobs_wake_no_worker(it):
     it.dead()
 
     assert await it.sweeper.rescue_once() == 0
@@ -269,7 +268,7 @@ async def test_a_pool_of_which_something_is_left_is_swept_again(it):
     assert it.database.asked == [LOOK]
 
 
-async def test_whether_others_are_silent_is_asked_by_one_who_is_heard(it):
+async def test_dead_pools_are_read_under_the_current_id(it):
     it.lease.rotate_id("p2")
 
     await it.sweeper.rescue_once()
@@ -318,7 +317,7 @@ async def test_a_sweep_that_fails_is_announced_and_nothing_else_is(it, statement
 
 
 async def test_a_sweep_that_takes_too_long_is_given_up(it, monkeypatch):
-    monkeypatch.setattr(recovery_module, "RESCUE_TIMEOUT_SECONDS", 0.01)
+    it.sweeper._rescue_timeout_seconds = 0.01
 
     async def never(query: Query[Any]) -> Any:
         if query.statement == TAKE:
@@ -337,7 +336,7 @@ async def test_a_sweep_that_takes_too_long_is_given_up(it, monkeypatch):
 # Again and again
 
 
-async def test_a_pool_looks_for_dead_ones_again_and_again_whatever_comes_of_it(clock):
+async def test_a_pool_looks_for_dead_pools_periodically(clock):
     it = Scene(clock, rescue_interval=timedelta(milliseconds=1))
     it.database.answers["get_dead_pools"] = OSError("gone")
 

@@ -1,4 +1,4 @@
-"""What a task may say instead of succeeding, and how long its next attempt waits."""
+"""Outcomes that a task can raise, and the delay of the next attempt."""
 
 import copy
 import math
@@ -25,12 +25,12 @@ def waits(backoff: Backoff, attempts: int) -> timedelta:
     return delay
 
 
-# What a task may raise
+# Outcomes
 
 
 @pytest.mark.parametrize("delay", [SECOND, AWARE])
 @pytest.mark.parametrize("signal", [Retry, Snooze])
-def test_a_signal_waits_for_a_while_or_until_a_moment(signal, delay):
+def test_an_outcome_takes_a_delay_or_a_time(signal, delay):
     raised = signal(delay, reason="not yet")
 
     assert (raised.delay, raised.reason, str(raised)) == (delay, "not yet", "not yet")
@@ -38,24 +38,24 @@ def test_a_signal_waits_for_a_while_or_until_a_moment(signal, delay):
 
 @pytest.mark.parametrize("delay", NOT_DELAYS)
 @pytest.mark.parametrize("signal", [Retry, Snooze])
-def test_a_bare_number_or_a_naive_moment_is_refused(signal, delay):
+def test_a_number_or_a_naive_datetime_is_rejected_as_delay(signal, delay):
     with pytest.raises(ConfigurationError, match="must be a timedelta or an aware datetime"):
         signal(delay)
 
 
-def test_only_a_retry_may_leave_the_delay_to_the_task():
+def test_only_retry_has_an_optional_delay():
     assert Retry().delay is None
     with pytest.raises(ConfigurationError):
         Snooze(None)  # type: ignore[arg-type]
 
 
-def test_a_signal_says_something_without_a_reason_too():
+def test_an_outcome_without_a_reason_has_a_message():
     assert str(Retry()) == "asked for another attempt"
     assert str(Snooze(SECOND)) == "snoozed"
     assert Retry().reason is None
 
 
-def test_giving_up_needs_a_reason():
+def test_discard_needs_a_reason():
     assert Discard("no such invoice").reason == "no such invoice"
     with pytest.raises(TypeError):
         Discard()  # type: ignore[call-arg]
@@ -72,7 +72,7 @@ SIGNALS = [
 
 @pytest.mark.parametrize("signal", SIGNALS, ids=repr)
 @pytest.mark.parametrize("carried", [copy.copy, lambda each: pickle.loads(pickle.dumps(each))])
-def test_a_signal_comes_whole_from_another_process(signal, carried):
+def test_an_outcome_can_be_pickled(signal, carried):
     arrived = carried(signal)
 
     assert type(arrived) is type(signal)
@@ -80,21 +80,21 @@ def test_a_signal_comes_whole_from_another_process(signal, carried):
 
 
 @pytest.mark.parametrize("signal", SIGNALS, ids=repr)
-def test_every_signal_can_be_caught_as_one(signal):
+def test_all_outcomes_have_one_base_class(signal):
     assert isinstance(signal, JobOutcomeException)
     assert isinstance(signal, Exception)
 
 
-# How long to wait
+# Backoff
 
 
-def test_a_wait_grows_by_the_factor():
+def test_the_delay_grows_by_the_factor():
     backoff = Backoff(SECOND, factor=3, jitter=0)
 
     assert [waits(backoff, n) / SECOND for n in (1, 2, 3, 4)] == [1, 3, 9, 27]
 
 
-def test_a_wait_is_no_longer_than_the_longest():
+def test_the_delay_is_at_most_the_maximum():
     backoff = Backoff(SECOND, max=5 * SECOND, jitter=1)
 
     assert all(waits(backoff, n) <= 5 * SECOND for n in range(1, 40))
@@ -102,17 +102,17 @@ def test_a_wait_is_no_longer_than_the_longest():
 
 @pytest.mark.parametrize("factor", [1.0, 1.5, 2, 10, 1e300, math.inf])
 @pytest.mark.parametrize("longest", [timedelta(hours=1), timedelta.max])
-def test_the_last_of_many_attempts_waits_too(factor, longest):
+def test_a_high_number_of_attempts_does_not_overflow(factor, longest):
     backoff = Backoff(SECOND, factor=factor, max=longest)
 
     assert timedelta(0) < waits(backoff, 32_767) <= longest
 
 
-def test_a_wait_of_nothing_stays_nothing():
+def test_a_base_of_zero_has_no_delay():
     assert waits(Backoff(timedelta(0), factor=10), 32_767) == timedelta(0)
 
 
-def test_waits_are_spread_by_the_jitter():
+def test_the_jitter_varies_the_delay():
     backoff = Backoff(10 * SECOND, jitter=0.5)
 
     random.seed(7)
@@ -130,20 +130,20 @@ def test_waits_are_spread_by_the_jitter():
     st.floats(min_value=0, max_value=1),
     st.integers(min_value=1, max_value=32_767),
 )
-def test_any_wait_lies_between_nothing_and_the_longest(base, factor, longest, jitter, attempts):
+def test_any_delay_is_between_zero_and_the_maximum(base, factor, longest, jitter, attempts):
     backoff = Backoff(base, factor, longest, jitter)
 
     assert timedelta(0) <= waits(backoff, attempts) <= longest
 
 
-def test_it_gives_up_on_what_it_is_told_to():
+def test_backoff_fails_permanently_on_give_up_on():
     backoff = Backoff(give_up_on=(KeyError,))
 
     assert backoff.delay(KeyError(), 1) is None
     assert backoff.delay(LookupError(), 1) is not None
 
 
-def test_it_tries_again_only_after_what_it_is_told_to():
+def test_backoff_retries_only_on_retry_on():
     backoff = Backoff(retry_on=(LookupError,), give_up_on=(KeyError,))
 
     assert backoff.delay(IndexError(), 1) is not None
@@ -165,7 +165,7 @@ def test_it_tries_again_only_after_what_it_is_told_to():
         ("jitter", math.nan),
     ],
 )
-def test_a_back_off_that_makes_no_sense_is_refused_by_name(option, value):
+def test_an_invalid_backoff_is_rejected_by_name(option, value):
     options: dict[str, Any] = {option: value}
 
     with pytest.raises(ConfigurationError, match=rf"Backoff\.{option} must be"):

@@ -1,6 +1,4 @@
-"""Which failures are asked again, how often, and after how long."""
-
-from typing import Any
+"""Which errors are retried, how often, and after how long."""
 
 import asyncpg
 import psycopg
@@ -12,13 +10,10 @@ from graphile_worker._db.retry import (
     MAX_DELAY_SECONDS,
     MIN_DELAY_SECONDS,
     compute_backoff,
+    get_retry_delay,
     is_outage,
-    plan_retry,
 )
-from graphile_worker._sql.query import Pause, Query, read_nothing
 from graphile_worker.errors import LeaseExpiredError
-
-QUERY: Query[Any] = Query("get_job", (1,), read_nothing)
 
 
 class DatabaseError(Exception):
@@ -28,7 +23,7 @@ class DatabaseError(Exception):
 
 
 @pytest.mark.parametrize("attempt", range(MAX_ATTEMPTS))
-def test_a_delay_grows_with_the_attempt_and_is_spread_by_half_either_way(attempt):
+def test_the_backoff_grows_with_the_attempt_with_a_jitter_of_half(attempt):
     middle = min(MIN_DELAY_SECONDS * 1.5**attempt, MAX_DELAY_SECONDS)
 
     delays = [compute_backoff(attempt) for _ in range(200)]
@@ -37,60 +32,30 @@ def test_a_delay_grows_with_the_attempt_and_is_spread_by_half_either_way(attempt
     assert len(set(delays)) > 1
 
 
-def test_no_delay_is_longer_than_the_longest_with_its_spread():
+def test_the_backoff_has_a_maximum():
     assert all(compute_backoff(attempt) <= MAX_DELAY_SECONDS * 1.5 for attempt in range(1000))
 
 
-def test_an_answer_ends_the_plan():
-    plan = plan_retry(QUERY)
-
-    assert next(plan) is QUERY
-    assert _ending(plan, send="answer") == "answer"
-
-
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01", "GWNOR"])
-def test_sessions_in_each_others_way_are_asked_again_after_a_pause(sqlstate):
-    plan = plan_retry(QUERY)
-    next(plan)
+def test_a_conflict_with_another_session_is_retried_after_a_backoff(sqlstate):
+    delay = get_retry_delay(DatabaseError(sqlstate), 0)
 
-    pause = plan.throw(DatabaseError(sqlstate))
-
-    assert isinstance(pause, Pause)
-    assert MIN_DELAY_SECONDS * 0.5 <= pause.seconds <= MIN_DELAY_SECONDS * 1.5
-    assert plan.send(None) is QUERY
-    assert _ending(plan, send=7) == 7
+    assert delay is not None
+    assert MIN_DELAY_SECONDS * 0.5 <= delay <= MIN_DELAY_SECONDS * 1.5
 
 
 @pytest.mark.parametrize(
     "error", [DatabaseError("23514"), DatabaseError(None), ValueError("x"), DatabaseError("57P01")]
 )
-def test_other_errors_are_raised_at_once(error):
-    plan = plan_retry(QUERY)
-    next(plan)
-
-    with pytest.raises(type(error)) as caught:
-        plan.throw(error)
-    assert caught.value is error
+def test_other_errors_are_not_retried(error):
+    assert get_retry_delay(error, 0) is None
 
 
-def test_the_last_attempt_raises_what_it_got():
-    plan = plan_retry(QUERY)
-    next(plan)
-    for _ in range(MAX_ATTEMPTS - 1):
-        assert isinstance(plan.throw(DatabaseError("40001")), Pause)
-        assert plan.send(None) is QUERY
+def test_the_last_attempt_is_not_retried():
+    conflict = DatabaseError("40001")
 
-    last = DatabaseError("40P01")
-    with pytest.raises(DatabaseError) as caught:
-        plan.throw(last)
-
-    assert caught.value is last
-
-
-def _ending(plan: Any, *, send: object) -> object:
-    with pytest.raises(StopIteration) as ended:
-        plan.send(send)
-    return ended.value.value
+    assert get_retry_delay(conflict, MAX_ATTEMPTS - 2) is not None
+    assert get_retry_delay(conflict, MAX_ATTEMPTS - 1) is None
 
 
 def test_an_outage_is_a_database_that_cannot_be_reached_or_does_not_answer():

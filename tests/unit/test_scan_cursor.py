@@ -44,7 +44,7 @@ def test_at_first_it_is_the_first_job_of_all(clock):
 
 
 @pytest.mark.parametrize("count", [1, 1000])
-def test_a_look_that_was_cheap_for_what_it_found_is_made_anew_each_time(clock, count):
+def test_a_fast_scan_begins_with_the_first_job_each_time(clock, count):
     it = ScanCursor()
 
     dear(it, jobs(*[1] * count, seconds=SLOW_SCAN_SECONDS + SLOW_SCAN_SECONDS_PER_JOB * count))
@@ -63,7 +63,7 @@ def test_a_dear_look_is_not_made_again_for_a_while(clock):
     assert it.position is None
 
 
-def test_a_few_looks_that_took_long_are_no_reason(clock):
+def test_a_few_slow_scans_do_not_set_the_cursor(clock):
     it = ScanCursor()
 
     for _ in range(MIN_SLOW_SCANS):

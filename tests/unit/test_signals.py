@@ -51,7 +51,7 @@ def send(number: signal.Signals) -> None:
 
 @pytest.mark.feature("F212")
 @pytest.mark.parametrize("number", SIGNALS)
-async def test_the_signals_of_the_reference_are_heard_on_the_loop(number, others):
+async def test_the_signals_of_graphile_worker_for_node_are_handled_on_the_loop(number, others):
     ear = Ear()
 
     with handle_signals(ear):
@@ -70,14 +70,14 @@ async def test_a_signal_may_come_again():
             assert await ear.heard.get() is number
 
 
-async def test_a_closed_pipe_is_no_reason_to_stop():
+async def test_a_closed_pipe_does_not_shut_down():
     before = signal.getsignal(signal.SIGPIPE)
 
     with handle_signals(Ear()):
         assert signal.getsignal(signal.SIGPIPE) is before
 
 
-async def test_all_runners_of_a_program_hear_a_signal():
+async def test_all_runners_of_a_program_get_a_signal():
     first, second = Ear(), Ear()
 
     with handle_signals(first), handle_signals(second):
@@ -87,7 +87,7 @@ async def test_all_runners_of_a_program_hear_a_signal():
         assert await second.heard.get() is signal.SIGTERM
 
 
-async def test_a_runner_that_has_gone_hears_nothing_more_and_the_others_do():
+async def test_a_runner_that_ended_gets_no_signal_and_the_others_do():
     first, second = ExitStack(), ExitStack()
     gone, ear = Ear(), Ear()
     first.enter_context(handle_signals(gone))
@@ -134,7 +134,7 @@ async def test_signals_can_be_taken_over_again():
         assert await ear.heard.get() is signal.SIGHUP
 
 
-async def test_what_the_program_told_the_loop_to_hear_is_heard_again():
+async def test_signal_handlers_of_the_program_are_restored():
     ear = Ear()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, ear, signal.SIGTERM)
@@ -179,7 +179,7 @@ def ctrl_c() -> None:
     time.sleep(20)
 
 
-def test_a_keyboard_interrupt_is_told_from_one_that_a_task_raises_itself():
+def test_a_keyboard_interrupt_of_a_signal_differs_from_one_that_a_task_raises():
     def handle(number: int, frame: object) -> NoReturn:
         raise KeyboardInterrupt
 
@@ -209,7 +209,7 @@ def test_a_keyboard_interrupt_is_told_from_one_that_a_task_raises_itself():
     assert not is_interrupt(SystemExit())
 
 
-def test_a_keyboard_interrupt_in_another_thread_is_of_its_own_code():
+def test_a_keyboard_interrupt_in_another_thread_comes_from_its_code():
     found: list[bool] = []
 
     def body() -> None:

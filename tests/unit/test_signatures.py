@@ -1,25 +1,30 @@
-"""The same names with the same signatures, awaited or not, wherever a job can be added."""
+"""Every function that adds jobs takes the same options, and both clients have the same methods."""
 
 import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from functools import partial
+from typing import Any, Unpack
 
 import pytest
 
 import graphile_worker
-from graphile_worker import JobSpec, client, sync
+from graphile_worker import (
+    App,
+    JobContext,
+    JobOptions,
+    JobSpec,
+    Runner,
+    SyncJobContext,
+    Task,
+    client,
+    sync,
+)
+from graphile_worker._worker.context import Context, SyncContext
+from tests.support.options import SEVEN_OPTIONS
 
-SEVEN_OPTIONS = [
-    "queue_name",
-    "run_at",
-    "max_attempts",
-    "priority",
-    "job_key",
-    "job_key_mode",
-    "flags",
-]
+NOWHERE = "postgres://nobody@127.0.0.1:1/nowhere"
 FUNCTIONS = ["run_migrations", "make_worker_utils", "add_job_adhoc", "quick_add_job"]
 ADDERS: dict[str, Callable[..., Any]] = {
     "Client": client.Client.add_job,
@@ -28,7 +33,14 @@ ADDERS: dict[str, Callable[..., Any]] = {
     "quick_add_job": client.quick_add_job,
     "sync.add_job_adhoc": sync.add_job_adhoc,
     "sync.quick_add_job": sync.quick_add_job,
-    "JobSpec": JobSpec,
+    "App.add_job": App.add_job,
+    "App.aadd_job": App.aadd_job,
+    "Runner": Runner.add_job,
+    "JobContext": JobContext.add_job,
+    "SyncJobContext": SyncJobContext.add_job,
+    "Context": Context.add_job,
+    "SyncContext": SyncContext.add_job,
+    "Task.using": Task.using,
 }
 
 
@@ -77,42 +89,89 @@ def test_the_package_offers_the_async_functions(name):
 
 @pytest.mark.feature("F44", "F45")
 @pytest.mark.parametrize("adder", ADDERS)
-def test_the_seven_options_stand_everywhere_in_one_order_with_one_type(adder):
+def test_every_function_that_adds_a_job_takes_the_job_options_by_name(adder):
     parameters = inspect.signature(ADDERS[adder]).parameters
-    expected = typing.get_type_hints(JobSpec)
 
-    found = [name for name in parameters if name in SEVEN_OPTIONS]
-    hints = typing.get_type_hints(JobSpec.__init__ if ADDERS[adder] is JobSpec else ADDERS[adder])
-
-    assert found == SEVEN_OPTIONS
-    assert all(parameters[name].default is None for name in SEVEN_OPTIONS)
-    assert {name: hints[name] for name in SEVEN_OPTIONS} == {
-        name: expected[name] for name in SEVEN_OPTIONS
-    }
+    assert parameters["options"].kind is inspect.Parameter.VAR_KEYWORD
+    assert typing.get_type_hints(ADDERS[adder])["options"] == Unpack[JobOptions]
 
 
 @pytest.mark.feature("F44", "F45")
-@pytest.mark.parametrize("adder", sorted(set(ADDERS) - {"JobSpec"}))
-def test_identifier_and_payload_are_positional_and_options_are_named(adder):
+@pytest.mark.parametrize("adder", sorted(set(ADDERS) - {"Task.using"}))
+def test_identifier_and_payload_are_positional_and_other_arguments_are_named(adder):
     parameters = inspect.signature(ADDERS[adder]).parameters
+    positional = [
+        name
+        for name, each in parameters.items()
+        if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and name not in ("self", "database")
+    ]
 
-    assert parameters["identifier"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    assert positional == ["identifier", "payload"]
     assert parameters["payload"].default is None
-    assert {parameters[name].kind for name in SEVEN_OPTIONS} == {inspect.Parameter.KEYWORD_ONLY}
 
 
-@pytest.mark.feature("F56")
-def test_a_spec_has_the_identifier_the_payload_and_the_seven_options():
+@pytest.mark.feature("F44", "F45", "F56")
+def test_a_spec_has_the_identifier_the_payload_and_the_job_options():
     assert [field.name for field in fields(JobSpec)] == ["identifier", "payload", *SEVEN_OPTIONS]
+    assert all(field.default is None for field in fields(JobSpec)[1:])
+    spec_types = typing.get_type_hints(JobSpec)
+    assert typing.get_type_hints(JobOptions) == {name: spec_types[name] for name in SEVEN_OPTIONS}
+
+
+UNKNOWN_OPTIONS = {
+    "queue": "unknown job option 'queue', did you mean 'queue_name'?",
+    "run_att": "unknown job option 'run_att', did you mean 'run_at'?",
+    "jobKey": "unknown job option 'jobKey', did you mean 'job_key'?",
+    "x": f"unknown job option 'x'. Job options: {', '.join(SEVEN_OPTIONS)}",
+}
+
+
+def build_calls(options: dict[str, Any]) -> list[Callable[[], Any]]:
+    app = App(NOWHERE)
+    task = app.task(name="task")(lambda: None)
+    return [
+        partial(client.Client(NOWHERE).add_job, "task", **options),
+        partial(sync.Client(NOWHERE).add_job, "task", **options),
+        partial(client.add_job_adhoc, NOWHERE, "task", **options),
+        partial(sync.add_job_adhoc, NOWHERE, "task", **options),
+        partial(app.add_job, "task", **options),
+        partial(app.aadd_job, "task", **options),
+        partial(task.using, **options),
+    ]
+
+
+async def call(add: Callable[[], Any]) -> None:
+    result = add()
+    if inspect.isawaitable(result):
+        await result
+
+
+@pytest.mark.feature("F45")
+@pytest.mark.parametrize("name", UNKNOWN_OPTIONS)
+async def test_an_unknown_option_is_rejected_by_name_before_connecting(name):
+    for add in build_calls({name: 1}):
+        with pytest.raises(TypeError) as caught:
+            await call(add)
+
+        assert str(caught.value) == UNKNOWN_OPTIONS[name]
+
+
+@pytest.mark.parametrize("name", ["identifier", "payload"])
+def test_using_takes_neither_an_identifier_nor_a_payload(name):
+    task = App(NOWHERE).task(name="task")(lambda: None)
+    options: Any = {name: "x"}
+
+    with pytest.raises(TypeError, match=f"unknown job option '{name}'"):
+        task.using(**options)
 
 
 @pytest.mark.feature("F39")
-def test_whatever_may_join_a_transaction_takes_it_by_the_same_name():
-    on_our_own = {"cleanup", "apply_tuning", "migrate", "check_schema", "close", "release"}
+def test_methods_that_can_join_a_transaction_take_conn():
+    separate = {"cleanup", "apply_tuning", "migrate", "check_schema", "close", "release"}
 
     for name in METHODS:
         takes_it = "conn" in inspect.signature(getattr(client.Client, name)).parameters
-        assert takes_it == (name not in on_our_own), name
+        assert takes_it == (name not in separate), name
 
 
 def test_both_clients_are_context_managers():

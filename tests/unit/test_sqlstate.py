@@ -39,7 +39,7 @@ class Django(Exception):
 
 
 @pytest.mark.parametrize("kind", [Psycopg, Psycopg2, Asyncpg])
-def test_a_drivers_error_says_code_and_constraint(kind):
+def test_an_error_of_each_driver_has_code_and_constraint(kind):
     error = kind("no such luck", "23514", "jobs_key_check")
 
     assert get_error_info(error) == DatabaseErrorInfo("23514", "jobs_key_check")
@@ -77,7 +77,7 @@ def test_a_constraint_is_found_deeper_than_the_code():
         Sqlalchemy(ValueError("inner")),
     ],
 )
-def test_where_the_database_did_not_speak_there_is_no_failure(error):
+def test_an_error_of_the_client_has_no_code(error):
     assert get_error_info(error) is None
     assert get_sqlstate(error) is None
 
@@ -89,14 +89,14 @@ def test_errors_that_cause_each_other_are_walked_once():
     assert get_error_info(one) is None
 
 
-def test_what_was_merely_handled_before_is_not_what_an_error_says():
+def test_the_context_of_an_error_does_not_count():
     error = Django("later")
     error.__context__ = Psycopg("earlier", "22003")
 
     assert get_error_info(error) is None
 
 
-def test_a_code_that_is_no_text_is_none():
+def test_a_code_that_is_not_text_is_ignored():
     error = Django("odd")
     error.sqlstate = 7  # type: ignore[attr-defined]  # somebody else's attribute of that name
 

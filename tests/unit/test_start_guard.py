@@ -113,7 +113,7 @@ async def test_nothing_is_written_before_other_jobs_start(it, last_error):
     assert it.database.queries == []
 
 
-async def test_nothing_is_written_where_nobody_would_recover_it(it):
+async def test_without_recovery_no_start_is_written(it):
     it.lease.mark_unregistered()
 
     assert await it.begin(left_behind()) is None
@@ -143,7 +143,7 @@ async def test_a_job_starts_if_that_can_never_be_written(it):
 # Whose it is
 
 
-async def test_a_job_that_turns_out_to_be_somebody_elses_does_not_start(it):
+async def test_a_job_that_another_pool_holds_does_not_start(it):
     job = left_behind()
     it.database.counts[7] = None
 
@@ -272,7 +272,7 @@ async def test_of_two_that_begin_together_one_runs(it, suspects):
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), FakeDatabaseError("42501")])
-async def test_one_whose_start_could_not_be_written_keeps_nobody_from_running(it, suspects, error):
+async def test_a_job_whose_start_was_not_written_blocks_no_other_job(it, suspects, error):
     it.database.error = error
     await it.begin(suspects[0])
 
@@ -280,7 +280,7 @@ async def test_one_whose_start_could_not_be_written_keeps_nobody_from_running(it
     assert await it.begin(suspects[1]) is None
 
 
-async def test_one_that_somebody_else_holds_keeps_nobody_from_running(it, suspects):
+async def test_a_job_that_another_pool_holds_blocks_no_other_job(it, suspects):
     it.database.counts[1] = None
     await it.begin(suspects[0])
 

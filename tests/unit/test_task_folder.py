@@ -1,4 +1,4 @@
-"""The files of a tasks folder: which are tasks, and which are not trusted."""
+"""The files of a tasks folder: which ones are tasks, and which ones are trusted."""
 
 import logging
 import os
@@ -44,10 +44,10 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.levelname == "WARNING"]
 
 
-# Which are tasks
+# Task files
 
 
-def test_other_files_and_folders_are_no_tasks(tmp_path, caplog):
+def test_other_files_and_folders_are_not_tasks(tmp_path, caplog):
     for name in ("notes.txt", "spaced name.py", "bad folder/x.py", "__init__.py", "ok.py"):
         write(tmp_path / name)
     (tmp_path / "linked").symlink_to(tmp_path / "bad folder")
@@ -60,7 +60,7 @@ def test_other_files_and_folders_are_no_tasks(tmp_path, caplog):
 
 
 @pytest.mark.feature("F112", "F121")
-def test_an_executable_is_a_task_named_by_where_it_lies(tmp_path):
+def test_an_executable_is_a_task_named_by_its_path(tmp_path):
     for name in ("plain", "shell.sh", "images/resize.v2.rb"):
         program(tmp_path / name)
 
@@ -73,13 +73,13 @@ def test_an_executable_is_a_task_named_by_where_it_lies(tmp_path):
 
 @pytest.mark.feature("F121")
 @pytest.mark.parametrize(("mode", "is_one"), [(0o100, True), (0o755, True), (0o655, False)])
-def test_the_bit_of_the_owner_makes_it_executable(tmp_path, mode, is_one):
+def test_the_owner_bit_makes_a_file_executable(tmp_path, mode, is_one):
     write(tmp_path / "tool", PROGRAM, mode)
 
     assert names(tmp_path) == (["tool"] if is_one else [])
 
 
-def test_python_that_may_be_executed_is_python(tmp_path):
+def test_an_executable_python_file_is_imported(tmp_path):
     write(tmp_path / "one.py", "#!/usr/bin/env python3\n" + PYTHON, 0o755)
 
     assert not isinstance(load_tasks(tmp_path)["one"].fn, Executable)
@@ -99,7 +99,7 @@ def test_python_comes_before_an_executable_of_the_same_name(tmp_path, caplog):
     ]
 
 
-def test_of_several_the_first_is_taken(tmp_path, caplog):
+def test_the_first_of_several_files_is_chosen(tmp_path, caplog):
     for name in ("one.sh", "one.bash", "one.d"):
         program(tmp_path / name)
 
@@ -109,7 +109,7 @@ def test_of_several_the_first_is_taken(tmp_path, caplog):
     assert f"ignored {tmp_path}/one.d, {tmp_path}/one.sh" in caplog.text
 
 
-def test_what_is_no_candidate_does_not_come_first(tmp_path, caplog):
+def test_files_that_are_not_tasks_are_not_chosen(tmp_path, caplog):
     write(tmp_path / "one.a")
     program(tmp_path / "one.b")
 
@@ -120,7 +120,7 @@ def test_what_is_no_candidate_does_not_come_first(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("name", ["-rf", "--help", "_", "0"])
-def test_a_name_that_looks_like_a_flag_is_only_a_name(tmp_path, name):
+def test_a_name_that_looks_like_a_flag_is_an_ordinary_name(tmp_path, name):
     program(tmp_path / name)
 
     assert names(tmp_path) == [name]
@@ -129,7 +129,7 @@ def test_a_name_that_looks_like_a_flag_is_only_a_name(tmp_path, name):
 # Links
 
 
-def test_a_link_is_named_by_itself_and_leads_to_the_file(tmp_path):
+def test_a_link_has_its_own_name_and_the_code_of_its_target(tmp_path):
     # As volumes of Kubernetes are made.
     write(tmp_path / "..2026_11_15" / "real.py")
     program(tmp_path / "..2026_11_15" / "tool.bin")
@@ -144,7 +144,7 @@ def test_a_link_is_named_by_itself_and_leads_to_the_file(tmp_path):
     assert list(load_tasks(tmp_path)) == ["alias", "run"]
 
 
-def test_the_name_of_the_link_says_whether_it_is_python(tmp_path):
+def test_the_suffix_of_a_link_decides_whether_it_is_python(tmp_path):
     write(tmp_path / ".hidden" / "source")
     (tmp_path / "one.py").symlink_to(".hidden/source")
 
@@ -173,7 +173,7 @@ def test_a_folder_with_a_longer_name_is_outside(tmp_path):
     assert names(tmp_path / "tasks") == []
 
 
-def test_a_link_by_way_of_the_outside_is_fine_if_it_comes_back(tmp_path):
+def test_a_link_through_the_outside_back_into_the_folder_is_accepted(tmp_path):
     program(tmp_path / "tasks" / "sub" / "real")
     (tmp_path / "way").symlink_to("tasks/sub")
     (tmp_path / "tasks" / "alias").symlink_to("../way/real")
@@ -188,7 +188,7 @@ def test_the_folder_itself_may_be_a_link(tmp_path):
     assert names(tmp_path / "tasks") == ["tool"]
 
 
-def test_links_that_lead_nowhere_and_files_that_are_none_are_ignored(tmp_path, caplog):
+def test_broken_links_and_special_files_are_ignored(tmp_path, caplog):
     (tmp_path / "broken.py").symlink_to("nowhere.py")
     (tmp_path / "round.py").symlink_to("round.py")
     (tmp_path / "device").symlink_to("/dev/null")
@@ -201,11 +201,11 @@ def test_links_that_lead_nowhere_and_files_that_are_none_are_ignored(tmp_path, c
         assert f"ignored file {tmp_path}/{name}" in caplog.text
 
 
-# What is not trusted: the rule itself is in test_trust.py
+# Trust. The rule itself is in test_trust.py.
 
 
 @pytest.mark.parametrize("make", [write, program])
-def test_a_file_that_any_user_may_change_is_left_out(tmp_path, caplog, make):
+def test_a_file_that_any_user_may_change_is_ignored(tmp_path, caplog, make):
     file = make(tmp_path / "one.py")
     file.chmod(file.stat().st_mode | 0o002)
     write(tmp_path / "two.py")
@@ -217,7 +217,7 @@ def test_a_file_that_any_user_may_change_is_left_out(tmp_path, caplog, make):
     ]
 
 
-def test_a_folder_that_any_user_may_change_is_left_out(tmp_path, caplog):
+def test_a_folder_that_any_user_may_change_is_ignored(tmp_path, caplog):
     program(tmp_path / "open" / "deep" / "one")
     program(tmp_path / "open" / "two")
     (tmp_path / "open").chmod(0o777)
@@ -230,7 +230,7 @@ def test_a_folder_that_any_user_may_change_is_left_out(tmp_path, caplog):
     ]
 
 
-def test_a_link_into_such_a_folder_is_left_out_too(tmp_path, caplog):
+def test_a_link_into_a_folder_that_any_user_may_change_is_ignored(tmp_path, caplog):
     program(tmp_path / ".open" / "deep" / "one")
     (tmp_path / ".open").chmod(0o777)
     (tmp_path / "alias").symlink_to(".open/deep/one")
@@ -253,7 +253,7 @@ def test_a_tasks_folder_that_any_user_may_change_is_rejected(tmp_path):
     )
 
 
-# Names that try to be something else
+# Hostile names
 
 
 @pytest.mark.feature("F112")
@@ -271,7 +271,7 @@ def test_no_file_with_a_hostile_name_is_a_task(tmp_path, caplog):
 
 
 def _put(folder: Path, name: str) -> bool:
-    """A program of that name, if there is a way to have one."""
+    """Make a program of this name, if the file system allows it."""
     if "/" in name or name in (".", ".."):
         return False
     program(folder / name)
@@ -279,7 +279,7 @@ def _put(folder: Path, name: str) -> bool:
     return True
 
 
-def test_a_name_that_is_no_text_is_shown_as_escapes(tmp_path, caplog):
+def test_a_name_that_is_not_utf8_is_escaped(tmp_path, caplog):
     name = os.fsdecode(b"tool\xe9.py")
     write(tmp_path / name)
     write(tmp_path / "two\nlines.py")

@@ -16,7 +16,8 @@ from graphile_worker._lease import watchdog as watchdog_module
 from graphile_worker._lease.watchdog import Watchdog
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._support.logs import Logger
-from graphile_worker._worker.context import Cancellation, Context, PoolResources
+from graphile_worker._worker.cancellation import Cancellation
+from graphile_worker._worker.context import Context, PoolResources
 from graphile_worker._worker.outcomes import Completed
 from graphile_worker._worker.process_pool import ProcessPool
 from graphile_worker._worker.run_job import Executors, find_job_in_frame, run_job
@@ -146,8 +147,8 @@ async def test_a_task_that_blocks_the_loop_is_named_while_it_does(it):
 
     line = (
         "warning",
-        "task 'resize' (job 7) blocks the event loop for 5.0 s now: "
-        "nothing else of this worker goes on",
+        "task 'resize' (job 7) has blocked the event loop for 5.0 s, "
+        "nothing else of this worker runs",
     )
     assert said == [[], [line]]
 
@@ -158,7 +159,7 @@ async def test_a_plain_function_that_runs_on_the_loop_is_named_too(it):
 
     await it.run(resize, run_in="loop")
 
-    assert it.log.first_lines[0][1].startswith("task 'resize' (job 7) blocks the event loop")
+    assert it.log.first_lines[0][1].startswith("task 'resize' (job 7) has blocked the event loop")
 
 
 async def test_the_calls_from_the_task_on_are_shown_and_not_those_that_led_to_it(it):
@@ -182,17 +183,17 @@ async def test_a_block_is_reported_once_however_long_it_lasts(it):
 
     await it.run(resize)
 
-    assert sum("blocks the event loop" in line.message for line in it.log.lines) == 1
+    assert sum("has blocked the event loop" in line.message for line in it.log.lines) == 1
 
 
-async def test_it_is_said_how_long_the_loop_stood_still_when_it_turns_again(it):
+async def test_the_duration_of_a_block_is_logged_at_its_end(it):
     async def resize() -> None:
         it.look_after(0, 5, 60)
 
     await it.run(resize)
     await turns()
 
-    assert it.log.first_lines[1:] == [("warning", "the event loop stood still for 65.0 s")]
+    assert it.log.first_lines[1:] == [("warning", "the event loop was blocked for 65.0 s")]
 
 
 async def test_the_next_block_is_reported_again(it):
@@ -216,7 +217,7 @@ async def test_a_block_that_ends_in_time_is_not_mentioned_when_it_ends(it):
     assert it.log.lines == []
 
 
-async def test_a_block_that_nobody_could_see_is_mentioned_when_it_ends(it):
+async def test_a_block_that_the_watchdog_missed_is_logged_at_its_end(it):
     async def resize() -> None:
         # A call that lets no other thread run holds up the one that looks, too.
         it.look_after(0)
@@ -225,7 +226,7 @@ async def test_a_block_that_nobody_could_see_is_mentioned_when_it_ends(it):
     await it.run(resize)
     await turns()
 
-    assert it.log.first_lines == [("warning", "the event loop stood still for 60.0 s")]
+    assert it.log.first_lines == [("warning", "the event loop was blocked for 60.0 s")]
 
 
 async def test_what_blocks_the_loop_without_a_job_is_shown_all_the_same(it):
@@ -236,7 +237,7 @@ async def test_what_blocks_the_loop_without_a_job_is_shown_all_the_same(it):
     await turns()
 
     line = it.log.lines[0].message
-    assert line.startswith("something blocks the event loop for 5.0 s now")
+    assert line.startswith("something has blocked the event loop for 5.0 s")
     assert "in somebody" in line
 
 
@@ -253,11 +254,11 @@ async def test_a_loop_that_is_really_blocked_is_seen_from_a_thread_beside_it():
     await wait_until(lambda: len(it.log.lines) > 1)
     it.watchdog.stop()
 
-    assert "task 'resize' (job 7) blocks the event loop" in it.log.lines[0].message
-    assert "the event loop stood still for" in it.log.lines[1].message
+    assert "task 'resize' (job 7) has blocked the event loop" in it.log.lines[0].message
+    assert "the event loop was blocked for" in it.log.lines[1].message
 
 
-async def test_it_ends_when_it_is_told_to(it):
+async def test_the_watchdog_ends_after_stop(it):
     before = set(threading.enumerate())
     it.watchdog.start()
     [looking] = set(threading.enumerate()) - before
@@ -301,10 +302,10 @@ async def test_a_loop_that_turns_while_it_is_described_does_no_harm():
     await asyncio.to_thread(looking.join, 20)
 
     assert errors == []
-    assert any("something blocks the event loop" in line.message for line in log.lines)
+    assert any("something has blocked the event loop" in line.message for line in log.lines)
 
 
-def test_a_loop_that_is_closed_is_no_reason_to_fail():
+def test_a_closed_loop_is_not_an_error():
     async def make() -> Watchdog:
         return Watchdog(Logger(log), AFTER, partial(find_job_in_frame, {"p1"}))
 
@@ -356,7 +357,7 @@ async def plain(it) -> AsyncIterator[Plain]:
     await running
 
 
-async def test_a_plain_function_that_stands_still_in_its_thread_is_named(it, plain):
+async def test_a_plain_function_that_blocks_its_thread_is_logged(it, plain):
     await looks(it, 0, 4.9)
     assert it.log.lines == []
 
@@ -365,18 +366,18 @@ async def test_a_plain_function_that_stands_still_in_its_thread_is_named(it, pla
     [line] = it.log.lines
     assert line.level == "info"
     first, *stack = line.message.splitlines()
-    assert first == "task 'resize' (job 7) stands still in its thread for 5.0 s"
+    assert first == "task 'resize' (job 7) has blocked its thread for 5.0 s"
     assert "in resize" in stack[0]
     assert "_first.acquire" in stack[1]
 
 
-async def test_a_thread_that_stands_still_is_named_once(it, plain):
+async def test_a_blocked_thread_is_logged_once(it, plain):
     await looks(it, *[5] * 20)
 
     assert len(it.log.lines) == 1
 
 
-async def test_a_thread_that_went_on_is_named_when_it_stands_still_elsewhere(it, plain):
+async def test_a_thread_that_is_blocked_elsewhere_is_logged_again(it, plain):
     await looks(it, 0, 5)
 
     plain.go_on()

@@ -16,12 +16,20 @@ from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._support.logs import resolve_logger
 from graphile_worker._worker import pool as pool_module
+from graphile_worker._worker.cancellation import Cancellation
 from graphile_worker._worker.completion_batcher import CompletionBatchers
-from graphile_worker._worker.context import Cancellation, PoolResources
-from graphile_worker._worker.outcomes import Completed, Failed, Interrupted, Outcome
+from graphile_worker._worker.context import PoolResources
+from graphile_worker._worker.outcomes import (
+    Completed,
+    CompletedInTransaction,
+    Failed,
+    Interrupted,
+    Outcome,
+)
 from graphile_worker._worker.pool import WorkerPool
 from graphile_worker._worker.process_pool import ProcessPool
 from graphile_worker._worker.run_job import Executors
+from graphile_worker._worker.run_state import RunStep
 from graphile_worker._worker.threads import ThreadPool
 from graphile_worker._worker.worker import Worker
 from graphile_worker.errors import JobsLeftLocked
@@ -58,6 +66,7 @@ KNOWN = (
     "polite",
     "tidy",
     "ending",
+    "committed",
     "watching",
     "plain",
     "polite_plain",
@@ -164,7 +173,7 @@ class Scene:
 
     def __init__(
         self,
-        source: FakeSource,
+        source: Any,
         tasks: dict[str, Callable[..., Any]],
         *,
         workers: int = 1,
@@ -274,8 +283,14 @@ class Functions:
 
     async def ending(self, payload: object, ctx: Any) -> None:
         """Has begun to end its job in a transaction of its own."""
-        ctx.is_committing = True
+        ctx.advance(RunStep.BEGIN_COMMIT)
         await self.slow(payload)
+
+    def committed(self, payload: object, ctx: Any) -> None:
+        """Runs on after its own transaction completed the job."""
+        ctx.advance(RunStep.BEGIN_COMMIT)
+        ctx.advance(RunStep.CONFIRM_COMMIT)
+        self.plain(payload, ctx)
 
     async def watching(self, payload: object, ctx: Any) -> None:
         """Waits in a task of its own for the request to give up."""
@@ -451,7 +466,7 @@ async def test_after_abort_after_tasks_are_asked_to_give_up(scene, task):
     assert it.outcomes == [(Completed, task)]
 
 
-async def test_nobody_is_asked_to_give_up_before_abort_after(scene, tasks):
+async def test_no_task_is_asked_to_give_up_before_cancel_after(scene, tasks):
     it = await scene("slow", cancel_after=MANY, shutdown_timeout=None)
 
     it.pool.stop_gracefully("bye")
@@ -464,7 +479,7 @@ async def test_nobody_is_asked_to_give_up_before_abort_after(scene, tasks):
 
 @pytest.mark.feature("F187", "F214")
 @pytest.mark.parametrize("cancel_after", [None, SOON, MANY])
-async def test_at_stop_after_tasks_are_cancelled_and_their_jobs_handed_back(scene, cancel_after):
+async def test_at_shutdown_timeout_tasks_are_cancelled_and_their_jobs_released(scene, cancel_after):
     it = await scene("slow", "slow", cancel_after=cancel_after, shutdown_timeout=2 * SOON)
 
     it.pool.stop_gracefully("bye")
@@ -511,7 +526,7 @@ async def test_a_step_that_takes_too_long_leaves_nothing_to_complain_about(scene
     assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
 
 
-async def test_no_more_jobs_are_no_reason_to_hurry_those_that_run(scene, tasks):
+async def test_running_jobs_have_time_when_no_more_jobs_come(scene, tasks):
     it = await scene("slow", cancel_after=timedelta(0), shutdown_timeout=timedelta(0))
 
     it.source.drained.set()
@@ -530,7 +545,7 @@ async def test_no_more_jobs_are_no_reason_to_hurry_those_that_run(scene, tasks):
 
 
 @pytest.mark.parametrize("task", ["plain", "stubborn"])
-async def test_what_cannot_be_cancelled_is_handed_back_last(scene, task, impatient):
+async def test_jobs_that_cannot_be_cancelled_are_released_last(scene, task, impatient):
     it = await scene(task, shutdown_timeout=SOON)
 
     it.pool.stop_gracefully("bye")
@@ -545,7 +560,7 @@ async def test_what_cannot_be_cancelled_is_handed_back_last(scene, task, impatie
 
 
 @pytest.mark.parametrize("task", ["plain", "stubborn"])
-async def test_the_end_of_what_was_handed_back_is_not_written(scene, tasks, task, impatient):
+async def test_the_outcome_of_a_released_job_is_not_written(scene, tasks, task, impatient):
     it = await scene(task, shutdown_timeout=SOON)
     it.pool.stop_gracefully("bye")
     await it.end()
@@ -749,7 +764,7 @@ async def test_a_loop_that_cancels_all_its_tasks_ends_the_pool(scene):
     assert WorkerRestarted not in it.kinds
 
 
-async def test_a_retry_policy_that_fails_is_no_reason_to_end():
+async def test_a_retry_policy_that_raises_does_not_end_the_worker():
     router = TaskRouter[None]()
 
     def broken(error: BaseException, job: Job) -> timedelta:
@@ -825,7 +840,7 @@ async def test_a_pool_that_is_cancelled_while_it_stops_hands_its_jobs_back(scene
     assert it.outcomes == [(Interrupted, "slow")]
 
 
-async def test_a_plain_function_of_a_cancelled_pool_is_handed_back_last(scene):
+async def test_the_job_of_a_plain_function_of_a_cancelled_pool_is_released_last(scene):
     it = await scene("plain")
 
     it.running.cancel()
@@ -836,7 +851,7 @@ async def test_a_plain_function_of_a_cancelled_pool_is_handed_back_last(scene):
     assert it.outcomes == [(Interrupted, "plain")]
 
 
-async def test_a_pool_that_is_cancelled_hands_back_what_its_last_fetch_brings(scene, monkeypatch):
+async def test_a_cancelled_pool_releases_the_jobs_of_its_last_fetch(scene, monkeypatch):
     handed_back: list[str] = []
 
     async def fetching(self: FakeSource) -> None:
@@ -880,7 +895,7 @@ def anything(held: ClaimedJob) -> bool:
     return True
 
 
-async def test_a_job_that_is_given_up_is_cancelled_and_handed_back(scene, tasks):
+async def test_a_revoked_job_is_cancelled_and_released(scene, tasks):
     it = await scene("slow", "slow", workers=1)
 
     assert it.pool.revoke_jobs(anything) == (1,)
@@ -933,7 +948,7 @@ async def test_who_waits_for_the_request_to_give_up_is_woken_by_it(scene, tasks)
     assert it.outcomes == [(Interrupted, "watching")]
 
 
-async def test_nobody_else_is_woken_by_it(scene, tasks):
+async def test_a_revoked_job_wakes_no_other_task(scene, tasks):
     it = await scene("polite", "slow")
 
     it.pool.revoke_jobs(lambda held: held.job.id == 2)
@@ -1024,7 +1039,7 @@ async def test_a_worker_whose_job_was_given_up_can_still_be_stopped(scene, tasks
     assert it.outcomes == [(Interrupted, "slow")] * 2
 
 
-async def test_a_job_that_ends_in_a_transaction_of_its_own_is_left_alone(scene, tasks):
+async def test_a_job_that_is_committing_is_not_revoked(scene, tasks):
     it = await scene("ending")
 
     assert it.pool.revoke_jobs(anything) == ()
@@ -1054,7 +1069,7 @@ async def test_a_job_whose_end_is_being_written_is_left_alone(scene, tasks):
 # A job that this pool has taken again
 
 
-async def test_of_a_run_that_is_dropped_nothing_is_written(scene, tasks):
+async def test_nothing_is_written_about_a_discarded_run(scene, tasks):
     it = await scene("slow")
     held = it.workers[0].claimed
 
@@ -1068,7 +1083,7 @@ async def test_of_a_run_that_is_dropped_nothing_is_written(scene, tasks):
     assert it.pool.claimed_ids == []
 
 
-async def test_a_plain_function_whose_run_is_dropped_is_asked_to_give_up(scene, tasks):
+async def test_a_plain_function_whose_run_is_discarded_is_asked_to_give_up(scene, tasks):
     it = await scene("polite_plain")
 
     it.pool.discard_run(it.workers[0].claimed)
@@ -1077,7 +1092,7 @@ async def test_a_plain_function_whose_run_is_dropped_is_asked_to_give_up(scene, 
     assert it.outcomes == []
 
 
-async def test_a_run_that_was_given_up_before_it_is_dropped_writes_nothing_either(scene, tasks):
+async def test_a_revoked_run_that_is_discarded_writes_nothing(scene, tasks):
     it = await scene("plain")
     it.pool.revoke_jobs(anything)
 
@@ -1088,7 +1103,7 @@ async def test_a_run_that_was_given_up_before_it_is_dropped_writes_nothing_eithe
     assert it.outcomes == []
 
 
-async def test_a_run_that_is_given_up_after_it_was_dropped_writes_nothing_either(scene, tasks):
+async def test_a_discarded_run_that_is_revoked_writes_nothing(scene, tasks):
     it = await scene("plain")
     it.pool.discard_run(it.workers[0].claimed)
 
@@ -1099,7 +1114,29 @@ async def test_a_run_that_is_given_up_after_it_was_dropped_writes_nothing_either
     assert it.outcomes == []
 
 
-async def test_only_the_older_run_of_a_job_is_dropped(scene, tasks):
+async def test_the_job_of_a_discarded_run_is_not_released_at_the_end(scene, tasks, impatient):
+    # A release would unlock the job for others while the newer run still has it.
+    it = await scene("plain", shutdown_timeout=SOON)
+    it.pool.discard_run(it.workers[0].claimed)
+
+    it.pool.stop_gracefully("test")
+    await it.end()
+
+    assert it.outcomes == []
+    assert it.kinds.count(JobLockLost) == 1
+
+
+async def test_a_task_that_runs_on_after_its_own_transaction_has_succeeded(scene, tasks, impatient):
+    it = await scene("committed", shutdown_timeout=SOON)
+
+    it.pool.stop_gracefully("test")
+    await it.end()
+
+    assert it.outcomes == [(CompletedInTransaction, "committed")]
+    assert it.kinds.count(JobSucceeded) == 1
+
+
+async def test_only_the_older_run_of_a_job_is_discarded(scene, tasks):
     it = await scene("slow", "slow")
     same_job = ClaimedJob(make_job(id=1, locked_by="p1"), None)
 
@@ -1113,7 +1150,7 @@ async def test_only_the_older_run_of_a_job_is_dropped(scene, tasks):
 # Before a job starts
 
 
-async def test_a_job_that_must_not_begin_is_handed_back_and_never_starts(tasks):
+async def test_a_job_that_must_not_start_is_released(tasks):
     it = Scene(FakeSource("slow"), {"slow": tasks.slow})
     it.starts.not_now = MANY
 
@@ -1165,7 +1202,7 @@ async def test_a_job_counts_as_running_until_the_batch_with_its_completion_is_wr
     assert it.starts.ended == [1]
 
 
-async def test_a_run_that_is_dropped_before_it_begins_never_starts(tasks):
+async def test_a_run_that_is_discarded_before_its_start_never_starts(tasks):
     it = Scene(FakeSource("slow"), {"slow": tasks.slow})
     it.starts.answering.clear()
     await it.starts.asked.wait()

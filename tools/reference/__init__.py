@@ -1,30 +1,39 @@
-"""Write what pages under docs/reference say of the code: `python -m tools.reference`.
+"""Write the parts of docs/reference that the code determines: `python -m tools.reference`.
 
-What stands between `<!-- generated: … -->` and `<!-- end -->` is written anew, all else is left as
-it is.
-The first word of such a comment says what is written, the others are what it is about.
+The text between `<!-- generated: … -->` and `<!-- end -->` is replaced. The first word of the
+comment is a key of KINDS, and the other words are passed to its function.
 """
 
 from pathlib import Path
 
 from tools.pages import DOCS, filled
-from tools.reference.commands import subcommands
+from tools.reference.commands import flag_table, subcommand_sections
 from tools.reference.events import event_table
+from tools.reference.options import option_table, setting_table
 from tools.reference.python_api import name_table, stubs
 
-KINDS = {"commands": subcommands, "events": event_table, "names": name_table, "python": stubs}
+KINDS = {
+    "commands": subcommand_sections,
+    "events": event_table,
+    "flags": flag_table,
+    "names": name_table,
+    "options": option_table,
+    "python": stubs,
+    "settings": setting_table,
+}
 
 
 def pages() -> list[Path]:
-    """The pages that have parts which are written from the code."""
+    """Return the pages that have generated parts."""
     return [page for page in sorted(DOCS.rglob("*.md")) if "<!-- generated: " in page.read_text()]
 
 
 def written(page: Path) -> str:
-    """The whole page as it should be."""
+    """Return the whole page with its generated parts up to date."""
     return filled(page.read_text(encoding="utf-8"), content)
 
 
 def content(part: str) -> str:
+    """Return the text of one generated part."""
     kind, _, about = part.partition(" ")
     return KINDS[kind](about)

@@ -1,4 +1,4 @@
-"""The tables of docs/reference/events.md, from the classes and their docstrings."""
+"""Write the tables of docs/reference/events.md from the classes and their docstrings."""
 
 import dataclasses
 import inspect
@@ -11,16 +11,16 @@ from tools.reference.tables import code, table
 
 
 def event_table(group: str) -> str:
-    """The events under one comment of events.py, or the moments."""
+    """Return the table of the events, or operations, below one comment of events.py."""
     classes = groups()[group]
     if issubclass(classes[0], Operation):
         rows = [[code(each.__name__), code(*fields(each)), words(each)] for each in classes]
-        return table(["moment", "fields", "when"], rows)
+        return table(["operation", "fields", "when"], rows)
     return table(["event", "name", "is a", "fields", "when"], map(_event, classes))
 
 
 def groups() -> dict[str, list[type[Any]]]:
-    """The classes of events.py under the comments that stand above them."""
+    """Return the classes of events.py by the comment before them."""
     found: dict[str, list[type[Any]]] = {}
     for line in inspect.getsource(events).splitlines():
         if line.startswith("# "):
@@ -46,9 +46,9 @@ def _event(event: type[Any]) -> list[str]:
     ]
 
 
-def fields(it: type[Any]) -> list[str]:
-    return [field.name for field in dataclasses.fields(it)]
+def fields(kind: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
 
 
-def words(it: type[Any]) -> str:
-    return " ".join((inspect.getdoc(it) or "").split())
+def words(kind: type[Any]) -> str:
+    return " ".join((inspect.getdoc(kind) or "").split())

@@ -1,21 +1,24 @@
-"""Public names with their signatures and docstrings, as docs/reference/python.md shows them.
+"""Write the public names of docs/reference/python.md with their signatures and docstrings.
 
-Taken from the text of the sources, which is formatted already and the same under every Python.
+They are taken from the text of the sources, which is formatted and the same in every version of
+Python.
 """
 
 import ast
 import importlib
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from tools.reference.tables import code, table
 
-# What their users do not make themselves: shown with what they have, not with how they are made.
-GIVEN = {"BatchTask", "DrainResult", "Job", "JobContext", "ParsedCronItem", "Runner", "Task"}
+# Classes that a user does not create: they are shown without `__init__`.
+GIVEN = {"BatchTask", "DrainResult", "Job", "ParsedCronItem", "Runner", "Task"}
 
-# Public for other layers, not for programs that use the package.
+# Methods that only the package calls.
 INTERNAL = {
     "App": {"aenqueue", "enqueue", "find_enqueuer"},
     "Hooks": {
@@ -32,43 +35,74 @@ INTERNAL = {
     "TaskRouter": {"find_enqueuer"},
 }
 
-# Of the methods that are called by Python, these say what one can do with an object.
+# Special methods that are part of the interface of an object.
 SPECIAL = {"__init__", "__call__", "__await__", "__enter__", "__aenter__"}
 
-# As wide as the sources are formatted.
+# The line length of the sources.
 WIDTH = 100
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def stubs(about: str) -> str:
-    """Of a module and some of its names: each with a heading, its words and its signature."""
+    """Return a section for each name of a module: its docstring and its signature."""
     module, names = named(about)
     return "\n".join(_section(module, name) for name in names)
 
 
 def name_table(about: str) -> str:
-    """The same as a table: for names that have a page of their own."""
+    """Return a table of names that have a separate page."""
     module, names = named(about)
     found = [(name, getattr(importlib.import_module(module), name)) for name in names]
     return table(["name", ""], [[code(name), _first_line(it)] for name, it in found])
 
 
 def named(about: str) -> tuple[str, list[str]]:
-    """`module: name name` as a module and its names."""
+    """Split `module: name name` into the module and its names."""
     module, _, names = about.partition(": ")
     return module, names.split()
 
 
 def _section(module: str, name: str) -> str:
     found = getattr(importlib.import_module(module), name)
-    # The same name may be in two modules, and a link leads to one of them.
+    # Two modules can have the same name, and each needs its anchor.
     title = f"### {name}" if module == "graphile_worker" else f"### {_last(module)}.{name}"
     if found.__name__ != name:
-        return f"{title}\n\nThe same as `{found.__name__}`, by another name.\n"
-    words = inspect.getdoc(found) or ""
-    stub = _Stub(textwrap.dedent(inspect.getsource(found))).text()
+        return f"{title}\n\nAn alias of `{found.__name__}`.\n"
+    words = _as_markdown(inspect.getdoc(found) or "")
+    stub = _Stub(_get_source(found)).text()
     return f"{title}\n\n{words}\n\n```pyi\n{stub}\n```\n"
+
+
+def _get_source(found: Any) -> str:
+    """Return the source, with the constructor of a private base class."""
+    source = textwrap.dedent(inspect.getsource(found))
+    base = found.__mro__[1] if inspect.isclass(found) else object
+    if "__init__" not in vars(found) and "graphile_worker._" in base.__module__:
+        source = source.replace(f"({base.__name__})", "") + inspect.getsource(
+            vars(base)["__init__"]
+        )
+    return source
+
+
+def _as_markdown(docstring: str) -> str:
+    """Turn the sections `Args:`, `Returns:` and `Raises:` of a docstring into Markdown."""
+    parts = re.split(r"^(Args|Returns|Raises):\n", docstring, flags=re.MULTILINE)
+    sections = [_section_as_markdown(*each) for each in zip(parts[1::2], parts[2::2], strict=True)]
+    return "\n\n".join([parts[0].rstrip(), *sections])
+
+
+def _section_as_markdown(title: str, body: str) -> str:
+    # A line that is indented further continues the one before.
+    text = re.sub(r"\n {5,}", " ", textwrap.indent(textwrap.dedent(body).strip(), "    "))
+    lines = [line.strip() for line in text.splitlines()]
+    if title == "Returns":
+        return f"Returns: {' '.join(lines)}"
+    items = [re.sub(r"^(\*{0,2}\w+):", r"- `\1`:", line) for line in lines]
+    return f"{_TITLES[title]}\n\n" + "\n".join(items)
+
+
+_TITLES = {"Args": "Arguments:", "Raises": "Raises:"}
 
 
 def _last(module: str) -> str:
@@ -80,7 +114,7 @@ def _first_line(it: Any) -> str:
 
 
 class _Stub:
-    """One class or function as in a stub file."""
+    """A class or function as in a stub file."""
 
     def __init__(self, source: str) -> None:
         self._lines = source.splitlines(keepends=True)
@@ -94,27 +128,30 @@ class _Stub:
 
     def _class(self, node: ast.ClassDef) -> str:
         fields = "".join(f"    {line}\n" for line in self._fields(node))
-        # As stubs are formatted: a blank line only after those that say something.
-        shown = [self._function(each) for each in _methods(node)]
+        # A blank line follows only methods with a docstring, as in formatted stubs.
+        first_init = sorted(_methods(node), key=lambda each: each.name != "__init__")
+        shown = [self._function(each) for each in first_init]
         methods = "".join(f"    {each}\n" + "\n" * each.endswith('"') for each in shown)
         body = "\n".join(part for part in (fields, methods) if part).rstrip("\n")
         return self._header(node) + (f"\n{body}" if body else " ...")
 
     def _fields(self, node: ast.ClassDef) -> Iterator[str]:
-        for each in node.body:
+        for each, following in pairwise([*node.body, ast.Pass()]):
             if isinstance(each, ast.AnnAssign | ast.Assign) and _is_public(_target(each)):
                 yield self._source(each)
+                if _is_text(following):
+                    yield self._source(following)
             elif isinstance(each, Function) and each.name == "__init__":
                 yield from _attributes(each)
 
     def _function(self, node: Function) -> str:
-        said = (ast.get_docstring(node) or "").partition("\n")[0]
-        if said:
-            return f'{self._header(node)}\n        """{said}"""'
+        summary = (ast.get_docstring(node) or "").partition("\n")[0]
+        if summary:
+            return f'{self._header(node)}\n        """{summary}"""'
         return _within(WIDTH - 4, f"{self._header(node)} ...")
 
     def _header(self, node: Function | ast.ClassDef) -> str:
-        """From the decorators to the colon, as it is written."""
+        """Return the source from the decorators to the colon."""
         first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
         body = node.body[0]
         text = "".join(self._lines[first - 1 : body.lineno])
@@ -126,7 +163,7 @@ class _Stub:
 
 
 def _within(width: int, line: str) -> str:
-    """The line of a method, its arguments on one of their own where it is too long."""
+    """Break a line that is too long, with the arguments on a separate line."""
     if "\n" in line or len(line) <= width:
         return line
     name, _, rest = line.partition("(")
@@ -136,6 +173,10 @@ def _within(width: int, line: str) -> str:
 
 def _is_public(name: str) -> bool:
     return not name.startswith("_") or name in SPECIAL
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _is_overload(node: Function) -> bool:
@@ -152,7 +193,7 @@ def _target(node: ast.AnnAssign | ast.Assign) -> str:
 
 
 def _methods(node: ast.ClassDef) -> Iterator[Function]:
-    """Those that others may use; of one with overloads, these alone."""
+    """Yield the public methods; of an overloaded one, only the overloads."""
     functions = [each for each in node.body if isinstance(each, Function)]
     overloaded = {each.name for each in functions if _is_overload(each)}
     hidden = INTERNAL.get(node.name, set()) | ({"__init__"} if node.name in GIVEN else set())
@@ -164,7 +205,7 @@ def _methods(node: ast.ClassDef) -> Iterator[Function]:
 
 
 def _attributes(init: Function) -> Iterator[str]:
-    """The public attributes that `__init__` sets, where it can be seen what they are."""
+    """Yield the public attributes that `__init__` sets, if their type is visible."""
     kinds = {each.arg: each.annotation for each in init.args.args + init.args.kwonlyargs}
     for node in init.body:
         match node:

@@ -1,12 +1,12 @@
 """What the shop does in the background. The web server adds jobs, the worker runs them."""
 
-from graphile_worker import App, Cron, JobContext
+from graphile_worker import App, Cron, SyncJobContext
 
 app = App()  # DATABASE_URL says where; nothing is connected yet
 
 
 @app.task(max_attempts=5)
-def send_receipt(ctx: JobContext, order_id: int) -> None:
+def send_receipt(ctx: SyncJobContext, order_id: int) -> None:
     """A plain function: it runs in a thread of the worker, and may block."""
     found = ctx.query(
         "select email, product, receipt_sent_at from orders where id = %s", [order_id]
@@ -19,7 +19,7 @@ def send_receipt(ctx: JobContext, order_id: int) -> None:
 
 @app.cron(Cron.daily_at(3, 0), id="nightly")
 @app.task
-def delete_old_orders(ctx: JobContext, days: int = 365) -> None:
+def delete_old_orders(ctx: SyncJobContext, days: int = 365) -> None:
     """Every night at three, by UTC. All it does is in this database, so it is done exactly once."""
     with ctx.transaction() as conn:
         deleted = conn.execute(
@@ -28,6 +28,6 @@ def delete_old_orders(ctx: JobContext, days: int = 365) -> None:
         ctx.logger.info("deleted %s old orders", deleted.rowcount)
 
 
-def send_email(ctx: JobContext, to: str, text: str) -> None:
+def send_email(ctx: SyncJobContext, to: str, text: str) -> None:
     """In place of your mail provider."""
     ctx.logger.info("email to %s: %s", to, text)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from graphile_worker import App, JobContext
+from graphile_worker import App, SyncJobContext
 
 from shop import database
 from shop.models import Order
@@ -28,7 +28,7 @@ class Receipt:
 
 
 @app.task(max_attempts=5)
-def send_receipt(ctx: JobContext, receipt: Receipt, /) -> None:
+def send_receipt(ctx: SyncJobContext, receipt: Receipt, /) -> None:
     """A plain function: the worker runs it in a thread, where a blocking Session is at home."""
     with database.new_session.begin() as session:
         order = session.get(Order, receipt.order_id)
@@ -39,6 +39,6 @@ def send_receipt(ctx: JobContext, receipt: Receipt, /) -> None:
         order.receipt_sent_at = datetime.now(UTC)
 
 
-def send_email(ctx: JobContext, to: str, text: str) -> None:
+def send_email(ctx: SyncJobContext, to: str, text: str) -> None:
     """In place of your mail provider."""
     ctx.logger.info("email to %s: %s", to, text)

@@ -1,1 +1,1 @@
-"""How fast is it here? What `graphile-worker bench` measures, in a schema of its own."""
+"""What `graphile-worker bench` measures, in a schema that it drops afterwards."""

@@ -1,4 +1,4 @@
-"""How many jobs a program adds in a second: one call each, and many in one call."""
+"""Measure how many jobs a program adds per second, with one call each and in batches."""
 
 import time
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from graphile_worker.sync import Client
 
 BATCH_SIZE = 1000
 
-# Calls for one job each take that many times longer.
+# There are fewer calls for one job each, because they take longer.
 SINGLE_CALL_DIVISOR = 10
 
 
 @dataclass(frozen=True, slots=True)
 class AddingResult:
-    """On one connection, each call waiting for the one before."""
+    """Results on one connection, one call after the other."""
 
     jobs: int
     batch: int
@@ -27,17 +27,17 @@ def measure_adding(target: BenchTarget, *, jobs: int, batch: int = BATCH_SIZE) -
     singles = max(1, jobs // SINGLE_CALL_DIVISOR)
     with target.client() as client:
         add_trivial_jobs(client, 1)
-        began = time.monotonic()
+        started_at = time.monotonic()
         for number in range(singles):
             client.add_job("nothing", {"id": number})
-        between = time.monotonic()
+        singles_done_at = time.monotonic()
         add_trivial_jobs(client, jobs, batch)
-        ended = time.monotonic()
-    return AddingResult(jobs, batch, singles / (between - began), jobs / (ended - between))
+        single_seconds = singles_done_at - started_at
+        batch_seconds = time.monotonic() - singles_done_at
+    return AddingResult(jobs, batch, singles / single_seconds, jobs / batch_seconds)
 
 
 def add_trivial_jobs(client: Client, jobs: int, batch: int = BATCH_SIZE) -> None:
-    """Add trivial jobs, so many in a call."""
     for first in range(0, jobs, batch):
         numbers = range(first, min(first + batch, jobs))
         client.add_jobs([JobSpec("nothing", {"id": number}) for number in numbers])

@@ -1,4 +1,4 @@
-"""How long after it was added a job begins, in a worker that has nothing else to do."""
+"""Measure the time from adding a job to its start, in an idle worker."""
 
 import time
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from graphile_worker._bench.schema import BenchTarget
 from graphile_worker._bench.stats import SampleStats, summarize
 from graphile_worker.sync import Client
 
-# What is prepared on first use is not what a job waits for.
+# The first jobs include one-time preparations.
 WARM_UP_JOBS = 20
 
-# Until the job before is settled and the worker idle again, in seconds.
+# Until the previous job is completed and the worker is idle.
 PAUSE_SECONDS = 0.003
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """In milliseconds, from before the call that adds a job to the first line of its task."""
+    """Milliseconds from the call that adds a job to the first line of its task."""
 
     samples: int
     latency: SampleStats
@@ -28,12 +28,12 @@ def measure_latency(target: BenchTarget, *, samples: int) -> Latency:
         worker.send_start()
         for _ in range(WARM_UP_JOBS):
             _measure_once(worker, client)
-        late = [_measure_once(worker, client) for _ in range(samples)]
-    return Latency(samples, summarize(late))
+        latencies = [_measure_once(worker, client) for _ in range(samples)]
+    return Latency(samples, summarize(latencies))
 
 
 def _measure_once(worker: WorkerProcess, client: Client) -> float:
     client.add_job("ping", {"sent": time.monotonic_ns()})
-    nanoseconds: int = worker.read_message("late")["late"]
+    nanoseconds: int = worker.read_message("latency")["latency"]
     time.sleep(PAUSE_SECONDS)
     return nanoseconds / 1e6

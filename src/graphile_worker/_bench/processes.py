@@ -1,4 +1,4 @@
-"""Worker processes of the installed package: started, told to begin, heard, ended in any case."""
+"""Worker processes of a benchmark, which end with it."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import Any
 from graphile_worker._bench.schema import BenchTarget
 from graphile_worker.errors import GraphileWorkerError
 
-# A line for every job would be most of the work.
+# A log line per job would be most of the work.
 QUIET_VARIABLES = {"NO_LOG_SUCCESS": "1"}
 
 
@@ -29,18 +29,18 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            # Ctrl-C is for the benchmark, which then ends its workers.
+            # Ctrl-C is for the benchmark, which then stops its workers.
             start_new_session=True,
         )
 
     def read_message(self, key: str) -> dict[str, Any]:
-        """The next of its lines with this word."""
+        """The next message with this key."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            said: dict[str, Any] = json.loads(line)
-            if key in said:
-                return said
-        raise GraphileWorkerError(f"a worker of the benchmark ended: {self._read_stderr()}")
+            message: dict[str, Any] = json.loads(line)
+            if key in message:
+                return message
+        raise GraphileWorkerError(f"a worker of the benchmark stopped: {self._read_stderr()}")
 
     def send_start(self) -> None:
         assert self._process.stdin is not None
@@ -48,7 +48,7 @@ class WorkerProcess:
         self._process.stdin.flush()
 
     def wait(self) -> None:
-        """Its exit code is of no interest: it has said what it had to."""
+        """Wait for its end, with any exit code."""
         self._process.wait()
 
     def close(self) -> None:
@@ -61,24 +61,23 @@ class WorkerProcess:
     def _read_stderr(self) -> str:
         self._process.wait()
         self._errors.seek(0)
-        return self._errors.read().decode(errors="replace").strip() or "it said nothing"
+        return self._errors.read().decode(errors="replace").strip() or "no error output"
 
 
 @contextmanager
 def start_workers(count: int, target: BenchTarget, *flags: str) -> Iterator[list[WorkerProcess]]:
-    """So many processes, all of which could begin."""
+    """Start worker processes, and wait until all are ready."""
     with ExitStack() as stack:
-        started = []
+        workers = []
         for _ in range(count):
-            worker = WorkerProcess(target, *flags)
-            stack.callback(worker.close)
-            started.append(worker)
-        for worker in started:
+            workers.append(WorkerProcess(target, *flags))
+            stack.callback(workers[-1].close)
+        for worker in workers:
             worker.read_message("ready")
-        yield started
+        yield workers
 
 
 def _build_environment(target: BenchTarget) -> dict[str, str]:
-    # Not as a flag: everybody on the machine can read those, and there may be a password in it.
-    given = {} if target.connection is None else {"DATABASE_URL": target.connection}
-    return {**os.environ, **QUIET_VARIABLES, **given}
+    # Not as a flag, which all users of the machine can read: it may contain a password.
+    database = {} if target.connection is None else {"DATABASE_URL": target.connection}
+    return {**os.environ, **QUIET_VARIABLES, **database}

@@ -1,4 +1,4 @@
-"""What was measured as JSON, with all that the figures depend on."""
+"""Results of a benchmark as JSON, with the versions that they depend on."""
 
 import json
 import platform
@@ -11,11 +11,11 @@ from graphile_worker._db.psycopg import get_psycopg_implementation
 
 
 def format_json(benchmark: str, result: Any, target: BenchTarget) -> str:
-    surroundings = {
+    versions = {
         "benchmark": benchmark,
         "graphile_worker": version("graphile-worker"),
         "python": platform.python_version(),
         "psycopg": f"{version('psycopg')} ({get_psycopg_implementation()})",
         "postgresql": target.server_version,
     }
-    return json.dumps({**surroundings, **asdict(result)}, indent=2)
+    return json.dumps({**versions, **asdict(result)}, indent=2)

@@ -1,4 +1,4 @@
-"""Where a benchmark takes place: a schema of its own that is gone afterwards, whatever happened."""
+"""The schema of a benchmark, which is dropped at its end."""
 
 import secrets
 import signal
@@ -16,7 +16,7 @@ SCHEMA_PREFIX = "graphile_worker_bench_"
 
 @dataclass(frozen=True, slots=True)
 class BenchTarget:
-    """A database, and the schema in it that is the benchmark's own."""
+    """The database and the schema of a benchmark."""
 
     connection: str | None
     schema: str
@@ -28,15 +28,15 @@ class BenchTarget:
 
 @contextmanager
 def open_bench_target(connection: str | None) -> Iterator[BenchTarget]:
-    """A schema for as long as this lasts, installed as any other."""
+    """Install a schema, and drop it at the end."""
     schemas = Schemas.from_names(SCHEMA_PREFIX + secrets.token_hex(4))
     database = SyncPsycopgDatabase(connection, schemas)
-    version = _format_version(database.run(inspect_database(schemas)).server_version)
-    place = BenchTarget(connection, schemas.shared, version)
+    version = database.run(inspect_database(schemas)).server_version
+    target = BenchTarget(connection, schemas.shared, f"{version // 10000}.{version % 10000}")
     try:
-        with place.client() as client:
+        with target.client() as client:
             client.migrate()
-        yield place
+        yield target
     finally:
         with _ignore_signals():
             database.run(drop_schemas())
@@ -45,14 +45,12 @@ def open_bench_target(connection: str | None) -> Iterator[BenchTarget]:
 
 @contextmanager
 def _ignore_signals() -> Iterator[None]:
-    # Somebody who presses Ctrl-C twice still wants nothing left behind.
-    heard = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM)}
+    # The schema must be dropped even if the user presses Ctrl-C twice.
+    handlers = {
+        each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        for each, handler in heard.items():
+        for each, handler in handlers.items():
             signal.signal(each, handler)
-
-
-def _format_version(number: int) -> str:
-    return f"{number // 10000}.{number % 10000}"

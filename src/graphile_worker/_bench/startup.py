@@ -1,4 +1,4 @@
-"""How long a worker takes to start and stop when there is nothing to do."""
+"""Measure how long a worker takes to start and stop without jobs."""
 
 import asyncio
 import time
@@ -13,10 +13,10 @@ from graphile_worker.runner import Runner
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """In milliseconds, connecting and looking at the schema included.
+    """Milliseconds, including the connection and the check of the schema.
 
-    `process` is the command from its start to its end, Python and imports included; `runner` is a
-    worker that starts and stops in a program that runs already.
+    `process` is the whole command, including Python and imports. `runner` is a worker that starts
+    and stops in a running program.
     """
 
     rounds: int
@@ -32,11 +32,11 @@ def measure_startup(target: BenchTarget, *, rounds: int) -> Startup:
 
 
 def _measure_process_ms(target: BenchTarget) -> float:
-    began = time.monotonic()
+    started_at = time.monotonic()
     with start_workers(1, target, "--once") as (worker,):
         worker.send_start()
         worker.wait()
-        return (time.monotonic() - began) * 1000
+        return (time.monotonic() - started_at) * 1000
 
 
 async def _measure_runner_rounds(target: BenchTarget, rounds: int) -> list[float]:
@@ -44,11 +44,11 @@ async def _measure_runner_rounds(target: BenchTarget, rounds: int) -> list[float
 
 
 async def _measure_runner_ms(target: BenchTarget) -> float:
-    began = time.monotonic()
+    started_at = time.monotonic()
     options = WorkerOptions(schema=target.schema)
     async with Runner(target.connection, {"nothing": _do_nothing}, options=options):
         pass
-    return (time.monotonic() - began) * 1000
+    return (time.monotonic() - started_at) * 1000
 
 
 async def _do_nothing() -> None: ...

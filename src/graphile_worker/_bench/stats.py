@@ -1,4 +1,4 @@
-"""Many measurements in a few figures."""
+"""Statistics of measurements."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SampleStats:
-    """How measurements lie: all in one unit."""
+    """The distribution of measurements, all in one unit."""
 
     minimum: float
     average: float
@@ -29,6 +29,6 @@ def summarize(samples: Sequence[float]) -> SampleStats:
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float:
-    """The smallest measurement that so many percent of all do not exceed."""
+    """The smallest measurement that `percent` of all do not exceed."""
     rank = -(-len(ordered) * percent // 100)
     return ordered[max(rank, 1) - 1]

@@ -1,4 +1,4 @@
-"""How many trivial jobs several worker processes run in a second."""
+"""Measure how many trivial jobs several worker processes run per second."""
 
 import time
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from graphile_worker.errors import GraphileWorkerError
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """From the word to begin, all processes up and waiting, until the last has nothing to do."""
+    """From the start of all processes, which are ready, until the last one has no jobs left."""
 
     jobs: int
     processes: int
@@ -26,14 +26,14 @@ def measure_throughput(
 ) -> Throughput:
     with target.client() as client:
         add_trivial_jobs(client, jobs)
-    with start_workers(processes, target, "--once", "--jobs", str(concurrency)) as started:
-        began = time.monotonic()
-        for worker in started:
+    with start_workers(processes, target, "--once", "--jobs", str(concurrency)) as workers:
+        started_at = time.monotonic()
+        for worker in workers:
             worker.send_start()
-        reports = [worker.read_message("done") for worker in started]
+        reports = [worker.read_message("done") for worker in workers]
     ran = sum(report["jobs"] for report in reports)
     if ran != jobs:
-        raise GraphileWorkerError(f"{ran} of {jobs} jobs were run")
-    seconds = max(report["done"] for report in reports) - began
+        raise GraphileWorkerError(f"only {ran} of {jobs} jobs ran")
+    seconds = max(report["done"] for report in reports) - started_at
     cpu = sum(report["cpu"] for report in reports)
     return Throughput(jobs, processes, concurrency, seconds, jobs / seconds, cpu / jobs * 1e6)

@@ -1,7 +1,7 @@
-"""The app that the worker processes of a benchmark run: `--app graphile_worker._bench.worker`.
+"""The app of the worker processes of a benchmark: `--app graphile_worker._bench.worker`.
 
-A process says when it could begin, begins when it is told to, and says in the end what it did:
-one JSON object a line on standard output.
+A process reports that it is ready, waits for the signal to start, and reports its results at the
+end: one JSON object per line on standard output.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ def write_message(**facts: object) -> None:
 
 @asynccontextmanager
 async def wait_for_start() -> AsyncIterator[None]:
-    """Connected and with its schema checked, a worker waits for the word; so all begin at once."""
+    """Wait with an open connection and a checked schema, so that all processes start together."""
     write_message(ready=time.monotonic())
     if not await asyncio.to_thread(os.read, STDIN, 64):
         raise RuntimeError("the benchmark has ended")
     threading.Thread(target=_stop_with_benchmark, daemon=True).start()
-    before = _cpu_seconds()
+    used_before = _cpu_seconds()
     yield
-    write_message(done=time.monotonic(), jobs=_jobs_run, cpu=_cpu_seconds() - before)
+    write_message(done=time.monotonic(), jobs=_jobs_run, cpu=_cpu_seconds() - used_before)
 
 
 app = App(lifespan=wait_for_start)
@@ -47,11 +47,11 @@ async def nothing(id: int) -> None:
 
 @app.task
 async def ping(sent: int) -> None:
-    write_message(late=time.monotonic_ns() - sent)
+    write_message(latency=time.monotonic_ns() - sent)
 
 
 def _stop_with_benchmark() -> None:
-    """A benchmark that was killed leaves no workers behind."""
+    """Stop this worker when the benchmark ends, even if it was killed."""
     while os.read(STDIN, 64):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

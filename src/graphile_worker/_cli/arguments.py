@@ -1,4 +1,4 @@
-"""Arguments of commands: numbers, lengths of time and moments, as people write them."""
+"""Parameter types of the command: factors, durations and times."""
 
 import math
 from datetime import datetime, timedelta
@@ -12,20 +12,20 @@ POSITIVE_INT = click.IntRange(min=1)
 
 
 class FactorParam(click.FloatRange):
-    """A number that can be multiplied by, and not below 0."""
+    """A finite number of at least 0."""
 
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> float:
         factor: float = super().convert(value, parameter, context)
-        # No range keeps nan out, nor one without an end infinity.
+        # A range without a maximum accepts nan and infinity.
         if not math.isfinite(factor):
             self.fail(f"expected a number such as 0.5, got {value!r}.", parameter, context)
         return factor
 
 
 class DurationParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer ones only
-    """`10s`, `1m30s`."""
+    """A duration with units, for example `10s` or `1m30s`."""
 
     name = "duration"
 
@@ -37,14 +37,14 @@ class DurationParam(click.ParamType):  # type: ignore[type-arg]  # generic in ne
     ) -> timedelta:
         if isinstance(value, timedelta):
             return value
-        span = parse_duration(str(value))
-        if span is None or not (span or self._allows_zero):
+        duration = parse_duration(str(value))
+        if duration is None or not (duration or self._allows_zero):
             self.fail(f"expected a time such as 500ms, 2s or 1m30s, got {value!r}.")
-        return span
+        return duration
 
 
 class WhenParam(click.ParamType):  # type: ignore[type-arg]
-    """A length of time from now on, or a moment with its zone."""
+    """A duration from now, or a time with its zone."""
 
     name = "when"
 
@@ -53,20 +53,20 @@ class WhenParam(click.ParamType):  # type: ignore[type-arg]
     ) -> datetime | timedelta:
         if isinstance(value, datetime | timedelta):
             return value
-        if (span := parse_duration(str(value))) is not None:
-            return span
+        if (duration := parse_duration(str(value))) is not None:
+            return duration
         try:
-            moment = datetime.fromisoformat(str(value))
+            time = datetime.fromisoformat(str(value))
         except ValueError:
             self.fail(f"expected 10m from now, or 2026-08-01T10:00Z, got {value!r}.")
-        if moment.tzinfo is None:
-            self.fail(f"{value} by which clock? Add a Z for UTC, or +02:00 and the like.")
-        return moment
+        if time.tzinfo is None:
+            self.fail(f"{value} has no time zone. Add Z for UTC, or an offset such as +02:00.")
+        return time
 
 
-DURATION, POSITIVE_DURATION, WHEN = (
-    DurationParam(allows_zero=True),
-    DurationParam(allows_zero=False),
-    WhenParam(),
-)
+DURATION = DurationParam(allows_zero=True)
+POSITIVE_DURATION = DurationParam(allows_zero=False)
+WHEN = WhenParam()
 FACTOR = FactorParam(min=0)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -1,10 +1,9 @@
-"""Changing jobs: looked at first, asked about if there is no way back, counted while it goes."""
+"""Commands that change jobs: preview, confirmation, progress and result."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
@@ -18,6 +17,7 @@ from graphile_worker.errors import GraphileWorkerError
 from graphile_worker.jobs import check_text
 from graphile_worker.ops.bulk import (
     BATCH_SIZE,
+    DEFAULT_THROTTLE,
     BulkAction,
     BulkPreview,
     BulkResult,
@@ -28,17 +28,17 @@ from graphile_worker.ops.bulk import (
 from graphile_worker.ops.filters import Filter, filter_by_ids, filter_by_keys
 from graphile_worker.ops.search import limit_plan, plan_list_jobs
 
-# As shells have it: 128 and the number of the signal.
+# 128 plus the number of SIGINT, as shells report it.
 INTERRUPTED_EXIT_CODE = 130
 
 
 class ConfirmationRequired(GraphileWorkerError):
-    """Nobody is there to be asked, or somebody said no."""
+    """Raised when the user declines, or cannot be asked without a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangeOptions:
-    """How a change is made: which word is said of it, and what was asked for."""
+    """The options of a command that changes jobs, and the verb of its messages."""
 
     verb: str
     past_tense: str
@@ -49,17 +49,17 @@ class ChangeOptions:
     dry_run: bool = False
     as_json: bool = False
     throttle: float | None = None
-    # Those that a worker holds are meant as well, and somebody else says what came of it.
+    # The caller also changes locked jobs, so the question counts them.
     includes_locked: bool = False
-    # Those that were named by their ids.
     ids: tuple[int, ...] = ()
+    # The caller prints the result.
     is_quiet: bool = False
 
 
 def change_jobs(
     settings: Settings, action: BulkAction, job_filter: Filter, options: ChangeOptions
 ) -> BulkResult | None:
-    """Do it to all that are meant; what came of it, or None if it was not to be done."""
+    """Change the jobs that match. Returns None after a dry run."""
     with open_database(settings) as database:
         plan = plan_bulk_preview(action, job_filter, database.schemas, limit=options.limit)
         preview = run_plan_sync(database, plan)
@@ -68,28 +68,25 @@ def change_jobs(
         if options.dry_run:
             _print_preview(preview, options)
             return None
-        at_stake = preview.total + (preview.locked_count if options.includes_locked else 0)
-        if at_stake and options.requires_confirmation:
-            confirm(
-                f"{options.verb} {pluralize(at_stake, 'job')}?",
-                options.warning,
-                options.is_confirmed,
-            )
-        outcome = _apply(database, preview, options)
+        affected = preview.total + (preview.locked_count if options.includes_locked else 0)
+        if affected and options.requires_confirmation:
+            question = f"{options.verb} {pluralize(affected, 'job')}?"
+            confirm(question, options.warning, options.is_confirmed)
+        result = _apply(database, preview, options)
     if not options.is_quiet:
-        _print_result(preview, outcome, options)
-    return outcome
+        _print_result(preview, result, options)
+    return result
 
 
 def _report_missing(database: SyncDatabase, ids: Sequence[int]) -> None:
-    """Say which jobs are not there; raises if none of them is."""
+    """Print the ids of missing jobs. Raises NoSuchJob if all are missing."""
     plan = plan_list_jobs(filter_by_ids(ids), database.schemas, limit=len(ids))
     page = run_plan_sync(database, plan)
     if page.has_hidden_rows:
         click.echo(f"graphile-worker: {HIDDEN_ROWS_MESSAGE}", err=True)
         return
     found = {job.id for job in page.jobs}
-    missing = [each for each in dict.fromkeys(ids) if each not in found]
+    missing = [job_id for job_id in dict.fromkeys(ids) if job_id not in found]
     if not found:
         raise NoSuchJob(*missing)
     if missing:
@@ -97,11 +94,11 @@ def _report_missing(database: SyncDatabase, ids: Sequence[int]) -> None:
 
 
 def confirm(question: str, warning: str, is_confirmed: bool) -> None:
-    """Ask whoever sits there, unless they said so before; raises if that was not a yes."""
+    """Ask for confirmation unless `--yes` was passed. Raises if the user declines."""
     if is_confirmed:
         return
     if not sys.stdin.isatty():
-        raise ConfirmationRequired(f"{question} Nobody is there to be asked: say --yes")
+        raise ConfirmationRequired(f"{question} Standard input is not a terminal. Add --yes.")
     if warning:
         click.echo(warning, err=True)
     if not click.confirm(question[0].upper() + question[1:], err=True):
@@ -109,35 +106,37 @@ def confirm(question: str, warning: str, is_confirmed: bool) -> None:
 
 
 def _apply(database: SyncDatabase, preview: BulkPreview, options: ChangeOptions) -> BulkResult:
-    so_far = BulkResult()
-    more: dict[str, Any] = {} if options.throttle is None else {"throttle": options.throttle}
+    progress = BulkResult()
+    throttle = DEFAULT_THROTTLE if options.throttle is None else options.throttle
     with _show_progress(preview.total) as show:
 
-        def note(outcome: BulkResult) -> None:
-            nonlocal so_far
-            so_far = outcome
-            show(outcome)
+        def on_progress(result: BulkResult) -> None:
+            nonlocal progress
+            progress = result
+            show(result)
 
-        plan = plan_bulk_change(preview, database.schemas, on_progress=note, **more)
+        plan = plan_bulk_change(
+            preview, database.schemas, on_progress=on_progress, throttle=throttle
+        )
         try:
             return run_plan_sync(database, plan)
         except KeyboardInterrupt:
-            click.echo(f"\ninterrupted: {_format_result(so_far, options)}", err=True)
+            click.echo(f"\ninterrupted: {_format_result(progress, options)}", err=True)
             click.get_current_context().exit(INTERRUPTED_EXIT_CODE)
         except Exception:
-            if so_far != BulkResult():
-                click.echo(f"\nuntil then: {_format_result(so_far, options)}", err=True)
+            if progress != BulkResult():
+                click.echo(f"\nbefore the error: {_format_result(progress, options)}", err=True)
             raise
 
 
 @contextmanager
 def _show_progress(total: int) -> Iterator[Callable[[BulkResult], None]]:
-    """A bar for those who wait at a terminal."""
+    """Show a progress bar on a terminal."""
     if not sys.stderr.isatty() or total <= BATCH_SIZE:
-        yield lambda outcome: None
+        yield lambda result: None
         return
     with click.progressbar(length=total, file=sys.stderr, show_pos=True, show_eta=True) as bar:
-        yield lambda outcome: bar.update(outcome.changed + outcome.gone - bar.pos)
+        yield lambda result: bar.update(result.changed + result.gone - bar.pos)
 
 
 def _print_result(preview: BulkPreview, result: BulkResult, options: ChangeOptions) -> None:
@@ -151,12 +150,12 @@ def _print_result(preview: BulkPreview, result: BulkResult, options: ChangeOptio
 
 
 def _format_result(result: BulkResult, options: ChangeOptions) -> str:
-    said = [f"{options.past_tense} {pluralize(result.changed, 'job')}"]
+    parts = [f"{options.past_tense} {pluralize(result.changed, 'job')}"]
     if result.skipped_locked:
-        said.append(f"left {result.skipped_locked:,} alone that a worker holds")
+        parts.append(f"skipped {result.skipped_locked:,} that a worker holds")
     if result.gone:
-        said.append(f"{result.gone:,} were gone or changed meanwhile")
-    return "; ".join(said)
+        parts.append(f"{result.gone:,} no longer matched")
+    return "; ".join(parts)
 
 
 def _build_counts(result: BulkResult) -> dict[str, int]:
@@ -199,11 +198,8 @@ def remove_by_key(
     dry_run: bool,
     as_json: bool,
 ) -> bool:
-    """Delete the jobs with these keys; whether all of them are gone.
-
-    Those that run are let finish and get no other attempt, if that was asked for.
-    """
-    way = ChangeOptions(
+    """Delete the jobs with these keys. Returns whether all are deleted or will not run again."""
+    options = ChangeOptions(
         verb="delete",
         past_tense="deleted",
         requires_confirmation=True,
@@ -214,19 +210,19 @@ def remove_by_key(
         is_quiet=as_json and include_running,
     )
     keys = [check_text("job_key", key) for key in dict.fromkeys(keys)]
-    outcome = change_jobs(settings, CompleteAction(), filter_by_keys(keys), way)
-    if outcome is None:
+    result = change_jobs(settings, CompleteAction(), filter_by_keys(keys), options)
+    if result is None:
         return True
     stopped = _remove_running(settings, keys) if include_running else 0
     if include_running and as_json:
-        print_json({"action": way.verb, **_build_counts(outcome), "stopped": stopped})
+        print_json({"action": options.verb, **_build_counts(result), "stopped": stopped})
     elif stopped:
-        click.echo(f"{pluralize(stopped, 'job')} may finish, and will not run again")
-    return outcome.changed + stopped == len(set(keys))
+        click.echo(f"{pluralize(stopped, 'running job')} will finish and not run again")
+    return result.changed + stopped == len(keys)
 
 
 def _remove_running(settings: Settings, keys: Sequence[str]) -> int:
     with open_database(settings) as database:
         schemas = database.schemas
-        plans = (limit_plan(plan_remove_job(key, schemas), schemas) for key in dict.fromkeys(keys))
+        plans = (limit_plan(plan_remove_job(key, schemas), schemas) for key in keys)
         return sum(run_plan_sync(database, plan) is not None for plan in plans)

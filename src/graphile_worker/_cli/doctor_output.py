@@ -1,33 +1,28 @@
-"""Diagnosis: what the doctor finds by these settings, and how it is told."""
+"""`graphile-worker doctor`: run the diagnosis with these settings, and print its report."""
 
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 
 from graphile_worker._cli.settings.layers import Settings
 from graphile_worker._support.logs import make_printable
-from graphile_worker.ops.diagnostics import (
-    DoctorOptions,
-    Finding,
-    Report,
-    Severity,
-    examine,
-)
+from graphile_worker.ops.diagnostics import DoctorOptions, Finding, Report, examine
+from graphile_worker.ops.diagnostics.findings import count_severities
 
 
 def run_doctor(
     settings: Settings, *, timeout: timedelta | None, max_transaction_age: timedelta | None
 ) -> Report:
-    """What is found, for workers that are set up like one that is started here."""
+    """Diagnose the database of the settings, for workers with the same settings."""
     worker = settings.worker_options
-    given = {"timeout": timeout, "max_transaction_age": max_transaction_age}
-    options = DoctorOptions(
-        listen=worker.listen,
-        prepared_statements=worker.prepared_statements,
-        **{name: span for name, span in given.items() if span is not None},
-    )
+    options = DoctorOptions(listen=worker.listen, prepared_statements=worker.prepared_statements)
+    if timeout is not None:
+        options = replace(options, timeout=timeout)
+    if max_transaction_age is not None:
+        thresholds = replace(options.thresholds, max_transaction_age=max_transaction_age)
+        options = replace(options, thresholds=thresholds)
     return asyncio.run(
         examine(
             settings.value("connection"),
@@ -38,8 +33,17 @@ def run_doctor(
     )
 
 
+def get_exit_code(report: Report, *, strict: bool) -> int:
+    """Get the exit code for monitoring; 2 is a usage error."""
+    if report.is_critical:
+        return 3
+    return 1 if report.has_warnings or (strict and report.findings) else 0
+
+
 def format_report_json(report: Report) -> str:
+    """Format the report as one JSON object."""
     found = {
+        "verdict": report.verdict,
         "facts": dict(report.facts),
         "findings": [asdict(each) for each in report.findings],
         "is_critical": report.is_critical,
@@ -48,17 +52,18 @@ def format_report_json(report: Report) -> str:
 
 
 def format_report(report: Report) -> str:
-    """For people: what was looked at, what is wrong, and how much of it."""
+    """Format the report for people: facts, findings, and how many of each severity."""
     return "\n".join(_format_lines(report))
 
 
 def _format_lines(report: Report) -> Iterator[str]:
-    width = max(map(len, report.facts))
-    for name, fact in report.facts.items():
+    facts = {**report.facts, "verdict": report.verdict}
+    width = max(map(len, facts))
+    for name, fact in facts.items():
         yield f"{name:<{width}}  {make_printable(fact)}"
     for each in report.findings:
         yield from ("", *_format_finding(each))
-    yield from ("", _format_summary(report))
+    yield from ("", count_severities(report.findings) or "no findings")
 
 
 def _format_finding(finding: Finding) -> Iterator[str]:
@@ -70,11 +75,3 @@ def _format_finding(finding: Finding) -> Iterator[str]:
         yield f"    $ {make_printable(line)}"
     for line in (finding.sql or "").splitlines():
         yield f"    {make_printable(line)}"
-
-
-def _format_summary(report: Report) -> str:
-    if not report.findings:
-        return "Nothing is wrong."
-    critical = sum(each.severity is Severity.CRITICAL for each in report.findings)
-    warnings = len(report.findings) - critical
-    return f"{critical} critical, {warnings} {'warning' if warnings == 1 else 'warnings'}"

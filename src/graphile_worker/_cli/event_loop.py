@@ -1,4 +1,4 @@
-"""Which event loop a worker of the command runs on; in a program of yours, the loop is yours."""
+"""Choose the event loop of a worker that the command runs."""
 
 import asyncio
 import logging
@@ -13,14 +13,14 @@ logger = logging.getLogger("graphile_worker")
 
 
 def choose_loop_factory(name: str | None) -> LoopFactory | None:
-    """What makes the loop: uvloop unless it is not there or not wanted; None is asyncio's own."""
-    found = None if name == "asyncio" else _load_uvloop()
-    if found is None and name == "uvloop":
+    """Return the factory of uvloop if it is installed and `name` allows it; None is asyncio's."""
+    factory = None if name == "asyncio" else _load_uvloop()
+    if factory is None and name == "uvloop":
         raise ConfigurationError(
-            "--loop uvloop: it is not installed: pip install graphile-worker[uvloop]"
+            "--loop uvloop: uvloop is not installed. Run pip install graphile-worker[uvloop]."
         )
-    logger.debug("the event loop is that of %s", "asyncio" if found is None else "uvloop")
-    return found
+    logger.debug("event loop: %s", "asyncio" if factory is None else "uvloop")
+    return factory
 
 
 def _load_uvloop() -> LoopFactory | None:

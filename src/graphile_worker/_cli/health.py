@@ -1,7 +1,7 @@
 """`/livez` and `/readyz` for an orchestrator, from a thread that answers even if the loop hangs.
 
-That thread has an event loop of its own, and holds a bounded number of connections for a bounded
-time: a client that can reach the port costs a worker neither threads nor file descriptors.
+That thread has a separate event loop. It holds a limited number of connections for a limited time,
+so that slow clients cannot use up the threads or file descriptors of a worker.
 """
 
 import asyncio
@@ -10,86 +10,134 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
+from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._support.error_format import format_error_line
 from graphile_worker.errors import ConfigurationError
 
-# The loop must have turned within this many seconds.
-MAX_LOOP_DELAY_SECONDS = 10.0
-LOOP_CHECK_INTERVAL_SECONDS = 1.0
+if TYPE_CHECKING:
+    from graphile_worker._cli.readiness import QueueProbe
 
-# The address that means all addresses of the machine, those of IPv4 among them.
+# An event loop is alive if it ran within this time.
+MAX_LOOP_DELAY_SECONDS = 10.0
+
+# All addresses of the machine, IPv4 and IPv6.
 ALL_ADDRESSES = "::"
 
-# Connections that are open at once. Others wait in the kernel's queue, of at most this length.
+# Connections that are open at once. Further ones wait in the kernel's queue, up to the backlog.
 MAX_CONNECTIONS = 32
 LISTEN_BACKLOG = 1024
-
-# Seconds that a client has for its request and the answer together, however often it sends a byte.
-REQUEST_TIMEOUT_SECONDS = 5.0
 
 # Probes send a few hundred bytes.
 MAX_REQUEST_BYTES = 8192
 
-# Seconds before the next try where no connection can be accepted, as no file descriptor is left.
+# The pause after a failed accept, for example without a free file descriptor.
 ACCEPT_RETRY_SECONDS = 0.1
 
+# As of Kubernetes: the answer lists the details.
+VERBOSE_TARGET = b"/readyz?verbose"
+
 Checks = Mapping[str, Callable[[], bool]]
+
+# Returns lines to append to the answer of `/readyz?verbose`.
+Describe = Callable[[], Awaitable[str]]
 
 logger = logging.getLogger("graphile_worker")
 
 
-class LoopMonitor:
-    """When did the event loop last turn?"""
+def describe_queue(conninfo: str | None, schemas: Schemas) -> Describe:
+    """Build the function that diagnoses a queue for `/readyz?verbose`."""
+    probe: QueueProbe | None = None
 
-    def __init__(self) -> None:
-        self._last_turn = time.monotonic()
+    async def describe() -> str:
+        nonlocal probe
+        if probe is None:
+            # Imported at the first request, as few workers get one.
+            from graphile_worker._cli.readiness import QueueProbe
+
+            probe = QueueProbe(conninfo, schemas)
+        return await probe.describe()
+
+    return describe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthTimings:
+    """Time limits in seconds."""
+
+    max_loop_delay: float = MAX_LOOP_DELAY_SECONDS
+    loop_check_interval: float = 1.0
+    request_timeout: float = 5.0
+    """For the whole request and its answer, even if the client keeps sending bytes."""
+
+
+DEFAULT_TIMINGS = HealthTimings()
+
+
+class LoopMonitor:
+    """Records when the event loop last ran."""
+
+    def __init__(self, timings: HealthTimings) -> None:
+        self._timings = timings
+        self._last_run = time.monotonic()
 
     @property
     def is_alive(self) -> bool:
-        return time.monotonic() - self._last_turn < MAX_LOOP_DELAY_SECONDS
+        return time.monotonic() - self._last_run < self._timings.max_loop_delay
 
     async def run(self) -> None:
         while True:
-            self._last_turn = time.monotonic()
-            await asyncio.sleep(LOOP_CHECK_INTERVAL_SECONDS)
-
-
-def always() -> bool:
-    return True
+            self._last_run = time.monotonic()
+            await asyncio.sleep(self._timings.loop_check_interval)
 
 
 @asynccontextmanager
 async def health_server(
     port: int | None,
     is_ready: Callable[[], bool],
-    is_alive: Callable[[], bool] = always,
+    is_alive: Callable[[], bool] = lambda: True,
     *,
     host: str = "127.0.0.1",
+    describe: Describe | None = None,
+    timings: HealthTimings = DEFAULT_TIMINGS,
 ) -> AsyncIterator[int]:
-    """Answer at this address while it lasts; which port, as 0 means any. Without one, nothing."""
+    """Serve `/livez` and `/readyz` until the context ends; yield the port.
+
+    Args:
+        port: The port, 0 for any free one, None for no server.
+        is_ready: Decides the status of `/readyz`.
+        is_alive: Decides the status of `/livez`, together with the event loop.
+        host: The address to listen on.
+        describe: Returns the text that `/readyz?verbose` appends; it does not change the status.
+        timings: Time limits.
+
+    Raises:
+        ConfigurationError: If the address cannot be used.
+    """
     if port is None:
         yield 0
         return
-    pulse = LoopMonitor()
-    checks = {"/livez": lambda: pulse.is_alive and is_alive(), "/readyz": is_ready}
+    monitor = LoopMonitor(timings)
+    checks = {"/livez": lambda: monitor.is_alive and is_alive(), "/readyz": is_ready}
     listener = _open_listener(host, port)
-    server = _HealthServer(listener, checks)
-    turning = asyncio.create_task(pulse.run())
+    server = _HealthServer(listener, checks, describe, timings)
+    monitoring = asyncio.create_task(monitor.run())
     try:
         yield listener.getsockname()[1]
     finally:
-        turning.cancel()
+        monitoring.cancel()
         await asyncio.to_thread(server.close)
 
 
 def _open_listener(host: str, port: int) -> socket.socket:
     try:
         return _create_listener(host, port)
-    # An address that cannot be encoded is a ValueError.
+    # A host name that cannot be encoded raises ValueError.
     except (OSError, OverflowError, ValueError) as error:
         raise ConfigurationError(f"--health-port {port} at {host}: {error}") from error
 
@@ -110,19 +158,28 @@ def _create_listener(host: str, port: int) -> socket.socket:
 class _HealthServer:
     """Serves a listening socket from a thread, until it is closed."""
 
-    def __init__(self, listener: socket.socket, checks: Checks) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        checks: Checks,
+        describe: Describe | None,
+        timings: HealthTimings,
+    ) -> None:
         listener.setblocking(False)
         self._listener = listener
         self._checks = checks
-        # In the order in which they are closed when there are too many.
+        self._describe = describe
+        self._timings = timings
+        # The first is closed first when there are too many.
         self._clients: OrderedDict[socket.socket, asyncio.Task[None]] = OrderedDict()
-        self._loop = asyncio.new_event_loop()
+        # Not the proactor of Windows, which psycopg does not support.
+        self._loop = asyncio.SelectorEventLoop()
         self._serve_task = self._loop.create_task(self._serve())
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Close all connections, and return once the thread has ended."""
+        """Close all connections, and wait until the thread has ended."""
         self._loop.call_soon_threadsafe(self._serve_task.cancel)
         self._thread.join()
         self._loop.close()
@@ -136,8 +193,8 @@ class _HealthServer:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._admit(group, await self._accept())
-                # A request that has already arrived is answered before the next client is accepted:
-                # a flood of connections cannot push a probe out.
+                # Answer requests that have arrived before the next client is accepted, so that a
+                # flood of connections cannot displace a probe.
                 await asyncio.sleep(0)
 
     async def _accept(self) -> socket.socket:
@@ -150,10 +207,10 @@ class _HealthServer:
                 return connection
 
     def _admit(self, group: asyncio.TaskGroup, connection: socket.socket) -> None:
-        """Answer this client; if there are too many, close it or another one at once."""
+        """Answer this client; if there are too many, close it or another one."""
         received = _receive_available(connection)
         if len(self._clients) == MAX_CONNECTIONS:
-            # A probe sends its request whole, so a client that sent a part of one is closed first.
+            # A probe sends its request at once, so clients with a partial request are closed first.
             if received and not _is_complete(received):
                 connection.close()
                 return
@@ -168,22 +225,40 @@ class _HealthServer:
         self._clients[connection] = client
 
         def end(_: object) -> None:
-            # Here and not in the task, as one that is cancelled before it begins never runs.
+            # Not in the task: a task that is cancelled before it begins never runs.
             self._clients.pop(connection, None)
             connection.close()
 
         client.add_done_callback(end)
 
     async def _respond(self, connection: socket.socket, received: bytes) -> None:
-        # A client that is late or gone gets no answer, and nothing is logged about it.
+        # A client that is late or gone gets no answer and no log line.
         with suppress(OSError):
-            async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
+            async with asyncio.timeout(self._timings.request_timeout):
                 request = await self._read_request(connection, received)
                 if request is not None:
-                    await self._loop.sock_sendall(connection, build_response(request, self._checks))
+                    response = await self._build_response(request)
+                    await self._loop.sock_sendall(connection, response)
+
+    async def _build_response(self, request: bytes) -> bytes:
+        """Build the answer to a request, of which only the first line counts."""
+        words = request.partition(b"\n")[0].split()
+        status, text = _evaluate(words, self._checks)
+        if self._describe is not None and words[1:2] == [VERBOSE_TARGET]:
+            text = f"{text}\n{await self._describe()}\n"
+        body = text.encode()
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+            "Allow: GET, HEAD\r\n"
+            "Connection: close\r\n"
+            "Content-Type: text/plain; charset=utf-8\r\n"
+            f"Content-Length: {len(body)}\r\n"
+            "\r\n"
+        )
+        return head.encode("ascii") + (b"" if words[:1] == [b"HEAD"] else body)
 
     async def _read_request(self, connection: socket.socket, received: bytes) -> bytes | None:
-        """The head of the request, empty if it is too long; None if the client has gone."""
+        """Read the head of a request; empty if it is too long, None if the client is gone."""
         while not _is_complete(received):
             if len(received) > MAX_REQUEST_BYTES:
                 return b""
@@ -197,31 +272,15 @@ class _HealthServer:
 
 
 def _receive_available(connection: socket.socket) -> bytes:
-    """What a client has sent by now; nothing, too, if it has gone, which the next read tells."""
     try:
         return connection.recv(MAX_REQUEST_BYTES)
     except OSError:
+        # Nothing has arrived, or the client is gone: the next read shows which.
         return b""
 
 
 def _is_complete(request: bytes) -> bool:
     return b"\r\n\r\n" in request or b"\n\n" in request
-
-
-def build_response(request: bytes, checks: Checks) -> bytes:
-    """The answer to a request, of which only the first line counts."""
-    words = request.partition(b"\n")[0].split()
-    status, text = _evaluate(words, checks)
-    head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\n"
-        "Allow: GET, HEAD\r\n"
-        "Connection: close\r\n"
-        "Content-Type: text/plain\r\n"
-        f"Content-Length: {len(text)}\r\n"
-        "\r\n"
-    )
-    body = "" if words[:1] == [b"HEAD"] else text
-    return f"{head}{body}".encode("ascii")
 
 
 def _evaluate(words: list[bytes], checks: Checks) -> tuple[HTTPStatus, str]:
@@ -243,6 +302,6 @@ def _is_passing(check: Callable[[], bool]) -> bool:
     try:
         return check()
     except Exception as error:
-        # It must not end the server, which has to answer the next probe.
+        # The server must answer the next probe.
         logger.error("health check failed, answering 503: %s", format_error_line(error))
         return False

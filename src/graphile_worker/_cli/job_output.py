@@ -1,8 +1,9 @@
-"""Looking at jobs: `jobs list`, `jobs show` and `jobs why`."""
+"""The output of `jobs list`, `jobs show` and `jobs why`."""
 
 import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import reduce
 from typing import Any
 
 import click
@@ -23,67 +24,50 @@ from graphile_worker.errors import GraphileWorkerError
 from graphile_worker.jobs import Job
 from graphile_worker.ops.explain import Explanation, plan_explain
 from graphile_worker.ops.filters import Filter, parse_filter
-from graphile_worker.ops.search import JobPage, ListedJob, QueryLimits, plan_list_jobs
+from graphile_worker.ops.search import ListedJob, plan_list_jobs
 from graphile_worker.ops.states import LOCKED_STATES, JobState, estimate_failed_at
 
 HIDDEN_ROWS_MESSAGE = (
-    "row level security hides all jobs from this role: the list is empty, the queue may not be. "
-    "Look as a role with policies; `graphile-worker doctor` says more"
+    "row level security hides all jobs from this role, so the list is empty. "
+    "Use a role with policies; `graphile-worker doctor` has details."
 )
 
 JOB_HEADERS = ("id", "task", "queue", "state", "when", "run at", "attempts", "key", "error")
 
 
 class NoSuchJob(GraphileWorkerError):
-    """It is done, or was removed."""
+    """Raised for jobs that were completed or removed."""
 
     def __init__(self, *job_ids: int) -> None:
         listed = ", ".join(map(str, job_ids))
         if len(job_ids) == 1:
-            super().__init__(f"there is no job {listed}: it is done, or was removed")
+            super().__init__(f"job {listed} does not exist. It was completed or removed.")
         else:
-            super().__init__(f"there are no jobs {listed}: they are done, or were removed")
+            super().__init__(f"jobs {listed} do not exist. They were completed or removed.")
 
 
 def build_filter(texts: Sequence[str]) -> Filter:
-    """What several texts say together."""
-    wanted = Filter()
-    for text in texts:
-        wanted = wanted & parse_filter(text)
-    return wanted
+    return reduce(Filter.__and__, map(parse_filter, texts), Filter())
 
 
 def print_job_list(
-    settings: Settings,
-    job_filter: Filter,
-    *,
-    limit: int,
-    before: int | None,
-    newest: int | None,
-    limits: QueryLimits,
-    as_json: bool,
+    settings: Settings, job_filter: Filter, *, as_json: bool, **options: Any
 ) -> None:
-    """A page of the jobs that are meant."""
-    more: dict[str, Any] = {"limit": limit, "before": before, "newest": newest}
+    """Print one page of jobs. The options are those of `plan_list_jobs`."""
     with open_database(settings) as database:
-        plan = plan_list_jobs(job_filter, database.schemas, limits=limits, **more)
-        page = run_plan_sync(database, plan)
+        page = run_plan_sync(database, plan_list_jobs(job_filter, database.schemas, **options))
     if page.has_hidden_rows:
         click.echo(f"graphile-worker: {HIDDEN_ROWS_MESSAGE}", err=True)
     if as_json:
         last = page.jobs[-1].id if page.has_more else None
         print_json({"now": page.now, "jobs": page.jobs, "before": last})
         return
-    _print_page(page)
-
-
-def _print_page(page: JobPage) -> None:
-    if not page.jobs or page.now is None:
+    if page.now is None:
         click.echo("no jobs", err=True)
         return
     print_jobs(page.jobs, page.now)
     if page.has_more:
-        click.echo(f"there are more: --before {page.jobs[-1].id}", err=True)
+        click.echo(f"more jobs: --before {page.jobs[-1].id}", err=True)
 
 
 def print_jobs(jobs: Sequence[ListedJob], now: datetime) -> None:
@@ -105,57 +89,48 @@ def print_jobs(jobs: Sequence[ListedJob], now: datetime) -> None:
 
 
 def _format_when(job: ListedJob, now: datetime) -> str:
-    """What its state makes one ask first: for how long, in how long, since when."""
+    """Format the time that matters in the state of a job."""
+
+    def format_span(span: timedelta) -> str:
+        return format_duration(max(span, timedelta(0)))
+
     if job.state in LOCKED_STATES:
-        return f"for {format_duration(_clamp_to_zero(now - (job.locked_at or now)))}"
+        return f"for {format_span(now - (job.locked_at or now))}"
     if job.state in (JobState.RETRYING, JobState.SCHEDULED):
-        return f"in {format_duration(_clamp_to_zero(job.run_at - now))}"
+        return f"in {format_span(job.run_at - now)}"
     if job.state is JobState.FAILED:
-        return f"failed {format_duration(_clamp_to_zero(now - (job.failed_at or now)))} ago"
-    return f"due {format_duration(_clamp_to_zero(now - job.run_at))} ago"
-
-
-def _clamp_to_zero(span: timedelta) -> timedelta:
-    return max(span, timedelta(0))
+        return f"failed {format_span(now - (job.failed_at or now))} ago"
+    return f"due {format_span(now - job.run_at)} ago"
 
 
 def print_job(settings: Settings, job_id: int, *, as_json: bool) -> None:
-    """All that is known of a job."""
-    found = _explain(settings, job_id)
+    explanation = _explain(settings, job_id)
     if as_json:
-        print_json(_build_json(found))
-        return
-    print_fields(_build_fields(found))
+        print_json(_build_json(explanation))
+    else:
+        print_fields(_build_fields(explanation))
 
 
 def print_reasons(settings: Settings, job_id: int, *, as_json: bool) -> None:
-    """Why it does not run: first the reason that counts, then what else would keep it."""
-    found = _explain(settings, job_id)
+    """Print why a job does not run: the main reason, then the others."""
+    explanation = _explain(settings, job_id)
+    job, reasons = explanation.job, explanation.reasons
     if as_json:
-        print_json(
-            {
-                "id": found.job.id,
-                "task": found.job.task_identifier,
-                "state": found.state,
-                "now": found.now,
-                "reasons": found.reasons,
-            }
-        )
+        values = {"id": job.id, "task": job.task_identifier, "state": explanation.state}
+        print_json({**values, "now": explanation.now, "reasons": reasons})
         return
-    job, (first, *others) = found.job, found.reasons
-    click.echo(
-        make_printable(f"job {job.id} ({job.task_identifier}) is {found.state}: {first.sentence}")
-    )
-    for other in others:
-        click.echo(make_printable(f"  also: {other.sentence}"))
+    title = f"job {job.id} ({job.task_identifier}) is {explanation.state}: {reasons[0].sentence}"
+    click.echo(make_printable(title))
+    for reason in reasons[1:]:
+        click.echo(make_printable(f"  also: {reason.sentence}"))
 
 
 def _explain(settings: Settings, job_id: int) -> Explanation:
     with open_database(settings) as database:
-        found = run_plan_sync(database, plan_explain(job_id, database.schemas))
-    if found is None:
+        explanation = run_plan_sync(database, plan_explain(job_id, database.schemas))
+    if explanation is None:
         raise NoSuchJob(job_id)
-    return found
+    return explanation
 
 
 def _build_fields(explanation: Explanation) -> dict[str, Any]:
@@ -191,10 +166,10 @@ def _get_failed_at(explanation: Explanation) -> datetime:
     )
 
 
-def _format_time(moment: datetime, now: datetime) -> str:
-    if moment > now:
-        return f"{format_time(moment)}, in {format_duration(moment - now)}"
-    return f"{format_time(moment)}, {format_duration(now - moment)} ago"
+def _format_time(time: datetime, now: datetime) -> str:
+    if time > now:
+        return f"{format_time(time)}, in {format_duration(time - now)}"
+    return f"{format_time(time)}, {format_duration(now - time)} ago"
 
 
 def _format_payload(job: Job) -> str:
@@ -206,13 +181,13 @@ def _format_payload(job: Job) -> str:
 
 def _build_json(explanation: Explanation) -> dict[str, Any]:
     job = explanation.job
-    names = ("id", "queue_name", "key", "priority", "attempts", "max_attempts", "last_error")
-    moments = ("run_at", "created_at", "updated_at", "locked_at", "locked_by", "revision")
+    names = ["id", "queue_name", "key", "priority", "attempts", "max_attempts", "last_error"]
+    names += ["run_at", "created_at", "updated_at", "locked_at", "locked_by", "revision"]
     return {
         "task": job.task_identifier,
         "state": explanation.state,
         "now": explanation.now,
-        **{name: getattr(job, name) for name in (*names, *moments)},
+        **{name: getattr(job, name) for name in names},
         "failed_at": _get_failed_at(explanation) if explanation.state is JobState.FAILED else None,
         "flags": sorted(job.flags),
         "payload": _payload_to_json(job),
@@ -221,7 +196,7 @@ def _build_json(explanation: Explanation) -> dict[str, Any]:
 
 
 def _payload_to_json(job: Job) -> Any:
-    """As JSON has it; what cannot be read, or be written again, as its text."""
+    """Return the payload, or its text if JSON cannot represent it."""
     try:
         json.dumps(job.payload, allow_nan=False)
         return to_json(job.payload)

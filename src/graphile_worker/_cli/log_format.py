@@ -1,4 +1,4 @@
-"""How log lines look: readable on a terminal, or one JSON object each."""
+"""Format log records as text or as JSON."""
 
 import json
 import logging
@@ -11,32 +11,32 @@ from graphile_worker._support.error_format import make_printable, truncate
 
 LEVEL_COLORS = {"ERROR": "31", "CRITICAL": "31", "WARNING": "33", "INFO": "32", "DEBUG": "36"}
 
-# Begins each further line of a record, so that no text can pass for a record.
+# Starts each further line of a record, so that no text can imitate a record.
 CONTINUATION_PREFIX = "  | "
 
-# What every record has; whatever else it carries was given with the line.
+# Attributes of every record. Others were passed as `extra`.
 _STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 def configure_logging(log_format: str) -> None:
-    """Send the log of the whole program to standard error: debug lines only if asked for."""
+    """Send the log of the whole program to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    use_color = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     handler.setFormatter(
-        JsonFormatter() if log_format == "json" else TextFormatter(use_color=coloured)
+        JsonFormatter() if log_format == "json" else TextFormatter(use_color=use_color)
     )
     root = logging.getLogger()
     root.addHandler(handler)
     debug = os.environ.get("GRAPHILE_LOGGER_DEBUG") or os.environ.get("GRAPHILE_WORKER_DEBUG")
     root.setLevel(logging.DEBUG if debug else logging.INFO)
-    # The chatter of others is not ours to show.
+    # Debug lines of asyncio do not concern a user of the command.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 class TextFormatter(logging.Formatter):
-    """`[label(worker: task{job})] LEVEL: text`, as in the reference, made printable.
+    """`[label(worker: task{job})] LEVEL: text`, as in Graphile Worker for Node.
 
-    Further lines of a text, and a traceback, stand behind a marker.
+    Further lines of a message, and a traceback, start with a marker.
     """
 
     def __init__(self, *, use_color: bool) -> None:
@@ -62,7 +62,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line, with the ids and whatever else was given beside the message."""
+    """One JSON object per line, with the ids and everything else in `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -74,39 +74,41 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = truncate(self.formatException(record.exc_info))
-        beside = {
+        extra = {
             name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES
         }
-        return _dump_json({**line, **beside, **line})
+        # The standard fields first, and not overridden.
+        return _dump_json({**line, **extra, **line})
 
 
 def _format_message(record: logging.LogRecord) -> str:
-    """The text; a template that does not fit its arguments does not cost the line."""
     try:
         return record.getMessage()
     except Exception:
+        # The template does not fit its arguments.
         return f"{record.msg} {record.args!r}"
 
 
 def _dump_json(line: dict[str, Any]) -> str:
-    """The line, whatever it carries: what JSON does not know becomes text."""
     try:
         return json.dumps(line, default=repr, allow_nan=False)
     except (TypeError, ValueError):
-        return json.dumps({name: _to_json_value(value) for name, value in line.items()})
-
-
-def _to_json_value(value: Any) -> Any:
-    return value if isinstance(value, str | int | None) else repr(value)
+        # A value that JSON does not support becomes text.
+        return json.dumps(
+            {
+                name: value if isinstance(value, str | int | None) else repr(value)
+                for name, value in line.items()
+            }
+        )
 
 
 def _format_scope(record: logging.LogRecord) -> str:
-    """Who speaks: `job(pypool-1a2b: hello{7})`, `core(pypool-1a2b)`, `core`, another logger.
+    """Return, for example, `job(pypool-1a2b: hello{7})`, `core(pypool-1a2b)`, `core` or a logger.
 
-    The worker is the pool, by the id that `workers list` shows.
+    The worker is the id of its pool, which `workers list` shows.
     """
-    ours = record.name.split(".")[0] == "graphile_worker"
-    label = getattr(record, "label", None) or ("core" if ours else record.name)
+    is_own = record.name.split(".")[0] == "graphile_worker"
+    label = getattr(record, "label", None) or ("core" if is_own else record.name)
     worker = getattr(record, "pool_id", "") or getattr(record, "worker_id", "")
     task = getattr(record, "task_identifier", "")
     job = f"{{{record.job_id}}}" if hasattr(record, "job_id") else ""

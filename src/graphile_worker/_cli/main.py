@@ -1,4 +1,4 @@
-"""The command `graphile-worker`: a worker by itself, everything else by a subcommand."""
+"""The command `graphile-worker`. Without a subcommand it runs a worker."""
 
 import os
 import sys
@@ -27,19 +27,20 @@ from graphile_worker._support.error_format import make_printable
 from graphile_worker.errors import GraphileWorkerError
 
 CLEANUP_STEPS = ", ".join(each.value for each in CleanupTask)
+SUBCOMMANDS = (migrate, add, jobs, workers, bench, cron, tune, doctor, top, config)
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="graphile-worker")
 @click.option("--schema-only", is_flag=True, help="Install or upgrade the schema, then exit.")
-@click.option("--once", is_flag=True, help="Run what is ready, then exit.")
+@click.option("--once", is_flag=True, help="Run the jobs that are due, then exit.")
 @click.option(
     "--cleanup",
     multiple=True,
     metavar="STEPS",
-    help=f"Clean up what nobody needs, then exit: {CLEANUP_STEPS}.",
+    help=f"Clean up, then exit. STEPS: {CLEANUP_STEPS}.",
 )
-# What a parent tells the processes that it starts: the number of their line to it.
+# A supervisor passes the file descriptor of the pipe to its processes.
 @click.option("--parent", type=int, hidden=True)
 @setting_flags(*SETTINGS)
 @click.pass_context
@@ -51,32 +52,24 @@ def command(
     cleanup: tuple[str, ...],
     parent: int | None,
 ) -> None:
-    """A job queue whose engine is PostgreSQL. Without a command, run a worker."""
+    """Run a worker, or one of the commands below."""
     if parent is None:
         for line in find_unknown_variables(os.environ):
             click.echo(make_printable(f"graphile-worker: {line}"), err=True)
     if context.invoked_subcommand is not None:
         return
-    asked = RunMode(
+    mode = RunMode(
         once=once, schema_only=schema_only, cleanup=parse_cleanup_steps(cleanup), parent=parent
     )
-    context.exit(run_command(asked, current_settings()))
+    context.exit(run_command(mode, current_settings()))
 
 
-command.add_command(migrate)
-command.add_command(add)
-command.add_command(jobs)
-command.add_command(workers)
-command.add_command(bench)
-command.add_command(cron)
-command.add_command(tune)
-command.add_command(doctor)
-command.add_command(top)
-command.add_command(config)
+for each in SUBCOMMANDS:
+    command.add_command(each)
 
 
 def main() -> None:
-    """Run the command; what a person can act on is one line, not a traceback."""
+    """Run the command. An expected error is one line, not a traceback."""
     open_standard_streams()
     fork_if_pid1()
     try:

@@ -1,6 +1,7 @@
-"""Printing: tables for people, JSON for programs; what others wrote cannot move a cursor."""
+"""Print tables and JSON. Control characters of foreign text never reach the terminal."""
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,17 +14,17 @@ import click
 
 from graphile_worker._cli.top.text import clip, display_width, fit, sanitize
 from graphile_worker._support.logs import make_printable
+from graphile_worker._support.text import pluralize as pluralize
 
 EMPTY_CELL = "-"
 
 
 def print_json(value: Any) -> None:
-    """One JSON object: times in ISO 8601 with their zone, lengths of time in seconds."""
+    """Print one JSON object: times in ISO 8601 with their zone, durations in seconds."""
     click.echo(json.dumps(to_json(value), indent=2))
 
 
 def to_json(value: Any) -> Any:
-    """The same in words of JSON."""
     match value:
         case Enum():
             return value.value
@@ -33,6 +34,8 @@ def to_json(value: Any) -> Any:
             return value.total_seconds()
         case Mapping():
             return {str(key): to_json(each) for key, each in value.items()}
+        case float() if not math.isfinite(value):
+            return None
         case str() | int() | float() | None:
             return value
         case Iterable():
@@ -45,11 +48,11 @@ def to_json(value: Any) -> Any:
 def print_table(
     headers: Sequence[str], rows: Sequence[Sequence[Any]], right_aligned: str = ""
 ) -> None:
-    """Rows under heads; columns whose head is one of the words of `right` end alike.
+    """Print rows under headers, cut to the width of a terminal.
 
-    On a terminal, a line is cut where the terminal ends.
+    `right_aligned` has the headers of right-aligned columns, separated by spaces.
     """
-    # Tabs and wide letters take more cells than one.
+    # Tabs and wide letters take more than one cell.
     cells = [[sanitize(format_cell(cell)) for cell in row] for row in rows]
     widths = [max(map(display_width, column)) for column in zip(headers, *cells, strict=True)]
     if headers[-1] not in right_aligned.split():
@@ -65,12 +68,10 @@ def print_table(
 
 
 def print_fields(values: Mapping[str, Any]) -> None:
-    """A name and its value in each line; a value of several lines stands below its name."""
+    """Print a name and its value per line. A value of several lines follows its name, indented."""
     longest = max(map(len, values))
     for name, value in values.items():
-        lines = str(EMPTY_CELL if value is None or value == "" else value).splitlines() or [
-            EMPTY_CELL
-        ]
+        lines = str("" if value is None else value).splitlines() or [EMPTY_CELL]
         if len(lines) == 1:
             click.echo(f"{name:<{longest}}  {make_printable(lines[0])}")
         else:
@@ -81,14 +82,10 @@ def format_cell(value: Any) -> str:
     return EMPTY_CELL if value is None or value == "" else make_printable(value)
 
 
-def format_time(moment: datetime) -> str:
-    """A moment by the clock of this machine, with its zone."""
+def format_time(time: datetime) -> str:
+    """Return a time in the time zone of this machine, with the zone."""
     try:
-        return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+        return f"{time.astimezone():%Y-%m-%d %H:%M:%S %Z}"
     except OverflowError:
-        # At the end of the calendar.
-        return f"{moment:%Y-%m-%d %H:%M:%S %Z}"
-
-
-def pluralize(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+        # At the limits of datetime.
+        return f"{time:%Y-%m-%d %H:%M:%S %Z}"

@@ -1,6 +1,6 @@
-"""Watching: has a file changed that a worker was made from?
+"""`--watch`: wait until a file that a worker is made from changes.
 
-By looking again and again: that needs no other package, and works on every file system.
+The watcher polls, which needs no other package and works on every file system.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import importlib.util
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
@@ -24,25 +24,25 @@ from graphile_worker._cli.settings.resolve import (
 )
 from graphile_worker.errors import ConfigurationError
 
-# Seconds between two looks, or so many times what one takes, where there are very many files.
+# The pause between two scans, at least this multiple of the duration of a scan.
 CHECK_INTERVAL_SECONDS = 0.3
 PAUSE_FACTOR = 5
 
-# Folders with code of others, or with nothing to read.
 IGNORED_FOLDERS = frozenset({"__pycache__", "node_modules"})
 PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 
-# When each file was last written, how long it is, and which one it is.
-FileStates = dict[str, tuple[int, int, int]]
+# The modification time, size and inode of each file.
+FileState = tuple[int, int, int]
+FileStates = dict[str, FileState]
 
 logger = logging.getLogger("graphile_worker")
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedPaths:
-    """Folders of which every file counts, folders of which Python files do, and single files.
+    """Folders with all their files, folders with their Python files, and single files.
 
-    What may be a folder or a file stands under both: it is looked at as what it is.
+    A path that may be a folder or a file is in both; the scan checks what it is.
     """
 
     folders: tuple[Path, ...] = ()
@@ -50,67 +50,64 @@ class WatchedPaths:
     files: tuple[Path, ...] = ()
 
     def scan(self) -> FileStates:
-        """What is there now."""
-        found: FileStates = {}
+        states: FileStates = {}
         for folder in self.folders:
-            found.update(_scan_folder(str(folder)))
+            states.update(_scan_folder(str(folder)))
         for folder in self.code_folders:
-            found.update(_scan_folder(str(folder), suffix=".py"))
+            states.update(_scan_folder(str(folder), suffix=".py"))
         for file in self.files:
-            # A folder changes with every file that is compiled in it.
+            # The state of a folder changes with every compiled file in it.
             with suppress(OSError):
                 if file.is_file():
-                    found[str(file)] = _read_file_state(file.stat())
-        return found
+                    states[str(file)] = _read_file_state(file.stat())
+        return states
 
 
 def find_watched_paths(settings: Settings) -> WatchedPaths:
-    """What a worker with these settings is made from; it need not be there yet."""
+    """Find the paths that a worker is made from. They may not exist yet."""
     files = [resolve_crontab(settings) or DEFAULT_CRONTAB]
     files += [CONFIG_PATH, PYPROJECT_PATH] if settings.config is None else [Path(settings.config)]
     app = settings.value("app")
     if app is None:
         tasks = resolve_tasks_folder(settings) or DEFAULT_TASKS_FOLDER
         return WatchedPaths(folders=(tasks,), code_folders=(Path(),), files=(*files, tasks))
-    top = app.partition(":")[0].partition(".")[0]
-    place = _find_module_path(top)
-    here = (Path(),) if place is None else (Path(), place)
-    return WatchedPaths(code_folders=here, files=(*files, *here))
+    path = _find_module_path(app.partition(":")[0].partition(".")[0])
+    paths = (Path(),) if path is None else (Path(), path)
+    return WatchedPaths(code_folders=paths, files=(*files, *paths))
 
 
 class FileWatcher:
-    """Says when something has changed among the files of the settings."""
+    """Waits for changes of the files that the settings name."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, check_interval: float = CHECK_INTERVAL_SECONDS) -> None:
         self._settings = settings
+        self._check_interval = check_interval
         self._paths = find_watched_paths(settings)
         self._last_scan = self._paths.scan()
         logger.info("watching %s files", len(self._last_scan))
 
     async def wait_for_change(self) -> None:
-        """Wait until files have changed and stay as they are."""
-        seen = self._last_scan
+        """Wait until files have changed, and two scans in a row find the same."""
+        previous = self._last_scan
         while True:
-            now, cost = await asyncio.to_thread(_time_scan, self._paths.scan)
-            if now == seen != self._last_scan:
+            started = time.monotonic()
+            current = await asyncio.to_thread(self._paths.scan)
+            if current == previous != self._last_scan:
                 break
-            # Somebody may still be writing.
-            seen = now
-            await asyncio.sleep(max(CHECK_INTERVAL_SECONDS, PAUSE_FACTOR * cost))
-        logger.info("changed: %s", _format_names(list_changed_files(self._last_scan, now)))
-        self._reload_settings()
-        # By a look that is older than the code of whoever is started now.
-        self._last_scan = await asyncio.to_thread(self._paths.scan)
-
-    def _reload_settings(self) -> None:
-        # A file that makes no sense is a matter of the children, which say so.
+            previous = current
+            duration = time.monotonic() - started
+            await asyncio.sleep(max(self._check_interval, PAUSE_FACTOR * duration))
+        logger.info("changed: %s", _format_names(list_changed_files(self._last_scan, current)))
+        # The worker processes report an invalid config file.
         with suppress(ConfigurationError):
             self._settings = self._settings.reload()
             self._paths = find_watched_paths(self._settings)
+        # Scanned before the next processes start, so that no later change is missed.
+        self._last_scan = await asyncio.to_thread(self._paths.scan)
 
 
 def list_changed_files(before: FileStates, now: FileStates) -> list[str]:
-    """The files that are new, gone or different."""
+    """List the files that are new, deleted or different."""
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
@@ -119,13 +116,8 @@ def _format_names(names: list[str]) -> str:
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
-def _time_scan(scan: Callable[[], FileStates]) -> tuple[FileStates, float]:
-    began = time.monotonic()
-    return scan(), time.monotonic() - began
-
-
-def _scan_folder(folder: str, suffix: str = "") -> Iterator[tuple[str, tuple[int, int, int]]]:
-    """Files in a folder and in those below it, without what others have put there."""
+def _scan_folder(folder: str, suffix: str = "") -> Iterator[tuple[str, FileState]]:
+    """Scan a folder and its subfolders, without hidden ones, packages and virtual environments."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(".") or entry.name in IGNORED_FOLDERS:
@@ -135,24 +127,23 @@ def _scan_folder(folder: str, suffix: str = "") -> Iterator[tuple[str, tuple[int
                 if not os.path.exists(os.path.join(name, "pyvenv.cfg")):
                     yield from _scan_folder(name, suffix)
             elif name.endswith(suffix):
-                # It may be gone by now.
+                # The file may be deleted by now.
                 with suppress(OSError):
                     yield name, _read_file_state(entry.stat())
 
 
-def _read_file_state(stat: os.stat_result) -> tuple[int, int, int]:
+def _read_file_state(stat: os.stat_result) -> FileState:
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def _find_module_path(module: str) -> Path | None:
-    """The folder or the file of a module that lies neither here nor among installed packages."""
+    """Find a module outside the current folder that is not an installed package."""
     with suppress(ImportError, ValueError):
         importlib.invalidate_caches()
         spec = PathFinder.find_spec(module, [str(Path.cwd())]) or importlib.util.find_spec(module)
-        place = None if spec is None else _get_spec_path(spec)
-        if place is None or place.is_relative_to(Path.cwd()) or PACKAGE_FOLDERS & {*place.parts}:
-            return None
-        return place
+        path = None if spec is None else _get_spec_path(spec)
+        if path is not None and not path.is_relative_to(Path.cwd()):
+            return None if PACKAGE_FOLDERS & {*path.parts} else path
     return None
 
 

@@ -1,13 +1,13 @@
-"""Standard streams that are closed, or that nobody reads: no reason for a worker to end."""
+"""Keep a worker running when its standard streams are closed or have no reader."""
 
 import os
 import sys
 
 
 def open_standard_streams() -> None:
-    """Let the three streams lead nowhere where they are closed.
+    """Open closed standard streams on /dev/null.
 
-    Otherwise a connection to the database would get the number of one, and whatever is printed.
+    Otherwise a database connection could get file descriptor 1 or 2, and with it all output.
     """
     for number in (0, 1, 2):
         try:
@@ -23,7 +23,7 @@ def open_standard_streams() -> None:
 
 
 def flush_standard_streams() -> None:
-    """Write what was printed; what nobody reads goes nowhere, and is no error at the end."""
+    """Flush the output, and ignore a stream without a reader."""
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()

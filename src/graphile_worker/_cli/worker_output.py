@@ -1,4 +1,4 @@
-"""Overseeing workers: `workers list` and `workers recover`."""
+"""The commands `workers list` and `workers recover`."""
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -7,12 +7,11 @@ from typing import Any
 import click
 
 from graphile_worker._cli.bulk_commands import confirm
-from graphile_worker._cli.printing import pluralize, print_json, print_table
+from graphile_worker._cli.printing import print_json, print_table
 from graphile_worker._cli.settings.layers import Settings
 from graphile_worker._cli.settings.resolve import open_database
 from graphile_worker._db.database import SyncDatabase, run_plan_sync
 from graphile_worker._sql.plans.admin import plan_list_locked_jobs, plan_recover_jobs
-from graphile_worker._support.durations import format_duration
 from graphile_worker._support.logs import make_printable
 from graphile_worker.errors import ConfigurationError, GraphileWorkerError
 from graphile_worker.jobs import Job
@@ -24,11 +23,12 @@ from graphile_worker.ops.pools import (
     plan_get_lock_holders,
 )
 from graphile_worker.ops.search import limit_plan, with_limits
+from graphile_worker.ops.text import format_seconds, pluralize
 
 WORKER_HEADERS = (
     "worker",
     "health",
-    "heard of",
+    "heartbeat",
     "runtime",
     "where",
     "version",
@@ -39,24 +39,24 @@ WORKER_HEADERS = (
 
 
 class NoSuchWorker(GraphileWorkerError):
-    """No registry knows it, and it holds nothing."""
+    """A worker is not registered and holds no locks."""
 
     def __init__(self, id: str) -> None:
         super().__init__(
-            f"there is no worker {make_printable(id)}: no registry knows it and it holds no jobs. "
-            "`graphile-worker workers list` names all"
+            f"unknown worker {make_printable(id)}: it is not registered and holds no locks. "
+            "`graphile-worker workers list` lists all workers."
         )
 
 
 def print_workers(settings: Settings, *, as_json: bool) -> None:
-    """Every worker that is known."""
+    """Print the registered workers and those that hold locks."""
     with open_database(settings) as database:
         pools = _get_pools(database)
     if as_json:
         print_json({"workers": pools})
         return
     if not pools:
-        click.echo("no workers are known", err=True)
+        click.echo("no workers found", err=True)
         return
     print_table(
         WORKER_HEADERS, [_build_row(pool) for pool in pools], right_aligned="slots jobs queues"
@@ -73,7 +73,7 @@ def recover_jobs(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Let the jobs of these workers run elsewhere."""
+    """Release the locks of these workers, so that others run the jobs."""
     with open_database(settings) as database:
         schemas = database.schemas
         pools = _get_pools(database)
@@ -81,17 +81,19 @@ def recover_jobs(
         _reject_unknown(chosen, pools)
         if not force:
             _reject_alive(chosen, pools)
-        held = run_plan_sync(database, limit_plan(plan_list_locked_jobs(chosen, schemas), schemas))
+        locked = run_plan_sync(
+            database, limit_plan(plan_list_locked_jobs(chosen, schemas), schemas)
+        )
         if dry_run:
-            _print_recovered(chosen, held, as_json, is_done=False)
+            _print_recovered(chosen, locked, as_json, is_done=False)
             return
         if chosen:
             question = (
-                f"recover {pluralize(len(held), 'job')} of {pluralize(len(chosen), 'worker')}?"
+                f"recover {pluralize(len(locked), 'job')} of {pluralize(len(chosen), 'worker')}?"
             )
-            confirm(question, "What a living worker still runs may run twice.", is_confirmed)
+            confirm(question, "Jobs that a worker still runs may run twice.", is_confirmed)
         if chosen and not force:
-            # One may have been heard of again while somebody read the question.
+            # A worker may have sent a heartbeat since the question was printed.
             _reject_alive(chosen, _get_pools(database))
         plan = plan_recover_jobs(chosen, timedelta(0), schemas)
         recovered = run_plan_sync(database, limit_plan(plan, schemas))
@@ -108,7 +110,7 @@ def _get_pools(database: SyncDatabase) -> list[PoolInfo]:
 def _reject_unknown(ids: Iterable[str], pools: Sequence[PoolInfo]) -> None:
     known = {pool.id for pool in pools}
     for each in ids:
-        # A pause of a named queue is released by its holder's name, too.
+        # The name of a pause resumes a named queue.
         if each not in known and not each.startswith(PAUSED_PREFIX):
             raise NoSuchWorker(each)
 
@@ -118,9 +120,9 @@ def _reject_alive(ids: Iterable[str], pools: Sequence[PoolInfo]) -> None:
     for each in ids:
         if each in alive:
             raise ConfigurationError(
-                f"worker {make_printable(each)} lives, heard of {_format_heartbeat(alive[each])}: "
-                "stop it "
-                "first, or say --force, and what it runs may run twice"
+                f"worker {make_printable(each)} is alive, last heartbeat "
+                f"{_format_heartbeat(alive[each])}. Stop it first, or pass --force: then its jobs "
+                "may run twice."
             )
 
 
@@ -128,21 +130,21 @@ def _print_recovered(
     ids: Sequence[str], jobs: Sequence[Job], as_json: bool, *, is_done: bool = True
 ) -> None:
     if as_json:
-        said = {"workers": list(ids), "jobs": [job.id for job in jobs]}
-        print_json(said if is_done else {"dry_run": True, **said})
+        result = {"workers": list(ids), "jobs": [job.id for job in jobs]}
+        print_json(result if is_done else {"dry_run": True, **result})
         return
-    word = "recovered" if is_done else "would recover"
-    click.echo(f"{word} {pluralize(len(jobs), 'job')} of {pluralize(len(ids), 'worker')}")
+    verb = "recovered" if is_done else "would recover"
+    click.echo(f"{verb} {pluralize(len(jobs), 'job')} of {pluralize(len(ids), 'worker')}")
 
 
 def _build_row(pool: PoolInfo) -> tuple[Any, ...]:
-    place = "/".join(str(each) for each in (pool.host, pool.pid) if each is not None)
+    process = "/".join(str(each) for each in (pool.host, pool.pid) if each is not None)
     return (
         pool.id,
         pool.health,
         _format_heartbeat(pool),
         pool.runtime,
-        place,
+        process,
         pool.version,
         pool.concurrency,
         pool.jobs,
@@ -151,8 +153,5 @@ def _build_row(pool: PoolInfo) -> tuple[Any, ...]:
 
 
 def _format_heartbeat(pool: PoolInfo) -> str | None:
-    return (
-        None
-        if pool.seconds_since_heartbeat is None
-        else f"{format_duration(timedelta(seconds=pool.seconds_since_heartbeat))} ago"
-    )
+    seconds = pool.seconds_since_heartbeat
+    return None if seconds is None else f"{format_seconds(seconds)} ago"

@@ -1,4 +1,4 @@
-"""Backfill: which past minutes are owed?"""
+"""Which past minutes a cron item has to backfill."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ def floor_minute(timestamp: datetime) -> datetime:
 
 
 def ceil_minute(timestamp: datetime) -> datetime:
-    """The minute that begins then, or else the next."""
+    """Round up to a full minute."""
     floor = floor_minute(timestamp)
     return floor if floor == timestamp else floor + MINUTE
 
@@ -25,17 +25,17 @@ def ceil_minute(timestamp: datetime) -> datetime:
 def find_first_missed(
     item: ParsedCronItem, known: Mapping[str, KnownCrontab], start: datetime
 ) -> datetime | None:
-    """From which minute on this item's past is made up for; None: it is not."""
-    about = known.get(item.identifier)
-    if about is None or not item.backfill:
+    """The first minute to backfill of this item; None: nothing."""
+    crontab = known.get(item.identifier)
+    if crontab is None or not item.backfill:
         return None
-    if (about.last_execution or about.known_since) >= start:
+    if (crontab.last_execution or crontab.known_since) >= start:
         return None
-    if about.last_execution is not None:
-        first = floor_minute(about.last_execution) + MINUTE
+    if crontab.last_execution is not None:
+        first = floor_minute(crontab.last_execution) + MINUTE
     else:
-        first = ceil_minute(about.known_since)
-    # A period may reach back beyond the calendar.
+        first = ceil_minute(crontab.known_since)
+    # Subtract only if needed: a long period would be out of range.
     return first if start - first <= item.backfill else ceil_minute(start - item.backfill)
 
 
@@ -47,19 +47,19 @@ def iter_missed_minutes(
     until: datetime | None = None,
     on_error: Callable[[ParsedCronItem, Exception], None] | None = None,
 ) -> Iterator[tuple[datetime, list[ParsedCronItem]]]:
-    """The minutes before `start` at which items should have run, in order, and which ones.
+    """Yield the minutes before `start` at which items should have run, with those items.
 
-    With `until`, those before that alone. An item that cannot say so is left out after `on_error`
-    was told.
+    With `until`, only the minutes before that. An item whose function raises is skipped, after a
+    call of `on_error`.
     """
     end = start if until is None else min(start, until)
-    each = [
+    minutes = [
         _iter_missed_by(position, item, first, end, on_error)
         for position, item in enumerate(items)
         if (first := find_first_missed(item, known, start)) is not None
     ]
-    for minute, together in groupby(merge(*each, key=itemgetter(0, 1)), key=itemgetter(0)):
-        yield minute, [item for _, _, item in together]
+    for minute, group in groupby(merge(*minutes, key=itemgetter(0, 1)), key=itemgetter(0)):
+        yield minute, [item for _, _, item in group]
 
 
 def _iter_missed_by(

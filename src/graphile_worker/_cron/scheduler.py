@@ -1,4 +1,4 @@
-"""CronScheduler: each minute, add what is due."""
+"""CronScheduler: adds the jobs of cron items each minute."""
 
 import asyncio
 import time
@@ -39,17 +39,17 @@ from graphile_worker.events import (
 )
 from graphile_worker.hooks import Hooks
 
-# About the longest pause after a failure, in seconds.
+# Longest backoff after a failure, in seconds.
 MAX_RETRY_DELAY_SECONDS = 60.0
 
-# What a scheduler that lives missed, it makes up for without being asked to: this far back.
+# How far back a running scheduler adds jobs of minutes that it missed, also without `backfill`.
 MAX_CATCH_UP = timedelta(minutes=10)
 
 
 class CronScheduler:
-    """Adds the jobs of items, minute by minute, beside any number of others that do the same.
+    """Adds the jobs of cron items; any number of schedulers may do the same.
 
-    The database's clock says what minute it is. `items` is asked each time: it may change.
+    It uses the clock of the database. `items` is called each time, because it may change.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class CronScheduler:
         self._hooks = hooks
         self._next_minute: datetime | None = None
         self._failures = 0
-        # The database's time, and ours when it said so.
+        # The time of the database, and the local monotonic time when it was read.
         self._clock_reading: tuple[datetime, float] | None = None
 
     async def run(self) -> None:
-        """For ever; whatever fails is tried again after a pause."""
+        """Run until cancelled; an error is retried after a backoff."""
         while True:
             try:
                 minute = await self.start()
@@ -77,7 +77,7 @@ class CronScheduler:
                 await asyncio.sleep(delay.total_seconds())
 
     async def start(self) -> datetime:
-        """Make up for the past; the minute to go on with."""
+        """Backfill, and return the minute to go on with."""
         start = await self._read_time()
         self._hooks.emit(CronStarting(start=start))
         known = await self._db.run(get_known_crontabs())
@@ -97,19 +97,19 @@ class CronScheduler:
         return first
 
     async def tick(self, minute: datetime) -> dict[str, int]:
-        """Add what is due at this minute and was not added yet; the jobs by item."""
+        """Add the jobs that are due at this minute; returns the job ids by item."""
         due = [item for item in self._unique_items() if self._is_due(item, minute)]
         if not due:
             return {}
         jobs = tuple(_build_cron_job(item, minute) for item in due)
         self._hooks.emit(CronDue(timestamp=minute, jobs=jobs))
         added = await self._add_jobs(minute, jobs)
-        ours = tuple(job for job in jobs if job.identifier in added)
-        self._hooks.emit(CronScheduled(timestamp=minute, jobs=ours))
+        scheduled = tuple(job for job in jobs if job.identifier in added)
+        self._hooks.emit(CronScheduled(timestamp=minute, jobs=scheduled))
         return added
 
     async def _process_minute(self, minute: datetime) -> datetime:
-        """Wait for a minute and do its work; the next one, or the same if it has not come."""
+        """Wait for a minute and add its jobs; returns the next minute to wait for."""
         self._next_minute = minute
         await asyncio.sleep(self._seconds_until(minute))
         now = await self._read_time()
@@ -117,13 +117,13 @@ class CronScheduler:
             self._hooks.emit(CronTimerEarly(current_timestamp=now, expected_timestamp=minute))
             if minute - now <= MAX_CATCH_UP:
                 return minute
-            # The clock was far ahead and has been put right.
+            # The clock was far ahead, and was corrected.
             self._next_minute = None
             return await self.start()
         if floor_minute(now) > minute:
             self._hooks.emit(CronTimerLate(current_timestamp=now, expected_timestamp=minute))
         if now - minute > MAX_CATCH_UP:
-            # A machine that slept: what is older than this is owed only if an item says so.
+            # The machine slept: older minutes are added only with `backfill`.
             return await self.start()
         await self.tick(minute)
         self._failures = 0
@@ -145,7 +145,7 @@ class CronScheduler:
             if len(jobs) == 1:
                 self._hooks.emit(CronFailed(error=error, identifier=jobs[0].identifier))
                 return {}
-        # One that is refused must not cost the others theirs.
+        # A rejected job must not prevent the others.
         one_by_one = [await self._add_jobs(minute, [job]) for job in jobs]
         return {identifier: job_id for added in one_by_one for identifier, job_id in added.items()}
 
@@ -161,14 +161,14 @@ class CronScheduler:
         return await self._db.run(query)
 
     def _unique_items(self) -> list[ParsedCronItem]:
-        """One of each identifier, as nothing keeps a list that may change from having two."""
+        """The last item of each identifier, because a list that may change can have two."""
         return list({item.identifier: item for item in self._items()}.values())
 
     def _is_due(self, item: ParsedCronItem, minute: datetime) -> bool:
         try:
             return item.is_due(minute)
         except Exception as error:
-            # A function of the user's: the jobs of others must not wait for it.
+            # An error in the function of one item must not prevent the others.
             self._skip_item(item, error)
             return False
 
@@ -181,11 +181,11 @@ class CronScheduler:
         return now
 
     def _seconds_until(self, minute: datetime) -> float:
-        """By the database's clock as it was read last; never long, as that may be changed."""
+        """Seconds of the database's clock; at most a minute, because that clock may change."""
         assert self._clock_reading is not None
         now, at = self._clock_reading
         seconds = (minute - now).total_seconds() - (time.monotonic() - at)
-        # A little more: to wake just before the minute would be in vain.
+        # A little more, to wake after the minute began.
         return min(max(seconds, 0.0) + 0.001, MINUTE.total_seconds())
 
 

@@ -1,1 +1,1 @@
-"""How we ask: connections of ours and of the caller's, retries, migrations."""
+"""Connections: of this package and of the caller, retries, notifications."""

@@ -1,4 +1,4 @@
-"""Do not wait for a server that may have vanished."""
+"""Connections that do not wait for an unreachable server."""
 
 import asyncio
 import socket
@@ -14,26 +14,26 @@ from psycopg.rows import Row
 
 T = TypeVar("T")
 
-# Seconds between two looks at whether the program was interrupted, as psycopg has it.
+# Between two checks for an interrupt of the program, as in psycopg.
 INTERRUPT_CHECK_INTERVAL_SECONDS = 0.1
 
-# Seconds to reach a server that is asked to stop.
+# For the request to the server to cancel a statement.
 CANCEL_REQUEST_TIMEOUT_SECONDS = 2.0
 
-# Seconds in which a driver may ask its server to stop a statement, before its connection is cut.
+# For a driver to cancel a statement, before its connection is cut.
 CANCEL_GRACE_SECONDS = 1.0
 
-# Those that are under way: a loop alone does not keep its tasks.
+# Running tasks: an event loop has only weak references to them.
 _cancel_requests: set[asyncio.Task[None]] = set()
 _abandonments: set[asyncio.Task[None]] = set()
 
 
 class NoWaitCancelConnection(AsyncConnection[Row]):
-    """Whoever gives up a statement on it gives up the connection, at once.
+    """A connection that closes at once if a statement on it is canceled.
 
-    psycopg would first ask the server to stop, and wait up to ten seconds for its word. Here nobody
-    waits for that: but asked it must be, for a server does not look at its clients while it waits
-    for a lock, and would keep a session for each statement that was given up.
+    psycopg would first ask the server to cancel the statement, and wait up to 10 s for its answer.
+    This connection sends the request without waiting. It must send it, because a server that waits
+    for a lock does not notice that its client is gone, and would keep the session.
     """
 
     async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
@@ -49,7 +49,7 @@ class NoWaitCancelConnection(AsyncConnection[Row]):
     def _request_cancel(self) -> None:
         if self.pgconn.transaction_status != TransactionStatus.ACTIVE:
             return
-        # Needs a libpq that can do so without standing still.
+        # Needs a libpq that can cancel without blocking.
         if capabilities.has_cancel_safe():
             task = asyncio.get_running_loop().create_task(
                 _send_cancel_request(self.pgconn.cancel_conn())
@@ -78,11 +78,11 @@ async def run_with_deadline(
     grace_seconds: float = CANCEL_GRACE_SECONDS,
     on_abandon: Callable[[], Awaitable[object]] | None = None,
 ) -> T:
-    """What `work` returns; gives it up after that many seconds, or when the caller is canceled.
+    """Await `work`; abandon it after `seconds`, or if the caller is canceled.
 
-    For connections of drivers that wait for their server even when they are canceled. The driver
-    gets `patience` seconds to stop the statement. Then the connections that the work has `borrowed`
-    are cut, so that it ends. If it is given up, `meanwhile` runs beside that.
+    For drivers that wait for their server even if they are canceled. The driver has
+    `grace_seconds` to cancel the statement. Then `connections` are cut, so that the work ends.
+    `on_abandon` runs at the same time.
     """
     task = asyncio.create_task(work)
     try:
@@ -93,7 +93,7 @@ async def run_with_deadline(
             ending = asyncio.create_task(_abandon(task, connections, grace_seconds, on_abandon))
             _abandonments.add(ending)
             ending.add_done_callback(_abandonments.discard)
-            # A caller that is canceled again does not wait for it.
+            # If the caller is canceled again, it does not wait for the end.
             await asyncio.shield(ending)
         failed = task.cancelled() or task.exception() is not None
     if is_late and failed:
@@ -121,19 +121,19 @@ async def _cancel_task(
     while not task.done():
         for connection in connections:
             terminate_connection(connection)
-        # Again: a driver may wait for something else by now, and before Python 3.12
+        # Again: a driver may wait for another event now, and before Python 3.12
         # asyncio.wait_for can lose a cancellation.
         task.cancel()
         await asyncio.wait([task], timeout=CANCEL_GRACE_SECONDS)
     if not task.cancelled():
-        # Or it would be logged that it was never retrieved.
+        # Retrieve it, or asyncio logs that it was never retrieved.
         task.exception()
 
 
 def terminate_connection(connection: Any) -> None:
-    """Let everything fail that waits for an answer on a connection of psycopg or asyncpg."""
-    # Only a connection that is gone already raises. asyncpg gives one that was cut to its pool, and
-    # from then on each of its methods raises.
+    """Make every call fail that waits for an answer on a psycopg or asyncpg connection."""
+    # It raises if the connection is closed already. asyncpg returns a cut connection to its pool,
+    # and then each of its methods raises.
     with suppress(Exception):
         if isinstance(connection, AsyncConnection):
             _shutdown_socket(connection.fileno())
@@ -142,9 +142,9 @@ def terminate_connection(connection: Any) -> None:
 
 
 def _shutdown_socket(descriptor: int) -> None:
-    """End a connection as if its other end had; libpq still owns the descriptor."""
-    opened = socket.socket(fileno=descriptor)
+    """Close both directions of a connection; libpq still owns the descriptor."""
+    copy = socket.socket(fileno=descriptor)
     try:
-        opened.shutdown(socket.SHUT_RDWR)
+        copy.shutdown(socket.SHUT_RDWR)
     finally:
-        opened.detach()
+        copy.detach()

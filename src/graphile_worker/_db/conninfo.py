@@ -1,4 +1,4 @@
-"""Which database is meant: a connection string, a bare name, or the environment."""
+"""Connection strings: parsed, completed with defaults, and shown without secrets."""
 
 import ipaddress
 import os
@@ -11,25 +11,24 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from graphile_worker.errors import ConfigurationError
 
-# Settings of every connection that we open ourselves, unless given: a server that says nothing must
-# not hold a program up for ever.
+# Defaults of every connection that this package opens, so that an unreachable server does not block
+# a program forever.
 DEFAULT_SETTINGS = {
     "fallback_application_name": "graphile-worker",
     "connect_timeout": "10",
-    # A peer that vanished without a word is noticed after ten seconds or so.
+    # Detects a lost peer after about 10 s.
     "keepalives_idle": "5",
     "keepalives_interval": "2",
     "keepalives_count": "3",
     "tcp_user_timeout": "10000",
 }
 
-# And whatever is given: our statements are UTF-8.
+# These override the connection string: the statements of this package are UTF-8.
 FORCED_SETTINGS = {"client_encoding": "utf8"}
 
-# What is shown in place of a secret.
 REDACTED = "***"
 
-# Values of sslmode with which libpq opens, or may open, a connection without TLS.
+# With these sslmodes libpq may connect without TLS.
 PLAINTEXT_SSLMODES = frozenset({"disable", "allow", "prefer"})
 DEFAULT_SSLMODE = "prefer"
 
@@ -40,32 +39,32 @@ BARE_NAME_PATTERN = re.compile(r"[^=@/:]+")
 
 
 def resolve_conninfo(conninfo: str | None) -> str:
-    """The connection string to use: given, `DATABASE_URL`, or libpq's own if PGDATABASE is set.
+    """The connection string: the argument, `DATABASE_URL`, or libpq's if PGDATABASE is set.
 
-    A bare word is the name of a database, as in the reference. A driver in the scheme of a URL, as
-    in `postgresql+asyncpg://`, is ignored.
+    A bare word is the name of a database, as in Graphile Worker for Node. The driver in a URL such
+    as `postgresql+asyncpg://` is ignored.
     """
     if conninfo is not None and not conninfo.strip():
-        # Most likely a variable that is not set: no other database will do instead.
+        # Probably an unset variable: another database would be wrong.
         raise ConfigurationError("the connection string is empty")
-    # A file with a secret often ends with a line end, which would belong to the last setting.
+    # A secret from a file often ends with a newline, which would belong to the last setting.
     text = (conninfo or os.environ.get("DATABASE_URL") or "").strip()
     if text:
         return _build_conninfo(_parse_conninfo(text))
     if os.environ.get("PGDATABASE"):
         return _build_conninfo({})
     raise ConfigurationError(
-        "which database? Give a connection string, or set DATABASE_URL or PGDATABASE"
+        "no database configured. Pass a connection string, or set DATABASE_URL or PGDATABASE"
     )
 
 
 def redact_secrets(text: str) -> str:
-    """A connection string as it may be shown: name=value pairs, passwords replaced by stars."""
+    """A connection string for people: name=value pairs, with stars in place of passwords."""
     try:
         settings = _parse_conninfo(text)
     except ConfigurationError:
         return REDACTED
-    # A password with a / or an @ of its own ends up in other places.
+    # A password with a / or an @ is parsed as part of other settings.
     if "@" in str(settings.get("dbname", "")) or not PORTS_PATTERN.fullmatch(
         str(settings.get("port", ""))
     ):
@@ -76,9 +75,9 @@ def redact_secrets(text: str) -> str:
 
 
 def find_plaintext_risk(info: ConnectionInfo) -> str | None:
-    """Host and sslmode of a connection to another machine that TLS is not required for.
+    """Host and sslmode of a connection to another machine that does not require TLS.
 
-    None if the connection stays on this machine, or cannot be plain text.
+    None if the connection stays on this machine or always uses encryption.
     """
     settings = info.get_parameters()
     sslmode = settings.get("sslmode", DEFAULT_SSLMODE)
@@ -88,7 +87,7 @@ def find_plaintext_risk(info: ConnectionInfo) -> str | None:
 
 
 def _is_local(host: str, address: str) -> bool:
-    """Is it a Unix socket, in a folder or without one, or an address of the machine itself?"""
+    """Is it a Unix socket or a loopback address?"""
     if host.startswith(("/", "@")):
         return True
     try:
@@ -109,13 +108,12 @@ def _parse_conninfo(text: str) -> dict[str, Any]:
     except ProgrammingError:
         # libpq quotes the string in its message, password included.
         raise ConfigurationError(
-            "the connection string cannot be read: expected postgres://user@host/database "
+            "the connection string is invalid: expected postgres://user@host/database "
             "or host=… dbname=…"
         ) from None
     if "@" in str(settings.get("host", "")):
-        # The rest of a password with an @ of its own, which must be written %40.
         raise ConfigurationError(
-            "the host in the connection string holds an @: write the @ of a password as %40"
+            "the host in the connection string contains an @. Write an @ of a password as %40"
         )
     return settings
 

@@ -1,4 +1,4 @@
-"""What the rest of the house needs from a database, and how plans are carried out on one."""
+"""Database: what the package needs of connections, and how plans run on them."""
 
 import asyncio
 import select
@@ -10,30 +10,30 @@ from typing import Any, Protocol, TypeVar, assert_never
 from psycopg.pq.abc import PGresult
 
 from graphile_worker._db.notifications import NotificationStream
-from graphile_worker._db.retry import compute_backoff, plan_retry
+from graphile_worker._db.retry import get_retry_delay
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Atomic, Pause, Plan, Query, Step
-from graphile_worker._sql.sqlstate import TRANSIENT, add_hint, get_sqlstate
+from graphile_worker._sql.sqlstate import add_hint
 from graphile_worker._support.failpoints import failpoint
 
 T = TypeVar("T")
 
 
 class QueryRunner(Protocol):
-    """Whatever answers queries."""
+    """Runs queries."""
 
     async def run(self, query: Query[T]) -> T: ...
 
 
 class Connection(QueryRunner, Protocol):
-    """One connection, ours or the caller's; `raw` is the driver's own."""
+    """One connection of this package or of the caller; `raw` is the driver's."""
 
     @property
     def raw(self) -> Any: ...
 
 
 class TransactionalRunner(QueryRunner, Protocol):
-    """Where each query commits by itself, and several can be made to commit together."""
+    """Commits each query on its own, or several in one transaction."""
 
     schemas: Schemas
 
@@ -41,7 +41,7 @@ class TransactionalRunner(QueryRunner, Protocol):
 
 
 class Database(TransactionalRunner, Protocol):
-    """A database of our own to use."""
+    """A database with connections for queries and for LISTEN."""
 
     def connection(self) -> AbstractAsyncContextManager[Connection]: ...
 
@@ -57,7 +57,7 @@ class SyncQueryRunner(Protocol):
 
 
 class SyncConnection(SyncQueryRunner, Protocol):
-    """One blocking connection, ours or the caller's; `raw` is the driver's own."""
+    """`Connection` without await."""
 
     @property
     def raw(self) -> Any: ...
@@ -82,22 +82,22 @@ class SyncDatabase(SyncQueryRunner, Protocol):
 
 
 async def run_plan(database: TransactionalRunner, plan: Plan[T]) -> T:
-    """Carry out a plan, each step on its own."""
+    """Run a plan. Each step commits on its own."""
     return await drive(plan, lambda step: _execute_step(database, step))
 
 
 async def run_plan_on(connection: QueryRunner, plan: Plan[T]) -> T:
-    """Carry out a plan inside the caller's transaction."""
+    """Run a plan in the caller's transaction."""
     return await drive(plan, lambda step: connection.run(_require_query(step)))
 
 
 def run_plan_sync(database: SyncDatabase, plan: Plan[T]) -> T:
-    """Carry out a plan, each step on its own."""
+    """`run_plan` without await."""
     return drive_sync(plan, lambda step: _execute_step_sync(database, step))
 
 
 def run_plan_sync_on(connection: SyncQueryRunner, plan: Plan[T]) -> T:
-    """Carry out a plan inside the caller's transaction."""
+    """`run_plan_on` without await."""
     return drive_sync(plan, lambda step: connection.run(_require_query(step)))
 
 
@@ -106,7 +106,7 @@ async def _execute_step(database: TransactionalRunner, step: Step) -> Any:
         case Query():
             return await database.run(step)
         case Atomic(queries):
-            return await with_retries(step, lambda: _run_atomic(database, queries))
+            return await with_retries(lambda: _run_atomic(database, queries))
         case Pause(seconds):
             return await asyncio.sleep(seconds)
         case _:
@@ -118,7 +118,7 @@ def _execute_step_sync(database: SyncDatabase, step: Step) -> Any:
         case Query():
             return database.run(step)
         case Atomic(queries):
-            return with_retries_sync(step, lambda: _run_atomic_sync(database, queries))
+            return with_retries_sync(lambda: _run_atomic_sync(database, queries))
         case Pause(seconds):
             return time.sleep(seconds)
         case _:
@@ -127,9 +127,9 @@ def _execute_step_sync(database: SyncDatabase, step: Step) -> Any:
 
 async def _run_atomic(database: TransactionalRunner, queries: Iterable[Query[Any]]) -> list[Any]:
     async with database.transaction() as connection:
-        answers = [await connection.run(query) for query in queries]
+        results = [await connection.run(query) for query in queries]
         failpoint("migrating")
-        return answers
+        return results
 
 
 def _run_atomic_sync(database: SyncDatabase, queries: Iterable[Query[Any]]) -> list[Any]:
@@ -138,61 +138,56 @@ def _run_atomic_sync(database: SyncDatabase, queries: Iterable[Query[Any]]) -> l
 
 
 def _require_query(step: Step) -> Query[Any]:
-    # Transactions and pauses are not ours to make on somebody else's connection.
+    # The caller decides about transactions and pauses on its connection.
     if not isinstance(step, Query):
         raise TypeError(f"{type(step).__name__} cannot be done inside the caller's transaction")
     return step
 
 
-async def with_retries(step: Query[Any] | Atomic, run: Callable[[], Awaitable[T]]) -> T:
-    """What `run` answers on a connection of ours, again where sessions got in each other's way."""
-
-    async def execute_step(step: Step) -> Any:
-        return await asyncio.sleep(step.seconds) if isinstance(step, Pause) else await run()
-
-    try:
-        # Nearly always the end of it: no plan is needed for that.
-        return await run()
-    except Exception as error:
-        if get_sqlstate(error) not in TRANSIENT:
-            add_hint(error)
-            raise
-    await asyncio.sleep(compute_backoff(0))
-    answer: T = await drive(plan_retry(step, 1), execute_step)
-    return answer
+async def with_retries(run: Callable[[], Awaitable[T]]) -> T:
+    """Call `run` until it succeeds, or fails with an error that a retry does not fix."""
+    attempt = 0
+    while True:
+        try:
+            return await run()
+        except Exception as error:
+            delay = get_retry_delay(error, attempt)
+            if delay is None:
+                add_hint(error)
+                raise
+        await asyncio.sleep(delay)
+        attempt += 1
 
 
-def with_retries_sync(step: Query[Any] | Atomic, run: Callable[[], T]) -> T:
+def with_retries_sync(run: Callable[[], T]) -> T:
     """`with_retries` without await."""
-
-    def execute_step(step: Step) -> Any:
-        return time.sleep(step.seconds) if isinstance(step, Pause) else run()
-
-    try:
-        return run()
-    except Exception as error:
-        if get_sqlstate(error) not in TRANSIENT:
-            add_hint(error)
-            raise
-    time.sleep(compute_backoff(0))
-    answer: T = drive_sync(plan_retry(step, 1), execute_step)
-    return answer
+    attempt = 0
+    while True:
+        try:
+            return run()
+        except Exception as error:
+            delay = get_retry_delay(error, attempt)
+            if delay is None:
+                add_hint(error)
+                raise
+        time.sleep(delay)
+        attempt += 1
 
 
 def has_input(descriptor: int) -> bool:
-    """Is there something to be read from an idle connection? Costs no round trip."""
+    """Is there anything to read from an idle connection? Costs no round trip."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def has_rows(result: PGresult | None) -> bool:
-    """Does an answer of psycopg have columns? Its cursors describe each of them to say so."""
+    """Does a result of psycopg have columns? Cheaper than the description of its cursor."""
     return result is not None and result.nfields > 0
 
 
 async def drive(plan: Plan[T], execute_step: Callable[[Step], Awaitable[Any]]) -> T:
-    """Drive a plan: `act` does each step."""
+    """Run a plan, with `execute_step` for each of its steps."""
     try:
         step = next(plan)
         while True:
@@ -209,7 +204,7 @@ async def drive(plan: Plan[T], execute_step: Callable[[Step], Awaitable[Any]]) -
 
 
 def drive_sync(plan: Plan[T], execute_step: Callable[[Step], Any]) -> T:
-    """Drive a plan: `act` does each step."""
+    """`drive` without await."""
     try:
         step = next(plan)
         while True:

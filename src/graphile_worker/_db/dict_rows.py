@@ -1,4 +1,4 @@
-"""One statement of a task's own, its rows as dictionaries: without ceremony."""
+"""`ctx.query()`: one statement of a task, with rows as dictionaries."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from graphile_worker.errors import ConfigurationError
 
 
 async def fetch_rows(connection: Any, statement: str, args: Any) -> list[dict[str, Any]]:
-    """The rows of a statement in psycopg's own words, %s for each argument."""
+    """The rows of a statement with psycopg's placeholders, %s for each argument."""
     if not isinstance(connection, psycopg.AsyncConnection):
         raise ConfigurationError(
-            f"query() speaks psycopg, and this worker was lent a {type(connection).__qualname__}: "
-            "use connection()"
+            f"query() needs a psycopg connection, and this worker uses a "
+            f"{type(connection).__qualname__}. Use connection()"
         )
     async with connection.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(statement.encode(), args)

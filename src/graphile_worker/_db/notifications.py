@@ -1,4 +1,4 @@
-"""LISTEN on one connection that does nothing else: psycopg's or asyncpg's."""
+"""LISTEN on one psycopg or asyncpg connection that is used for nothing else."""
 
 import asyncio
 import time
@@ -12,29 +12,28 @@ from psycopg import AsyncConnection, OperationalError, sql
 from graphile_worker._db.cancellable_connection import run_with_deadline
 from graphile_worker.errors import ConfigurationError
 
-# Asked to hear whether the server is still there; and since a queue of notifications that was once
-# full stays so, and no job can be added, until somebody asks how full it is: only then the server
-# forgets what everybody has heard.
+# Checks that the server answers. This function also lets the server remove notifications that all
+# sessions have read: a queue that was once full otherwise stays full, and no job can be added.
 PING_STATEMENT = "select pg_catalog.pg_notification_queue_usage()"
 
-# Seconds in which a server must take a LISTEN.
+# For the server to accept a LISTEN.
 LISTEN_TIMEOUT_SECONDS = 10.0
 
-# Notifications of a channel that wait to be read one by one. Those beyond are counted and not read:
-# each of them says to look, and so does one that stands for all of them.
+# Notifications of a channel that wait to be read. Further ones are only counted: each means that
+# there may be jobs, and one is enough for that.
 MAX_QUEUED_PER_CHANNEL = 10
 
-# Beyond this many in one second, to listen costs more than to look.
+# Above this rate, listening costs more than polling.
 MAX_NOTIFICATIONS_PER_SECOND = 5_000
 
 
 class Notification(NamedTuple):
-    """What was heard. Any role may send one: it is a hint, never a command."""
+    """A notification. Any role may send one, so it is a hint and never a command."""
 
     channel: str
     payload: str
     skipped_count: int = 0
-    """How many more of that channel it stands for, which were not read."""
+    """Further notifications of that channel, which were not read."""
 
 
 class TooManyNotifications(Exception):
@@ -48,14 +47,14 @@ class TooManyNotifications(Exception):
 
 
 class NotificationStream(Protocol):
-    """A connection that hears notifications."""
+    """A connection that receives notifications."""
 
     async def wait_for_notification(self, timeout_seconds: float) -> Notification | None:
-        """The next notification, None if there is none in so many seconds; raises when lost."""
+        """The next notification, None after the timeout; raises if the connection is lost."""
         ...
 
     async def check(self, timeout_seconds: float) -> None:
-        """Ask the server whether it is still there; raises when it does not say so in time."""
+        """Check that the server answers; raises if it does not in time."""
         ...
 
 
@@ -63,28 +62,28 @@ class NotificationStream(Protocol):
 async def open_notification_stream(
     connection: Any, *channels: str
 ) -> AsyncIterator[NotificationStream]:
-    """Listen on a connection that is ours for as long as this lasts, and for nothing else."""
+    """Listen on a connection that has no other user meanwhile."""
     if isinstance(connection, AsyncConnection):
-        heard: _PsycopgNotificationStream | _AsyncpgNotificationStream = _PsycopgNotificationStream(
-            connection
+        stream: _PsycopgNotificationStream | _AsyncpgNotificationStream = (
+            _PsycopgNotificationStream(connection)
         )
     elif hasattr(connection, "add_listener"):
-        heard = _AsyncpgNotificationStream(connection)
+        stream = _AsyncpgNotificationStream(connection)
     else:
         kind = type(connection).__qualname__
         raise ConfigurationError(f"cannot listen on a {kind}: set listen=False to poll instead")
     try:
-        # A LISTEN does nothing that a server had to be asked to stop.
+        # Without a grace period: a LISTEN need not be canceled on the server.
         await run_with_deadline(
-            heard.start(*channels), LISTEN_TIMEOUT_SECONDS, [connection], grace_seconds=0
+            stream.start(*channels), LISTEN_TIMEOUT_SECONDS, [connection], grace_seconds=0
         )
-        yield heard
+        yield stream
     finally:
-        heard.stop()
+        stream.stop()
 
 
 class _NotificationQueue:
-    """What came in and was not asked for yet: notifications, or what ended them."""
+    """Received notifications, or the error that ended them, until they are read."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[tuple[bytes, bytes] | Exception] = asyncio.Queue()
@@ -104,7 +103,7 @@ class _NotificationQueue:
         self._queue.put_nowait(error)
 
     def check_rate(self, count: int) -> None:
-        """Raise Flooded if too many came in this second, with this many more."""
+        """Count notifications; raise TooManyNotifications if there are too many in this second."""
         now = time.monotonic()
         if now - self._window_started_at >= 1.0:
             self._window_started_at, self._window_count = now, 0
@@ -122,19 +121,19 @@ class _NotificationQueue:
             raise item
         channel, payload = item
         self._queued_counts[channel] -= 1
-        others = self._skipped_counts.pop(channel, 0)
+        skipped = self._skipped_counts.pop(channel, 0)
         return Notification(
-            channel.decode(errors="replace"), payload.decode(errors="replace"), others
+            channel.decode(errors="replace"), payload.decode(errors="replace"), skipped
         )
 
 
 class _PsycopgNotificationStream(_NotificationQueue):
-    """Reads the socket as soon as there is something, which psycopg itself only does on request."""
+    """Reads the socket as soon as there is input, which psycopg does only on request."""
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         super().__init__()
         self._connection = connection
-        # Asked for now: a connection that was lost does not tell any more.
+        # Read now: a lost connection has no descriptor.
         self._socket = connection.fileno()
         self._loop = asyncio.get_running_loop()
         connection.add_notify_handler(self._handle_notification)
@@ -145,15 +144,15 @@ class _PsycopgNotificationStream(_NotificationQueue):
         self._loop.add_reader(self._socket, self._read_socket)
 
     async def check(self, timeout_seconds: float) -> None:
-        # psycopg wants the socket for itself while it asks.
+        # psycopg needs the socket for itself during a statement.
         self._loop.remove_reader(self._socket)
-        asking = self._connection.execute(PING_STATEMENT)
-        await run_with_deadline(asking, timeout_seconds, [self._connection], grace_seconds=0)
+        ping = self._connection.execute(PING_STATEMENT)
+        await run_with_deadline(ping, timeout_seconds, [self._connection], grace_seconds=0)
         self._loop.add_reader(self._socket, self._read_socket)
 
     def stop(self) -> None:
         self._connection.remove_notify_handler(self._handle_notification)
-        # The number of a closed socket may be another's by now.
+        # The descriptor of a closed socket may belong to another file now.
         if not self._connection.closed:
             self._loop.remove_reader(self._socket)
 
@@ -161,21 +160,21 @@ class _PsycopgNotificationStream(_NotificationQueue):
         connection = self._connection.pgconn
         try:
             connection.consume_input()
-            number = 0
-            while found := connection.notifies():
-                self.put(found.relname, found.extra)
-                number += 1
-            self.check_rate(number)
+            count = 0
+            while notify := connection.notifies():
+                self.put(notify.relname, notify.extra)
+                count += 1
+            self.check_rate(count)
         except Exception as error:
             self._loop.remove_reader(self._socket)
             self.fail(error)
 
-    def _handle_notification(self, found: Any) -> None:
-        self.put(found.channel.encode(), found.payload.encode())
+    def _handle_notification(self, notify: Any) -> None:
+        self.put(notify.channel.encode(), notify.payload.encode())
 
 
 class _AsyncpgNotificationStream(_NotificationQueue):
-    """asyncpg calls back by itself."""
+    """Uses the callbacks of asyncpg."""
 
     def __init__(self, connection: Any) -> None:
         super().__init__()
@@ -188,11 +187,11 @@ class _AsyncpgNotificationStream(_NotificationQueue):
             await self._connection.add_listener(channel, self._handle_notification)
 
     async def check(self, timeout_seconds: float) -> None:
-        asking = self._connection.fetchval(PING_STATEMENT)
-        await run_with_deadline(asking, timeout_seconds, [self._connection], grace_seconds=0)
+        ping = self._connection.fetchval(PING_STATEMENT)
+        await run_with_deadline(ping, timeout_seconds, [self._connection], grace_seconds=0)
 
     def stop(self) -> None:
-        # It raises once the connection is closed, and the pool has it back.
+        # It raises if the connection is closed and back in its pool.
         with suppress(Exception):
             self._connection.remove_termination_listener(self._handle_termination)
 

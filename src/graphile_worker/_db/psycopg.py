@@ -1,4 +1,4 @@
-"""Our own database for async code: autocommit psycopg connections, as many as are needed."""
+"""The database of async code: autocommit psycopg connections, opened on demand."""
 
 import asyncio
 import math
@@ -25,14 +25,14 @@ from graphile_worker.errors import ConfigurationError
 
 T = TypeVar("T")
 
-# What is raised where there is no database, or none that lets us in.
+# Raised if the database is unreachable or rejects the login.
 ConnectError = OperationalError
 
-# Seconds. A statement that takes longer may follow a plan that was made for another table: one made
-# while there were no jobs reads all of them, until the next analyze, however many have come since.
+# A slower statement may use an outdated plan: one that was made for an empty table reads all jobs
+# until the next analyze.
 SLOW_QUERY_SECONDS = 0.1
 
-# Seconds before a connection that is still slow discards its plans again; doubled each time.
+# Until a connection that is still slow discards its plans again; doubled each time.
 FIRST_DISCARD_DELAY_SECONDS = 1.0
 
 
@@ -42,7 +42,7 @@ def get_psycopg_implementation() -> str:
 
 
 class PsycopgConnection:
-    """One psycopg connection, ours or the caller's; rows are tuples whatever its owner prefers."""
+    """A psycopg connection. Rows are tuples for every row factory of its owner."""
 
     def __init__(self, connection: AsyncConnection[TupleRow], schemas: Schemas) -> None:
         self.raw = connection
@@ -56,10 +56,10 @@ class PsycopgConnection:
 
 
 class PsycopgDatabase:
-    """Connections are opened as they are needed, up to a number, and belong to that event loop.
+    """Opens connections on demand, up to a number, for one event loop.
 
-    Not psycopg_pool: its background tasks can keep a program from ending, and hide for half a
-    minute why a database cannot be reached.
+    Not psycopg_pool: its background tasks can keep a program from exiting, and hide for 30 s why
+    a database is unreachable.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class PsycopgDatabase:
         self._conninfo = resolve_conninfo(conninfo)
         self._max_size = max_size
         self._query_timeout = query_timeout
-        # PgBouncer before 1.21 mixes up prepared statements in transaction mode.
+        # PgBouncer before 1.21 does not support prepared statements in transaction mode.
         self._prepare_threshold = prepare_after if prepared_statements else None
         self._pool: _LoopConnectionPool | None = None
 
     async def run(self, query: Query[T]) -> T:
-        return await with_retries(query, lambda: self._run_once(query))
+        return await with_retries(lambda: self._run_once(query))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PsycopgConnection]:
@@ -90,32 +90,32 @@ class PsycopgDatabase:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[PsycopgConnection]:
-        """A connection in autocommit mode; what its user left open is rolled back."""
+        """A connection in autocommit mode. A transaction left open on it is rolled back."""
         async with self._get_pool().acquire() as connection:
             yield PsycopgConnection(connection, self.schemas)
 
     @asynccontextmanager
     async def listen(self, *channels: str) -> AsyncIterator[NotificationStream]:
-        """Listen on a connection for that alone, beside the others."""
+        """Listen on a separate connection."""
         connection = await self._connect()
         try:
-            async with open_notification_stream(connection, *channels) as heard:
-                yield heard
+            async with open_notification_stream(connection, *channels) as stream:
+                yield stream
         finally:
             await connection.close()
 
     async def close(self) -> None:
         if self._pool is not None:
-            closing, self._pool = self._pool, None
-            await closing.close()
+            pool, self._pool = self._pool, None
+            await pool.close()
 
     async def _run_once(self, query: Query[T]) -> T:
         async with self._get_pool().acquire() as connection, self._apply_timeout():
-            began = time.monotonic()
+            started_at = time.monotonic()
             answer = await PsycopgConnection(connection, self.schemas).run(query)
-            # Without prepared statements there is no plan to be forgotten.
+            # Without prepared statements a connection has no plans to discard.
             if self._prepare_threshold is not None:
-                is_slow = time.monotonic() - began > SLOW_QUERY_SECONDS
+                is_slow = time.monotonic() - started_at > SLOW_QUERY_SECONDS
                 self._get_pool().record_query_speed(connection, is_slow=is_slow)
             return answer
 
@@ -127,11 +127,11 @@ class PsycopgDatabase:
     def _get_pool(self) -> "_LoopConnectionPool":
         if self._pool is None:
             self._pool = _LoopConnectionPool(self._connect, self._apply_timeout, self._max_size)
-        # They answer only in the loop that they were opened in; elsewhere calls would hang.
+        # Connections work only in the loop that opened them; calls from another loop would hang.
         if self._pool.loop is not asyncio.get_running_loop():
             raise ConfigurationError(
-                "this client was first used in another event loop and not closed there: "
-                "build one for each loop, or use graphile_worker.sync.Client"
+                "this client was first used in another event loop and not closed there. Create one "
+                "client per loop, or use graphile_worker.sync.Client"
             )
         return self._pool
 
@@ -143,7 +143,7 @@ class PsycopgDatabase:
 
 
 class _LoopConnectionPool:
-    """The connections of one loop: whoever needs one waits for its turn and opens it if it must."""
+    """The connections of one event loop, up to a number."""
 
     def __init__(
         self,
@@ -155,10 +155,10 @@ class _LoopConnectionPool:
         self._connect = connect
         self._apply_timeout = apply_timeout
         self._slots = asyncio.Semaphore(max_size)
-        # The one used last is used next: the others can fall asleep.
+        # The last one used is the next one used, so that the others stay idle.
         self._idle: list[AsyncConnection[TupleRow]] = []
-        # Connections that must discard their plans before the next use. For those that have done so
-        # and are still slow: when that was, and how many seconds must pass before they do it again.
+        # Connections that must discard their plans before the next use. For connections that have
+        # done so and are still slow: when, and the seconds until they do it again.
         self._stale_plans: WeakSet[AsyncConnection[TupleRow]] = WeakSet()
         self._plans_discarded_at: WeakKeyDictionary[AsyncConnection[TupleRow], float] = (
             WeakKeyDictionary()
@@ -176,20 +176,20 @@ class _LoopConnectionPool:
                 yield connection
             except Exception as error:
                 if get_sqlstate(error) == READ_ONLY_SQL_TRANSACTION:
-                    # Its address may lead to another server by now.
+                    # Its address may lead to another server now.
                     await connection.close()
                 raise
             finally:
                 await self._release(connection)
 
     def record_query_speed(self, connection: AsyncConnection[TupleRow], *, is_slow: bool) -> None:
-        """Have a slow connection discard its plans; ever more rarely while that does not help."""
+        """Make a slow connection discard its plans, with a longer delay each time."""
         if not is_slow:
             self._plans_discarded_at.pop(connection, None)
             self._discard_delays.pop(connection, None)
             return
-        rested = time.monotonic() - self._plans_discarded_at.get(connection, -math.inf)
-        if rested >= self._discard_delays.get(connection, 0.0):
+        elapsed = time.monotonic() - self._plans_discarded_at.get(connection, -math.inf)
+        if elapsed >= self._discard_delays.get(connection, 0.0):
             self._stale_plans.add(connection)
 
     async def close(self) -> None:
@@ -207,16 +207,16 @@ class _LoopConnectionPool:
     async def _is_usable(self, connection: AsyncConnection[TupleRow]) -> bool:
         if connection.closed:
             return False
-        is_distrusted = connection in self._stale_plans
-        # What it says unasked is a farewell, most likely.
-        if not is_distrusted and not has_input(connection.fileno()):
+        has_stale_plans = connection in self._stale_plans
+        # Unexpected input is probably the end of the session.
+        if not has_stale_plans and not has_input(connection.fileno()):
             return True
         try:
             async with self._apply_timeout():
-                await connection.execute("discard plans" if is_distrusted else "select 1")
+                await connection.execute("discard plans" if has_stale_plans else "select 1")
         except (OperationalError, TimeoutError):
             return False
-        if is_distrusted:
+        if has_stale_plans:
             self._stale_plans.discard(connection)
             self._plans_discarded_at[connection] = time.monotonic()
             self._discard_delays[connection] = 2 * self._discard_delays.get(
@@ -226,7 +226,7 @@ class _LoopConnectionPool:
 
     async def _release(self, connection: AsyncConnection[TupleRow]) -> None:
         if connection.closed:
-            # Where one was lost, the others most likely are too, and may not say so.
+            # If one connection was lost, the others probably are too, without an error.
             await self._close_idle()
         elif self._closed or not _is_clean(connection):
             await connection.close()
@@ -239,6 +239,6 @@ class _LoopConnectionPool:
 
 
 def _is_clean(connection: AsyncConnection[TupleRow]) -> bool:
-    # A call that was cancelled may leave a statement behind, and a task may change the mode.
-    idle = connection.info.transaction_status == TransactionStatus.IDLE
-    return idle and connection.autocommit
+    # A canceled call may leave a statement running, and a task may change the mode.
+    is_idle = connection.info.transaction_status == TransactionStatus.IDLE
+    return is_idle and connection.autocommit

@@ -1,11 +1,9 @@
-"""Which failures of our own connections mean: ask again, and after how long."""
+"""Which database errors are retried, and after how long."""
 
 import random
-from typing import Any
 
 import psycopg
 
-from graphile_worker._sql.query import Atomic, Pause, Plan, Query
 from graphile_worker._sql.sqlstate import (
     CONNECTION_EXCEPTION,
     TRANSIENT,
@@ -14,11 +12,11 @@ from graphile_worker._sql.sqlstate import (
     iter_causes,
 )
 
-# Classes of SQLSTATE: connections, transactions that were in the way or on a standby, resources,
-# objects in use, an operator at work.
+# SQLSTATE classes of connections, conflicting or read-only transactions, resources, objects in
+# use, and an operator's intervention.
 TEMPORARY_SQLSTATE_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 
-# What drivers call errors that came from no server: names of the DB-API, whichever the driver.
+# DB-API names of errors that do not come from the server, the same in every driver.
 CLIENT_ERROR_NAMES = frozenset({"OperationalError", "InterfaceError"})
 
 MAX_ATTEMPTS = 20
@@ -26,24 +24,19 @@ MIN_DELAY_SECONDS = 0.05
 MAX_DELAY_SECONDS = 5.0
 
 
-def plan_retry(step: Query[Any] | Atomic, attempts_made: int = 0) -> Plan[Any]:
-    """The step, again while the database only says that sessions got in each other's way.
+def get_retry_delay(error: Exception, attempt: int) -> float | None:
+    """Seconds until the next attempt after a conflict with other sessions; None if there is none.
 
-    So many attempts were made before. Never on a caller's connection: there the whole transaction
-    is lost already.
+    For statements that commit on their own. On a caller's connection the whole transaction is
+    lost, so there is nothing to retry.
     """
-    for attempt in range(attempts_made, MAX_ATTEMPTS):
-        try:
-            return (yield step)
-        except Exception as error:
-            if attempt + 1 == MAX_ATTEMPTS or get_sqlstate(error) not in TRANSIENT:
-                raise
-        yield Pause(compute_backoff(attempt))
-    raise AssertionError("the last attempt either answers or raises")
+    if attempt + 1 >= MAX_ATTEMPTS or get_sqlstate(error) not in TRANSIENT:
+        return None
+    return compute_backoff(attempt)
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Will it go away by itself: a lost connection, a restart, too many sessions, a time limit?"""
+    """Can the same statement succeed later: after a lost connection, a restart or a timeout?"""
     state = get_sqlstate(error)
     if state is None:
         return isinstance(error, psycopg.OperationalError | OSError | TimeoutError)
@@ -65,6 +58,6 @@ def _is_connection_error(error: BaseException) -> bool:
 
 
 def compute_backoff(attempt: int, max_delay: float = MAX_DELAY_SECONDS) -> float:
-    """Seconds to wait after the n-th failure, counted from zero: growing, with jitter."""
-    grown: float = min(MIN_DELAY_SECONDS * 1.5 ** min(attempt, 50), max_delay)
-    return grown * (0.5 + random.random())
+    """Seconds to wait after failure number `attempt`, from 0 on, with jitter."""
+    delay: float = min(MIN_DELAY_SECONDS * 1.5 ** min(attempt, 50), max_delay)
+    return delay * (0.5 + random.random())

@@ -10,7 +10,7 @@ from graphile_worker._sql.sqlstate import QUERY_CANCELED, get_sqlstate
 
 T = TypeVar("T")
 
-# Seconds that a statement may take at first, and at most.
+# The first and the longest time limit of a statement.
 MIN_TIMEOUT_SECONDS = 60.0
 MAX_TIMEOUT_SECONDS = 3600.0
 

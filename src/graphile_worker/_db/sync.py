@@ -1,4 +1,4 @@
-"""Our own database for blocking code: one autocommit connection per thread, no thread of ours."""
+"""The database of blocking code: autocommit psycopg connections, without extra threads."""
 
 import atexit
 import os
@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar
 
 from psycopg import Connection as Psycopg
@@ -23,16 +23,16 @@ from graphile_worker._sql.sqlstate import READ_ONLY_SQL_TRANSACTION, get_sqlstat
 
 T = TypeVar("T")
 
-# A connection unused for longer is asked whether it still lives before it is relied upon.
+# A connection that was idle for longer is checked before it is used.
 PING_AFTER_IDLE_SECONDS = 30.0
 
-# Connections that a fork brought along: closing one politely would end the parent's session, so
-# they are only put aside for as long as this process lives.
+# Connections that a fork inherited. Closing them would end the sessions of the parent process, so
+# they stay referenced until this process ends.
 _inherited_connections: list[Psycopg[TupleRow]] = []
 
 
 class SyncPsycopgConnection:
-    """One psycopg connection, ours or the caller's; rows are tuples whatever its owner prefers."""
+    """A psycopg connection. Rows are tuples for every row factory of its owner."""
 
     def __init__(self, connection: Psycopg[TupleRow], schemas: Schemas) -> None:
         self.raw = connection
@@ -45,60 +45,82 @@ class SyncPsycopgConnection:
             return query.read(cursor.fetchall() if has_rows(cursor.pgresult) else [])
 
 
-class SyncPsycopgDatabase:
-    """Connections open with a thread's first query and close with the thread, `close()` or exit."""
+class _SyncDatabase:
+    """What both databases share: they differ in who gets which connection."""
 
     def __init__(
-        self, conninfo: str | None, schemas: Schemas, *, prepared_statements: bool = True
+        self,
+        conninfo: str | None,
+        schemas: Schemas,
+        prepared_statements: bool,
+        ping_after_idle_seconds: float,
     ) -> None:
         self.schemas = schemas
         self._conninfo = resolve_conninfo(conninfo)
         self._prepare_threshold = 5 if prepared_statements else None
+        self._ping_after_idle_seconds = ping_after_idle_seconds
+
+    def connection(self) -> AbstractContextManager[SyncPsycopgConnection]:
+        raise NotImplementedError
+
+    @contextmanager
+    def transaction(self) -> Iterator[SyncPsycopgConnection]:
+        with self.connection() as connection, connection.raw.transaction():
+            yield connection
+
+    def run(self, query: Query[T]) -> T:
+        return with_retries_sync(lambda: self._run_once(query))
+
+    def _run_once(self, query: Query[T]) -> T:
+        with self.connection() as connection:
+            return connection.run(query)
+
+    def _open_connection(self) -> "_ReusableConnection":
+        connection = Psycopg.connect(
+            self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold
+        )
+        return _ReusableConnection(connection, self._ping_after_idle_seconds)
+
+
+class SyncPsycopgDatabase(_SyncDatabase):
+    """One connection per thread, until the thread ends, `close()` is called or Python exits."""
+
+    def __init__(
+        self,
+        conninfo: str | None,
+        schemas: Schemas,
+        *,
+        prepared_statements: bool = True,
+        ping_after_idle_seconds: float = PING_AFTER_IDLE_SECONDS,
+    ) -> None:
+        super().__init__(conninfo, schemas, prepared_statements, ping_after_idle_seconds)
         self._local = threading.local()
         self._thread_connections: weakref.WeakSet[_ReusableConnection] = weakref.WeakSet()
         self._lock = threading.Lock()
         _open_databases.add(self)
 
-    def run(self, query: Query[T]) -> T:
-        return with_retries_sync(query, lambda: self._run_once(query))
-
     @contextmanager
-    def transaction(self) -> Iterator[SyncPsycopgConnection]:
-        with self._acquire() as connection, connection.raw.transaction():
-            yield connection
-
-    def close(self) -> None:
-        """Close the connections of all threads; the next query opens a new one."""
-        with self._lock:
-            threads = list(self._thread_connections)
-        for held in threads:
-            held.close()
-
-    def _run_once(self, query: Query[T]) -> T:
-        with self._acquire() as connection:
-            return connection.run(query)
-
-    @contextmanager
-    def _acquire(self) -> Iterator[SyncPsycopgConnection]:
-        """This thread's connection."""
+    def connection(self) -> Iterator[SyncPsycopgConnection]:
         reusable: _ReusableConnection | None = getattr(self._local, "reusable", None)
         if reusable is None or not reusable.is_usable():
-            reusable = self._local.reusable = _ReusableConnection(self._connect())
+            reusable = self._local.reusable = self._open_connection()
             with self._lock:
                 self._thread_connections.add(reusable)
         with reusable.use() as connection:
             yield SyncPsycopgConnection(connection, self.schemas)
 
-    def _connect(self) -> Psycopg[TupleRow]:
-        return Psycopg.connect(
-            self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold
-        )
+    def close(self) -> None:
+        """Close the connections of all threads. The next query opens a new one."""
+        with self._lock:
+            reusable = list(self._thread_connections)
+        for each in reusable:
+            each.close()
 
 
-class SyncConnectionPool:
-    """Connections lent to plain functions, in whatever thread: opened when needed, so many at once.
+class SyncConnectionPool(_SyncDatabase):
+    """Connections for plain functions in any thread, up to a number.
 
-    Each is in autocommit mode; one that comes back in the middle of something is not used again.
+    A connection that is returned in a transaction or without autocommit is closed.
     """
 
     def __init__(
@@ -109,66 +131,45 @@ class SyncConnectionPool:
         max_size: int,
         prepared_statements: bool = True,
     ) -> None:
-        self.schemas = schemas
-        self._conninfo = resolve_conninfo(conninfo)
-        self._prepare_threshold = 5 if prepared_statements else None
+        super().__init__(conninfo, schemas, prepared_statements, PING_AFTER_IDLE_SECONDS)
         self._slots = threading.Semaphore(max_size)
         self._idle: list[_ReusableConnection] = []
         self._closed = False
 
-    def run(self, query: Query[T]) -> T:
-        return with_retries_sync(query, lambda: self._run_once(query))
-
     @contextmanager
     def connection(self) -> Iterator[SyncPsycopgConnection]:
         with self._slots:
-            kept = self._pop_usable() or _ReusableConnection(self._connect())
+            reusable = self._pop_usable() or self._open_connection()
             try:
-                with kept.use() as connection:
+                with reusable.use() as connection:
                     yield SyncPsycopgConnection(connection, self.schemas)
             finally:
-                self._release(kept)
-
-    @contextmanager
-    def transaction(self) -> Iterator[SyncPsycopgConnection]:
-        with self.connection() as connection, connection.raw.transaction():
-            yield connection
+                if self._closed or not reusable.is_idle():
+                    reusable.close()
+                else:
+                    self._idle.append(reusable)
 
     def close(self) -> None:
         self._closed = True
         while self._idle:
             self._idle.pop().close()
 
-    def _run_once(self, query: Query[T]) -> T:
-        with self.connection() as connection:
-            return connection.run(query)
-
     def _pop_usable(self) -> "_ReusableConnection | None":
         while self._idle:
-            # Two threads may reach for the last one.
+            # Another thread may take the last one first.
             with suppress(IndexError):
-                kept = self._idle.pop()
-                if kept.is_usable():
-                    return kept
+                reusable = self._idle.pop()
+                if reusable.is_usable():
+                    return reusable
         return None
-
-    def _release(self, connection: "_ReusableConnection") -> None:
-        if self._closed or not connection.is_idle():
-            connection.close()
-        else:
-            self._idle.append(connection)
-
-    def _connect(self) -> Psycopg[TupleRow]:
-        return Psycopg.connect(
-            self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold
-        )
 
 
 class _ReusableConnection:
-    """A connection that stays open between two uses, in the process that opened it."""
+    """A connection that stays open between uses, in the process that opened it."""
 
-    def __init__(self, connection: Psycopg[TupleRow]) -> None:
+    def __init__(self, connection: Psycopg[TupleRow], ping_after_idle_seconds: float) -> None:
         self._connection = connection
+        self._ping_after_idle_seconds = ping_after_idle_seconds
         self._pid = os.getpid()
         self._last_used_at = time.monotonic()
 
@@ -179,7 +180,7 @@ class _ReusableConnection:
             yield self._connection
         except Exception as error:
             if get_sqlstate(error) == READ_ONLY_SQL_TRANSACTION:
-                # Its address may lead to another server by now.
+                # Its address may lead to another server now.
                 self.close()
             raise
 
@@ -193,22 +194,24 @@ class _ReusableConnection:
         return True
 
     def is_idle(self) -> bool:
-        # An exception out of a signal handler can leave a call in the middle of its statement.
-        idle = self._connection.info.transaction_status == TransactionStatus.IDLE
-        return idle and self._connection.autocommit
+        # An exception of a signal handler can interrupt a call in the middle of its statement.
+        is_idle = self._connection.info.transaction_status == TransactionStatus.IDLE
+        return is_idle and self._connection.autocommit
 
     def close(self) -> None:
         if self._pid == os.getpid():
             self._connection.close()
 
     def __del__(self) -> None:
-        # The thread has ended.
+        # Its thread has ended.
         self.close()
 
     def _is_responsive(self) -> bool:
-        """Does the server still listen? Asked after a long pause, or if it has said something."""
-        idle = time.monotonic() - self._last_used_at
-        if idle <= PING_AFTER_IDLE_SECONDS and not has_input(self._connection.fileno()):
+        """Does the server answer? Checked after a long idle time, or if it has sent anything."""
+        idle_seconds = time.monotonic() - self._last_used_at
+        if idle_seconds <= self._ping_after_idle_seconds and not has_input(
+            self._connection.fileno()
+        ):
             return True
         try:
             self._connection.execute("select 1")
@@ -221,7 +224,7 @@ class _ReusableConnection:
             return
         _inherited_connections.append(self._connection)
         if not self._connection.closed:
-            # This process's copy of the socket, without a word to the server.
+            # Only the copy of the socket in this process; the server is not notified.
             os.close(self._connection.fileno())
 
 

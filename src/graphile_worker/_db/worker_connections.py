@@ -1,6 +1,6 @@
-"""The connections of a worker. Those that take and settle jobs are never lent to tasks.
+"""The connections of a worker. Tasks never use those that claim and complete jobs.
 
-Fifty tasks that each hold a connection wait for one another, not the worker for them.
+So tasks that wait for a connection wait for each other, and never block the worker.
 """
 
 from collections.abc import Collection
@@ -13,13 +13,10 @@ import psycopg
 import psycopg_pool
 from psycopg.conninfo import make_conninfo
 
+from graphile_worker._db.cancellable_pool import NoWaitCancelDatabase
 from graphile_worker._db.database import Database
 from graphile_worker._db.external_connections import ExternalConnectionDatabase
-from graphile_worker._db.external_pools import (
-    ExternalPoolDatabase,
-    NoWaitCancelDatabase,
-    open_database,
-)
+from graphile_worker._db.external_pools import ExternalPoolDatabase, open_database
 from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._db.sync import SyncConnectionPool
 from graphile_worker._sql.identifiers import Schemas
@@ -27,10 +24,10 @@ from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import WorkerOptions
 from graphile_worker.tasks import Task
 
-# A statement of the worker takes milliseconds: what takes longer has lost its server.
+# A statement of a worker takes milliseconds; after this time its server counts as lost.
 QUERY_TIMEOUT = timedelta(seconds=10)
 
-# What psycopg's connect() takes beside the settings of libpq.
+# Arguments of psycopg's connect() that are not settings of libpq.
 PSYCOPG_ONLY_SETTINGS = {
     "autocommit",
     "prepare_threshold",
@@ -39,70 +36,70 @@ PSYCOPG_ONLY_SETTINGS = {
     "context",
 }
 
-# For jobs that plain functions add: short statements, so one will do.
+# For jobs that plain functions add. The statements are short, so one is enough.
 SYNC_ENQUEUE_CONNECTIONS = 1
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerConnections:
-    """One database in as many ways as a worker needs it."""
+    """The databases of a worker, each with its own connections."""
 
     own: Database
     tasks: Database
     sync_tasks: SyncConnectionPool | None = None
     sync_own: SyncConnectionPool | None = None
     heartbeat: Database | None = None
-    """To be used, and closed, in an event loop of its own."""
+    """Used and closed in a separate event loop."""
     maintenance: Database | None = None
-    """For statements that may have to read a whole table; opened when there is one."""
+    """For statements that may read a whole table; connected on first use."""
 
     async def close(self) -> None:
         await self.own.close()
         await self.tasks.close()
         if self.maintenance is not None:
             await self.maintenance.close()
-        for blocking in (self.sync_tasks, self.sync_own):
-            if blocking is not None:
-                blocking.close()
+        for pool in (self.sync_tasks, self.sync_own):
+            if pool is not None:
+                pool.close()
 
 
 def open_worker_connections(
     source: object, options: WorkerOptions, tasks: Collection[Task[..., Any]]
 ) -> WorkerConnections:
-    """The connections for a worker on a database: a connection string, or a pool or engine."""
+    """Open the connections of a worker: from a connection string, or on a pool or engine."""
     schemas = Schemas.from_names(options.schema, options.ext_schema)
     if source is None or isinstance(source, str):
         return _open_own_connections(
             source, schemas, options, _split_task_connections(options, tasks)
         )
-    lent = open_database(source, schemas)
-    assert isinstance(lent, ExternalPoolDatabase)
+    database = open_database(source, schemas)
+    assert isinstance(database, ExternalPoolDatabase)
     size = _get_pool_size(source, options)
-    # One listens, one takes and settles jobs, and at least one is for tasks.
-    least = 3 if options.listen else 2
-    if size < least:
+    # One listens, one claims and completes jobs, and at least one is for tasks.
+    min_size = 3 if options.listen else 2
+    if size < min_size:
         raise ConfigurationError(
-            f"the pool has {size} connections at most, and a worker needs {least}"
+            f"the pool has at most {size} connections, and a worker needs {min_size}"
         )
-    tasks_share = lent.limit_connections(max(1, (size + 1 - least) // 2))
-    own = NoWaitCancelDatabase(lent, QUERY_TIMEOUT, partial(_count_idle, source))
+    tasks_database = database.limit_connections(max(1, (size + 1 - min_size) // 2))
+    own = NoWaitCancelDatabase(database, QUERY_TIMEOUT, partial(_count_idle, source))
     return WorkerConnections(
-        own, tasks_share, heartbeat=_derive_heartbeat_database(source, schemas)
+        own, tasks_database, heartbeat=_derive_heartbeat_database(source, schemas)
     )
 
 
 def wrap_connection(connection: object, options: WorkerOptions) -> WorkerConnections:
-    """One connection of the caller's for everything."""
-    only = ExternalConnectionDatabase(
+    """Use one connection of the caller for all of a worker."""
+    database = ExternalConnectionDatabase(
         connection, Schemas.from_names(options.schema, options.ext_schema)
     )
-    return WorkerConnections(only, only)
+    return WorkerConnections(database, database)
 
 
 def _split_task_connections(
     options: WorkerOptions, tasks: Collection[Task[..., Any]]
 ) -> tuple[int, int]:
-    """How many of the connections for tasks are lent to async ones, how many to plain functions."""
+    """The number of connections for async tasks, and for plain functions."""
     count = options.task_connections
     if not all(task.is_async for task in tasks) and any(task.is_async for task in tasks):
         return (count + 1) // 2, max(1, count // 2)
@@ -119,7 +116,7 @@ def _open_own_connections(
             schemas,
             max_size=options.own_connections,
             prepared_statements=prepared,
-            # The same few statements over and over.
+            # The same few statements, many times.
             prepare_after=0,
             query_timeout=QUERY_TIMEOUT,
         ),
@@ -138,8 +135,8 @@ def _open_own_connections(
 
 
 def _open_heartbeat_database(source: str | None, schemas: Schemas) -> Database:
-    # To prepare a statement, or to forget its plan, is a question of its own: over a slow network
-    # the answer to the heartbeat itself might come too late.
+    # Preparing a statement or discarding its plan costs a round trip: over a slow network the
+    # heartbeat could be late.
     return PsycopgDatabase(
         source,
         schemas,
@@ -150,9 +147,9 @@ def _open_heartbeat_database(source: str | None, schemas: Schemas) -> Database:
 
 
 def _derive_heartbeat_database(pool: object, schemas: Schemas) -> Database | None:
-    """A connection of our own to where a pool connects, if that can be known.
+    """A separate connection to the database of a pool, if its address is known.
 
-    Otherwise heartbeats go through the pool, which lives in the loop that tasks may block.
+    Without it heartbeats use the pool, in the event loop that tasks may block.
     """
     if not isinstance(pool, psycopg_pool.AsyncConnectionPool):
         return None
@@ -162,17 +159,15 @@ def _derive_heartbeat_database(pool: object, schemas: Schemas) -> Database | Non
     settings: Any = pool.kwargs or {}
     if not isinstance(conninfo, str) or not isinstance(settings, dict):
         return None
-    of_libpq = {
+    libpq_settings = {
         name: value for name, value in settings.items() if name not in PSYCOPG_ONLY_SETTINGS
     }
-    target = make_conninfo(conninfo, **of_libpq)
-    if not target:
-        return None
-    return _open_heartbeat_database(target, schemas)
+    target = make_conninfo(conninfo, **libpq_settings)
+    return _open_heartbeat_database(target, schemas) if target else None
 
 
 def _get_pool_size(pool: object, options: WorkerOptions) -> int:
-    """How many connections a lent pool has."""
+    """The maximum size of the caller's pool."""
     if isinstance(pool, psycopg_pool.AsyncConnectionPool):
         return pool.max_size
     if hasattr(pool, "get_max_size"):
@@ -180,17 +175,17 @@ def _get_pool_size(pool: object, options: WorkerOptions) -> int:
         return size
     queue: Any = getattr(pool, "pool", None)
     if hasattr(queue, "size"):
-        # Of SQLAlchemy; -1 is as many as anybody wants.
-        most: int = queue.size() + queue._max_overflow
-        return options.max_pool_size if queue._max_overflow < 0 else most
+        # SQLAlchemy; an overflow of -1 means no limit.
+        size = queue.size() + queue._max_overflow
+        return options.max_pool_size if queue._max_overflow < 0 else size
     return options.max_pool_size
 
 
 def _count_idle(pool: object) -> int:
-    """How many connections of a lent pool are open and not in use, as far as it tells."""
+    """The number of idle connections of the caller's pool, if it provides one."""
     if isinstance(pool, psycopg_pool.AsyncConnectionPool):
         return pool.get_stats()["pool_available"]
-    # Of asyncpg, and of the pool of a SQLAlchemy engine.
+    # asyncpg, and the pool of a SQLAlchemy engine.
     count: Any = getattr(pool, "get_idle_size", None)
     count = count or getattr(getattr(pool, "pool", None), "checkedin", None)
     return 0 if count is None else int(count())

@@ -1,7 +1,4 @@
-"""Find tasks: in a folder of files, one each, named by where they lie; or in a module's app.
-
-And find cron items: in a crontab file or text, in code, or beside the tasks of an app.
-"""
+"""Find tasks in a folder or in the app of a module, and cron items in a crontab or an app."""
 
 import inspect
 import logging
@@ -33,27 +30,25 @@ def load_tasks(
     *,
     allow_unsafe: bool = False,
 ) -> dict[str, Task[..., Any]]:
-    """The tasks of a folder, or all functions of one file."""
+    """Load the tasks of a folder, or all functions of one file."""
     if path.is_file():
         _check_trust(path, "the task file", allow_unsafe)
         return build_tasks(_find_functions(_import_file(path, path.stem)))
     if not path.is_dir():
         raise ConfigurationError(
-            f"there is no tasks folder at {path}: make it, or name another one with --tasks"
+            f"no tasks folder at {path}. Create it, or pass another one with --tasks"
         )
-    found = {}
     trust = TrustChecker(path, allow_unsafe=allow_unsafe)
     files = find_task_files(path, trust)
     register_source_folder(path, trust)
-    for file in files:
-        task = _load_task_file(file, executables or ExecutableOptions())
-        if task is not None:
-            found[file.identifier] = task
-    return found
+    loaded = {
+        file.identifier: _load_task_file(file, executables or ExecutableOptions()) for file in files
+    }
+    return {identifier: task for identifier, task in loaded.items() if task is not None}
 
 
 def build_tasks(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Task[..., Any]]:
-    """A mapping of names to functions as tasks, called as the reference calls its own."""
+    """Make tasks of a mapping, whose functions are called as `fn(payload, context)`."""
     return {
         name: function.with_identifier(name)
         if isinstance(function, Task)
@@ -63,7 +58,7 @@ def build_tasks(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Task[.
 
 
 def load_crontab(path: Path, *, allow_unsafe: bool = False) -> list[ParsedCronItem]:
-    """The items of a crontab file."""
+    """Load the items of a crontab file."""
     try:
         text = path.read_bytes().decode()
     except OSError as error:
@@ -82,60 +77,59 @@ def resolve_cron_items(
     cron_items: Sequence[ParsedCronItem] | None = None,
     allow_unsafe: bool = False,
 ) -> Callable[[], list[ParsedCronItem]] | None:
-    """What says, each time anew, which items there are: of an app, and of one source beside it.
+    """Return a function that lists the cron items of an app and of one other source.
 
-    `cron_items` may change while a worker runs. None: there are none, and will be none.
+    The function is called again and again, because `cron_items` may change while a worker runs.
+    Returns None if both have no items.
     """
     sources = (crontab, crontab_file, cron_items)
     if sum(source is not None for source in sources) > 1:
-        raise ConfigurationError("give one of crontab, crontab_file and cron_items")
-    given = [] if cron_items is None else cron_items
+        raise ConfigurationError("pass only one of crontab, crontab_file and cron_items")
+    items = [] if cron_items is None else cron_items
     if crontab is not None:
-        given = parse_crontab(crontab)
+        items = parse_crontab(crontab)
     elif crontab_file is not None:
-        given = load_crontab(Path(crontab_file), allow_unsafe=allow_unsafe)
-    of_app = tasks.cron_items() if isinstance(tasks, TaskRouter) else []
-    for item in given:
+        items = load_crontab(Path(crontab_file), allow_unsafe=allow_unsafe)
+    app_items = tasks.cron_items() if isinstance(tasks, TaskRouter) else []
+    for item in items:
         if not isinstance(item, ParsedCronItem):
             raise ConfigurationError(
                 f"cron_items come from parse_cron_items() or parse_crontab(), got {item!r}"
             )
-    check_identifiers([*of_app, *given])
-    if not of_app and not given and cron_items is None:
+    check_identifiers([*app_items, *items])
+    if not app_items and not items and cron_items is None:
         return None
     if not isinstance(tasks, TaskRouter):
-        return lambda: [*of_app, *given]
-    for item in given:
+        return lambda: [*items]
+    for item in items:
         if (task := tasks.find(item.task)) is not None:
             apply_task_options(task, item)
-    return lambda: [*of_app, *(_apply_task_options(tasks, item) for item in given)]
+    return lambda: [*app_items, *(_apply_task_options(tasks, item) for item in items)]
 
 
 def _apply_task_options(tasks: TaskRouter[Any], item: ParsedCronItem) -> ParsedCronItem:
-    """The item with the options of its task. Its payload is not checked while a worker runs."""
+    """Return the item with the options of its task, its payload unchecked."""
     task = tasks.find(item.task)
     return item if task is None else replace(item, spec=task.options.completed(item.spec))
 
 
 def load_app(path: str) -> TaskRouter[Any]:
-    """The app at `module:attribute`, the attribute being `app` unless it is given."""
+    """Import the app at `module:attribute`, whose default attribute is `app`."""
     module_name, _, attribute = path.partition(":")
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigurationError(
-            f"--app {path}: there is no module {module_name!r}; write package.module:app"
+            f"--app {path}: no module {module_name!r}. Write package.module:app"
         )
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        # As with python -m: a program finds its own modules.
+        # As with python -m, a program finds its own modules.
         sys.path.insert(0, str(Path.cwd()))
     module = _import_app_module(path, module_name)
     found = getattr(module, attribute or "app", None)
     if isinstance(found, TaskRouter):
         return found
     apps = [name for name, value in vars(module).items() if isinstance(value, TaskRouter)]
-    hint = (
-        f"write {module_name}:{apps[0]}" if apps else "nothing in it is an App, write app = App()"
-    )
-    raise ConfigurationError(f"there is no app {attribute or 'app'!r} in {module_name}: {hint}")
+    hint = f"Write {module_name}:{apps[0]}" if apps else "It has no App: write app = App()"
+    raise ConfigurationError(f"no app {attribute or 'app'!r} in {module_name}. {hint}")
 
 
 def _import_app_module(path: str, name: str) -> ModuleType:
@@ -143,8 +137,8 @@ def _import_app_module(path: str, name: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"--app {path}: there is no module {error.name!r}; write package.module:app, as "
-            "seen from the current directory"
+            f"--app {path}: no module {error.name!r}. Write package.module:app, as seen from the "
+            "current directory"
         ) from error
 
 
@@ -168,10 +162,12 @@ def _load_python_task(identifier: str, file: Path) -> Task[..., Any] | None:
         function = getattr(module, name, None)
         if inspect.isfunction(function):
             return make_positional_task(identifier, function)
-    made = [value for value in vars(module).values() if isinstance(value, Task)]
-    if len(made) == 1:
-        return made[0].with_identifier(identifier)
-    logger.warning("%s holds no function named task or like the file, nor one task object", file)
+    tasks = [value for value in vars(module).values() if isinstance(value, Task)]
+    if len(tasks) == 1:
+        return tasks[0].with_identifier(identifier)
+    logger.warning(
+        "ignored file %s: no function named task or like the file, nor exactly one Task", file
+    )
     return None
 
 

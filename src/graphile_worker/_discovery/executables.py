@@ -1,8 +1,8 @@
-"""Executable: a program of the tasks folder, run once for each of its jobs.
+"""Executable: a program of the tasks folder, which runs once per job.
 
-As in the reference it reads the payload from standard input and finds facts about the job in its
-environment; what it says goes to the log of the job, and exit code 0 is success. Whatever it
-started itself ends with it.
+As in Graphile Worker for Node, the program reads the payload from standard input and facts about
+the job from its environment. Its output goes to the log of the job, and exit code 0 is success. All
+processes that it starts end with it.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import errno
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,55 +24,66 @@ from graphile_worker.jobs import Job
 from graphile_worker.options import ExecutableOptions
 from graphile_worker.tasks import JobContext
 
-# All that is left of the worker's own environment if it shall be minimal.
+# Variables that the program inherits with environment="minimal".
 MINIMAL_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER")
 
-# Seconds that a program has to end when it is asked to, and if the worker itself cannot wait.
-TERMINATE_GRACE_SECONDS = 5.0
-CLEANUP_GRACE_SECONDS = 1.0
-
-# Seconds to read what a program has said before it ended. Another one may hold the pipe for ever:
-# it made a session of its own, or it would have been ended too.
-OUTPUT_DRAIN_SECONDS = 2.0
-
 MAX_LINE_CHARS = 4096
-# What a log has around each line; an empty one costs something too.
+# Size of a log line without its text, so that empty lines count too.
 LOG_LINE_OVERHEAD_BYTES = 100
 
 MAX_LAST_LINES = 20
 MAX_LAST_OUTPUT_CHARS = 2000
 
 START_ERROR_HINTS = {
-    errno.ENOEXEC: "its first line must say what runs it, such as #!/bin/sh",
-    errno.ENOENT: "it, or the program that its first line names, is not there",
-    errno.EACCES: "it, or the program that its first line names, may not be run",
+    errno.ENOEXEC: "its first line must name its interpreter, for example #!/bin/sh",
+    errno.ENOENT: "the program, or the interpreter in its first line, does not exist",
+    errno.EACCES: "the program, or the interpreter in its first line, is not executable",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Limits in seconds."""
+
+    terminate_grace: float = 5.0
+    """From SIGTERM to SIGKILL at the timeout, or when the worker cancels the job."""
+    cleanup_grace: float = 1.0
+    """From SIGTERM to SIGKILL when the worker cannot wait."""
+    output_drain: float = 2.0
+    """Time to read the output after the end. A daemon in another session may keep the pipe open."""
 
 
 class Executable:
     """A program as the function of a task."""
 
-    def __init__(self, identifier: str, path: Path, options: ExecutableOptions) -> None:
+    def __init__(
+        self,
+        identifier: str,
+        path: Path,
+        options: ExecutableOptions,
+        timings: Timings = Timings(),  # noqa: B008
+    ) -> None:
         self.identifier = identifier
         self.path = path
         self._options = options
+        self._timings = timings
 
     async def __call__(self, payload: Any, ctx: JobContext[Any]) -> None:
-        """Run it to its end; raises ExecutableFailed unless that is exit code 0."""
-        given = stringify({"payload": payload}).encode()
-        said = ProgramOutput(ctx.logger, self._options.max_output_bytes)
+        """Run the program, and raise ExecutableFailed unless it ends with exit code 0."""
+        input_bytes = stringify({"payload": payload}).encode()
+        output = ProgramOutput(ctx.logger, self._options.max_output_bytes)
         with Pipes.open() as pipes:
             group = self._start(ctx.job, pipes)
-            async with _communicate(pipes, given, said), _ensure_terminated(group):
-                stays = await self._wait_and_check_overrun(group, ctx)
-                if stays:
-                    await group.terminate(TERMINATE_GRACE_SECONDS)
-        if stays and ctx.cancelled:
-            raise asyncio.CancelledError("the worker asked it to give up")
-        if stays:
-            raise self._build_error(f"was ended after {self._options.timeout}", group, said)
+            async with self._communicate(pipes, input_bytes, output), self._terminate(group):
+                is_running = await self._wait(group, ctx)
+                if is_running:
+                    await group.terminate(self._timings.terminate_grace)
+        if is_running and ctx.cancelled:
+            raise asyncio.CancelledError("the worker cancelled the job")
+        if is_running:
+            raise self._build_error(f"was ended after {self._options.timeout}", group, output)
         if group.returncode != 0:
-            raise self._build_error(f"ended with {group.exit_status}", group, said)
+            raise self._build_error(f"ended with {group.exit_status}", group, output)
 
     def _start(self, job: Job, pipes: Pipes) -> ProcessGroup:
         environment = build_environment(job, self._options)
@@ -84,21 +96,49 @@ class Executable:
         finally:
             pipes.close_child_ends()
 
-    async def _wait_and_check_overrun(self, group: ProcessGroup, ctx: JobContext[Any]) -> bool:
-        """Must it be ended, because its time is over or the worker asks its tasks to give up?"""
+    async def _wait(self, group: ProcessGroup, ctx: JobContext[Any]) -> bool:
+        """Wait for the end, the timeout or a cancellation, and return whether it still runs."""
         limit = self._options.timeout
-        ending = asyncio.ensure_future(group.wait())
-        asked = asyncio.ensure_future(ctx.wait_cancelled())
+        ended = asyncio.ensure_future(group.wait())
+        cancelled = asyncio.ensure_future(ctx.wait_cancelled())
         try:
             await asyncio.wait(
-                {ending, asked},
+                {ended, cancelled},
                 timeout=None if limit is None else limit.total_seconds(),
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            return not ending.done()
+            return not ended.done()
         finally:
-            ending.cancel()
-            asked.cancel()
+            ended.cancel()
+            cancelled.cancel()
+
+    @asynccontextmanager
+    async def _communicate(
+        self, pipes: Pipes, input_bytes: bytes, output: "ProgramOutput"
+    ) -> AsyncIterator[None]:
+        """Write the input and log the output while the program runs."""
+        async with asyncio.TaskGroup() as tasks:
+            writing = tasks.create_task(pipes.write(input_bytes))
+            reading = [
+                tasks.create_task(_read_stream(pipes.output, output.stdout)),
+                tasks.create_task(_read_stream(pipes.errors, output.stderr)),
+            ]
+            yield
+            writing.cancel()
+            await asyncio.wait(reading, timeout=self._timings.output_drain)
+            for task in reading:
+                task.cancel()
+
+    @asynccontextmanager
+    async def _terminate(self, group: ProcessGroup) -> AsyncIterator[None]:
+        """End all processes of the group after the block."""
+        try:
+            yield
+        finally:
+            await group.terminate(self._timings.cleanup_grace)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timings.cleanup_grace):
+                    await group.wait()
 
     def _build_error(
         self, reason: str, group: ProcessGroup, output: "ProgramOutput"
@@ -113,12 +153,11 @@ class Executable:
 
 
 def build_environment(job: Job, options: ExecutableOptions) -> dict[str, str]:
-    """The variables of a program: the worker's own, and those that say which job it runs."""
+    """Build the environment of a program: the worker's variables, and those of the job."""
     inherited = dict(os.environ)
     if options.environment == "minimal":
         inherited = {name: inherited[name] for name in MINIMAL_VARIABLES if name in inherited}
     facts = {
-        # There may be others one day.
         "GRAPHILE_WORKER_PAYLOAD_FORMAT": "json",
         "GRAPHILE_WORKER_TASK_IDENTIFIER": job.task_identifier,
         "GRAPHILE_WORKER_JOB_ID": str(job.id),
@@ -128,46 +167,15 @@ def build_environment(job: Job, options: ExecutableOptions) -> dict[str, str]:
         "GRAPHILE_WORKER_JOB_PRIORITY": str(job.priority),
         "GRAPHILE_WORKER_JOB_RUN_AT": _format_run_at(job),
     }
-    # UTF-8 whatever the locale is; what is inherited stays as it is, byte for byte.
-    told = {
+    # In UTF-8 with any locale. Inherited variables keep their bytes.
+    encoded = {
         name: None if fact is None else os.fsdecode(fact.encode()) for name, fact in facts.items()
     }
-    return {name: value for name, value in {**inherited, **told}.items() if value is not None}
+    return {name: value for name, value in {**inherited, **encoded}.items() if value is not None}
 
 
 def _format_run_at(job: Job) -> str:
     return job.run_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-@asynccontextmanager
-async def _communicate(
-    pipes: Pipes, input_bytes: bytes, output: "ProgramOutput"
-) -> AsyncIterator[None]:
-    """Give a program its input and hear what it says; at the end, what it had said by then."""
-    async with asyncio.TaskGroup() as beside:
-        writing = beside.create_task(pipes.write(input_bytes))
-        reading = [
-            beside.create_task(_read_stream(pipes.output, output.stdout)),
-            beside.create_task(_read_stream(pipes.errors, output.stderr)),
-        ]
-        yield
-        writing.cancel()
-        await asyncio.wait(reading, timeout=OUTPUT_DRAIN_SECONDS)
-        for each in reading:
-            each.cancel()
-
-
-@asynccontextmanager
-async def _ensure_terminated(group: ProcessGroup) -> AsyncIterator[None]:
-    """Nothing of the group is left behind."""
-    try:
-        yield
-    finally:
-        await group.terminate(CLEANUP_GRACE_SECONDS)
-        # Killed by now, if it was not before.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLEANUP_GRACE_SECONDS):
-                await group.wait()
 
 
 async def _read_stream(chunks: AsyncIterator[bytes], stream: "OutputStream") -> None:
@@ -178,11 +186,8 @@ async def _read_stream(chunks: AsyncIterator[bytes], stream: "OutputStream") -> 
         stream.finish()
 
 
-# What it says
-
-
 class ProgramOutput:
-    """What a program says, in the log of its job line by line, up to so many bytes in all."""
+    """The output of a program, logged line by line up to a maximum of bytes."""
 
     def __init__(self, logger: Logger, max_bytes: int) -> None:
         self._logger = logger
@@ -192,7 +197,7 @@ class ProgramOutput:
 
     @property
     def last_output(self) -> str:
-        """The end of its standard error."""
+        """Return the last lines of standard error."""
         lines = [make_printable(line.rstrip("\r")) for line in self.stderr.tail.split("\n")]
         shown = "\n".join([line for line in lines if line.strip()][-MAX_LAST_LINES:])
         return (
@@ -200,21 +205,19 @@ class ProgramOutput:
         )
 
     def _log_line(self, log: Callable[[str], None], line: str) -> bool:
-        """False: that was too much, and nothing more is shown."""
+        """Log a line, and return False when the maximum is reached."""
         if self._bytes_left < 0:
             return False
         self._bytes_left -= len(line.encode(errors="replace")) + LOG_LINE_OVERHEAD_BYTES
         if self._bytes_left < 0:
-            self._logger.warning(
-                "it says more than %s bytes: the rest is not shown", self._max_bytes
-            )
+            self._logger.warning("output exceeds %s bytes, the rest is not logged", self._max_bytes)
             return False
         log(make_printable(line))
         return True
 
 
 class OutputStream:
-    """One of the two that a program writes to, cut into lines; all that is kept is the end."""
+    """One output stream of a program, split into lines. Only its tail is kept."""
 
     def __init__(self, log_line: Callable[[str], bool]) -> None:
         self._log_line = log_line
@@ -239,7 +242,7 @@ class OutputStream:
                 self._partial_line = self._partial_line[MAX_LINE_CHARS:]
 
     def finish(self) -> None:
-        """There will be no more of it."""
+        """Log the last line, which has no newline."""
         rest = self._partial_line + self._decoder.decode(b"", final=True)
         if rest:
             self._log_lines([rest])

@@ -1,7 +1,7 @@
-"""The files of a tasks folder: which are tasks, what they are called, and which are not trusted.
+"""The files of a tasks folder: which ones are tasks, their identifiers, and whether to trust them.
 
-Any user who can write a task runs code as the worker. So a file that `TrustChecker` doubts is not a
-task, nor is a file that a link fetches from elsewhere.
+Any user who can write a task file runs code as the worker. So a file that `TrustChecker` does not
+trust is not a task, and neither is a link to a file outside of the folder.
 """
 
 import logging
@@ -18,14 +18,14 @@ from graphile_worker._support.trust import TrustChecker
 FOLDER_NAME_PATTERN = re.compile(r"[A-Za-z0-9_-]+")
 FILE_NAME_PATTERN = re.compile(r"([A-Za-z0-9_-]+)(\.[A-Za-z0-9_-]+)*")
 
-# As in the database.
+# The limit in the database.
 MAX_IDENTIFIER_LENGTH = 128
 
 logger = logging.getLogger("graphile_worker")
 
 
 class TaskFile(NamedTuple):
-    """A file that is a task, either Python or an executable; `path` is where it really lies."""
+    """A task file, Python or executable. `path` has all links resolved."""
 
     identifier: str
     path: Path
@@ -33,9 +33,10 @@ class TaskFile(NamedTuple):
 
 
 def find_task_files(root: Path, trust: TrustChecker | None = None) -> list[TaskFile]:
-    """The file of each task in a folder and the folders in it, by their identifiers.
+    """Find the task files of a folder and its subfolders, in the order of their identifiers.
 
-    Raises ConfigurationError if the folder itself is not trusted.
+    Raises:
+        ConfigurationError: The folder itself is not trusted.
     """
     trust = trust or TrustChecker(root)
     trust.check("the tasks folder")
@@ -65,7 +66,7 @@ def _iter_candidates(
                 yield TaskFile(identifier, path, is_python)
             else:
                 logger.info(
-                    "ignored file %s, which is neither Python nor executable: a program becomes a "
+                    "ignored file %s, which is neither Python nor executable: make a program a "
                     "task with chmod +x",
                     entry,
                 )
@@ -75,14 +76,16 @@ def _is_task_folder(folder: Path, trust: TrustChecker) -> bool:
     if folder.is_symlink() or not FOLDER_NAME_PATTERN.fullmatch(folder.name):
         logger.info("ignored folder %s", make_printable(folder))
         return False
-    if (doubt := trust.find_problem(folder)) is not None:
-        logger.warning("ignored folder %s, which is not trusted: %s", make_printable(folder), doubt)
+    if (problem := trust.find_problem(folder)) is not None:
+        logger.warning(
+            "ignored folder %s, which is not trusted: %s", make_printable(folder), problem
+        )
         return False
     return True
 
 
 def _resolve_trusted_file(root: Path, entry: Path, trust: TrustChecker) -> Path | None:
-    """Where a file with a proper name lies; None if it is not for us to load."""
+    """Return the path of a file with all links resolved, or None if it is ignored."""
     if not FILE_NAME_PATTERN.fullmatch(entry.name) or not entry.is_file():
         logger.info("ignored file %s", make_printable(entry))
         return None
@@ -95,25 +98,25 @@ def _resolve_trusted_file(root: Path, entry: Path, trust: TrustChecker) -> Path 
             make_printable(path),
         )
         return None
-    if (doubt := trust.find_problem(entry)) is not None:
-        logger.warning("ignored file %s, which is not trusted: %s", make_printable(entry), doubt)
+    if (problem := trust.find_problem(entry)) is not None:
+        logger.warning("ignored file %s, which is not trusted: %s", make_printable(entry), problem)
         return None
     return path
 
 
 def _is_executable(path: Path) -> bool:
-    """May its owner run it? As in the reference, which looks no further, and not on Windows."""
+    """Return whether the owner may run it, as Graphile Worker for Node does. Never on Windows."""
     return os.name != "nt" and bool(path.stat().st_mode & stat.S_IXUSR)
 
 
 def _choose_file(files: Sequence[TaskFile]) -> TaskFile:
-    """One of the files that have the same identifier: the first of Python, else the first."""
-    [taken, *others] = sorted(files, key=lambda file: not file.is_python)
-    if others:
+    """Choose one of the files with the same identifier: the first Python file, else the first."""
+    [chosen, *ignored] = sorted(files, key=lambda file: not file.is_python)
+    if ignored:
         logger.warning(
             "task %s is %s; ignored %s, which would be the same task",
-            taken.identifier,
-            make_printable(taken.path),
-            ", ".join(make_printable(other.path) for other in others),
+            chosen.identifier,
+            make_printable(chosen.path),
+            ", ".join(make_printable(file.path) for file in ignored),
         )
-    return taken
+    return chosen

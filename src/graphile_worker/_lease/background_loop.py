@@ -1,24 +1,28 @@
-"""An event loop in a thread of its own, for what must go on while a task blocks the worker's."""
+"""BackgroundLoop: an event loop in its own thread, which no task of the worker can block."""
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Seconds that its end may take: whatever still waits for a server then is left to itself.
+# Seconds that the end of the loop may take. After that, calls that wait for a server are left.
 STOP_TIMEOUT_SECONDS = 2.0
+
+# Seconds before tasks that have not ended are cancelled again.
+CANCEL_RETRY_SECONDS = 2.0
 
 
 class BackgroundLoop:
-    """Started with `start`, from the loop that it stands beside; `stop` cancels what runs in it."""
+    """`start` it from the worker's loop; `stop` cancels all that runs in it."""
 
     _loop: asyncio.AbstractEventLoop
 
-    def __init__(self) -> None:
+    def __init__(self, stop_timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
+        self._stop_timeout_seconds = stop_timeout_seconds
         # A program does not wait for it to end.
         self._thread = threading.Thread(
             target=self._run, name="graphile-worker side loop", daemon=True
@@ -29,28 +33,41 @@ class BackgroundLoop:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, None]) -> Future[None]:
-        """Run something there until this stops, or it is cancelled."""
+        """Run a coroutine there until it ends or this stops."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """What it answers there."""
+        """Run a coroutine there and return its result."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def stop(self) -> None:
         try:
-            # A task there that cannot be cancelled is no reason to stay.
+            # A task there that cannot be cancelled does not delay the end.
             with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
+                async with asyncio.timeout(self._stop_timeout_seconds):
                     await self.call(_cancel_others())
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(STOP_TIMEOUT_SECONDS)
+        self._thread.join(self._stop_timeout_seconds)
 
     def _run(self) -> None:
         try:
             self._loop.run_forever()
         finally:
             self._loop.close()
+
+
+async def cancel_until_done(
+    tasks: Collection[asyncio.Task[Any]], *, retry_seconds: float = CANCEL_RETRY_SECONDS
+) -> None:
+    """Cancel tasks until all have ended.
+
+    Before Python 3.12, asyncio.wait_for can lose a cancellation.
+    """
+    while tasks:
+        for task in tasks:
+            task.cancel()
+        _, tasks = await asyncio.wait(tasks, timeout=retry_seconds)
 
 
 async def _cancel_others() -> None:

@@ -1,4 +1,4 @@
-"""This pool is alive: said every few seconds, as others take the jobs of one that does not."""
+"""Heartbeat: renews the lease of a pool and the locks of its long jobs."""
 
 import asyncio
 import time
@@ -29,48 +29,45 @@ from graphile_worker._support.failpoints import failpoint
 
 T = TypeVar("T")
 
-# Rust workers are told too, whatever our own lease is, and they take a pool for dead after minutes.
+# Upper bound for Rust workers, which recover the jobs of a pool after minutes without a heartbeat.
 MAX_INTERVAL = timedelta(seconds=10)
 
-# Seconds: Rust workers want to hear of us every half minute, and may install their registry later.
+# Seconds: Rust workers expect a heartbeat every 30 s, and may install their registry later.
 RUST_HEARTBEAT_INTERVAL_SECONDS = 9.0
 REGISTRY_CHECK_INTERVAL_SECONDS = 30.0
 
-# Seconds after which a lock is renewed: four hours old, or five minutes where Rust workers sweep,
-# it would count as left behind.
+# Seconds after which a lock is renewed. It would be stale after 4 hours, or after 5 minutes where
+# Rust workers run.
 LOCK_RENEWAL_INTERVAL_SECONDS = 60.0
 
-# Seconds that an answer may take: a third of the lease, but in these limits; the longest before
-# there is one.
+# Limits in seconds for a query: a third of the lease duration, between these two. Before the
+# registration, which may have to connect, it is the larger one.
 MIN_QUERY_TIMEOUT_SECONDS = 1.0
 MAX_QUERY_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class PoolCallbacks:
-    """What the heartbeat must know of its pool, and tell it, each safe in any thread."""
+    """What the heartbeat reads from its pool and reports to it; each is thread-safe."""
 
     started_ids: Callable[[], list[int]]
     claimed: Callable[[], Collection[ClaimedJob]]
     ids_in_use: Callable[[], set[str]]
-    """Those under which it holds jobs, or may without knowing."""
+    """Ids under which the pool holds jobs, or may hold them without an answer."""
     on_lease_lost: Callable[[str, str], None]
-    """Others took all jobs of the first id; it goes on under the second."""
+    """Other pools recovered all jobs of the first id; the second one is used from now on."""
     on_jobs_lost: Callable[[set[int]], None]
-    """Somebody unlocked these jobs."""
+    """These jobs were unlocked by another session."""
     on_error: Callable[[Exception, int], None]
-    """It was not heard, so many times in a row."""
+    """A heartbeat failed; the number counts failures in a row."""
     on_recovered: Callable[[], None]
-    """It is heard again, after that failed."""
+    """A heartbeat succeeded after failures."""
     on_reconnected: Callable[[], None] = lambda: None
-    """The server was restarted or unreachable: it may have lost its last commits."""
+    """The server restarted or was unreachable: it may have lost its last commits."""
 
 
 class Heartbeat:
-    """Renews a lease, and with it the locks on jobs that take long.
-
-    Everything of it runs in one event loop, which should not be the one that tasks can block.
-    """
+    """Runs in one event loop, which should not be the one that tasks can block."""
 
     def __init__(
         self,
@@ -91,16 +88,15 @@ class Heartbeat:
         self._lease_duration = lease_duration
         self._interval_seconds = min(interval or MAX_INTERVAL, MAX_INTERVAL).total_seconds()
         self._details = details
-        # Nobody has to be heard in time before the first sign of life, which may have to connect.
         self._query_timeout_seconds = MAX_QUERY_TIMEOUT_SECONDS
         self._has_rust = False
         self._registries_checked_at = 0.0
         self._rust_heartbeat_at = 0.0
         self._locks_renewed_at = time.monotonic()
         self._previously_claimed: dict[int, ClaimedJob] = {}
-        # Ids that this pool went on without, while jobs are held under them.
+        # Replaced ids, under which the pool still holds jobs.
         self._previous_ids: set[str] = set()
-        # Ids that mean nothing any more; Rust workers have not been told.
+        # Ids without jobs, which are still in the registry of Rust workers.
         self._retired_ids: set[str] = set()
         self._failures = 0
         self._server_started_at: float | None = None
@@ -109,7 +105,7 @@ class Heartbeat:
         self._lost_ids: set[str] = set()
 
     async def register(self) -> None:
-        """Before the first job is taken; raises if the database is out of reach."""
+        """Enter the pool in the registries before its first claim."""
         await self._check_registries()
         await self._send_rust_heartbeat()
         if self._lease_duration is not None:
@@ -124,7 +120,7 @@ class Heartbeat:
             await asyncio.sleep(next_after)
 
     async def beat_once(self) -> None:
-        """One sign of life."""
+        """Send one heartbeat, and do what is due beside it."""
         await self._beat()
         now = time.monotonic()
         if now - self._registries_checked_at > REGISTRY_CHECK_INTERVAL_SECONDS:
@@ -136,44 +132,42 @@ class Heartbeat:
             await self.renew_once()
 
     async def renew_once(self) -> None:
-        """Renew the locks that this pool held at the last look already."""
-        held = {each.job.id: each for each in self._pool.claimed()}
-        old = [each for each in held.values() if self._previously_claimed.get(each.job.id) is each]
-        self._previously_claimed = held
+        """Renew the locks of jobs that this pool held at the last renewal already."""
+        claimed = {each.job.id: each for each in self._pool.claimed()}
+        previous, self._previously_claimed = self._previously_claimed, claimed
+        old = {id: each for id, each in claimed.items() if previous.get(id) is each}
         if not old:
             return
-        queues = [each.queue_id for each in old if each.queue_id is not None]
-        pool_ids = {each.pool_id for each in old}
-        still = await self._run_query(
-            renew_locks(sorted(pool_ids), [each.job.id for each in old], queues)
-        )
-        lost = {each.job.id for each in old} - still
+        queues = [each.queue_id for each in old.values() if each.queue_id is not None]
+        pool_ids = {each.pool_id for each in old.values()}
+        renewed_ids = await self._run_query(renew_locks(sorted(pool_ids), list(old), queues))
+        lost = old.keys() - renewed_ids
         if lost:
             self._pool.on_jobs_lost(lost)
 
     def request_new_id(self) -> None:
-        """With the next heartbeat: somebody unlocked jobs of this pool."""
+        """Change the id with the next heartbeat, because jobs of this pool were unlocked."""
         self._must_rotate_id = True
 
     async def unregister(self) -> None:
-        """At the very end, when nothing is locked any more.
+        """Leave the registries at the very end, when no job is locked any more.
 
-        A fetch whose answer never came may still lock jobs. The row of its id stays, hidden, so
-        that others find this pool silent and release them.
+        A fetch without an answer may still lock jobs. The row of its id stays, marked as stopped:
+        other pools find this one dead and release the jobs.
         """
-        unsure = self._get_ids() & self._pool.ids_in_use()
-        sure = self._get_ids() - unsure
+        used_ids = self._get_ids() & self._pool.ids_in_use()
+        unused_ids = self._get_ids() - used_ids
         if self.has_registry:
             self._lease.mark_unregistered()
-            if unsure:
-                await self._run_query(mark_pools_stopped(sorted(unsure)))
-            if sure:
-                await self._run_query(unregister_pools(sorted(sure)))
+            if used_ids:
+                await self._run_query(mark_pools_stopped(sorted(used_ids)))
+            if unused_ids:
+                await self._run_query(unregister_pools(sorted(unused_ids)))
         if self._has_rust:
-            await self._run_query(rust_unregister(sorted(self._retired_ids | sure)))
+            await self._run_query(rust_unregister(sorted(self._retired_ids | unused_ids)))
 
     async def _beat_and_report(self) -> float:
-        """Beat; after how many seconds the next is due."""
+        """Send a heartbeat, and return the seconds until the next one."""
         began = time.monotonic()
         try:
             await self.beat_once()
@@ -202,14 +196,14 @@ class Heartbeat:
         ids = self._get_ids()
         sent = time.monotonic()
         failpoint("heartbeat")
-        heard = await self._run_query(heartbeat(sorted(ids), self._pool.started_ids()))
-        if self._lease.pool_id in heard.server_times:
-            self._lease.renew(sent, heard.server_times[self._lease.pool_id])
-        self._detect_server_restart(heard.server_started_at)
-        await self._handle_lost_ids(ids - heard.server_times.keys())
+        answer = await self._run_query(heartbeat(sorted(ids), self._pool.started_ids()))
+        if self._lease.pool_id in answer.server_times:
+            self._lease.renew(sent, answer.server_times[self._lease.pool_id])
+        self._detect_server_restart(answer.server_started_at)
+        await self._handle_lost_ids(ids - answer.server_times.keys())
 
     def _detect_server_restart(self, started_at: float | None) -> None:
-        """Say if this is another server than before, or one that was unreachable meanwhile."""
+        """Report another server than before, or one that was unreachable meanwhile."""
         if started_at is None:
             return
         is_other = self._server_started_at not in (None, started_at)
@@ -218,12 +212,12 @@ class Heartbeat:
             self._pool.on_reconnected()
 
     async def _handle_lost_ids(self, lost_ids: set[str]) -> None:
-        """Ids that others took for dead: whatever was locked under them is not ours any more."""
+        """Other pools recovered these ids: this pool holds nothing under them any more."""
         is_current = self._lease.pool_id in lost_ids
         if is_current:
             self._lease.mark_lost()
             self._next_id = self._next_id or generate_pool_id()
-        # First of all, as what follows may fail.
+        # First, because what follows may fail.
         for pool_id in lost_ids - self._lost_ids:
             self._pool.on_lease_lost(pool_id, self._next_id or self._lease.pool_id)
         self._lost_ids = lost_ids
@@ -244,7 +238,7 @@ class Heartbeat:
     async def _register_pool(self, pool_id: str) -> None:
         assert self._lease_duration is not None
         sent = time.monotonic()
-        # Beside the database's own time, which is entered with it: `doctor` compares them.
+        # `doctor` compares it with the time of the database.
         details = {**self._details, "clock": datetime.now(UTC).timestamp()}
         await self._run_query(register_pool(pool_id, self._lease_duration, details))
         self._lease.renew(sent)
@@ -257,7 +251,7 @@ class Heartbeat:
         self._retired_ids |= unused
 
     async def _check_registries(self) -> None:
-        """What registries are there? One may come later, by another's migration."""
+        """Find the registries; another program may install one later."""
         is_wanted = self._lease_duration is not None and not self.has_registry
         if is_wanted and await self._run_query(has_registry(self._schemas)):
             await self._register_pool(self._lease.pool_id)
@@ -277,24 +271,24 @@ class Heartbeat:
         except Exception as error:
             if get_sqlstate(error) not in MISSING_OBJECT | {INSUFFICIENT_PRIVILEGE}:
                 raise
-            # Looked for again, in a while.
+            # `_check_registries` looks for it again.
             self._has_rust = False
 
     def _handle_missing_registry(self, error: Exception) -> None:
-        """Our registry was dropped, or our right to it: from here on nobody hears of us."""
+        """The registry, or the privilege on it, is gone: heartbeats have no effect any more."""
         state = get_sqlstate(error)
         if state not in MISSING_OBJECT | {INSUFFICIENT_PRIVILEGE}:
             return
         self.has_registry = False
-        # Where only the right is gone, others still find us, silent, and take what we have locked.
-        doomed = self._get_ids() - self._lost_ids if state == INSUFFICIENT_PRIVILEGE else set()
-        if doomed or self._next_id:
-            new = self._next_id or generate_pool_id()
+        # Without the privilege, other pools still find this one, and recover its jobs.
+        lost = self._get_ids() - self._lost_ids if state == INSUFFICIENT_PRIVILEGE else set()
+        if lost or self._next_id:
+            new_id = self._next_id or generate_pool_id()
             self._next_id = None
             self._previous_ids.clear()
-            self._lease.rotate_id(new)
-            for pool_id in sorted(doomed):
-                self._pool.on_lease_lost(pool_id, new)
+            self._lease.rotate_id(new_id)
+            for pool_id in sorted(lost):
+                self._pool.on_lease_lost(pool_id, new_id)
         self._lease.mark_unregistered()
 
     def _get_ids(self) -> set[str]:
@@ -305,5 +299,5 @@ class Heartbeat:
             async with asyncio.timeout(self._query_timeout_seconds):
                 return await self._db.run(query)
         except TimeoutError as error:
-            # By itself it has no words.
+            # A TimeoutError has no message.
             raise TimeoutError(f"no answer within {self._query_timeout_seconds:g} s") from error

@@ -1,17 +1,17 @@
-"""Give up the jobs of a pool whose heartbeat is not heard, before others may take them."""
+"""LeaseMonitor: notices that a lease expires, before other pools recover its jobs."""
 
 import asyncio
 from collections.abc import Callable
 
 from graphile_worker._lease.lease import Lease
 
-# Seconds between two looks: the lease is renewed all the time.
+# Seconds between two checks, because the lease may be renewed meanwhile.
 CHECK_INTERVAL_SECONDS = 1.0
 MIN_CHECK_INTERVAL_SECONDS = 0.05
 
 
 class LeaseMonitor:
-    """Calls `on_expired` once for each time that the lease is about to end."""
+    """Calls `on_expired` once each time that the lease expires."""
 
     def __init__(self, lease: Lease, on_expired: Callable[[], None]) -> None:
         self._lease = lease
@@ -24,10 +24,9 @@ class LeaseMonitor:
             await asyncio.sleep(self._compute_check_delay())
 
     def check_once(self) -> None:
-        lapses = self._lease.seconds_left <= 0
-        if lapses and not self._is_expired:
+        was_expired, self._is_expired = self._is_expired, self._lease.seconds_left <= 0
+        if self._is_expired and not was_expired:
             self._on_expired()
-        self._is_expired = lapses
 
     def _compute_check_delay(self) -> float:
         return max(

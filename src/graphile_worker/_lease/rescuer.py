@@ -1,4 +1,4 @@
-"""Take their jobs from pools that went silent, so that somebody runs them."""
+"""JobRescuer: releases the jobs of dead pools, so that other pools run them."""
 
 import asyncio
 import random
@@ -23,17 +23,17 @@ from graphile_worker.events import JobRecovered, RecoveryFailed
 from graphile_worker.hooks import Hooks
 from graphile_worker.options import RecoveryOptions
 
-# Seconds that a sweep may take: it reads the table of jobs, and writes those of dead pools.
+# Seconds that one round may take: it reads the table of jobs, and writes those of dead pools.
 RESCUE_TIMEOUT_SECONDS = 60.0
 
-# A sweep that misses its turn this many times in a row goes on without it. Turns only save work:
-# the statements of a sweep skip rows that another transaction has locked.
+# After this many rounds without the rescue lock, a round goes on without it. The lock only saves
+# work: the statements of a round skip rows that another transaction has locked.
 MAX_MISSED_LOCKS = 3
 RETRY_INTERVAL_SECONDS = 1.0
 
 
 class JobRescuer:
-    """Looks for silent pools every now and then; the table of jobs is read if there is one."""
+    """Looks for dead pools now and then; it reads the table of jobs only if there is one."""
 
     def __init__(
         self,
@@ -44,36 +44,40 @@ class JobRescuer:
         options: RecoveryOptions,
         *,
         on_recovered: Callable[[int], None],
+        retry_interval_seconds: float = RETRY_INTERVAL_SECONDS,
+        rescue_timeout_seconds: float = RESCUE_TIMEOUT_SECONDS,
     ) -> None:
+        self._retry_interval_seconds = retry_interval_seconds
+        self._rescue_timeout_seconds = rescue_timeout_seconds
         self._db = database
         self._lease = lease
         self._hooks = hooks
         self._logger = logger
         self._options = options
         self._on_recovered = on_recovered
-        # Swept pools of which something could not be taken: somebody had locked it.
+        # Dead pools with rows that another session had locked.
         self._incomplete_pool_ids: list[str] = []
         self._missed_locks = 0
 
     async def run(self) -> None:
-        every = self._options.effective_rescue_interval.total_seconds()
-        # At times of its own among other pools.
-        await asyncio.sleep(random.random() * every)
+        interval = self._options.effective_rescue_interval.total_seconds()
+        # At other times than other pools.
+        await asyncio.sleep(random.random() * interval)
         while True:
             await self.rescue_once()
-            await asyncio.sleep(every)
+            await asyncio.sleep(interval)
 
     async def rescue_at_start(self) -> None:
-        """Sweep once for a program that does not stay; try again while another one has the turn."""
+        """Run one round for a short program; retry while another pool has the rescue lock."""
         await self.rescue_once()
         for _ in range(MAX_MISSED_LOCKS - 1):
             if not self._missed_locks:
                 return
-            await asyncio.sleep(RETRY_INTERVAL_SECONDS)
+            await asyncio.sleep(self._retry_interval_seconds)
             await self.rescue_once()
 
     async def rescue_once(self) -> int:
-        """Recover what silent pools held; how many jobs. A failure is announced."""
+        """Release the jobs of dead pools and return their number; a failure is only an event."""
         if not self._lease.is_registered or not self._lease.is_stable:
             return 0
         try:
@@ -88,25 +92,28 @@ class JobRescuer:
         return len(recovered)
 
     async def _rescue(self) -> list[RecoveredJob]:
-        silent = await self._db.run(get_dead_pools(self._lease.pool_id))
-        silent += self._incomplete_pool_ids
-        if not silent:
+        dead_pools = await self._db.run(get_dead_pools(self._lease.pool_id))
+        dead_pools += self._incomplete_pool_ids
+        if not dead_pools:
             self._missed_locks = 0
             return []
-        async with asyncio.timeout(RESCUE_TIMEOUT_SECONDS), self._db.transaction() as connection:
+        async with (
+            asyncio.timeout(self._rescue_timeout_seconds),
+            self._db.transaction() as connection,
+        ):
             if not await self._can_rescue(connection):
                 return []
             recovered = await connection.run(
-                recover_jobs(silent, self._options.crash_retry_delay, self._options.max_crashes)
+                recover_jobs(dead_pools, self._options.crash_retry_delay, self._options.max_crashes)
             )
             await connection.run(delete_orphaned_recoveries())
-            left_over = await connection.run(delete_dead_pools())
-            failpoint("sweeping")
-        self._incomplete_pool_ids = left_over
+            incomplete = await connection.run(delete_dead_pools())
+            failpoint("rescuing")
+        self._incomplete_pool_ids = incomplete
         return recovered
 
     async def _can_rescue(self, connection: QueryRunner) -> bool:
-        """Take the turn; sweep without it once it was missed too often."""
+        """Take the rescue lock; go on without it after too many rounds."""
         if await self._try_rescue_lock(connection):
             self._missed_locks = 0
             return True
@@ -115,7 +122,7 @@ class JobRescuer:
             return False
         holders = await connection.run(get_rescue_lock_holders(self._db.schemas))
         self._logger.warning(
-            "recovery missed its turn %s times in a row, sweeping without it: held by %s",
+            "rescue lock not available %s times in a row, recovering without it: held by %s",
             self._missed_locks,
             make_printable("; ".join(map(str, holders))) or "a session that has just ended",
         )
@@ -123,7 +130,7 @@ class JobRescuer:
 
     async def _try_rescue_lock(self, connection: QueryRunner) -> bool:
         is_free = await connection.run(begin_rescue())
-        # An older companion schema has no turns, and a role may lack privileges on them.
+        # An older companion schema has no such lock, and a role may lack privileges on it.
         if await connection.run(has_rescue_lock(self._db.schemas)):
             is_free = await connection.run(try_lock_rescue()) and is_free
         return is_free

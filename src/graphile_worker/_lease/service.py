@@ -1,7 +1,7 @@
-"""What keeps a pool alive in the eyes of others: its heartbeat, and what follows if that is missed.
+"""LeaseService: the heartbeat of a pool, and what follows if it is missed.
 
-Heartbeat and watchdog run beside the worker's own loop, which a task may block; fence and sweeper
-run in it.
+Heartbeat and watchdog run outside of the worker's event loop, which a task may block. Lease monitor
+and rescuer run in it.
 """
 
 import asyncio
@@ -16,7 +16,11 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from graphile_worker._db.worker_connections import WorkerConnections
-from graphile_worker._lease.background_loop import BackgroundLoop
+from graphile_worker._lease.background_loop import (
+    CANCEL_RETRY_SECONDS,
+    BackgroundLoop,
+    cancel_until_done,
+)
 from graphile_worker._lease.heartbeat import Heartbeat, PoolCallbacks
 from graphile_worker._lease.lease import Lease
 from graphile_worker._lease.lease_monitor import LeaseMonitor
@@ -33,19 +37,15 @@ from graphile_worker.options import WorkerOptions
 
 T = TypeVar("T")
 
-# Seconds in which a program that ends says so, if its database answers.
+# Seconds that a program that ends may take to delete its row in the registry.
 UNREGISTER_TIMEOUT_SECONDS = 2.0
 
-# Seconds before a heartbeat that has not ended is cancelled again.
-CANCEL_RETRY_SECONDS = 2.0
-
-
-# The job of one of these pools whose task is called in a frame, if any.
+# Finds the job of one of these pools whose task is called in a frame.
 FindJob = Callable[[Collection[str], FrameType], Job | None]
 
 
 class LeasedPool(Protocol):
-    """The pool whose lease this is."""
+    """The pool that holds the lease."""
 
     @property
     def started_ids(self) -> list[int]: ...
@@ -57,7 +57,7 @@ class LeasedPool(Protocol):
 
 
 class LeasedClaimer(Protocol):
-    """Knows which jobs the pool has claimed, and under which ids."""
+    """The claimer of that pool."""
 
     claimed_jobs: dict[int, ClaimedJob]
     on_reclaimed: Callable[[ClaimedJob], None]
@@ -69,7 +69,7 @@ class LeasedClaimer(Protocol):
 
 
 class LeaseService:
-    """Entered before the first job is taken, left after the last was let go of."""
+    """Enter it before the first claim; leave it after the last job is written."""
 
     def __init__(
         self,
@@ -80,7 +80,10 @@ class LeaseService:
         options: WorkerOptions,
         tasks: Mapping[str, object],
         find_job: FindJob,
+        *,
+        cancel_retry_seconds: float = CANCEL_RETRY_SECONDS,
     ) -> None:
+        self._cancel_retry_seconds = cancel_retry_seconds
         self._lease = lease
         self._databases = databases
         self._hooks = hooks
@@ -99,7 +102,7 @@ class LeaseService:
             )
 
     def attach(self, pool: LeasedPool, claimer: LeasedClaimer) -> None:
-        """That pool is the one; its claims know what it holds."""
+        """Connect the pool, which is built after the heartbeat started."""
         self._pool = pool
         self._claimer = claimer
         claimer.on_reclaimed = pool.discard_run
@@ -109,7 +112,7 @@ class LeaseService:
         return LeaseMonitor(self._lease, self._on_lease_expired)
 
     def build_rescuer(self) -> JobRescuer | None:
-        """Whoever takes the jobs of dead pools, if this one shall."""
+        """The rescuer of dead pools; None if recovery is off."""
         if self._options.recovery is None or self._pool is None:
             return None
         return JobRescuer(
@@ -144,14 +147,14 @@ class LeaseService:
         trace: TracebackType | None,
     ) -> None:
         try:
-            # Or it would find its row gone, and think that it was swept.
+            # Otherwise a heartbeat would find its row deleted, as if the lease was lost.
             await self._call_on_heartbeat_loop(self._stop_heartbeat())
             if self._has_no_jobs:
                 async with asyncio.timeout(UNREGISTER_TIMEOUT_SECONDS):
                     await self._call_on_heartbeat_loop(self._heartbeat.unregister())
         except Exception as failure:
-            # Others then find it silent, and nothing that it held.
-            self._logger.debug("could not sign off: %s", format_error_line(failure))
+            # Other pools then find a dead pool without jobs.
+            self._logger.debug("unregistering failed: %s", format_error_line(failure))
         finally:
             await self._close()
 
@@ -164,13 +167,11 @@ class LeaseService:
         await self._heartbeat.run()
 
     async def _stop_heartbeat(self) -> None:
-        """Cancel the heartbeat until it has ended, in its own loop.
-
-        Before Python 3.12, asyncio.wait_for can lose a cancellation.
-        """
-        while self._heartbeat_task is not None and not self._heartbeat_task.done():
-            self._heartbeat_task.cancel()
-            await asyncio.wait([self._heartbeat_task], timeout=CANCEL_RETRY_SECONDS)
+        """Cancel the heartbeat until it has ended, in its own loop."""
+        if self._heartbeat_task is not None and not self._heartbeat_task.done():
+            await cancel_until_done(
+                [self._heartbeat_task], retry_seconds=self._cancel_retry_seconds
+            )
 
     async def _close(self) -> None:
         if self._watchdog is not None:
@@ -184,7 +185,7 @@ class LeaseService:
             await self._background_loop.stop()
 
     async def _call_on_heartbeat_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Where the heartbeat's connection is: a pool that was lent lives in the worker's loop."""
+        """Run on the loop of the heartbeat's connection; a caller's pool uses the worker's loop."""
         return await (
             work if self._databases.heartbeat is None else self._background_loop.call(work)
         )
@@ -194,12 +195,12 @@ class LeaseService:
             return
         if not self._heartbeat.has_registry:
             self._logger.warning(
-                "the companion schema cannot be used: if this worker dies, its jobs wait four hours"
+                "companion schema not usable: if this worker dies, its jobs stay locked for 4 hours"
             )
         elif self._databases.heartbeat is None:
             self._logger.info(
-                "heartbeats go through the pool that was lent: a task that blocks the event loop "
-                "for %s makes this worker look dead",
+                "heartbeats use the connection pool of the caller: a task that blocks the event "
+                "loop for %s makes other workers recover its jobs",
                 self._options.recovery.lease_duration,
             )
 
@@ -229,27 +230,29 @@ class LeaseService:
         )
 
     def _call_on_worker_loop(self, callback: Callable[..., None]) -> Callable[..., None]:
-        """The same from any thread; the loop may be gone with its program."""
+        """The callback for any thread; the loop may be closed at the end of a program."""
 
-        def tell_on_loop(*args: Any) -> None:
+        def call_on_loop(*args: Any) -> None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(callback, *args)
 
-        return tell_on_loop
+        return call_on_loop
 
-    # What the heartbeat has to say, on the worker's loop
+    # Callbacks of the heartbeat, on the worker's loop
 
     def _on_lease_lost(self, pool_id: str, new_id: str) -> None:
         lost: tuple[int, ...] = ()
         if self._pool is not None:
-            lost = self._pool.revoke_jobs(lambda held: held.pool_id == pool_id)
-        # Whoever logs this must know that the new one is ours too.
+            lost = self._pool.revoke_jobs(lambda claimed: claimed.pool_id == pool_id)
+        # The listener that logs the event looks for this id.
         self._lease.pool_ids.add(new_id)
         self._hooks.emit(LeaseLost(pool_id=new_id, old_pool_id=pool_id, job_ids=lost))
 
     def _on_jobs_lost(self, job_ids: set[int]) -> None:
-        # One that ended since is no loss.
-        if self._pool is not None and self._pool.revoke_jobs(lambda held: held.job.id in job_ids):
+        # A job may have ended since.
+        if self._pool is not None and self._pool.revoke_jobs(
+            lambda claimed: claimed.job.id in job_ids
+        ):
             self._heartbeat.request_new_id()
 
     def _on_heartbeat_failed(self, error: Exception, failures: int) -> None:
@@ -265,12 +268,10 @@ class LeaseService:
         self._hooks.emit(HeartbeatRecovered(pool_id=self._lease.pool_id))
 
     def _on_lease_expired(self) -> None:
-        given_up = () if self._pool is None else self._pool.revoke_jobs(lambda _: True)
-        silence = timedelta(seconds=self._lease.seconds_since_heartbeat)
+        job_ids = () if self._pool is None else self._pool.revoke_jobs(lambda _: True)
+        elapsed = timedelta(seconds=self._lease.seconds_since_heartbeat)
         self._hooks.emit(
-            LeaseExpired(
-                pool_id=self._lease.pool_id, time_since_heartbeat=silence, job_ids=given_up
-            )
+            LeaseExpired(pool_id=self._lease.pool_id, time_since_heartbeat=elapsed, job_ids=job_ids)
         )
 
 
@@ -278,7 +279,7 @@ def _get_version() -> str:
     try:
         return version("graphile-worker")
     except PackageNotFoundError:
-        # Frozen, or copied into another program.
+        # The program is frozen, or contains a copy of this package.
         return "unknown"
 
 

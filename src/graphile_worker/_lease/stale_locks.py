@@ -1,4 +1,4 @@
-"""Release locks older than four hours, whoever left them: the reference's own rule."""
+"""StaleLocks: releases locks older than 4 hours, as Graphile Worker for Node does."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ MAX_FIRST_DELAY = timedelta(minutes=1)
 
 
 class StaleLocks:
-    """Looks for stale locks every now and then, at times of its own among other pools."""
+    """Releases stale locks now and then, at other times than other pools."""
 
     def __init__(
         self,
@@ -47,23 +47,22 @@ class StaleLocks:
             await self.unlock_once(next_after=delay)
 
     async def unlock_once(self, next_after: timedelta | None = None) -> int:
-        """Release what is stale; how many jobs. A failure is announced, and left to the next."""
-        where = {"pool_id": self._lease.pool_id}
-        self._hooks.emit(ResetLockedStarted(**where))
+        """Release stale locks and return the number of jobs; a failure is only an event."""
+        pool_id = self._lease.pool_id
+        self._hooks.emit(ResetLockedStarted(pool_id=pool_id))
         now = None if self._clock is None else self._clock.now()
         try:
-            # Locks of this pool on jobs that it does not hold are stale like those of any other.
-            held = list(self._claimed.values())
-            queues = [each.queue_id for each in held if each.queue_id is not None]
+            # Locks of this pool on jobs that it does not run are stale, too.
+            claimed = list(self._claimed.values())
             query = unlock_stale_jobs(
                 now,
-                except_pool_id=self._lease.pool_id,
-                except_job_ids=[each.job.id for each in held],
-                except_queue_ids=queues,
+                except_pool_id=pool_id,
+                except_job_ids=[each.job.id for each in claimed],
+                except_queue_ids=[each.queue_id for each in claimed if each.queue_id is not None],
             )
             count = await self._db.run(query)
         except Exception as error:
-            self._hooks.emit(ResetLockedFailed(**where, error=error, delay=next_after))
+            self._hooks.emit(ResetLockedFailed(pool_id=pool_id, error=error, delay=next_after))
             return 0
-        self._hooks.emit(ResetLockedSucceeded(**where, delay=next_after))
+        self._hooks.emit(ResetLockedSucceeded(pool_id=pool_id, delay=next_after))
         return count

@@ -1,4 +1,4 @@
-"""Name the task that stands still, while it does: on the loop it holds up everything else."""
+"""Watchdog: logs the task that blocks the event loop, or its thread."""
 
 import asyncio
 import sys
@@ -16,13 +16,13 @@ from graphile_worker.jobs import Job
 
 FindJob = Callable[[FrameType], Job | None]
 
-# How often in the time after which something counts as blocked.
+# Checks in the time after which a thread counts as blocked.
 CHECKS_PER_PERIOD = 5
 
 
 @dataclass(slots=True)
 class _ThreadPosition:
-    """Where the innermost call of a thread was found, and since when."""
+    """The innermost call of a thread, and since when."""
 
     location: tuple[int, int]
     since: float
@@ -30,11 +30,10 @@ class _ThreadPosition:
 
 
 class Watchdog:
-    """Looks at a loop and at the threads of tasks, from another thread than theirs.
+    """Checks a loop and the threads of tasks from its own thread.
 
-    `find_job_in_frame` says of a frame whether it is where a task is called, and for which job.
-    The log is written from here, as the loop that would announce it may be the one that stands
-    still.
+    `find_job` returns the job whose task a frame calls, if any. The lines are logged from here,
+    because the loop that would emit an event may be blocked.
     """
 
     def __init__(self, logger: Logger, warn_after: timedelta, find_job: FindJob) -> None:
@@ -47,7 +46,7 @@ class Watchdog:
         self._is_reported = False
         self._thread_positions: dict[int, _ThreadPosition] = {}
         self._stopped = threading.Event()
-        # Not a loop beside others: a log that is itself stuck must hold up nobody else.
+        # Its own thread, because a log handler that blocks must not block anything else.
         self._thread = threading.Thread(
             target=self._run, name="graphile-worker watchdog", daemon=True
         )
@@ -56,7 +55,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """It ends by itself, soon."""
+        """Let the thread end at its next check."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -71,36 +70,36 @@ class Watchdog:
 
     def _check_loop(self, frame: FrameType) -> None:
         now = time.monotonic()
-        asked_at = self._ping_sent_at
-        if asked_at is None:
+        sent_at = self._ping_sent_at
+        if sent_at is None:
             self._ping_sent_at = now
-            # It is closed when its program ends without a word to us.
+            # The loop is closed if its program ended without `stop`.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._on_ping_returned)
-        elif now - asked_at >= self._warn_after_seconds and not self._is_reported:
+        elif now - sent_at >= self._warn_after_seconds and not self._is_reported:
             self._is_reported = True
             who, stack = self._describe(frame)
             self._logger.warning(
-                "%s blocks the event loop for %.1f s now: nothing else of this worker goes on\n%s",
+                "%s has blocked the event loop for %.1f s, nothing else of this worker runs\n%s",
                 who,
-                now - asked_at,
+                now - sent_at,
                 stack,
             )
 
     def _on_ping_returned(self) -> None:
-        asked_at, self._ping_sent_at = self._ping_sent_at, None
-        seconds = 0.0 if asked_at is None else time.monotonic() - asked_at
+        sent_at, self._ping_sent_at = self._ping_sent_at, None
+        seconds = 0.0 if sent_at is None else time.monotonic() - sent_at
         self._is_reported = False
         if seconds >= self._warn_after_seconds:
-            self._logger.warning("the event loop stood still for %.1f s", seconds)
+            self._logger.warning("the event loop was blocked for %.1f s", seconds)
 
     def _check_threads(self, frames: dict[int, FrameType]) -> None:
         before, self._thread_positions = self._thread_positions, {}
         for thread, frame in frames.items():
             if thread != self._loop_thread and self._is_running_task(frame):
-                stand = _update_position(before.get(thread), frame)
-                self._thread_positions[thread] = stand
-                self._report_thread(stand, frame)
+                position = _update_position(before.get(thread), frame)
+                self._thread_positions[thread] = position
+                self._report_thread(position, frame)
 
     def _report_thread(self, position: _ThreadPosition, frame: FrameType) -> None:
         seconds = time.monotonic() - position.since
@@ -108,13 +107,13 @@ class Watchdog:
             return
         position.is_reported = True
         who, stack = self._describe(frame)
-        self._logger.info("%s stands still in its thread for %.1f s\n%s", who, seconds, stack)
+        self._logger.info("%s has blocked its thread for %.1f s\n%s", who, seconds, stack)
 
     def _is_running_task(self, frame: FrameType) -> bool:
         return any(self._find_job(each) for each, _ in traceback.walk_stack(frame))
 
     def _describe(self, frame: FrameType) -> tuple[str, str]:
-        """Whose code it is, and the calls that led from there to where it stands."""
+        """Whose code it is, and its calls down to the innermost one."""
         calls: list[tuple[FrameType, int]] = []
         for each, line in traceback.walk_stack(frame):
             if job := self._find_job(each):
@@ -125,10 +124,10 @@ class Watchdog:
 
 
 def _update_position(previous: _ThreadPosition | None, frame: FrameType) -> _ThreadPosition:
-    place = (id(frame), frame.f_lineno)
-    if previous is not None and previous.location == place:
+    location = (id(frame), frame.f_lineno)
+    if previous is not None and previous.location == location:
         return previous
-    return _ThreadPosition(place, time.monotonic())
+    return _ThreadPosition(location, time.monotonic())
 
 
 def _format_stack(calls: list[tuple[FrameType, int]]) -> str:

@@ -1,10 +1,7 @@
-"""What a payload may hold: JSON text that every implementation reads alike, and Python values.
-
-`encode` writes a value as JSON text; `build_reader` makes what reads JSON as an annotation asks.
-"""
+"""Payloads: `encode` writes JSON text, `build_reader` reads JSON by annotation."""
 
 from graphile_worker._payloads.annotations import build_reader
-from graphile_worker._payloads.readers import Mismatch, Reader
+from graphile_worker._payloads.readers import Field, Mismatch, Reader, read_fields
 from graphile_worker._payloads.writing import encode
 
-__all__ = ["Mismatch", "Reader", "encode", "build_reader"]
+__all__ = ["Field", "Mismatch", "Reader", "build_reader", "encode", "read_fields"]

@@ -1,4 +1,4 @@
-"""JSON text as JavaScript writes it: what a program reads is the same, whoever runs it."""
+"""JSON text as JavaScript writes it, so that executables read the same from both workers."""
 
 import math
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from json.encoder import encode_basestring
 from typing import Any
 
-# The indices of arrays; JavaScript lists such keys before all others.
+# JavaScript lists keys that are array indices before all others.
 _INDEX_PATTERN = re.compile(r"0|[1-9][0-9]{0,9}")
 _MAX_INDEX = 2**32 - 2
 
@@ -16,27 +16,27 @@ _LITERALS = {True: "true", False: "false", None: "null"}
 
 
 def stringify(value: Any) -> str:
-    """What `JSON.stringify` writes for a value that was read from JSON.
+    """Write a value that was read from JSON as `JSON.stringify` does.
 
-    But for one thing: an integer keeps all its digits, where JavaScript rounds those beyond 2⁵³.
+    One difference: an integer keeps all its digits, where JavaScript rounds those beyond 2⁵³.
     """
-    # No recursion, as whoever enqueued the payload decides how deep it is.
+    # No recursion, because payloads that other programs enqueued may be nested to any depth.
     text: list[str] = []
-    begun = [_iter_pieces(value)]
-    while begun:
-        for piece in begun[-1]:
+    stack = [_iter_pieces(value)]
+    while stack:
+        for piece in stack[-1]:
             if isinstance(piece, str):
                 text.append(piece)
             else:
-                begun.append(_iter_pieces(piece))
+                stack.append(_iter_pieces(piece))
                 break
         else:
-            begun.pop()
+            stack.pop()
     return "".join(text)
 
 
 def _iter_pieces(value: Any) -> Iterator[str | dict[str, Any] | list[Any]]:
-    """The text of a value; what lies in it comes as text, or as it is if more lies in that."""
+    """Yield the text of a value piece by piece, and nested arrays and objects as they are."""
     if isinstance(value, dict):
         before = "{"
         for key in _order_keys(value):
@@ -68,7 +68,6 @@ def _format_scalar(value: Any) -> Any:
 
 
 def format_number(value: float) -> str:
-    """A number as JavaScript writes it."""
     if not math.isfinite(value):
         return "null"
     if value == 0:
@@ -86,7 +85,7 @@ def format_number(value: float) -> str:
 
 
 def _split_digits(value: float) -> tuple[str, int]:
-    """Its digits, as few as tell it apart from others, and how many stand before the point."""
+    """Return the shortest digits of a number, and how many of them precede the point."""
     mantissa, _, exponent = repr(value).partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).lstrip("0")

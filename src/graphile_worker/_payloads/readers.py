@@ -1,32 +1,32 @@
-"""Readers: functions that give a JSON value as Python asks for it, or raise Mismatch."""
+"""Readers convert a JSON value to a Python type. They raise Mismatch where it does not fit."""
 
 import collections.abc as abc
 import re
 import sys
-import types
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime, time, timedelta
+from contextlib import suppress
+from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from inspect import Parameter
+from types import NoneType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from graphile_worker._payloads.writing import _encode_json
-from graphile_worker.errors import ConfigurationError
+from graphile_worker._payloads.writing import encode_json
 
 Reader = Callable[[Any], Any]
 
 
 class Mismatch(ValueError):
-    """A payload does not fit its annotation: where (`items[2].width`) and why.
+    """A payload does not fit its annotation.
 
-    Our own reasons name types and never quote the payload, which may hold secrets.
+    The reasons name types. They never quote the payload, because it may contain secrets.
     """
 
     def __init__(self, path: str, reason: str, task: str | None = None) -> None:
         super().__init__(path, reason, task)
-        self.path = path
+        self.path = path  # for example `items[2].width`
         self.reason = reason
         self.task = task
 
@@ -36,7 +36,6 @@ class Mismatch(ValueError):
         return f"{self.path}: {self.reason}" if self.path else self.reason
 
     def _format_sentence(self) -> str:
-        """For a reader who does not know which value of which payload it is about."""
         what = f'"{self.path}"' if self.path else "the payload"
         if self.path.startswith("["):
             what = f"payload{self.path}"
@@ -48,64 +47,46 @@ class Mismatch(ValueError):
         return f"{what} must be {must_be[1]}" if must_be else f"{what}: {self.reason}"
 
     def prepend_path(self, step: str) -> None:
-        """Put the field or the `[index]` that holds the misfit in front of its path."""
+        """Put a field or an `[index]` in front of the path."""
         dot = "." if self.path and not self.path.startswith("[") else ""
         self.path = f"{step}{dot}{self.path}"
 
 
-_SUPPORTED_TYPES = (
-    "possible are str, int, float, bool, None, datetime, date, time, UUID, Decimal, Enum, Literal, "
-    "list, tuple, set, dict, TypedDict, NamedTuple, dataclasses, "
-    "classes of attrs, pydantic and msgspec, unions of these, and Any"
-)
-
-
-def _format_annotation(annotation: Any) -> str:
-    if not isinstance(annotation, type):
-        return repr(annotation)
-    module = "" if annotation.__module__ == "builtins" else f"{annotation.__module__}."
-    return f"{module}{annotation.__qualname__}"
-
-
-def _build_annotation_error(annotation: Any, why: str = _SUPPORTED_TYPES) -> ConfigurationError:
-    return ConfigurationError(
-        f"a payload cannot be read as {_format_annotation(annotation)}: {why}"
-    )
-
-
-def _build_type_mismatch(what: str, value: Any) -> Mismatch:
+def _build_type_mismatch(expected: str, value: Any) -> Mismatch:
     got = "None" if value is None else type(value).__name__
-    return Mismatch("", f"expected {what}, got {got}")
+    return Mismatch("", f"expected {expected}, got {got}")
 
 
-# Scalars. Types are compared, not isinstance: JSON has no subclasses, and True is no number.
+# Scalars. Types are compared without isinstance: JSON has no subclasses, and True is not a number.
 
 
-def _read_any(value: Any) -> Any:
+def read_any(value: Any) -> Any:
     return value
 
 
-def _read_none(value: Any) -> None:
-    if value is not None:
-        raise _build_type_mismatch("None", value)
+def _build_exact_reader(kind: type) -> Reader:
+    name = "None" if kind is NoneType else kind.__name__
+
+    def read(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        raise _build_type_mismatch(name, value)
+
+    return read
 
 
-def _read_str(value: Any) -> str:
-    if type(value) is str:
-        return value
-    raise _build_type_mismatch("str", value)
+def _build_text_reader(parse: Callable[[Any], Any], kind: type, *accepted: type) -> Reader:
+    name = kind.__name__
 
+    def read(value: Any) -> Any:
+        if type(value) not in accepted:
+            raise _build_type_mismatch(f"{name} as text", value)
+        try:
+            return parse(value)
+        except (ValueError, InvalidOperation):
+            raise Mismatch("", f"not the text of a {name}") from None
 
-def _read_int(value: Any) -> int:
-    if type(value) is int:
-        return value
-    raise _build_type_mismatch("int", value)
-
-
-def _read_bool(value: Any) -> bool:
-    if type(value) is bool:
-        return value
-    raise _build_type_mismatch("bool", value)
+    return read
 
 
 def _read_float(value: Any) -> float:
@@ -119,124 +100,85 @@ def _read_float(value: Any) -> float:
         raise Mismatch("", "too large for a float") from None
 
 
-def _read_decimal(value: Any) -> Decimal:
-    if type(value) is not str and type(value) is not int:
-        raise _build_type_mismatch("Decimal as text", value)
-    try:
-        return Decimal(value)
-    except InvalidOperation:
-        raise Mismatch("", "not the text of a Decimal") from None
-
-
 def _read_datetime(value: Any) -> datetime:
-    moment: datetime = _read_datetime_text(value)
+    moment: datetime = _read_any_datetime(value)
     if moment.utcoffset() is None:
         raise Mismatch("", "naive datetime: expected one with an offset")
     return moment
 
 
-def _build_text_reader(kind: str, parse: Callable[[str], Any]) -> Reader:
-    def read(value: Any) -> Any:
-        if type(value) is not str:
-            raise _build_type_mismatch(f"{kind} as text", value)
-        try:
-            return parse(value)
-        except ValueError:
-            raise Mismatch("", f"not the text of a {kind}") from None
+_read_none = _build_exact_reader(NoneType)
+read_str = _build_exact_reader(str)
+_read_int = _build_exact_reader(int)
+_read_bool = _build_exact_reader(bool)
+_read_list = _build_exact_reader(list)
+_read_dict = _build_exact_reader(dict)
+_read_any_datetime = _build_text_reader(datetime.fromisoformat, datetime, str)
+_read_date = _build_text_reader(date.fromisoformat, date, str)
+_read_time = _build_text_reader(time.fromisoformat, time, str)
+_read_uuid = _build_text_reader(UUID, UUID, str)
+_read_decimal = _build_text_reader(Decimal, Decimal, str, int)
 
-    return read
-
-
-_read_datetime_text = _build_text_reader("datetime", datetime.fromisoformat)
-
-_SCALAR_READERS: dict[Any, Reader] = {
-    Any: _read_any,
-    object: _read_any,
-    Parameter.empty: _read_any,
-    Final: _read_any,
-    None: _read_none,
-    types.NoneType: _read_none,
-    str: _read_str,
+SCALAR_READERS: dict[Any, Reader] = {
+    **dict.fromkeys((Any, object, Parameter.empty, Final), read_any),
+    **dict.fromkeys((None, NoneType), _read_none),
+    str: read_str,
     int: _read_int,
     bool: _read_bool,
     float: _read_float,
     Decimal: _read_decimal,
     datetime: _read_datetime,
-    date: _build_text_reader("date", date.fromisoformat),
-    time: _build_text_reader("time", time.fromisoformat),
-    UUID: _build_text_reader("UUID", UUID),
+    date: _read_date,
+    time: _read_time,
+    UUID: _read_uuid,
 }
 
-_JSON_TYPES = (str, int, float, bool, types.NoneType, list, dict)
+_JSON_TYPES = (str, int, float, bool, NoneType, list, dict)
 
-# What the scalars take; a reader that is not here may take anything.
+# The JSON types that a reader accepts. Readers that are not listed may accept any.
 _ACCEPTED_TYPES: dict[Reader, tuple[type, ...]] = {
-    **dict.fromkeys((_SCALAR_READERS[kind] for kind in (str, datetime, date, time, UUID)), (str,)),
+    **dict.fromkeys((read_str, _read_datetime, _read_date, _read_time, _read_uuid), (str,)),
     _read_int: (int,),
     _read_bool: (bool,),
     _read_float: (float, int),
     _read_decimal: (str, int),
 }
 
-_UNSUPPORTED_REASONS: dict[Any, str] = {
-    bytes: "JSON cannot carry it; write it as text, such as base64",
-    bytearray: "JSON cannot carry it; write it as text, such as base64",
-    timedelta: "JSON has no such value; take seconds as int or float",
-}
-
 
 # Arrays and objects.
 
-_ARRAY_TYPES: dict[Any, Callable[[list[Any]], Any]] = {
+ARRAY_TYPES: dict[Any, Callable[[list[Any]], Any]] = {
     **dict.fromkeys((list, abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection), list),
     **dict.fromkeys((set, abc.Set, abc.MutableSet), set),
     frozenset: frozenset,
     tuple: tuple,
 }
-_OBJECT_TYPES = (dict, abc.Mapping, abc.MutableMapping)
+OBJECT_TYPES = (dict, abc.Mapping, abc.MutableMapping)
 
 
-def _read_list(value: Any) -> list[Any]:
-    if type(value) is list:
-        return value
-    raise _build_type_mismatch("list", value)
-
-
-def _read_dict(value: Any) -> dict[str, Any]:
-    if type(value) is dict:
-        return value
-    raise _build_type_mismatch("dict", value)
-
-
-def _build_list_reader(read_item: Reader) -> Reader:
-    if read_item is _read_any:
+def build_array_reader(make: Callable[[list[Any]], Any], read_item: Reader) -> Reader:
+    if make is list and read_item is read_any:
         return _read_list
 
-    def read(value: Any) -> list[Any]:
+    def read(value: Any) -> Any:
         items, done = _read_list(value), []
         try:
             for item in items:
                 done.append(read_item(item))
-        except Mismatch as misfit:
-            misfit.prepend_path(f"[{len(done)}]")
+        except Mismatch as mismatch:
+            mismatch.prepend_path(f"[{len(done)}]")
             raise
-        return done
+        if make is list:
+            return done
+        try:
+            return make(done)
+        except TypeError:
+            raise Mismatch("", f"items that a {make.__name__} cannot hold") from None
 
     return read
 
 
-def _build_array_reader(make: Callable[[list[Any]], Any], read_list: Reader) -> Reader:
-    def read(value: Any) -> Any:
-        items = read_list(value)
-        try:
-            return make(items)
-        except TypeError:
-            raise Mismatch("", f"items that a {make.__name__} cannot hold") from None
-
-    return read_list if make is list else read
-
-
-def _build_tuple_reader(readers: Sequence[Reader]) -> Reader:
+def build_tuple_reader(readers: Sequence[Reader]) -> Reader:
     def read(value: Any) -> tuple[Any, ...]:
         items, done = _read_list(value), []
         if len(items) != len(readers):
@@ -244,76 +186,77 @@ def _build_tuple_reader(readers: Sequence[Reader]) -> Reader:
         try:
             for read_item, item in zip(readers, items, strict=True):
                 done.append(read_item(item))
-        except Mismatch as misfit:
-            misfit.prepend_path(f"[{len(done)}]")
+        except Mismatch as mismatch:
+            mismatch.prepend_path(f"[{len(done)}]")
             raise
         return tuple(done)
 
     return read
 
 
-def _build_dict_reader(read_key: Reader, read_item: Reader) -> Reader:
-    if read_key in (_read_str, _read_any) and read_item is _read_any:
+def build_dict_reader(read_key: Reader, read_item: Reader) -> Reader:
+    if read_key in (read_str, read_any) and read_item is read_any:
         return _read_dict
 
     def read(value: Any) -> dict[Any, Any]:
         items = _read_dict(value)
         try:
             return {read_key(key): read_item(item) for key, item in items.items()}
-        except Mismatch as misfit:
-            # Keys of a mapping are data, and data is not quoted.
-            misfit.prepend_path("[...]")
+        except Mismatch as mismatch:
+            # The keys of a mapping are data, and messages never quote data.
+            mismatch.prepend_path("[...]")
             raise
 
     return read
 
 
-class _Field(NamedTuple):
-    """What one key of an object becomes."""
+class Field(NamedTuple):
+    """One key of an object and the keyword that takes its value."""
 
     key: str
     keyword: str
-    read: Reader
-    is_required: bool
+    hint: Any = Any
+    is_required: bool = True
+    read: Reader = read_any
 
 
-def _read_fields(value: dict[str, Any], fields: Iterable[_Field]) -> dict[str, Any]:
-    """The fields that are given, by keyword; keys that no field names are left out."""
-    given: dict[str, Any] = {}
+def read_fields(value: dict[str, Any], fields: Iterable[Field]) -> dict[str, Any]:
+    """Read the fields of an object by keyword. Other keys are ignored."""
+    found: dict[str, Any] = {}
     key = ""
     try:
-        for key, keyword, read, required in fields:
+        for key, keyword, _, is_required, read in fields:
             if key in value:
-                given[keyword] = read(value[key])
-            elif required:
+                found[keyword] = read(value[key])
+            elif is_required:
                 raise Mismatch("", "missing")
-    except Mismatch as misfit:
-        misfit.prepend_path(key)
+    except Mismatch as mismatch:
+        mismatch.prepend_path(key)
         raise
-    return given
+    return found
 
 
-def _build_typed_dict_reader(fields: Sequence[_Field]) -> Reader:
-    return lambda value: {**_read_dict(value), **_read_fields(value, fields)}
+def build_typed_dict_reader(kind: type, fields: Sequence[Field]) -> Reader:
+    return lambda value: {**_read_dict(value), **read_fields(value, fields)}
 
 
-def _build_class_reader(kind: type, fields: Sequence[_Field]) -> Reader:
+def build_class_reader(kind: type, fields: Sequence[Field]) -> Reader:
     def read(value: Any) -> Any:
         if type(value) is not dict:
             raise _build_type_mismatch(f"an object ({kind.__name__})", value)
-        given = _read_fields(value, fields)
+        found = read_fields(value, fields)
         try:
-            return kind(**given)
+            return kind(**found)
         except (TypeError, ValueError) as error:
-            # Constructors check what annotations cannot say; attrs puts more behind its message.
+            # Only the first argument: attrs adds its attribute and the value after the message.
             reason = error.args[0] if error.args else type(error).__name__
             raise Mismatch("", f"{kind.__name__}: {reason}") from error
 
     return read
 
 
-def _build_named_tuple_reader(kind: type, fields: Sequence[_Field]) -> Reader:
-    read_object = _build_class_reader(kind, fields)
+def build_named_tuple_reader(kind: type, fields: Sequence[Field]) -> Reader:
+    read_object = build_class_reader(kind, fields)
     names = [field.key for field in fields]
 
     def read(value: Any) -> Any:
@@ -326,40 +269,38 @@ def _build_named_tuple_reader(kind: type, fields: Sequence[_Field]) -> Reader:
     return read
 
 
-def _build_model_reader(model: type) -> Reader:
-    """Pydantic reads JSON text, because strict models take less from Python values."""
+def build_model_reader(model: type) -> Reader | None:
+    """Build a reader for a pydantic model, or None if the model is not complete yet."""
     pydantic = sys.modules["pydantic"]
     adapter = pydantic.TypeAdapter(model)
-    # Adapters say so since 2.10, models always have.
-    complete = getattr(adapter, "pydantic_complete", getattr(model, "__pydantic_complete__", True))
-    if not complete:
-        raise _build_annotation_error(model, "its annotations cannot be resolved yet")
-    validate = adapter.validate_json
+    # Adapters have this attribute since pydantic 2.10, models in every version.
+    if not getattr(adapter, "pydantic_complete", getattr(model, "__pydantic_complete__", True)):
+        return None
 
     def read(value: Any) -> Any:
         try:
-            return validate(_encode_json(value))
+            # From text, because strict models accept fewer Python values than JSON values.
+            return adapter.validate_json(encode_json(value))
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            misfit = Mismatch("", first["msg"])
+            mismatch = Mismatch("", first["msg"])
             for step in reversed(first["loc"]):
-                misfit.prepend_path(f"[{step}]" if isinstance(step, int) else step)
-            raise misfit from None
+                mismatch.prepend_path(f"[{step}]" if isinstance(step, int) else step)
+            raise mismatch from None
 
     return read
 
 
-# How msgspec ends its messages: "... - at `$.items[2].width`".
+# The end of a message of msgspec: "... - at `$.items[2].width`".
 _STRUCT_PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
-def _build_struct_reader(struct: Any) -> Reader:
+def build_struct_reader(struct: Any) -> Reader:
     msgspec = sys.modules["msgspec"]
-    convert = msgspec.convert
 
     def read(value: Any) -> Any:
         try:
-            return convert(value, struct, str_keys=True)
+            return msgspec.convert(value, struct, str_keys=True)
         except msgspec.ValidationError as error:
             path = _STRUCT_PATH.search(str(error))
             reason = _STRUCT_PATH.sub("", str(error))
@@ -368,14 +309,14 @@ def _build_struct_reader(struct: Any) -> Reader:
     return read
 
 
-# Choices: unions, and values that are listed.
+# Unions and listed values.
 
 
-def _build_optional_reader(read: Reader) -> Reader:
+def build_optional_reader(read: Reader) -> Reader:
     return lambda value: None if value is None else read(value)
 
 
-def _build_union_reader(readers: Sequence[Reader]) -> Reader:
+def build_union_reader(readers: Sequence[Reader]) -> Reader:
     by_type = {kind: _select_readers(readers, kind) or readers for kind in _JSON_TYPES}
 
     def read(value: Any) -> Any:
@@ -383,23 +324,25 @@ def _build_union_reader(readers: Sequence[Reader]) -> Reader:
         for read_member in by_type.get(type(value), readers):
             try:
                 return read_member(value)
-            except Mismatch as misfit:
-                reasons.append(str(misfit))
+            except Mismatch as mismatch:
+                reasons.append(str(mismatch))
         raise Mismatch("", "; or ".join(dict.fromkeys(reasons)))
 
     return read
 
 
 def _select_readers(readers: Iterable[Reader], kind: type) -> list[Reader]:
-    """Those that may take a JSON value of this type, so that others need not raise first."""
     able = [read for read in readers if kind in _ACCEPTED_TYPES.get(read, _JSON_TYPES)]
-    # These two would take an integer away from int, were they asked first.
+    # Float and Decimal come last for an integer, because they accept it too.
     return sorted(able, key=lambda read: kind is int and read in (_read_float, _read_decimal))
 
 
-def _build_choice_reader(choices: Iterable[Any]) -> Reader:
-    """Reads each of these values from its own JSON text, so that 1, True and "1" stay apart."""
-    by_text = {_encode_json(choice): choice for choice in choices}
+def build_choice_reader(choices: Iterable[Any], find: Callable[[Any], Any] | None = None) -> Reader:
+    """Build a reader that finds each choice by its JSON text, so that 1, True and "1" differ.
+
+    `find` looks up a value that is not listed, for example a combination of flags.
+    """
+    by_text = {encode_json(choice): choice for choice in choices}
     listed = ", ".join(list(by_text)[:8]) + (", ..." if len(by_text) > 8 else "")
     for choice in list(by_text.values()):
         # JavaScript writes 2.0 as 2.
@@ -409,28 +352,12 @@ def _build_choice_reader(choices: Iterable[Any]) -> Reader:
 
     def read(value: Any) -> Any:
         try:
-            return by_text[_encode_json(value)]
+            return by_text[encode_json(value)]
         except (KeyError, ValueError, RecursionError):
-            raise Mismatch("", f"expected one of {listed}") from None
-
-    return read
-
-
-def _build_lenient_enum_reader(kind: type[Enum], read_listed: Reader) -> Reader:
-    """Asks the class about values that it does not list: flags combine, `_missing_` may know."""
-
-    def read(value: Any) -> Any:
-        try:
-            return read_listed(value)
-        except Mismatch as misfit:
-            if type(value) is bool:
-                raise
-            return ask(value, misfit)
-
-    def ask(value: Any, misfit: Mismatch) -> Any:
-        try:
-            return kind(value)
-        except (TypeError, ValueError):
-            raise misfit from None
+            pass
+        if find is not None and type(value) is not bool:
+            with suppress(TypeError, ValueError):
+                return find(value)
+        raise Mismatch("", f"expected one of {listed}")
 
     return read

@@ -1,4 +1,4 @@
-"""What a payload may hold, as JSON text that every implementation reads alike."""
+"""Write payloads as JSON text that Python, Node and Rust workers read alike."""
 
 import dataclasses
 import json
@@ -14,10 +14,10 @@ from uuid import UUID
 
 from graphile_worker.errors import JobSpecError
 
-# Node and Python both read this deep from any stack; PostgreSQL reads far deeper.
+# Node and Python read this depth from any stack. PostgreSQL reads far deeper.
 MAX_DEPTH = 500
 
-# Tuples, not unions: isinstance is several times faster with them, and every value is asked.
+# Tuples, because isinstance is several times faster with them than with unions.
 _SCALAR_TYPES = (str, int, float, type(None))
 _JSON_TYPES = (*_SCALAR_TYPES, dict, list, tuple)
 
@@ -26,17 +26,16 @@ _NUL_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def encode(payload: Any, *, max_bytes: int | None = None) -> str | None:
-    """The payload as JSON text; None for None, which the database turns into `{}`.
+    """Encode a payload as JSON text. None stays None, which the database turns into `{}`.
 
-    datetime, date, time, UUID and Decimal become text, Enum its value, dataclasses and the classes
-    of attrs, pydantic and msgspec objects, tuples and sets arrays. What JSON cannot carry raises
-    JobSpecError.
+    datetime, date, time, UUID and Decimal become text, an Enum its value, dataclasses and classes
+    of attrs, pydantic and msgspec objects, tuples and sets arrays. Other values raise JobSpecError.
     """
     if payload is None:
         return None
     try:
         _check_shape(payload, MAX_DEPTH)
-        text = _encode_json(payload)
+        text = encode_json(payload)
         size = len(text) if text.isascii() else len(text.encode())
     except JobSpecError:
         raise
@@ -56,7 +55,7 @@ def encode(payload: Any, *, max_bytes: int | None = None) -> str | None:
 
 
 def _check_shape(value: Any, depth_left: int) -> None:
-    """Refuse what json.dumps would bend or overflow on: keys that are not text, deep nesting."""
+    """Reject keys that are not text, which json.dumps would convert, and deep nesting."""
     while not isinstance(value, _JSON_TYPES):
         value = _to_json_value(value)
     if isinstance(value, dict):
@@ -80,7 +79,6 @@ def _descend(value: Any, depth_left: int) -> int:
 
 
 def _to_json_value(value: Any) -> Any:
-    """What json.dumps shall write for a value that it does not know."""
     if isinstance(value, datetime) and value.utcoffset() is None:
         raise _build_payload_error(value, "naive datetime: give it a tzinfo", "22007")
     if isinstance(value, datetime | date | time):
@@ -101,7 +99,7 @@ def _to_json_value(value: Any) -> Any:
 
 @lru_cache(maxsize=512)
 def _find_writer(kind: type) -> Callable[[Any], Any] | None:
-    """What turns an object of this class into JSON values; None where it has no fields to write."""
+    """Find the function that turns an object of this class into a dict."""
     if hasattr(kind, "model_dump"):
         return _dump_model
     if hasattr(kind, "__struct_fields__"):
@@ -116,18 +114,18 @@ def _find_writer(kind: type) -> Callable[[Any], Any] | None:
 
 
 def _dump_model(model: Any) -> Any:
-    # By alias and without computed fields: that is what the model itself accepts when it reads.
+    # By alias and without computed fields, because the model reads it in this form.
     return model.model_dump(mode="json", by_alias=True, round_trip=True)
 
 
 def _dump_struct(struct: Any) -> Any:
-    # Moments are left to us: msgspec would write naive ones.
+    # Times are left to _to_json_value, because msgspec would write naive ones.
     convert = sys.modules["msgspec"].to_builtins
     return convert(struct, builtin_types=(datetime, date, time), str_keys=True)
 
 
-# Made once: json.dumps would make one for every call that is not all defaults.
-_encode_json = json.JSONEncoder(
+# Made once, because json.dumps makes one for each call with options.
+encode_json = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_to_json_value
 ).encode
 

@@ -1,1 +1,1 @@
-"""What we ask the database: one statement per file, one function per statement."""
+"""SQL: one statement per file, one function per statement."""

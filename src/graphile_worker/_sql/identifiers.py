@@ -1,27 +1,28 @@
-"""Names of schemas, checked and quoted in this one place."""
+"""Names of schemas: checked and quoted."""
 
 from dataclasses import dataclass
 from hashlib import sha256
 
 from graphile_worker.errors import ConfigurationError
 
-MAX_NAME_BYTES = 63  # bytes; PostgreSQL silently cuts what is longer
+# PostgreSQL truncates longer names without an error.
+MAX_NAME_BYTES = 63
 
-# Where PostgreSQL keeps its own objects, and the beginning of names that it reserves.
+# PostgreSQL reserves this schema, and names with this prefix.
 INFORMATION_SCHEMA = "information_schema"
 RESERVED_PREFIX = "pg_"
 
 
 @dataclass(frozen=True, slots=True)
 class Schemas:
-    """The shared schema and our companion beside it."""
+    """The shared schema, and the companion schema of this package."""
 
     shared: str
     companion: str
 
     @classmethod
     def from_names(cls, schema: str, ext_schema: str | None = None) -> "Schemas":
-        """Both names, checked; the companion's is derived unless given."""
+        """Check both names; derive the companion's if there is none."""
         _check_name(schema, "schema")
         companion = derive_companion_schema(schema) if ext_schema is None else ext_schema
         _check_name(companion, "ext_schema")
@@ -35,12 +36,12 @@ def quote_identifier(name: str) -> str:
 
 
 def derive_companion_schema(schema: str) -> str:
-    """`<schema>_ext`, shortened with a checksum where PostgreSQL would cut the suffix off."""
+    """`<schema>_ext`, shortened with a checksum where PostgreSQL would truncate it."""
     plain = f"{schema}_ext"
     if len(plain.encode()) <= MAX_NAME_BYTES:
         return plain
-    beginning = schema.encode()[:50].decode(errors="ignore")
-    return f"{beginning}_{sha256(schema.encode()).hexdigest()[:8]}_ext"
+    prefix = schema.encode()[:50].decode(errors="ignore")
+    return f"{prefix}_{sha256(schema.encode()).hexdigest()[:8]}_ext"
 
 
 def _check_name(name: object, argument: str) -> None:
@@ -51,11 +52,11 @@ def _check_name(name: object, argument: str) -> None:
     except UnicodeEncodeError:
         raise ConfigurationError(f"{argument} is not valid text: {name!r}") from None
     if "\x00" in name:
-        raise ConfigurationError(f"{argument} must not hold NUL: {name!r}")
+        raise ConfigurationError(f"{argument} must not contain NUL: {name!r}")
     if size > MAX_NAME_BYTES:
         raise ConfigurationError(f"{argument} may have {MAX_NAME_BYTES} bytes, {name!r} has {size}")
     if name == INFORMATION_SCHEMA or name.startswith(RESERVED_PREFIX):
         raise ConfigurationError(
-            f"{argument} is {name!r}, which belongs to PostgreSQL itself: choose another name, not "
-            f"{INFORMATION_SCHEMA} and without {RESERVED_PREFIX} at its beginning"
+            f"{argument} is {name!r}, which PostgreSQL reserves. Choose another name than "
+            f"{INFORMATION_SCHEMA}, without the prefix {RESERVED_PREFIX}"
         )

@@ -1,45 +1,81 @@
-"""A question to the database as a value, and several of them in a row as a plan.
+"""Queries and plans: what to ask the database, as values without I/O.
 
-Neither does any I/O, so the same ones serve async code, blocking code and any connection.
+The same values serve async code, blocking code and connections of every library.
 """
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from graphile_worker._sql.statement import Statement
+
 T = TypeVar("T")
 
 Row = Sequence[Any]
+RowReader = Callable[[Sequence[Row]], T]
+
+
+def read_nothing(rows: Sequence[Row]) -> None:
+    """For statements without a result."""
+
+
+def read_count(rows: Sequence[Row]) -> int:
+    return int(rows[0][0])
+
+
+def read_bool(rows: Sequence[Row]) -> bool:
+    return bool(rows[0][0])
+
+
+def read_column(rows: Sequence[Row]) -> list[Any]:
+    return [row[0] for row in rows]
+
+
+def read_dict(rows: Sequence[Row]) -> dict[Any, Any]:
+    """The first column of each row, and the second one by it."""
+    return {row[0]: row[1] for row in rows}
+
+
+def read_first(rows: Sequence[Row]) -> Any:
+    """The first column of the first row, None without rows."""
+    return rows[0][0] if rows else None
+
+
+def read_as(kind: Callable[..., T]) -> RowReader[list[T]]:
+    """Make a reader that calls `kind` with the columns of each row."""
+    return lambda rows: [kind(*row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Query(Generic[T]):
-    """One question to the database: which statement, with what, read how."""
+    """One statement, its arguments, and the function that reads its rows."""
 
-    statement: str
-    args: tuple[object, ...]
-    read: Callable[[Sequence[Row]], T]
+    statement: str | Statement
+    """The name of a file of statements/ is enough where nothing else is chosen."""
+    args: tuple[object, ...] = ()
+    read: RowReader[T] = read_nothing  # type: ignore[assignment]  # then T is None
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return str(self.statement)
 
 
 @dataclass(frozen=True, slots=True)
 class Atomic:
-    """Queries that happen together or not at all; answered by the list of their answers."""
+    """Queries in one transaction; the result is the list of their results."""
 
     queries: tuple[Query[Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait that many seconds before the next step."""
+    """Wait before the next step."""
 
     seconds: float
 
 
 Step = Query[Any] | Atomic | Pause
 
-# A plan yields steps, is sent their answers, sees their errors raised, and returns its result.
+# A plan yields steps, is sent their results, sees their errors raised, and returns its own result.
 Plan = Generator[Step, Any, T]
-
-
-def read_nothing(rows: Sequence[Row]) -> None:
-    """For statements that have no answer."""

@@ -1,5 +1,4 @@
-"""From the name of a statement to its text: read once, schema filled in, placeholders as a driver
-wants them."""
+"""Statements as text: read once, with the schemas filled in and the parameters of a driver."""
 
 import re
 from enum import Enum
@@ -7,6 +6,7 @@ from functools import cache
 from importlib.resources import files
 
 from graphile_worker._sql.identifiers import Schemas, quote_identifier
+from graphile_worker._sql.statement import ClauseText, Statement
 
 _FOLDER = files("graphile_worker._sql")
 _SCHEMA = re.compile(r"(?<!:):(schema|ext_schema)\b")
@@ -14,8 +14,8 @@ _OTHER_COLONS = re.compile(r"::|:(?!(?:schema|ext_schema)\b)")
 _PLACEHOLDER = re.compile(r"\$(\d+)")
 _BODY_QUOTE = "$gw$"
 
-# What several statements share; one may stand in those before it. Every statement that says jobs
-# names the same columns in the same order: see _sql/queries/jobs.py.
+# What several statements share. A fragment may contain those that follow it here. Every statement
+# that returns jobs has the same columns in the same order: see _sql/queries/jobs.py.
 _FRAGMENTS = (
     "claim_params",
     "soonest_jobs",
@@ -27,9 +27,12 @@ _FRAGMENTS = (
     "claim_locked_jobs",
     "claimed_columns",
     "job_columns",
+    "stored_columns",
+    "delayed_run_at",
     "chosen_jobs",
     "skipped_count",
     "job_state",
+    "failed_at",
     "is_superseded",
     "foreign_objects",
 )
@@ -44,19 +47,15 @@ class ParameterStyle(Enum):
 
 
 @cache
-def render(name: str, schemas: Schemas, style: ParameterStyle) -> str:
-    """The text of a statement for these schemas, in that style.
-
-    `name` is a file of statements/, perhaps with conditions (see _sql/conditions.py), or
-    "folder/file:n" for the n-th statement of a script.
-    """
-    text = _load_source(name)
-    # Placeholders first: a schema's name may itself look like one.
+def render(statement: str | Statement, schemas: Schemas, style: ParameterStyle) -> str:
+    """The text of a statement for these schemas, in that style."""
+    text = _load_source(statement)
+    # Placeholders first: the name of a schema may look like one.
     match style:
         case ParameterStyle.PYFORMAT:
             text = _PLACEHOLDER.sub(r"%(p\1)s", text.replace("%", "%%"))
         case ParameterStyle.SQLALCHEMY:
-            text = _OTHER_COLONS.sub(_escape_colons, text)
+            text = _OTHER_COLONS.sub(lambda match: match[0].replace(":", "\\:"), text)
             # SQLAlchemy sees no parameter in ":p1::text"; the parentheses make it one.
             text = _PLACEHOLDER.sub(r"(:p\1)", text)
         case ParameterStyle.NATIVE:
@@ -65,24 +64,26 @@ def render(name: str, schemas: Schemas, style: ParameterStyle) -> str:
 
 
 @cache
-def render_bytes(name: str, schemas: Schemas) -> bytes:
-    """The same in native style, as psycopg takes it."""
-    return render(name, schemas, ParameterStyle.NATIVE).encode()
+def render_bytes(statement: str | Statement, schemas: Schemas) -> bytes:
+    """The text in native style, as psycopg takes it."""
+    return render(statement, schemas, ParameterStyle.NATIVE).encode()
 
 
-def render_script(script: str, schemas: Schemas) -> str:
+def render_script(path: str, schemas: Schemas) -> str:
     """A whole script with its comments, for people."""
-    return _fill_schemas(_read_file(script), schemas, ParameterStyle.NATIVE)
+    return _fill_schemas(_read_file(path), schemas, ParameterStyle.NATIVE)
 
 
 @cache
-def list_script_statements(script: str) -> tuple[str, ...]:
-    """The names under which the statements of a script can be run."""
-    return tuple(f"{script}:{n}" for n in range(len(split_script(_read_file(script)))))
+def list_script_statements(path: str) -> tuple[Statement, ...]:
+    return tuple(
+        Statement(path, position=position)
+        for position in range(len(split_script(_read_file(path))))
+    )
 
 
 def split_script(text: str) -> list[str]:
-    """The statements of one of our scripts: a line's end with a semicolon, outside of bodies."""
+    """The statements of a script: each ends with a semicolon at the end of a line."""
     statements, current, in_body = [], [], False
     for line in text.splitlines():
         current.append(line)
@@ -93,13 +94,15 @@ def split_script(text: str) -> list[str]:
     return statements
 
 
-def _load_source(name: str) -> str:
-    script, _, position = name.partition(":")
-    if position:
-        return split_script(_read_file(script))[int(position)]
-    name, _, clauses = name.partition("?")
-    text = _expand_fragments(_strip_comments(_read_file(f"statements/{name}")))
-    return text.replace(":conditions", _build_conditions(clauses, offset=_count_parameters(text)))
+def _load_source(statement: str | Statement) -> str:
+    if isinstance(statement, str):
+        statement = Statement(f"statements/{statement}")
+    if statement.position is not None:
+        return split_script(_read_file(statement.path))[statement.position]
+    text = _load_expanded(statement.path)
+    return text.replace(
+        ":conditions", _build_conditions(statement.clauses, offset=_count_parameters(text))
+    )
 
 
 @cache
@@ -107,30 +110,31 @@ def _read_file(path: str) -> str:
     return (_FOLDER / f"{path}.sql").read_text(encoding="utf-8")
 
 
-def _strip_comments(text: str) -> str:
-    # A "$1" in a comment would be filled in by drivers that bind on the client's side, and a
-    # newline in its value would end the comment.
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
-    return "\n".join(lines).strip().removesuffix(";")
-
-
-def _expand_fragments(text: str) -> str:
+def _load_expanded(path: str) -> str:
+    text = _strip_comments(_read_file(path))
     for name in _FRAGMENTS:
         text = text.replace(f":{name}", _strip_comments(_read_file(f"fragments/{name}")))
     return text
 
 
-def _build_conditions(clauses: str, offset: int) -> str:
-    """What `task&!key|no_key` stands for; their parameters come after so many others."""
+def _strip_comments(text: str) -> str:
+    # Drivers that bind on the client's side would fill in a "$1" in a comment, and a newline in
+    # its value would end the comment.
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+    return "\n".join(lines).strip().removesuffix(";")
+
+
+def _build_conditions(clauses: tuple[ClauseText, ...], offset: int) -> str:
+    """The clauses as SQL; `offset` is the number of parameters before theirs."""
     found = []
-    for clause in filter(None, clauses.split("&")):
+    for clause in clauses:
         parts = []
-        for name in clause.removeprefix("!").split("|"):
-            part = _expand_fragments(_strip_comments(_read_file(f"conditions/{name}")))
+        for name in clause.conditions:
+            part = _load_expanded(f"conditions/{name}")
             parts.append(f"({_renumber(part, offset)})")
             offset += _count_parameters(part)
-        # What is not known is not so.
-        found.append(f"({' or '.join(parts)}){' is not true' * clause.startswith('!')}")
+        # A condition that is null counts as false.
+        found.append(f"({' or '.join(parts)}){' is not true' * clause.is_negated}")
     return "\n  and ".join(found) or "true"
 
 
@@ -156,7 +160,3 @@ def _fill_schemas(text: str, schemas: Schemas, style: ParameterStyle) -> str:
         body = f"{body[:-1]}_$"
     text = text.replace(_BODY_QUOTE, body)
     return _SCHEMA.sub(lambda match: quoted[match[1]], text)
-
-
-def _escape_colons(match: re.Match[str]) -> str:
-    return match[0].replace(":", "\\:")

@@ -1,11 +1,11 @@
-"""What time is it? A value that tests can replace."""
+"""The clock, which tests can replace."""
 
 from datetime import UTC, datetime
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time, always aware and in UTC."""
+    """Returns the current time, aware and in UTC."""
 
     def now(self) -> datetime: ...
 

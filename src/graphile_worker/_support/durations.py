@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: `500ms`, `2s`, `1m30s`, `1h`, `1d`."""
+"""Durations as people write them: `500ms`, `2s`, `1m30s`, `1h`, `1d`."""
 
 import re
 from datetime import timedelta
@@ -9,40 +9,47 @@ DURATION_PATTERN = re.compile("".join(rf"(?:{NUMBER_PATTERN}{unit}\s*)?" for uni
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """The time that `1m30s` and the like say; None if it is no such text."""
-    found = DURATION_PATTERN.fullmatch(text)
-    if found is None or not any(found.groups()):
+    """The duration of a text such as `1m30s`; None if it is invalid."""
+    match = DURATION_PATTERN.fullmatch(text)
+    if match is None or not any(match.groups()):
         return None
-    given = zip(UNIT_NAMES.values(), found.groups(), strict=True)
+    parts = zip(UNIT_NAMES.values(), match.groups(), strict=True)
     try:
-        return timedelta(**{unit: float(number) for unit, number in given if number is not None})
+        return timedelta(**{unit: float(number) for unit, number in parts if number is not None})
     except OverflowError:
         return None
 
 
 def format_exact_duration(duration: timedelta) -> str:
-    """`1m30s`, as short as it can be said."""
+    """Text from which `parse_duration` reads the same duration."""
     if duration < timedelta(0):
         return f"-{format_exact_duration(-duration)}"
-    minutes, seconds = divmod(duration.seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    counts = (duration.days, hours, minutes, seconds, duration.microseconds / 1000)
-    said = "".join(
-        f"{count:g}{unit}" for unit, count in zip(UNIT_NAMES, counts, strict=True) if count
-    )
-    return said or "0s"
+    return _join_units(_split_units(duration), duration.microseconds / 1000) or "0s"
 
 
 def format_duration(duration: timedelta) -> str:
-    """`2m40s`: as much of it as people read, which is two units, or a tenth of a short second."""
+    """The two largest units, for people: `2m40s`. Below 10 s with one decimal."""
     if duration < timedelta(0):
         return f"-{format_duration(-duration)}"
     if duration < timedelta(seconds=10):
         return f"{duration.total_seconds():.1f}s"
-    seconds = round(duration.total_seconds())
-    counts = {"d": seconds // 86400, "h": seconds // 3600 % 24, "m": seconds // 60 % 60}
-    counts["s"] = seconds % 60
-    units = list(counts)
-    first = next(unit for unit in units if counts[unit])
-    two = units[units.index(first) :][:2]
-    return "".join(f"{counts[unit]}{unit}" for unit in two if counts[unit])
+    counts = _split_units(timedelta(seconds=round(duration.total_seconds())))
+    first = next(position for position, count in enumerate(counts) if count)
+    return _join_units([0] * first + counts[first : first + 2])
+
+
+def to_seconds(duration: timedelta | None) -> float | None:
+    if duration is not None and not isinstance(duration, timedelta):
+        raise TypeError(f"expected a timedelta, got {duration!r}")
+    return None if duration is None else duration.total_seconds()
+
+
+def _split_units(duration: timedelta) -> list[int]:
+    """Days, hours, minutes and seconds."""
+    minutes, seconds = divmod(duration.seconds, 60)
+    return [duration.days, *divmod(minutes, 60), seconds]
+
+
+def _join_units(counts: list[int], milliseconds: float = 0.0) -> str:
+    named = zip(UNIT_NAMES, [*counts, milliseconds], strict=False)
+    return "".join(f"{count:g}{unit}" for unit, count in named if count)

@@ -1,8 +1,8 @@
-"""Logger: says things about a scope, wherever a program wants them said.
+"""Logger: log lines with a scope.
 
-By default lines go to the standard library's logger `graphile_worker`, whose handlers are the
-program's affair. `Logger(log_factory)` sends them anywhere else, as in the reference: the factory
-is given a scope and returns a function of level, message and meta.
+By default lines go to the logger `graphile_worker` of the standard library, whose handlers your
+program configures. `Logger(log_factory)` sends them elsewhere, as in Graphile Worker for Node: the
+factory takes a scope and returns a function of level, message and meta.
 """
 
 import logging
@@ -16,7 +16,7 @@ Scope = Mapping[str, Any]
 LogFunction = Callable[[str, str, Mapping[str, Any]], object]
 LogFactory = Callable[[Scope], LogFunction]
 
-# Level, template, its arguments, and meta.
+# A function of level, template, arguments and meta.
 LogWriter = Callable[[str, str, tuple[object, ...], Mapping[str, Any]], None]
 
 LEVELS = MappingProxyType(
@@ -28,12 +28,18 @@ LEVELS = MappingProxyType(
     }
 )
 
-# Names that log records have for themselves.
+# Attributes of log records, which `extra` cannot set.
 _RESERVED_NAMES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 class Logger:
-    """Says things about one scope: the core, a worker, a job."""
+    """Write log lines with a scope: the core, a worker or a job.
+
+    Args:
+        log_factory: A logger of the standard library, or a function that takes a scope and returns
+            a function of level, message and meta.
+        scope: Values that each line carries.
+    """
 
     def __init__(
         self, log_factory: LogFactory | logging.Logger, scope: Scope = MappingProxyType({})
@@ -46,52 +52,63 @@ class Logger:
             self._write = _build_text_writer(log_factory(scope))
 
     def scope(self, **more: Any) -> "Logger":
-        """A logger that says these things too, besides what this one says."""
+        """Return a logger with additional values in its scope.
+
+        Args:
+            more: The values to add.
+
+        Returns:
+            A new logger.
+        """
         return Logger(self._factory, {**self._scope, **more})
 
     def error(self, message: str, /, *args: object, **meta: Any) -> None:
+        """Log an error."""
         self._write("error", message, args, meta)
 
     def warning(self, message: str, /, *args: object, **meta: Any) -> None:
+        """Log a warning."""
         self._write("warning", message, args, meta)
 
     warn = warning
 
     def info(self, message: str, /, *args: object, **meta: Any) -> None:
+        """Log information."""
         self._write("info", message, args, meta)
 
     def debug(self, message: str, /, *args: object, **meta: Any) -> None:
+        """Log a detail for debugging."""
         self._write("debug", message, args, meta)
 
     def exception(self, message: str, /, *args: object, **meta: Any) -> None:
-        """An error with the traceback of the exception that is being handled."""
+        """Log an error with the traceback of the current exception."""
         self.error(message, *args, **{"exc_info": True, **meta})
 
 
 def resolve_logger(logger: "Logger | logging.Logger | None") -> Logger:
-    """What a program gave as its logger, or the library's own."""
+    """The logger of a program, or the default."""
     if isinstance(logger, Logger):
         return logger
     return Logger(logger or logging.getLogger("graphile_worker"))
 
 
 def is_level_enabled(logger: Logger, level: str) -> bool:
-    """Would a line of this level be written? Ask before you gather what it says for every job."""
+    """Is a line of this level written? Check before collecting values for every job."""
     factory = logger._factory
     return not isinstance(factory, logging.Logger) or factory.isEnabledFor(LEVELS[level])
 
 
 def _build_record_writer(logger: logging.Logger, scope: Scope) -> LogWriter:
-    """Lines as records of the standard library, not formatted, with scope and meta as `extra`."""
+    """Write lines as unformatted log records, with scope and meta as `extra`."""
 
     def write(level: str, template: str, args: tuple[object, ...], meta: Mapping[str, Any]) -> None:
         number = LEVELS[level]
         if not logger.isEnabledFor(number):
             return
-        given = {**scope, **meta}
-        shown = given.pop("exc_info", None)
-        extra = {f"{name}_" if name in _RESERVED_NAMES else name: given[name] for name in given}
-        logger.log(number, template, *args, exc_info=shown, extra=extra)
+        values = {**scope, **meta}
+        exc_info = values.pop("exc_info", None)
+        extra = {f"{name}_" if name in _RESERVED_NAMES else name: values[name] for name in values}
+        logger.log(number, template, *args, exc_info=exc_info, extra=extra)
 
     return write
 
@@ -109,5 +126,5 @@ def _format_message(message: str, args: tuple[object, ...]) -> str:
     try:
         return message % args
     except (TypeError, ValueError, KeyError):
-        # A log line is no reason to fail.
+        # An invalid log line must not raise an error.
         return f"{message} {args!r}"

@@ -1,4 +1,4 @@
-"""Pipes to and from programs, as files that an event loop watches."""
+"""Pipes to and from programs, watched by an event loop."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ CHUNK_BYTES = 16 * 1024
 
 
 class PipeEnds(NamedTuple):
-    """Where to read from a pipe, and where to write to it."""
+    """The file descriptors of a pipe."""
 
     read: int
     write: int
@@ -44,7 +44,7 @@ class Pipes:
         }
 
     def close_child_ends(self) -> None:
-        """Close what is the program's, so that its end is seen here."""
+        """Close the ends of the program, so that its exit closes the pipes."""
         self._close(*self.get_child_ends().values())
 
     @property
@@ -56,14 +56,14 @@ class Pipes:
         return read_chunks(self._errors.read)
 
     async def write(self, data: bytes) -> None:
-        """All of the input, then its end; a program may leave it unread."""
+        """Write the input and close it. A program need not read it."""
         loop = asyncio.get_running_loop()
-        end, left = self._input.write, memoryview(data)
+        end, remaining = self._input.write, memoryview(data)
         os.set_blocking(end, False)
         with suppress(BrokenPipeError):
-            while left:
+            while remaining:
                 try:
-                    left = left[os.write(end, left) :]
+                    remaining = remaining[os.write(end, remaining) :]
                 except BlockingIOError:
                     await _wait_until_ready(loop.add_writer, loop.remove_writer, end)
         self._close(end)
@@ -80,7 +80,7 @@ class Pipes:
 
 
 async def read_chunks(end: int) -> AsyncIterator[bytes]:
-    """What comes out of a pipe, as it comes."""
+    """Yield the output of a pipe as it arrives."""
     loop = asyncio.get_running_loop()
     os.set_blocking(end, False)
     while True:
@@ -95,7 +95,6 @@ async def read_chunks(end: int) -> AsyncIterator[bytes]:
 async def _wait_until_ready(
     watch: Callable[..., Any], unwatch: Callable[[int], Any], end: int
 ) -> None:
-    """Until something can be read from there, or written to it."""
     ready = asyncio.get_running_loop().create_future()
     watch(end, _set_ready, ready)
     try:

@@ -1,10 +1,10 @@
-"""ProcessGroup: a program that was started for jobs, and what it started itself.
+"""ProcessGroup: a program that runs for jobs, and its child processes.
 
-All of them are one group, and end together: nothing goes on that nobody waits for.
+All of them end together, so that no process is left behind.
 
-Without the subprocesses of event loops: uvloop hands what it cannot run to a shell, and leaves
-files of the worker open; some releases of asyncio wait for a program until all who hold one of its
-pipes have ended, and these are ended only after the program.
+Without the subprocesses of event loops: uvloop passes files that it cannot execute to a shell, and
+leaves files of the worker open. Some releases of asyncio wait until all processes with one of the
+program's pipes have ended, and here these end only after the program.
 """
 
 import asyncio
@@ -17,21 +17,21 @@ from typing import Any
 
 
 class ProcessGroup:
-    """A program in a session of its own, and its descendants unless these made another one.
+    """A program in a separate session, and its descendants unless they created another one.
 
-    When the program has ended, so have they.
+    They end with the program.
     """
 
     def __init__(self, *command: str, **options: Any) -> None:
-        """Start it; options are those of Popen."""
+        """Start the program; options are those of Popen."""
         self.returncode: int | None = None
         self._process = subprocess.Popen(command, start_new_session=True, **options)
         self._exited = asyncio.Event()
-        # One for each, as they may take hours; the worker does not wait for it when it ends.
-        here = (asyncio.get_running_loop(),)
-        waiting = threading.Thread(target=self._wait_in_thread, args=here, daemon=True)
+        # One thread per program, as it may run for hours. A worker that exits does not wait for it.
+        loop = asyncio.get_running_loop()
+        thread = threading.Thread(target=self._wait_in_thread, args=(loop,), daemon=True)
         try:
-            waiting.start()
+            thread.start()
         except RuntimeError:
             self.kill()
             raise
@@ -42,14 +42,14 @@ class ProcessGroup:
 
     @property
     def exit_status(self) -> str:
-        """Its exit code, or the name of the signal that ended it."""
+        """The exit code, or the name of the signal that ended the program."""
         code = self.returncode
         assert code is not None
         return f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
 
     @property
     def has_exited(self) -> bool:
-        """Has the program ended, even if `wait` has not heard of it yet?"""
+        """Has the program ended, even if `wait` has not returned yet?"""
         if self._process.returncode is not None:
             return True
         if not hasattr(os, "waitid"):
@@ -57,22 +57,22 @@ class ProcessGroup:
         try:
             found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         except ChildProcessError:
-            # Just now.
+            # It ended in this moment.
             return True
         return found is not None
 
     async def wait(self) -> int:
-        """The exit code of the program, once all of the group have ended."""
+        """Wait until the whole group has ended; the exit code of the program."""
         await self._exited.wait()
         assert self.returncode is not None
         return self.returncode
 
     def kill(self) -> None:
-        """End all of the group at once; fine when it has ended already."""
+        """Kill the group; does nothing if it has ended."""
         self._send_signal(signal.SIGKILL)
 
     async def terminate(self, within: float) -> None:
-        """Ask the group to end, and kill what is left of it after so many seconds."""
+        """Send SIGTERM to the group, and SIGKILL after `within` seconds."""
         try:
             self._send_signal(signal.SIGTERM)
             with suppress(TimeoutError):
@@ -83,11 +83,11 @@ class ProcessGroup:
 
     def _wait_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         if hasattr(os, "waitid"):
-            # Not yet forgotten by the system, so that its number is nobody else's.
+            # WNOWAIT keeps the process id reserved until the group is killed.
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self._send_signal(signal.SIGKILL)
         self._process.wait()
-        # Nobody is there to hear of it once the loop is closed.
+        # The loop may be closed already.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._mark_exited)
 
@@ -96,7 +96,7 @@ class ProcessGroup:
         self._exited.set()
 
     def _send_signal(self, number: signal.Signals) -> None:
-        # After its end the number may be another's.
+        # After its end another process may have the id.
         if self._process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)

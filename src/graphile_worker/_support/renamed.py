@@ -8,7 +8,7 @@ from graphile_worker.errors import ConfigurationError
 
 T = TypeVar("T")
 
-# As in a config file. Flags and environment variables follow.
+# Keys of a config file. The old flags and environment variables follow from them.
 RENAMED_SETTINGS = {
     "abort_after": "cancel_after",
     "stop_after": "shutdown_timeout",
@@ -29,19 +29,19 @@ RENAMED_FLAGS = {
 
 
 def rejects_renamed(group: str = "") -> Callable[[type[T]], type[T]]:
-    """Make a class of options raise ConfigurationError for an old name of one of its fields."""
+    """Make an option class raise ConfigurationError for the old name of a field."""
 
     def decorate(options: type[T]) -> type[T]:
         original: Callable[..., None] = options.__init__
 
         @wraps(original)
-        def __init__(self: T, /, *args: Any, **given: Any) -> None:
-            for name in given:
+        def __init__(self: T, /, *args: Any, **options_by_name: Any) -> None:
+            for name in options_by_name:
                 if new := RENAMED_SETTINGS.get(group + name):
                     raise ConfigurationError(
                         f"{options.__name__}: {name} is now called {new.removeprefix(group)}"
                     )
-            original(self, *args, **given)
+            original(self, *args, **options_by_name)
 
         options.__init__ = __init__  # type: ignore[assignment, method-assign]
         return options

@@ -1,4 +1,4 @@
-"""Trust: may the files at a named place be run, or believed?
+"""Trust: may the worker run the files at a path?
 
 One rule for the tasks folder, a single task file, executables, the crontab and the config file,
 because any user who can change one of them decides which code runs as the worker.
@@ -15,10 +15,10 @@ from pathlib import Path
 from graphile_worker._support.logs import make_printable
 from graphile_worker.errors import ConfigurationError
 
-# As many links as Linux follows on the way to a file.
+# The limit of Linux on the symbolic links in a path.
 MAX_LINKS = 40
 
-# Paths that a warning names; the others are counted.
+# Paths in a warning; further ones are counted.
 MAX_LISTED_PATHS = 3
 
 ROOT_USER = 0
@@ -27,12 +27,12 @@ logger = logging.getLogger("graphile_worker")
 
 
 class TrustChecker:
-    """Examines a file or folder that was named, the files below it, and the way to each of them.
+    """Checks a file or folder, the files below it, and the folders on the path to each of them.
 
-    A path is not trusted if any user may write to it, to a link on the way or to a folder on the
-    way, unless that folder has the sticky bit. Nor is it if its owner, or that of a link or folder
-    on the way, is neither root, the user of this process, nor the owner of the working directory
-    or of the mount that was named. On a read-only mount, neither permissions nor owners count.
+    A path is not trusted if any user may write to it, or to a link or folder on the path, unless
+    that folder has the sticky bit. It is not trusted either if the owner of one of these is
+    neither root, the user of this process, nor the owner of the working directory or of the mount.
+    On a read-only mount, permissions and owners do not matter.
     """
 
     def __init__(self, path: Path, *, allow_unsafe: bool = False) -> None:
@@ -43,10 +43,10 @@ class TrustChecker:
         self._group_writable: dict[Path, None] = {}
 
     def check(self, what: str) -> None:
-        """Raise ConfigurationError unless the place that was named is trusted."""
-        if (doubt := self.find_problem(self._path)) is not None:
+        """Raise ConfigurationError unless the path is trusted."""
+        if (problem := self.find_problem(self._path)) is not None:
             raise ConfigurationError(
-                f"{what} {make_printable(self._path)} is not trusted: {doubt}, or pass "
+                f"{what} {make_printable(self._path)} is not trusted: {problem}, or pass "
                 "--allow-unsafe-tasks to skip this check"
             )
 
@@ -56,15 +56,15 @@ class TrustChecker:
             return None
         try:
             for step, found in _walk_path(path):
-                doubt = self._find_step_problem(step, found)
-                if doubt is not None and not _is_read_only(step, found):
-                    return doubt
+                problem = self._find_step_problem(step, found)
+                if problem is not None and not _is_read_only(step, found):
+                    return problem
         except OSError as error:
             return f"{make_printable(path)} cannot be examined ({error.strerror}): make it readable"
         return None
 
     def warn_group_writable(self) -> None:
-        """Name in the log what was examined and may be changed by the members of a group."""
+        """Log the checked paths that the members of a group may change."""
         if paths := list(self._group_writable):
             shown = [shlex.quote(make_printable(path)) for path in paths[:MAX_LISTED_PATHS]]
             more = (
@@ -85,8 +85,7 @@ class TrustChecker:
         if owner not in self._owners:
             return (
                 f"{make_printable(path)} belongs to user {owner}, who is neither root, the user of "
-                "this "
-                f"process ({os.geteuid()}) nor the owner of the working directory: type "
+                f"this process ({os.geteuid()}) nor the owner of the working directory: type "
                 f"chown -h {os.geteuid()} {shlex.quote(make_printable(path))} or mount it read-only"
             )
         if not _has_permissions(mode) or _is_sticky_folder(mode):
@@ -102,12 +101,12 @@ class TrustChecker:
 
 
 def _walk_path(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Each folder and each link that leads to a file, and at last the file itself."""
+    """Each folder and each link on the path to a file, and then the file."""
     left = list(reversed(path.absolute().parts))
     folder = Path()
     links = 0
     while left:
-        # An absolute name, which links may have, begins again at the root.
+        # An absolute name, which links may have, starts at the root.
         name = left.pop()
         step = folder.parent if name == ".." else folder / name
         try:
@@ -127,7 +126,7 @@ def _walk_path(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _find_trusted_owners(path: Path) -> frozenset[int]:
-    # In a user namespace the files of root may belong to another number: that of the folder /.
+    # In a user namespace the files of root may have another owner: that of the folder /.
     owners = {ROOT_USER, os.geteuid(), os.stat("/").st_uid, os.stat(".").st_uid}
     if _is_mount_point(path):
         owners.add(path.stat().st_uid)
@@ -135,15 +134,15 @@ def _find_trusted_owners(path: Path) -> frozenset[int]:
 
 
 def _is_mount_point(path: Path) -> bool:
-    """Is it a mount by itself, as a folder that `docker run -v` puts into a container?
+    """Is it a mount, for example a folder that `docker run -v` adds to a container?
 
-    Only root can make one. A bind mount cannot be told by the numbers of its device.
+    Only root can mount. The device number does not show a bind mount.
     """
     try:
         mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
         name = str(path.resolve(strict=True))
     except (OSError, RuntimeError):
-        # Links without an end are a RuntimeError before Python 3.13.
+        # Circular links are a RuntimeError before Python 3.13.
         return False
     for special in ("\\", " ", "\t", "\n"):
         name = name.replace(special, f"\\{ord(special):03o}")
@@ -151,19 +150,19 @@ def _is_mount_point(path: Path) -> bool:
 
 
 def _is_read_only(path: Path, found: os.stat_result) -> bool:
-    """Can nothing there be changed, by any user?"""
+    """Is it on a read-only mount?"""
     try:
-        place = path.parent if stat.S_ISLNK(found.st_mode) else path
-        return bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+        target = path.parent if stat.S_ISLNK(found.st_mode) else path
+        return bool(os.statvfs(target).f_flag & os.ST_RDONLY)
     except OSError:
         return False
 
 
 def _has_permissions(mode: int) -> bool:
-    """Links have none of their own, and what is written to /dev/null is not read again."""
+    """Links have no permissions, and nothing is read from /dev/null."""
     return not stat.S_ISLNK(mode) and not stat.S_ISCHR(mode)
 
 
 def _is_sticky_folder(mode: int) -> bool:
-    """May each user add files to it, but neither replace nor remove those of another owner?"""
+    """May users add files, but neither replace nor remove files of other owners?"""
     return stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX)

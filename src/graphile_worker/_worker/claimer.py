@@ -1,4 +1,4 @@
-"""Take jobs for one pool, and know which ones it holds."""
+"""Claimer: claims jobs for one pool, and knows which ones it holds."""
 
 import asyncio
 import inspect
@@ -30,31 +30,31 @@ from graphile_worker.errors import ConfigurationError, LeaseExpiredError
 Flags = Collection[str] | None
 ForbiddenFlags = Flags | Callable[[], Flags | Awaitable[Flags]]
 
-# The row of a task may be deleted and made anew, under another id, while we run.
+# The row of a task may be deleted and created again, under another id, while a worker runs.
 TASK_CHECK_INTERVAL_SECONDS = 10.0
 
-# Limits for entering the names of tasks: to wait for a transaction that is adding one of them, and
-# for all names. Before that transaction ends there is no job of the name to be seen, so a pool goes
-# on without it.
+# Limits for registering the names of tasks: the wait for a transaction that adds one of them, and
+# the time for all names. No job of that name is visible before that transaction ends, so the pool
+# can go on without it.
 REGISTER_LOCK_TIMEOUT_MILLISECONDS = 100
 REGISTER_TASKS_TIMEOUT_SECONDS = 0.5
 
-# Seconds for which a fetch that we gave up may still be carried out by its server, and between two
-# looks at what it has locked, each of which may read the whole table.
+# Seconds in which the server may still execute an abandoned fetch, and between two checks for jobs
+# that it locked, each of which may read the whole table.
 UNCONFIRMED_CLAIM_SECONDS = 60.0
 ORPHAN_CHECK_INTERVAL_SECONDS = 10.0
 
-# After so many fetches in a row that brought nothing, the next one comes so many seconds after the
-# last: anybody may announce jobs that are not there, as often as he likes.
+# After this many empty fetches in a row, the next one waits: any role can send notifications
+# without adding jobs.
 EMPTY_FETCHES_BEFORE_DELAY = 10
 EMPTY_FETCH_DELAY_SECONDS = 0.02
 
-# Seconds: a fetch that takes longer has brought as much as the line to the database carries.
+# Seconds: after a fetch that takes longer, the next one requests no more jobs than this one.
 QUICK_FETCH_SECONDS = 1.0
 
 
 class Claimer:
-    """One fetch at a time: `take` must not be called again before it has answered."""
+    """One fetch at a time: `claim` must not be called again before it returns."""
 
     def __init__(
         self,
@@ -71,19 +71,18 @@ class Claimer:
     ) -> None:
         self.claimed_jobs: dict[int, ClaimedJob] = {}
         self._payload_budget = payload_budget or PayloadBudget(database)
-        # Locked during a fetch: the jobs that it claims are not in `held` yet.
+        # Locked during a fetch, whose jobs are not in `claimed_jobs` yet.
         self.fetch_lock = asyncio.Lock()
         self._claimed_at = -math.inf
-        # Told of a job that is held when it is claimed again: somebody must have unlocked it.
-        self.on_reclaimed: Callable[[ClaimedJob], None] = ignore_reclaimed
-        # Called with the number of jobs that were locked without this pool's knowledge and are
-        # ready again.
-        self.on_released: Callable[[int], None] = ignore_released
+        # Called with the older claim when a job is claimed again, because its lock was released.
+        self.on_reclaimed: Callable[[ClaimedJob], None] = lambda claimed: None
+        # Called with the number of orphaned claims that were released.
+        self.on_released: Callable[[int], None] = lambda count: None
         self._lease = lease
         self._db = database
-        # For finding jobs that may be locked: that may take longer than a fetch.
+        # For finding orphaned claims, which may take longer than a fetch.
         self._slow_db = slow_database or database
-        # The same at the end, when there is not the time to open another connection.
+        # The same at shutdown, without time to open another connection.
         self._slow_db_at_shutdown = slow_database_at_shutdown or database
         self._identifiers = list(identifiers)
         self._forbidden_flags = forbidden_flags
@@ -94,21 +93,21 @@ class Claimer:
         self._task_ids: dict[int, str] = {}
         self._fetcher = JobFetcher(database, self.claimed_jobs)
         self._tasks_checked_at = -math.inf
-        # The id of a fetch whose answer has not come, and until when such ids are looked after.
+        # The id of a fetch without an answer yet, and until when earlier such ids are checked.
         self._unconfirmed_claim: str | None = None
         self._unconfirmed_until: dict[str, float] = {}
         self._orphans_checked_at = 0.0
-        # Ids under which a server that lost commits may show jobs as locked: looked at once.
+        # Ids to check once, because a server that lost commits may show their jobs as locked.
         self._orphaned_pool_ids: set[str] = set()
         self._orphan_check_needed = asyncio.Event()
-        # How many fetches in a row brought nothing, and when the last of them did.
+        # Empty fetches in a row, and the time of the last one.
         self._empty_fetches = 0
         self._last_empty_at = 0.0
-        # So many at once, as larger answers did not come in time.
+        # Upper bound on the batch size after a timed-out fetch.
         self._max_fetch = math.inf
-        # Tasks of which no job is taken for now.
+        # Tasks whose jobs are not claimed for now.
         self.paused_tasks: Collection[str] = ()
-        # Were fewer asked for than wanted, the last time? Then there may be more.
+        # Was the limit of the last fetch reduced, so that there may be more jobs?
         self.was_truncated = False
 
     @property
@@ -117,12 +116,12 @@ class Claimer:
 
     @property
     def has_dynamic_flags(self) -> bool:
-        """Is there a function to ask, which may answer otherwise the next time?"""
+        """Does a function return the forbidden flags, which may change each time?"""
         return callable(self._forbidden_flags)
 
     @property
     def next_fetch_at(self) -> float | None:
-        """When to ask again, where the last fetch took too few and did not look everywhere."""
+        """When to fetch again, if the last fetch was short and did not scan the whole table."""
         return self._fetcher.next_fetch_at
 
     @property
@@ -136,13 +135,13 @@ class Claimer:
 
     @property
     def pool_ids_in_use(self) -> set[str]:
-        """The ids under which jobs are held, or may be."""
-        in_doubt = set() if self._unconfirmed_claim is None else {self._unconfirmed_claim}
-        held = {each.pool_id for each in list(self.claimed_jobs.values())}
-        return held | set(self._unconfirmed_until) | set(self._orphaned_pool_ids) | in_doubt
+        """The ids under which this pool holds jobs, or may hold them."""
+        unconfirmed = set() if self._unconfirmed_claim is None else {self._unconfirmed_claim}
+        claimed = {each.pool_id for each in list(self.claimed_jobs.values())}
+        return claimed | set(self._unconfirmed_until) | set(self._orphaned_pool_ids) | unconfirmed
 
     async def claim(self, limit: int) -> list[ClaimedJob]:
-        """Up to so many jobs that are ready, locked for this pool."""
+        """Lock up to `limit` jobs that are ready for this pool."""
         if not self._identifiers:
             return []
         await self._delay_after_empty()
@@ -151,47 +150,46 @@ class Claimer:
         await self._refresh_task_ids()
         flags = await self.get_forbidden_flags()
         async with self.fetch_lock:
-            # Again: all that may have taken its time.
+            # Again, because the calls above may have taken long.
             self._check_lease()
             now = None if self._clock is None else self._clock.now()
             pool_id = self.pool_id
             failpoint("before_claim")
-            # Whatever ends this but an answer may come after the database has committed.
+            # An error or a cancellation may come after the database committed.
             self._unconfirmed_claim = pool_id
             with self._payload_budget.reserve_fetch(limit) as share:
-                taken = await self._fetch_limited(
+                claimed_jobs = await self._fetch_limited(
                     pool_id, limit, skip_flags=flags, now=now, max_bytes=share
                 )
                 failpoint("claim_sent")
                 self._unconfirmed_claim = None
                 if pool_id != self.pool_id:
-                    # Another pool swept this one meanwhile, so no lease covers that id any more.
-                    # These jobs are released. That does not take long: the answer is there, so
-                    # nothing more will be locked.
+                    # Another pool recovered the old id meanwhile, so no lease covers these jobs.
+                    # They are released. One check is enough, because the fetch has answered.
                     self._mark_unconfirmed(pool_id, seconds=-math.inf)
                     return []
-                self._count_empty_fetches(taken)
-                self._record_claimed(taken)
-                return taken
+                self._count_empty_fetches(claimed_jobs)
+                self._record_claimed(claimed_jobs)
+                return claimed_jobs
 
     def forget(self, claimed: ClaimedJob) -> None:
-        """That job is settled, or was handed back."""
+        """The outcome of that job is written, or it was released."""
         if self.claimed_jobs.get(claimed.job.id) is claimed:
             del self.claimed_jobs[claimed.job.id]
             self._payload_budget.forget(claimed)
 
     def forget_all_but(self, job_ids: Collection[int]) -> None:
-        """At the end: nobody runs the others, so they can be handed back."""
+        """At shutdown, treat all other jobs as orphaned, because no worker runs them."""
         for job_id in self.claimed_jobs.keys() - set(job_ids):
             self._mark_unconfirmed(self.claimed_jobs.pop(job_id).pool_id)
 
     def mark_orphaned(self) -> None:
-        """The server may have lost commits: look for jobs that it shows as locked by this pool."""
+        """Check all ids of this pool, because the server may have lost commits."""
         self._orphaned_pool_ids |= self.pool_ids_in_use | {self.pool_id}
         self._orphan_check_needed.set()
 
     async def run(self) -> None:
-        """Release what is locked without this pool's knowledge, beside fetching."""
+        """Release orphaned claims, while fetches go on."""
         failures = 0
         while True:
             await self._orphan_check_needed.wait()
@@ -199,7 +197,7 @@ class Claimer:
             try:
                 await self.release_orphaned_claims()
             except Exception:
-                # The database is unreachable, or the look took too long; fetches report the former.
+                # The database is unreachable, which fetches report, or the query took too long.
                 failures += 1
                 await asyncio.sleep(compute_backoff(failures))
                 self._orphan_check_needed.set()
@@ -212,37 +210,35 @@ class Claimer:
                 self._orphan_check_needed.set()
 
     async def release_orphaned_claims(self, *, at_once: bool = False) -> None:
-        """Release what a fetch may have locked whose answer never came, and what is suspected."""
+        """Release the jobs of fetches without an answer, and those of ids to check."""
         if not self.fetch_lock.locked():
             self._mark_unconfirmed_claim()
         now = time.monotonic()
         is_time = at_once or now - self._orphans_checked_at >= ORPHAN_CHECK_INTERVAL_SECONDS
-        doubts = dict(self._unconfirmed_until) if is_time else {}
-        if doubts:
+        unconfirmed = dict(self._unconfirmed_until) if is_time else {}
+        if unconfirmed:
             self._orphans_checked_at = now
         in_use = {each.pool_id for each in self.claimed_jobs.values()}
-        for pool_id in list(doubts) + sorted(self._orphaned_pool_ids - doubts.keys()):
+        for pool_id in list(unconfirmed) + sorted(self._orphaned_pool_ids - unconfirmed.keys()):
             database = self._slow_db_at_shutdown if at_once else self._slow_db
             if not await self._release_orphaned(pool_id, database):
                 continue
             self._orphaned_pool_ids.discard(pool_id)
-            # Only now, that the database has answered after all that time; and not if jobs were
-            # held under that id, which a fetch may have locked again.
-            if pool_id in doubts and now > doubts[pool_id] and pool_id not in in_use:
+            # Only after an answer of the database, and not while the id has other jobs, which the
+            # abandoned fetch may have locked again.
+            if pool_id in unconfirmed and now > unconfirmed[pool_id] and pool_id not in in_use:
                 del self._unconfirmed_until[pool_id]
 
     async def _release_orphaned(self, pool_id: str, database: QueryRunner) -> bool:
-        """Find the jobs in their own time; release them while no fetch can lock others.
+        """Find orphaned claims, then release them while no fetch is under way.
 
         False if another session has locked some of the rows.
         """
-        held_ids, queue_ids = self._claimed_ids()
-        found = await database.run(find_orphaned_claims(pool_id, held_ids, queue_ids))
+        found = await database.run(find_orphaned_claims(pool_id, *self._claimed_ids()))
         if not found.job_ids and not found.queue_ids:
             return True
         async with self.fetch_lock:
-            held_ids, queue_ids = self._claimed_ids()
-            query = release_orphaned_claims(pool_id, found, held_ids, queue_ids)
+            query = release_orphaned_claims(pool_id, found, *self._claimed_ids())
             released = await self._db.run(query)
         if released:
             self.on_released(len(released))
@@ -269,21 +265,21 @@ class Claimer:
             self._last_empty_at = time.monotonic()
 
     async def _fetch_limited(self, pool_id: str, limit: int, **options: Any) -> list[ClaimedJob]:
-        """Fewer than the last time, if that was too much for the line to the database."""
+        """Request fewer jobs after a fetch that timed out."""
         self.was_truncated = self._max_fetch < limit
         limit = int(min(limit, self._max_fetch))
         began = time.monotonic()
         try:
-            taken = await self._fetcher.fetch(
+            claimed_jobs = await self._fetcher.fetch(
                 pool_id, self._get_active_task_ids(), limit=limit, **options
             )
         except TimeoutError:
             self._max_fetch = max(1.0, limit // 2)
             raise
-        # An empty answer fits through any line.
-        if taken and time.monotonic() - began < QUICK_FETCH_SECONDS:
+        # An empty answer is always quick.
+        if claimed_jobs and time.monotonic() - began < QUICK_FETCH_SECONDS:
             self._max_fetch *= 2
-        return taken
+        return claimed_jobs
 
     def _get_active_task_ids(self) -> dict[int, str]:
         if not self.paused_tasks:
@@ -293,14 +289,12 @@ class Claimer:
     def _check_lease(self) -> None:
         if not self._lease.can_claim:
             raise LeaseExpiredError(
-                f"no heartbeat was heard for {self._lease.seconds_since_heartbeat:.1f} s, or "
-                "others took this "
-                "pool for dead"
+                f"no heartbeat for {self._lease.seconds_since_heartbeat:.1f} s, or another worker "
+                "recovered the jobs of this pool"
             )
 
     def _record_claimed(self, claimed_jobs: list[ClaimedJob]) -> None:
-        # Always later than the last time, also by a clock that ticks rarely: see
-        # find_releasable_queues.
+        # Later than the last time, also if the clock has not ticked: see find_releasable_queues.
         now = self._claimed_at = max(time.monotonic(), math.nextafter(self._claimed_at, math.inf))
         self._payload_budget.add_claimed(claimed_jobs)
         for each in claimed_jobs:
@@ -322,7 +316,7 @@ class Claimer:
         is_due = now - self._tasks_checked_at >= TASK_CHECK_INTERVAL_SECONDS
         if self._has_all_task_ids and not is_due:
             return
-        # Of many tasks, each fetch finds the ids that it needs.
+        # With many tasks, each fetch finds the ids that it needs.
         finds_ids = self._has_all_task_ids and self._fetcher.has_too_many_tasks(self._task_ids)
         if not finds_ids:
             self._task_ids = await self._db.run(get_task_ids(self._identifiers))
@@ -341,11 +335,11 @@ class Claimer:
         return len(self._task_ids) == len(self._identifiers)
 
     async def _register_missing_tasks(self, names: set[str]) -> None:
-        """Make rows for these tasks, but for those that another transaction is adding."""
+        """Insert rows for these tasks, except those that another transaction is adding."""
         if await self._try_register_tasks(list(names)):
             return
         until = time.monotonic() + REGISTER_TASKS_TIMEOUT_SECONDS
-        # In any order: if there is not the time for all, others come first with the next look.
+        # In random order: if the time is not enough for all, the next call begins with others.
         for name in random.sample(sorted(names), len(names)):
             if time.monotonic() < until:
                 await self._try_register_tasks([name])
@@ -360,20 +354,12 @@ class Claimer:
         return True
 
     async def get_forbidden_flags(self) -> list[str] | None:
-        """Jobs that have one of these are left alone."""
+        """The flags of jobs that are not claimed."""
         flags = self._forbidden_flags
         if callable(flags):
-            answer = flags()
-            flags = await answer if inspect.isawaitable(answer) else answer
+            result = flags()
+            flags = await result if inspect.isawaitable(result) else result
         return _check_flags(flags)
-
-
-def ignore_reclaimed(claimed: ClaimedJob) -> None:
-    """Nobody wants to know."""
-
-
-def ignore_released(count: int) -> None:
-    """Released jobs are found by the next poll."""
 
 
 def _check_flags(flags: object) -> list[str] | None:

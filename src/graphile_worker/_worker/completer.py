@@ -1,4 +1,4 @@
-"""Completer: record how jobs ended. Awaited, fenced by the pool's id, and never given up."""
+"""Completer: writes the outcomes of jobs, fenced by the id of the pool, until that succeeds."""
 
 import asyncio
 import math
@@ -45,19 +45,19 @@ from graphile_worker.events import PoolFatalError
 from graphile_worker.hooks import Hooks
 from graphile_worker.retries import PartialFailure
 
-# The next job must run soon after a database is back.
+# The next job must run soon after a database outage.
 MAX_BACKOFF_SECONDS = 0.6
 
-# After this many rejections that do not pass by themselves, the job fails with the database's
-# message instead. From then on both are tried in turn, with longer pauses, and reported rarely. A
-# database that rejects heartbeats too, for example because it has no transaction ids left, says
-# nothing about the outcome: then the outcome is retried until the lease expires.
+# After this many permanent rejections, the job fails with the database's message instead. From then
+# on both are tried alternately, with longer pauses, and reported rarely. If the database rejects
+# heartbeats too, for example because it has no transaction ids left, the outcome is not at fault:
+# then it is retried until the lease expires.
 REJECTIONS_BEFORE_FAILURE = 10
 MAX_REJECTED_BACKOFF_SECONDS = 5.0
 REPORT_INTERVAL_SECONDS = 60.0
 
-# A class of SQLSTATE; codes of a time beyond the calendar and of a letter that the encoding of the
-# database lacks.
+# A class of SQLSTATE, and two codes: a timestamp out of range, and a character that the encoding of
+# the database does not have.
 DATA_EXCEPTION = "22"
 OUT_OF_RANGE = "22008"
 UNTRANSLATABLE = "22P05"
@@ -67,7 +67,7 @@ NO_LOCK = nullcontext()
 
 
 class Completer:
-    """Writes outcomes one by one, each under the id that its job was taken with."""
+    """Writes each outcome under the pool id that its job was claimed with."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Completer:
         # Locked while the pool fetches.
         self._fetch_lock = fetch_lock or asyncio.Lock()
         self._interrupted_delay = interrupted_delay
-        # In a caller's transaction nothing can be tried again.
+        # In a caller's transaction nothing can be retried.
         self._can_retry = can_retry
 
     async def complete(
@@ -97,8 +97,8 @@ class Completer:
 
         Args:
             outcome: how the job ended.
-            attempt: how many tries were made before.
-            is_uncertain: the task's own transaction may have ended the job already.
+            attempt: the number of earlier tries.
+            is_uncertain: the task's own transaction may have completed the job already.
 
         Returns:
             What was written: a failure if the database keeps rejecting the outcome. None if this
@@ -106,25 +106,25 @@ class Completer:
         """
         if isinstance(outcome, CompletedInTransaction):
             return outcome
-        # An uncertain commit is like a try whose answer got lost.
+        # An uncertain commit is like a try whose answer was lost.
         attempt += is_uncertain
-        refusals = _Rejections(outcome, self._lease)
+        rejections = _Rejections(outcome, self._lease)
         while True:
-            writing = refusals.choose_outcome()
+            writing = rejections.choose_outcome()
             try:
-                held = await self._try_write(writing, attempt, refusals.data_error)
+                owned_ids = await self._try_write(writing, attempt, rejections.data_error)
             except Exception as error:
                 if not self._can_retry:
                     raise
-                self._report_rejection(refusals, error)
+                self._report_rejection(rejections, error)
             else:
-                if held is None or outcome.claimed.job.id in held:
+                if owned_ids is None or outcome.claimed.job.id in owned_ids:
                     return writing
                 if is_uncertain and await self._is_job_deleted(outcome):
                     return CompletedInTransaction(outcome.claimed, getattr(outcome, "error", None))
                 tries = attempt - is_uncertain
                 return writing if await self._was_written(outcome, tries) else None
-            await asyncio.sleep(compute_backoff(attempt, refusals.max_backoff_seconds))
+            await asyncio.sleep(compute_backoff(attempt, rejections.max_backoff_seconds))
             attempt += 1
 
     async def complete_all(self, outcomes: Sequence[Outcome]) -> list[Outcome | None] | None:
@@ -132,47 +132,45 @@ class Completer:
 
         Returns:
             What was written, with None for each job that this pool no longer holds; or None if they
-            have to be written one by one, because something is wrong with one of them or an answer
-            got lost.
+            have to be written one by one, because one was rejected or the answer was lost.
         """
         try:
-            held = await self._send(type(outcomes[0]), self._build_batch_query(outcomes))
+            owned_ids = await self._send(type(outcomes[0]), self._build_batch_query(outcomes))
         except Exception:
             if not self._can_retry:
                 raise
             return None
-        return [outcome if outcome.claimed.job.id in held else None for outcome in outcomes]
+        return [outcome if outcome.claimed.job.id in owned_ids else None for outcome in outcomes]
 
     async def complete_unless_rejected(self, outcome: Outcome) -> Outcome | None:
         """Write one of several outcomes; wait only while the database cannot be reached.
 
         Raises:
-            Exception: what the database answered. This outcome needs more time than the others
-                should wait for.
+            Exception: the database rejected it, and the other outcomes should not wait for it.
         """
         attempt = 1
         while True:
             try:
-                held = await self._try_write(outcome, attempt, None)
+                owned_ids = await self._try_write(outcome, attempt, None)
             except Exception as error:
                 if not self._can_retry or not _is_unreachable(error):
                     raise
             else:
-                if held is None or outcome.claimed.job.id in held:
+                if owned_ids is None or outcome.claimed.job.id in owned_ids:
                     return outcome
                 return outcome if await self._was_written(outcome, attempt) else None
             await asyncio.sleep(compute_backoff(attempt, MAX_BACKOFF_SECONDS))
             attempt += 1
 
     async def release(self, unstarted: Sequence[ClaimedJob]) -> None:
-        """Return jobs that were fetched and not started, however long that takes."""
-        for pool_id in {held.pool_id for held in unstarted}:
-            jobs = [held for held in unstarted if held.pool_id == pool_id]
+        """Release jobs that did not start, however long that takes."""
+        for pool_id in {each.pool_id for each in unstarted}:
+            jobs = [each for each in unstarted if each.pool_id == pool_id]
             attempt = 0
             while True:
                 try:
                     async with self._get_retry_lock(attempt):
-                        jobs = [held for held in jobs if not self._was_reclaimed(held)]
+                        jobs = [each for each in jobs if not self._was_reclaimed(each)]
                         if jobs:
                             query = self._build_release_query(pool_id, jobs, is_retry=attempt > 0)
                             await self._send(Interrupted, query)
@@ -184,7 +182,7 @@ class Completer:
                 attempt += 1
 
     async def notify_jobs_available(self, count: int) -> None:
-        """Tell others that so many jobs can be taken; whoever does not hear it finds them too."""
+        """Notify other workers of ready jobs, which they would find by polling, too."""
         with suppress(Exception):
             await self._db.run(notify_jobs(count))
 
@@ -199,7 +197,7 @@ class Completer:
             return await self._send(type(outcome), query)
 
     def _get_retry_lock(self, attempt: int) -> AbstractAsyncContextManager[object]:
-        """Hold back a repeated write during a fetch; the first write is sent at once.
+        """Delay a repeated write until the end of a fetch; the first write is sent at once.
 
         If an earlier write succeeded, the fetch may claim the same job again, or another job of its
         queue. The repeated write would then release the wrong claim.
@@ -207,13 +205,13 @@ class Completer:
         return self._fetch_lock if attempt > 0 else NO_LOCK
 
     async def _send(self, kind: type[Outcome], query: Query[set[int]]) -> set[int]:
-        """Write outcomes of one kind; the jobs that were still ours."""
+        """Write outcomes of one kind, and return the ids of jobs that this pool still held."""
         if kind is Completed:
             failpoint("completing")
         elif kind is Failed:
             failpoint("failing")
         else:
-            failpoint("returning")
+            failpoint("releasing")
         written = await self._db.run(query)
         if kind is Completed:
             failpoint("completed")
@@ -222,7 +220,7 @@ class Completer:
         return written
 
     def _was_reclaimed(self, claimed: ClaimedJob) -> bool:
-        """Was a try heard that seemed to fail, so that this pool could take the job once more?"""
+        """Has this pool claimed the job again, because an earlier try succeeded?"""
         return self._claimed_jobs.get(claimed.job.id, claimed) is not claimed
 
     def _build_release_query(
@@ -230,28 +228,33 @@ class Completer:
     ) -> Query[set[int]]:
         queues = find_releasable_queues(jobs, self._claimed_jobs)
         return release_claimed_jobs(
-            pool_id, [ReleasedJob(held.job) for held in jobs], queues, is_retry=is_retry
+            pool_id, [ReleasedJob(each.job) for each in jobs], queues, is_retry=is_retry
         )
 
     async def _was_written(self, outcome: Outcome, attempt: int) -> bool:
-        """Not ours: did an earlier try that seemed to fail get through, or is the job lost?"""
+        """This pool does not hold the job: did an earlier try succeed, or is the lock lost?"""
         if attempt == 0 or not self._lease.is_registered:
             return attempt > 0
         try:
-            # Whoever sweeps a pool says so there.
+            # A pool whose jobs were recovered is not in the registry any more.
             return await self._db.run(is_pool_alive(outcome.claimed.pool_id))
         except Exception:
             return True
 
     async def _is_job_deleted(self, outcome: Outcome) -> bool:
         """Has the task's own transaction deleted the job?"""
-        try:
-            return await self._db.run(get_job(outcome.claimed.job.id)) is None
-        except Exception:
-            return True
+        attempt = 0
+        while True:
+            try:
+                return await self._db.run(get_job(outcome.claimed.job.id)) is None
+            except Exception as error:
+                if not self._can_retry or not is_temporary(error):
+                    return True
+            await asyncio.sleep(compute_backoff(attempt, MAX_BACKOFF_SECONDS))
+            attempt += 1
 
     def _report_rejection(self, rejections: "_Rejections", error: Exception) -> None:
-        """Report what does not pass by itself, at once and then once a minute."""
+        """Report a permanent rejection, at once and then once a minute."""
         if is_temporary(error) or not rejections.add(error):
             return
         outcome = rejections.outcome
@@ -273,7 +276,7 @@ class Completer:
     def _build_query(
         self, outcome: Outcome, is_retry: bool, rejection: Exception | None
     ) -> Query[set[int]]:
-        """The write, without what PostgreSQL refused, such as a time beyond its calendar."""
+        """The write without the data that PostgreSQL rejected, for example a time out of range."""
         job, pool_id = outcome.claimed.job, outcome.claimed.pool_id
         queue = find_releasable_queues([outcome.claimed], self._claimed_jobs)
         match outcome:
@@ -296,7 +299,7 @@ class Completer:
                     pool_id, [ReleasedJob(job, when)], queue, is_retry=is_retry
                 )
             case _:
-                raise AssertionError("what is written already needs no write")
+                raise AssertionError("the outcome is written already")
 
 
 class _Rejections:
@@ -323,7 +326,7 @@ class _Rejections:
         now = time.monotonic()
         self._rejection_count += 1
         self._first_rejected_at = min(self._first_rejected_at, now)
-        # Rejected after the database accepted a heartbeat: then it is about this outcome.
+        # The database accepted a heartbeat meanwhile, so this outcome is at fault.
         self._is_outcome_at_fault |= self._lease.was_renewed_since(self._first_rejected_at)
         self._last_error = error
         if _is_data_error(error):
@@ -334,7 +337,7 @@ class _Rejections:
         return True
 
     def choose_outcome(self) -> Outcome:
-        """The outcome; after many rejections, in every other try, a failure that names the last."""
+        """The outcome; after many rejections, in every other try, a failure with the last one."""
         is_over = (
             self._rejection_count >= REJECTIONS_BEFORE_FAILURE and self._rejection_count % 2 == 0
         )
@@ -350,14 +353,14 @@ class _Rejections:
             f"the database rejected the outcome of the job: {format_error_line(self._last_error)}"
         )
         error.__cause__ = self._last_error
-        give_up = isinstance(self.outcome, Failed) and self.outcome.is_permanent
-        return Failed(self.outcome.claimed, error, is_permanent=give_up)
+        is_permanent = isinstance(self.outcome, Failed) and self.outcome.is_permanent
+        return Failed(self.outcome.claimed, error, is_permanent=is_permanent)
 
 
 def _build_failed_attempt(failed: Failed) -> FailedAttempt:
-    # Of a batch what the reference writes: the message of each item.
-    is_of_items = isinstance(failed.error, PartialFailure)
-    text = format_error_message(failed.error) if is_of_items else format_error(failed.error)
+    # For a batch the messages of its items, as Graphile Worker for Node writes them.
+    is_batch = isinstance(failed.error, PartialFailure)
+    text = format_error_message(failed.error) if is_batch else format_error(failed.error)
     return FailedAttempt(
         failed.claimed.job, text, failed.when, failed.is_permanent, failed.remaining_payload
     )
@@ -368,19 +371,21 @@ def _is_rejection_failure(outcome: Outcome) -> bool:
 
 
 def _build_fallback_attempt(outcome: Failed | Snoozed, error: Exception) -> FailedAttempt:
-    """The same without its message and its time, and without what is left if that may be it."""
+    """The failure without its message and time, and without the payload if that may be rejected."""
     job, state = outcome.claimed.job, get_sqlstate(error)
     if not isinstance(outcome, Failed):
         return FailedAttempt(job, format_error(error))
     if state == UNTRANSLATABLE or isinstance(error, UnicodeEncodeError):
         message = escape_non_ascii(_build_failed_attempt(outcome).message)
         return FailedAttempt(job, message, outcome.when, outcome.is_permanent)
-    left = outcome.remaining_payload if state == OUT_OF_RANGE else None
-    return FailedAttempt(job, format_error(error), is_permanent=outcome.is_permanent, payload=left)
+    payload = outcome.remaining_payload if state == OUT_OF_RANGE else None
+    return FailedAttempt(
+        job, format_error(error), is_permanent=outcome.is_permanent, payload=payload
+    )
 
 
 def _is_unreachable(error: Exception) -> bool:
-    """Does the server not answer at all? Then no other outcome can be written either."""
+    """Is the server unreachable, so that no other outcome can be written either?"""
     state = get_sqlstate(error)
     if state is None:
         return is_temporary(error) and not isinstance(error, TimeoutError)
@@ -388,7 +393,7 @@ def _is_unreachable(error: Exception) -> bool:
 
 
 def _is_data_error(error: Exception) -> bool:
-    # A pool of the caller's may speak an encoding that lacks a letter.
+    # The client encoding of a caller's pool may not have a character.
     return (
         isinstance(error, UnicodeEncodeError) or (get_sqlstate(error) or "")[:2] == DATA_EXCEPTION
     )

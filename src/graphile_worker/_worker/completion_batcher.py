@@ -1,4 +1,4 @@
-"""Batches: how jobs ended is written together, while their workers go on with the next ones."""
+"""CompletionBatcher: writes outcomes together, while their workers go on with the next jobs."""
 
 import asyncio
 import time
@@ -12,15 +12,9 @@ from graphile_worker._support.failpoints import failpoint
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.outcomes import Completed, Failed, Outcome
 
-# So many endings may wait to be written; then workers wait too, and nothing more is fetched.
-MAX_PENDING_COMPLETIONS = 1000
-
 
 class PendingCompletion(NamedTuple):
-    """How a job ended, and what to do when that is written.
-
-    `on_written` is called with what was written and whether this pool still held the job.
-    """
+    """An outcome, and a function to call with what was written and whether the lock was kept."""
 
     outcome: Outcome
     on_written: Callable[[Outcome, bool], None]
@@ -30,12 +24,15 @@ class PendingCompletion(NamedTuple):
 
 
 class CompletionBatcher:
-    """Gathers endings of one kind for `delay` and writes them with one statement, one at a time.
+    """Collects outcomes of one kind for `delay` and writes them with one statement.
 
-    A delay of nothing gathers what ends while the batch before is written. An ending that frees a
-    named queue does not wait. One that the database rejects is written apart, so that it does not
-    delay the others.
+    A delay of 0 collects the outcomes that come while the batch before is written. An outcome that
+    frees a named queue does not wait. One that the database rejects is written separately, so that
+    it does not delay the others.
     """
+
+    # Outcomes that may wait to be written; beyond that workers wait too, and nothing is fetched.
+    max_pending = 1000
 
     def __init__(self, completer: Completer, delay: timedelta) -> None:
         self._completer = completer
@@ -44,7 +41,7 @@ class CompletionBatcher:
         self._writing: list[PendingCompletion] = []
         self._separate_writes: dict[asyncio.Task[None], PendingCompletion] = {}
         self._first_queued_at = 0.0
-        # There is something to write; it must not wait; some of it is being written, or was.
+        # There are outcomes to write; they must not wait; some are being written, or were.
         self._has_queued = asyncio.Event()
         self._urgent = asyncio.Event()
         self._progressed = asyncio.Event()
@@ -52,25 +49,22 @@ class CompletionBatcher:
 
     @property
     def pending_jobs(self) -> list[ClaimedJob]:
-        """The jobs whose end is not written yet; asked from other threads too."""
+        """The jobs whose outcome is not written yet, read from other threads too."""
         unwritten = (*list(self._separate_writes.values()), *self._writing, *self._queued)
-        return [ending.outcome.claimed for ending in unwritten]
+        return [each.outcome.claimed for each in unwritten]
 
     async def put(self, completion: PendingCompletion) -> None:
-        """Return once there is room for it; after the end it is written by itself."""
+        """Wait until there is room for it; a closed batcher writes it at once."""
         if self._is_closed:
             completion.finish(await self._completer.complete(completion.outcome))
             return
-        while len(self._queued) + len(self._separate_writes) >= MAX_PENDING_COMPLETIONS:
+        while len(self._queued) + len(self._separate_writes) >= self.max_pending:
             await self._wait_for_progress()
         if not self._queued:
             self._first_queued_at = time.monotonic()
             self._has_queued.set()
         self._queued.append(completion)
-        if (
-            completion.outcome.claimed.queue_id is not None
-            or len(self._queued) >= MAX_PENDING_COMPLETIONS
-        ):
+        if completion.outcome.claimed.queue_id is not None or len(self._queued) >= self.max_pending:
             self._urgent.set()
 
     async def run(self) -> None:
@@ -81,59 +75,60 @@ class CompletionBatcher:
             await self.write_once()
 
     async def write_once(self) -> None:
-        """Write all that was gathered."""
+        """Write all outcomes that were collected."""
         self._writing, self._queued = self._queued, []
         self._has_queued.clear()
         if not self._is_closed:
             self._urgent.clear()
         self._progressed.set()
-        for endings in _group_by_pool_id(self._writing):
-            await self._write_batch(endings)
+        for completions in _group_by_pool_id(self._writing):
+            await self._write_batch(completions)
         self._writing = []
         self._progressed.set()
 
     async def _write_batch(self, completions: list[PendingCompletion]) -> None:
-        written = await self._completer.complete_all([ending.outcome for ending in completions])
+        written = await self._completer.complete_all([each.outcome for each in completions])
         if written is None:
             await self._write_one_by_one(completions)
             return
-        for (outcome, then), now in zip(completions, written, strict=True):
-            then(now or outcome, now is not None)
+        # Without `finish`, whose call would cost time for every job.
+        for (outcome, on_written), stored in zip(completions, written, strict=True):
+            on_written(stored or outcome, stored is not None)
 
     async def _write_one_by_one(self, completions: list[PendingCompletion]) -> None:
-        for ending in completions:
+        for completion in completions:
             try:
-                written = await self._completer.complete_unless_rejected(ending.outcome)
+                written = await self._completer.complete_unless_rejected(completion.outcome)
             except Exception:
-                task = asyncio.create_task(self._write_separately(ending))
-                self._separate_writes[task] = ending
+                task = asyncio.create_task(self._write_separately(completion))
+                self._separate_writes[task] = completion
                 task.add_done_callback(self._on_separate_write_done)
             else:
-                ending.finish(written)
-            self._writing = [each for each in self._writing if each is not ending]
+                completion.finish(written)
+            self._writing = [each for each in self._writing if each is not completion]
 
     async def _write_separately(self, completion: PendingCompletion) -> None:
         completion.finish(await self._completer.complete(completion.outcome, attempt=1))
 
     def _on_separate_write_done(self, task: asyncio.Task[None]) -> None:
-        # The end of a job whose task was cancelled is still unwritten.
+        # A write that was cancelled stays unwritten.
         if not task.cancelled():
             del self._separate_writes[task]
             self._progressed.set()
 
     async def flush(self) -> None:
-        """Return once nothing is left to write."""
+        """Wait until all outcomes are written."""
         while self._queued or self._writing or self._separate_writes:
             await self._wait_for_progress()
 
     async def close(self) -> None:
-        """Write what is left without delay; return once that is done."""
+        """Write the remaining outcomes without delay."""
         self._is_closed = True
         self._urgent.set()
         await self.flush()
 
     def abandon(self) -> None:
-        """Stop writing what the database rejects; those jobs stay locked until recovery."""
+        """Stop writing rejected outcomes; their jobs stay locked until recovery."""
         for task in list(self._separate_writes):
             task.cancel()
 
@@ -150,8 +145,8 @@ class CompletionBatcher:
 
 
 def _group_by_pool_id(completions: list[PendingCompletion]) -> list[list[PendingCompletion]]:
-    """Endings under one id of this pool together; nearly always all of them."""
-    ids = {ending.outcome.claimed.job.locked_by for ending in completions}
+    """Outcomes by the id of this pool under which their job is locked, nearly always one."""
+    ids = {each.outcome.claimed.job.locked_by for each in completions}
     if len(ids) == 1:
         return [completions]
     return [
@@ -160,7 +155,7 @@ def _group_by_pool_id(completions: list[PendingCompletion]) -> list[list[Pending
 
 
 class CompletionBatchers:
-    """One batch for completions and one for failures, each if it is wanted."""
+    """One batcher for completions and one for failures, each if it has a delay."""
 
     def __init__(
         self,
@@ -180,10 +175,10 @@ class CompletionBatchers:
 
     @property
     def pending_jobs(self) -> list[ClaimedJob]:
-        return [held for batch in self.batchers for held in batch.pending_jobs]
+        return [claimed for batcher in self.batchers for claimed in batcher.pending_jobs]
 
     def get_batcher(self, outcome: Outcome) -> CompletionBatcher | None:
-        """The batch for such an ending; without one it is written by itself."""
+        """The batcher for such an outcome; None: it is written separately."""
         if isinstance(outcome, Completed):
             return self._completions
         return self._failures if isinstance(outcome, Failed) else None

@@ -1,12 +1,11 @@
-"""What a task receives besides its payload."""
+"""The context of a task: what it receives besides its payload."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from graphile_worker import sync
 from graphile_worker._db.database import ConnectionProvider, Database
@@ -18,50 +17,17 @@ from graphile_worker._sql.queries.claim import (
 )
 from graphile_worker._sql.query import Query
 from graphile_worker._support.logs import Logger
+from graphile_worker._worker.cancellation import Cancellation
 from graphile_worker._worker.outcomes import Outcome
 from graphile_worker._worker.overruns import RunawayTracker
 from graphile_worker._worker.reporting import build_job_logger
 from graphile_worker._worker.retry_decision import NextAttempt
+from graphile_worker._worker.run_state import STOPPED_STATES, JobRun, RunStep
 from graphile_worker.client import Client
 from graphile_worker.errors import ConfigurationError, JobLockLostError
 from graphile_worker.events import JobOverran
-from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, RunAt
+from graphile_worker.jobs import Job, JobOptions, JobSpec
 from graphile_worker.tasks import CronRun, read_cron_run
-
-
-class Cancellation:
-    """The request to tasks to give up, all of them or one; for a loop and for threads."""
-
-    def __init__(self) -> None:
-        self.is_requested = False
-        self._changed = asyncio.Event()
-        self._thread_condition = threading.Condition()
-
-    def request(self) -> None:
-        """Ask all."""
-        self.is_requested = True
-        self.recheck()
-
-    def recheck(self) -> None:
-        """Let all who wait see whether they are asked."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-        with self._thread_condition:
-            self._thread_condition.notify_all()
-
-    async def wait(self, is_cancelled: Callable[[], bool], within: timedelta | None) -> bool:
-        try:
-            async with asyncio.timeout(_to_seconds(within)):
-                while not is_cancelled():
-                    await self._changed.wait()
-        except TimeoutError:
-            return is_cancelled()
-        return True
-
-    def wait_in_thread(self, is_cancelled: Callable[[], bool], within: timedelta | None) -> bool:
-        seconds = _to_seconds(within)
-        with self._thread_condition:
-            return self._thread_condition.wait_for(is_cancelled, seconds)
 
 
 class PoolResources(NamedTuple):
@@ -76,35 +42,23 @@ class PoolResources(NamedTuple):
     sync_database: ConnectionProvider | None
     sync_client: sync.Client | None
     claimed_jobs: Mapping[int, ClaimedJob] = MappingProxyType({})
-    """All that the pool has locked."""
+    """All jobs that the pool holds."""
     runaways: RunawayTracker | None = None
-    """Where functions that run past their timeout are counted."""
+    """Counts functions that run past their timeout."""
 
 
-class Context:
+class Context(JobRun):
     """For async tasks."""
 
-    # Of the class until they change, as one is made for every job.
-    is_committing = False
-    """Is its end being written by the task's own transaction?"""
-    is_committed = False
-    """Was it?"""
-    is_interrupted = False
-    """Did the worker itself cancel the task?"""
-    is_released = False
-    """Was the job handed back while it still ran? Then its end does not matter any more."""
-    is_revoked = False
-    """Does somebody else have the job, perhaps? A request to give up."""
-    has_items = False
-    """Is it a batch? Then what fails of it has to stay, and its task cannot end the job."""
+    # On the class until they change, because one context is made for every job.
+    is_batch = False
+    """A batch keeps its failed items, so its task cannot complete the job itself."""
     next_attempt: NextAttempt | None = None
-    """When it is tried again, if another process has said so."""
-    is_discarded = False
-    """Did this pool take the job again? Then what comes of this run must not be written."""
+    """When to retry, if the process of the task has decided it."""
     timeout_handle: asyncio.Timeout | None = None
-    """What ends the task at its timeout, if it has one."""
+    """Ends the task at its timeout, if it has one."""
     overrun_event: JobOverran | None = None
-    """Does its function run past its timeout in a thread, where it cannot be stopped?"""
+    """Set while the function runs past its timeout in a thread, where it cannot be stopped."""
     worker_task: asyncio.Task[Any] | None = None
     """The asyncio task of its worker, which waits for that of the job."""
     job_task: asyncio.Task[None] | None = None
@@ -123,7 +77,7 @@ class Context:
 
     @property
     def sync_context(self) -> "SyncContext":
-        """The same for a plain function."""
+        """The context for a plain function."""
         return SyncContext(self, self._resources)
 
     @property
@@ -148,12 +102,15 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        has_reason = self.is_revoked or self.overrun_event is not None
-        return has_reason or self._resources.cancellation.is_requested
+        return (
+            self.state in STOPPED_STATES
+            or self.overrun_event is not None
+            or self._resources.cancellation.is_requested
+        )
 
     @property
     def is_worker_cancelled(self) -> bool:
-        """Is its worker being cancelled, because the program ends?"""
+        """Is its worker cancelled, because the program ends?"""
         return self.worker_task is not None and self.worker_task.cancelling() > 0
 
     @property
@@ -163,7 +120,7 @@ class Context:
         return build_job_logger(around.logger, self.pool_id, self.job, worker_id=self.worker_id)
 
     def mark_overrun(self, timeout: timedelta) -> None:
-        """Its timeout is over. It is asked to give up, as that is all that can be done."""
+        """The function reached its timeout: ask it to give up, because it cannot be stopped."""
         self.overrun_event = JobOverran(
             pool_id=self.pool_id, worker_id=self.worker_id, job=self.job, timeout=timeout
         )
@@ -172,7 +129,7 @@ class Context:
         self._resources.cancellation.recheck()
 
     def clear_overrun(self) -> None:
-        """Its function has returned after all."""
+        """The function returned."""
         if self.overrun_event is not None and self._resources.runaways is not None:
             self._resources.runaways.remove(self.overrun_event)
 
@@ -184,27 +141,10 @@ class Context:
         identifier: str,
         payload: Any = None,
         *,
-        queue_name: str | None = None,
-        run_at: RunAt | None = None,
-        max_attempts: int | None = None,
-        priority: int | None = None,
-        job_key: str | None = None,
-        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
-        flags: Collection[str] | None = None,
         conn: object = None,
+        **options: Unpack[JobOptions],
     ) -> Job:
-        return await self._resources.client.add_job(
-            identifier,
-            payload,
-            queue_name=queue_name,
-            run_at=run_at,
-            max_attempts=max_attempts,
-            priority=priority,
-            job_key=job_key,
-            job_key_mode=job_key_mode,
-            flags=flags,
-            conn=conn,
-        )
+        return await self._resources.client.add_job(identifier, payload, conn=conn, **options)
 
     async def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
         return await self._resources.client.add_jobs(specs, conn=conn)
@@ -220,13 +160,13 @@ class Context:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """A transaction that also ends the job: its effects happen exactly once, or not at all."""
+        """A transaction that also completes the job: its effects happen once, or not at all."""
         _reject_batch(self)
         async with self._resources.database.transaction() as connection:
             yield connection.raw
-            self.is_committing = True
+            self.advance(RunStep.BEGIN_COMMIT)
             _check_still_owned(await connection.run(self._build_completion_query()), self.claimed)
-        self.is_committed = True
+        self.advance(RunStep.CONFIRM_COMMIT)
 
     def _build_completion_query(self) -> Query[set[int]]:
         queues = find_releasable_queues([self.claimed], self._resources.claimed_jobs)
@@ -251,27 +191,10 @@ class SyncContext:
         identifier: str,
         payload: Any = None,
         *,
-        queue_name: str | None = None,
-        run_at: RunAt | None = None,
-        max_attempts: int | None = None,
-        priority: int | None = None,
-        job_key: str | None = None,
-        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
-        flags: Collection[str] | None = None,
         conn: object = None,
+        **options: Unpack[JobOptions],
     ) -> Job:
-        return self._get_client().add_job(
-            identifier,
-            payload,
-            queue_name=queue_name,
-            run_at=run_at,
-            max_attempts=max_attempts,
-            priority=priority,
-            job_key=job_key,
-            job_key_mode=job_key_mode,
-            flags=flags,
-            conn=conn,
-        )
+        return self._get_client().add_job(identifier, payload, conn=conn, **options)
 
     def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
         return self._get_client().add_jobs(specs, conn=conn)
@@ -287,15 +210,15 @@ class SyncContext:
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """A transaction that also ends the job: its effects happen exactly once, or not at all."""
+        """A transaction that also completes the job: its effects happen once, or not at all."""
         _reject_batch(self._context)
         with self._get_database().transaction() as connection:
             yield connection.raw
-            self._context.is_committing = True
+            self._context.advance(RunStep.BEGIN_COMMIT)
             _check_still_owned(
                 connection.run(self._context._build_completion_query()), self._context.claimed
             )
-        self._context.is_committed = True
+        self._context.advance(RunStep.CONFIRM_COMMIT)
 
     def _get_client(self) -> sync.Client:
         if self._resources.sync_client is None:
@@ -309,23 +232,17 @@ class SyncContext:
 
 
 def _reject_batch(context: Context) -> None:
-    if context.has_items:
+    if context.is_batch:
         raise TypeError(
-            "ctx.transaction() would end the job with all its items, also those that fail: use "
-            "ctx.connection() in a batch task"
+            "ctx.transaction() would complete the job with all its items, also failed ones. Use "
+            "ctx.connection() in a batch task."
         )
-
-
-def _to_seconds(duration: timedelta | None) -> float | None:
-    if duration is not None and not isinstance(duration, timedelta):
-        raise TypeError(f"expected a timedelta, got {duration!r}")
-    return None if duration is None else duration.total_seconds()
 
 
 def _build_no_sync_error() -> ConfigurationError:
     return ConfigurationError(
-        "this worker was lent an async connection or pool, which a plain function cannot use: "
-        "write the task as async def, or give the worker a connection string"
+        "a plain function cannot use the async connection or pool of this worker. Declare the task "
+        "with async def, or pass a connection string."
     )
 
 

@@ -1,4 +1,4 @@
-"""Fetch: take jobs with the cheapest statement that finds them."""
+"""JobFetcher: claims jobs with the cheapest statement that finds them."""
 
 import math
 import time
@@ -19,19 +19,18 @@ from graphile_worker._sql.query import Query
 from graphile_worker._worker.many_tasks import MAX_TASKS_PER_FETCH, TaskScanner
 from graphile_worker._worker.scan_cursor import ScanCursor
 
-# A way that so often in a row found nothing where there was something is the usual one no more:
-# once or twice may be because a job came just then. After these seconds the next cheaper way is
-# tried again.
+# A strategy that misses jobs this many times in a row is replaced by the next one; once or twice a
+# job may just have been added. After these seconds the cheaper strategy is used once.
 MAX_MISSES = 3
 CHEAPER_RETRY_SECONDS = 1.0
 
-# Seconds between two looks everywhere, where the soonest jobs are of a few queues: twice as many
-# after each that found nothing else.
+# Seconds between two full scans while the soonest jobs are of a few queues, doubled after each scan
+# that found nothing else.
 FULL_SCAN_DELAY_RANGE_SECONDS = (0.02, 0.1)
 
 
 class FetchStrategy(IntEnum):
-    """From the cheapest on; only of the last an empty answer says that there is nothing."""
+    """The cheapest first. Only if the last one finds nothing, no job is ready."""
 
     PLAIN = auto()
     SOONEST = auto()
@@ -39,10 +38,10 @@ class FetchStrategy(IntEnum):
 
 
 class JobFetcher:
-    """Tries the way that usually finds jobs, then the one that finds all.
+    """Tries the strategy that usually finds jobs, then the one that finds all.
 
-    Where the soonest jobs are of named queues, and one of those is ours and busy, an empty answer
-    is no reason to look everywhere each time. Nor is a short one: `again_at` says when it is.
+    If the soonest jobs are of named queues, and this pool keeps one of them busy, an empty or short
+    answer is not always followed by a full scan: `next_fetch_at` is the time of the next one.
     """
 
     def __init__(self, database: QueryRunner, claimed_jobs: Mapping[int, ClaimedJob]) -> None:
@@ -55,77 +54,76 @@ class JobFetcher:
         self._retry_cheaper_at = 0.0
         self._scan_cursor = ScanCursor()
         self._task_scanner = TaskScanner(database)
-        # How many the soonest were when they were too few, and when to look behind them.
+        # How many jobs the last short answer had, and when to scan for others.
         self._last_short_count = 0
         self._next_full_scan_at = math.inf
         self._full_scan_delay = FULL_SCAN_DELAY_RANGE_SECONDS[0]
         self._full_scanned_at = -math.inf
 
     def has_too_many_tasks(self, tasks: Mapping[int, str]) -> bool:
-        """Are these so many tasks that a fetch finds out by itself which it has to ask for?"""
+        """Are there more tasks than one fetch can name?"""
         return self.has_indexes and len(tasks) > MAX_TASKS_PER_FETCH
 
     async def fetch(
         self, pool_id: str, tasks: Mapping[int, str], *, limit: int, **options: Any
     ) -> list[ClaimedJob]:
-        """Up to so many jobs; none, and no time to ask again, means that there are no more."""
+        """Claim up to `limit` jobs. None are ready if it returns none without `next_fetch_at`."""
         self.next_fetch_at = None
         if not self.has_too_many_tasks(tasks):
             return await self._fetch_by_strategy(pool_id, tasks, limit=limit, **options)
-        place = self._scan_cursor.position
         tasks = await self._task_scanner.find_tasks_with_jobs(
-            tasks, limit, now=options.get("now"), since=place
+            tasks, limit, now=options.get("now"), since=self._scan_cursor.position
         )
-        taken = (
+        claimed_jobs = (
             await self._fetch_by_strategy(pool_id, tasks, limit=limit, **options) if tasks else []
         )
-        if (again_at := self._task_scanner.get_next_scan_at(taken)) is not None:
-            self.next_fetch_at = min(again_at, self.next_fetch_at or again_at)
-        return taken
+        if (scan_at := self._task_scanner.get_next_scan_at(claimed_jobs)) is not None:
+            self.next_fetch_at = min(scan_at, self.next_fetch_at or scan_at)
+        return claimed_jobs
 
     async def _fetch_by_strategy(
         self, pool_id: str, tasks: Mapping[int, str], *, limit: int, **options: Any
     ) -> list[ClaimedJob]:
         tried = self._choose_strategy()
-        if tried is FetchStrategy.PLAIN and (place := self._scan_cursor.position) is not None:
-            return await self._fetch_since(place, pool_id, tasks, limit=limit, **options)
-        # What ends while we ask may have ended too late for the answer.
+        if tried is FetchStrategy.PLAIN and (since := self._scan_cursor.position) is not None:
+            return await self._fetch_since(since, pool_id, tasks, limit=limit, **options)
+        # A job that ends during the query may end too late for its answer.
         busy = get_busy_queue_ids(self._claimed_jobs) if tried is FetchStrategy.SOONEST else set()
         if tried < FetchStrategy.FULL_SCAN:
-            taken = await self._db.run(
+            claimed_jobs = await self._db.run(
                 self._build_query(tried, pool_id, tasks, limit=limit, **options)
             )
-            if taken:
-                self._record_hit(tried, len(taken), limit)
+            if claimed_jobs:
+                self._record_hit(tried, len(claimed_jobs), limit)
                 if tried is FetchStrategy.PLAIN:
-                    self._scan_cursor.record_scan(taken)
-                return taken
+                    self._scan_cursor.record_scan(claimed_jobs)
+                return claimed_jobs
             if busy and time.monotonic() < self._full_scanned_at + self._full_scan_delay:
                 self.next_fetch_at = self._full_scanned_at + self._full_scan_delay
                 return []
-        everywhere = self._build_query(
-            FetchStrategy.FULL_SCAN, pool_id, tasks, limit=limit, **options
-        )
-        taken = await self._db.run(everywhere)
-        self._record_full_scan(tried, taken, busy)
-        return taken
+        query = self._build_query(FetchStrategy.FULL_SCAN, pool_id, tasks, limit=limit, **options)
+        claimed_jobs = await self._db.run(query)
+        self._record_full_scan(tried, claimed_jobs, busy)
+        return claimed_jobs
 
     async def _fetch_since(
         self, position: JobPosition, *args: Any, **options: Any
     ) -> list[ClaimedJob]:
-        """From there on; all is looked at if that brings nothing, as there are workers to spare."""
-        for way in (FetchStrategy.PLAIN, FetchStrategy.SOONEST):
-            taken = await self._db.run(self._build_query(way, *args, since=position, **options))
-            if taken:
-                if way is FetchStrategy.PLAIN:
-                    self._scan_cursor.advance(taken)
-                return taken
+        """Scan from the position on; if that finds nothing, workers are idle, so scan all."""
+        for strategy in (FetchStrategy.PLAIN, FetchStrategy.SOONEST):
+            query = self._build_query(strategy, *args, since=position, **options)
+            claimed_jobs = await self._db.run(query)
+            if claimed_jobs:
+                if strategy is FetchStrategy.PLAIN:
+                    self._scan_cursor.advance(claimed_jobs)
+                return claimed_jobs
         if time.monotonic() < self._scan_cursor.next_full_scan_at:
             self.next_fetch_at = self._scan_cursor.next_full_scan_at
             return []
-        taken = await self._db.run(self._build_query(FetchStrategy.FULL_SCAN, *args, **options))
+        query = self._build_query(FetchStrategy.FULL_SCAN, *args, **options)
+        claimed_jobs = await self._db.run(query)
         self._scan_cursor.delay_full_scan()
-        return taken
+        return claimed_jobs
 
     def _choose_strategy(self) -> FetchStrategy:
         now = time.monotonic()
@@ -140,7 +138,7 @@ class JobFetcher:
         self._preferred = strategy
         self._misses = 0
         if strategy is FetchStrategy.SOONEST and count * 2 <= limit:
-            # Behind those of a few queues there may be others.
+            # After the jobs of a few queues there may be others.
             self._last_short_count = count
             self._next_full_scan_at = min(
                 self._next_full_scan_at, time.monotonic() + self._full_scan_delay
@@ -157,7 +155,7 @@ class JobFetcher:
             if found_more:
                 self._prefer(FetchStrategy.FULL_SCAN)
         else:
-            found_more = any(held.queue_id not in busy_queue_ids for held in claimed_jobs)
+            found_more = any(each.queue_id not in busy_queue_ids for each in claimed_jobs)
             if found_more and tried is self._preferred:
                 self._record_miss(tried)
         self._full_scan_delay = (

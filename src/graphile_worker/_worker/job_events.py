@@ -1,4 +1,4 @@
-"""What the world hears of a job: its start, and its end once that is written."""
+"""The events of a job: its start, and its end once that is written."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -35,11 +35,12 @@ def emit_job_started(hooks: Hooks, context: Context) -> None:
 def emit_job_ended(
     hooks: Hooks, context: Context, outcome: Outcome, *, is_still_owned: bool, seconds: float
 ) -> None:
-    """Say how the job ended; if its lock was lost, that and nothing else."""
+    """Emit how the job ended; if its lock was lost, only that."""
     if is_still_owned and isinstance(outcome, Completed) and not _has_success_listeners(hooks):
         return
-    where = _build_event_fields(context)
-    for event in _build_events(context, outcome, is_still_owned, timedelta(seconds=seconds), where):
+    fields = _build_event_fields(context)
+    duration = timedelta(seconds=seconds)
+    for event in _build_events(context, outcome, is_still_owned, duration, fields):
         hooks.emit(event)
 
 
@@ -65,13 +66,13 @@ def _build_events(
             yield JobSucceeded(**fields, duration=duration)
         case CompletedInTransaction(_, late_error):
             yield JobSucceededLate(**fields, duration=duration, late_error=late_error)
-        case Failed(_, error, _, give_up):
-            of_items = tuple(error.errors.values()) if isinstance(error, PartialFailure) else ()
-            said = {**fields, "error": error, "duration": duration, "batch_job_errors": of_items}
-            is_last = give_up or context.job.attempts >= context.job.max_attempts
-            yield JobErrored(**said, will_retry=not is_last)
+        case Failed(_, error, _, is_permanent):
+            item_errors = tuple(error.errors.values()) if isinstance(error, PartialFailure) else ()
+            more = {**fields, "error": error, "duration": duration, "batch_job_errors": item_errors}
+            is_last = is_permanent or context.job.attempts >= context.job.max_attempts
+            yield JobErrored(**more, will_retry=not is_last)
             if is_last:
-                yield JobFailed(**said)
+                yield JobFailed(**more)
         case _:
             # Snoozed: neither a success nor an error.
             pass

@@ -1,4 +1,4 @@
-"""Listener: hears of new jobs and of migrations, on a connection for that alone, for ever."""
+"""NotificationListener: LISTEN for new jobs and migrations, on its own connection."""
 
 import asyncio
 import json
@@ -22,22 +22,22 @@ from graphile_worker.hooks import Hooks
 JOBS_CHANNEL = "jobs:insert"
 MIGRATIONS_CHANNEL = "worker:migrate"
 
-# Seconds of silence after which the server is asked whether it is still there, and may take to
-# answer: a connection whose other end vanished looks like one on which nothing happens.
+# Seconds without a notification after which the connection is checked, and that the check may take:
+# a connection to a server that vanished looks idle.
 CONNECTION_CHECK_SECONDS = 5.0
 MAX_BACKOFF_SECONDS = 0.6
 
-# Seconds between two looks at the ledger: anybody may say that it has changed.
-MIGRATION_CHECK_INTERVAL_SECONDS = 1.0
-
-# Seconds for which a flood of notifications keeps a worker from listening, and between the looks
-# for jobs that it takes instead.
-FLOOD_POLL_DURATION_SECONDS = 10.0
-FLOOD_POLL_INTERVAL_SECONDS = 0.2
-
 
 class NotificationListener:
-    """Calls `on_jobs` with how many were added, None for who knows, and `on_migration`."""
+    """Calls `on_jobs` with the number of added jobs, or None if unknown, and `on_migration`."""
+
+    # Seconds between two reads of the ledger, because any role can send the notification.
+    migration_check_interval_seconds = 1.0
+
+    # After too many notifications a worker polls for this many seconds instead of listening, at
+    # this interval.
+    flood_poll_duration_seconds = 10.0
+    flood_poll_interval_seconds = 0.2
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class NotificationListener:
         self._on_migration = on_migration
         self._attempts = 0
         self._migration_checked_at = -math.inf
-        # When to look at the ledger, if somebody said so.
+        # When to read the ledger, after a notification.
         self._check_migration_at: float | None = None
 
     async def run(self) -> None:
@@ -70,20 +70,20 @@ class NotificationListener:
             self._attempts += 1
 
     async def listen_once(self) -> None:
-        """Connect and listen; raises when that is over."""
+        """Connect and listen until an error."""
         self._hooks.emit(ListenConnecting(pool_id=self._lease.pool_id, attempts=self._attempts))
-        async with self._db.listen(JOBS_CHANNEL, MIGRATIONS_CHANNEL) as heard:
+        async with self._db.listen(JOBS_CHANNEL, MIGRATIONS_CHANNEL) as notifications:
             self._attempts = 0
             self._hooks.emit(ListenStarted(pool_id=self._lease.pool_id))
             try:
                 await self._catch_up()
                 while True:
-                    await self._wait_for_notification(heard)
+                    await self._wait_for_notification(notifications)
             finally:
                 self._hooks.emit(ListenReleased(pool_id=self._lease.pool_id))
 
     async def _catch_up(self) -> None:
-        """Nobody told us what happened before we listened."""
+        """Check for what happened before the connection listened."""
         self._on_jobs(None)
         await self._check_migration()
 
@@ -97,11 +97,11 @@ class NotificationListener:
             await self._check_migration()
 
     async def _poll_during_flood(self) -> None:
-        """Look for jobs every now and then, in place of listening."""
-        until = time.monotonic() + FLOOD_POLL_DURATION_SECONDS
+        """Poll for jobs instead of listening."""
+        until = time.monotonic() + self.flood_poll_duration_seconds
         while time.monotonic() < until:
             self._on_jobs(None)
-            await asyncio.sleep(FLOOD_POLL_INTERVAL_SECONDS)
+            await asyncio.sleep(self.flood_poll_interval_seconds)
 
     def _compute_timeout(self) -> float:
         if self._check_migration_at is None:
@@ -114,7 +114,9 @@ class NotificationListener:
             is_one = not notification.skipped_count
             self._on_jobs(parse_job_count(notification.payload) if is_one else None)
         elif notification.channel == MIGRATIONS_CHANNEL:
-            self._check_migration_at = self._migration_checked_at + MIGRATION_CHECK_INTERVAL_SECONDS
+            self._check_migration_at = (
+                self._migration_checked_at + self.migration_check_interval_seconds
+            )
 
     async def _check_migration(self) -> None:
         self._check_migration_at = None
@@ -133,7 +135,7 @@ class NotificationListener:
 
 
 def parse_job_count(payload: str) -> int:
-    """How many jobs a notification speaks of; one if it does not say so in a way we know."""
+    """The number of jobs in a notification; 1 if it cannot be read."""
     try:
         count = json.loads(payload)["count"]
     except (ValueError, TypeError, KeyError, RecursionError):

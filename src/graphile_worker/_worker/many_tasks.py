@@ -1,4 +1,4 @@
-"""TaskScanner: which of thousands of tasks have jobs waiting, so that a fetch asks for those."""
+"""TaskScanner: finds which of thousands of tasks have jobs, so that a fetch names only those."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -7,33 +7,33 @@ from graphile_worker._db.database import QueryRunner
 from graphile_worker._sql.queries.claim import ClaimedJob, JobPosition, find_waiting_tasks
 from graphile_worker.jobs import RunAt
 
-# A fetch is given the ids of at most this many tasks, so that its cost has a bound. Those of the
-# soonest jobs come beside them.
+# A fetch names at most this many tasks, so that its cost is bounded, besides those of the soonest
+# jobs.
 MAX_TASKS_PER_FETCH = 1000
 
-# Seconds until the next tasks are looked at, if those that were looked at have no jobs to take.
+# Seconds until the next tasks are scanned, if the last ones had no ready jobs.
 NEXT_SCAN_DELAY_SECONDS = 0.1
 
 
 class TaskScanner:
-    """Goes through all tasks with waiting jobs, `MAX_TASKS_PER_FETCH` at a time, round and round.
+    """Goes through all tasks with waiting jobs in rounds, `MAX_TASKS_PER_FETCH` at a time.
 
-    Rarely do more than that have jobs, so that one look is enough and jobs go in their order. Tasks
-    are known by name: the row of one may have been deleted and made again, under another id.
+    Most often no more than that have jobs: then one query is enough, and jobs run in their order.
+    Tasks are known by name, because a row may be deleted and created again under another id.
     """
 
     def __init__(self, database: QueryRunner) -> None:
         self._db = database
         self._known_identifiers: Collection[str] = ()
         self._tasks: Mapping[int, str] | None = None
-        # The id behind which the next look begins, and whether this round brought no job so far.
+        # The id after which the next query begins, and whether this round found no job so far.
         self._after_id = 0
         self._is_round_empty = True
 
     async def find_tasks_with_jobs(
         self, tasks: Mapping[int, str], limit: int, *, now: RunAt | None, since: JobPosition | None
     ) -> dict[int, str]:
-        """Those of the tasks that a fetch of up to so many jobs has to know of."""
+        """The tasks that a fetch of up to `limit` jobs has to name."""
         if tasks is not self._tasks:
             self._tasks, self._known_identifiers = tasks, frozenset(tasks.values())
         if self._after_id == 0:
@@ -45,7 +45,7 @@ class TaskScanner:
         return {task_id: name for task_id, name in found.items() if name in self._known_identifiers}
 
     def get_next_scan_at(self, claimed_jobs: list[ClaimedJob]) -> float | None:
-        """When to look at the next tasks; None: there is a job, or a whole round brought none."""
+        """When to scan the next tasks; None: there is a job, or a whole round found none."""
         if claimed_jobs:
             self._is_round_empty = False
             return None

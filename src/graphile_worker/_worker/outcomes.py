@@ -1,6 +1,6 @@
 """How a job can end in this process.
 
-One is made for every job: not frozen, which would take three times as long.
+One outcome is made for every job. They are not frozen, which would take three times as long.
 """
 
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ from graphile_worker.jobs import RunAt
 
 @dataclass(slots=True)
 class Completed:
-    """The task returned: the row can go."""
+    """The task returned: delete the job."""
 
     claimed: ClaimedJob
 
 
 @dataclass(slots=True)
 class Failed:
-    """The task raised. Without `when` the job backs off as usual; giving up spends all attempts."""
+    """The task raised. Without `when` the default backoff applies."""
 
     claimed: ClaimedJob
     error: BaseException
     when: RunAt | None = None
     is_permanent: bool = False
-    # Of a batch: what is left of its payload, as JSON.
+    # The failed items of a batch, as JSON.
     remaining_payload: str | None = None
 
 
 @dataclass(slots=True)
 class Snoozed:
-    """The task asked to run again later, as if this attempt had not been."""
+    """The task asked to run again later; the attempt is not counted."""
 
     claimed: ClaimedJob
     when: RunAt
@@ -38,7 +38,7 @@ class Snoozed:
 
 @dataclass(slots=True)
 class Interrupted:
-    """The worker stopped it, or did not begin: the job is handed back with its attempt."""
+    """The worker stopped the task or did not start it: release the job, attempt not counted."""
 
     claimed: ClaimedJob
     when: RunAt | None = None
@@ -46,7 +46,7 @@ class Interrupted:
 
 @dataclass(slots=True)
 class CompletedInTransaction:
-    """The task itself ended the job, in a transaction of its own; what it raised after that."""
+    """The task completed the job in its own transaction; `late_error` is what it raised later."""
 
     claimed: ClaimedJob
     late_error: BaseException | None = None

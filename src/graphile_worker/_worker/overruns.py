@@ -1,4 +1,4 @@
-"""Runaways: plain functions that run past their timeout, and the tasks that have too many."""
+"""RunawayTracker: counts plain functions that run past their timeout."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,26 +7,22 @@ from graphile_worker.events import JobOverran, TaskPaused, TaskResumed
 from graphile_worker.hooks import Hooks
 
 
-def ignore_resumed() -> None:
-    """There is no pool to tell yet."""
-
-
 class RunawayTracker:
-    """Counts such functions by task. A task with `most` of them is paused: no job of it starts.
+    """Pauses a task that has `max_runaways` of them: none of its jobs is claimed or started.
 
     A function in a thread cannot be stopped. It keeps its job and its slot until it returns.
     """
 
     def __init__(self, hooks: Hooks, max_runaways: int | None) -> None:
         self.paused_tasks: set[str] = set()
-        # Told when a task is not paused any more.
-        self.on_resumed: Callable[[], None] = ignore_resumed
+        # Called when a task is not paused any more.
+        self.on_resumed: Callable[[], None] = lambda: None
         self._hooks = hooks
         self._max_runaways = max_runaways
         self._counts: Counter[str] = Counter()
 
     def add(self, event: JobOverran) -> None:
-        """This function has reached its timeout."""
+        """A function reached its timeout."""
         name = event.job.task_identifier
         self._counts[name] += 1
         self._hooks.emit(event)
@@ -37,7 +33,7 @@ class RunawayTracker:
             )
 
     def remove(self, event: JobOverran) -> None:
-        """It has ended."""
+        """The function returned."""
         name = event.job.task_identifier
         self._counts[name] -= 1
         if name in self.paused_tasks and not self._has_too_many(name):

@@ -1,7 +1,7 @@
-"""Payloads: how many bytes of them a pool holds at once.
+"""PayloadBudget: limits the bytes of payloads that a pool has in memory.
 
-Those of jobs that wait and of jobs that run count together. A fetch brings what fits beside them. A
-payload that does not fit stays in the database until its job is about to start and there is room.
+The payloads of waiting and running jobs count together. A fetch reads those that fit. Any other
+stays in the database until its job is about to start and there is room.
 """
 
 import asyncio
@@ -13,16 +13,15 @@ from graphile_worker._sql.queries.claim import ClaimedJob, get_payload
 from graphile_worker.errors import JobLockLostError, PayloadTooLarge, WorkerStoppedError
 from graphile_worker.options import DEFAULT_MAX_BYTES
 
-# Bytes that a payload may have in any case to come with a fetch, so that small jobs never wait for
-# large ones.
+# Payloads up to this size always come with the fetch: small jobs never wait for large ones.
 SMALL_PAYLOAD_BYTES = 1024
 
-# Seconds between two looks at whether the pool stops, while a payload waits for room.
+# Seconds between two checks for a shutdown, while a payload waits for room.
 STOP_CHECK_INTERVAL_SECONDS = 0.2
 
 
 class PayloadBudget:
-    """Knows how much is held, and reads what did not come with a fetch."""
+    """Counts the bytes, and reads payloads that did not come with a fetch."""
 
     def __init__(
         self,
@@ -31,7 +30,9 @@ class PayloadBudget:
         max_bytes: int = DEFAULT_MAX_BYTES,
         max_payload_bytes: int = DEFAULT_MAX_BYTES,
         is_stopping: Callable[[], bool] = lambda: False,
+        stop_check_interval_seconds: float = STOP_CHECK_INTERVAL_SECONDS,
     ) -> None:
+        self._stop_check_interval_seconds = stop_check_interval_seconds
         self.loaded_bytes = 0
         self._db = database
         self._max_bytes = max_bytes
@@ -42,12 +43,12 @@ class PayloadBudget:
         # Bytes of each payload that is read by itself, by the id of its job.
         self._separate_bytes: dict[int, int] = {}
         self._freed = asyncio.Event()
-        # Held by the one that waits for room; others wait for their turn.
+        # Locked by the payload that waits for room; the others wait for the lock.
         self._read_lock = asyncio.Lock()
 
     @contextmanager
     def reserve_fetch(self, limit: int) -> Iterator[int]:
-        """How large a payload may be to come with the fetch of up to this many jobs in the block.
+        """The largest payload that comes with the fetch of up to `limit` jobs in the block.
 
         Only one fetch at a time is under way.
         """
@@ -62,10 +63,10 @@ class PayloadBudget:
 
     def add_claimed(self, claimed_jobs: Iterable[ClaimedJob]) -> None:
         """A fetch brought these jobs."""
-        self.loaded_bytes += sum(held.size for held in claimed_jobs if not held.unread_bytes)
+        self.loaded_bytes += sum(each.size for each in claimed_jobs if not each.unread_bytes)
 
     def forget(self, claimed: ClaimedJob) -> None:
-        """That job is settled, or was returned."""
+        """The outcome of that job is written, or it was released."""
         if claimed.unread_bytes:
             self._free(claimed.job.id)
         else:
@@ -74,8 +75,10 @@ class PayloadBudget:
     async def read(self, claimed: ClaimedJob) -> None:
         """Read the payload of a job, once there is room for it.
 
-        Raises PayloadTooLarge, JobLockLostError if the job is not this pool's, WorkerStoppedError
-        if it must not start any more.
+        Raises:
+            PayloadTooLarge: it is larger than `max_payload_bytes`.
+            JobLockLostError: this pool does not hold the job any more.
+            WorkerStoppedError: the pool shuts down.
         """
         if claimed.size > self._max_payload_bytes:
             raise PayloadTooLarge(claimed.size, self._max_payload_bytes)
@@ -86,21 +89,21 @@ class PayloadBudget:
         try:
             text = await self._db.run(get_payload(claimed.job.id, claimed.pool_id))
             if text is None:
-                raise JobLockLostError(f"job {claimed.job.id} is not held by this pool any more")
+                raise JobLockLostError(f"job {claimed.job.id} is no longer held by this pool")
         except BaseException:
             self._free(claimed.job.id)
             raise
         claimed.job.payload_text = text
 
     async def _wait_for_room(self, size: int) -> None:
-        # Only for jobs that run: those that wait for a worker may have to wait for this one. So one
-        # payload by itself is always read.
+        # Waiting jobs may have to wait for this one, so only running jobs are waited for: a single
+        # payload is always read.
         while self._separate_bytes and self._used_bytes + size > self._max_bytes:
             if self._is_stopping():
                 raise WorkerStoppedError("no more jobs are started")
             self._freed.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_CHECK_INTERVAL_SECONDS):
+                async with asyncio.timeout(self._stop_check_interval_seconds):
                     await self._freed.wait()
 
     @property

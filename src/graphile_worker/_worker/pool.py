@@ -1,4 +1,4 @@
-"""WorkerPool: all workers of one process. They start together and stop in steps."""
+"""WorkerPool: all workers of one process, which start together and stop in steps."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -8,9 +8,10 @@ from typing import Any
 
 from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._support.durations import to_seconds
+from graphile_worker._worker.cancellation import Cancellation
 from graphile_worker._worker.completion_batcher import CompletionBatchers
-from graphile_worker._worker.context import Cancellation
-from graphile_worker._worker.sources.direct import JobSource
+from graphile_worker._worker.sources.base import JobSource
 from graphile_worker._worker.worker import RELEASE_TIMEOUT_SECONDS, Worker
 from graphile_worker.errors import JobsLeftLocked
 from graphile_worker.events import (
@@ -32,8 +33,9 @@ from graphile_worker.events import (
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job
 
-# A cancelled task may tidy up for so long, and a write may take so long, before a stop goes on
-# without them. Together they leave an orchestrator that kills after 30 seconds no reason to.
+# Seconds that a cancelled task may clean up, and that a write may take, before a shutdown goes on
+# without them. With the default `shutdown_timeout` they add up to less than the 30 s after which
+# orchestrators kill.
 CLEANUP_TIMEOUT_SECONDS = 2.0
 WRITE_TIMEOUT_SECONDS = 2.0
 
@@ -41,9 +43,10 @@ WRITE_TIMEOUT_SECONDS = 2.0
 class WorkerPool:
     """Runs until `stop_gracefully` or `stop_forcefully`, or until its source has no more jobs.
 
-    A graceful stop takes no more jobs and waits for those that run: after `cancel_after` it asks
-    them to give up, at `shutdown_timeout` it cancels them, and their jobs are handed back. What
-    cannot be cancelled still runs when `run` returns; `release_remaining` is for the very end.
+    A graceful shutdown claims no more jobs and waits for those that run. After `cancel_after` it
+    asks their tasks to give up. At `shutdown_timeout` it cancels them and releases their jobs. A
+    task that cannot be cancelled still runs when `run` returns; `release_remaining` releases its
+    job.
     """
 
     def __init__(
@@ -67,8 +70,8 @@ class WorkerPool:
         self._cancellation = cancellation
         self._hooks = hooks
         self._tasks = tuple(tasks)
-        self._cancel_after = _to_seconds(cancel_after)
-        self._shutdown_timeout = _to_seconds(shutdown_timeout)
+        self._cancel_after = to_seconds(cancel_after)
+        self._shutdown_timeout = to_seconds(shutdown_timeout)
         self._stop = asyncio.Event()
         self._is_finishing = False
         self.forced = asyncio.Event()
@@ -83,12 +86,12 @@ class WorkerPool:
 
     @property
     def job_count(self) -> int:
-        """How many jobs were run."""
+        """The number of jobs that ran."""
         return sum(worker.job_count for worker in self._workers)
 
     @property
     def is_ready(self) -> bool:
-        """Does it take jobs, and does the database answer?"""
+        """Does it claim jobs, and is the database reachable?"""
         return not self._stop.is_set() and not self._is_finishing and not self._source.is_failing
 
     @property
@@ -101,51 +104,52 @@ class WorkerPool:
 
     @property
     def claimed_ids(self) -> list[int]:
-        # The heartbeat asks from another thread, where `claimed` may change between two looks.
-        by_workers = [held for worker in self._workers if (held := worker.claimed)]
-        return [held.job.id for held in by_workers + self._batchers.pending_jobs]
+        return self._get_job_ids(self._workers)
 
     @property
     def started_ids(self) -> list[int]:
-        """Those whose task runs, or has run and its end is not written yet."""
-        started = [worker for worker in self._workers if worker.has_started]
-        by_workers = [held for worker in started if (held := worker.claimed)]
-        return [held.job.id for held in by_workers + self._batchers.pending_jobs]
+        """The jobs whose task started, until their outcome is written."""
+        return self._get_job_ids([worker for worker in self._workers if worker.has_started])
+
+    def _get_job_ids(self, workers: list[Worker]) -> list[int]:
+        # The heartbeat calls this from its thread, while `claimed` may change.
+        by_workers = [claimed for worker in workers if (claimed := worker.claimed)]
+        return [claimed.job.id for claimed in by_workers + self._batchers.pending_jobs]
 
     def wake(self, count: int | None = None) -> None:
-        """So many jobs may be there to take; None: who knows."""
+        """This many jobs may be ready; None if the number is unknown."""
         if not self._stop.is_set() and not self._is_finishing:
             self._source.wake(count)
 
     def revoke_jobs(self, predicate: Callable[[ClaimedJob], bool]) -> tuple[int, ...]:
-        """Cancel the runs of jobs that others have or may take; which those were."""
-        given_up = [
-            held.job.id
+        """Stop the tasks of jobs that other pools may claim, and return the ids of those jobs."""
+        job_ids = tuple(
+            claimed.job.id
             for worker in self._workers
-            if (held := worker.claimed) and predicate(held) and worker.revoke()
-        ]
+            if (claimed := worker.claimed) and predicate(claimed) and worker.revoke()
+        )
         self._cancellation.recheck()
-        return tuple(given_up)
+        return job_ids
 
     def discard_run(self, claimed: ClaimedJob) -> None:
-        """This pool has taken that job again: end its older run, and write nothing about it."""
+        """End the older run of a job that this pool claimed again, and write nothing about it."""
         for worker in self._workers:
             if worker.claimed is claimed:
-                worker.revoke(is_discarded=True)
+                worker.discard()
         self._cancellation.recheck()
 
     def stop_on_error(self, error: BaseException) -> None:
-        """Begin to stop because this makes it impossible to go on; `run` will raise it."""
+        """Shut down because of this error, which `run` raises."""
         self._fatal_error = self._fatal_error or error
         self.stop_gracefully(str(error))
 
     def finish(self) -> None:
-        """Take no more jobs; `run` returns once those that run have ended, in their own time."""
+        """Claim no more jobs; `run` returns when those that run have ended, without a limit."""
         self._is_finishing = True
         self._source.stop()
 
     def stop_gracefully(self, message: str) -> None:
-        """Begin to stop; `run` returns when that is done."""
+        """Shut down gracefully; `run` returns when that is done."""
         if self._stop.is_set():
             return
         self._stop.set()
@@ -155,23 +159,23 @@ class WorkerPool:
             self._hooks.emit(WorkerReleased(pool_id=self.id, worker_id=worker.id))
 
     def stop_forcefully(self, message: str) -> None:
-        """Stop without waiting for running tasks; `run` returns when that is done."""
+        """Shut down without waiting for tasks; `run` returns when that is done."""
         self.stop_gracefully(message)
         if not self.forced.is_set():
             self.forced.set()
             self._hooks.emit(PoolForcefulShutdown(pool_id=self.id, message=message))
 
     def start(self) -> None:
-        """Let all workers begin."""
+        """Start all workers."""
         self._hooks.emit(PoolCreated(pool_id=self.id))
         self._fetch_task = asyncio.create_task(self._source.run())
-        self._write_tasks = [asyncio.create_task(batch.run()) for batch in self._batchers.batchers]
+        self._write_tasks = [asyncio.create_task(each.run()) for each in self._batchers.batchers]
         for task in self._write_tasks:
             task.add_done_callback(self._on_writer_done)
         self._running = {self._start_worker(worker): worker for worker in self._workers}
 
     async def run(self) -> None:
-        """Work until told to stop, and stop; raises what made it impossible to go on."""
+        """Work until the pool is shut down; raises the error that ended it."""
         if self._fetch_task is None:
             self.start()
         assert self._fetch_task is not None
@@ -184,23 +188,27 @@ class WorkerPool:
         except asyncio.CancelledError:
             self._source.stop()
             await self._cancel_workers()
-            # It hands back what it may still bring.
+            # It releases the jobs that its last fetch brings.
             await _wait_then_cancel(fetching, RELEASE_TIMEOUT_SECONDS, CLEANUP_TIMEOUT_SECONDS / 4)
             raise
         if self._fatal_error is not None:
             raise self._fatal_error
 
     async def release_remaining(self) -> None:
-        """Return the jobs of tasks that nobody can stop; raises if anything stays locked."""
-        left = [worker for worker in self._workers if worker.claimed]
-        locked = [held for held in await asyncio.gather(*map(self._release_job, left)) if held]
+        """Release the jobs of tasks that cannot be stopped.
+
+        Raises:
+            JobsLeftLocked: some outcomes could not be written.
+        """
+        busy = [worker for worker in self._workers if worker.claimed]
+        locked = [each for each in await asyncio.gather(*map(self._release_job, busy)) if each]
         for task, worker in self._running.items():
-            # One without a job may be handing back what it was given too late, for as long as there
-            # is no database.
+            # A worker without a job may be releasing one that came too late, which lasts as long as
+            # a database outage.
             if worker.claimed is None:
                 task.cancel()
         locked += await self._flush()
-        error = JobsLeftLocked(held.job.id for held in locked) if locked else None
+        error = JobsLeftLocked(each.job.id for each in locked) if locked else None
         self._emit_shutdown_result(error)
         if error is not None:
             raise error
@@ -224,13 +232,13 @@ class WorkerPool:
             self.stop_on_error(error)
         self._hooks.emit(WorkerStopped(pool_id=self.id, worker_id=worker.id, error=error))
         if task.cancelled() and self._is_active:
-            # Otherwise this pool would have fewer workers from here on, or none.
+            # Otherwise this pool would have fewer workers from now on.
             self._hooks.emit(WorkerRestarted(pool_id=self.id, worker_id=worker.id))
             self._running[self._start_worker(worker)] = worker
 
     @property
     def _is_active(self) -> bool:
-        """Are there more jobs to run? Not if this pool stops, or the program around it ends."""
+        """False if this pool shuts down, or its program ends."""
         if (
             self._stop.is_set()
             or self._is_finishing
@@ -241,7 +249,7 @@ class WorkerPool:
         return not self._main_task.cancelling() and not self._fetch_task.done()
 
     async def _wait_until_stopping(self, fetch_task: asyncio.Task[None]) -> None:
-        """Until told to stop, or until there is nothing left to do."""
+        """Wait for a shutdown, or until the source has no more jobs."""
         stop = asyncio.create_task(self._stop.wait())
         try:
             waiting: set[asyncio.Task[Any]] = {stop, fetch_task}
@@ -252,7 +260,7 @@ class WorkerPool:
 
     async def _stop_fetching(self, fetch_task: asyncio.Task[None]) -> None:
         self._source.stop()
-        # A server that says nothing any more is not waited for.
+        # Without waiting for a server that does not answer.
         await _wait_then_cancel(
             fetch_task, CLEANUP_TIMEOUT_SECONDS / 2, CLEANUP_TIMEOUT_SECONDS / 2
         )
@@ -265,7 +273,7 @@ class WorkerPool:
     async def _shut_down_workers(self) -> None:
         cancel_after, shutdown_timeout = self._cancel_after, self._shutdown_timeout
         if not self._stop.is_set():
-            # There are no more jobs: that is no reason to hurry those that run.
+            # No more jobs will come, so those that run have time.
             await self._wait_for_workers(None, unless=self._stop)
         if cancel_after is not None and (
             shutdown_timeout is None or cancel_after < shutdown_timeout
@@ -280,7 +288,7 @@ class WorkerPool:
             await asyncio.wait(interrupted, timeout=CLEANUP_TIMEOUT_SECONDS)
 
     async def _cancel_workers(self) -> None:
-        """The program ends around us: what can be handed back is."""
+        """The program ends: release the jobs that can be released."""
         for task, worker in self._running.items():
             if not worker.is_writing:
                 task.cancel()
@@ -291,7 +299,7 @@ class WorkerPool:
     async def _wait_for_workers(
         self, timeout_seconds: float | None, *, unless: asyncio.Event | None
     ) -> None:
-        """Until all workers have ended, that much time has passed, or something happened."""
+        """Wait until all workers have ended, for the timeout, or for the event."""
         waiting = [asyncio.create_task(self._wait_for_all_workers())]
         if unless is not None:
             waiting.append(asyncio.create_task(_wait_for_event(unless)))
@@ -308,30 +316,30 @@ class WorkerPool:
             await asyncio.wait(self._running)
 
     async def _release_job(self, worker: Worker) -> ClaimedJob | None:
-        """Write that the job of this worker is free again; the job if that cannot be done."""
-        held = worker.claimed
+        """Release the job of this worker; returns the job if that cannot be done."""
+        claimed = worker.claimed
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
                 await worker.release()
         except TimeoutError as error:
-            self._emit_left_locked(None if held is None else held.job, error)
-            worker.abandon()
-            return held
+            self._emit_left_locked(None if claimed is None else claimed.job, error)
+            worker.cancel()
+            return claimed
         return None
 
     async def _flush(self) -> list[ClaimedJob]:
-        """Write what is gathered; the jobs of which that cannot be done."""
+        """Write the collected outcomes; returns the jobs for which that cannot be done."""
         with suppress(TimeoutError):
             async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
-                for batch in self._batchers.batchers:
-                    await batch.close()
+                for batcher in self._batchers.batchers:
+                    await batcher.close()
         for task in self._write_tasks:
             task.cancel()
-        for batch in self._batchers.batchers:
-            batch.abandon()
+        for batcher in self._batchers.batchers:
+            batcher.abandon()
         left = self._batchers.pending_jobs
-        for held in left:
-            self._emit_left_locked(held.job, TimeoutError())
+        for claimed in left:
+            self._emit_left_locked(claimed.job, TimeoutError())
         return left
 
     def _emit_left_locked(self, job: Job | None, error: BaseException) -> None:
@@ -353,9 +361,9 @@ class WorkerPool:
 
 
 async def _wait_then_cancel(fetch_task: asyncio.Task[None], *timeouts: float) -> None:
-    """Return once it has ended, by itself or cancelled.
+    """Wait until it has ended, and cancel it after each timeout.
 
-    Cancelled, it may want to hand back what waits in it, for as long as there is no database.
+    After a cancellation it releases its jobs, which lasts as long as a database outage.
     """
     for seconds in (*timeouts, None):
         await asyncio.wait([fetch_task], timeout=seconds)
@@ -364,7 +372,3 @@ async def _wait_then_cancel(fetch_task: asyncio.Task[None], *timeouts: float) ->
 
 async def _wait_for_event(event: asyncio.Event) -> None:
     await event.wait()
-
-
-def _to_seconds(duration: timedelta | None) -> float | None:
-    return None if duration is None else duration.total_seconds()

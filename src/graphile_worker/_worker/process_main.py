@@ -1,6 +1,6 @@
-"""What runs in the process of a task: one job after the other, as a worker asks; no event loop.
+"""The program of a task process: runs the jobs that its worker sends, without an event loop.
 
-It ends, with all that its tasks have started, when the worker does.
+It ends when the worker does, with all processes that its tasks started.
 """
 
 import asyncio
@@ -38,20 +38,20 @@ _is_task_process = False
 
 
 def reject_in_task_process() -> None:
-    """A script that starts a worker when it is imported would start one in each process."""
+    """Reject a script that starts a worker when it is imported."""
     if _is_task_process:
         raise ConfigurationError(
-            "a worker starts while a process of its tasks imports this program: put what starts "
-            'it under `if __name__ == "__main__":`'
+            "a task process started a worker while it imported this program. Start the worker "
+            'under `if __name__ == "__main__":`'
         )
 
 
 def main(socket_fd: int) -> None:
-    """Do what is asked through the socket of that number, for ever."""
+    """Run the jobs that come through the socket."""
     global _is_task_process
     _is_task_process = True
     line = socket.socket(fileno=socket_fd)
-    # It is for this process, not for what tasks may start.
+    # For this process, not for its children.
     line.set_inheritable(False)
     _enable_crash_tracebacks()
     _set_up(process_protocol.receive_message(line))
@@ -61,16 +61,16 @@ def main(socket_fd: int) -> None:
     while True:
         answer = _handle_request(requests.get())
         if os.getpid() != own:
-            # A copy that a task made and let return: it is not the one that was asked.
+            # A task forked, and the child returned to here.
             os._exit(0)
         sys.stdout.flush()
         line.sendall(process_protocol.encode_message(answer | _read_process_state(answer)))
 
 
 def _enable_crash_tracebacks() -> None:
-    """What ends an interpreter at once is said all the same: where the task stood."""
+    """Print the traceback of a task that crashes the interpreter."""
     if sys.version_info >= (3, 14):
-        # Without the stack of C, which would be most of the last words.
+        # Without the C stack, which would fill most of the last lines.
         faulthandler.enable(c_stack=False)
     else:
         faulthandler.enable()
@@ -83,7 +83,7 @@ def _set_up(settings: Message) -> None:
         register_source_folder(Path(folder), TrustChecker(Path(folder), allow_unsafe=allow_unsafe))
     if settings["memory_limit"] is not None:
         _limit_memory(settings["memory_limit"])
-    # Where memory runs out, this is the process to end, not the worker.
+    # If memory runs out, the kernel should kill this process, not the worker.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
 
@@ -108,8 +108,8 @@ def _read_requests(sock: socket.socket, requests: "SimpleQueue[Message]") -> Non
 def _handle_request(request: Message) -> Message:
     try:
         return _run_task(TaskLocation(**request["task"]), Job(*request["job"]))
-    except (Snooze, Retry, Discard) as asked:
-        return process_protocol.encode_outcome_exception(asked)
+    except (Snooze, Retry, Discard) as exception:
+        return process_protocol.encode_outcome_exception(exception)
     except BaseException as error:
         return {"error": process_protocol.encode_error(error), "next": None}
 
@@ -122,7 +122,7 @@ def _run_task(location: TaskLocation, job: Job) -> Message:
         raise
     except BaseException as error:
         if isinstance(error, MemoryError):
-            # To tell of it takes some, too.
+            # The answer needs memory, too.
             _limit_memory(None)
         following = decide_next_attempt(task, job, error)
         return {
@@ -156,7 +156,7 @@ async def _await_result(result: Any) -> object:
 
 
 def _read_process_state(response: Message) -> Message:
-    """What the worker wants to know after each job."""
+    """The state that the worker reads after each job."""
     return {"memory": read_resident_bytes(os.getpid()), "must_end": _find_end_reason(response)}
 
 
@@ -169,7 +169,7 @@ def _find_end_reason(response: Message) -> str | None:
 
 
 def _has_child_processes() -> bool:
-    """Did a task leave processes behind? Where nobody can say, they end with this one."""
+    """Did a task leave processes behind? Without `waitid` they end with this one."""
     if not hasattr(os, "waitid"):
         return False
     try:

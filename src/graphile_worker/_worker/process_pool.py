@@ -1,4 +1,4 @@
-"""Children: processes in which tasks run that are better ended than waited for."""
+"""ProcessPool: processes for tasks with `run_in="process"`, which can be killed."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ from graphile_worker.options import TaskProcessOptions
 from graphile_worker.tasks.importing import TaskLocation
 from graphile_worker.tasks.source_only import list_source_folders
 
-# Seconds that what a process said last may take to arrive, and that its end may take.
+# Seconds that the last output of a process may take to arrive, and that its exit may take.
 LAST_OUTPUT_TIMEOUT_SECONDS = 1.0
 EXIT_TIMEOUT_SECONDS = 2.0
 
@@ -36,9 +36,9 @@ logger = logging.getLogger("graphile_worker")
 
 
 class ProcessPool:
-    """As many processes as tasks that run in them at once; each is kept for the next job.
+    """Has as many processes as run at once, and keeps each for the next job.
 
-    Spawned, never forked: a copy of a program with threads and connections is no program.
+    They are spawned: a fork of a program with threads and connections would not work.
     """
 
     def __init__(self, options: TaskProcessOptions) -> None:
@@ -47,53 +47,54 @@ class ProcessPool:
         self._alive: set[_PoolProcess] = set()
 
     async def run(self, task: TaskLocation, job: Job, on_line: Callable[[str], object]) -> Message:
-        """How the job ended, told by the process that ran it; cancelled, that process is killed.
+        """Run a job in a process and return its response; a cancellation kills the process.
 
-        `hear` is told what it says meanwhile. One that ends before the job raises TaskProcessDied.
+        `on_line` is called with each line of output. Raises TaskProcessDied if the process exits.
         """
-        child = self._take_idle() or await _PoolProcess.start(self._options, self._alive)
+        process = self._take_idle() or await _PoolProcess.start(self._options, self._alive)
         try:
-            answer = await child.execute({"task": asdict(task), "job": encode_job(job)}, on_line)
+            response = await process.execute(
+                {"task": asdict(task), "job": encode_job(job)}, on_line
+            )
         except BaseException:
-            child.kill()
+            process.kill()
             raise
-        if self._must_recycle(child, answer):
-            child.kill()
+        if self._must_recycle(process, response):
+            process.kill()
         else:
-            self._idle.append(child)
-        return answer
+            self._idle.append(process)
+        return response
 
     async def close(self) -> None:
-        """End all, and return once they have."""
-        for child in self._alive:
-            child.kill()
+        """Kill all processes, and wait until they have exited."""
+        for process in self._alive:
+            process.kill()
         if self._alive:
-            await asyncio.wait(
-                [child.exit_task for child in self._alive], timeout=EXIT_TIMEOUT_SECONDS
-            )
+            exits = [process.exit_task for process in self._alive]
+            await asyncio.wait(exits, timeout=EXIT_TIMEOUT_SECONDS)
 
     def _take_idle(self) -> "_PoolProcess | None":
         while self._idle:
-            child = self._idle.pop()
-            if child.is_alive:
-                return child
-            child.kill()
+            process = self._idle.pop()
+            if process.is_alive:
+                return process
+            process.kill()
         return None
 
     def _must_recycle(self, process: "_PoolProcess", response: Message) -> bool:
-        if (why := response["must_end"]) is not None:
-            logger.warning("process %s, in which a task %s, is ended", process.pid, why)
+        if (reason := response["must_end"]) is not None:
+            logger.warning("killing task process %s: a task %s", process.pid, reason)
             return True
         if self._options.max_jobs is not None and process.job_count >= self._options.max_jobs:
             return True
-        most, held = self._options.max_memory, response["memory"]
-        return most is not None and held is not None and held > most * MEGABYTE
+        limit, used = self._options.max_memory, response["memory"]
+        return limit is not None and used is not None and used > limit * MEGABYTE
 
 
 def _spawn(socket_fd: int, output_fd: int) -> ProcessGroup:
     return ProcessGroup(
-        # With -c the current directory would be the first place where modules are looked for, and a
-        # file called socket.py there would run. Tasks are found by the worker's own path.
+        # -P: with -c, modules would be imported from the current directory first, and a file called
+        # socket.py there would run. Tasks are found by the worker's own path.
         *(sys.executable, "-P", "-u", "-c", PROGRAM.format(socket_fd)),
         pass_fds=[socket_fd],
         stdin=subprocess.DEVNULL,
@@ -103,7 +104,7 @@ def _spawn(socket_fd: int, output_fd: int) -> ProcessGroup:
 
 
 class _PoolProcess:
-    """One process, asked for one job at a time."""
+    """One process, which runs one job at a time."""
 
     def __init__(
         self,
@@ -138,12 +139,12 @@ class _PoolProcess:
             theirs.close()
             os.close(output.write)
         try:
-            child = cls(group, *await asyncio.open_connection(sock=ours), output.read, alive)
+            process = cls(group, *await asyncio.open_connection(sock=ours), output.read, alive)
         except BaseException:
             group.kill()
             os.close(output.read)
             raise
-        child._send(
+        process._send(
             {
                 "path": sys.path,
                 "argv": sys.argv,
@@ -151,7 +152,7 @@ class _PoolProcess:
                 "tasks_folders": list_source_folders(),
             }
         )
-        return child
+        return process
 
     @property
     def pid(self) -> int:
@@ -173,7 +174,7 @@ class _PoolProcess:
             raise await self._build_exit_error() from None
 
     def kill(self) -> None:
-        """End it with all that it started; fine when it has ended already."""
+        """Kill it with all its children; no error if it has exited."""
         self._group.kill()
         self._writer.close()
 
@@ -181,7 +182,7 @@ class _PoolProcess:
         self._writer.write(encode_message(message))
 
     async def _build_exit_error(self) -> TaskProcessDied:
-        # Unless it only closed the line.
+        # It may only have closed the socket.
         await asyncio.wait([self.exit_task], timeout=EXIT_TIMEOUT_SECONDS)
         self.kill()
         await asyncio.wait([self.exit_task])
@@ -190,7 +191,7 @@ class _PoolProcess:
     async def _wait_for_exit(self) -> None:
         await self._group.wait()
         self.kill()
-        # Whoever left the group may still hold its output open.
+        # A process that left the group may still have the output open.
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_OUTPUT_TIMEOUT_SECONDS):
                 await self._output_task

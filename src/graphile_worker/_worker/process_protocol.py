@@ -1,4 +1,4 @@
-"""Messages between a worker and the processes of its tasks: JSON, its length before it."""
+"""Messages between a worker and its task processes: JSON after its length."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ def encode_message(message: Message) -> bytes:
 
 
 async def read_message(reader: asyncio.StreamReader) -> Message:
-    """The next message; raises EOFError when there will be none."""
+    """Read the next message; raises EOFError at the end."""
     (length,) = LENGTH_PREFIX.unpack(await reader.readexactly(LENGTH_PREFIX.size))
     message: Message = json.loads(await reader.readexactly(length))
     return message
@@ -51,7 +51,7 @@ def _receive_bytes(sock: socket.socket, length: int) -> bytes:
 
 
 def encode_job(job: Job) -> list[Any]:
-    """A job as JSON carries it, in the order of its arguments."""
+    """The fields of a job for JSON, in the order of its arguments."""
     return [
         job.id,
         job.task_identifier,
@@ -76,16 +76,16 @@ def encode_job(job: Job) -> list[Any]:
 
 
 def encode_error(error: BaseException) -> Message:
-    """What an error says, as JSON carries it."""
+    """The text of an error for JSON."""
     try:
         message = str(error)
     except Exception as broken:
-        message = f"(its text could not be made: {type(broken).__name__})"
+        message = f"(its message raised {type(broken).__name__})"
     return {"kind": type(error).__name__, "message": message, "text": format_error(error)}
 
 
 def read_error(fields: Message) -> TaskProcessError:
-    """The error again, by its words; a log shows where it happened there."""
+    """The error with its text; a log shows its traceback in the process."""
     error = TaskProcessError(**fields)
     error.add_note(error.text)
     return error
@@ -117,7 +117,7 @@ def read_next_attempt(fields: Message) -> NextAttempt:
 
 
 def format_when(when: RunAt | None) -> str | None:
-    """A moment as ISO 8601, a duration as microseconds."""
+    """A time as ISO 8601, a duration as microseconds."""
     if isinstance(when, timedelta):
         return str(when // timedelta(microseconds=1))
     return None if when is None else when.isoformat()

@@ -1,4 +1,4 @@
-"""When a job that failed is tried again, by the policy of its task."""
+"""When a failed job is retried, by the policy of its task."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from graphile_worker.tasks import Task
 
 @dataclass(frozen=True, slots=True)
 class NextAttempt:
-    """Without `when` the job backs off as usual; giving up spends all attempts."""
+    """Without `when` the default backoff applies; `is_permanent` uses up all attempts."""
 
     when: RunAt | None = None
     is_permanent: bool = False
@@ -23,7 +23,7 @@ DEFAULT_BACKOFF = NextAttempt()
 
 
 def decide_next_attempt(task: Task[..., Any], job: Job, error: BaseException) -> NextAttempt:
-    """What the task's policy says about this error; a policy that fails itself has no say."""
+    """Apply the retry policy of the task; if that raises, the default backoff applies."""
     if isinstance(error, JobLockLostError) or task.options.retry is None:
         return DEFAULT_BACKOFF
     try:
@@ -32,7 +32,7 @@ def decide_next_attempt(task: Task[..., Any], job: Job, error: BaseException) ->
         if is_interrupt(broken):
             raise
         with suppress(Exception):
-            error.add_note(f"and its retry policy failed, so it backs off as usual: {broken!r}")
+            error.add_note(f"its retry policy raised {broken!r}, the default backoff applies")
         return DEFAULT_BACKOFF
     return NextAttempt(when, is_permanent=when is None)
 

@@ -1,4 +1,4 @@
-"""Run one task; turn its ending into an outcome. Whatever a task does, only its own job fails."""
+"""Run one task and turn its end into an outcome; its errors fail only its own job."""
 
 import asyncio
 import contextvars
@@ -35,6 +35,7 @@ from graphile_worker._worker.process_protocol import (
     read_outcome_exception,
 )
 from graphile_worker._worker.retry_decision import decide_next_attempt
+from graphile_worker._worker.run_state import RunState
 from graphile_worker._worker.signals import is_interrupt
 from graphile_worker._worker.threads import ThreadPool
 from graphile_worker.errors import JobSpecError
@@ -60,16 +61,16 @@ class Executors(NamedTuple):
 if sys.version_info >= (3, 12):
 
     def _start_job_task(body: JobCoroutine, variables: contextvars.Context) -> JobTask | None:
-        # Eager: a task that never waits for anything costs no turn of the event loop.
+        # Eager: a task that never waits does not need the event loop.
         loop = asyncio.get_running_loop()
         return asyncio.Task(body, loop=loop, context=variables, eager_start=True)
 
 else:
 
     def _start_job_task(body: JobCoroutine, variables: contextvars.Context) -> JobTask | None:
-        # The first step is made here, as an asyncio task costs more than a tiny job. What a task
-        # does in it to the current asyncio task after it has ended, it does to its worker, which
-        # then starts again: WorkerPool takes care of that.
+        # The first step runs here, because an asyncio task costs more than a tiny job. A task that
+        # cancels the current asyncio task in this step may cancel its worker, which WorkerPool
+        # then restarts.
         try:
             awaited = variables.run(body.send, None)
         except StopIteration:
@@ -77,7 +78,7 @@ else:
         return asyncio.create_task(_ResumedCoroutine(body, awaited), context=variables)
 
     class _ResumedCoroutine(Coroutine[Any, Any, None]):
-        """The steps of a coroutine after the first, at whose end it waits for this."""
+        """The steps of a coroutine after the first, which ended with `awaited`."""
 
         def __init__(self, body: JobCoroutine, awaited: Any) -> None:
             self._body = body
@@ -112,36 +113,38 @@ async def run_job(
     hooks: Hooks,
     variables: contextvars.Context | None = None,
 ) -> Outcome:
-    """Run the task of a held job, in an asyncio task of its own, and say how it ended.
+    """Run the task of a claimed job in its own asyncio task, and return how it ended.
 
-    A task may cancel the asyncio task that it runs in, and may change the context variables, which
-    are its own copy: no other job notices it.
+    A task may cancel its asyncio task and change its copy of the context variables without an
+    effect on other jobs.
     """
-    slot = context.worker_task = asyncio.current_task()
-    assert slot is not None
-    before = slot.cancelling()
+    worker_task = context.worker_task = asyncio.current_task()
+    assert worker_task is not None
+    cancel_count = worker_task.cancelling()
+    if isinstance(task, BatchTask):
+        context.is_batch = True
     if variables is None:
         variables = contextvars.copy_context()
-    running = context.job_task = _start_job_task(
+    job_task = context.job_task = _start_job_task(
         _run_task(task, context, executors, hooks), variables
     )
-    if slot.cancelling() > before:
-        await _undo_cancellation(slot, before, running)
-    if running is not None and not running.done():
+    if worker_task.cancelling() > cancel_count:
+        await _undo_cancellation(worker_task, cancel_count, job_task)
+    if job_task is not None and not job_task.done():
         with suppress(asyncio.CancelledError):
-            await running
-    # There is no outcome if it was cancelled from outside, or before its first step.
+            await job_task
+    # Without an outcome if it was cancelled from outside, or before its first step.
     return context.outcome or _build_error_outcome(task, context, asyncio.CancelledError())
 
 
 async def _undo_cancellation(
     worker_task: asyncio.Task[Any], cancel_count: int, job_task: JobTask | None
 ) -> None:
-    """The first step of a task has cancelled the slot: that is for the task alone."""
+    """The first step of a task cancelled its worker: undo that."""
     while worker_task.cancelling() > cancel_count:
         worker_task.uncancel()
     if job_task is None:
-        # Otherwise the next job would be hit by it.
+        # Otherwise the next job would get the cancellation.
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
 
@@ -164,12 +167,12 @@ async def _run_task(
         else:
             outcome = (
                 CompletedInTransaction(context.claimed)
-                if context.is_committed
+                if context.state is RunState.COMMITTED
                 else Completed(context.claimed)
             )
     except BaseException as error:
         outcome = _build_error_outcome(task, context, error)
-    # Not returned: asyncio drops the result of a task that is cancelled in its last step.
+    # Not returned: asyncio loses the result of a task that is cancelled in its last step.
     context.outcome = outcome
 
 
@@ -182,18 +185,16 @@ def _choose_runner(task: Task[..., Any]) -> Callable[..., Awaitable[ItemErrors]]
 async def _run_on_loop(
     task: Task[..., Any], context: Context, _executors: Executors, hooks: Hooks
 ) -> ItemErrors:
-    # Read here, so that a payload that cannot be read fails this job alone.
-    given = context if task.is_async else context.sync_context
-    args, kwargs = task.signature.build_call_arguments(context.claimed.job.payload, given)
+    # Read here, so that an invalid payload fails only this job.
+    task_context = context if task.is_async else context.sync_context
+    args, kwargs = task.signature.build_call_arguments(context.claimed.job.payload, task_context)
     batch = task.signature.get_batch(args)
-    if isinstance(task, BatchTask):
-        context.has_items = True
     try:
         if hooks.has_wrappers(RunningJob):
             async with hooks.around_async(_build_operation(context)):
                 result = await _call_task(task, context, args, kwargs)
         elif task.is_async:
-            # As _call does, and without its cost, which a tiny job would notice.
+            # As _call_task does, without the cost of its call.
             result = await task.fn(*args, **kwargs)
         else:
             result = await _call_task(task, context, args, kwargs)
@@ -219,8 +220,6 @@ async def _run_in_thread(
 ) -> ItemErrors:
     args, kwargs = task.signature.build_call_arguments(context.job.payload, context.sync_context)
     batch = task.signature.get_batch(args)
-    if isinstance(task, BatchTask):
-        context.has_items = True
     try:
         async with hooks.around_thread(_build_operation(context)) as in_thread:
             call = partial(task.fn, *args, **kwargs)
@@ -237,9 +236,9 @@ async def _run_in_thread(
 
 
 async def _wait_past_timeout(task: Task[..., Any], context: Context, work: Awaitable[Any]) -> Any:
-    """Wait for a function in a thread. It cannot be stopped, so at its timeout that is only noted.
+    """Wait for a function in a thread, which cannot be stopped at its timeout.
 
-    If the job failed at once, its next attempt would run beside this one.
+    If the job failed then, its next attempt would run at the same time.
     """
     limit, timeout = context.timeout_handle, task.options.timeout
     assert limit is not None
@@ -269,18 +268,18 @@ async def _run_in_process(
 ) -> ItemErrors:
     logger = context.logger
     async with hooks.around_async(_build_operation(context)):
-        answer = await executors.processes.run(
+        response = await executors.processes.run(
             locate_task(task), context.job, lambda line: logger.info("%s", line)
         )
-        return _read_response(context, answer)
+        return _read_response(context, response)
 
 
 def _read_response(context: Context, response: Message) -> ItemErrors:
-    """What a process said about its job, as if it had happened here."""
+    """Raise or return the result of a task process."""
     if "signal" in response:
         raise read_outcome_exception(response)
     if response.get("next") is not None:
-        # Its policy knew the error itself, of which only words came over.
+        # The retry policy ran there, where the error object is.
         context.next_attempt = read_next_attempt(response["next"])
     if "error" in response:
         raise read_error(response["error"])
@@ -301,7 +300,7 @@ def _run_in_current_thread(
 
 
 def find_job_in_frame(pool_ids: Collection[str], frame: FrameType) -> Job | None:
-    """The job of these whose task is called there, if any."""
+    """The job of one of these pools whose task this frame calls, if any."""
     if frame.f_code not in (
         _call_task.__code__,
         _run_on_loop.__code__,
@@ -313,37 +312,33 @@ def find_job_in_frame(pool_ids: Collection[str], frame: FrameType) -> Job | None
 
 
 def _build_error_outcome(task: Task[..., Any], context: Context, error: BaseException) -> Outcome:
-    """How a job ended whose task raised this. What came from outside the task is raised again."""
-    held = context.claimed
+    """The outcome of a task that raised; errors from outside of the task are raised again."""
+    claimed, is_committed = context.claimed, context.state is RunState.COMMITTED
     if isinstance(error, asyncio.CancelledError):
-        if context.is_committed:
-            return CompletedInTransaction(held)
-        if context.is_interrupted:
-            return Interrupted(held)
+        if is_committed:
+            return CompletedInTransaction(claimed)
+        if context.state is RunState.STOPPING and task.is_cancellable:
+            return Interrupted(claimed)
         if context.is_worker_cancelled:
             raise error
-        # A task that was asked to give up may say so like this.
+        # A task that should give up may raise this itself.
         if context.cancelled:
-            return Interrupted(held)
+            return Interrupted(claimed)
     elif is_interrupt(error):
         raise error
+    if is_committed:
+        return CompletedInTransaction(claimed, error)
     try:
         if isinstance(error, Snooze | Retry | Discard):
-            return (
-                CompletedInTransaction(held, error)
-                if context.is_committed
-                else _build_requested_outcome(held, error)
-            )
+            return _build_requested_outcome(claimed, error)
         return _build_failure(task, context, error)
     except Exception as broken:
         # The error itself is broken, for example a subclass of Retry that has no delay.
-        return (
-            CompletedInTransaction(held, broken) if context.is_committed else Failed(held, broken)
-        )
+        return Failed(claimed, broken)
 
 
 def _build_requested_outcome(claimed: ClaimedJob, exception: Snooze | Retry | Discard) -> Outcome:
-    """What a task said itself about how its job goes on."""
+    """The outcome that a task requested."""
     match exception:
         case Snooze():
             return Snoozed(claimed, exception.delay)
@@ -354,23 +349,21 @@ def _build_requested_outcome(claimed: ClaimedJob, exception: Snooze | Retry | Di
 
 
 def _build_partial_failure(task: Task[..., Any], context: Context, errors: ItemErrors) -> Outcome:
-    """Only what failed of a batch is tried again."""
+    """Only the failed items of a batch are retried."""
     failure = PartialFailure(errors)
     failure.__cause__ = BaseExceptionGroup("of its items", list(failure.errors.values()))
+    if context.state is RunState.COMMITTED:
+        return CompletedInTransaction(context.claimed, failure)
     outcome = _build_failure(task, context, failure)
-    if isinstance(outcome, Failed):
-        # Read anew, as the task may have changed what it was given.
-        items = json.loads(context.job.payload_text)
-        if len(errors) < len(items):
-            # Numbers that JSON has and Python has not stay where they are, and the rest with them.
-            with suppress(JobSpecError):
-                outcome.remaining_payload = encode([items[at] for at in failure.errors])
+    # Read again, because the task may have changed the payload that it received.
+    items = json.loads(context.job.payload_text)
+    if len(errors) < len(items):
+        # JSON numbers that Python cannot encode stay where they are, with all items.
+        with suppress(JobSpecError):
+            outcome.remaining_payload = encode([items[at] for at in failure.errors])
     return outcome
 
 
-def _build_failure(task: Task[..., Any], context: Context, error: BaseException) -> Outcome:
-    if context.is_committed:
-        # The job ended with the task's own transaction; what came after changes nothing.
-        return CompletedInTransaction(context.claimed, error)
-    following = context.next_attempt or decide_next_attempt(task, context.job, error)
-    return Failed(context.claimed, error, when=following.when, is_permanent=following.is_permanent)
+def _build_failure(task: Task[..., Any], context: Context, error: BaseException) -> Failed:
+    attempt = context.next_attempt or decide_next_attempt(task, context.job, error)
+    return Failed(context.claimed, error, when=attempt.when, is_permanent=attempt.is_permanent)

@@ -1,4 +1,4 @@
-"""Signals of the process: the first asks every runner to stop, the second to stop at once."""
+"""Signals: the first shuts all runners down gracefully, the second forcefully."""
 
 import asyncio
 import opcode
@@ -10,24 +10,24 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
-# What the reference answers to. A closed pipe is no reason to stop: it shows as an error.
+# The signals that Graphile Worker for Node handles, without SIGPIPE.
 SIGNAL_NAMES = ("SIGUSR2", "SIGINT", "SIGTERM", "SIGHUP", "SIGABRT")
 
 RAISE_OPCODE = opcode.opmap["RAISE_VARARGS"]
 
 SignalHandler = Callable[[signal.Signals], None]
 
-# Several runners in one process hear the same signals; the first to come takes them over, the last
-# to go gives them back.
+# Several runners in one process share the signals: the first one installs the handlers, the last
+# one restores them.
 _handlers: list[SignalHandler] = []
 _previous_handlers: dict[signal.Signals, Any] = {}
 
 
 @contextmanager
 def handle_signals(handler: SignalHandler) -> Iterator[None]:
-    """While this lasts, call the function on the event loop whenever a signal comes."""
+    """Call the function on the event loop for each signal inside the block."""
     if threading.current_thread() is not threading.main_thread():
-        # Signals are the main thread's: the program there must call stop().
+        # Only the main thread receives signals: the program there must call stop().
         yield
         return
     if not _handlers:
@@ -42,14 +42,14 @@ def handle_signals(handler: SignalHandler) -> Iterator[None]:
 
 
 def _install_handlers() -> None:
-    # Not by the loop's own means: those would forget what the program itself told the loop to hear.
+    # Not with loop.add_signal_handler, which would replace handlers of the program.
     loop = asyncio.get_running_loop()
     for name in SIGNAL_NAMES:
         number = getattr(signal, name, None)
-        # What Python has not set, such as faulthandler's, it could not give back.
+        # A handler that Python did not set, for example faulthandler's, could not be restored.
         if number is None or signal.getsignal(number) is None:
             continue
-        # Under nohup the end of a terminal is no reason to stop.
+        # Under nohup a worker outlives its terminal.
         if name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN:
             _previous_handlers[number] = signal.signal(number, partial(_forward_signal, loop))
 
@@ -65,8 +65,8 @@ def _forward_signal(loop: asyncio.AbstractEventLoop, number: int, _frame: FrameT
 
 
 def _call_handlers(number: signal.Signals) -> None:
-    for hear in list(_handlers):
-        hear(number)
+    for handler in list(_handlers):
+        handler(number)
 
 
 def is_interrupt(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""Before the task of a job runs: may it, and would others know that it ran?"""
+"""StartGuard: decides whether the task of a job may run, and records starts after a crash."""
 
 from collections.abc import Collection
 from datetime import timedelta
@@ -15,17 +15,16 @@ from graphile_worker.errors import JobLockLostError, PayloadTooLarge, WorkerStop
 from graphile_worker.events import PoolFatalError
 from graphile_worker.hooks import Hooks
 
-# A job that must not run beside another is offered again after so long, to other pools too.
+# Delay of a job that must not run at the same time as another one.
 RETRY_START_DELAY = timedelta(seconds=1)
 
 
 class StartGuard:
-    """Lets jobs begin.
+    """Checks jobs before they start.
 
-    That a job begins which a dead pool left behind is written first: if it kills this process too,
-    whoever recovers it knows that it was running. A job that the next crash would quarantine runs
-    beside no other that was running at a crash: whichever of two had killed the process, the first
-    would be quarantined.
+    The start of a recovered job is written first: if it kills this process too, the pool that
+    recovers it knows that it was running. A job that the next crash would quarantine does not run
+    while another job runs that was running at a crash: either of them could cause the next one.
     """
 
     def __init__(
@@ -40,17 +39,17 @@ class StartGuard:
     ) -> None:
         self._payload_budget = payload_budget or PayloadBudget(database)
         self._db = database
-        # Tasks of which no job may start for now.
+        # Tasks whose jobs may not start for now.
         self._paused_tasks = paused_tasks
         self._lease = lease
         self._hooks = hooks
         self._last_chance_crashes = max_crashes - 1
         self._last_chance_job: ClaimedJob | None = None
-        # Jobs that were running at a crash, or may have been, and run now.
+        # Running jobs that were running at a crash, or may have been.
         self._suspect_ids: set[int] = set()
 
     def needs_check(self, claimed: ClaimedJob) -> bool:
-        """Must `begin` be asked? Nearly always the job is of the usual kind and the lease holds."""
+        """Must `check_start` be called? Most jobs never failed, and the lease is valid."""
         lease = self._lease
         return (
             claimed.job.last_error is not None
@@ -61,27 +60,27 @@ class StartGuard:
         )
 
     async def check_start(self, claimed: ClaimedJob) -> Interrupted | Failed | None:
-        """How the job ends if its task must not run, or not now."""
+        """The outcome of the job if its task must not run, or not now."""
         if claimed.job.task_identifier in self._paused_tasks:
-            # Fetched before that. This pool takes it no more, others may.
+            # The job was claimed before the pause. Other pools may run it.
             return Interrupted(claimed)
-        if claimed.unread_bytes and (ended := await self._read_payload(claimed)) is not None:
-            return ended
-        is_noted = has_been_recovered(claimed.job) and self._lease.is_registered
-        if is_noted and not await self._record_start(claimed):
+        if claimed.unread_bytes and (outcome := await self._read_payload(claimed)) is not None:
+            return outcome
+        must_record = has_been_recovered(claimed.job) and self._lease.is_registered
+        if must_record and not await self._record_start(claimed):
             return Interrupted(claimed, RETRY_START_DELAY)
-        # Perhaps others took this pool for dead since it asked for the job.
+        # Another pool may have recovered the job meanwhile.
         if claimed.pool_id != self._lease.pool_id or not self._lease.can_start:
             return Interrupted(claimed)
         return None
 
     def forget(self, claimed: ClaimedJob) -> None:
-        """How it ended is written: whatever kills this process now, it was not running."""
+        """The outcome is written, so the job does not count as running at a crash."""
         self._suspect_ids.discard(claimed.job.id)
         self._release_last_chance(claimed)
 
     async def _read_payload(self, claimed: ClaimedJob) -> Interrupted | Failed | None:
-        """Read a payload that did not come with the fetch; how the job ends if that fails."""
+        """Read a payload that did not come with the fetch; returns the outcome if that fails."""
         try:
             await self._payload_budget.read(claimed)
         except PayloadTooLarge as error:
@@ -98,11 +97,11 @@ class StartGuard:
     async def _record_start(self, claimed: ClaimedJob) -> bool:
         """Record that the job starts; False if it must not start now.
 
-        A job that the next crash would quarantine runs beside no other job that was running at a
-        crash, nor beside one of which that is not known yet: it would be quarantined for the other.
+        A job that the next crash would quarantine does not run at the same time as another job that
+        was running at a crash, or may have been: it would be quarantined for the other.
         """
         job_id = claimed.job.id
-        # Beside a job at its last chance only jobs start that were not running at any crash.
+        # While a job has its last chance, only jobs start that were not running at any crash.
         limit = self._last_chance_crashes if self._last_chance_job is None else 1
         self._suspect_ids.add(job_id)
         try:
@@ -119,7 +118,7 @@ class StartGuard:
             self._hooks.emit(
                 PoolFatalError(pool_id=claimed.pool_id, error=error, action="startJob")
             )
-            # What does not pass by itself must not keep the job from ever running.
+            # A permanent error must not prevent the job from running.
             return not is_temporary(error)
         if not count:
             self._suspect_ids.discard(job_id)

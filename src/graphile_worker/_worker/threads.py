@@ -1,7 +1,6 @@
-"""Threads for plain functions: as many as run at once, kept for the next one, never waited for.
+"""ThreadPool: threads for plain functions, which a program does not wait for.
 
-Not concurrent.futures: its threads keep a program from ending while a function that nobody can
-stop still runs.
+The threads of concurrent.futures would keep a program alive while a function still runs.
 """
 
 import asyncio
@@ -19,14 +18,14 @@ class _WorkItem(NamedTuple):
 
 
 class ThreadPool:
-    """Runs functions in threads of its own. `close` ends the idle ones, and the others in time."""
+    """Has as many threads as run at once. `close` ends the idle ones, and the others later."""
 
     def __init__(self) -> None:
         self._idle: list[_PoolThread] = []
         self._is_closed = False
 
     async def run(self, call: Callable[[], Any]) -> Any:
-        """What the function returns or raises. Cancelled, it runs on and its result is lost."""
+        """Run a function in a thread; after a cancellation it runs on without a result."""
         thread = self._idle.pop() if self._idle else _PoolThread(self._on_thread_idle)
         loop = asyncio.get_running_loop()
         result = loop.create_future()
@@ -35,7 +34,7 @@ class ThreadPool:
 
     def close(self) -> None:
         self._is_closed = True
-        # Threads that end now come here too.
+        # Threads that become idle now call this too.
         with suppress(IndexError):
             while True:
                 self._idle.pop().work_items.put(None)
@@ -56,7 +55,7 @@ class _PoolThread:
         while work := self.work_items.get():
             result, error = _capture_result(work.call)
             self._on_idle(self)
-            # The loop may be gone while a function that nobody waits for still ran.
+            # The loop may be closed since then.
             with suppress(RuntimeError):
                 work.loop.call_soon_threadsafe(_set_result, work.result, result, error)
             del work, result, error
@@ -66,7 +65,7 @@ def _capture_result(call: Callable[[], Any]) -> tuple[Any, BaseException | None]
     try:
         return call(), None
     except (StopIteration, GeneratorExit) as error:
-        # Which a future cannot carry.
+        # A future cannot have these exceptions.
         return None, RuntimeError(f"the task raised {error!r}")
     except BaseException as error:
         return None, error

@@ -1,11 +1,12 @@
-"""Spans for adding and for running jobs, and the way from one to the other, with OpenTelemetry.
+"""OpenTelemetry spans for adding and running jobs, linked with each other.
 
     from graphile_worker.contrib.opentelemetry import instrument
 
     instrument(app)
 
-Names and attributes follow the conventions for messaging, with the task as the destination. What is
-in a payload is never recorded; what is often made from one, only where `record` names it.
+Names and attributes follow the conventions for messaging, with the task as the destination. A span
+never contains a payload, and values that are often made from payloads only where `record` names
+them.
 """
 
 import json
@@ -38,7 +39,7 @@ Propagation = Literal["off", "read", "read-write"]
 RecordedField = Literal["exception_message", "job_key", "queue_name"]
 Attributes = dict[str, str | int | bool]
 
-# What an SDK keeps of a span by default; a batch may have come from any number of places.
+# The default limit of SDKs. Any number of spans may have added the items of a batch.
 MAX_LINKS = 128
 
 MILLISECOND = timedelta(milliseconds=1)
@@ -52,14 +53,20 @@ def instrument(
     propagation: Propagation = "read",
     record: Collection[RecordedField] = (),
 ) -> None:
-    """Make spans of what an app, or whoever else is given these hooks, adds and runs.
+    """Record spans for the jobs that are added and run. Call it again to change the arguments.
 
-    The span of a job that runs begins a trace of its own, as it may run days later, and is linked
-    to the span that added it, which the payload names. With "read" that is looked for; with
-    "read-write" it is also written, which changes the payloads that are added; with "off" neither.
+    The span of a running job starts a new trace, because the job may run days later. A link leads
+    to the span that added the job, which the payload names.
 
-    Messages of exceptions, job keys and queue names often contain parts of payloads. A span has
-    them only if `record` names them. Instrument again to change these arguments.
+    Args:
+        hooks: App or hooks to instrument.
+        tracer_provider: Tracer provider (default: the global one).
+        propagation: "read" reads the span from the payload, "read-write" also writes it into
+            payloads of added jobs, and "off" does neither.
+        record: Values that often contain parts of payloads, which spans omit by default.
+
+    Raises:
+        ConfigurationError: An argument is not valid.
     """
     if propagation not in get_args(Propagation):
         choices = ", ".join(get_args(Propagation))
@@ -67,23 +74,23 @@ def instrument(
     if isinstance(record, str) or not set(record) <= {*get_args(RecordedField)}:
         choices = ", ".join(get_args(RecordedField))
         raise ConfigurationError(f"record must be a list of any of {choices}, got {record!r}")
-    found = hooks.hooks if isinstance(hooks, App) else hooks
-    if not isinstance(found, Hooks):
+    target = hooks.hooks if isinstance(hooks, App) else hooks
+    if not isinstance(target, Hooks):
         raise ConfigurationError(f"expected an App or Hooks, got {type(hooks).__name__}")
     tracer = trace.get_tracer("graphile_worker", version("graphile-worker"), tracer_provider)
     adding = _AddingJobsHook(tracer, propagation, record)
     running = _RunningJobHook(tracer, propagation, record)
     scheduled = _CronScheduledHook(tracer, propagation, record)
-    found.off(AddingJobs, adding)
-    found.around(AddingJobs)(adding)
-    found.off(RunningJob, running)
-    found.around(RunningJob)(running)
-    found.off(CronScheduled, scheduled)
-    found.on(CronScheduled)(scheduled)
+    target.off(AddingJobs, adding)
+    target.around(AddingJobs)(adding)
+    target.off(RunningJob, running)
+    target.around(RunningJob)(running)
+    target.off(CronScheduled, scheduled)
+    target.on(CronScheduled)(scheduled)
 
 
 class _SpanHook:
-    """Any two of a kind are equal, so that hooks never hold both, nor what includes them."""
+    """Equal to any hook of its class, so that hooks contain only one of each."""
 
     def __init__(
         self, tracer: Tracer, propagation: Propagation, record: Collection[RecordedField]
@@ -100,20 +107,19 @@ class _SpanHook:
         return hash(type(self))
 
     def _build_name_attributes(self, queue_name: str | None, job_key: str | None) -> Attributes:
-        """Those of the two that are to be recorded."""
-        found: Attributes = {}
+        attributes: Attributes = {}
         if queue_name is not None and "queue_name" in self._recorded:
-            found["messaging.graphile_worker.queue.name"] = queue_name
+            attributes["messaging.graphile_worker.queue.name"] = queue_name
         if job_key is not None and "job_key" in self._recorded:
-            found["messaging.graphile_worker.job.key"] = job_key
-        return found
+            attributes["messaging.graphile_worker.job.key"] = job_key
+        return attributes
 
 
 class _AddingJobsHook(_SpanHook):
     @contextmanager
     def __call__(self, operation: AddingJobs) -> Iterator[None]:
         if not operation.specs or not all(isinstance(spec, JobSpec) for spec in operation.specs):
-            # Nothing will be sent, or the client says better what is wrong.
+            # Nothing to send, or the client raises a better error.
             yield
             return
         is_single = len(operation.specs) == 1
@@ -148,7 +154,7 @@ class _RunningJobHook(_SpanHook):
     def __call__(self, operation: RunningJob) -> Iterator[None]:
         span = self._tracer.start_span(
             f"process {operation.job.task_identifier}",
-            # Whatever was going on where the worker was started, this is no part of it.
+            # A new trace: the span in which the worker started is unrelated.
             context=Context(),
             kind=SpanKind.CONSUMER,
             attributes=_build_running_attributes(operation)
@@ -175,18 +181,18 @@ class _CronScheduledHook(_SpanHook):
 
 @contextmanager
 def _use_span(span: Span, recorded: Collection[RecordedField]) -> Iterator[None]:
-    """Inside, this is the current span; an error that passes becomes its status."""
+    """Make this the current span. An error that passes becomes its status."""
     with trace.use_span(
         span, end_on_exit=True, record_exception=False, set_status_on_exception=False
     ):
         try:
             yield
         except Snooze:
-            # Said by a task that wants to be run later: no attempt was spent, nothing went wrong.
+            # A snoozed job did not fail.
             raise
         except BaseException as error:
             _set_error_status(span, error)
-            # An error that has no text must not become another one.
+            # The __str__ of the error may raise.
             with suppress(Exception):
                 if "exception_message" in recorded:
                     span.record_exception(error)
@@ -201,10 +207,10 @@ def _set_error_status(span: Span, error: BaseException) -> None:
 
 
 def _record_stacktrace(span: Span, error: BaseException) -> None:
-    """Record the lines of code that it passed, without what it and its causes say."""
-    place = "".join(traceback.format_tb(error.__traceback__))
+    """Record the stack of an error without its message and those of its causes."""
+    stack = "".join(traceback.format_tb(error.__traceback__))
     span.add_event(
-        "exception", {"exception.type": _format_error_type(error), "exception.stacktrace": place}
+        "exception", {"exception.type": _format_error_type(error), "exception.stacktrace": stack}
     )
 
 
@@ -226,7 +232,6 @@ def _build_operation_attributes(name: str, kind: str) -> Attributes:
 
 
 def _build_spec_attributes(spec: JobSpec) -> Attributes:
-    """Of one job, before it is added."""
     attributes = _build_operation_attributes("add_job", "send")
     attributes["messaging.destination.name"] = spec.identifier
     if spec.job_key_mode is not None:
@@ -235,7 +240,6 @@ def _build_spec_attributes(spec: JobSpec) -> Attributes:
 
 
 def _build_job_attributes(job: Job) -> Attributes:
-    """What the database made of it."""
     return {
         "messaging.message.id": str(job.id),
         "messaging.graphile_worker.priority": job.priority,
@@ -248,7 +252,7 @@ def _build_running_attributes(operation: RunningJob) -> Attributes:
     attributes = _build_operation_attributes("process", "process") | _build_job_attributes(job)
     attributes["messaging.destination.name"] = job.task_identifier
     attributes["messaging.client.id"] = operation.worker_id
-    attributes["messaging.graphile_worker._worker.pool"] = operation.pool_id
+    attributes["messaging.graphile_worker.worker.pool"] = operation.pool_id
     attributes["messaging.graphile_worker.attempt"] = job.attempts
     attributes["messaging.graphile_worker.max_attempts"] = job.max_attempts
     if job.locked_at is not None:
@@ -260,19 +264,19 @@ def _build_running_attributes(operation: RunningJob) -> Attributes:
 def _build_cron_attributes(event: CronScheduled, job: CronJob) -> Attributes:
     return {
         "messaging.system": "graphile_worker",
-        "messaging.graphile_worker._cron.identifier": job.identifier,
-        "messaging.graphile_worker._cron.ts": event.timestamp.isoformat(),
-        "messaging.graphile_worker._cron.backfilled": isinstance(job, BackfillJob),
+        "messaging.graphile_worker.cron.identifier": job.identifier,
+        "messaging.graphile_worker.cron.ts": event.timestamp.isoformat(),
+        "messaging.graphile_worker.cron.backfilled": isinstance(job, BackfillJob),
     }
 
 
-# The way through the payload
+# Trace context in the payload
 
 
 def _build_trace_context(span: Span) -> dict[str, str | int] | None:
-    """What a payload says of the span that adds it: the Rust worker's three keys, then W3C's.
+    """Build the trace context of a payload: the Rust worker's three keys, then W3C's.
 
-    None where nothing is traced.
+    Returns None if the span is not valid.
     """
     context = span.get_span_context()
     if not context.is_valid:
@@ -289,7 +293,7 @@ def _build_trace_context(span: Span) -> dict[str, str | int] | None:
 
 def _add_trace_context(spec: JobSpec, trace_context: Mapping[str, object]) -> JobSpec:
     text = encode(spec.payload)
-    # The database has an empty object where no payload is given.
+    # The database stores an empty object where no payload is given.
     payload = {} if text is None else json.loads(text)
     if isinstance(payload, dict):
         payload[TRACE_KEY] = trace_context
@@ -301,7 +305,7 @@ def _add_trace_context(spec: JobSpec, trace_context: Mapping[str, object]) -> Jo
 
 
 def _build_links(payload: object) -> list[Link]:
-    """Links to the spans that added a job, or the items of a batch; each once."""
+    """Build links to the spans that added a job or the items of a batch, each once."""
     found: dict[tuple[int, int], Link] = {}
     for item in payload if isinstance(payload, list) else [payload]:
         if len(found) == MAX_LINKS:
@@ -320,7 +324,7 @@ def _read_span_context(item: object) -> SpanContext | None:
 
 
 def _format_traceparent(trace_context: Mapping[str, object]) -> str | None:
-    """The Rust worker's three keys as the one of W3C, not checked yet."""
+    """Convert the Rust worker's three keys to W3C's, unchecked."""
     flags = trace_context.get("flags")
     if not isinstance(flags, int) or isinstance(flags, bool):
         return None
@@ -328,7 +332,7 @@ def _format_traceparent(trace_context: Mapping[str, object]) -> str | None:
 
 
 def _parse_traceparent(traceparent: object, tracestate: object = None) -> SpanContext | None:
-    """What they name; None where that is nothing, as anybody may write into a payload."""
+    """Parse a traceparent. Returns None if it is not valid, since payloads are untrusted."""
     if not isinstance(traceparent, str):
         return None
     carrier = {"traceparent": traceparent}

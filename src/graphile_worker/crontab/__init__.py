@@ -1,4 +1,4 @@
-"""What runs when: patterns, items and the crontab file. Pure, without a database or a clock."""
+"""Scheduled tasks: patterns, items and the crontab file, without a database or a clock."""
 
 from graphile_worker.crontab.helpers import Cron
 from graphile_worker.crontab.items import CronItem, ParsedCronItem, parse_cron_items

@@ -1,4 +1,4 @@
-"""CronItem: what is added when, as it is written in code; ParsedCronItem: the same, checked."""
+"""CronItem: a scheduled task in code. ParsedCronItem: the same, checked."""
 
 import re
 from collections import Counter
@@ -23,10 +23,21 @@ NO_BACKFILL = timedelta(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronItem:
-    """A task that runs when `match` says so: a pattern, or a function of the minute's parts.
+    """A scheduled task.
 
-    `identifier` is the task's name unless it is given, and must differ between items. With
-    `backfill`, what was missed while no worker ran is made up for, that far back.
+    Args:
+        task: The identifier of the task.
+        match: When it runs: a pattern, or a function of a `TimestampDigest`.
+        pattern: Another name of `match`.
+        payload: The payload of each job; the key `_cron` is added.
+        identifier: The name of the item, unique among all items (default: the task).
+        backfill: How far back to add the jobs of minutes without a worker.
+        max_attempts: The number of attempts of each job.
+        queue_name: The named queue of each job.
+        priority: The priority of each job.
+        job_key: The key of each job.
+        job_key_mode: What a key does to an existing job.
+        tz: The time zone of the pattern.
     """
 
     task: str
@@ -45,7 +56,7 @@ class CronItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedCronItem:
-    """An item that was checked. Made by `parse_crontab` and `parse_cron_items` alone."""
+    """A checked item, as `parse_crontab` and `parse_cron_items` return it."""
 
     identifier: str
     match: Matcher
@@ -55,41 +66,86 @@ class ParsedCronItem:
 
     @property
     def task(self) -> str:
+        """The identifier of the task."""
         return self.spec.identifier
 
     @property
     def payload(self) -> dict[str, Any]:
+        """The payload, without the key `_cron`."""
         return self.spec.payload or {}
 
     def is_due(self, minute: datetime) -> bool:
+        """Check whether the item is due.
+
+        Args:
+            minute: The start of a minute in UTC.
+
+        Returns:
+            True if the item adds a job for this minute.
+        """
         return is_due(self.match, self.zone, minute)
 
     def spec_at(self, minute: datetime, *, backfilled: bool = False) -> JobSpec:
-        """The job that it adds for a minute; the payload says for which."""
+        """Build the job of a minute.
+
+        Args:
+            minute: The start of the minute in UTC, which `_cron` in the payload contains.
+            backfilled: Whether the minute is in the past.
+
+        Returns:
+            The job to add.
+        """
         mark = {"ts": f"{minute:%Y-%m-%dT%H:%M}:00.000Z", "backfilled": backfilled}
         return replace(self.spec, payload={**self.payload, "_cron": mark}, run_at=minute)
 
     def upcoming(self, after: datetime) -> Iterator[datetime]:
-        """When it is due after this moment, in UTC."""
+        """List the minutes at which the item is due.
+
+        Args:
+            after: The time after which to start.
+
+        Returns:
+            An iterator of minutes in UTC.
+        """
         return iter_upcoming_minutes(self.match, self.zone, after)
 
     def due_between(self, first: datetime, end: datetime) -> Iterator[datetime]:
-        """When it is due from this minute on and before the end."""
+        """List the minutes of a period at which the item is due.
+
+        Args:
+            first: The first minute.
+            end: The end, which is excluded.
+
+        Returns:
+            An iterator of minutes in UTC.
+        """
         return iter_due_minutes(self.match, self.zone, first, end)
 
 
 def parse_cron_items(items: Iterable[CronItem]) -> list[ParsedCronItem]:
-    """Check items that were written in code; the first that makes no sense is refused."""
+    """Check items that are defined in code.
+
+    Args:
+        items: The items.
+
+    Returns:
+        The checked items, in the same order.
+
+    Raises:
+        ConfigurationError: An item is invalid, or two have the same identifier.
+    """
     parsed = [_parse_item(index, item) for index, item in enumerate(items)]
     check_identifiers(parsed)
     return parsed
 
 
 def check_identifiers(items: Sequence[ParsedCronItem]) -> None:
-    """Refuse two items of one identifier: only one of them would run at a minute of both."""
+    """Reject two items with one identifier: only one of them would run at a common minute."""
     if repeated := find_repeated_identifiers(items):
         names = ", ".join(repr(each) for each in repeated)
-        raise ConfigurationError(f"several cron items are called {names}: give each an identifier")
+        raise ConfigurationError(
+            f"several cron items are called {names}: set a different identifier for each"
+        )
 
 
 def find_repeated_identifiers(items: Iterable[ParsedCronItem]) -> list[str]:
@@ -98,7 +154,7 @@ def find_repeated_identifiers(items: Iterable[ParsedCronItem]) -> list[str]:
 
 
 def build_cron_spec(task: str, payload: Any, **options: Any) -> JobSpec:
-    """The job that an item adds, checked as any other; a key without a mode replaces."""
+    """The job of an item, checked; the default mode of a key is replace."""
     encode(payload)
     if options.get("job_key") is not None and options.get("job_key_mode") is None:
         options["job_key_mode"] = "replace"
@@ -124,10 +180,10 @@ def _parse_item(index: int, item: CronItem) -> ParsedCronItem:
 
 
 def _resolve_match(item: CronItem) -> Matcher:
-    given = [each for each in (item.match, item.pattern) if each is not None]
-    if len(given) != 1:
-        raise ConfigurationError("give one of match and pattern, which mean the same")
-    (match,) = given
+    matches = [each for each in (item.match, item.pattern) if each is not None]
+    if len(matches) != 1:
+        raise ConfigurationError("pass either match or pattern, which mean the same")
+    (match,) = matches
     if callable(match):
         return match
     if isinstance(match, str):
@@ -136,7 +192,7 @@ def _resolve_match(item: CronItem) -> Matcher:
 
 
 def parse_pattern(text: str) -> CronPattern:
-    """The five fields of a pattern, with spaces between them."""
+    """Parse five fields, separated by spaces."""
     problems = Problems()
     fields = [(match.start() + 1, match[0]) for match in re.finditer(r"\S+", text)]
     if len(fields) != len(FIELDS):
@@ -169,7 +225,7 @@ def _build_spec(item: CronItem) -> JobSpec:
 
 def _check_backfill(period: object) -> timedelta:
     if not isinstance(period, timedelta) or period < NO_BACKFILL:
-        raise ConfigurationError(f"backfill must be a timedelta, not negative, got {period!r}")
+        raise ConfigurationError(f"backfill must be a timedelta of at least 0, got {period!r}")
     return period
 
 
@@ -180,5 +236,5 @@ def _load_zone(name: object) -> ZoneInfo | None:
         return ZoneInfo(name)  # type: ignore[arg-type]  # the check is what this line is for
     except (KeyError, ValueError, TypeError, OSError) as error:
         raise ConfigurationError(
-            f"there is no time zone {name!r} here; some systems need the package tzdata"
+            f"unknown time zone {name!r}. Some systems need the package tzdata"
         ) from error

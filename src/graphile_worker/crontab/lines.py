@@ -1,4 +1,4 @@
-"""The crontab file: one item on each line, written `* * * * * task ?options {payload}`."""
+"""The crontab file, with one item per line: `* * * * * task ?options {payload}`."""
 
 import json
 import re
@@ -17,14 +17,13 @@ from graphile_worker.crontab.patterns import FIELD_CHARACTERS, FIELDS, CronPatte
 from graphile_worker.crontab.problems import Problems
 from graphile_worker.errors import CrontabError, JobSpecError
 
-# More is no crontab, and would take long to read.
+# A larger file would take long to parse.
 MAX_CRONTAB_BYTES = 64 * 1024
 
-# The reader of JSON5 takes up to a tenth of a millisecond for each character, a thousand times as
-# long as that of JSON.
+# The JSON5 parser takes up to 0.1 ms per character, a thousand times as long as the JSON parser.
 MAX_JSON5_CHARS = 4096
 
-# What the reference takes for a space.
+# The space characters of JavaScript, as in Graphile Worker for Node.
 WHITESPACE = (
     "\t\n\v\f\r \xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
 )
@@ -36,7 +35,18 @@ TASK_PATTERN = re.compile(r"[_a-zA-Z][_a-zA-Z0-9:/-]*")
 
 
 def parse_crontab(text: str, *, source: str = "crontab") -> list[ParsedCronItem]:
-    """The items of a crontab; raises CrontabError with all that is wrong, wherever it is."""
+    """Parse a crontab.
+
+    Args:
+        text: The content of the file.
+        source: The name of the file in error messages.
+
+    Returns:
+        The items, in the order of their lines.
+
+    Raises:
+        CrontabError: With all problems of the crontab.
+    """
     problems = Problems()
     if (size := len(text.encode(errors="replace"))) > MAX_CRONTAB_BYTES:
         problems.record(1, f"{size:,} bytes", f"at most {MAX_CRONTAB_BYTES:,} bytes")
@@ -59,12 +69,12 @@ def _check_identifiers(items: dict[int, ParsedCronItem], problems: Problems) -> 
     for number, item in items.items():
         if item.identifier in repeated:
             problems.line = number
-            problems.record(1, item.identifier, "an identifier of its own: write ?id=…")
+            problems.record(1, item.identifier, "a unique identifier: add ?id=…")
     problems.sort(key=lambda problem: problem.line)
 
 
 class _LineScanner:
-    """A line from left to right; `column` is that of what comes next, counted from 1."""
+    """Reads a line word by word; `column` is that of the next word, from 1 on."""
 
     def __init__(self, line: str) -> None:
         self._line = line.rstrip(WHITESPACE)
@@ -79,7 +89,7 @@ class _LineScanner:
         return self._line[self._position :]
 
     def next_word(self) -> tuple[int, str]:
-        """A word and its column; an empty one at the end."""
+        """The column and the text of the next word, which is empty at the end."""
         column = self.column
         match = WORD_PATTERN.match(self._line, self._position)
         assert match is not None
@@ -88,7 +98,7 @@ class _LineScanner:
 
 
 def _read_line(line: str, problems: Problems) -> ParsedCronItem | None:
-    """None for a comment, an empty line, and one with problems."""
+    """The item of a line; None for a comment, an empty line, or a line with problems."""
     words = _LineScanner(line)
     if words.rest == "" or words.rest.startswith("#"):
         return None
@@ -134,7 +144,7 @@ def _read_options(scanner: _LineScanner, problems: Problems) -> dict[str, Any]:
         return {}
     column, text = scanner.next_word()
     if text == "?":
-        problems.record(column, text, "options after ?, such as ?id=weekly")
+        problems.record(column, text, "options after ?, for example ?id=weekly")
     return read_options(column + 1, text[1:], problems)
 
 
@@ -154,25 +164,24 @@ def _read_payload(scanner: _LineScanner, problems: Problems) -> dict[str, Any] |
         problems.record(
             column,
             f"{len(text):,} characters of JSON5",
-            f"a payload of at most {MAX_JSON5_CHARS:,} characters in JSON5, or in JSON, which may "
-            "be "
-            "longer: quote its names, and leave out comments and last commas",
+            f"a payload of at most {MAX_JSON5_CHARS:,} characters in JSON5, or a longer one in "
+            "JSON: quote its names, and leave out comments and trailing commas",
         )
     except JobSpecError as error:
-        problems.record(column, "{…}", f"a payload that JSON can hold: {error.reason}")
+        problems.record(column, "{…}", f"a payload that JSON can represent: {error.reason}")
     except RecursionError:
-        problems.record(column, "{…}", "a payload that is nested less deeply")
+        problems.record(column, "{…}", "a payload with less nesting")
     except ValueError as error:
-        place = re.search(r"at column ([0-9]+)", str(error))
-        at = int(place[1]) - 1 if place else 0
-        problems.record(column + at, text[at : at + 1], "a payload in JSON5")
+        position = re.search(r"at column ([0-9]+)", str(error))
+        offset = int(position[1]) - 1 if position else 0
+        problems.record(column + offset, text[offset : offset + 1], "a payload in JSON5")
     else:
         return payload
     return None
 
 
 class _Json5TooLong(Exception):
-    """A payload in JSON5 that would take too long to read."""
+    """A payload in JSON5 that would take too long to parse."""
 
 
 def _load_payload(text: str) -> dict[str, Any]:
@@ -181,9 +190,9 @@ def _load_payload(text: str) -> dict[str, Any]:
         return plain
     if len(text) > MAX_JSON5_CHARS:
         raise _Json5TooLong
-    # Only here: it takes longer to import than all the rest, and most crontabs need none of it.
+    # Imported on demand: the import is slow, and most crontabs do not need it.
     import json5
 
-    # And back: json5 leaves a letter that is written as two escapes in two halves.
+    # Through JSON, because json5 does not join the two escapes of a surrogate pair.
     loaded: dict[str, Any] = json.loads(json.dumps(json5.loads(text)))
     return loaded

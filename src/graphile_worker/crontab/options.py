@@ -1,4 +1,4 @@
-"""Options of a crontab line: `?id=…&fill=…`, as in the query of a URL."""
+"""Options of a crontab line, in the format of a URL query: `?id=…&fill=…`."""
 
 import re
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from graphile_worker.crontab.problems import Problems
 from graphile_worker.errors import JobSpecError
 from graphile_worker.jobs import JobSpec
 
-# What ends a line for the reference.
+# The line ends of JavaScript, as in Graphile Worker for Node.
 LINE_ENDS = frozenset("\n\r\u2028\u2029")
 
-# An index of PostgreSQL holds no more than 2,700 bytes of one.
+# An index entry of PostgreSQL has at most 2,700 bytes.
 MAX_IDENTIFIER_BYTES = 2000
 
 PERIOD_UNITS = {
@@ -27,7 +27,7 @@ PERIOD_UNITS = {
 
 
 def read_period(text: str) -> timedelta:
-    """A time phrase: `4w3d2h1m` is 44,761 minutes. ValueError if it is none."""
+    """Parse a period such as `4w3d2h1m`; ValueError if it is invalid."""
     if not re.fullmatch(r"(?:[0-9]+[smhdw])+", text):
         raise ValueError(text)
     parts = re.findall(r"([0-9]+)([smhdw])", text)
@@ -56,7 +56,7 @@ def _read_job_key(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CrontabOption:
-    """Its name in code, what it may be, and how it is read: ValueError if it is something else."""
+    """The name in code, the expected value, and a parser that raises ValueError."""
 
     name: str
     expected: str
@@ -69,7 +69,7 @@ OPTIONS = {
         f"a letter or _, then letters, digits, - and _, at most {MAX_IDENTIFIER_BYTES} in all",
         _build_word_reader(rf"[_a-zA-Z][-_a-zA-Z0-9]{{0,{MAX_IDENTIFIER_BYTES - 1}}}"),
     ),
-    "fill": CrontabOption("fill", "numbers with s, m, h, d or w, such as 2d12h", read_period),
+    "fill": CrontabOption("fill", "numbers with s, m, h, d or w, for example 2d12h", read_period),
     "max": CrontabOption("max_attempts", "a number from 1", _build_number_reader(r"[0-9]+")),
     "queue": CrontabOption(
         "queue_name", "letters, digits, -, _ and :", _build_word_reader(r"[-a-zA-Z0-9_:]+")
@@ -83,7 +83,7 @@ OPTIONS = {
 
 
 def read_options(column: int, text: str, problems: Problems) -> dict[str, Any]:
-    """The options by their names in code; what is wrong with them goes to `problems`."""
+    """The options by their names in code; problems are recorded."""
     found: dict[str, Any] = {}
     for pair in text.split("&"):
         if pair:
@@ -104,7 +104,7 @@ def _read_pair(column: int, pair: str, found: dict[str, Any], problems: Problems
         try:
             found[option.name] = _read_value(option, value)
         except JobSpecError as error:
-            problems.record(column, pair, f"for {key} another value: {error.reason}")
+            problems.record(column, pair, f"another value for {key}: {error.reason}")
         except (ValueError, OverflowError):
             problems.record(column, pair, f"for {key} {option.expected}")
 

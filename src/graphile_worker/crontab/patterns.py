@@ -1,4 +1,4 @@
-"""Patterns: the five time fields of an item, and which minutes they mean."""
+"""Patterns: the five time fields of an item, and the minutes that they match."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import NamedTuple, Self
 
 from graphile_worker.crontab.problems import Problems
 
-# What a time field is written with.
+# The characters of a time field.
 FIELD_CHARACTERS = frozenset("0123456789*/,-")
 
 
 @dataclass(frozen=True, slots=True)
 class TimestampDigest:
-    """A minute in its parts; `dow` is the day of the week, Sunday 0."""
+    """The parts of a minute; `dow` is the day of the week, 0 for Sunday."""
 
     min: int
     hour: int
@@ -23,12 +23,20 @@ class TimestampDigest:
 
     @classmethod
     def from_datetime(cls, timestamp: datetime) -> Self:
+        """Split a time into its parts.
+
+        Args:
+            timestamp: The time.
+
+        Returns:
+            Its minute, hour, day, month and day of the week.
+        """
         dow = timestamp.isoweekday() % 7
         return cls(timestamp.minute, timestamp.hour, timestamp.day, timestamp.month, dow)
 
 
 class PatternField(NamedTuple):
-    """One of the five, and the values that it may have; `alias` is another word for the least."""
+    """One of the five fields and its range; `alias` is another number for the minimum."""
 
     name: str
     minimum: int
@@ -58,7 +66,7 @@ FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class CronPattern:
-    """Means a minute if all of its fields do, but for the two kinds of day: see `matches_day`."""
+    """Matches a minute if all fields do, except for the two day fields: see `matches_day`."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -79,7 +87,7 @@ class CronPattern:
         return len(self.hours) == 24
 
     def matches_day(self, day: date) -> bool:
-        """Where both kinds of day are restricted, one of them is enough: as in every cron."""
+        """If both day fields are restricted, one match is enough, as in every cron."""
         return day.month in self.months and self._matches_day(day.day, day.isoweekday() % 7)
 
     def _matches_day(self, date: int, dow: int) -> bool:
@@ -89,7 +97,7 @@ class CronPattern:
 
 
 def read_pattern(fields: Iterable[tuple[int, str]], problems: Problems) -> CronPattern:
-    """Five texts and the columns where they begin; what is wrong with them goes to `problems`."""
+    """Parse five fields, each with its column; problems are recorded."""
     values = [
         _read_field(field, column, text, problems)
         for field, (column, text) in zip(FIELDS, fields, strict=True)
@@ -106,7 +114,7 @@ def _read_field(field: PatternField, column: int, text: str, problems: Problems)
         else:
             if part.startswith("*/") and len(found) == 1:
                 problems.record_warning(
-                    column, part, f"only {field.minimum}: the step leads past {field.maximum}"
+                    column, part, f"only {field.minimum}: the next value exceeds {field.maximum}"
                 )
             values.update(field.minimum if value == field.alias else value for value in found)
         column += len(part) + 1
@@ -114,7 +122,7 @@ def _read_field(field: PatternField, column: int, text: str, problems: Problems)
 
 
 def _read_part(field: PatternField, text: str) -> range | str:
-    """The values of one part; a text says what was expected instead."""
+    """The values of one part, or a text with what was expected."""
     if text == "*":
         return range(field.minimum, field.maximum + 1)
     if text.startswith("*/"):
@@ -126,7 +134,7 @@ def _read_part(field: PatternField, text: str) -> range | str:
 
 
 def _read_steps(field: PatternField, text: str) -> range | str:
-    """From the least value on, as the reference does: */2 days are 1, 3, 5."""
+    """Steps start at the minimum, as in Graphile Worker for Node: */2 days are 1, 3, 5."""
     if not _is_number(text) or _parse_number(text) == 0:
         return "a step of 1 or more after */"
     return range(field.minimum, field.maximum + 1, _parse_number(text))
@@ -145,5 +153,5 @@ def _is_number(text: str) -> bool:
 
 
 def _parse_number(text: str) -> int:
-    # Of a number with more than six digits only that it is too large matters.
+    # Six digits are enough to find that a number is too large.
     return int(text.lstrip("0")[:6] or "0")

@@ -1,9 +1,9 @@
-"""Zones: which minutes an item of a time zone means, on the days that clocks are changed too.
+"""Time zones: the minutes that an item matches, also on days with a clock change.
 
-- An item of every hour follows the time that passes: it runs in both of two equal hours, and what
-  the clocks jump over is not made up for. So does a function, which is asked about each minute.
-- An item of certain hours runs once for each time of day: in the first of two equal hours only; and
-  if clocks jump over it, in the minute to which they jump, once for all that was jumped over.
+- An item of every hour follows elapsed time: it runs in both of two equal hours, and skipped times
+  are not backfilled. The same applies to a function, which is called for each minute.
+- An item of certain hours runs once for each time of day: in the first of two equal hours. If the
+  clocks skip its time, it runs at the minute after the skipped period, once.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def is_due(match: Matcher, zone: ZoneInfo | None, minute: datetime) -> bool:
-    """Does it mean this minute of UTC, as clocks of the zone show it?"""
+    """Does it match this minute of UTC, converted to local time?"""
     if zone is None:
         return match(TimestampDigest.from_datetime(minute))
     local = minute.astimezone(zone)
@@ -26,24 +26,24 @@ def is_due(match: Matcher, zone: ZoneInfo | None, minute: datetime) -> bool:
         return match(TimestampDigest.from_datetime(local))
     if local.fold:
         return False
-    readings = (local.replace(tzinfo=None), *_iter_skipped_times(zone, minute))
-    return any(match(TimestampDigest.from_datetime(each)) for each in readings)
+    times = (local.replace(tzinfo=None), *_iter_skipped_times(zone, minute))
+    return any(match(TimestampDigest.from_datetime(each)) for each in times)
 
 
 def _iter_skipped_times(zone: ZoneInfo, minute: datetime) -> Iterator[datetime]:
-    """What clocks did not show between the minute before and this one."""
+    """The local times that clocks skip between the previous minute and this one."""
     before = (minute - MINUTE).astimezone(zone).replace(tzinfo=None)
-    here = minute.astimezone(zone).replace(tzinfo=None)
-    reading = before + MINUTE
-    while reading < here:
-        yield reading
-        reading += MINUTE
+    current = minute.astimezone(zone).replace(tzinfo=None)
+    skipped = before + MINUTE
+    while skipped < current:
+        yield skipped
+        skipped += MINUTE
 
 
 def iter_upcoming_minutes(
     match: Matcher, zone: ZoneInfo | None, after: datetime
 ) -> Iterator[datetime]:
-    """The minutes that it means after this moment; ends when there was none for a long time."""
+    """The matching minutes after a time; ends after a long period without one."""
     next_minute = after.astimezone(UTC).replace(second=0, microsecond=0) + MINUTE
     return iter_due_minutes(match, zone, next_minute)
 
@@ -51,7 +51,7 @@ def iter_upcoming_minutes(
 def iter_due_minutes(
     match: Matcher, zone: ZoneInfo | None, minute: datetime, before: datetime | None = None
 ) -> Iterator[datetime]:
-    """The minutes that it means from this one on."""
+    """The matching minutes from this one on."""
     last = _find_search_end(match, minute, before)
     while minute < last:
         if isinstance(match, CronPattern) and not _may_match_day(match, zone, minute):
@@ -66,7 +66,7 @@ def iter_due_minutes(
 
 
 def _find_search_end(match: Matcher, minute: datetime, before: datetime | None) -> datetime:
-    # A 29th of February may be eight years away; a function is asked about each minute.
+    # February 29 may be eight years away. A function is called for each minute, so less.
     days = 366 * 9 if isinstance(match, CronPattern) else 400
     try:
         far = minute + timedelta(days=days)
@@ -76,9 +76,9 @@ def _find_search_end(match: Matcher, minute: datetime, before: datetime | None) 
 
 
 def _may_match_day(pattern: CronPattern, zone: ZoneInfo | None, minute: datetime) -> bool:
-    """Is this day of UTC one of the pattern? Or, for a zone, the day before or after it.
+    """Does the pattern match this day of UTC? In a zone, also the day before or after it.
 
-    Its clocks show one of them, or have jumped over one of them.
+    The local date is one of these, or skips one of them.
     """
     days = (0,) if zone is None else (-1, 0, 1)
     return any(pattern.matches_day(minute.date() + timedelta(days=each)) for each in days)

@@ -1,14 +1,14 @@
-"""Bulk: the same done to many jobs, a thousand at a time, beside workers that go on working.
+"""Change many jobs in batches, beside running workers.
 
-First a look at what would be changed, then the change. Each batch is a transaction of its own that
-asks again whether its jobs are meant, never waits for a lock, and leaves alone what a worker holds.
+A preview counts the jobs, and the change runs on what the preview found. Each batch is a separate
+transaction that checks the filter again, never waits for a lock, and skips jobs of workers.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.claim import notify_jobs
@@ -17,6 +17,7 @@ from graphile_worker._sql.queries.search import (
     Clauses,
     complete_chosen_jobs,
     fail_chosen_jobs,
+    find_job_ids,
     reschedule_chosen_jobs,
     retry_jobs,
     unlock_chosen_jobs,
@@ -37,59 +38,56 @@ from graphile_worker.ops.search import (
     QueryLimits,
     build_clauses,
     plan_count_jobs,
-    plan_find_job_ids,
     plan_get_dead_pools,
     plan_list_jobs,
     with_limits,
 )
 from graphile_worker.ops.states import LOCKED_STATES, JobState
 
-T = TypeVar("T")
-
 BATCH_SIZE = 1000
 
-# So many jobs one statement looks at, to find out which are meant.
+# The number of jobs that one statement checks against the filter.
 SCAN_BATCH_SIZE = 20_000
 
 SAMPLE_SIZE = 5
 
-# A batch may take a little longer than a look, as it writes.
+# Batches write, so they get more time than searches.
 WRITE_LIMITS = QueryLimits(statement_timeout=timedelta(seconds=30))
 
-# After each statement, so many times as long as it took nothing is done: others work here.
+# The pause after each statement, as a multiple of its duration.
 DEFAULT_THROTTLE = 4.0
 
 UNLOCKED_STATES = tuple(state for state in JobState if state not in LOCKED_STATES)
 
 
 class BulkAction(Protocol):
-    """What is done to jobs, and in which states they must be."""
+    """A change to jobs: one of the actions of this module."""
 
     @property
-    def states(self) -> tuple[JobState, ...]: ...
-
-    @property
-    def notifies_workers(self) -> bool:
-        """May jobs be ready then, of which workers should hear?"""
+    def states(self) -> tuple[JobState, ...]:
+        """The states in which the action changes a job."""
         ...
 
-    def build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]: ...
+    @property
+    def _notifies_workers(self) -> bool: ...
+
+    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RetryAction:
-    """Let them run now; those without attempts left get all of them back."""
+    """Run jobs now. Jobs without attempts left start again at 0."""
 
     states = (JobState.FAILED, JobState.RETRYING, JobState.SCHEDULED)
-    notifies_workers = True
+    _notifies_workers = True
 
-    def build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
+    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
         return retry_jobs(ids, clauses)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RescheduleAction:
-    """Change what is given, zero included."""
+    """Change the values that are not None."""
 
     run_at: RunAt | None = None
     priority: int | None = None
@@ -97,7 +95,7 @@ class RescheduleAction:
     max_attempts: int | None = None
 
     states = UNLOCKED_STATES
-    notifies_workers = True
+    _notifies_workers = True
 
     def __post_init__(self) -> None:
         if self.run_at is not None:
@@ -109,60 +107,61 @@ class RescheduleAction:
         if self.max_attempts is not None:
             check_max_attempts(self.max_attempts)
 
-    def build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
-        given = (self.run_at, self.priority, self.attempts, self.max_attempts)
-        return reschedule_chosen_jobs(ids, *given, clauses)
+    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
+        values = (self.run_at, self.priority, self.attempts, self.max_attempts)
+        return reschedule_chosen_jobs(ids, *values, clauses)
 
 
 @dataclass(frozen=True, slots=True)
 class FailAction:
-    """Spend all their attempts, for a reason."""
+    """Fail jobs permanently, with an optional error text."""
 
     reason: str | None = None
 
     states = (JobState.WAITING, JobState.READY, JobState.RETRYING, JobState.SCHEDULED)
-    notifies_workers = False
+    _notifies_workers = False
 
     def __post_init__(self) -> None:
         if self.reason is not None:
             check_text("reason", self.reason)
 
-    def build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
+    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
         return fail_chosen_jobs(ids, self.reason, clauses)
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteAction:
-    """Delete them, as if they were done."""
+    """Delete jobs as if they had been completed."""
 
     states = UNLOCKED_STATES
-    notifies_workers = False
+    _notifies_workers = False
 
-    def build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
+    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
         return complete_chosen_jobs(ids, clauses)
 
 
 @dataclass(frozen=True, slots=True)
 class UnlockAction:
-    """Take them from dead workers; by force from any, and what one still runs may run twice."""
+    """Release the jobs of dead workers. With `force`, release any job, which may then run twice."""
 
     force: bool = False
 
-    notifies_workers = True
+    _notifies_workers = True
 
     @property
     def states(self) -> tuple[JobState, ...]:
+        """The states in which the action changes a job."""
         return LOCKED_STATES if self.force else (JobState.STALE,)
 
-    def build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
+    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
         return unlock_chosen_jobs(ids, clauses)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BulkPreview:
-    """What a change would be about: how many jobs, a few of them, and those that it leaves alone.
+    """The jobs that a change would affect: their counts and the newest of them.
 
-    Whatever is added later is not meant: the change goes no further than the last of these.
+    Jobs with a higher id than the newest one counted are not changed.
     """
 
     action: BulkAction
@@ -174,20 +173,20 @@ class BulkPreview:
 
     @property
     def total(self) -> int:
-        """So many would be changed."""
-        fitting = sum(self.count.by_state.get(state, 0) for state in self.action.states)
-        return fitting if self.limit is None else min(fitting, self.limit)
+        """The number of jobs to change."""
+        matching = sum(self.count.by_state.get(state, 0) for state in self.action.states)
+        return matching if self.limit is None else min(matching, self.limit)
 
     @property
     def locked_count(self) -> int:
-        """So many are meant and left alone, as a worker holds them."""
+        """The number of jobs that match but stay as they are, because a worker holds them."""
         states = [state for state in LOCKED_STATES if state not in self.action.states]
         return sum(self.count.by_state.get(state, 0) for state in states)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BulkResult:
-    """How many jobs were changed, left to who holds them, or gone: done, or not what they were."""
+    """The number of jobs that were changed, skipped as locked, or no longer matched."""
 
     changed: int = 0
     skipped_locked: int = 0
@@ -205,10 +204,24 @@ def plan_bulk_preview(
     limit: int | None = None,
     limits: QueryLimits = DEFAULT_LIMITS,
 ) -> Plan[BulkPreview]:
-    """What that action would change."""
+    """Preview a change.
+
+    Args:
+        action: The change.
+        job_filter: Which jobs.
+        schemas: The schemas of the queue.
+        limit: Change at most this number of jobs, the oldest first.
+        limits: The timeouts of each statement.
+
+    Returns:
+        A plan for the preview.
+
+    Raises:
+        QueryTimeoutError: A statement took too long or waited too long for a lock.
+    """
     count = yield from plan_count_jobs(job_filter, schemas, limits=limits)
-    fitting = job_filter & filter_by_states(*action.states)
-    page = yield from plan_list_jobs(fitting, schemas, limit=SAMPLE_SIZE, limits=limits)
+    matching = job_filter & filter_by_states(*action.states)
+    page = yield from plan_list_jobs(matching, schemas, limit=SAMPLE_SIZE, limits=limits)
     return BulkPreview(
         action=action,
         job_filter=job_filter,
@@ -223,81 +236,61 @@ def plan_bulk_change(
     preview: BulkPreview,
     schemas: Schemas,
     *,
-    on_progress: ProgressCallback = lambda outcome: None,
+    on_progress: ProgressCallback = lambda result: None,
     throttle: float = DEFAULT_THROTTLE,
+    batch_size: int = BATCH_SIZE,
+    scan_batch_size: int = SCAN_BATCH_SIZE,
 ) -> Plan[BulkResult]:
-    """Do what was looked at; what came of it, which is also said after each batch."""
-    change = _BulkChange(preview, schemas, on_progress, throttle)
-    if preview.count.first_id is not None and preview.count.last_id is not None:
-        yield from change.plan_run(preview.count.first_id, preview.count.last_id)
-    return change.result
+    """Change the jobs of a preview.
 
+    Args:
+        preview: The preview.
+        schemas: The schemas of the queue.
+        on_progress: Called with the result so far after each batch.
+        throttle: The pause after each statement, as a multiple of its duration.
+        batch_size: The number of jobs that one statement changes.
+        scan_batch_size: The number of jobs that one statement checks against the filter.
 
-class _BulkChange:
-    """One way through the table, from the first of the jobs to the last."""
+    Returns:
+        A plan for the result.
 
-    def __init__(
-        self, preview: BulkPreview, schemas: Schemas, on_progress: ProgressCallback, throttle: float
-    ) -> None:
-        self.result = BulkResult()
-        self._preview = preview
-        self._schemas = schemas
-        self._on_progress = on_progress
-        self._throttle = throttle
+    Raises:
+        QueryTimeoutError: A statement took too long or waited too long for a lock.
+    """
+    action, result = preview.action, BulkResult()
+    if preview.count.first_id is None or preview.count.last_id is None:
+        return result
+    dead = yield from plan_get_dead_pools(schemas, WRITE_LIMITS)
+    # The scan also finds locked jobs, because the result counts them.
+    found_states = filter_by_states(*{*action.states, *LOCKED_STATES})
+    found_clauses = build_clauses(preview.job_filter & found_states, dead)
+    clauses = build_clauses(preview.job_filter & filter_by_states(*action.states), dead)
 
-    def plan_run(self, first_id: int, last_id: int) -> Plan[None]:
-        action, wanted = self._preview.action, self._preview.job_filter
-        dead = yield from plan_get_dead_pools(self._schemas, WRITE_LIMITS)
-        # What a worker holds is found as well, to be counted.
-        found = build_clauses(wanted & filter_by_states(*{*action.states, *LOCKED_STATES}), dead)
-        meant = build_clauses(wanted & filter_by_states(*action.states), dead)
-        after: int | None = first_id - 1
-        while after is not None and self._remaining != 0:
-            after, ids = yield from self._plan_throttled(self._plan_find_ids(found, after, last_id))
-            while ids and self._remaining != 0:
-                batch, ids = ids[: self._next_batch_size], ids[self._next_batch_size :]
-                yield from self._plan_throttled(self._plan_change_batch(batch, meant))
+    def count_remaining() -> int:
+        return batch_size if preview.limit is None else preview.limit - result.changed
 
-    @property
-    def _remaining(self) -> int | None:
-        """So many may still be changed; None: any number."""
-        limit = self._preview.limit
-        return None if limit is None else limit - self.result.changed
+    def pause_since(started: float) -> Plan[None]:
+        if throttle:
+            yield Pause((time.monotonic() - started) * throttle)
 
-    @property
-    def _next_batch_size(self) -> int:
-        return BATCH_SIZE if self._remaining is None else min(BATCH_SIZE, self._remaining)
-
-    def _plan_find_ids(
-        self, clauses: Clauses, after: int, last: int
-    ) -> Plan[tuple[int | None, list[int]]]:
-        return plan_find_job_ids(
-            clauses,
-            self._schemas,
-            after=after,
-            until=last,
-            scan_limit=SCAN_BATCH_SIZE,
-            limits=WRITE_LIMITS,
-        )
-
-    def _plan_change_batch(self, batch: list[int], clauses: Clauses) -> Plan[None]:
-        query = self._preview.action.build_query(batch, clauses)
-        done, left = yield from with_limits(query, self._schemas, WRITE_LIMITS)
-        if done and self._preview.action.notifies_workers:
-            yield notify_jobs(done)
-        before = self.result
-        self.result = replace(
-            before,
-            changed=before.changed + done,
-            skipped_locked=before.skipped_locked + left,
-            gone=before.gone + len(batch) - done - left,
-        )
-        self._on_progress(self.result)
-
-    def _plan_throttled(self, plan: Plan[T]) -> Plan[T]:
-        """A part of the work, then a while for others."""
-        began = time.monotonic()
-        answer = yield from plan
-        if self._throttle:
-            yield Pause((time.monotonic() - began) * self._throttle)
-        return answer
+    after: int | None = preview.count.first_id - 1
+    while after is not None and count_remaining():
+        started = time.monotonic()
+        scan = find_job_ids(after, preview.count.last_id, scan_batch_size, found_clauses)
+        after, ids = yield from with_limits(scan, schemas, WRITE_LIMITS)
+        yield from pause_since(started)
+        while ids and (size := min(batch_size, count_remaining())):
+            started = time.monotonic()
+            batch, ids = ids[:size], ids[size:]
+            query = action._build_query(batch, clauses)
+            changed, locked = yield from with_limits(query, schemas, WRITE_LIMITS)
+            if changed and action._notifies_workers:
+                yield notify_jobs(changed)
+            result = BulkResult(
+                changed=result.changed + changed,
+                skipped_locked=result.skipped_locked + locked,
+                gone=result.gone + len(batch) - changed - locked,
+            )
+            on_progress(result)
+            yield from pause_since(started)
+    return result

@@ -1,4 +1,4 @@
-"""The pools that are known: from our registry, from that of Rust workers, from what is locked."""
+"""Worker pools: registered by Python or Rust workers, or unregistered with locks."""
 
 import json
 import re
@@ -19,10 +19,10 @@ from graphile_worker._sql.queries.workers import (
 from graphile_worker._sql.query import Plan, Query, Row
 from graphile_worker.jobs import parse_timestamp
 
-# Seconds of silence after which Rust workers take others for dead, unless told otherwise.
+# The default of Rust workers: a worker without a heartbeat for this time is dead.
 RUST_LEASE_SECONDS = 300.0
 
-# What begins the locked_by of a named queue that somebody has paused, with who did.
+# The prefix of locked_by of a paused queue, followed by the name of the role that paused it.
 PAUSED_PREFIX = "paused:"
 
 POOL_ID_PATTERNS = {
@@ -33,32 +33,37 @@ POOL_ID_PATTERNS = {
 
 
 class PoolHealth(StrEnum):
+    """Whether a pool sends heartbeats."""
+
     ALIVE = "alive"
-    """It was heard of within its lease."""
+    """Its last heartbeat is younger than its lease."""
     DEAD = "dead"
-    """It was not; or others have taken its jobs already."""
+    """Its lease has expired, or another worker recovered its jobs."""
     UNKNOWN = "unknown"
-    """It holds something, and no registry knows it: such as a Node worker."""
+    """It holds locks and is not registered, as Node workers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolInfo:
-    """A pool of workers: whether it lives, what it holds, and what it says of itself."""
+    """A pool of workers: its health, its locks, and the details that it registered."""
 
     id: str
     health: PoolHealth
     runtime: str | None
     started_at: datetime | None = None
     seconds_since_heartbeat: float | None = None
-    """Seconds since it was heard of."""
     lease: float | None = None
-    """Seconds of silence after which it is taken for dead."""
+    """Seconds without a heartbeat after which the pool is dead."""
     host: str | None = None
     pid: int | None = None
     version: str | None = None
     concurrency: int | None = None
     tasks: tuple[str, ...] | None = None
-    """Those that it runs; None if nobody knows."""
+    """The tasks that it runs; None if it does not report them."""
+    is_rescued: bool = False
+    """Another worker has recovered its jobs."""
+    clock_offset: float = 0.0
+    """Seconds by which the database's clock was ahead of the pool's when it registered."""
     jobs: int = 0
     queues: int = 0
     oldest_lock: datetime | None = None
@@ -68,120 +73,142 @@ RunQuery = Callable[[Query[Any]], Plan[Any]]
 
 
 def plan_get_pools(schemas: Schemas, run_query: RunQuery) -> Plan[list[PoolInfo]]:
-    """The pools that registries know."""
-    has_ours, has_rust = yield from run_query(check_registries(schemas))
+    """Get the registered pools.
+
+    Args:
+        schemas: The schemas of the queue.
+        run_query: Runs each query, for example with time limits.
+    """
+    has_python, has_rust = yield from run_query(check_registries(schemas))
     found: dict[str, PoolInfo] = {}
-    stopped: set[str] = set()
     if has_rust:
         rows = yield from run_query(get_rust_workers())
         found |= {row[0]: _read_rust_pool(row) for row in rows}
-    if has_ours:
-        # They know better of their own.
-        rows = yield from run_query(get_pools())
-        found |= {row[0]: _read_python_pool(row) for row in rows}
-        stopped = {row[0] for row in rows if _has_stopped(row)}
-    return [found[id] for id in sorted(found.keys() - stopped)]
+    if has_python:
+        # Python workers may be in both registries; theirs has more details.
+        for row in (yield from run_query(get_pools())):
+            details = _PoolDetails(row[-1])
+            if details.has_stopped:
+                # The row stays for jobs that a late fetch of the pool may lock.
+                found.pop(row[0], None)
+            else:
+                found[row[0]] = _read_python_pool(row, details)
+    return [found[id] for id in sorted(found)]
 
 
 def plan_get_lock_holders(schemas: Schemas, run_query: RunQuery) -> Plan[list[PoolInfo]]:
-    """All pools that a registry knows or that hold something, with what they hold."""
+    """Get the registered pools and the pools that hold locks, with the number of their locks.
+
+    Args:
+        schemas: The schemas of the queue.
+        run_query: Runs each query, for example with time limits.
+    """
     known = yield from plan_get_pools(schemas, run_query)
     rows = yield from run_query(get_lock_holders())
-    holding = {row[0]: row[1:] for row in rows if not row[0].startswith(PAUSED_PREFIX)}
-    strangers = [_build_unknown_pool(id) for id in holding.keys() - {each.id for each in known}]
-    pools = sorted([*known, *strangers], key=lambda pool: pool.id)
-    return [_with_locks(pool, *holding.get(pool.id, (0, 0, None))) for pool in pools]
+    locks = {row[0]: row[1:] for row in rows if not row[0].startswith(PAUSED_PREFIX)}
+    unknown = [build_unknown_pool(id) for id in locks.keys() - {each.id for each in known}]
+    pools = sorted([*known, *unknown], key=lambda pool: pool.id)
+    return [_with_locks(pool, *locks.get(pool.id, (0, 0, None))) for pool in pools]
+
+
+def build_unknown_pool(id: str) -> PoolInfo:
+    """Build the entry of a pool that is not registered."""
+    runtimes = (name for name, pattern in POOL_ID_PATTERNS.items() if pattern.fullmatch(id))
+    return PoolInfo(id=id, health=PoolHealth.UNKNOWN, runtime=next(runtimes, None))
 
 
 def list_dead_pool_ids(pools: Iterable[PoolInfo]) -> list[str]:
+    """List the ids of the dead pools."""
     return [pool.id for pool in pools if pool.health is PoolHealth.DEAD]
 
 
 def list_alive_pools(pools: Iterable[PoolInfo]) -> list[PoolInfo]:
+    """List the pools that send heartbeats."""
     return [pool for pool in pools if pool.health is PoolHealth.ALIVE]
 
 
-def detect_runtime(pool_id: str) -> str | None:
-    """Which implementation calls its pools like that."""
-    return next(
-        (name for name, shape in POOL_ID_PATTERNS.items() if shape.fullmatch(pool_id)), None
-    )
+def list_served_tasks(pools: Iterable[PoolInfo]) -> list[str]:
+    """List the tasks that pools which are alive report to run."""
+    return sorted({name for pool in list_alive_pools(pools) for name in pool.tasks or ()})
 
 
-def _read_python_pool(row: Row) -> PoolInfo:
-    id, started_at, silence, lease, was_swept, details = row
-    is_dead = was_swept or silence > lease
-    return _build_pool(
-        PoolHealth.DEAD if is_dead else PoolHealth.ALIVE, id, started_at, silence, lease, details
-    )
+def is_served(pools: Iterable[PoolInfo], task: str | None) -> bool | None:
+    """Check whether a pool runs a task.
+
+    Returns:
+        None if that is unknown: no pool is alive or unregistered, or one does not report its tasks.
+    """
+    served = [pool.tasks for pool in pools if pool.health is not PoolHealth.DEAD]
+    if any(task in (tasks or ()) for tasks in served):
+        return True
+    return None if not served or None in served else False
 
 
-def _has_stopped(row: Row) -> bool:
-    """Did it sign off? Then its row stays for what a fetch of it may still lock."""
-    return _PoolDetails(row[-1]).is_true("stopped")
+def _read_python_pool(row: Row, details: "_PoolDetails") -> PoolInfo:
+    id, started_at, silence, lease, is_rescued, _ = row
+    pool = _build_pool(id, started_at, silence, lease, details)
+    offset = details.get_clock_offset(float(started_at))
+    health = PoolHealth.DEAD if is_rescued else pool.health
+    return replace(pool, health=health, is_rescued=is_rescued, clock_offset=offset)
 
 
 def _read_rust_pool(row: Row) -> PoolInfo:
     id, started_at, silence, details = row
-    health = PoolHealth.DEAD if silence > RUST_LEASE_SECONDS else PoolHealth.ALIVE
-    return _build_pool(health, id, started_at, silence, RUST_LEASE_SECONDS, details)
+    return _build_pool(id, started_at, silence, RUST_LEASE_SECONDS, _PoolDetails(details))
 
 
 def _build_pool(
-    health: PoolHealth,
-    id: str,
-    started_at: str,
-    seconds_since_heartbeat: float,
-    lease: float,
-    details: str | None,
+    id: str, started_at: str, silence: float, lease: float, details: "_PoolDetails"
 ) -> PoolInfo:
-    said = _PoolDetails(details)
     return PoolInfo(
         id=id,
-        health=health,
-        runtime=said.get_text("runtime") or detect_runtime(id),
+        health=PoolHealth.DEAD if silence > lease else PoolHealth.ALIVE,
+        runtime=details.get_text("runtime") or build_unknown_pool(id).runtime,
         started_at=parse_timestamp(started_at),
-        seconds_since_heartbeat=seconds_since_heartbeat,
+        seconds_since_heartbeat=silence,
         lease=lease,
-        host=said.get_text("host"),
-        pid=said.get_int("pid"),
-        version=said.get_text("version"),
-        concurrency=said.get_int("concurrency"),
-        tasks=said.get_tasks(),
+        host=details.get_text("host"),
+        pid=details.get_int("pid"),
+        version=details.get_text("version"),
+        concurrency=details.get_int("concurrency"),
+        tasks=details.get_tasks(),
     )
 
 
 class _PoolDetails:
-    """What a pool says of itself, which may be anything: others write there, too."""
+    """The JSON that a pool registered. Other programs write there too, so nothing is assumed."""
 
     def __init__(self, details: str | None) -> None:
         try:
-            said = json.loads(details or "{}")
+            parsed = json.loads(details or "{}")
         except (ValueError, RecursionError):
-            said = {}
-        self._details: dict[str, Any] = said if isinstance(said, dict) else {}
+            parsed = {}
+        self._details: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
+
+    @property
+    def has_stopped(self) -> bool:
+        return self._details.get("stopped") is True
 
     def get_text(self, name: str) -> str | None:
-        found = self._details.get(name)
-        return found if isinstance(found, str) else None
+        value = self._details.get(name)
+        return value if isinstance(value, str) else None
 
     def get_int(self, name: str) -> int | None:
-        found = self._details.get(name)
-        return found if isinstance(found, int) and not isinstance(found, bool) else None
-
-    def is_true(self, name: str) -> bool:
-        return self._details.get(name) is True
+        value = self._details.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def get_tasks(self) -> tuple[str, ...] | None:
-        """The tasks that it runs, if it says them all."""
-        found = self._details.get("tasks")
-        if not isinstance(found, list) or len(found) >= MAX_TASK_NAMES:
+        names = self._details.get("tasks")
+        # A list of this length may be cut off.
+        if not isinstance(names, list) or len(names) >= MAX_TASK_NAMES:
             return None
-        return tuple(each for each in found if isinstance(each, str))
+        return tuple(each for each in names if isinstance(each, str))
 
-
-def _build_unknown_pool(id: str) -> PoolInfo:
-    return PoolInfo(id=id, health=PoolHealth.UNKNOWN, runtime=detect_runtime(id))
+    def get_clock_offset(self, started_at: float) -> float:
+        try:
+            return started_at - float(self._details["clock"])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return 0.0
 
 
 def _with_locks(pool: PoolInfo, jobs: int, queues: int, oldest: str | None) -> PoolInfo:

@@ -1,21 +1,21 @@
-"""Snapshot: one look at a whole queue, and how long to wait before the next.
+"""A snapshot of a queue, and the pause before the next one.
 
-A look reads every job once, in one short transaction that only reads; it says how many there are,
-not what is in them. The larger the table, the longer it takes, and the rarer it is: whoever watches
-a queue must not be what slows it down.
+A snapshot reads every job once, without payloads, in one short read-only transaction. The larger
+the table, the longer is the pause after it, so that watching a queue does not slow it down.
 """
 
 import asyncio
 import math
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
 from graphile_worker._db.database import TransactionalRunner, run_plan_on
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.add import raise_schema_missing
+from graphile_worker._sql.queries.diagnostics import DeadRows, get_dead_rows
 from graphile_worker._sql.queries.jobs import get_task_and_queue_names
 from graphile_worker._sql.queries.snapshot import (
     JobCountRow,
@@ -29,6 +29,11 @@ from graphile_worker._sql.queries.snapshot import (
     snapshot_queues,
     snapshot_server,
 )
+from graphile_worker._sql.queries.storage import (
+    MAX_TRANSACTION_AGE,
+    VacuumBlocker,
+    get_vacuum_blockers,
+)
 from graphile_worker._sql.query import Plan, Row
 from graphile_worker.errors import SchemaMissing
 from graphile_worker.jobs import parse_timestamp
@@ -36,62 +41,66 @@ from graphile_worker.ops.pools import (
     PAUSED_PREFIX,
     PoolHealth,
     PoolInfo,
-    detect_runtime,
+    build_unknown_pool,
     list_dead_pool_ids,
     plan_get_pools,
 )
 from graphile_worker.ops.states import LOCKED_STATES, JobState
 
-# A look costs less than one part in so many of the time of one backend.
+# The pause after a snapshot is at least this many times as long as the snapshot took.
 PAUSE_FACTOR = 100
-
-# Seconds: nobody waits longer for the next look, however long they take.
 MAX_PAUSE_SECONDS = 60.0
 
-# A statement that takes longer is given up; and a look, by a server that does not answer.
 STATEMENT_TIMEOUT = timedelta(seconds=10)
 SNAPSHOT_TIMEOUT_SECONDS = 20.0
 
-# Rows that are read of one table; locked jobs beyond that are counted, not named.
+# Rows to read of a table. Locked jobs beyond that are counted without their holder.
 MAX_ROWS = 20_000
 MAX_QUEUES = 1_000
 
-# Errors that are read, those of the tasks with most jobs that fail.
+# Errors to read, of the tasks with the most failing jobs.
 MAX_ERRORS = 20
 
-# A named queue that is locked until far in the future was paused by somebody.
+# A named queue whose lock is this far in the future is paused.
 PAUSED_LOCK_AGE_SECONDS = -86_400.0
+
+MAX_LOCK_AGE_SECONDS = 36_500 * 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskCount:
-    """How many jobs of a task are in which state, and the ages and ids that matter."""
+    """The number of jobs of a task in each state, with the ages and ids to report."""
 
     identifier: str
     counts: Mapping[JobState, int] = field(default_factory=dict)
     oldest_ready: float | None = None
-    """Seconds since the first of those that are ready was due."""
+    """Seconds since the first ready job was due."""
     first_ready: int | None = None
     newest_failing: int | None = None
-    """The newest that failed, and waits for another attempt or has none left."""
+    """The newest job that waits for a retry or failed permanently."""
+    oldest_failure: float | None = None
+    """Seconds since the first of the permanently failed jobs failed."""
+    newest_failure: float | None = None
     error: str | None = None
-    """How its last error begins."""
+    """The beginning of the last error of `newest_failing`."""
 
     def __getitem__(self, state: JobState) -> int:
         return self.counts.get(state, 0)
 
     @property
     def running(self) -> int:
+        """The number of locked jobs."""
         return self[JobState.RUNNING] + self[JobState.STALE]
 
     @property
     def failing(self) -> int:
+        """The number of jobs that wait for a retry or failed permanently."""
         return self[JobState.RETRYING] + self[JobState.FAILED]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LockedJob:
-    """A job that a pool holds: it runs, or was fetched and waits for its turn there."""
+    """A job that a pool has claimed: it runs, or waits in the pool for a free slot."""
 
     id: int
     task_identifier: str
@@ -105,7 +114,7 @@ class LockedJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LockedQueue:
-    """A named queue that somebody holds, and the jobs that wait for it."""
+    """A named queue that is locked, and the jobs that wait for it."""
 
     name: str
     pool_id: str | None
@@ -114,132 +123,165 @@ class LockedQueue:
     oldest_waiting: float | None = None
     first_waiting: int | None = None
     job_id: int | None = None
-    """The job for which it is held."""
+    """The locked job of the queue."""
 
     @property
     def is_paused(self) -> bool:
+        """A person locked the queue, not a worker."""
         return (self.pool_id or "").startswith(PAUSED_PREFIX) or self.age < PAUSED_LOCK_AGE_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerStats:
-    """How the table of jobs fares, and what in the database may be in its way."""
+    """The state of the database and of the tables of the queue."""
 
     database: str
     role: str
     level: int | None
     rows_added: int
-    """Rows that were added since the counters began; the same of those that are gone."""
+    """Rows inserted into the table of jobs since the server's statistics began."""
     rows_deleted: int
-    live_rows: int = 0
-    dead_rows: int = 0
-    seconds_since_vacuum: float | None = None
+    breaking_level: int | None = None
+    """The highest level that is marked as breaking."""
     owner: str = ""
     has_hidden_rows: bool = False
-    oldest_transaction: str | None = None
-    """The session that has had a transaction open for longest."""
-    oldest_transaction_state: str | None = None
-    oldest_transaction_seconds: float | None = None
     uptime_seconds: float = math.inf
     clock_offset: float = 0.0
-    """Seconds by which the database's clock is ahead of ours, as far as that can be told."""
+    """Seconds by which the database's clock is at least ahead of the local clock."""
+    tables: tuple[DeadRows, ...] = ()
+    vacuum_blockers: tuple[VacuumBlocker, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """What one look saw; ages are in seconds, by the database's clock."""
+    """The state of a queue at one time; ages are in seconds, by the database's clock."""
 
     now: datetime
     server: ServerStats
     tasks: tuple[TaskCount, ...] = ()
     locked: tuple[LockedJob, ...] = ()
-    """Those that are locked longest first."""
+    """Locked jobs, the longest locked first."""
     queues: tuple[LockedQueue, ...] = ()
     pools: tuple[PoolInfo, ...] = ()
+    missing_tasks: Mapping[int, int] = field(default_factory=dict)
+    """The number of jobs of each task id that has no row."""
+    missing_queues: Mapping[int, int] = field(default_factory=dict)
     duration: float = 0.0
 
     def count(self, state: JobState) -> int:
+        """Count the jobs in a state."""
         return sum(task[state] for task in self.tasks)
 
     @property
     def running(self) -> int:
+        """The number of locked jobs."""
         return sum(task.running for task in self.tasks)
 
     @property
     def oldest_ready(self) -> float | None:
+        """Seconds since the first ready job was due."""
         ages = [task.oldest_ready for task in self.tasks if task.oldest_ready is not None]
         return max(ages, default=None)
 
 
 def compute_pause(duration: float, interval: float) -> float:
-    """Seconds until the next look, after one that took so long; `interval` is the least."""
+    """Compute the seconds to wait after a snapshot.
+
+    Args:
+        duration: Seconds that the snapshot took.
+        interval: The shortest pause.
+    """
     return max(interval, min(duration * PAUSE_FACTOR, MAX_PAUSE_SECONDS))
 
 
 class PollPacer:
-    """How long to wait after each look of a row of them."""
+    """Computes the pause after each of a series of snapshots."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
-        # The shortest of them counts: what a look takes longer than that, it was kept waiting on a
-        # busy machine, and cost nothing.
+        # The shortest duration counts: on a busy machine, most of the time is waiting.
         self._durations: deque[float] = deque(maxlen=3)
 
     def compute_pause(self, duration: float) -> float:
+        """Compute the seconds to wait after a snapshot that took `duration` seconds."""
         self._durations.append(duration)
         return compute_pause(min(self._durations), self._interval)
 
 
 async def take_snapshot(database: TransactionalRunner) -> Snapshot:
-    """One look; it raises SchemaMissing, or whatever the driver does."""
+    """Take a snapshot.
+
+    Raises:
+        SchemaMissing: If the schema is not installed.
+    """
     return await _run_timed(database, plan_snapshot(database.schemas))
 
 
 async def take_counter_snapshot(database: TransactionalRunner) -> Snapshot:
-    """Only the time and the counters, which costs next to nothing: two of them make a rate."""
-    return await _run_timed(database, _plan_counter_snapshot(database.schemas))
+    """Read only the time and the counters of the table of jobs, which is cheap.
+
+    Raises:
+        SchemaMissing: If the schema is not installed.
+    """
+    return await _run_timed(database, plan_counter_snapshot(database.schemas))
 
 
 async def _run_timed(database: TransactionalRunner, plan: Plan[Snapshot]) -> Snapshot:
     try:
         async with asyncio.timeout(SNAPSHOT_TIMEOUT_SECONDS), database.transaction() as connection:
-            began = time.monotonic()
-            await connection.run(set_limits(STATEMENT_TIMEOUT // timedelta(milliseconds=1)))
-            seen = await run_plan_on(connection, plan)
+            started = time.monotonic()
+            await connection.run(set_limits(STATEMENT_TIMEOUT, "top"))
+            snapshot = await run_plan_on(connection, plan)
     except Exception as error:
         raise_schema_missing(error, database.schemas)
-    return replace(seen, duration=time.monotonic() - began)
+    return replace(snapshot, duration=time.monotonic() - started)
 
 
-def plan_snapshot(schemas: Schemas) -> Plan[Snapshot]:
-    """Who is there, what is locked, and how many jobs there are of each kind."""
+def plan_snapshot(
+    schemas: Schemas, max_transaction_age: timedelta = MAX_TRANSACTION_AGE
+) -> Plan[Snapshot]:
+    """Read the pools, the locks, and the number of jobs of each task in each state.
+
+    Args:
+        schemas: The schemas of the queue.
+        max_transaction_age: Report transactions that are open for longer.
+    """
     now, server = yield from _plan_get_server(schemas)
+    tables = yield get_dead_rows(schemas)
+    blockers = yield get_vacuum_blockers(max_transaction_age)
+    server = replace(server, tables=tuple(tables), vacuum_blockers=tuple(blockers))
     known = yield from plan_get_pools(schemas, _plan_query)
     pools = [_mark_unconfirmed(pool, server) for pool in known]
     queues = yield snapshot_queues(MAX_QUEUES)
     rows = yield snapshot_jobs(list_dead_pool_ids(pools), MAX_ROWS)
     locks = yield from _plan_get_locks(rows)
     names = yield from _plan_get_names(rows, locks)
-    tasks = tuple(_count_tasks(rows, names))
-    errors = yield from _plan_get_errors(tasks)
-    held = _build_locked_queues(queues, rows, locks)
+    tasks = yield from _plan_add_errors(_count_tasks(rows, names))
+    locked_queues = _build_locked_queues(queues, rows, locks)
     return Snapshot(
         now=now,
         server=server,
-        tasks=tuple(_with_error(task, errors) for task in tasks),
+        tasks=tasks,
         locked=tuple(_build_locked_jobs(rows, locks, names)),
-        queues=held,
-        pools=tuple(_build_pools(pools, locks, held, now)),
+        queues=locked_queues,
+        pools=tuple(_build_pools(pools, locks, locked_queues, now)),
+        missing_tasks=_sum_counts(
+            (row.task_id, row.count) for row in rows if row.task_id not in names.tasks
+        ),
+        missing_queues=_sum_counts(
+            (row.missing_queue_id, row.count) for row in rows if row.missing_queue_id is not None
+        ),
     )
 
 
-def _plan_counter_snapshot(schemas: Schemas) -> Plan[Snapshot]:
+def plan_counter_snapshot(schemas: Schemas) -> Plan[Snapshot]:
+    """Read only the time and the counters of the table of jobs."""
     now, server = yield from _plan_get_server(schemas)
     return Snapshot(now=now, server=server)
 
 
 def _plan_query(query: object) -> Plan[object]:
-    return (yield query)  # type: ignore[misc]  # a query, whatever its answer is
+    return (yield query)  # type: ignore[misc]  # the answer of any query
 
 
 def _plan_get_server(schemas: Schemas) -> Plan[tuple[datetime, ServerStats]]:
@@ -247,29 +289,19 @@ def _plan_get_server(schemas: Schemas) -> Plan[tuple[datetime, ServerStats]]:
     row: ServerRow | None = yield snapshot_server(schemas)
     if row is None:
         raise SchemaMissing(schemas.shared)
-    return parse_timestamp(row.now), _read_server(row, before, time.time())
+    # The server read its clock at some time between these two.
+    server_time = float(row.now)
+    offset = server_time - min(max(server_time, before), time.time())
+    facts = asdict(row)
+    return parse_timestamp(facts.pop("now")), ServerStats(**facts, clock_offset=offset)
 
 
-def _read_server(row: ServerRow, before: float, after: float) -> ServerStats:
-    """Its clock was read at some time between the two of ours."""
-    theirs = float(row.now)
-    return ServerStats(
-        database=row.database,
-        role=row.role,
-        level=row.level,
-        rows_added=row.rows_added,
-        rows_deleted=row.rows_deleted,
-        live_rows=row.live_rows,
-        dead_rows=row.dead_rows,
-        seconds_since_vacuum=row.seconds_since_vacuum,
-        owner=row.owner,
-        has_hidden_rows=row.has_hidden_rows,
-        oldest_transaction=row.oldest_transaction,
-        oldest_transaction_state=row.oldest_transaction_state,
-        oldest_transaction_seconds=row.oldest_transaction_seconds,
-        uptime_seconds=row.uptime_seconds,
-        clock_offset=theirs - min(max(theirs, before), after),
-    )
+def _sum_counts(counts: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Sum the counts of each id, the most first."""
+    totals = Counter[int]()
+    for id, count in counts:
+        totals[id] += count
+    return dict(totals.most_common())
 
 
 # Names
@@ -281,7 +313,6 @@ class _NameLookup:
     queues: Mapping[int, str]
 
     def get_task(self, id: int) -> str:
-        # A cleanup may have deleted it while jobs were added.
         return self.tasks.get(id, f"task id {id}")
 
 
@@ -298,52 +329,49 @@ def _plan_get_names(rows: Iterable[JobCountRow], locks: Iterable[LockRow]) -> Pl
 # Tasks
 
 
-def _count_tasks(rows: Iterable[JobCountRow], names: _NameLookup) -> Iterable[TaskCount]:
-    of_task: dict[int, list[JobCountRow]] = defaultdict(list)
+def _count_tasks(rows: Iterable[JobCountRow], names: _NameLookup) -> list[TaskCount]:
+    by_task: dict[int, list[JobCountRow]] = defaultdict(list)
     for row in rows:
-        of_task[row.task_id].append(row)
-    for task_id, found in of_task.items():
-        yield _count_task(names.get_task(task_id), found)
+        by_task[row.task_id].append(row)
+    return [_count_task(id, task_rows, names) for id, task_rows in by_task.items()]
 
 
-def _count_task(identifier: str, rows: Sequence[JobCountRow]) -> TaskCount:
-    counts: dict[JobState, int] = defaultdict(int)
+def _count_task(id: int, rows: Sequence[JobCountRow], names: _NameLookup) -> TaskCount:
+    failed = [row for row in rows if row.state == JobState.FAILED]
+    retrying = [row for row in rows if row.state == JobState.RETRYING]
+    # No worker can run a job whose task or queue has no row, so it does not count as late.
+    ready = [
+        row
+        for row in rows
+        if row.state == JobState.READY and id in names.tasks and row.missing_queue_id is None
+    ]
+    first = max(ready, key=lambda row: row.overdue_seconds, default=None)
+    counts = Counter[JobState]()
     for row in rows:
         counts[JobState(row.state)] += row.count
-    ready = [row for row in rows if row.state == JobState.READY]
-    failing = [row.last_id for row in rows if row.state in (JobState.RETRYING, JobState.FAILED)]
-    first = max(ready, key=lambda row: row.overdue_seconds, default=None)
     return TaskCount(
-        identifier=identifier,
+        identifier=names.get_task(id),
         counts=dict(counts),
         oldest_ready=None if first is None else first.overdue_seconds,
         first_ready=None if first is None else first.first_id,
-        newest_failing=max(failing, default=None),
+        newest_failing=max((row.last_id for row in failed + retrying), default=None),
+        oldest_failure=max((row.oldest_failure_seconds or 0.0 for row in failed), default=None),
+        newest_failure=min((row.newest_failure_seconds or 0.0 for row in failed), default=None),
     )
 
 
-def _plan_get_errors(tasks: Iterable[TaskCount]) -> Plan[Mapping[int, str]]:
-    failing = _select_failing_jobs(tasks)
-    return (yield get_last_errors(failing)) if failing else {}
-
-
-def _select_failing_jobs(tasks: Iterable[TaskCount]) -> list[int]:
-    """The newest job that fails of each of the tasks with most of them."""
-    most = sorted(tasks, key=lambda task: -task.failing)[:MAX_ERRORS]
-    return [task.newest_failing for task in most if task.newest_failing is not None]
-
-
-def _with_error(task: TaskCount, errors: Mapping[int, str]) -> TaskCount:
-    if task.newest_failing is None:
-        return task
-    return replace(task, error=errors.get(task.newest_failing))
+def _plan_add_errors(tasks: list[TaskCount]) -> Plan[tuple[TaskCount, ...]]:
+    most_failing = sorted(tasks, key=lambda task: -task.failing)[:MAX_ERRORS]
+    ids = [task.newest_failing for task in most_failing if task.newest_failing is not None]
+    errors: Mapping[int | None, str] = (yield get_last_errors(ids)) if ids else {}
+    return tuple(replace(task, error=errors.get(task.newest_failing)) for task in tasks)
 
 
 # Locks
 
 
 def _mark_unconfirmed(pool: PoolInfo, server: ServerStats) -> PoolInfo:
-    """After a restart of the server nobody could be heard for a while: that is not death."""
+    # Pools could not send heartbeats while the server was down.
     if pool.health is PoolHealth.DEAD and server.uptime_seconds < (pool.lease or 0.0):
         return replace(pool, health=PoolHealth.UNKNOWN)
     return pool
@@ -357,15 +385,15 @@ def _plan_get_locks(rows: Iterable[JobCountRow]) -> Plan[Sequence[LockRow]]:
 def _build_locked_jobs(
     rows: Iterable[JobCountRow], locks: Iterable[LockRow], names: _NameLookup
 ) -> Iterable[LockedJob]:
-    seen = {row.first_id: row for row in rows if row.state in LOCKED_STATES}
+    locked = {row.first_id: row for row in rows if row.state in LOCKED_STATES}
     for lock in sorted(locks, key=lambda lock: -lock.age_seconds):
-        row = seen[lock.job_id]
+        row = locked[lock.job_id]
         yield LockedJob(
             id=lock.job_id,
             task_identifier=names.get_task(row.task_id),
             state=JobState(row.state),
             pool_id=lock.locked_by,
-            # By the clock of its worker it may be of the future.
+            # A worker with --use-local-time may write a time in the future.
             age=max(0.0, lock.age_seconds),
             attempts=lock.attempts,
             max_attempts=lock.max_attempts,
@@ -381,20 +409,17 @@ def _build_locked_queues(
         if row.state == JobState.WAITING:
             waiting[row.locked_id].append(row)
     jobs = {lock.queue_id: lock.job_id for lock in locks}
-    return tuple(_build_locked_queue(each, waiting[each.id], jobs.get(each.id)) for each in queues)
-
-
-def _build_locked_queue(
-    queue: QueueRow, waiting: Sequence[JobCountRow], job_id: int | None
-) -> LockedQueue:
-    return LockedQueue(
-        name=queue.name,
-        pool_id=queue.locked_by,
-        age=queue.age_seconds,
-        waiting=sum(row.count for row in waiting),
-        oldest_waiting=max((row.overdue_seconds for row in waiting), default=None),
-        first_waiting=min((row.first_id for row in waiting), default=None),
-        job_id=job_id,
+    return tuple(
+        LockedQueue(
+            name=queue.name,
+            pool_id=queue.locked_by,
+            age=queue.age_seconds,
+            waiting=sum(row.count for row in waiting[queue.id]),
+            oldest_waiting=max((row.overdue_seconds for row in waiting[queue.id]), default=None),
+            first_waiting=min((row.first_id for row in waiting[queue.id]), default=None),
+            job_id=jobs.get(queue.id),
+        )
+        for queue in queues
     )
 
 
@@ -404,25 +429,20 @@ def _build_pools(
     queues: Iterable[LockedQueue],
     now: datetime,
 ) -> Iterable[PoolInfo]:
-    """The pools of a registry and those that only their locks tell of, with what each holds."""
+    """Add unregistered lock holders, and to each pool the number of its locks."""
     jobs: dict[str, list[float]] = defaultdict(list)
-    held: dict[str, list[float]] = defaultdict(list)
+    locked_queues: dict[str, list[float]] = defaultdict(list)
     for lock in locks:
         jobs[lock.locked_by or ""].append(lock.age_seconds)
     for queue in queues:
         if not queue.is_paused:
-            held[queue.pool_id or ""].append(queue.age)
+            locked_queues[queue.pool_id or ""].append(queue.age)
     pools = {pool.id: pool for pool in known}
-    for pool_id in sorted((jobs.keys() | held.keys()) - pools.keys() - {""}):
-        pools[pool_id] = PoolInfo(
-            id=pool_id, health=PoolHealth.UNKNOWN, runtime=detect_runtime(pool_id)
-        )
+    for pool_id in sorted((jobs.keys() | locked_queues.keys()) - pools.keys() - {""}):
+        pools[pool_id] = build_unknown_pool(pool_id)
     for pool_id, pool in pools.items():
-        ages = jobs[pool_id] + held[pool_id]
-        since = now - _clamp_age(max(ages)) if ages else None
-        yield replace(pool, jobs=len(jobs[pool_id]), queues=len(held[pool_id]), oldest_lock=since)
-
-
-def _clamp_age(seconds: float) -> timedelta:
-    """As far back as people count, at most: a lock may have any age."""
-    return timedelta(seconds=min(max(seconds, 0.0), 36_500 * 86_400.0))
+        own_jobs, own_queues = jobs[pool_id], locked_queues[pool_id]
+        # A lock may have an infinite age.
+        age = min(max([0.0, *own_jobs, *own_queues]), MAX_LOCK_AGE_SECONDS)
+        since = now - timedelta(seconds=age) if own_jobs or own_queues else None
+        yield replace(pool, jobs=len(own_jobs), queues=len(own_queues), oldest_lock=since)

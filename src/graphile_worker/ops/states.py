@@ -1,6 +1,6 @@
-"""The seven states of a job. No column holds one: it follows from locks, counters and the time.
+"""The seven states of a job. No column contains the state: locks, counters and times determine it.
 
-`sql/fragments/job_state.sql` says which holds when; whatever shows or looks for a state asks there.
+`_sql/fragments/job_state.sql` defines them. Searches and lists use that fragment.
 """
 
 import math
@@ -10,27 +10,27 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """In the order in which they are asked for: the first that fits is the one."""
+    """The states, in the order in which they are checked: the first that applies is the state."""
 
     STALE = "stale"
-    """Locked for more than four hours, or by a worker that is dead."""
+    """Locked for more than four hours, or by a dead worker."""
     RUNNING = "running"
-    """Locked: it runs, or was fetched and waits for its turn in a worker."""
+    """Locked: the job runs, or waits in a worker for a free slot."""
     FAILED = "failed"
-    """No attempts are left."""
+    """Permanently failed: no attempts are left."""
     WAITING = "waiting"
-    """It could run, but its named queue is locked."""
+    """Due, but its named queue is locked."""
     READY = "ready"
-    """It could run."""
+    """Due, and free to be claimed."""
     RETRYING = "retrying"
-    """It failed before and waits for its next attempt."""
+    """An attempt failed, and the next one is not due."""
     SCHEDULED = "scheduled"
-    """Its time has not come."""
+    """Not due, and without an attempt."""
 
 
 LOCKED_STATES = (JobState.STALE, JobState.RUNNING)
 
-# Other words for them, in the reference's tools and in those for Rust.
+# The names that tools of Graphile Worker for Node and of the Rust worker use.
 STATE_ALIASES: Mapping[str, tuple[JobState, ...]] = {
     "locked": LOCKED_STATES,
     "permafailed": (JobState.FAILED,),
@@ -39,7 +39,7 @@ STATE_ALIASES: Mapping[str, tuple[JobState, ...]] = {
 
 
 def parse_states(name: str) -> tuple[JobState, ...]:
-    """The states that a word stands for; none if it is no such word."""
+    """Get the states of a name or alias; none if it is unknown."""
     if name in STATE_ALIASES:
         return STATE_ALIASES[name]
     return (JobState(name),) if name in set(JobState) else ()
@@ -48,10 +48,16 @@ def parse_states(name: str) -> tuple[JobState, ...]:
 def estimate_failed_at(
     *, run_at: datetime, updated_at: datetime, attempts: int, now: datetime
 ) -> datetime:
-    """When a job without attempts failed, as far as its row says.
+    """Estimate when a job failed permanently; `_sql/fragments/failed_at.sql` does the same.
 
-    Our workers write it as `run_at`. Those of other languages put that off by the backoff of the
-    attempt. A person who fails jobs changes `updated_at`.
+    Python workers write that time to `run_at`. Other workers add the backoff of the attempt to
+    it. A command that fails jobs changes `updated_at`.
+
+    Args:
+        run_at: The job's column.
+        updated_at: The job's column.
+        attempts: The job's column.
+        now: The database's time.
     """
     if run_at > now:
         run_at -= timedelta(seconds=math.exp(min(attempts, 10)))

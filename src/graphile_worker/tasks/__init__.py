@@ -1,25 +1,36 @@
-"""A task is a function with an identifier; its parameters are the keys of a JSON object.
+"""Tasks: functions with an identifier, whose parameters are the keys of a JSON object.
 
-One positional-only parameter is the whole payload instead. A first parameter annotated with
-`JobContext` is given by the worker. Defining tasks never connects to anything.
+A single positional-only parameter receives the whole payload instead. The worker passes the context
+to a first parameter annotated with `JobContext` (async def) or `SyncJobContext` (def). Defining a
+task opens no connection.
 """
 
 from graphile_worker.tasks.batch import BatchTask
-from graphile_worker.tasks.context import CronRun, Enqueuer, JobContext, read_cron_run
-from graphile_worker.tasks.router import D, TaskRouter
+from graphile_worker.tasks.context import (
+    BaseJobContext,
+    CronRun,
+    D,
+    Enqueuer,
+    JobContext,
+    SyncJobContext,
+    read_cron_run,
+)
+from graphile_worker.tasks.router import TaskRouter
 from graphile_worker.tasks.signatures import Signature
 from graphile_worker.tasks.task import Task, TaskOptions, make_positional_task
 
 __all__ = [
+    "BaseJobContext",
     "BatchTask",
     "CronRun",
     "D",
     "Enqueuer",
     "JobContext",
     "Signature",
+    "SyncJobContext",
     "Task",
     "TaskOptions",
     "TaskRouter",
-    "read_cron_run",
     "make_positional_task",
+    "read_cron_run",
 ]

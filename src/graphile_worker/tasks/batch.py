@@ -1,39 +1,39 @@
-"""BatchTask: its payload is an array; it says how each item went, and those that failed stay."""
+"""BatchTask: one job with many items, of which only the failed ones are retried."""
 
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Generic, overload
+from typing import Any, Generic, TypeVar, overload
 
 from graphile_worker._payloads import Mismatch
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.jobs import Job, JobSpec
 from graphile_worker.tasks.batch_results import BatchItems
-from graphile_worker.tasks.context import JobContext
+from graphile_worker.tasks.context import D, JobContext, SyncJobContext
 from graphile_worker.tasks.signatures import Signature, get_function_name
 from graphile_worker.tasks.task import Task, warn_if_in_loop
 
-if sys.version_info >= (3, 13):
-    from typing import TypeVar
-else:
-    from typing_extensions import TypeVar
-
 Item = TypeVar("Item")
-D = TypeVar("D", default=None)
 
-# By which tracing, here and in the Rust worker, marks an item; it belongs to the queue.
+# Key under which this package and the Rust worker write the trace context into an item.
 TRACE_KEY = "_trace"
 
-# One for each item, in their order; None, for one or for all: it went well.
+# An error or None for each item in their order, or None if all items succeeded.
 Outcomes = Sequence[BaseException | None] | None
 
 
 class BatchTask(Task[[Sequence[Item]], Any], Generic[Item]):
-    """A task of many items: `enqueue([…])` adds them as one job."""
+    """A task with a list of items: `enqueue([…])` adds them as one job."""
 
     def accumulate(self, *items: Item, key: str, delay: timedelta, conn: object = None) -> Job:
-        """Put items into the job of that key that waits, or else into a new one that runs then."""
+        """Append items to the waiting job with this key, or add a new one.
+
+        Args:
+            items: The items.
+            key: Job key of the batch.
+            delay: Delay from the first item to the run of the job.
+            conn: Your connection, whose transaction the call joins.
+        """
         warn_if_in_loop(f"{self.identifier}.aaccumulate")
         spec = self._build_accumulate_spec(items, key, delay)
         return self._find_enqueuer().enqueue(spec, self._conn if conn is None else conn)
@@ -41,20 +41,20 @@ class BatchTask(Task[[Sequence[Item]], Any], Generic[Item]):
     async def aaccumulate(
         self, *items: Item, key: str, delay: timedelta, conn: object = None
     ) -> Job:
-        """`accumulate` for async code."""
+        """Append items from async code. See `accumulate`."""
         spec = self._build_accumulate_spec(items, key, delay)
         return await self._find_enqueuer().aenqueue(spec, self._conn if conn is None else conn)
 
     def _build_accumulate_spec(self, items: Sequence[Item], key: str, delay: timedelta) -> JobSpec:
         if not isinstance(delay, timedelta):
             raise ConfigurationError(f"delay must be a timedelta, got {delay!r}")
-        # Payloads that are arrays are appended; the time at which the first one is due stays.
-        gathering = self.using(job_key=key, job_key_mode="preserve_run_at", run_at=delay)
-        return gathering.spec(items)
+        # The database appends arrays of the same key, and keeps the run_at of the first one.
+        task = self.using(job_key=key, job_key_mode="preserve_run_at", run_at=delay)
+        return task.spec(items)
 
 
 class ParsedItems(list[Any]):
-    """The items of a payload that can be read, where they stood, and what is wrong with others."""
+    """The valid items of a payload, their positions, and the errors of the other items."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class ParsedItems(list[Any]):
 
 
 class BatchSignature(Signature):
-    """One parameter, after the context: all items, read one by one."""
+    """The signature of a batch task: one parameter for the items, which are read one by one."""
 
     def __init__(self, fn: Callable[..., Any], task: str | None = None) -> None:
         super().__init__(fn, task)
@@ -73,15 +73,15 @@ class BatchSignature(Signature):
         ]
         if found != [(True, True)]:
             raise ConfigurationError(
-                f"{get_function_name(fn)}: a batch task has one parameter for its items, without a "
-                "default, after the context if any"
+                f"{get_function_name(fn)}: a batch task takes its items in one parameter without "
+                "a default, after the context if any"
             )
 
     def build_payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        (given,) = self._bind(args, kwargs).arguments.values()
-        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
-            raise self._build_error(Mismatch("", "expected a list of items"), given)
-        return self.normalize_payload(list(given))
+        (items,) = self._bind(args, kwargs).arguments.values()
+        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
+            raise self._build_error(Mismatch("", "expected a list of items"), items)
+        return self.normalize_payload(list(items))
 
     def check_payload(self, payload: Any) -> None:
         for misfit in self._parse_items(payload).errors.values():
@@ -90,7 +90,7 @@ class BatchSignature(Signature):
     def read_arguments(self, payload: Any) -> tuple[list[Any], dict[str, Any]]:
         items = self._parse_items(payload)
         if payload and not items:
-            # Nothing to call the task with.
+            # No item is left to call the task with.
             first = next(iter(items.errors.values()))
             raise Mismatch(first.path, f"{first.reason}; no other item fits either")
         return [items], {}
@@ -120,7 +120,7 @@ class BatchSignature(Signature):
 def _strip_trace(item: Any) -> Any:
     if not isinstance(item, dict) or TRACE_KEY not in item:
         return item
-    # Another one: who asks for the payload of the job gets all of it.
+    # A copy, because the payload of the job keeps the key.
     return {key: value for key, value in item.items() if key != TRACE_KEY}
 
 
@@ -129,18 +129,23 @@ _NO_DEFAULT = inspect.Parameter.empty
 
 
 class BatchDecorator(Generic[D]):
-    """What `@tasks.batch_task(…)` returns."""
+    """The decorator that `@app.batch_task(…)` returns."""
 
     def __init__(self, add: Callable[[Any], Any]) -> None:
         self._add = add
 
     @overload
     def __call__(
-        self, fn: Callable[[JobContext[D], list[Item]], Outcomes | Awaitable[Outcomes]], /
+        self, fn: Callable[[JobContext[D], list[Item]], Awaitable[Outcomes]], /
+    ) -> BatchTask[Item]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[SyncJobContext[D], list[Item]], Outcomes], /
     ) -> BatchTask[Item]: ...
     @overload
     def __call__(
         self, fn: Callable[[list[Item]], Outcomes | Awaitable[Outcomes]], /
     ) -> BatchTask[Item]: ...
     def __call__(self, fn: Any, /) -> Any:
+        """Make the function a batch task."""
         return self._add(fn)

@@ -1,4 +1,4 @@
-"""Outcomes: which items of a batch failed, by what its task returned or raised."""
+"""BatchItems: read which items of a batch failed from what its task returned or raised."""
 
 import inspect
 import logging
@@ -13,9 +13,9 @@ logger = logging.getLogger("graphile_worker")
 
 
 class BatchItems:
-    """The items that a task was given, by their places in the payload, as it was before the call.
+    """The positions in the payload of the items that a task receives.
 
-    `unread` is what is wrong with those that it was not given.
+    `parse_errors` are the errors of the other items, by position.
     """
 
     def __init__(
@@ -25,35 +25,39 @@ class BatchItems:
         self._parse_errors = dict(parse_errors or {})
 
     def read_result(self, result: object) -> ItemErrors:
-        """By what the task returned: an outcome for each item, or nothing about them."""
+        """Return the errors by position in the payload, from the result of the task."""
         errors = dict(self._parse_errors)
         if not is_outcome_list(result):
             return errors
         _reject_unawaited(result)
         if len(result) != len(self._positions):
-            # As in the reference, which cannot know whose outcomes these are either.
+            # As in Graphile Worker for Node: the items of these outcomes are unknown.
             logger.warning(
-                "a batch of %s items has %s outcomes: all items count as done",
+                "batch result ignored, all items succeed: %s items but %s outcomes",
                 len(self._positions),
                 len(result),
             )
             return errors
-        failed = {at: each for at, each in enumerate(result) if isinstance(each, BaseException)}
+        failed = {i: each for i, each in enumerate(result) if isinstance(each, BaseException)}
         return errors | self._map_positions(failed)
 
     def read_partial_failure(self, failure: PartialFailure) -> ItemErrors:
-        """By what the task raised; an item that was not there makes it an error about all."""
-        for at in failure.errors:
-            if not 0 <= at < len(self._positions):
-                raise IndexError(f"PartialFailure: there is no item {at} of {len(self._positions)}")
+        """Return the errors by position in the payload, from the exception of the task.
+
+        Raises:
+            IndexError: An item does not exist, so the whole job fails.
+        """
+        for index in failure.errors:
+            if not 0 <= index < len(self._positions):
+                raise IndexError(f"PartialFailure: no item {index} of {len(self._positions)}")
         return self._parse_errors | self._map_positions(failure.errors)
 
     def _map_positions(self, errors: Mapping[int, BaseException]) -> ItemErrors:
-        return {self._positions[at]: error for at, error in errors.items()}
+        return {self._positions[index]: error for index, error in errors.items()}
 
 
 def is_outcome_list(result: object) -> TypeGuard[Sequence[Any]]:
-    """Is it a sequence of outcomes, whichever?"""
+    """Return whether the result is a sequence of outcomes."""
     return isinstance(result, Sequence) and not isinstance(result, str | bytes | bytearray)
 
 
@@ -62,4 +66,4 @@ def _reject_unawaited(result: Sequence[Any]) -> None:
         if inspect.iscoroutine(each):
             each.close()
     if any(inspect.isawaitable(each) for each in result):
-        raise TypeError("outcomes that nobody awaits: make the task async def")
+        raise TypeError("the outcomes are awaitable. Write the task with async def")

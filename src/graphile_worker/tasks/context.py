@@ -1,13 +1,14 @@
-"""What a task receives besides its payload, and who adds its jobs: protocols of other layers."""
+"""Protocols of the job context, which a task receives besides its payload, and of the enqueuer."""
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from graphile_worker._support.logs import Logger
-from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, RunAt
+from graphile_worker.jobs import Job, JobOptions, JobSpec
 
 if sys.version_info >= (3, 13):
     from typing import TypeVar
@@ -15,23 +16,24 @@ else:
     from typing_extensions import TypeVar
 
 C = TypeVar("C", default=Any, covariant=True)
+D = TypeVar("D", default=None)  # the type that the lifespan of an app yields
 
 
 @dataclass(frozen=True, slots=True)
 class CronRun:
-    """The minute for which the crontab added a job, and whether it did so late, to catch up."""
+    """The scheduled minute of a job that the crontab added, and whether it is a backfill."""
 
     scheduled_at: datetime
     backfilled: bool
 
     @property
     def ts(self) -> datetime:
-        """`scheduled_at`, by the name that it has in payloads."""
+        """Return `scheduled_at`, by its name in the payload."""
         return self.scheduled_at
 
 
 def read_cron_run(job: Job) -> CronRun | None:
-    """What a job of the crontab carries under the key `_cron`; None for any other."""
+    """Read the key `_cron` of the payload, or return None if the crontab did not add the job."""
     mark = job.payload.get("_cron") if isinstance(job.payload, dict) else None
     if not isinstance(mark, dict):
         return None
@@ -41,65 +43,123 @@ def read_cron_run(job: Job) -> CronRun | None:
         return None
 
 
-class JobTransaction(Protocol):
-    """Gives a psycopg connection: by `async with` in an async task, by `with` in a plain one."""
+class BaseJobContext(Protocol[C]):
+    """The attributes that `JobContext` and `SyncJobContext` share.
 
-    def __enter__(self) -> Any: ...
-
-    def __exit__(self, *error: object) -> bool | None: ...
-
-    async def __aenter__(self) -> Any: ...
-
-    async def __aexit__(self, *error: object) -> bool | None: ...
-
-
-class JobContext(Protocol[C]):
-    """What a task receives besides its payload.
-
-    An async task awaits what waits: `await ctx.add_job(…)`, `async with ctx.connection()`. A plain
-    function gets the same without await, and blocking psycopg connections.
+    Annotate a helper function with it when both async and plain tasks call that function.
     """
 
     @property
-    def job(self) -> Job: ...
+    def job(self) -> Job:
+        """Return the job that runs."""
+        ...
 
     @property
     def deps(self) -> C:
-        """What the app's lifespan yielded."""
+        """Return the value that the lifespan of the app yielded."""
         ...
 
     @property
     def cancelled(self) -> bool:
-        """Has the worker asked this task to give up? Long loops look here now and then.
+        """Return whether the task should stop. Check this in long loops.
 
-        It does so when it stops, when it has lost the job, and at the timeout of a plain function.
+        It is True when the worker shuts down, when the worker lost the job, and when a plain
+        function runs past its timeout.
         """
         ...
 
     @property
     def logger(self) -> Logger:
-        """A logger whose lines carry the ids of this job."""
+        """Return a logger that adds the ids of this job to each line."""
         ...
 
     @property
     def cron(self) -> CronRun | None:
-        """For which minute the crontab added this job, if it did."""
+        """Return the scheduled minute if the crontab added this job, else None."""
         ...
 
     @property
-    def queue_name(self) -> str | None: ...
+    def queue_name(self) -> str | None:
+        """Return the named queue of the job, or None."""
+        ...
 
     @property
-    def pool_id(self) -> str: ...
+    def pool_id(self) -> str:
+        """Return the id of the worker pool that claimed the job."""
+        ...
 
     @property
-    def worker_id(self) -> str: ...
+    def worker_id(self) -> str:
+        """Return the id of the worker that runs the job."""
+        ...
 
     @property
-    def schema(self) -> str: ...
+    def schema(self) -> str:
+        """Return the name of the Graphile Worker schema."""
+        ...
 
-    def wait_cancelled(self, within: timedelta | None = None) -> Any:
-        """Sleep until the worker asks this task to give up; False if that takes longer."""
+
+class JobContext(BaseJobContext[C], Protocol[C]):
+    """The context of an async task: `async def task(ctx: JobContext, …)`.
+
+    Plain functions receive a `SyncJobContext`.
+    """
+
+    async def wait_cancelled(self, within: timedelta | None = None) -> bool:
+        """Wait until the task should stop.
+
+        Args:
+            within: Longest wait (default: no limit).
+
+        Returns:
+            False if the time ran out, else True.
+        """
+        ...
+
+    async def add_job(
+        self,
+        identifier: str,
+        payload: Any = None,
+        *,
+        conn: object = None,
+        **options: Unpack[JobOptions],
+    ) -> Job:
+        """Add a job to the queue of this job. See `App.add_job`."""
+        ...
+
+    async def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
+        """Add jobs to the queue of this job in one round trip. See `Client.add_jobs`."""
+        ...
+
+    async def query(self, statement: str, args: Any = None) -> list[dict[str, Any]]:
+        """Run one SQL statement.
+
+        Args:
+            statement: SQL with `%s` for each argument.
+            args: The arguments.
+
+        Returns:
+            The rows as dictionaries.
+        """
+        ...
+
+    def connection(self) -> AbstractAsyncContextManager[Any]:
+        """Open a connection in autocommit mode, or check one out of your pool."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """Open a transaction that also completes the job, so its effects happen exactly once."""
+        ...
+
+
+class SyncJobContext(BaseJobContext[C], Protocol[C]):
+    """The context of a plain function: `def task(ctx: SyncJobContext, …)`.
+
+    It has the methods of `JobContext`, which block instead of being awaited.
+    """
+
+    def wait_cancelled(self, within: timedelta | None = None) -> bool:
+        """Block until the task should stop. See `JobContext.wait_cancelled`."""
         ...
 
     def add_job(
@@ -107,41 +167,36 @@ class JobContext(Protocol[C]):
         identifier: str,
         payload: Any = None,
         *,
-        queue_name: str | None = None,
-        run_at: RunAt | None = None,
-        max_attempts: int | None = None,
-        priority: int | None = None,
-        job_key: str | None = None,
-        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
-        flags: Collection[str] | None = None,
         conn: object = None,
-    ) -> Any:
-        """Add one job to the queue that this one came from.
-
-        If the worker's app has that task, its options apply where none is given.
-        """
+        **options: Unpack[JobOptions],
+    ) -> Job:
+        """Add a job to the queue of this job. See `App.add_job`."""
         ...
 
-    def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> Any:
-        """Add any number of jobs in one round trip."""
+    def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
+        """Add jobs to the queue of this job in one round trip. See `Client.add_jobs`."""
         ...
 
-    def connection(self) -> JobTransaction:
-        """A connection in autocommit mode, or a pool's own, for as long as the `with` lasts."""
+    def query(self, statement: str, args: Any = None) -> list[dict[str, Any]]:
+        """Run one SQL statement. See `JobContext.query`."""
         ...
 
-    def query(self, statement: str, args: Any = None) -> Any:
-        """The rows of one statement as dictionaries; %s stands for each argument."""
+    def connection(self) -> AbstractContextManager[Any]:
+        """Open a connection in autocommit mode, or check one out of your pool."""
         ...
 
-    def transaction(self) -> JobTransaction:
-        """A transaction that also ends the job: its effects happen exactly once, or not at all."""
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Open a transaction that also completes the job, so its effects happen exactly once."""
         ...
 
 
 class Enqueuer(Protocol):
-    """Whoever can add the jobs of tasks: an app, a framework's integration, a test."""
+    """An object that adds the jobs of tasks, for example an app."""
 
-    def enqueue(self, spec: JobSpec, conn: object = None) -> Job: ...
+    def enqueue(self, spec: JobSpec, conn: object = None) -> Job:
+        """Add the job of a spec."""
+        ...
 
-    async def aenqueue(self, spec: JobSpec, conn: object = None) -> Job: ...
+    async def aenqueue(self, spec: JobSpec, conn: object = None) -> Job:
+        """Add the job of a spec from async code."""
+        ...

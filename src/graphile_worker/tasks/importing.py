@@ -1,4 +1,4 @@
-"""Where tasks stand: files imported as modules, and how another process finds the same task."""
+"""Import task files as modules, and locate a task for another process."""
 
 import importlib
 import importlib.util
@@ -13,20 +13,24 @@ from graphile_worker.errors import ConfigurationError, TaskLoadError
 from graphile_worker.tasks.source_only import SourceOnlyLoader
 from graphile_worker.tasks.task import Task
 
-# Modules of a tasks folder have this before their names, and those of scripts this instead.
+# Prefix of the modules of a tasks folder, and name of the module of a script.
 FOLDER_MODULE_PREFIX = "graphile_worker_tasks."
 SCRIPT_MODULE_NAME = "__graphile_worker_main__"
 
 
 def import_file(file: Path, name: str) -> ModuleType:
-    """The module that a file makes, under a name of its own."""
-    # Given the loader, as the file behind a link may have any name.
+    """Import a file as the module of this name.
+
+    Raises:
+        TaskLoadError: The import raises an error, which is the cause.
+    """
+    # An explicit loader, because the target of a link may have any suffix.
     loader = SourceOnlyLoader(name, str(file))
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Under its name while it runs: dataclasses and annotations look their module up.
+    # Dataclasses and annotations look up their module while it runs.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -39,9 +43,11 @@ def import_file(file: Path, name: str) -> ModuleType:
 
 
 def import_module(name: str) -> ModuleType:
-    """The module of that name; what keeps it from being imported is the cause of a TaskLoadError.
+    """Import a module by name.
 
-    Raises ModuleNotFoundError if there is no such module.
+    Raises:
+        ModuleNotFoundError: The module does not exist.
+        TaskLoadError: The import raises an error, which is the cause.
     """
     try:
         return importlib.import_module(name)
@@ -51,28 +57,32 @@ def import_module(name: str) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and _is_module_missing(name, error):
             raise
         if isinstance(error, SystemExit):
-            raise TaskLoadError(f"{name} ended the program while it was imported") from error
+            raise TaskLoadError(f"{name} exited the program during its import") from error
         raise TaskLoadError(f"{name} could not be imported: {error!r}") from error
 
 
 def _is_module_missing(name: str, error: ModuleNotFoundError) -> bool:
-    """Is it this module that is not there, or a package around it, and not one that it imports?"""
+    """Return whether this module or its package is missing, not one that it imports."""
     return bool(error.name) and (name == error.name or name.startswith(f"{error.name}."))
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLocation:
-    """A task by the name of its module and its name there; by a file where no import finds it."""
+    """The module and name of a task, and its file if the module cannot be imported by name."""
 
     module: str
     name: str
     file: str | None = None
 
     def load(self) -> Task[..., Any]:
-        """The task that stands there, its module imported if need be."""
+        """Import the module if necessary, and return the task.
+
+        Raises:
+            TaskLoadError: The name is not a task in this process.
+        """
         found = reduce(getattr, self.name.split("."), self._import_module())
         if not isinstance(found, Task):
-            raise TaskLoadError(f"{self.module}.{self.name} is no task in this process")
+            raise TaskLoadError(f"{self.module}.{self.name} is not a task in this process")
         return found
 
     def _import_module(self) -> Any:
@@ -82,7 +92,11 @@ class TaskLocation:
 
 
 def locate_task(task: Task[..., Any]) -> TaskLocation:
-    """Where another process finds this task; refuses one that it could not find."""
+    """Return where another process finds this task.
+
+    Raises:
+        ConfigurationError: Another process cannot find it.
+    """
     name = task.fn.__qualname__
     module = sys.modules.get(task.fn.__module__)
     try:
@@ -106,5 +120,5 @@ def _build_location(module: ModuleType, name: str) -> TaskLocation:
         # python -m package.module
         return TaskLocation(module.__spec__.name, name)
     if module.__file__ is None:
-        raise ConfigurationError("a task that runs in a process must stand in a file")
+        raise ConfigurationError("a task that runs in a process must be defined in a file")
     return TaskLocation(SCRIPT_MODULE_NAME, name, str(Path(module.__file__).resolve()))

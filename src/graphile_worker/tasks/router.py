@@ -1,10 +1,9 @@
-"""Tasks: a router that makes functions tasks, knows them by name, and says which of them recur."""
+"""TaskRouter: define tasks and cron items, and find them by identifier."""
 
-import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Concatenate, Generic, overload
+from typing import Any, Concatenate, Generic, TypeVar, overload
 
 from graphile_worker.crontab.items import (
     CronItem,
@@ -17,7 +16,7 @@ from graphile_worker.crontab.zones import Matcher
 from graphile_worker.errors import ConfigurationError, JobSpecError, TaskNotFound
 from graphile_worker.jobs import JobSpec
 from graphile_worker.tasks.batch import BatchDecorator, BatchSignature, BatchTask, Item, Outcomes
-from graphile_worker.tasks.context import Enqueuer, JobContext
+from graphile_worker.tasks.context import D, Enqueuer, JobContext, SyncJobContext
 from graphile_worker.tasks.signatures import Signature
 from graphile_worker.tasks.task import (
     P,
@@ -29,59 +28,54 @@ from graphile_worker.tasks.task import (
     warn_mode_without_key,
 )
 
-if sys.version_info >= (3, 13):
-    from typing import TypeVar
-else:
-    from typing_extensions import TypeVar
-
-D = TypeVar("D", default=None)  # what the lifespan of an app yields
+A = TypeVar("A", bound=Awaitable[Any])
 T = TypeVar("T", bound=Task[..., Any])
 
 
 class TaskDecorator(Generic[D]):
-    """What `@tasks.task(…)` returns."""
+    """The decorator that `@app.task(…)` returns."""
 
     def __init__(self, add: Callable[[Any], Any]) -> None:
         self._add = add
 
     @overload
-    def __call__(self, fn: Callable[Concatenate[JobContext[D], P], R], /) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[JobContext[D], P], A], /) -> Task[P, A]: ...
+    # A context of the other kind stays a parameter, so that `enqueue` is a type error.
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[SyncJobContext[D], P], A], /
+    ) -> Task[Concatenate[SyncJobContext[D], P], A]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[SyncJobContext[D], P], R], /) -> Task[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
     def __call__(self, fn: Any, /) -> Any:
+        """Make the function a task."""
         return self._add(fn)
 
 
-class CronDecorator:
-    """What `@tasks.cron(…)` returns."""
-
-    def __init__(self, add: Callable[[Task[..., Any]], None]) -> None:
-        self._add = add
-
-    def __call__(self, task: T, /) -> T:
-        if not isinstance(task, Task):
-            raise ConfigurationError("write @cron(…) above @task, not below it")
-        self._add(task)
-        return task
-
-
 def apply_task_options(task: Task[..., Any], item: ParsedCronItem) -> ParsedCronItem:
-    """The item with what the definition of its task says.
+    """Return the cron item with the options of its task.
 
-    Raises ConfigurationError if the task could never be called with its payload.
+    Raises:
+        ConfigurationError: The task cannot be called with the item's payload.
     """
     try:
         task.signature.normalize_payload(item.payload)
     except JobSpecError as error:
         raise ConfigurationError(f"cron item {item.identifier!r}: {error}") from error
     except ConfigurationError:
-        # An annotation that cannot be read yet.
+        # An annotation names a class that is defined further down.
         pass
     return replace(item, spec=task.options.completed(item.spec))
 
 
 class TaskRouter(Generic[D]):
-    """A router of tasks: no connection, no global state. An app includes it."""
+    """A group of tasks without a connection. An app includes it.
+
+    Args:
+        prefix: Text before the identifier of each task.
+    """
 
     def __init__(self, *, prefix: str = "") -> None:
         self.prefix = prefix
@@ -92,7 +86,13 @@ class TaskRouter(Generic[D]):
         self._subset_of: TaskRouter[Any] | None = None
 
     @overload
-    def task(self, fn: Callable[Concatenate[JobContext[D], P], R], /) -> Task[P, R]: ...
+    def task(self, fn: Callable[Concatenate[JobContext[D], P], A], /) -> Task[P, A]: ...
+    @overload
+    def task(
+        self, fn: Callable[Concatenate[SyncJobContext[D], P], A], /
+    ) -> Task[Concatenate[SyncJobContext[D], P], A]: ...
+    @overload
+    def task(self, fn: Callable[Concatenate[SyncJobContext[D], P], R], /) -> Task[P, R]: ...
     @overload
     def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
     @overload
@@ -109,7 +109,21 @@ class TaskRouter(Generic[D]):
         run_in: RunIn | None = None,
     ) -> TaskDecorator[D]: ...
     def task(self, fn: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
-        """Make a function a task; its identifier is its name, after the router's prefix."""
+        """Make a function a task.
+
+        Args:
+            fn: The function, if the decorator is used without parentheses.
+            name: Identifier after the router's prefix (default: the function's name).
+            queue_name: Named queue of its jobs.
+            priority: Priority of its jobs.
+            max_attempts: Number of attempts of its jobs.
+            retry: Delay between attempts: a `Backoff`, or a function of the error and the job.
+            timeout: Longest run.
+            run_in: "loop", "thread" or "process" (default: a thread for plain functions).
+
+        Raises:
+            ConfigurationError: The function cannot be a task, or its name is taken.
+        """
         chosen = TaskOptions(**options)
         if fn is not None:
             return self._add(fn, name, chosen)
@@ -117,7 +131,11 @@ class TaskRouter(Generic[D]):
 
     @overload
     def batch_task(
-        self, fn: Callable[[JobContext[D], list[Item]], Outcomes | Awaitable[Outcomes]], /
+        self, fn: Callable[[JobContext[D], list[Item]], Awaitable[Outcomes]], /
+    ) -> BatchTask[Item]: ...
+    @overload
+    def batch_task(
+        self, fn: Callable[[SyncJobContext[D], list[Item]], Outcomes], /
     ) -> BatchTask[Item]: ...
     @overload
     def batch_task(
@@ -137,10 +155,13 @@ class TaskRouter(Generic[D]):
         run_in: RunIn | None = None,
     ) -> BatchDecorator[D]: ...
     def batch_task(self, fn: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
-        """Make a function of a list a task: one job for many items, those that fail tried again.
+        """Make a function of a list a task. One job has many items, and only failed items retry.
 
-        It returns an error or None for each item, or None if all went well; or it raises
-        PartialFailure. Whatever else it raises is about all of them.
+        The function returns an error or None for each item, returns None if all items succeeded,
+        or raises PartialFailure. Any other exception fails all items. See `task` for the arguments.
+
+        Raises:
+            ConfigurationError: The function cannot be a task, or its name is taken.
         """
         chosen = TaskOptions(**options)
         if fn is not None:
@@ -160,13 +181,28 @@ class TaskRouter(Generic[D]):
         priority: int | None = None,
         job_key: str | None = None,
         job_key_mode: CronKeyMode | None = None,
-    ) -> CronDecorator:
-        """Run a task by a pattern such as `30 4 * * 1`, or when a function of the minute says so.
+    ) -> Callable[[T], T]:
+        """Schedule a task. Write this above `@task`, as often as you like.
 
-        Stands above `@task`, any number of times; each but one then needs an `id` of its own.
+        Args:
+            schedule: Cron pattern, for example `30 4 * * 1`, or a function of the minute.
+            id: Identifier of the cron item (default: the task's). Required for a second item.
+            payload: Payload of the jobs.
+            backfill: How far back to add jobs for minutes missed while no worker was running.
+            tz: Time zone of the pattern.
+            queue_name: Named queue of the jobs.
+            max_attempts: Number of attempts of the jobs.
+            priority: Priority of the jobs.
+            job_key: Key of the jobs.
+            job_key_mode: What to do when a job already has the key.
+
+        Raises:
+            ConfigurationError: The schedule or an option is not valid.
         """
 
-        def add(task: Task[..., Any]) -> None:
+        def add(task: T) -> T:
+            if not isinstance(task, Task):
+                raise ConfigurationError("write @cron(…) above @task, not below it")
             if job_key_mode is not None and job_key is None:
                 warn_mode_without_key(f"cron item {id or task.identifier}", job_key_mode)
             item = CronItem(
@@ -185,11 +221,16 @@ class TaskRouter(Generic[D]):
             self._cron_items += [
                 apply_task_options(task, each) for each in parse_cron_items([item])
             ]
+            return task
 
-        return CronDecorator(add)
+        return add
 
     def include(self, *routers: "TaskRouter[Any]") -> None:
-        """Take in the tasks of routers, those that they will yet define too."""
+        """Include the tasks of other routers, also tasks that they define later.
+
+        Raises:
+            ConfigurationError: A router is already included, or an identifier exists twice.
+        """
         for router in routers:
             if router._parent is not None or router is self._root():
                 raise ConfigurationError(f"{router!r} is already included elsewhere")
@@ -198,26 +239,31 @@ class TaskRouter(Generic[D]):
             self._routers.append(router)
 
     def tasks(self) -> dict[str, Task[..., Any]]:
-        """Every task by its identifier, those of included routers too."""
+        """Return all tasks by identifier, with those of included routers."""
         found = dict(self._tasks)
         for router in self._routers:
             found |= router.tasks()
         return found
 
     def find(self, identifier: str) -> Task[..., Any] | None:
-        """The task of that name in the app that these tasks are part of."""
+        """Find a task by identifier in the app that includes this router, or return None."""
         return (self._subset_of or self)._root()._find(identifier)
 
     def completed(self, spec: JobSpec) -> JobSpec:
-        """The spec with what the definition of its task says; the same if there is none.
+        """Return the spec with the options of its task, if the app has that task.
 
-        Raises JobSpecError if the task cannot be called with its payload.
+        Raises:
+            JobSpecError: The task cannot be called with the payload.
         """
         task = self.find(spec.identifier)
         return spec if task is None else task.completed(spec)
 
     def subset(self, names: Collection[str]) -> "TaskRouter[D]":
-        """Some of these tasks, with their cron items, as a router of their own."""
+        """Return a separate router with some of these tasks and their cron items.
+
+        Raises:
+            TaskNotFound: A name is unknown.
+        """
         known, some = self.tasks(), TaskRouter[D]()
         some._subset_of = self
         for identifier in names:
@@ -228,7 +274,11 @@ class TaskRouter(Generic[D]):
         return some
 
     def cron_items(self) -> list[ParsedCronItem]:
-        """Every cron item, those of included routers too; two of one id are refused."""
+        """Return all cron items, with those of included routers.
+
+        Raises:
+            ConfigurationError: Two items have the same identifier.
+        """
         found = list(self._cron_items)
         for router in self._routers:
             found += router.cron_items()
@@ -236,11 +286,15 @@ class TaskRouter(Generic[D]):
         return found
 
     def find_enqueuer(self) -> Enqueuer:
-        """Whoever adds the jobs of these tasks: the app at the root."""
+        """Return the app that includes this router.
+
+        Raises:
+            ConfigurationError: No app includes it.
+        """
         if self._parent is None:
             raise ConfigurationError(
-                f"{self!r} is not included in an app: who shall add its jobs? "
-                "Write app.include(router) where the app is made"
+                f"{self!r} is not included in an app, so it cannot add jobs. "
+                "Call app.include(router) where you create the app"
             )
         return self._parent.find_enqueuer()
 
@@ -254,11 +308,12 @@ class TaskRouter(Generic[D]):
     ) -> Task[..., R]:
         chosen = name or getattr(fn, "__name__", None)
         if chosen is None:
-            raise ConfigurationError(f"{fn!r} has no name of its own: give it one with name=…")
+            raise ConfigurationError(f"{fn!r} has no __name__. Pass name=…")
         identifier = self.prefix + chosen
         self._reject_duplicates([identifier])
-        reads = signature(fn, identifier)
-        task: Task[..., R] = kind(identifier, fn, options, self.find_enqueuer, reads)
+        task: Task[..., R] = kind(
+            identifier, fn, options, self.find_enqueuer, signature(fn, identifier)
+        )
         self._tasks[identifier] = task
         return task
 
@@ -267,7 +322,7 @@ class TaskRouter(Generic[D]):
         for identifier in identifiers:
             if identifier in known:
                 raise ConfigurationError(
-                    f"two tasks are named {identifier!r}: give one of them another name with name=…"
+                    f"two tasks are named {identifier!r}. Pass another name to one with name=…"
                 )
 
     def _find(self, identifier: str) -> Task[..., Any] | None:

@@ -1,4 +1,4 @@
-"""Signatures: how the arguments of a function travel as JSON, and how they come back."""
+"""Convert the arguments of a task to a JSON payload and back."""
 
 import inspect
 import json
@@ -8,97 +8,119 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from graphile_worker._payloads import Mismatch, Reader, build_reader, encode
+from graphile_worker._payloads import (
+    Field,
+    Mismatch,
+    Reader,
+    build_reader,
+    encode,
+    read_fields,
+)
 from graphile_worker.errors import ConfigurationError, JobSpecError
 from graphile_worker.tasks.batch_results import BatchItems
-from graphile_worker.tasks.context import JobContext
+from graphile_worker.tasks.context import BaseJobContext, JobContext, SyncJobContext
 
 
 class Signature:
-    """How the arguments of a function travel as JSON, and how they come back."""
+    """Convert the arguments of a function to a JSON payload and back."""
 
     def __init__(self, fn: Callable[..., Any], task: str | None = None) -> None:
         self._fn = fn
         self.task = task or get_function_name(fn)
-        _reject_class_method(fn)
+        if isinstance(fn, classmethod):  # not callable until its class exists
+            raise _build_method_error(get_function_name(fn.__func__), "cls")
         parameters = list(inspect.signature(fn, **_SIGNATURE_OPTIONS).parameters.values())
-        self.takes_context = bool(parameters) and _is_context(fn, parameters[0])
+        context = _find_context(fn, parameters[0]) if parameters else None
+        self.takes_context = context is not None
         self._parameters = parameters[1:] if self.takes_context else parameters
+        _check_context(fn, context)
         _check_parameters(fn, self._parameters, takes_context=self.takes_context)
         self.takes_whole_payload = any(each.kind is _POSITIONAL_ONLY for each in self._parameters)
-        # By name, and whether it must be given; and that of `**rest`.
-        self._named_parameters = [
-            (each.name, each.default is inspect.Parameter.empty)
-            for each in self._parameters
-            if each.kind is not _VAR_KEYWORD
-        ]
         self._kwargs_name = next(
             (each.name for each in self._parameters if each.kind is _VAR_KEYWORD), None
         )
         self._call_signature = inspect.Signature(self._parameters)
-        self._readers: dict[str, Reader] | None = None
+        self._readers: dict[str, Reader] = {}
+        self._fields: list[Field] | None = None
         self._resolve_early()
 
     @property
     def keys(self) -> list[str] | None:
-        """The keys that its payloads may have; None if that is not known."""
+        """The keys that its payloads may have. None if they may have any."""
         if self.takes_whole_payload or self._kwargs_name is not None:
             return None
-        return [name for name, _ in self._named_parameters]
+        return [each.name for each in self._parameters]
 
     def build_payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The payload of a call with these arguments, checked as the worker will check it."""
+        """Build the payload of a call and check it as the worker will.
+
+        Raises:
+            TypeError: The function cannot be called with these arguments.
+            JobSpecError: A value has no JSON form or does not fit its annotation.
+        """
         bound = self._bind(args, kwargs)
         if self.takes_whole_payload:
             return self.normalize_payload(
                 bound.args[0] if bound.args else self._parameters[0].default
             )
-        given = _flatten(self._parameters, bound.arguments)
-        for key in given:
+        payload = dict(bound.arguments)
+        if self._kwargs_name is not None:
+            payload |= payload.pop(self._kwargs_name, {})
+        for key in payload:
             if key.startswith("_"):
-                reason = "keys that begin with _ belong to the queue"
-                raise self._build_error(Mismatch(key, reason), given)
-        return self.normalize_payload(given)
+                reason = "keys that begin with _ are reserved for the queue"
+                raise self._build_error(Mismatch(key, reason), payload)
+        return self.normalize_payload(payload)
 
     def normalize_payload(self, payload: Any) -> Any:
-        """The payload as JSON has it; raises JobSpecError if the task cannot be called with it."""
+        """Convert the payload to JSON values.
+
+        Raises:
+            JobSpecError: The task cannot be called with this payload.
+        """
         try:
             text = encode(payload)
         except JobSpecError as error:
-            misfit = Mismatch(_find_unwritable_key(payload), error.reason, self.task)
+            mismatch = Mismatch(_find_unencodable_key(payload), error.reason, self.task)
             raise JobSpecError(
-                error.argument, error.value, error.reason, error.code, str(misfit)
+                error.argument, error.value, error.reason, error.code, str(mismatch)
             ) from error
         plain = None if text is None else json.loads(text)
         try:
-            # The database has an empty object where no payload is given.
+            # The database stores an empty object for a job without a payload.
             self.check_payload({} if plain is None else plain)
-        except Mismatch as misfit:
-            raise self._build_error(misfit, payload) from misfit
+        except Mismatch as mismatch:
+            raise self._build_error(mismatch, payload) from mismatch
         return plain
 
     def check_payload(self, payload: Any) -> None:
-        """Raise Mismatch unless all of that payload fits."""
+        """Raise Mismatch unless the whole payload fits."""
         self.read_arguments(payload)
 
     def build_call_arguments(self, payload: Any, context: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments for a call with that payload, the context among them if it is wanted."""
+        """Return the arguments for a call, with the context first if the function takes it.
+
+        Raises:
+            Mismatch: The payload does not fit.
+        """
         try:
             args, kwargs = self.read_arguments(payload)
-        except Mismatch as misfit:
-            misfit.task = self.task
+        except Mismatch as mismatch:
+            mismatch.task = self.task
             raise
         return ([context, *args] if self.takes_context else args), kwargs
 
     def get_batch(self, args: Sequence[Any]) -> BatchItems | None:
-        """The items among these arguments; here there are none."""
+        """Return the items of a batch task, otherwise None."""
         return None
 
     def read_arguments(self, payload: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments for a call with that payload; raises Mismatch where it does not fit.
+        """Read the arguments of a call from the payload.
 
-        Keys that the function does not name are left out, and so are those that begin with `_`,
-        which belong to the queue.
+        Keys that the function does not name are ignored, and so are keys that begin with `_`.
+
+        Raises:
+            Mismatch: The payload does not fit.
         """
         readers = self._resolve_readers()
         if self.takes_whole_payload:
@@ -106,7 +128,10 @@ class Signature:
         if not isinstance(payload, dict):
             kind = type(payload).__name__
             raise Mismatch("", f"expected an object with the parameters as keys, got {kind}")
-        return [], self._read_named(payload, readers)
+        found = read_fields(payload, self._fields or ())
+        if self._kwargs_name is not None:
+            self._read_rest(payload, found, readers[self._kwargs_name])
+        return [], found
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> inspect.BoundArguments:
         try:
@@ -114,30 +139,25 @@ class Signature:
         except TypeError as error:
             raise TypeError(f"{self.task}: {error}") from None
 
-    def _build_error(self, misfit: Mismatch, given: Any) -> JobSpecError:
-        misfit.task = self.task
-        text = str(misfit)
-        misfit.prepend_path("payload")
-        return JobSpecError(misfit.path, given, misfit.reason, "22023", text)
+    def _build_error(self, mismatch: Mismatch, value: Any) -> JobSpecError:
+        mismatch.task = self.task
+        text = str(mismatch)
+        mismatch.prepend_path("payload")
+        return JobSpecError(mismatch.path, value, mismatch.reason, "22023", text)
 
-    def _read_named(self, payload: dict[str, Any], readers: dict[str, Reader]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, is_required in self._named_parameters:
-            if name in payload:
-                found[name] = _read_value(readers[name], payload[name], name)
-            elif is_required:
-                raise Mismatch(name, "missing")
-        if self._kwargs_name is not None:
-            rest = payload.keys() - found.keys()
-            given = [key for key in payload if key in rest and not key.startswith("_")]
-            found |= {
-                key: _read_value(readers[self._kwargs_name], payload[key], key) for key in given
-            }
-        return found
+    def _read_rest(self, payload: dict[str, Any], found: dict[str, Any], read: Reader) -> None:
+        key = ""
+        try:
+            for key, value in payload.items():
+                if key not in found and not key.startswith("_"):
+                    found[key] = read(value)
+        except Mismatch as mismatch:
+            mismatch.prepend_path(key)
+            raise
 
     def _resolve_early(self) -> None:
-        # A wrong annotation fails where it is written; one that names a class defined further down
-        # can only be looked at later.
+        # A wrong annotation fails at the definition of the task. An annotation that names a class
+        # defined further down is resolved later.
         try:
             self._resolve_readers()
         except ConfigurationError as error:
@@ -145,8 +165,18 @@ class Signature:
                 raise
 
     def _resolve_readers(self) -> dict[str, Reader]:
-        if self._readers is None:
+        if self._fields is None:
             self._readers = {each.name: self._build_reader(each) for each in self._parameters}
+            self._fields = [
+                Field(
+                    key=each.name,
+                    keyword=each.name,
+                    is_required=each.default is inspect.Parameter.empty,
+                    read=self._readers[each.name],
+                )
+                for each in self._parameters
+                if each.kind is not _VAR_KEYWORD
+            ]
         return self._readers
 
     def _build_reader(self, parameter: inspect.Parameter) -> Reader:
@@ -157,7 +187,7 @@ class Signature:
             raise ConfigurationError(f"{where}: {error}") from error
 
 
-# From 3.14 on, annotations are evaluated when somebody asks; names may still be missing then.
+# Python 3.14 evaluates annotations on access, when names may still be missing.
 _SIGNATURE_OPTIONS: dict[str, Any] = {}
 if sys.version_info >= (3, 14):
     import annotationlib
@@ -166,7 +196,7 @@ if sys.version_info >= (3, 14):
 
 
 class PositionalSignature:
-    """How the reference calls its tasks: `task(payload)` or `task(payload, context)`, unchecked."""
+    """Call tasks as in Node: `task(payload)` or `task(payload, context)`, unchecked."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         parameters = inspect.signature(fn).parameters.values()
@@ -175,20 +205,21 @@ class PositionalSignature:
             self._max_args = 2
 
     def build_payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The payload of an enqueued call: its one argument."""
+        """Return the payload of a call: its one argument."""
         if kwargs or len(args) > 1:
-            raise TypeError("this task takes one payload, given by position")
+            raise TypeError("this task takes one payload, passed by position")
         return args[0] if args else None
 
     def normalize_payload(self, payload: Any) -> Any:
-        """Any payload will do."""
+        """Return the payload unchecked."""
         return payload
 
     def build_call_arguments(self, payload: Any, context: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments for a call."""
         return [payload, context][: self._max_args], {}
 
     def get_batch(self, args: Sequence[Any]) -> BatchItems | None:
-        """An array is a batch, as in the reference; if the task answers with an array too."""
+        """Return the items of a payload that is an array, as in Node."""
         return BatchItems(range(len(args[0]))) if args and isinstance(args[0], list) else None
 
 
@@ -196,28 +227,11 @@ _POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 _POSITIONAL = (_POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_CONTEXTS: tuple[type, ...] = (BaseJobContext, JobContext, SyncJobContext)
 
 
-def _read_value(read: Reader, value: Any, name: str) -> Any:
-    try:
-        return read(value)
-    except Mismatch as misfit:
-        misfit.prepend_path(name)
-        raise
-
-
-def _flatten(parameters: Sequence[inspect.Parameter], given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name, those of `**rest` among them."""
-    flat = dict(given)
-    for parameter in parameters:
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            flat |= flat.pop(parameter.name, {})
-    return flat
-
-
-def _find_unwritable_key(given: Any) -> str:
-    """The key whose value JSON cannot carry; empty if it is not known."""
-    for key, value in given.items() if isinstance(given, dict) else ():
+def _find_unencodable_key(payload: Any) -> str:
+    for key, value in payload.items() if isinstance(payload, dict) else ():
         try:
             encode(value)
         except JobSpecError:
@@ -226,20 +240,27 @@ def _find_unwritable_key(given: Any) -> str:
 
 
 def get_function_name(fn: Callable[..., Any]) -> str:
+    """Return the qualified name of a function."""
     return getattr(fn, "__qualname__", repr(fn))
 
 
-def _evaluate(fn: Callable[..., Any], annotation: Any) -> Any:
-    """What an annotation of the function means, its strings looked up where the function stands.
+def is_async_function(fn: Callable[..., Any]) -> bool:
+    """Return whether a call returns a coroutine, also for an object with an async `__call__`."""
+    call = getattr(type(fn), "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
 
-    One by one, so that names which only the context or the result needs may be missing.
+
+def _evaluate(fn: Callable[..., Any], annotation: Any) -> Any:
+    """Resolve the strings in an annotation with the names of the function's module.
+
+    One annotation at a time, so that names for the context or the result may be missing.
     """
     plain = inspect.unwrap(fn)
-    alone = SimpleNamespace(
-        __annotations__={"it": annotation}, __type_params__=getattr(plain, "__type_params__", ())
+    holder = SimpleNamespace(
+        __annotations__={"value": annotation}, __type_params__=getattr(plain, "__type_params__", ())
     )
     names = getattr(plain, "__globals__", {})
-    return typing.get_type_hints(alone, names, include_extras=True)["it"]
+    return typing.get_type_hints(holder, names, include_extras=True)["value"]
 
 
 def _has_missing_name(error: BaseException | None) -> bool:
@@ -248,23 +269,30 @@ def _has_missing_name(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _is_context(fn: Callable[..., Any], parameter: inspect.Parameter) -> bool:
+def _find_context(fn: Callable[..., Any], parameter: inspect.Parameter) -> type | None:
+    """Return the context protocol that a parameter is annotated with, or None."""
     annotation = parameter.annotation
     text = getattr(annotation, "__forward_arg__", annotation)
     if isinstance(text, str):
-        # Without its argument, which may be imported for type checkers alone; so may the class.
+        # Without its argument: both it and the class may be imported for type checkers only.
         text = text.partition("[")[0]
         try:
             annotation = _evaluate(fn, text)
         except (NameError, AttributeError, TypeError, SyntaxError):
-            return text.rpartition(".")[2] == JobContext.__name__
-    return (typing.get_origin(annotation) or annotation) is JobContext
+            name = text.rpartition(".")[2]
+            return next((each for each in _CONTEXTS if each.__name__ == name), None)
+    origin = typing.get_origin(annotation) or annotation
+    return next((each for each in _CONTEXTS if each is origin), None)
 
 
-def _reject_class_method(fn: Callable[..., Any]) -> None:
-    # Not callable before its class is made.
-    if isinstance(fn, classmethod):
-        raise _build_method_error(get_function_name(fn.__func__), "cls")
+def _check_context(fn: Callable[..., Any], context: type | None) -> None:
+    """Raise ConfigurationError if the context does not suit the kind of the function."""
+    kind, expected = ("async def", JobContext) if is_async_function(fn) else ("def", SyncJobContext)
+    if context not in (None, BaseJobContext, expected):
+        raise ConfigurationError(
+            f"{get_function_name(fn)}: a task written with `{kind}` receives a "
+            f"{expected.__name__}. Annotate its first parameter as `ctx: {expected.__name__}`"
+        )
 
 
 def _build_method_error(name: str, parameter: str) -> ConfigurationError:
@@ -285,43 +313,36 @@ def _check_parameters(
 ) -> None:
     name = get_function_name(fn)
     kinds = [parameter.kind for parameter in parameters]
+    unannotated = [each.name for each in parameters if each.annotation is inspect.Parameter.empty]
     first = parameters[0].name if parameters else ""
     if first in ("self", "cls") and _is_in_class_body(fn):
         raise _build_method_error(name, first)
-    if _has_node_parameters(parameters):
+    context = (JobContext if is_async_function(fn) else SyncJobContext).__name__
+    if "helpers" in unannotated or unannotated[:2] in (["payload", "ctx"], ["payload", "context"]):
         raise ConfigurationError(
             f"{name}: a task is not called with (payload, helpers). Name the keys of the payload "
-            "as parameters, or take all of it as `def task(payload, /)`; the context comes first, "
-            "as `ctx: JobContext`"
+            "as parameters, or take all of it as `def task(payload, /)`. The context comes first, "
+            f"as `ctx: {context}`"
         )
-    if not takes_context and any(
-        each.name == "ctx" and _is_unannotated(each) for each in parameters
-    ):
+    if not takes_context and "ctx" in unannotated:
         raise ConfigurationError(
             f"{name}: parameter 'ctx' has no annotation, so it would be a key of the payload. "
-            "Annotate it as `ctx: JobContext`, first of all parameters, to receive the context; "
-            "annotate it with the type of its value if it is a key"
+            f"Make it the first parameter and annotate it as `ctx: {context}` to receive the "
+            "context. If it is a key, annotate it with the type of its value"
         )
-    if any(_is_context(fn, parameter) for parameter in parameters):
-        raise ConfigurationError(f"{name}: the JobContext must be the first parameter")
+    if any(_find_context(fn, parameter) for parameter in parameters):
+        raise ConfigurationError(f"{name}: the context must be the first parameter")
     if inspect.Parameter.VAR_POSITIONAL in kinds:
-        raise ConfigurationError(f"{name}: *args have no names, so they cannot be keys of JSON")
+        raise ConfigurationError(
+            f"{name}: *args have no names, so they cannot be keys of a payload"
+        )
     if _POSITIONAL_ONLY in kinds and len(kinds) > 1:
         raise ConfigurationError(
-            f"{name}: a positional-only parameter is the whole payload and stands alone"
+            f"{name}: a positional-only parameter takes the whole payload and must be the only one"
         )
     for parameter in parameters:
         if parameter.kind in _KEYWORD_KINDS and parameter.name.startswith("_"):
             raise ConfigurationError(
-                f"{name}: {parameter.name} would stay empty, as keys that begin with _ belong to "
-                "the queue"
+                f"{name}: rename {parameter.name}. Keys that begin with _ are reserved for the "
+                "queue and never reach parameters"
             )
-
-
-def _is_unannotated(parameter: inspect.Parameter) -> bool:
-    return parameter.annotation is inspect.Parameter.empty
-
-
-def _has_node_parameters(parameters: Sequence[inspect.Parameter]) -> bool:
-    bare = [each.name for each in parameters if _is_unannotated(each)]
-    return "helpers" in bare or bare[:2] in (["payload", "ctx"], ["payload", "context"])

@@ -1,7 +1,7 @@
-"""Modules of a tasks folder: trusted ones only, and compiled from their source each time.
+"""Import the modules of a tasks folder only from trusted source, never from compiled files.
 
-Python believes a `.pyc` file that names the time and the size of its source. So it could hold other
-code than the source, which is what people read and what `TrustChecker` examines.
+Python trusts a `.pyc` file with the time and the size of its source. So the file could contain
+other code than the source, which people read and `TrustChecker` checks.
 """
 
 import sys
@@ -15,7 +15,7 @@ from graphile_worker._support.trust import TrustChecker
 
 
 class SourceOnlyLoader(SourceFileLoader):
-    """Neither reads nor writes a compiled file."""
+    """A loader that neither reads nor writes compiled files."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -23,7 +23,7 @@ class SourceOnlyLoader(SourceFileLoader):
 
 
 class TaskFolderFinder(MetaPathFinder):
-    """Finds what Python's own finder would, with other loaders for what lies in these folders.
+    """Python's finder with other loaders for modules in these folders.
 
     A task may import other files of its folder by the name of that folder.
     """
@@ -40,18 +40,18 @@ class TaskFolderFinder(MetaPathFinder):
         trust = self._find_trust(Path(spec.origin))
         if trust is None:
             return spec
-        if (doubt := trust.find_problem(Path(spec.origin))) is not None:
-            raise _build_import_error(spec, f"is not trusted: {doubt}")
+        if (problem := trust.find_problem(Path(spec.origin))) is not None:
+            raise _build_import_error(spec, f"is not trusted: {problem}")
         if isinstance(spec.loader, SourcelessFileLoader):
             raise _build_import_error(
-                spec, "is compiled, and a tasks folder is read as source: put the .py file there"
+                spec, "is compiled. A tasks folder needs the source: put the .py file there"
             )
         if isinstance(spec.loader, SourceFileLoader):
             spec.loader = SourceOnlyLoader(fullname, spec.origin)
         return spec
 
     def _find_trust(self, file: Path) -> TrustChecker | None:
-        # Compiled files lie beside a link, not beside the file that it leads to.
+        # Compiled files are next to a link, not next to its target.
         folder = file.parent.resolve()
         found = (self.folders[each] for each in self.folders if folder.is_relative_to(each))
         return next(found, None)
@@ -65,13 +65,13 @@ _finder = TaskFolderFinder()
 
 
 def register_source_folder(folder: Path, trust: TrustChecker) -> None:
-    """Import what lies in a folder from its source alone, for as long as this process runs."""
+    """Import the modules of a folder only from source, in this process."""
     _finder.folders[folder.resolve()] = trust
     if _finder not in sys.meta_path:
-        place = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
-        sys.meta_path.insert(place, _finder)
+        index = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
+        sys.meta_path.insert(index, _finder)
 
 
 def list_source_folders() -> dict[str, bool]:
-    """Those folders, and for each whether its files are trusted unexamined."""
+    """Return these folders, and for each whether its files are trusted unchecked."""
     return {str(folder): trust.allow_unsafe for folder, trust in _finder.folders.items()}

@@ -1,26 +1,30 @@
-"""Task: a function that can be called, and enqueued with the same arguments."""
+"""Task: a function that you can call, or enqueue with the same arguments."""
 
 import asyncio
-import inspect
 import logging
 import sys
 import typing
-from collections.abc import Callable, Collection
-from copy import copy as copy_of
+from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from graphile_worker.errors import ConfigurationError
-from graphile_worker.jobs import Job, JobKeyMode, JobKeyModeName, JobSpec, RunAt
+from graphile_worker.jobs import Job, JobOptions, JobSpec, RunAt, build_spec
 from graphile_worker.retries import Backoff
 from graphile_worker.tasks.context import Enqueuer
-from graphile_worker.tasks.signatures import PositionalSignature, Signature, get_function_name
+from graphile_worker.tasks.signatures import (
+    PositionalSignature,
+    Signature,
+    get_function_name,
+    is_async_function,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# A function is told the error and the job; None gives up.
+# A function receives the error and the job. It returns None to fail the job permanently.
 RetryPolicy = Backoff | Callable[[BaseException, Job], RunAt | None]
 RunIn = Literal["loop", "thread", "process"]
 
@@ -29,7 +33,7 @@ logger = logging.getLogger("graphile_worker")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskOptions:
-    """What a task's jobs get unless they are told otherwise, and how they run."""
+    """How the jobs of a task run, and the defaults of their options."""
 
     queue_name: str | None = None
     priority: int | None = None
@@ -44,29 +48,21 @@ class TaskOptions:
         if self.retry is not None and not (isinstance(self.retry, Backoff) or callable(self.retry)):
             raise ConfigurationError(f"retry must be a Backoff or a function, got {self.retry!r}")
         if self.run_in not in (None, *typing.get_args(RunIn)):
-            places = ", ".join(typing.get_args(RunIn))
-            raise ConfigurationError(f"run_in must be one of {places}, got {self.run_in!r}")
-
-    def get_job_options(self) -> dict[str, Any]:
-        """Those that each job gets."""
-        return {
-            "queue_name": self.queue_name,
-            "priority": self.priority,
-            "max_attempts": self.max_attempts,
-        }
+            choices = ", ".join(typing.get_args(RunIn))
+            raise ConfigurationError(f"run_in must be one of {choices}, got {self.run_in!r}")
 
     def completed(self, spec: JobSpec) -> JobSpec:
-        """The spec with these options where it has none: one that it has takes precedence."""
-        missing = {
+        """Return the spec with these options where it has none."""
+        missing: dict[str, Any] = {
             name: value
-            for name, value in self.get_job_options().items()
-            if value is not None and getattr(spec, name) is None
+            for name in ("queue_name", "priority", "max_attempts")
+            if (value := getattr(self, name)) is not None and getattr(spec, name) is None
         }
         return replace(spec, **missing) if missing else spec
 
 
 class Task(Generic[P, R]):
-    """A function that can be called, and enqueued with the same arguments."""
+    """A function that you can call, or enqueue with the same arguments."""
 
     def __init__(
         self,
@@ -76,12 +72,12 @@ class Task(Generic[P, R]):
         find_enqueuer: Callable[[], Enqueuer],
         signature: Signature | PositionalSignature | None = None,
     ) -> None:
-        JobSpec(identifier, **options.get_job_options())  # refuses what could not be enqueued
+        options.completed(JobSpec(identifier))  # raises JobSpecError at the definition
         self.identifier = identifier
         self.fn = fn
         self.options = options
         self.signature = signature or Signature(fn, identifier)
-        self.is_async = _is_async(fn)
+        self.is_async = is_async_function(fn)
         if self.runs_in_process:
             _check_process_task(fn, self.signature)
         self._find_enqueuer = find_enqueuer
@@ -90,116 +86,100 @@ class Task(Generic[P, R]):
 
     @property
     def runs_on_loop(self) -> bool:
-        """On the event loop, rather than in a thread?"""
+        """Return whether the function runs on the event loop, not in a thread or process."""
         return self.is_async or self.options.run_in == "loop"
 
     @property
     def runs_in_process(self) -> bool:
-        """In a process beside the worker's?"""
+        """Return whether the function runs in a separate process."""
         return self.options.run_in == "process"
 
     @property
     def is_cancellable(self) -> bool:
-        """Can a run of it be ended by others? A function in a thread cannot."""
+        """Return whether the worker can end a run. It cannot end a function in a thread."""
         return self.is_async or self.runs_in_process
 
     @property
     def job_options(self) -> dict[str, Any]:
-        """The options that `using` has given to its jobs."""
+        """Return the options that `using` set."""
         return dict(self._job_options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the plain function, here and now."""
+        """Call the function directly, without a job."""
         return self.fn(*args, **kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Add a job that will call the function with these arguments."""
+        """Add a job that calls the function with these arguments.
+
+        Raises:
+            TypeError: The function does not accept these arguments.
+            JobSpecError: A value has the wrong type, or JSON cannot represent it.
+        """
         warn_if_in_loop(f"{self.identifier}.aenqueue")
         return self._find_enqueuer().enqueue(self.spec(*args, **kwargs), self._conn)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """`enqueue` for async code."""
+        """Add a job from async code. See `enqueue`."""
         return await self._find_enqueuer().aenqueue(self.spec(*args, **kwargs), self._conn)
 
     def spec(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec:
-        """The job as a value, for `add_jobs`."""
+        """Build the spec of a job for `add_jobs`, with the arguments of `enqueue`."""
         if "job_key_mode" in self._job_options and "job_key" not in self._job_options:
             warn_mode_without_key(f"task {self.identifier}", self._job_options["job_key_mode"])
         payload = self.signature.build_payload(args, kwargs)
         return self.options.completed(JobSpec(self.identifier, payload, **self._job_options))
 
     def completed(self, spec: JobSpec) -> JobSpec:
-        """The spec of a job that is added by name, as `spec` would give it.
+        """Return the spec of a job added by name, with the options of this task.
 
-        Raises JobSpecError if the task cannot be called with its payload.
+        Raises:
+            JobSpecError: The function cannot be called with the payload.
         """
         self.signature.normalize_payload(spec.payload)
         return self.options.completed(spec)
 
-    def using(
-        self,
-        *,
-        conn: object = None,
-        queue_name: str | None = None,
-        run_at: RunAt | None = None,
-        max_attempts: int | None = None,
-        priority: int | None = None,
-        job_key: str | None = None,
-        job_key_mode: JobKeyMode | JobKeyModeName | None = None,
-        flags: Collection[str] | None = None,
-    ) -> Self:
-        """The same task, its jobs with these options; `conn` joins a transaction of yours."""
-        options: dict[str, Any] = {
-            "queue_name": queue_name,
-            "run_at": run_at,
-            "max_attempts": max_attempts,
-            "priority": priority,
-            "job_key": job_key,
-            "job_key_mode": job_key_mode,
-            "flags": flags,
+    def using(self, *, conn: object = None, **options: Unpack[JobOptions]) -> Self:
+        """Return a copy of this task whose jobs have these options.
+
+        Args:
+            conn: Your connection, whose transaction `enqueue` joins.
+            options: See `JobOptions`.
+
+        Raises:
+            TypeError: An option does not exist.
+            JobSpecError: A value cannot be stored.
+        """
+        build_spec(self.identifier, None, options)
+        changed = copy(self)
+        changed._job_options = self._job_options | {
+            name: value for name, value in options.items() if value is not None
         }
-        given = {name: value for name, value in options.items() if value is not None}
-        JobSpec(self.identifier, **given)  # bad options are refused where they are written
-        copy = self._copy()
-        copy._job_options = {**self._job_options, **given}
-        copy._conn = self._conn if conn is None else conn
-        return copy
+        changed._conn = self._conn if conn is None else conn
+        return changed
 
     def with_identifier(self, identifier: str) -> Self:
-        """The same task under another identifier, such as the place of its file."""
-        copy = self._copy()
-        copy.identifier = identifier
+        """Return a copy of this task under another identifier, for example its path in a folder."""
+        changed = copy(self)
+        changed.identifier = identifier
         if isinstance(self.signature, Signature):
-            copy.signature = copy_of(self.signature)
-            copy.signature.task = identifier
-        return copy
-
-    def _copy(self) -> Self:
-        copy = type(self).__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        return copy
+            changed.signature = copy(self.signature)
+            changed.signature.task = identifier
+        return changed
 
     def __repr__(self) -> str:
         return f"<Task {self.identifier}>"
 
 
 def make_positional_task(identifier: str, fn: Callable[..., Any]) -> Task[..., Any]:
-    """A function of a tasks folder or a mapping, called as the reference calls its own."""
+    """Make a task of a function in a folder or a mapping, called as `fn(payload, context)`."""
 
-    def nobody() -> Enqueuer:
-        raise ConfigurationError(f"task {identifier!r} belongs to no app: add its jobs by name")
+    def reject() -> Enqueuer:
+        raise ConfigurationError(f"task {identifier!r} has no app. Add its jobs by name")
 
-    return Task(identifier, fn, TaskOptions(), nobody, PositionalSignature(fn))
-
-
-def _is_async(fn: Callable[..., Any]) -> bool:
-    # An object with an async __call__ is called like an async function.
-    call = getattr(type(fn), "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
+    return Task(identifier, fn, TaskOptions(), reject, PositionalSignature(fn))
 
 
 def _check_process_task(fn: Callable[..., Any], signature: Signature | PositionalSignature) -> None:
-    """Refuse what another process could not find, or could not be given."""
     name = getattr(fn, "__qualname__", "<none>")
     if "<" in name:
         raise ConfigurationError(
@@ -208,8 +188,8 @@ def _check_process_task(fn: Callable[..., Any], signature: Signature | Positiona
         )
     if isinstance(signature, Signature) and signature.takes_context:
         raise ConfigurationError(
-            f"{name} runs in a process, where there is no JobContext: its parameters are all that "
-            "travels there"
+            f"{name} runs in a process, where no context is available. Remove the context: the "
+            "process receives only the payload"
         )
 
 
@@ -218,18 +198,18 @@ _warned_mode_subjects: set[str] = set()
 
 
 def warn_mode_without_key(subject: str, mode: str) -> None:
-    """Log once for each task and cron item that a mode without a key has no effect."""
+    """Log once per task and cron item that a mode without a key has no effect."""
     if subject not in _warned_mode_subjects:
         _warned_mode_subjects.add(subject)
         logger.warning("%s: job_key_mode=%r has no effect without a job_key", subject, str(mode))
 
 
 def warn_if_in_loop(instead: str) -> None:
-    """Say once for each place that it blocks an event loop."""
+    """Log once per call site that the call blocks an event loop."""
     if asyncio._get_running_loop() is None:
         return
     caller = sys._getframe(2)
-    place = (caller.f_code.co_filename, caller.f_lineno)
-    if place not in _warned_call_sites:
-        _warned_call_sites.add(place)
-        logger.warning("%s:%s blocks the event loop: await %s(…)", *place, instead)
+    call_site = (caller.f_code.co_filename, caller.f_lineno)
+    if call_site not in _warned_call_sites:
+        _warned_call_sites.add(call_site)
+        logger.warning("%s:%s blocks the event loop: await %s(…)", *call_site, instead)

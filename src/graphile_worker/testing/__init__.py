@@ -1,4 +1,4 @@
-"""Helpers for the tests of programs that add and run jobs; pytest gets them as the fixture `gw`."""
+"""Test programs that add and run jobs. The pytest fixture `gw` gives a `Harness`."""
 
 from graphile_worker.testing.harness import Harness
 from graphile_worker.testing.runner import DrainResult

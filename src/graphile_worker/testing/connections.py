@@ -1,4 +1,4 @@
-"""The connection of a test, for async and for blocking code alike: one transaction for all."""
+"""The connection of a test, for async and for blocking code: one transaction for both."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
-from graphile_worker._db.database import QueryRunner, SyncQueryRunner, drive, drive_sync
 from graphile_worker._db.external_connections import (
     adapt_connection,
     adapt_sync_connection,
@@ -19,7 +18,7 @@ from graphile_worker._db.external_connections import (
 from graphile_worker._db.external_pools import ExternalPoolDatabase, SyncExternalPoolDatabase
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.testing import probe
-from graphile_worker._sql.query import Atomic, Pause, Plan, Query, Step
+from graphile_worker._sql.query import Query
 from graphile_worker.testing.executors import (
     AsyncExecutor,
     DjangoExecutor,
@@ -35,37 +34,35 @@ from graphile_worker.testing.savepoints import (
     savepoint,
     unwrap_scoped_session,
 )
+from graphile_worker.testing.setup import PreparePlan, SchemaPreparation
 from graphile_worker.testing.sync_bridge import AsyncFacade, SyncFacade
 
 T = TypeVar("T")
 
-# Makes the queue ready, on the connection of a test; False if a rollback could undo that.
-PreparePlan = Callable[[Schemas], Plan[bool]]
-
 
 class TaskConnection(NamedTuple):
-    """What is lent to a task: the driver's own connection, and how to ask queries of ours on it."""
+    """The connection that a task gets: the driver's own, and a function that runs queries on it."""
 
     raw: Any
     run: Callable[[Query[Any]], Any]
 
 
 class SyncTestDatabase(SyncExternalPoolDatabase):
-    """For blocking code."""
+    """The connection of a test for blocking code."""
 
     def __init__(self, schemas: Schemas) -> None:
         super().__init__(nullcontext, self.savepoint, schemas)
 
     def savepoint(self, *, always: bool = False) -> Any:
-        """What is done inside is undone if it raises. Where statements commit, only if always."""
+        """Open a savepoint. Without `always`, do nothing where each statement commits."""
         raise NotImplementedError
 
     def get_driver_connection(self) -> Any:
-        """The connection that a plain task is lent."""
+        """Return the connection for a plain task."""
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Make the queue ready for another session in the same transaction, if that can be."""
+        """Prepare the queue for another session in the same transaction."""
 
     @contextmanager
     def connection(self) -> Iterator[Any]:
@@ -78,7 +75,7 @@ class SyncTestDatabase(SyncExternalPoolDatabase):
 
 
 class TestDatabase(ExternalPoolDatabase):
-    """For async code."""
+    """The connection of a test for async code, with the methods of `SyncTestDatabase`."""
 
     __test__ = False
 
@@ -89,11 +86,10 @@ class TestDatabase(ExternalPoolDatabase):
         raise NotImplementedError
 
     async def get_driver_connection(self) -> Any:
-        """The connection that an async task is lent."""
         raise NotImplementedError
 
     async def prepare(self) -> None:
-        """Make the queue ready for another session in the same transaction, if that can be."""
+        raise NotImplementedError
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
@@ -106,7 +102,7 @@ class TestDatabase(ExternalPoolDatabase):
 
 
 class SyncConnectionDatabase(SyncTestDatabase):
-    """On a blocking connection itself."""
+    """A blocking connection, used by blocking code."""
 
     def __init__(
         self,
@@ -117,18 +113,15 @@ class SyncConnectionDatabase(SyncTestDatabase):
         owns_connection: bool = False,
     ) -> None:
         super().__init__(schemas)
-        self._connect = connect
+        self._open = connect
         self._owns_connection = owns_connection
-        self._prepare_plan: PreparePlan | None = prepare_plan
-        # A schema that was made in a savepoint of the tested code may be gone at any time.
-        self._is_schema_durable = True
-        # Whoever comes first opens the connection and makes the queue ready; others wait for that.
+        self._preparation = SchemaPreparation(prepare_plan, schemas)
+        # Several threads may send the first statement. One connects and prepares the queue.
         self._prepare_lock = RLock()
 
     @cached_property
     def _raw(self) -> Any:
-        """The connection, opened by the first who needs it."""
-        return unwrap_scoped_session(self._connect())
+        return unwrap_scoped_session(self._open())
 
     def run(self, query: Query[T]) -> T:
         with self._prepare_lock:
@@ -137,37 +130,31 @@ class SyncConnectionDatabase(SyncTestDatabase):
 
     @contextmanager
     def savepoint(self, *, always: bool = False) -> Iterator[None]:
-        # Begins a transaction, where that is done by the first statement.
+        # The first statement begins the transaction.
         self.run(probe())
         with savepoint(self._raw, always=always):
             yield
 
     def get_driver_connection(self) -> Any:
-        # Begins a transaction, too.
         self.run(probe())
         return get_driver_connection(self._raw)
 
     def prepare(self) -> None:
-        # What is done on one that is ours alone, others do not see, and might wait for.
+        # Other sessions do not see what our own connection prepares, and might wait for its locks.
         if not self._owns_connection:
             with self._prepare_lock:
                 self._prepare()
 
     def _prepare(self) -> None:
-        if self._prepare_plan is None:
-            return
-        is_session = is_instance_by_name(self._raw, "sqlalchemy.orm", "Session")
-        # A session cannot be asked without arguments.
-        raw = self._raw.connection() if is_session else self._raw
-        connection = adapt_sync_connection(raw, self.schemas)
-        act = partial(_execute_step_sync, connection)
-        self._is_schema_durable &= drive_sync(self._prepare_plan(self.schemas), act)
-        if self._is_schema_durable:
-            self._prepare_plan = None
+        if not self._preparation.is_done:
+            is_session = is_instance_by_name(self._raw, "sqlalchemy.orm", "Session")
+            # A session cannot run statements without parameters.
+            raw = self._raw.connection() if is_session else self._raw
+            self._preparation.run_sync(adapt_sync_connection(raw, self.schemas))
 
 
 class SyncAsAsync(TestDatabase):
-    """The blocking connection of a test for async code, which waits as if it were async."""
+    """A blocking connection, used by async code."""
 
     def __init__(self, database: SyncTestDatabase, executor: Executor) -> None:
         super().__init__(database.schemas)
@@ -180,10 +167,8 @@ class SyncAsAsync(TestDatabase):
     async def prepare(self) -> None:
         await self._executor.call_sync(self._database.prepare)
 
-    @asynccontextmanager
-    async def savepoint(self, *, always: bool = False) -> AsyncIterator[None]:
-        async with AsyncFacade(self._database.savepoint(always=always), self._executor.call_sync):
-            yield
+    def savepoint(self, *, always: bool = False) -> Any:
+        return AsyncFacade(self._database.savepoint(always=always), self._executor.call_sync)
 
     async def get_driver_connection(self) -> Any:
         found = await self._executor.call_sync(self._database.get_driver_connection)
@@ -192,18 +177,17 @@ class SyncAsAsync(TestDatabase):
 
 
 class AsyncConnectionDatabase(TestDatabase):
-    """On an async connection itself."""
+    """An async connection, used by async code."""
 
     def __init__(
         self, connection: Any, schemas: Schemas, prepare_plan: PreparePlan, executor: AsyncExecutor
     ) -> None:
         super().__init__(schemas)
-        adapt_connection(connection, schemas)  # refuses what is none
+        adapt_connection(connection, schemas)  # raises if it is not a connection
         self._user_connection = connection
-        self._prepare_plan: PreparePlan | None = prepare_plan
-        self._is_schema_durable = True
+        self._preparation = SchemaPreparation(prepare_plan, schemas)
         self._executor = executor
-        # Async drivers take one statement at a time.
+        # Async drivers run one statement at a time.
         self._statement_lock = asyncio.Lock()
 
     @cached_property
@@ -231,18 +215,14 @@ class AsyncConnectionDatabase(TestDatabase):
 
     async def _prepare(self) -> None:
         self._executor.bind_loop()
-        if self._prepare_plan is None:
-            return
-        is_session = is_instance_by_name(self._raw, "sqlalchemy.ext.asyncio", "AsyncSession")
-        raw = await self._raw.connection() if is_session else self._raw
-        act = partial(_execute_step, adapt_connection(raw, self.schemas))
-        self._is_schema_durable &= await drive(self._prepare_plan(self.schemas), act)
-        if self._is_schema_durable:
-            self._prepare_plan = None
+        if not self._preparation.is_done:
+            is_session = is_instance_by_name(self._raw, "sqlalchemy.ext.asyncio", "AsyncSession")
+            raw = await self._raw.connection() if is_session else self._raw
+            await self._preparation.run(adapt_connection(raw, self.schemas))
 
 
 class AsyncAsSync(SyncTestDatabase):
-    """The async connection of a test for plain functions, which run in threads."""
+    """An async connection, used by plain functions, which run in threads."""
 
     def __init__(self, database: TestDatabase, executor: AsyncExecutor) -> None:
         super().__init__(database.schemas)
@@ -250,22 +230,20 @@ class AsyncAsSync(SyncTestDatabase):
         self._executor = executor
 
     def run(self, query: Query[T]) -> T:
-        return self._executor.run(partial(self._database.run, query))
+        return self._executor.run_main(partial(self._database.run, query))
 
-    @contextmanager
-    def savepoint(self, *, always: bool = False) -> Iterator[None]:
-        with SyncFacade(self._database.savepoint(always=always), self._executor.run):
-            yield
+    def savepoint(self, *, always: bool = False) -> Any:
+        return SyncFacade(self._database.savepoint(always=always), self._executor.run_main)
 
     def get_driver_connection(self) -> Any:
-        found = self._executor.run(self._database.get_driver_connection)
+        found = self._executor.run_main(self._database.get_driver_connection)
         is_psycopg = isinstance(found, psycopg.AsyncConnection)
-        return SyncFacade(found, self._executor.run) if is_psycopg else found
+        return SyncFacade(found, self._executor.run_main) if is_psycopg else found
 
 
 @dataclass(frozen=True)
 class TestConnection:
-    """The connection of a test: `database` is for async code, `blocking` for other code."""
+    """The connection of a test, with a database object for each kind of code."""
 
     executor: Executor
     database: TestDatabase
@@ -275,44 +253,20 @@ class TestConnection:
     def wrap(
         cls, connection: object, schemas: Schemas, prepare_plan: PreparePlan
     ) -> "TestConnection":
-        """Of a connection of the caller's."""
-        if is_django_connection(connection):
-            return cls._from_sync(
-                SyncConnectionDatabase(lambda: connection, schemas, prepare_plan), DjangoExecutor()
-            )
+        """Use a connection of the caller."""
         if is_sync_connection(connection):
-            return cls._from_sync(
-                SyncConnectionDatabase(lambda: connection, schemas, prepare_plan), ThreadExecutor()
-            )
-        place = AsyncExecutor()
-        database = AsyncConnectionDatabase(connection, schemas, prepare_plan, place)
-        return cls(place, database, AsyncAsSync(database, place))
+            executor = DjangoExecutor() if is_django_connection(connection) else ThreadExecutor()
+            database = SyncConnectionDatabase(lambda: connection, schemas, prepare_plan)
+            return cls(executor, SyncAsAsync(database, executor), database)
+        async_executor = AsyncExecutor()
+        async_database = AsyncConnectionDatabase(connection, schemas, prepare_plan, async_executor)
+        return cls(async_executor, async_database, AsyncAsSync(async_database, async_executor))
 
     @classmethod
     def connect_lazily(
         cls, connect: Callable[[], Any], schemas: Schemas, prepare_plan: PreparePlan
     ) -> "TestConnection":
-        """Of a blocking connection that is made when it is needed."""
-        return cls._from_sync(
-            SyncConnectionDatabase(connect, schemas, prepare_plan, owns_connection=True),
-            ThreadExecutor(),
-        )
-
-    @classmethod
-    def _from_sync(cls, sync_database: SyncTestDatabase, executor: Executor) -> "TestConnection":
-        return cls(executor, SyncAsAsync(sync_database, executor), sync_database)
-
-
-async def _execute_step(connection: QueryRunner, step: Step) -> Any:
-    return [await connection.run(query) for query in _flatten_step(step)][-1]
-
-
-def _execute_step_sync(connection: SyncQueryRunner, step: Step) -> Any:
-    return [connection.run(query) for query in _flatten_step(step)][-1]
-
-
-def _flatten_step(step: Step) -> tuple[Query[Any], ...]:
-    """What is done together anyway, in the transaction of a test."""
-    if isinstance(step, Pause):
-        raise RuntimeError("the schema is in the middle of a migration: finish that first")
-    return step.queries if isinstance(step, Atomic) else (step,)
+        """Open a blocking connection before the first statement."""
+        executor = ThreadExecutor()
+        database = SyncConnectionDatabase(connect, schemas, prepare_plan, owns_connection=True)
+        return cls(executor, SyncAsAsync(database, executor), database)

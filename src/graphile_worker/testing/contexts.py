@@ -1,4 +1,4 @@
-"""A context for a task that is called by a test itself."""
+"""Contexts for tests that call the function of a task themselves."""
 
 import secrets
 from collections.abc import AsyncIterator, Iterator
@@ -16,7 +16,7 @@ from graphile_worker.testing.runner import WORKER_ID
 
 
 class TestContext(Context):
-    """For async tasks. Its job is in no queue, so its own transaction has none to end."""
+    """A context whose job is not in the queue, so its transaction does not complete one."""
 
     __test__ = False
 
@@ -28,17 +28,15 @@ class TestContext(Context):
     async def transaction(self) -> AsyncIterator[Any]:
         async with self._resources.database.transaction() as connection:
             yield connection.raw
-        self.written = True
 
 
 class SyncTestContext(SyncContext):
-    """For plain functions."""
+    """`TestContext` for plain functions."""
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         with self._get_database().transaction() as connection:
             yield connection.raw
-        self._context.is_committed = True
 
 
 def build_context(
@@ -49,28 +47,23 @@ def build_context(
     now: datetime,
     resources: PoolResources,
 ) -> Any:
-    """The context that a job of that task would have, in its async or its plain form."""
+    """Build the context that a job of the task would have, async or plain as the task is."""
     if isinstance(task, Job):
         job, known = task, app.tasks().get(task.task_identifier)
     else:
         known = task if isinstance(task, Task) else app.tasks().get(task)
-        identifier = task.identifier if isinstance(task, Task) else task
-        job = _build_job(_build_spec(identifier, known, payload), attempts, now)
+        spec = JobSpec(task.identifier if isinstance(task, Task) else task, payload)
+        if known is not None:
+            spec = known.options.completed(JobSpec(spec.identifier, payload, **known.job_options))
+        job = _build_job(spec, attempts, now)
     if job.locked_by is None:
         job.locked_by = f"pypool-{secrets.token_hex(9)}"
     context = TestContext(ClaimedJob(job, None), WORKER_ID, resources)
     return context.sync_context if known is not None and not known.is_async else context
 
 
-def _build_spec(identifier: str, task: Task[..., Any] | None, payload: Any) -> JobSpec:
-    if task is None:
-        return JobSpec(identifier, payload)
-    return task.options.completed(JobSpec(identifier, payload, **task.job_options))
-
-
 def _build_job(spec: JobSpec, attempts: int, now: datetime) -> Job:
     run_at = spec.run_at if isinstance(spec.run_at, datetime) else now
-    text = None if spec.flags is None else encode(dict.fromkeys(spec.flags, True))
     return Job(
         id=0,
         task_identifier=spec.identifier,
@@ -87,7 +80,7 @@ def _build_job(spec: JobSpec, attempts: int, now: datetime) -> Job:
         locked_at=_format_epoch(now),
         locked_by=None,
         revision=0,
-        flags=text,
+        flags=None if spec.flags is None else encode(dict.fromkeys(spec.flags, True)),
     )
 
 

@@ -1,37 +1,39 @@
-"""Harness: what a test sees of a queue, and does to it."""
+"""Harness: look at the queue of an app in a test, and run its jobs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Never, Self, TypeVar, overload
 
 from graphile_worker._sql.queries.testing import clear_jobs, get_enqueued_jobs
 from graphile_worker.app import App
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.jobs import MAX_DATETIME, Job, RunAt
-from graphile_worker.tasks import JobContext, Task
-from graphile_worker.testing.clock import ClockState
+from graphile_worker.tasks import JobContext, SyncJobContext, Task
 from graphile_worker.testing.contexts import build_context
 from graphile_worker.testing.executors import reject_in_event_loop
 from graphile_worker.testing.matching import JobMatcher, format_jobs
 from graphile_worker.testing.runner import DrainResult
 from graphile_worker.testing.session import FROM_LIFESPAN, TestSession
 
-# So many jobs one drain runs before it asks whether there is an end.
+# A drain that reaches this number raises, because a task may add itself.
 MAX_DRAINED_JOBS = 1000
+
+A = TypeVar("A", bound=Awaitable[Any])
+R = TypeVar("R")
 
 
 class Harness:
-    """What the pytest fixture `gw` gives: the queue of an app, seen from a test.
+    """The queue of an app in a test: what the pytest fixture `gw` gives.
 
-    All happens on the connection of the test, in its transaction, and is never committed here:
-    what the app adds, what is asserted, and the jobs that `drain` and `inline` run. `connection` is
-    psycopg's, psycopg2's, asyncpg's, SQLAlchemy's or Django's. Without one it is Django's where
-    Django is set up, and otherwise one of our own, rolled back at the end.
-
-    With an async connection, await the methods that begin with `a`.
+    Everything happens on the connection of the test, in its transaction: the jobs that the app
+    adds, the assertions, and the jobs that `drain` and `inline` run. The harness never commits.
+    `connection` is a connection or session of psycopg, psycopg2, asyncpg, SQLAlchemy or Django.
+    Without one, the harness uses Django's if Django is set up. Otherwise it opens a connection, at
+    `dsn` or where the app connects, and rolls it back at the end. With an async connection, await
+    the methods that begin with `a`.
     """
 
     def __init__(self, app: App[Any], connection: object = None, *, dsn: str | None = None) -> None:
@@ -42,14 +44,14 @@ class Harness:
 
     @property
     def deps(self) -> Any:
-        """What tasks find in `ctx.deps`, if the test has set it: then no lifespan is entered."""
+        """The value of `ctx.deps` in tasks. If a test sets it, no lifespan is entered."""
         return None if self._session.deps is FROM_LIFESPAN else self._session.deps
 
     @deps.setter
     def deps(self, deps: Any) -> None:
         self._session.deps = deps
 
-    # What was added
+    # Enqueued jobs
 
     def enqueued(
         self,
@@ -59,13 +61,23 @@ class Harness:
         options: Mapping[str, Any] | None = None,
         **payload: Any,
     ) -> list[Job]:
-        """The jobs that will run, in the order in which they go; those of a task, or all.
+        """List the jobs that will run, in the order in which they will.
 
-        Keywords are keys of the payload; others may be there too. `options` names other facts, such
-        as `{"queue_name": "mail"}`, and so does `task.using(…)`.
+        Args:
+            task: A task, its identifier, or None for all. `task.using(…)` also matches its options.
+            options: Other fields that a job must have, for example `{"queue_name": "mail"}`.
+            **payload: Keys that the payload must have. It may have others.
+
+        Returns:
+            The jobs that match.
+
+        Raises:
+            TypeError: The task has no such parameter, or a job no such field.
         """
-        wanted = self._build_matcher(task, options, payload)
-        return self._filter_jobs(self._fetch_jobs_sync(wanted), wanted)
+        matcher = self._build_matcher(task, options, payload)
+        query = get_enqueued_jobs(matcher.identifier)
+        jobs = self._session.runtime.connection.sync_database.run(query)
+        return matcher.filter(jobs, self._session.clock)
 
     async def aenqueued(
         self,
@@ -76,8 +88,10 @@ class Harness:
         **payload: Any,
     ) -> list[Job]:
         """`enqueued` for async code."""
-        wanted = self._build_matcher(task, options, payload)
-        return self._filter_jobs(await self._fetch_jobs(wanted), wanted)
+        matcher = self._build_matcher(task, options, payload)
+        query = get_enqueued_jobs(matcher.identifier)
+        jobs = await self._session.runtime.connection.database.run(query)
+        return matcher.filter(jobs, self._session.clock)
 
     def assert_enqueued(
         self,
@@ -87,15 +101,24 @@ class Harness:
         options: Mapping[str, Any] | None = None,
         **payload: Any,
     ) -> Job:
-        """The job that will run, as `enqueued` finds it: the newest of them. Fails without one."""
+        """Fail unless `enqueued` finds a job.
+
+        Args:
+            task: A task or its identifier.
+            options: Other fields that the job must have.
+            **payload: Keys that the payload must have.
+
+        Returns:
+            The newest job that matches.
+
+        Raises:
+            AssertionError: No job matches.
+        """
         __tracebackhide__ = True
-        wanted = self._build_matcher(task, options, payload)
-        found = self._filter_jobs(self._fetch_jobs_sync(wanted), wanted)
-        return (
-            max(found, key=_get_job_id)
-            if found
-            else self._fail_not_enqueued(self._fetch_jobs_sync(None), wanted)
-        )
+        found = self.enqueued(task, options=options, **payload)
+        if not found:
+            raise self._build_missing_error(self.enqueued(), task, options, payload)
+        return max(found, key=_get_job_id)
 
     async def aassert_enqueued(
         self,
@@ -107,13 +130,10 @@ class Harness:
     ) -> Job:
         """`assert_enqueued` for async code."""
         __tracebackhide__ = True
-        wanted = self._build_matcher(task, options, payload)
-        found = self._filter_jobs(await self._fetch_jobs(wanted), wanted)
-        return (
-            max(found, key=_get_job_id)
-            if found
-            else self._fail_not_enqueued(await self._fetch_jobs(None), wanted)
-        )
+        found = await self.aenqueued(task, options=options, **payload)
+        if not found:
+            raise self._build_missing_error(await self.aenqueued(), task, options, payload)
+        return max(found, key=_get_job_id)
 
     def assert_not_enqueued(
         self,
@@ -123,10 +143,19 @@ class Harness:
         options: Mapping[str, Any] | None = None,
         **payload: Any,
     ) -> None:
-        """Fails if there is a job that `enqueued` finds."""
+        """Fail if `enqueued` finds a job.
+
+        Args:
+            task: A task, its identifier, or None for all tasks.
+            options: Other fields that a job must have to match.
+            **payload: Keys that the payload must have to match.
+
+        Raises:
+            AssertionError: A job matches.
+        """
         __tracebackhide__ = True
-        wanted = self._build_matcher(task, options, payload)
-        self._check_not_enqueued(self._fetch_jobs_sync(wanted), wanted)
+        if found := self.enqueued(task, options=options, **payload):
+            raise self._build_found_error(found, task, options, payload)
 
     async def aassert_not_enqueued(
         self,
@@ -138,8 +167,8 @@ class Harness:
     ) -> None:
         """`assert_not_enqueued` for async code."""
         __tracebackhide__ = True
-        wanted = self._build_matcher(task, options, payload)
-        self._check_not_enqueued(await self._fetch_jobs(wanted), wanted)
+        if found := await self.aenqueued(task, options=options, **payload):
+            raise self._build_found_error(found, task, options, payload)
 
     # Running
 
@@ -150,17 +179,25 @@ class Harness:
         raise_errors: bool = True,
         at_most: int = MAX_DRAINED_JOBS,
     ) -> DrainResult:
-        """Run here what is due, and what that adds; the jobs that were run.
+        """Run the jobs that are due, and the jobs that they add.
 
-        The first error of a task ends it and is raised; its failure is recorded before, as a worker
-        would. Without `raise_errors` all are run, and the errors are in what is returned. With
-        `include_delayed` jobs count as due whatever their time, also those that failed.
+        Args:
+            include_delayed: Also run jobs that are due later, and retry those that failed.
+            raise_errors: Stop at the first error of a task, record it as a worker would, and raise
+                it. Otherwise all jobs run, and the result has their errors.
+            at_most: Raise if there are more jobs than this.
+
+        Returns:
+            The jobs that ran.
+
+        Raises:
+            RuntimeError: More than `at_most` jobs, or called in an event loop.
         """
         reject_in_event_loop()
         until = MAX_DATETIME if include_delayed else None
         main = partial(self._session.drain, until, stop_at_error=raise_errors, at_most=at_most)
-        drained = self._session.runtime.connection.executor.run(main)
-        return drained.raise_first() if raise_errors else drained
+        result = self._session.runtime.connection.executor.run_main(main)
+        return result.raise_first() if raise_errors else result
 
     async def adrain(
         self,
@@ -171,16 +208,54 @@ class Harness:
     ) -> DrainResult:
         """`drain` for async code."""
         until = MAX_DATETIME if include_delayed else None
-        drained = await self._session.drain(until, stop_at_error=raise_errors, at_most=at_most)
-        return drained.raise_first() if raise_errors else drained
+        result = await self._session.drain(until, stop_at_error=raise_errors, at_most=at_most)
+        return result.raise_first() if raise_errors else result
 
     def inline(self) -> AbstractContextManager[None]:
-        """Inside, a job that is due runs before the call returns that adds it; errors are raised.
+        """Run each due job inside the call that adds it, and raise its errors there.
 
-        It goes through JSON and the database all the same. What a running job adds runs after it.
+        Payloads still pass through JSON and the database. A job that a running job adds runs
+        after it.
+
+        Returns:
+            A context manager for the block in which jobs run inline.
         """
         return self._session.inline()
 
+    # Only a task whose result has the type Any matches Never: its kind is unknown.
+    @overload
+    def context(
+        self,
+        task: Task[..., Never] | str | Job,
+        /,
+        payload: Any = None,
+        *,
+        deps: Any = FROM_LIFESPAN,
+        attempts: int = 1,
+        cancelled: bool = False,
+    ) -> Any: ...
+    @overload
+    def context(  # type: ignore[overload-overlap]  # a task that is awaited comes first
+        self,
+        task: Task[..., A],
+        /,
+        payload: Any = None,
+        *,
+        deps: Any = FROM_LIFESPAN,
+        attempts: int = 1,
+        cancelled: bool = False,
+    ) -> JobContext[Any]: ...
+    @overload
+    def context(
+        self,
+        task: Task[..., R],
+        /,
+        payload: Any = None,
+        *,
+        deps: Any = FROM_LIFESPAN,
+        attempts: int = 1,
+        cancelled: bool = False,
+    ) -> SyncJobContext[Any]: ...
     def context(
         self,
         task: Task[..., Any] | str | Job,
@@ -190,42 +265,73 @@ class Harness:
         deps: Any = FROM_LIFESPAN,
         attempts: int = 1,
         cancelled: bool = False,
-    ) -> JobContext[Any]:
-        """A context to call a task with, `task.fn(gw.context(task), …)`: async, or plain as it is.
+    ) -> Any:
+        """Build a context to call a task with: `task.fn(gw.context(task), …)`.
 
-        Its job has that payload, and what `task.using(…)` says; it is in no queue. What the task
-        does with the context happens on the connection of the test.
+        The task uses the connection of the test through the context. The job of the context is not
+        in the queue.
+
+        Args:
+            task: A task, its identifier, or a job.
+            payload: The payload of the job.
+            deps: The value of `ctx.deps`.
+            attempts: The number of attempts, with this one.
+            cancelled: Whether the task is asked to stop.
+
+        Returns:
+            A context for async code, or for plain code if the task is a plain function.
         """
         chosen = self._session.deps if deps is FROM_LIFESPAN else deps
-        around = self._session.runtime.build_resources(None if chosen is FROM_LIFESPAN else chosen)
+        resources = self._session.runtime.build_resources(
+            None if chosen is FROM_LIFESPAN else chosen
+        )
         if cancelled:
-            around.cancellation.request()
+            resources.cancellation.request()
         now = self._session.clock.now()
-        context: JobContext[Any] = build_context(self.app, task, payload, attempts, now, around)
-        return context
+        return build_context(self.app, task, payload, attempts, now, resources)
 
     # Time
 
     def now(self) -> datetime:
-        """The time by which jobs are due: this machine's, or what the test has made of it."""
+        """Return the time of the test, which decides whether a job is due."""
         return self._session.clock.now()
 
     def freeze(self, at: datetime | None = None) -> AbstractContextManager[Any]:
-        """Stop the time, at that moment or now, to the end of the test or of a `with` block."""
-        before = self._session.clock.state
+        """Freeze the time until the end of the test, or of a `with` block.
+
+        Args:
+            at: The time to freeze at. None freezes the current time.
+
+        Returns:
+            A context manager that restores the clock.
+
+        Raises:
+            ConfigurationError: The time has no time zone.
+        """
+        restore = self._restore_clock_on_exit()
         self._session.clock.freeze(at)
-        return self._restore_on_exit(before)
+        return restore
 
     def travel(self, to: RunAt) -> AbstractContextManager[Any]:
-        """Move the time to a moment or by a timedelta, for as long; it goes on from there."""
-        before = self._session.clock.state
-        self._session.clock.move(to)
-        return self._restore_on_exit(before)
+        """Move the time until the end of the test, or of a `with` block. It advances from there.
 
-    # Where each statement commits
+        Args:
+            to: The time to move to, or a timedelta to move by.
+
+        Returns:
+            A context manager that restores the clock.
+
+        Raises:
+            ConfigurationError: The time has no time zone.
+        """
+        restore = self._restore_clock_on_exit()
+        self._session.clock.move(to)
+        return restore
+
+    # For tests in which each statement commits
 
     def clear(self) -> None:
-        """Delete all jobs, those of others too: for tests in which statements commit."""
+        """Delete all jobs, also those that other programs added."""
         self._session.runtime.connection.sync_database.run(clear_jobs(2**31 - 2))
 
     async def aclear(self) -> None:
@@ -234,10 +340,8 @@ class Harness:
 
     @property
     def was_used(self) -> bool:
-        """Has anything been asked of it that needs a connection?"""
+        """Whether the test did anything that needs a connection."""
         return self._session.was_used
-
-    # From begin to end
 
     def __enter__(self) -> Self:
         self._session.open()
@@ -250,8 +354,6 @@ class Harness:
         trace: TracebackType | None,
     ) -> None:
         self._session.close()
-
-    # How it is done
 
     def _build_matcher(
         self,
@@ -266,29 +368,18 @@ class Harness:
             raise TypeError(f"expected a task or the name of one, got {task!r}")
         return JobMatcher(self.app.tasks().get(task), task, options, payload)
 
-    def _fetch_jobs_sync(self, matcher: JobMatcher | None) -> list[Job]:
-        identifier = None if matcher is None else matcher.identifier
-        return self._session.runtime.connection.sync_database.run(get_enqueued_jobs(identifier))
+    def _build_missing_error(self, jobs: list[Job], *criteria: Any) -> AssertionError:
+        matcher = self._build_matcher(*criteria)
+        return AssertionError(
+            f"no job is enqueued of {matcher}. Enqueued are:\n{format_jobs(jobs)}"
+        )
 
-    async def _fetch_jobs(self, matcher: JobMatcher | None) -> list[Job]:
-        identifier = None if matcher is None else matcher.identifier
-        return await self._session.runtime.connection.database.run(get_enqueued_jobs(identifier))
+    def _build_found_error(self, jobs: list[Job], *criteria: Any) -> AssertionError:
+        return AssertionError(f"enqueued of {self._build_matcher(*criteria)}:\n{format_jobs(jobs)}")
 
-    def _filter_jobs(self, jobs: Sequence[Job], matcher: JobMatcher) -> list[Job]:
-        return matcher.filter(jobs, self._session.clock)
-
-    def _fail_not_enqueued(self, jobs: Sequence[Job], matcher: JobMatcher) -> NoReturn:
-        __tracebackhide__ = True
-        raise AssertionError(f"no job is enqueued of {matcher}. These are:\n{format_jobs(jobs)}")
-
-    def _check_not_enqueued(self, jobs: Sequence[Job], matcher: JobMatcher) -> None:
-        __tracebackhide__ = True
-        if found := self._filter_jobs(jobs, matcher):
-            raise AssertionError(f"enqueued of {matcher}:\n{format_jobs(found)}")
-
-    def _restore_on_exit(self, state: ClockState) -> AbstractContextManager[Any]:
+    def _restore_clock_on_exit(self) -> AbstractContextManager[Any]:
         stack = ExitStack()
-        stack.callback(self._session.clock.restore, state)
+        stack.callback(self._session.clock.restore, self._session.clock.state)
         return stack
 
 

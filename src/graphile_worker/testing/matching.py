@@ -1,4 +1,4 @@
-"""Which jobs a test means: by task, by some keys of the payload, by what else is known of them."""
+"""Match jobs by task, by keys of the payload and by other fields."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +11,11 @@ from graphile_worker.jobs import Job
 from graphile_worker.tasks import BatchTask, Signature, Task
 from graphile_worker.testing.clock import TestClock
 
-# A delay is counted from when the job was added, which was a moment ago.
+# A delay counts from the time at which the job was added, shortly before the assertion.
 RUN_AT_TOLERANCE = timedelta(seconds=10)
 
 MAX_LISTED_JOBS = 20
 
-# What a job can be known by, beside its task and the keys of its payload. A mode is of the adding.
 MATCHABLE_FIELDS = (
     "attempts",
     "created_at",
@@ -30,11 +29,10 @@ MATCHABLE_FIELDS = (
     "queue_name",
     "run_at",
 )
-IGNORED_FIELDS = ("job_key_mode",)
 
 
 class JobMatcher:
-    """What a test asks for; keywords that could never fit are refused."""
+    """The jobs that a test asks for."""
 
     def __init__(
         self,
@@ -44,65 +42,61 @@ class JobMatcher:
         payload: Mapping[str, Any],
     ) -> None:
         self.identifier = identifier
-        self.payload = dict(payload)
-        self.fields = _collect_fields(task, options)
+        self._payload = payload
+        self._fields = dict({} if task is None else task.job_options)
+        # A job does not store the mode with which it was added.
+        self._fields.pop("job_key_mode", None)
+        self._fields |= options or {}
+        for name in self._fields:
+            if name not in MATCHABLE_FIELDS:
+                known = ", ".join(MATCHABLE_FIELDS)
+                raise TypeError(f"a job has no {name!r}: options takes {known}")
         if task is not None:
             _check_payload_keys(task, payload)
 
     def filter(self, jobs: Iterable[Job], clock: TestClock) -> list[Job]:
+        """Return the jobs that match."""
         return [job for job in jobs if self._matches(job, clock)]
 
     def __str__(self) -> str:
-        words = [self.identifier or "any task"]
-        words += [f"{key}={value!r}" for key, value in self.payload.items()]
-        words += [f"having {fact}={value!r}" for fact, value in self.fields.items()]
-        return ", ".join(words)
+        parts = [self.identifier or "any task"]
+        parts += [f"{key}={value!r}" for key, value in self._payload.items()]
+        parts += [f"having {name}={value!r}" for name, value in self._fields.items()]
+        return ", ".join(parts)
 
     def _matches(self, job: Job, clock: TestClock) -> bool:
         if self.identifier is not None and job.task_identifier != self.identifier:
             return False
-        if not all(_field_matches(fact, value, job, clock) for fact, value in self.fields.items()):
+        if not all(_field_matches(*field, job, clock) for field in self._fields.items()):
             return False
-        return not self.payload or _payload_contains(job.payload, self.payload)
+        return not self._payload or _payload_contains(job.payload, self._payload)
 
 
 def format_jobs(jobs: Sequence[Job]) -> str:
-    """Jobs, as many as one wants to read, for the text of a failed assertion."""
+    """Format jobs for the message of a failed assertion."""
     lines = [f"  {_format_job(job)}" for job in jobs[:MAX_LISTED_JOBS]]
     if len(jobs) > MAX_LISTED_JOBS:
         lines.append(f"  and {len(jobs) - MAX_LISTED_JOBS} more")
-    return "\n".join(lines) or "  nothing"
+    return "\n".join(lines) or "  none"
 
 
 def _format_job(job: Job) -> str:
-    facts: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "queue_name": job.queue_name,
         "job_key": job.key,
         "priority": job.priority or None,
         "attempts": job.attempts or None,
         "flags": sorted(job.flags) or None,
     }
-    said = "".join(f", {name}={value!r}" for name, value in facts.items() if value is not None)
-    return f"{job.task_identifier} {job.payload_text} at {job.run_at.isoformat()}{said}"
-
-
-def _collect_fields(
-    task: Task[..., Any] | None, options: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    using = {} if task is None else task.job_options
-    facts = {name: value for name, value in using.items() if name not in IGNORED_FIELDS}
-    facts |= options or {}
-    for name in facts:
-        if name not in MATCHABLE_FIELDS:
-            raise TypeError(f"a job has no {name!r}: options takes {', '.join(MATCHABLE_FIELDS)}")
-    return facts
+    listed = "".join(f", {name}={value!r}" for name, value in fields.items() if value is not None)
+    return f"{job.task_identifier} {job.payload_text} at {job.run_at.isoformat()}{listed}"
 
 
 def _check_payload_keys(task: Task[..., Any], payload: Mapping[str, Any]) -> None:
-    """Refuse a keyword that no job of this task has: to refute it would always succeed."""
+    # With a key that jobs of the task never have, assert_not_enqueued would always succeed.
     signature = task.signature
     if isinstance(task, BatchTask) and payload:
-        raise TypeError(f"{task.identifier} takes a list: say options={{'payload': […]}}")
+        raise TypeError(f"{task.identifier} takes a list: pass options={{'payload': […]}}")
     if not isinstance(signature, Signature) or signature.keys is None:
         return
     for key in payload:
@@ -118,8 +112,8 @@ def _field_matches(field: str, expected: Any, job: Job, clock: TestClock) -> boo
         return job.flags == frozenset(expected or ())
     found = getattr(job, "key" if field == "job_key" else field)
     if isinstance(expected, timedelta) and isinstance(found, datetime):
-        off = abs(found - clock.resolve(expected))
-        return off <= (timedelta(0) if clock.is_frozen else RUN_AT_TOLERANCE)
+        difference = abs(found - clock.resolve(expected))
+        return difference <= (timedelta(0) if clock.is_frozen else RUN_AT_TOLERANCE)
     return bool(found == expected)
 
 
@@ -130,7 +124,6 @@ def _payload_contains(payload: object, expected: Mapping[str, Any]) -> bool:
 
 
 def _equals_as_json(found: object, expected: Any) -> bool:
-    """Equal, or equal to what the expected value is in JSON."""
     if found == expected:
         return True
     try:

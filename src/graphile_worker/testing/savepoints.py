@@ -1,16 +1,8 @@
-"""A savepoint in whatever library's words: what is done inside is undone if that raises.
-
-Where no transaction is open, nothing is done, or one is begun.
-"""
+"""Savepoints on the connections of every supported library."""
 
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-)
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
 import psycopg
@@ -23,14 +15,14 @@ SAVEPOINT_NAME = "graphile_worker_test"
 
 
 def is_django_connection(connection: object) -> bool:
-    """Is it Django's, which belongs to one thread?"""
+    """Return whether it is a connection of Django, which belongs to one thread."""
     return is_instance_by_name(
         connection, "django.utils.connection", "ConnectionProxy"
     ) or is_instance_by_name(connection, "django.db.backends.base.base", "BaseDatabaseWrapper")
 
 
 def is_sync_connection(connection: object) -> bool:
-    """Is it of a library for blocking code?"""
+    """Return whether it is a connection for blocking code."""
     return (
         isinstance(connection, psycopg.Connection)
         or is_django_connection(connection)
@@ -41,21 +33,27 @@ def is_sync_connection(connection: object) -> bool:
 
 
 def unwrap_scoped_session(connection: Any) -> Any:
-    """The session of a scoped one: tasks in other threads would have others."""
+    """Return the session of a scoped session, which would make another one in each thread."""
     is_scoped = is_instance_by_name(
         connection, "sqlalchemy.orm", "scoped_session"
     ) or is_instance_by_name(connection, "sqlalchemy.ext.asyncio", "async_scoped_session")
     return connection() if is_scoped else connection
 
 
-@contextmanager
-def savepoint(connection: Any, *, always: bool) -> Iterator[None]:
-    """What is done inside is undone if it raises; always, or where a transaction is open."""
+def savepoint(connection: Any, *, always: bool) -> Any:
+    """Open a savepoint. Without `always`, do nothing where no transaction is open."""
     if not always and not _is_in_transaction(get_driver_connection(connection)):
-        yield
-        return
-    with _open_savepoint(connection, is_for_job=not always):
-        yield
+        return nullcontext()
+    if is_django_connection(connection):
+        atomic = sys.modules["django.db.transaction"].atomic(using=connection.alias)
+        # Tasks may open durable transactions, as in Django's own tests.
+        atomic._from_testcase = not always
+        return atomic
+    if hasattr(connection, "begin_nested"):
+        return _sqlalchemy_savepoint(connection)
+    if isinstance(connection, psycopg.Connection):
+        return connection.transaction()
+    return _psycopg2_savepoint(connection)
 
 
 @asynccontextmanager
@@ -63,13 +61,16 @@ async def async_savepoint(connection: Any, *, always: bool) -> AsyncIterator[Non
     """`savepoint` on an async connection."""
     if not always and not _is_in_transaction(await get_async_driver_connection(connection)):
         yield
-        return
-    async with _open_async_savepoint(connection):
-        yield
+    elif hasattr(connection, "begin_nested"):
+        async with _async_sqlalchemy_savepoint(connection):
+            yield
+    else:
+        async with connection.transaction():
+            yield
 
 
 def get_driver_connection(connection: Any) -> Any:
-    """The driver's own connection under a session, or under Django's."""
+    """Return the driver's connection of a session, or of Django's connection."""
     if is_instance_by_name(connection, "sqlalchemy.orm", "Session"):
         connection = connection.connection()
     if is_instance_by_name(connection, "sqlalchemy.engine", "Connection"):
@@ -93,35 +94,11 @@ def _is_in_transaction(driver: Any) -> bool:
     if isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
         return driver.info.transaction_status != TransactionStatus.IDLE
     if hasattr(driver, "is_in_transaction"):
-        found: bool = driver.is_in_transaction()
-        return found
+        return bool(driver.is_in_transaction())
     return bool(driver.get_transaction_status() != TransactionStatus.IDLE)
 
 
-def _open_savepoint(connection: Any, *, is_for_job: bool) -> AbstractContextManager[Any]:
-    manager: AbstractContextManager[Any]
-    if is_django_connection(connection):
-        atomic = sys.modules["django.db.transaction"].atomic(using=connection.alias)
-        # Tasks may begin what they call durable, as they may in Django's own tests.
-        atomic._from_testcase = is_for_job
-        manager = atomic
-    elif hasattr(connection, "begin_nested"):
-        manager = _sqlalchemy_savepoint(connection)
-    elif isinstance(connection, psycopg.Connection):
-        manager = connection.transaction()
-    else:
-        manager = _psycopg2_savepoint(connection)
-    return manager
-
-
-def _open_async_savepoint(connection: Any) -> AbstractAsyncContextManager[Any]:
-    if hasattr(connection, "begin_nested"):
-        return _async_sqlalchemy_savepoint(connection)
-    manager: AbstractAsyncContextManager[Any] = connection.transaction()
-    return manager
-
-
-# Not SQLAlchemy's own `with`, in which a session that a task commits takes no more statements.
+# Not SQLAlchemy's own `with`: after a task commits its session, that accepts no more statements.
 
 
 @contextmanager

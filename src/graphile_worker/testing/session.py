@@ -1,38 +1,109 @@
-"""Desk: where jobs go in a test, and who runs those that are added inline."""
+"""The session of a test: its clients replace those of the app and add jobs on its connection."""
 
+import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from psycopg import Connection
 
+from graphile_worker import sync
 from graphile_worker._db.conninfo import resolve_conninfo
 from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.query import Plan
 from graphile_worker.app import App
-from graphile_worker.jobs import Job
+from graphile_worker.client import Client
+from graphile_worker.jobs import Job, JobSpec
 from graphile_worker.options import default_schema
-from graphile_worker.testing.clients import SyncTestClient, TestClient
 from graphile_worker.testing.clock import TestClock
-from graphile_worker.testing.connections import TestConnection
+from graphile_worker.testing.connections import SyncTestDatabase, TestConnection, TestDatabase
 from graphile_worker.testing.runner import DrainResult, DrainRun, TestRuntime
 from graphile_worker.testing.setup import (
-    get_django_connection,
     plan_keep_schema,
     plan_prepare_empty_schema,
     plan_prepare_schema,
 )
 from graphile_worker.testing.sync_bridge import is_facade
 
-# In place of what a test may give, None among it.
+T = TypeVar("T")
+
+# The default of `deps`. A test may set any other value, also None.
 FROM_LIFESPAN: Any = object()
 
 
+class TestClient(Client):
+    """The async client of an app in a test. It runs jobs that are added inline."""
+
+    __test__ = False
+    session: "TestSession"
+    database: TestDatabase
+
+    async def add_spec(self, spec: JobSpec, *, conn: object = None) -> Job:
+        job = await super().add_spec(spec, conn=conn)
+        await self.session.handle_added([job], conn)
+        return job
+
+    async def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
+        jobs = await super().add_jobs(specs, conn=conn)
+        await self.session.handle_added(jobs, conn)
+        return jobs
+
+    def _set_run_at(self, spec: JobSpec) -> JobSpec:
+        return _set_run_at(spec, self.session.clock)
+
+    async def _run_plan(self, plan: Plan[T], conn: object) -> T:
+        if self.session.is_test_connection(conn):
+            return await super()._run_plan(plan, None)
+        await self.database.prepare()
+        return await super()._run_plan(plan, conn)
+
+    async def close(self) -> None:
+        """Do nothing. The connection belongs to the test."""
+
+
+class SyncTestClient(sync.Client):
+    """The blocking client of an app in a test. It runs jobs that are added inline."""
+
+    session: "TestSession"
+    database: SyncTestDatabase
+
+    def add_spec(self, spec: JobSpec, *, conn: object = None) -> Job:
+        job = super().add_spec(spec, conn=conn)
+        self.session.handle_added_sync([job], conn)
+        return job
+
+    def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
+        jobs = super().add_jobs(specs, conn=conn)
+        self.session.handle_added_sync(jobs, conn)
+        return jobs
+
+    def _set_run_at(self, spec: JobSpec) -> JobSpec:
+        return _set_run_at(spec, self.session.clock)
+
+    def _run_plan(self, plan: Plan[T], conn: object) -> T:
+        if self.session.is_test_connection(conn):
+            return super()._run_plan(plan, None)
+        self.database.prepare()
+        return super()._run_plan(plan, conn)
+
+    def close(self) -> None:
+        """Do nothing. The connection belongs to the test."""
+
+
+def _set_run_at(spec: JobSpec, clock: TestClock) -> JobSpec:
+    # The server's time does not advance in a transaction, so the clock of the test decides.
+    if not isinstance(spec, JobSpec):
+        return spec
+    return replace(spec, run_at=clock.now() if spec.run_at is None else clock.resolve(spec.run_at))
+
+
 class _NoCommitConnection(Connection[Any]):
-    """What a task says of the transaction is passed over: elsewhere each statement commits."""
+    """Ignores the commits of tasks, so that the test can roll back everything."""
 
     def commit(self) -> None: ...
 
@@ -40,7 +111,9 @@ class _NoCommitConnection(Connection[Any]):
 
 
 class TestSession:
-    """The clients of the app are here while a test lasts. Nothing is opened until it is needed."""
+    """Replaces the clients of the app during a test. It connects before the first statement."""
+
+    __test__ = False
 
     def __init__(self, app: App[Any], connection: object, dsn: str | None) -> None:
         self.clock = TestClock()
@@ -53,14 +126,16 @@ class TestSession:
         self._runtime_lock = Lock()
         self._is_inline = False
         self._is_draining = False
-        # Jobs that were added inline and wait for their turn, while one of them runs.
+        # Jobs that were added inline while another job runs. None while no job runs.
         self._pending_job_ids: deque[int] | None = None
         self._exit_stack = ExitStack()
 
     def open(self) -> None:
+        """Replace the clients of the app."""
         self._exit_stack.enter_context(self._app._using_clients(self))
 
     def close(self) -> None:
+        """Restore the clients of the app and close a connection that was opened here."""
         self._exit_stack.close()
         if self._runtime is not None:
             self._runtime.connection.executor.close()
@@ -72,52 +147,45 @@ class TestSession:
 
     @property
     def runtime(self) -> TestRuntime:
-        """What jobs need to run on the connection of the test."""
+        """Return the parts that run jobs on the connection of the test."""
         with self._runtime_lock:
             if self._runtime is None:
                 self._runtime = self._build_runtime(self._build_connection())
             return self._runtime
 
-    # In place of the app's own clients
+    # The clients of the app
 
     @property
-    def client(self) -> TestClient:
+    def client(self) -> Client:
         return self.runtime.client
 
     @property
-    def sync_client(self) -> SyncTestClient:
+    def sync_client(self) -> sync.Client:
         return self.runtime.sync_client
 
     def is_test_connection(self, conn: object) -> bool:
-        """Is that the connection of the test, or none that was named?"""
+        """Return whether `conn` is None or the connection of the test."""
         return conn is None or conn is self._connection or is_facade(conn)
 
-    def handle_added(self, jobs: Sequence[Job], conn: object) -> None:
-        """Run what was just added, if that is to be done inline."""
-        if not self._begin_inline_run(jobs):
-            return
-        try:
-            with self._runtime_for(conn) as crew:
-                drained = crew.connection.executor.run(partial(self._run_pending, crew))
-        finally:
-            self._pending_job_ids = None
-        drained.raise_first()
+    async def handle_added(self, jobs: Sequence[Job], conn: object) -> None:
+        """Run jobs that were added inline."""
+        if self._begin_inline_run(jobs):
+            with self._runtime_for(conn) as runtime:
+                result = await self._run_pending(runtime)
+            result.raise_first()
 
-    async def handle_added_async(self, jobs: Sequence[Job], conn: object) -> None:
-        """`added` for async code."""
-        if not self._begin_inline_run(jobs):
-            return
-        try:
-            with self._runtime_for(conn) as crew:
-                drained = await self._run_pending(crew)
-        finally:
-            self._pending_job_ids = None
-        drained.raise_first()
+    def handle_added_sync(self, jobs: Sequence[Job], conn: object) -> None:
+        """`handle_added` for blocking code."""
+        if self._begin_inline_run(jobs):
+            with self._runtime_for(conn) as runtime:
+                result = runtime.connection.executor.run_main(partial(self._run_pending, runtime))
+            result.raise_first()
 
     # Running
 
     @contextmanager
     def inline(self) -> Iterator[None]:
+        """Run jobs when they are added."""
         before, self._is_inline = self._is_inline, True
         try:
             yield
@@ -127,7 +195,7 @@ class TestSession:
     async def drain(
         self, until: datetime | None, *, stop_at_error: bool, at_most: int
     ) -> DrainResult:
-        """Run what is due, by the clock or until then."""
+        """Run the jobs that are due now or until a time."""
         before, self._is_draining = self._is_draining, True
         try:
             return await DrainRun(self.runtime, stop_at_error=stop_at_error).drain(until, at_most)
@@ -135,7 +203,7 @@ class TestSession:
             self._is_draining = before
 
     def _begin_inline_run(self, jobs: Sequence[Job]) -> bool:
-        """Must these be run by whoever has added them? While others run, those will."""
+        """Return whether the caller has to run these jobs. Otherwise a run in progress will."""
         if not self._is_inline or self._is_draining:
             return False
         known = self._app.tasks()
@@ -154,7 +222,7 @@ class TestSession:
 
     def _build_connection(self) -> TestConnection:
         if self._connection is None and self._dsn is None:
-            self._connection = get_django_connection()
+            self._connection = _get_django_connection()
         if self._connection is not None:
             return TestConnection.wrap(self._connection, self._schemas, plan_prepare_schema)
         return TestConnection.connect_lazily(
@@ -167,32 +235,37 @@ class TestSession:
             resolve_conninfo(self._dsn or self._app.dsn),
             prepare_threshold=5 if is_prepared else None,
         )
-        # What was not committed is rolled back by that.
+        # Closing it rolls back.
         self._exit_stack.callback(connection.close)
         return connection
 
     @contextmanager
     def _runtime_for(self, conn: object) -> Iterator[TestRuntime]:
-        """On a connection that the tested code has named, or that of the test."""
-        if self.is_test_connection(conn):
-            yield self.runtime
-            return
-        crew = self._build_runtime(TestConnection.wrap(conn, self._schemas, plan_keep_schema))
+        """Yield the runtime for an inline run, on `conn` or on the connection of the test."""
         try:
-            yield crew
+            if self.is_test_connection(conn):
+                yield self.runtime
+                return
+            runtime = self._build_runtime(
+                TestConnection.wrap(conn, self._schemas, plan_keep_schema)
+            )
+            try:
+                yield runtime
+            finally:
+                runtime.connection.executor.close()
         finally:
-            crew.connection.executor.close()
+            self._pending_job_ids = None
 
     def _build_runtime(self, connection: TestConnection) -> TestRuntime:
         client = TestClient(connection.database, **self._app._options)
-        blocking_client = SyncTestClient(connection.sync_database, **self._app._options)
-        client.target = blocking_client.target = self
-        client.database, blocking_client.database = connection.database, connection.sync_database
+        sync_client = SyncTestClient(connection.sync_database, **self._app._options)
+        client.session = sync_client.session = self
+        client.database, sync_client.database = connection.database, connection.sync_database
         return TestRuntime(
             app=self._app,
             connection=connection,
             client=client,
-            sync_client=blocking_client,
+            sync_client=sync_client,
             clock=self.clock,
             lifespan=self._lifespan,
         )
@@ -201,3 +274,12 @@ class TestSession:
         if self.deps is not FROM_LIFESPAN:
             return nullcontext(self.deps)
         return (self._app.lifespan or nullcontext)()
+
+
+def _get_django_connection() -> Any:
+    conf = sys.modules.get("django.conf")
+    if conf is None or not conf.settings.configured:
+        return None
+    from django.db import connection
+
+    return connection if connection.vendor == "postgresql" else None

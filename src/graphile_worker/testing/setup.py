@@ -1,20 +1,25 @@
-"""Which connection a test has, and a queue on it that is ready to be used."""
+"""Prepare the queue on the connection of a test."""
 
-import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from graphile_worker._db.database import QueryRunner, SyncQueryRunner, drive, drive_sync
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.migration import plan_check_schema, plan_migrate
 from graphile_worker._sql.queries.testing import clear_jobs
-from graphile_worker._sql.query import Plan
+from graphile_worker._sql.query import Atomic, Pause, Plan, Query, Step
 from graphile_worker.errors import ConfigurationError, SchemaMissing
 
-# More than that are not what other tests have left behind.
+# Tests leave fewer jobs behind. A schema with more is probably not one for tests.
 MAX_LEFTOVER_JOBS = 1000
+
+# Returns False if a rollback can undo the preparation.
+PreparePlan = Callable[[Schemas], Plan[bool]]
 
 
 def plan_prepare_schema(schemas: Schemas) -> Plan[bool]:
-    """Install the schema where it is missing, to be rolled back with the test; was it there?"""
+    """Install the schema if it is missing. The rollback of the test removes it again."""
     try:
         yield from plan_check_schema(schemas)
     except SchemaMissing:
@@ -24,30 +29,57 @@ def plan_prepare_schema(schemas: Schemas) -> Plan[bool]:
 
 
 def plan_prepare_empty_schema(schemas: Schemas) -> Plan[bool]:
-    """The same where only we roll back, and hide the jobs of others, which a drain would run."""
+    """Install the schema and delete leftover jobs, on a connection that only we roll back."""
     yield from plan_prepare_schema(schemas)
     count: int = yield clear_jobs(MAX_LEFTOVER_JOBS)
     if count > MAX_LEFTOVER_JOBS:
         raise ConfigurationError(
-            f"there are more than {MAX_LEFTOVER_JOBS} jobs in schema {schemas.shared!r}: this does "
-            "not "
-            "look like a database for tests. Name one by the fixture gw_dsn, or lend a connection "
-            "by gw_connection"
+            f"schema {schemas.shared!r} has more than {MAX_LEFTOVER_JOBS} jobs. This does not look "
+            "like a database for tests. Name one in the fixture gw_dsn, or return a connection "
+            "from gw_connection"
         )
     return True
 
 
 def plan_keep_schema(schemas: Schemas) -> Plan[bool]:
-    """Nothing, on a connection that the tested code has used already."""
+    """Do nothing, on a connection that the tested code has used before."""
     yield from ()
     return True
 
 
-def get_django_connection() -> Any:
-    """Django's, where it is set up for PostgreSQL; otherwise None."""
-    conf = sys.modules.get("django.conf")
-    if conf is None or not conf.settings.configured:
-        return None
-    from django.db import connection
+class SchemaPreparation:
+    """Runs the plan before the first statement, or before each if a rollback can undo it."""
 
-    return connection if connection.vendor == "postgresql" else None
+    def __init__(self, plan: PreparePlan, schemas: Schemas) -> None:
+        self.is_done = False
+        self._plan = plan
+        self._schemas = schemas
+        self._is_durable = True
+
+    def run_sync(self, connection: SyncQueryRunner) -> None:
+        """Prepare the queue on a blocking connection."""
+        drive_sync(self._prepare(), partial(_execute_step_sync, connection))
+
+    async def run(self, connection: QueryRunner) -> None:
+        """Prepare the queue on an async connection."""
+        await drive(self._prepare(), partial(_execute_step, connection))
+
+    def _prepare(self) -> Plan[None]:
+        # The tested code may have opened a savepoint before, and may roll back to it at any time.
+        self._is_durable &= yield from self._plan(self._schemas)
+        self.is_done = self._is_durable
+
+
+async def _execute_step(connection: QueryRunner, step: Step) -> Any:
+    return [await connection.run(query) for query in _flatten_step(step)][-1]
+
+
+def _execute_step_sync(connection: SyncQueryRunner, step: Step) -> Any:
+    return [connection.run(query) for query in _flatten_step(step)][-1]
+
+
+def _flatten_step(step: Step) -> tuple[Query[Any], ...]:
+    # All queries of a test are in one transaction already.
+    if isinstance(step, Pause):
+        raise RuntimeError("the schema is in the middle of a migration. Finish that first")
+    return step.queries if isinstance(step, Atomic) else (step,)

@@ -1,4 +1,4 @@
-"""A psycopg connection for the other kind of code: both kinds of tasks run in every test."""
+"""Facades that let async code use a blocking psycopg connection, and blocking code an async one."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
@@ -7,10 +7,10 @@ from typing import Any
 
 import psycopg
 
-# What they return is for `with` and goes on being used, rather than being an answer.
+# Their results are context managers or iterators, and are wrapped too.
 WRAPPED_METHODS = ("cursor", "transaction", "pipeline", "copy", "stream", "results", "notifies")
 
-# What psycopg's async classes do not await either.
+# Methods that are not awaited on psycopg's async classes either.
 NON_BLOCKING_METHODS = (
     "add_notice_handler",
     "add_notify_handler",
@@ -26,15 +26,15 @@ RunCoroutine = Callable[[Callable[[], Any]], Any]
 
 
 class AsyncFacade:
-    """A blocking connection, or what it gave, for async code: what blocks is awaited."""
+    """A blocking connection, or an object that it returned, for async code."""
 
     def __init__(self, wrapped: Any, call_sync: CallSync) -> None:
         self._wrapped = wrapped
         self._call_sync = call_sync
 
-    @property  # type: ignore[misc]  # nobody sets it
+    @property  # type: ignore[misc]  # read-only
     def __class__(self) -> type:
-        """What it stands for, for those who ask what it is."""
+        """The class for `isinstance`."""
         return psycopg.AsyncConnection if _is_connection(self._wrapped) else AsyncFacade
 
     def __getattr__(self, name: str) -> Any:
@@ -66,40 +66,39 @@ class AsyncFacade:
 
 
 class SyncFacade:
-    """An async connection, or what it gave, for a plain function: what is awaited is waited for."""
+    """An async connection, or an object that it returned, for blocking code."""
 
     def __init__(self, wrapped: Any, run_coroutine: RunCoroutine) -> None:
         self._wrapped = wrapped
         self._run_coroutine = run_coroutine
 
-    @property  # type: ignore[misc]  # nobody sets it
+    @property  # type: ignore[misc]  # read-only
     def __class__(self) -> type:
+        """The class for `isinstance`."""
         return psycopg.Connection if _is_connection(self._wrapped) else SyncFacade
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._wrapped, name)
-        if not callable(found):
-            return found
-        return lambda *args, **kwargs: self._wrap(self._call(found, *args, **kwargs))
+        return partial(self._call, found) if callable(found) else found
 
     def __enter__(self) -> Any:
-        return self._wrap(self._call(self._wrapped.__aenter__))
+        return self._call(self._wrapped.__aenter__)
 
     def __exit__(self, *error: Any) -> Any:
         return self._call(self._wrapped.__aexit__, *error)
 
     def __iter__(self) -> Iterator[Any]:
-        async def rows() -> list[Any]:
+        async def list_rows() -> list[Any]:
             return [row async for row in self._wrapped]
 
-        return iter(self._call(rows))
+        return iter(self._call(list_rows))
 
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         async def call() -> Any:
             result = function(*args, **kwargs)
             return await result if isawaitable(result) else result
 
-        return self._run_coroutine(call)
+        return self._wrap(self._run_coroutine(call))
 
     def _wrap(self, value: Any) -> Any:
         if value is self._wrapped:
@@ -109,7 +108,7 @@ class SyncFacade:
 
 
 def is_facade(connection: object) -> bool:
-    """Is it the connection of a test, in other clothes?"""
+    """Return whether it is a facade of the connection of a test."""
     return type(connection) in (AsyncFacade, SyncFacade)
 
 

@@ -41,7 +41,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a statement said: jobs it has taken, ended, or handed back, and what else."""
+    """The result of a statement: jobs that it claimed, ended or released, and other values."""
 
     taken: Ids = ()
     ended: Ids = ()
@@ -49,14 +49,14 @@ class Answer:
     refunded: Ids = ()
     # Taken from a dead pool that had started them.
     recovered: Ids = ()
-    # Gone, or without key and attempts, as somebody wanted who is no pool; or just without those.
+    # Deleted, or without key and attempts, because a client removed it; or only without those.
     removed: Ids = ()
     given_up: Ids = ()
     said: object = None
 
 
-# What a sweep says while another one is under way.
-NOT_ITS_TURN = Answer(said="somebody else sweeps")
+# The result of a recovery while another one is in progress.
+NOT_ITS_TURN = Answer(said="another rescuer is at work")
 
 Perform = Callable[[SyncPsycopgConnection, Part], Answer]
 
@@ -75,7 +75,7 @@ class Action:
     ends: bool = False
     # It makes a held job give up its key, for ever.
     supersedes: bool = False
-    # It releases what others hold, and passes over what somebody has locked: the next one takes it.
+    # It releases jobs of other pools, and skips rows that are locked; the next recovery takes them.
     sweeps: bool = False
     # It knows a dead pool, or a lock of more than four hours, from others.
     knows_death: bool = False

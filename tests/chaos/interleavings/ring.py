@@ -62,7 +62,7 @@ class Measures:
 
 
 class Ring:
-    """One database, on which every schedule is played from a scene that is set anew."""
+    """One database, on which each schedule starts from the same scene."""
 
     def __init__(self, dsn: str, schema: str, *, in_full: bool = False) -> None:
         self._in_full = in_full
@@ -106,7 +106,7 @@ class Ring:
     def play_all(
         self, scene: Scene, actors: Sequence[Actor], schedules: Sequence[Order], found: Found
     ) -> None:
-        """Every schedule that is possible: of one where somebody waits, the rest is not free."""
+        """Run each possible schedule; where a session waits, the order of the rest is fixed."""
         serial = one_after_the_other(len(actors))
         measures = self._measures(scene, actors)
         cases = [self._play(scene, actors, order, measures)[0] for order in serial]
@@ -124,7 +124,7 @@ class Ring:
             found.add(case)
 
     def play_gated(self, scene: Scene, actors: Sequence[Actor], found: Found) -> None:
-        """Both in the middle of their statement, as somebody holds a row in their way at first."""
+        """Run both statements until a lock of a third session stops them, then release it."""
         rows = [("_private_jobs", row.id) for row in scene.jobs]
         rows += [("_private_job_queues", queue) for queue in scene.queues]
         if len(rows) < 2 or not can_be_gated(actors):
@@ -200,7 +200,7 @@ class Ring:
             case.swept = read_tables(self._sql)
 
     def _repeat(self, case: Case) -> Tables | None:
-        """What the tables say after each ending was sent again, as by a pool that heard nothing."""
+        """Return the tables after each end was sent again, as by a pool without an answer."""
         endings = [actor for actor in case.actors if actor.action.ends]
         if any(case.errors) or not endings or any(_took_anew(case, actor) for actor in endings):
             return None
@@ -286,7 +286,7 @@ def _is_for(scene: Scene, actors: Sequence[Actor]) -> bool:
 
 
 def can_be_gated(actors: Sequence[Actor]) -> bool:
-    """Not who takes jobs, as it waits for nobody; nor two outcomes of one job by one pool."""
+    """Skip claims, because they wait for no lock, and two outcomes of one job by one pool."""
     actions = {actor.action for actor in actors}
     if any(action.takes for action in actions):
         return False

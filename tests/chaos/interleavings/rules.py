@@ -1,6 +1,6 @@
-"""What must hold after two or three sessions have had their way, in whatever order.
+"""The rules that must hold after two or three sessions have run, in any order.
 
-Each rule is a function that says what is wrong, or nothing.
+Each rule is a function that returns what is wrong, or None.
 """
 
 from collections import Counter
@@ -54,7 +54,7 @@ class Case:
 
     @cached_property
     def told(self) -> Told:
-        """What became of it, with what the sessions heard."""
+        """The tables afterwards, and the results of the sessions."""
         return (self.state, *map(_told, self.answers))
 
     @cached_property
@@ -94,13 +94,13 @@ def _without_new(ids: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def nobody_gets_an_error(case: Case) -> str | None:
-    """No statement fails, whatever happens to it; deadlocks have a rule of their own."""
+    """No statement fails; deadlocks have a separate rule."""
     errors = [error for error in case.errors if error and not _is_deadlock(error)]
     return f"{errors}" if errors else None
 
 
 def no_two_wait_for_each_other(case: Case) -> str | None:
-    """There are no deadlocks (40P01)."""
+    """No statement meets a deadlock (40P01)."""
     deadlocks = [str(error) for error in case.errors if error and _is_deadlock(error)]
     return f"{deadlocks}" if deadlocks else None
 
@@ -117,7 +117,7 @@ def locks_are_whole(case: Case) -> str | None:
 
 
 def one_holder(case: Case) -> str | None:
-    """I2: who holds a job held it before or was told that it has it now; no two were told so."""
+    """I2: the holder of a job held it before, or its claim returned it; no two claims did."""
     for job in case.after.jobs.values():
         claimed_by = case.claims_of(job["id"])
         if len(claimed_by) > 1 and not _may_be_released(case):
@@ -133,10 +133,10 @@ def _may_be_released(case: Case) -> bool:
 
 
 def queues_are_locked_for_their_jobs(case: Case) -> str | None:
-    """I4, I7: a named queue is locked by whoever holds its one held job, and otherwise free.
+    """I4, I7: a named queue is locked by the holder of its one claimed job, and otherwise free.
 
-    But what was locked for more than four hours counts as nobody's: remove_job and add_job may have
-    done away with the job, and the queue is unlocked by the same rule, by whoever sweeps next.
+    A lock of more than four hours does not count: remove_job and add_job may have deleted the job.
+    The next worker that releases stale locks unlocks the queue.
     """
     for queue in case.after.queues.values():
         held = case.after.held_in(queue["id"])
@@ -158,8 +158,8 @@ def keys_are_unique(case: Case) -> str | None:
 def attempts_count_claims(case: Case) -> str | None:
     """I5: attempts are what they were, plus claims, minus refunds; from 0 to the maximum.
 
-    But a job that lost its key to a successor has none left, one that was replaced begins anew,
-    and one that was taken from a dead pool keeps one, unless it is quarantined.
+    Except: a job that lost its key to a successor has none left, a replaced job starts from 0,
+    and a job that was recovered from a dead pool keeps one, unless it is quarantined.
     """
     for job in case.after.jobs.values():
         if not 0 <= job["attempts"] <= job["max_attempts"]:
@@ -192,7 +192,7 @@ def _right_attempts(case: Case, job: Fields) -> set[int]:
 
 
 def nothing_is_lost(case: Case) -> str | None:
-    """I1: a job is gone only if somebody who held it completed it, or it was removed by its key.
+    """I1: a job is deleted only if its holder completed it, or it was removed by its key.
 
     Or if it was replaced by its key, and taken from a dead pool that had not started it.
     """
@@ -204,7 +204,7 @@ def nothing_is_lost(case: Case) -> str | None:
         if replaced and swept and case.before.jobs[job_id]["key"]:
             continue
         if not ended and not removed:
-            return f"job {job_id} is gone and nobody was told so"
+            return f"job {job_id} is deleted, and no statement returned that"
     return None
 
 
@@ -231,7 +231,7 @@ def _could_hold(case: Case, actor: Actor) -> bool:
 def ends_can_be_repeated(case: Case) -> str | None:
     """I8: a completion, failure or return that is sent again changes nothing.
 
-    Unless its own pool has taken the same job anew: that the pool knows, and sends nothing.
+    Unless its own pool has claimed the same job again: the pool knows that, and sends nothing.
     """
     if case.repeated is None or case.repeated == case.after:
         return None
@@ -250,16 +250,16 @@ def what_was_superseded_stays_so(case: Case) -> str | None:
 
 
 def some_order_explains_it(case: Case) -> str | None:
-    """The tables, and what each session heard, are as if one had come after the other.
+    """The tables and the results of each session are those of some serial order.
 
-    That is not to be expected of these:
-    - A claim passes over what somebody has locked at this moment, and may come away with nothing,
-      though it would have got a job before the other and after it. It is then as if never sent; so
-      is a sweep while another one is under way.
-    - A sweep passes over such jobs too, with their named queues. The next one takes them: then it
-      is as if it came last.
-    - remove_job may say that there is no such job, if it waited for one that then lost its key to a
-      new one. The tables are as if it came first.
+    Exceptions:
+    - A claim skips rows that are locked at this moment, and may return nothing, though it would
+      have got a job before the other and after it. It counts as not sent; so does a recovery while
+      another one is in progress.
+    - A recovery skips such jobs too, with their named queues. The next recovery takes them, so it
+      counts as the last.
+    - remove_job may find no job, if it waited for one that then lost its key to a new one. The
+      tables are as if it came first.
     """
     if not case.serial or case.told in case.serial or any(case.errors):
         return None

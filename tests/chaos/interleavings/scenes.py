@@ -78,7 +78,7 @@ class Scene:
 
     @cached_property
     def script(self) -> str:
-        """Statements that make it so, whatever was there before; `:now` is when the ring began."""
+        """Statements that set the scene, from any state; `:now` is the start of the ring."""
         return ";\n".join(_script(self))
 
 

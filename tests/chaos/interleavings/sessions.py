@@ -1,4 +1,4 @@
-"""Sessions that take a step when told to, and who of them waits for whom."""
+"""Sessions that take a step when the test lets them, and which of them waits for which."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ from tests.support.sql import Sql
 Order = tuple[int, ...]
 Act = Callable[[SyncPsycopgConnection], Any]
 
-# Seconds. So long that only a bug takes longer, on a busy machine too.
+# Seconds. Only a bug takes longer, even on a busy machine.
 PATIENCE = 20.0
 
 BEGIN, STATEMENT, COMMIT = range(3)
@@ -29,7 +29,7 @@ SETTINGS = "-c enable_bitmapscan=off -c plan_cache_mode=force_generic_plan -c de
 
 
 class Session:
-    """A connection with a thread of its own, so that it can wait while others go on."""
+    """A connection in its own thread, so that it can wait while others continue."""
 
     def __init__(self, dsn: str, schemas: Schemas) -> None:
         self._raw = psycopg.connect(dsn, autocommit=True, prepare_threshold=1, options=SETTINGS)
@@ -76,7 +76,7 @@ class Stage:
     def play(self, order: Order, acts: Sequence[Act]) -> Played:
         """Let the sessions take their steps in that order: begin, statement, commit.
 
-        Whoever waits takes its steps later, as soon as it can: then the order was impossible.
+        A session that waits takes its steps as soon as it can: then the order was impossible.
         """
         performance = _Performance(self, acts)
         for position, number in enumerate(order):
@@ -165,7 +165,7 @@ class _Performance:
             self._played.answers[number] = future.result()
 
     def _look_at_waiting(self) -> None:
-        """Those whose blocker has gone proceed, and take the steps that they owe."""
+        """Let sessions without a blocker proceed, and take the steps that they missed."""
         for number in list(self._waiting):
             if number not in self._waiting:
                 continue
@@ -182,7 +182,7 @@ class _Performance:
 
 @cache
 def all_orders(sessions: int) -> tuple[Order, ...]:
-    """All orders in which so many sessions can begin, do what they do, and commit."""
+    """Return all orders in which `count` sessions can begin, run their statement and commit."""
     return tuple(_orders((3,) * sessions))
 
 

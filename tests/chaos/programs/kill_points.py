@@ -1,12 +1,14 @@
 """A worker that writes down each run of a task: the one that dies, or the one that takes over.
 
-Where it dies is for its failpoints to say. ROLE is "doomed" or "heir", BATCHES names what is
-written together (complete, fail), CRONTAB is one.
+FAILPOINTS names where it dies. ROLE is "doomed" or "heir", BATCHES names what is written together
+(complete, fail), CRONTAB is one.
 """
 
 import asyncio
 import os
+import sys
 from datetime import timedelta
+from pathlib import Path
 
 from graphile_worker import (
     App,
@@ -17,6 +19,10 @@ from graphile_worker import (
     run,
 )
 from graphile_worker._sql.identifiers import derive_companion_schema, quote_identifier
+
+# It runs outside of the folder that has the package of the tests.
+sys.path.append(str(Path(__file__).parents[3]))
+from tests.support.failpoints import install_from_environment
 
 ROLE = os.environ["ROLE"]
 BATCHES = os.environ.get("BATCHES", "")
@@ -34,14 +40,14 @@ app = App()
 
 @app.task
 async def work(ctx: JobContext, n: int, waits: str = "", fails: bool = False) -> None:
-    """In the doomed one it may wait, to be told of by a heartbeat or for ever, and fail once."""
+    """Wait in the worker that dies, for a heartbeat or for ever, and fail once."""
     job, tick = ctx.job, ctx.cron and ctx.cron.scheduled_at
     values = [job.id, n, ctx.queue_name, ROLE, job.attempts, job.run_at, job.last_error, tick]
     (began,) = await ctx.query(BEGAN, values)
     if ROLE == "doomed":
         if waits == "for ever":
             await asyncio.Event().wait()
-        if waits == "until told":
+        if waits == "for a heartbeat":
             await until_told(ctx)
         if fails and job.attempts == 1:
             raise RuntimeError("as it was asked to")
@@ -49,7 +55,7 @@ async def work(ctx: JobContext, n: int, waits: str = "", fails: bool = False) ->
 
 
 async def until_told(ctx: JobContext) -> None:
-    """Return once a heartbeat has said that this job has started."""
+    """Return once a heartbeat has recorded the start of this job."""
     pools = f"{quote_identifier(derive_companion_schema(ctx.schema))}.pools"
     told = f"select id from {pools} where %s = any (started_jobs)"
     while True:
@@ -60,7 +66,7 @@ async def until_told(ctx: JobContext) -> None:
 
 def options() -> WorkerOptions:
     # The doomed one holds jobs that have not begun; the heir looks often for dead pools. A long
-    # lease, so that neither looks dead while it lives; the test ages the row of the dead one.
+    # lease, so that neither looks dead while it runs; the test ages the row of the dead one.
     doomed = ROLE == "doomed"
     return WorkerOptions(
         concurrency=2,
@@ -85,4 +91,5 @@ async def main() -> None:
     await runner
 
 
+install_from_environment()
 asyncio.run(main())

@@ -1,6 +1,6 @@
 """Tasks of workers that are killed, and a worker that only looks for dead ones.
 
-With AHEAD in its environment a worker fetches so many jobs at once, and holds each until it is its
+With AHEAD in its environment a worker fetches that number of jobs, and holds each until it is its
 turn.
 """
 
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from graphile_worker import App, JobContext, _assembly
+from graphile_worker import App, BaseJobContext, JobContext, _assembly
 from graphile_worker._sql.identifiers import derive_companion_schema, quote_identifier
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._worker.claimer import Claimer
@@ -55,7 +55,7 @@ async def linger(n: int, resists: bool = False) -> None:
         except asyncio.CancelledError:
             if not resists:
                 raise
-            # So long its worker may go on to stop.
+            # Seconds that its worker may take to stop.
             await asyncio.sleep(0.1)
             block(n)
     say("ran", n)
@@ -74,7 +74,7 @@ async def work(n: int, seconds: float = 0.01) -> None:
 
 @app.task
 async def kill(ctx: JobContext, heartbeats: int) -> None:
-    """Kills its worker when so many heartbeats have said that it runs."""
+    """Kill its worker after `beats` heartbeats with this job."""
     heard: set[Any] = set()
     while len(heard) < heartbeats:
         heard |= {row["seen_at"] for row in await ctx.query(heartbeats_of(ctx), [ctx.job.id])}
@@ -82,7 +82,7 @@ async def kill(ctx: JobContext, heartbeats: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def heartbeats_of(ctx: JobContext) -> str:
+def heartbeats_of(ctx: BaseJobContext) -> str:
     pools = f"{quote_identifier(derive_companion_schema(ctx.schema))}.pools"
     return f"select seen_at from {pools} where %s = any (started_jobs)"
 

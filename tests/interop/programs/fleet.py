@@ -1,4 +1,4 @@
-"""A live worker of ours: python fleet.py <dsn> <schema> <concurrency>."""
+"""A Python worker: python fleet.py <dsn> <schema> <concurrency>."""
 
 import asyncio
 import sys

@@ -10,6 +10,7 @@ from graphile_worker import (
     AddingJobs,
     App,
     Backoff,
+    BaseJobContext,
     BatchTask,
     CleanupTask,
     Client,
@@ -23,6 +24,7 @@ from graphile_worker import (
     JobErrored,
     JobFailed,
     JobKeyMode,
+    JobOptions,
     JobSpec,
     JobSpecError,
     LocalQueueOptions,
@@ -34,6 +36,7 @@ from graphile_worker import (
     RunningJob,
     SchemaTooNew,
     Snooze,
+    SyncJobContext,
     Task,
     TaskProcessError,
     TaskProcessOptions,
@@ -165,7 +168,7 @@ def resize(payload: Resize, /) -> int:
 
 
 @app.task
-def resize_with_context(ctx: JobContext[Deps], payload: Resize, /) -> None: ...
+def resize_with_context(ctx: SyncJobContext[Deps], payload: Resize, /) -> None: ...
 
 
 @billing.task
@@ -244,10 +247,48 @@ async def in_context(ctx: JobContext[Deps], user: int) -> None:
 
 
 @app.task
-def in_thread(ctx: JobContext[Deps]) -> None:
-    ctx.add_job("in_node")
+def in_thread(ctx: SyncJobContext[Deps]) -> None:
+    job: Job = ctx.add_job("in_node", priority=1)
+    jobs: list[Job] = ctx.add_jobs([send_email.spec("ada")])
+    rows: list[dict[str, Any]] = ctx.query("select 1 as one")
     with ctx.transaction() as connection:
         connection.execute("select 1")
+    while not ctx.wait_cancelled(timedelta(seconds=1)):
+        in_both(ctx)
+    print_all(job, jobs, rows)
+
+
+@app.task
+async def on_the_event_loop(ctx: JobContext[Deps]) -> None:
+    job: Job = await ctx.add_job("in_node", priority=1)
+    jobs: list[Job] = await ctx.add_jobs([send_email.spec("ada")])
+    rows: list[dict[str, Any]] = await ctx.query("select 1 as one")
+    async with ctx.transaction() as connection:
+        await connection.execute("select 1")
+    while not await ctx.wait_cancelled(timedelta(seconds=1)):
+        in_both(ctx)
+    print_all(job, jobs, rows)
+
+
+def in_both(ctx: BaseJobContext[Deps]) -> None:
+    print_all(ctx.deps.http, ctx.job.id, ctx.pool_id, ctx.worker_id, ctx.schema, ctx.queue_name)
+
+
+@app.task
+async def base_context_async(ctx: BaseJobContext[Deps], user: int) -> None: ...
+
+
+@app.task(name="base_context_plain")
+def base_context_plain(ctx: BaseJobContext[Deps], user: int) -> None: ...
+
+
+async def with_shared_options(client: Client) -> None:
+    options: JobOptions = {"queue_name": "images", "run_at": timedelta(hours=1), "flags": ["slow"]}
+    await client.add_job("resize", **options)
+    app.add_job("resize", conn=None, **options)
+    send_email.using(**options).using(priority=1).enqueue("ada")
+    base_context_async.enqueue(1)
+    base_context_plain.enqueue(user=1)
 
 
 async def run_workers() -> None:
@@ -274,9 +315,11 @@ def in_tests(gw: Harness) -> None:
     jobs: list[Job] = [*ran, *gw.enqueued()]
     with gw.inline(), gw.freeze(datetime.now(UTC)), gw.travel(timedelta(days=1)):
         in_thread.enqueue()
-    ctx: JobContext[Deps] = gw.context(in_thread, {"user": 7}, attempts=2)
+    ctx: SyncJobContext[Deps] = gw.context(in_thread, {"user": 7}, attempts=2)
     in_thread.fn(ctx)
-    print_all(found, errors, jobs, gw.now())
+    in_loop: JobContext[Deps] = gw.context(in_context, cancelled=True)
+    by_its_name: JobContext[Deps] = gw.context("in_node")
+    print_all(found, errors, jobs, gw.now(), in_loop, by_its_name)
 
 
 @app.cron("30 4 * * 1", id="weekly", backfill=timedelta(days=2), tz="Europe/Paris")
@@ -309,7 +352,7 @@ async def batches() -> None:
 
 
 @plain.batch_task(name="b1")
-def with_context(ctx: JobContext[None], items: list[Resize]) -> list[BaseException | None]:
+def with_context(ctx: SyncJobContext[None], items: list[Resize]) -> list[BaseException | None]:
     return [ctx.deps for _ in items]
 
 

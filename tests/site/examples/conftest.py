@@ -1,4 +1,4 @@
-"""An example in a folder of its own, whose README says what is typed."""
+"""A copy of an example in a folder; its README has the commands to type."""
 
 import os
 import re
@@ -38,7 +38,7 @@ class Site:
         self._http.close()
 
     def _address(self) -> str:
-        """Where it says that it listens; each server says so in another place."""
+        """Return the address on which a server listens; each server prints it elsewhere."""
 
         def look() -> str | None:
             said = self.program.out + self.program.err
@@ -46,7 +46,7 @@ class Site:
             match = ADDRESS.search(said)
             return match and match[0]
 
-        found = eventually(look, "the server says where it listens")
+        found = eventually(look, "the server prints its address")
         assert found is not None
         return found
 
@@ -61,7 +61,7 @@ class Example:
 
     @property
     def commands(self) -> list[str]:
-        """What its README tells a reader to type, line by line."""
+        """The commands of its README, line by line."""
         text = (self.folder / "README.md").read_text(encoding="utf-8")
         return [line for block in COMMANDS.findall(text) for line in block.splitlines() if line]
 
@@ -71,7 +71,7 @@ class Example:
         return found
 
     def start(self, words: str, **variables: str) -> Program:
-        """Type that command in a terminal of its own; a signal reaches the program itself."""
+        """Type that command in a separate terminal; a signal reaches the program itself."""
         return self._terminals.start(["bash", "-c", f"exec {self.command(words)}"], variables)
 
     def serve(self, words: str, **variables: str) -> Site:

@@ -1,4 +1,4 @@
-"""examples/batching: gathered under a key, stored together, failed items alone tried again."""
+"""examples/batching: items are batched under a key, and only failed items are retried."""
 
 import psycopg
 import pytest
@@ -8,7 +8,7 @@ STORED = "select sensor from readings order by sensor"
 
 @pytest.mark.single_version
 @pytest.mark.feature("F61", "F81", "F120")
-def test_readings_are_gathered_and_only_the_failed_ones_tried_again(prepared, empty_database):
+def test_readings_are_batched_and_only_failed_ones_are_retried(prepared, empty_database):
     assert prepared.type("python add.py").endswith("kitchen: 4 gathered\n")
     assert "5" in prepared.type('psql "$DATABASE_URL" -f add.sql')
     assert prepared.type("graphile-worker jobs list").count("gather ") == 1

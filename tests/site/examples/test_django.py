@@ -1,4 +1,4 @@
-"""examples/django: what its README says, typed."""
+"""examples/django: the commands of its README."""
 
 import sys
 
@@ -64,7 +64,7 @@ def test_orders_get_receipts_and_what_is_rolled_back_gets_none(
     for order_id in orders:
         wait_for_receipt(site, order_id)
 
-    # The threads of those jobs live on, and get new connections.
+    # The threads of those jobs stay, and get new connections.
     eventually(lambda: example_sql.run(CUT_KEPT_CONNECTIONS), "connections are kept")
     example_sql.run("update shop_product set stock = 1")
     wait_for_receipt(site, order(site))
@@ -79,7 +79,7 @@ def test_orders_get_receipts_and_what_is_rolled_back_gets_none(
 
 
 @pytest.mark.single_version
-def test_the_migration_leaves_a_queue_alone_that_is_there(example: Example, example_sql: Sql):
+def test_the_migration_keeps_an_existing_queue(example: Example, example_sql: Sql):
     with sync.Client(example_sql.dsn) as client:
         client.migrate()
         client.add_job("of_another_program")

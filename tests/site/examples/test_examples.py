@@ -1,4 +1,4 @@
-"""Every example is listed, can be installed, has its own tests, and is followed by one of ours."""
+"""Each example is listed, can be installed, and has its own tests and one in this folder."""
 
 import re
 import tomllib
@@ -13,7 +13,7 @@ FOLDERS = sorted(
 )
 
 
-def test_each_is_listed_and_followed_by_a_test(figure):
+def test_each_example_is_listed_and_has_a_test(figure):
     listing = (ROOT / "examples/README.md").read_text(encoding="utf-8")
     names = [path.name for path in FOLDERS]
     figure(f"examples that are followed by a test: {len(names)} of {len(names)}")
@@ -25,7 +25,7 @@ def test_each_is_listed_and_followed_by_a_test(figure):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_each_can_be_installed_beside_this_version(folder):
+def test_each_example_can_be_installed_with_this_version(folder):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
     given = [line for line in lines if line and line[0] != "#"]
@@ -36,5 +36,5 @@ def test_each_can_be_installed_beside_this_version(folder):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_each_has_tests_of_its_own(folder):
+def test_each_example_has_its_own_tests(folder):
     assert list(folder.glob("test_*.py"))

@@ -1,4 +1,4 @@
-"""examples/fastapi: what its README says, typed."""
+"""examples/fastapi: the commands of its README."""
 
 import httpx
 import pytest
@@ -18,7 +18,7 @@ def site(example: Example) -> Site:
 
 
 def wait_for_receipt(site: Site, answer: httpx.Response) -> None:
-    """Until the order says that it was sent, and its job is gone."""
+    """Wait until the order is marked as sent, and its job is deleted."""
     order = f"/orders/{answer.json()['order_id']}"
     eventually(lambda: site.get(order).json()["receipt_sent_at"], "the receipt is sent")
     job = answer.headers["location"]
@@ -62,7 +62,7 @@ def test_the_web_server_can_run_the_jobs_itself(example: Example, example_sql: S
 
 
 @pytest.mark.single_version
-def test_without_the_schema_the_server_says_what_to_type(example: Example):
+def test_without_the_schema_the_server_prints_the_migrate_command(example: Example):
     server = example.start("uvicorn", UVICORN_PORT="0")
 
     assert server.end() != 0

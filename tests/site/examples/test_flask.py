@@ -1,4 +1,4 @@
-"""examples/flask: what its README says, typed."""
+"""examples/flask: the commands of its README."""
 
 import sys
 
@@ -40,7 +40,7 @@ def site(example: Example) -> Site:
 
 
 def prepare(example: Example, sql: Sql) -> None:
-    """What the README says, but quickly."""
+    """The commands of the README, with shorter waits."""
     sql.run((example.folder / "schema.sql").read_text())
     with sync.Client(sql.dsn) as client:
         client.migrate()

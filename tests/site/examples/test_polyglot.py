@@ -22,7 +22,7 @@ def installed(example: Example) -> Example:
 
 def wait_until_said(program: Program, words: str) -> None:
     """Node's logger writes to standard output."""
-    eventually(lambda: words in program.out or not program.is_running, f"it says {words!r}")
+    eventually(lambda: words in program.out or not program.is_running, f"it prints {words!r}")
     assert words in program.out, program.out + program.err
 
 

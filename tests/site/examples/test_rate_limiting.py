@@ -32,7 +32,7 @@ def count(empty_database: TestDatabase) -> Iterator[Callable[[str], int]]:
 
 @pytest.mark.single_version
 @pytest.mark.feature("F238", "F236")
-def test_two_workers_hold_a_limit_together_and_hold_up_nothing_else(prepared, count):
+def test_two_workers_keep_a_shared_limit_and_delay_no_other_job(prepared, count):
     for worker in [prepared.start("python worker.py") for _ in range(2)]:
         worker.wait_for_line(READY)
 
@@ -50,7 +50,7 @@ def test_two_workers_hold_a_limit_together_and_hold_up_nothing_else(prepared, co
 
 
 @pytest.mark.single_version
-def test_takers_at_once_get_no_more_than_the_limit_in_any_window(prepared, empty_database):
+def test_concurrent_tasks_never_exceed_the_limit_in_any_window(prepared, empty_database):
     limits = runpy.run_path(str(prepared.folder / "limits.py"))
     window = timedelta(milliseconds=100)
     with psycopg.connect(empty_database.dsn, autocommit=True) as connection:

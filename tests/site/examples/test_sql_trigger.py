@@ -55,7 +55,7 @@ def test_rows_become_jobs(prepared):
 
 @pytest.mark.single_version
 @pytest.mark.feature("F41")
-def test_a_role_without_rights_in_the_queue_adds_jobs_by_triggers_alone(
+def test_a_role_without_privileges_on_the_queue_adds_jobs_through_triggers(
     prepared, empty_database, web_role
 ):
     with psycopg.connect(empty_database.dsn, autocommit=True) as owner:

@@ -1,4 +1,4 @@
-"""examples/sqlalchemy: what its README says, typed."""
+"""examples/sqlalchemy: the commands of its README."""
 
 import sys
 
@@ -45,7 +45,7 @@ def test_orders_get_receipts_and_what_is_rolled_back_gets_none(example: Example,
 
 
 @pytest.mark.single_version
-def test_the_revision_leaves_a_queue_alone_that_is_there(example: Example, example_sql: Sql):
+def test_the_revision_keeps_an_existing_queue(example: Example, example_sql: Sql):
     with sync.Client(example_sql.dsn) as client:
         client.migrate()
         client.add_job("of_another_program")

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from graphile_worker._cli.arguments import WHEN
-from graphile_worker._cli.commands.jobs import json_option
+from graphile_worker._cli.arguments import WHEN, json_option
 from graphile_worker._cli.settings.flags import current_settings, setting_flags
 from graphile_worker._cli.settings.resolve import open_client, resolve_app
 from graphile_worker._support.logs import make_printable
@@ -18,17 +17,17 @@ from graphile_worker.jobs import JobKeyMode, JobKeyModeName
 @click.command()
 @click.argument("task")
 @click.argument("payload", required=False)
-@click.option("--queue-name", help="Run one after the other with others of that name.")
-@click.option("--run-at", type=WHEN, help="When: 10m from now, or 2026-08-01T10:00Z.")
-@click.option("--max-attempts", type=int, help="How many there may be (default: 25).")
-@click.option("--priority", type=int, help="Lower goes first (default: 0).")
-@click.option("--job-key", help="Replace the job that has this key.")
+@click.option("--queue-name", help="Named queue, whose jobs run one at a time.")
+@click.option("--run-at", type=WHEN, help="Delay or time: 10m, or 2026-08-01T10:00Z.")
+@click.option("--max-attempts", type=int, help="Maximum number of attempts (default: 25).")
+@click.option("--priority", type=int, help="Priority, lower numbers run first (default: 0).")
+@click.option("--job-key", help="Key that replaces a job with the same key.")
 @click.option(
     "--job-key-mode",
     type=click.Choice([each.value for each in JobKeyMode]),
-    help="How that is done.",
+    help="What to do if a job has the key (default: replace).",
 )
-@click.option("--flag", "flags", multiple=True, help="Workers that forbid it skip the job.")
+@click.option("--flag", "flags", multiple=True, help="Flag of the job. Repeatable.")
 @json_option
 @setting_flags("app", "connection", "schema", "ext_schema")
 def add(
@@ -43,17 +42,17 @@ def add(
     flags: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Add a job: its task and its payload in JSON, or - to read that from standard input.
+    """Add a job with a payload in JSON, or - for standard input.
 
     With --app, the options and checks of the task apply if the app defines it.
     """
-    given = _parse_payload(payload)
+    parsed = _parse_payload(payload)
     settings = current_settings()
     app = resolve_app(settings)
     with open_client(settings.with_app(app), app) as client:
         job = client.add_job(
             task,
-            given,
+            parsed,
             queue_name=queue_name,
             run_at=run_at,
             max_attempts=max_attempts,
@@ -79,4 +78,4 @@ def _parse_payload(text: str | None) -> Any:
 
 
 def _reject_constant(name: str) -> None:
-    raise ValueError(f"there is no {name}")
+    raise ValueError(f"{name} is not JSON")

@@ -1,6 +1,6 @@
-"""`graphile-worker bench`: how fast is it here? In a schema of its own that is dropped again.
+"""`graphile-worker bench`: measure this machine and this database in a temporary schema.
 
-What measures is imported when it is asked for: every worker that starts would pay for it.
+The measuring modules are imported on demand, because every worker waits for the imports.
 """
 
 import signal
@@ -11,93 +11,97 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphile_worker._cli.settings.flags import current_flags, setting_flags
+from graphile_worker._cli.arguments import POSITIVE_INT, json_option
+from graphile_worker._cli.settings.flags import (
+    Command,
+    current_flags,
+    current_settings,
+    setting_flags,
+)
 from graphile_worker.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from graphile_worker._bench.schema import BenchTarget
     from graphile_worker._bench.stats import SampleStats
 
-POSITIVE_INT = click.IntRange(min=1)
-
-
 connection_option = setting_flags("connection")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def count_option(flag: str, default: int, text: str) -> Callable[[Command], Command]:
+    return click.option(flag, type=POSITIVE_INT, default=default, show_default=True, help=text)
 
 
 @click.group()
 @connection_option
 def bench() -> None:
-    """How fast is it here? Measured in a schema of its own, which is dropped again."""
+    """Measure the speed of this machine and this database."""
 
 
 @bench.command()
-@click.option("--rounds", type=POSITIVE_INT, default=5, show_default=True, help="How often.")
+@count_option("--rounds", 5, "Number of rounds.")
 @connection_option
 @json_option
 def startup(rounds: int, as_json: bool) -> None:
-    """Start and stop a worker that finds nothing to do."""
+    """Measure the start and stop of an idle worker."""
     from graphile_worker._bench.startup import measure_startup
 
-    def told(found: Any) -> str:
+    def format_text(found: Any) -> str:
         return (
             f"start and stop, {found.rounds} times\n"
             f"  {'the command':<18} {_format_range(found.process)}\n"
             f"  {'inside a program':<18} {_format_range(found.runner)}"
         )
 
-    _run_benchmark(lambda place: measure_startup(place, rounds=rounds), told, as_json)
+    _run_benchmark(lambda target: measure_startup(target, rounds=rounds), format_text, as_json)
 
 
 @bench.command()
-@click.option("--jobs", type=POSITIVE_INT, default=20_000, show_default=True, help="How many jobs.")
-@click.option("--processes", type=POSITIVE_INT, default=4, show_default=True, help="Workers.")
-@click.option(
-    "--concurrency", type=POSITIVE_INT, default=10, show_default=True, help="Jobs at once in each."
-)
+@count_option("--jobs", 20_000, "Number of jobs.")
+@count_option("--processes", 4, "Number of worker processes.")
+@count_option("--concurrency", 10, "Jobs at once per process.")
 @connection_option
 @json_option
 def throughput(jobs: int, processes: int, concurrency: int, as_json: bool) -> None:
-    """Run trivial jobs in several worker processes."""
+    """Measure the throughput of trivial jobs."""
     from graphile_worker._bench.throughput import measure_throughput
 
-    def measure(place: "BenchTarget") -> Any:
-        return measure_throughput(place, jobs=jobs, processes=processes, concurrency=concurrency)
+    def measure(target: "BenchTarget") -> Any:
+        return measure_throughput(target, jobs=jobs, processes=processes, concurrency=concurrency)
 
-    def told(found: Any) -> str:
+    def format_text(found: Any) -> str:
         return (
             f"{found.jobs:,} jobs, {found.processes} processes, {found.concurrency} at once in each"
             f"\n  {found.jobs_per_second:,.0f} jobs/s: {found.seconds:.2f} s, "
             f"{found.cpu_microseconds_per_job:.0f} µs of CPU time per job"
         )
 
-    _run_benchmark(measure, told, as_json)
+    _run_benchmark(measure, format_text, as_json)
 
 
 @bench.command()
-@click.option("--jobs", type=POSITIVE_INT, default=1000, show_default=True, help="How many jobs.")
+@count_option("--jobs", 1000, "Number of jobs.")
 @connection_option
 @json_option
 def latency(jobs: int, as_json: bool) -> None:
-    """From adding a job to its beginning, in an idle worker."""
+    """Measure the time from adding a job to its start."""
     from graphile_worker._bench.latency import measure_latency
 
-    def told(found: Any) -> str:
+    def format_text(found: Any) -> str:
         return f"from add to start, {found.samples:,} jobs\n  {_format_percentiles(found.latency)}"
 
-    _run_benchmark(lambda place: measure_latency(place, samples=jobs), told, as_json)
+    _run_benchmark(lambda target: measure_latency(target, samples=jobs), format_text, as_json)
 
 
 @bench.command()
-@click.option("--jobs", type=POSITIVE_INT, default=20_000, show_default=True, help="How many jobs.")
-@click.option("--batch", type=POSITIVE_INT, default=1000, show_default=True, help="Jobs in a call.")
+@count_option("--jobs", 20_000, "Number of jobs.")
+@count_option("--batch", 1000, "Jobs per call.")
 @connection_option
 @json_option
 def add(jobs: int, batch: int, as_json: bool) -> None:
-    """Add jobs: one call each, and many in one call."""
+    """Measure adding jobs, one per call and many per call."""
     from graphile_worker._bench.adding import measure_adding
 
-    def told(found: Any) -> str:
+    def format_text(found: Any) -> str:
         many = f"{found.batch:,} in a call"
         return (
             f"adding {found.jobs:,} jobs\n"
@@ -105,36 +109,35 @@ def add(jobs: int, batch: int, as_json: bool) -> None:
             f"  {many:<18} {found.in_batches_per_second:>9,.0f} jobs/s"
         )
 
-    _run_benchmark(lambda place: measure_adding(place, jobs=jobs, batch=batch), told, as_json)
+    _run_benchmark(
+        lambda target: measure_adding(target, jobs=jobs, batch=batch), format_text, as_json
+    )
 
 
 def _run_benchmark(
     measure: Callable[["BenchTarget"], Any], format_text: Callable[[Any], str], as_json: bool
 ) -> None:
-    """Measure in a schema that is gone afterwards, then say what was found."""
-    from graphile_worker._bench.report import format_json as json_of
+    """Measure in a temporary schema, then print the result."""
+    from graphile_worker._bench.report import format_json
     from graphile_worker._bench.schema import open_bench_target
 
-    flags = current_flags()
-    if "schema" in flags.values:
-        raise ConfigurationError("bench works in a schema of its own: leave --schema away")
-    with (
-        _handle_interrupts(),
-        open_bench_target(flags.resolve_settings().value("connection")) as place,
-    ):
-        found = measure(place)
+    if "schema" in current_flags().values:
+        raise ConfigurationError("bench uses a temporary schema. Remove --schema.")
+    connection = current_settings().value("connection")
+    with _handle_interrupts(), open_bench_target(connection) as target:
+        found = measure(target)
     name = click.get_current_context().info_name or ""
-    click.echo(json_of(name, found, place) if as_json else format_text(found))
+    click.echo(format_json(name, found, target) if as_json else format_text(found))
 
 
 @contextmanager
 def _handle_interrupts() -> Iterator[None]:
-    """Leave by way of every `finally`, whatever the signal; then with its exit code."""
+    """Run every `finally` when a signal arrives, then exit with its code."""
 
-    def leave(number: int, _frame: FrameType | None) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
         raise _SignalReceived(number)
 
-    before = {each: signal.signal(each, leave) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     except _SignalReceived as interrupted:
@@ -146,7 +149,7 @@ def _handle_interrupts() -> Iterator[None]:
 
 
 class _SignalReceived(KeyboardInterrupt):
-    """A signal asked us to end; under this base psycopg also cancels the statement that runs."""
+    """A signal. Because of its base class, psycopg cancels the running statement."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

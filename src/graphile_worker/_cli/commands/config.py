@@ -1,4 +1,4 @@
-"""`graphile-worker config`: every setting in force, and where it came from."""
+"""`graphile-worker config`: print every setting and its source."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from graphile_worker._cli.commands.run import check_command_options
+from graphile_worker._cli.arguments import json_option
 from graphile_worker._cli.event_loop import choose_loop_factory
 from graphile_worker._cli.settings.definitions import SETTINGS, Setting, SettingKind, iter_settings
 from graphile_worker._cli.settings.flags import current_settings, setting_flags
@@ -20,48 +20,42 @@ SettingRow = tuple[Setting, SettingValue]
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @setting_flags(*SETTINGS)
 def config(as_json: bool) -> None:
-    """Print every setting in force, and where it came from; needs no database."""
+    """Print every setting and its source."""
     settings = current_settings()
     settings = settings.with_app(resolve_app(settings))
-    _validate(settings)
+    # Errors that a worker raises before it connects to the database.
+    choose_loop_factory(settings.command_options.loop)
+    if (connection := settings.value("connection")) is not None:
+        resolve_conninfo(connection)
     rows = list(iter_effective_settings(settings))
     click.echo(_format_json(rows) if as_json else _format_table(rows))
 
 
 def iter_effective_settings(settings: Settings) -> Iterator[SettingRow]:
-    """Each setting with its value, given or not; what a part holds that is off is not in force."""
+    """Yield each setting with its value, without the settings of groups that are off."""
     for root in (settings.command_options, settings.worker_options):
         for setting in iter_settings(type(root)):
-            parts, value = _resolve_value(root, setting)
-            if None not in parts:
-                yield (
-                    setting,
-                    settings.values.get(setting.name) or _resolve_default(setting, value, settings),
-                )
+            *groups, value = _walk(root, setting.name)
+            if None in groups:
+                continue
+            if setting.kind is SettingKind.GROUP:
+                value = value is not None
+            given = settings.values.get(setting.name)
+            yield setting, given or _resolve_default(setting, value, settings)
 
 
-def _validate(settings: Settings) -> None:
-    """Refuse what a worker would refuse before it asks the database."""
-    check_command_options(settings.command_options)
-    choose_loop_factory(settings.command_options.loop)
-    if (connection := settings.value("connection")) is not None:
-        resolve_conninfo(connection)
-
-
-def _resolve_value(options: object, setting: Setting) -> tuple[list[Any], Any]:
-    """The parts that hold a setting, and its value."""
+def _walk(options: object, name: str) -> list[Any]:
+    """Return the options, the groups around a setting and its value."""
     found = [options]
-    for word in setting.name.split("."):
+    for word in name.split("."):
         found.append(None if found[-1] is None else getattr(found[-1], word))
-    *parts, value = found
-    return parts, value is not None if setting.kind is SettingKind.GROUP else value
+    return found
 
 
 def _resolve_default(setting: Setting, value: Any, settings: Settings) -> SettingValue:
-    """What holds for a setting that was not given."""
     if setting.name == "connection" and (name := os.environ.get("PGDATABASE")):
         return SettingValue(name, SettingSource.ENVIRONMENT, "PGDATABASE")
     if setting.name == "tasks":

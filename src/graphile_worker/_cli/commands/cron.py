@@ -1,4 +1,4 @@
-"""`graphile-worker cron`: check a crontab, see when its items run next, run one now."""
+"""`graphile-worker cron`: check a crontab, list the next runs of its items, run one now."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -21,6 +21,7 @@ from graphile_worker._cli.settings.resolve import (
 )
 from graphile_worker._discovery.discovery import load_crontab, resolve_cron_items
 from graphile_worker._sql.queries.cron import KnownCrontab
+from graphile_worker._support.durations import format_duration
 from graphile_worker._support.error_format import format_error_line, format_one_line, make_printable
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.errors import ConfigurationError, SchemaMissing
@@ -31,27 +32,27 @@ source_flags = setting_flags("app", "crontab", "connection", "schema")
 
 @click.group()
 def cron() -> None:
-    """Recurring tasks: check a crontab, see what runs next, run an item now."""
+    """Check, list and run scheduled tasks."""
 
 
 @cron.command()
 @click.argument("file", required=False)
 @setting_flags("app", "crontab")
 def check(file: str | None) -> None:
-    """Read a crontab, or all items of a worker, and say what is wrong."""
+    """Report the mistakes in a crontab, or in all items of a worker."""
     if file is None:
         source, items = _load_items_to_check()
     else:
-        # Only read, and nothing is done that it says: any file may be checked.
+        # The file is only parsed, so it need not be trusted.
         source, items = file, load_crontab(Path(file), allow_unsafe=True)
     click.echo(f"{source}: {pluralize(len(items), 'item')}, nothing wrong")
 
 
 @cron.command(name="next")
-@click.option("--count", type=click.IntRange(min=1), default=3, help="Runs of each (default: 3).")
+@click.option("--count", type=click.IntRange(min=1), default=3, help="Runs per item (default: 3).")
 @source_flags
 def next_runs(count: int) -> None:
-    """Say when each item runs next, and when it last did."""
+    """List the next runs of each item, and its last one."""
     settings, app = _load_sources()
     items = _load_items(settings, app)
     known = _load_known_crontabs(settings)
@@ -64,12 +65,12 @@ def next_runs(count: int) -> None:
 @click.argument("identifier")
 @source_flags
 def run(identifier: str) -> None:
-    """Add the job of one item now; when it is due it runs as well."""
+    """Add the job of an item now. Its scheduled runs stay."""
     settings, app = _load_sources()
     items = {item.identifier: item for item in _load_items(settings, app)}
     if identifier not in items:
         names = ", ".join(items) or "none"
-        raise ConfigurationError(f"there is no cron item {identifier!r}; there are: {names}")
+        raise ConfigurationError(f"unknown cron item {identifier!r}. Known items: {names}")
     spec = replace(items[identifier].spec_at(datetime.now(UTC)), run_at=None)
     with open_client(settings) as client:
         (job,) = client.add_jobs([spec])
@@ -77,7 +78,7 @@ def run(identifier: str) -> None:
 
 
 def _load_items_to_check() -> tuple[str, list[ParsedCronItem]]:
-    """What a worker would have, of its app and of its crontab; first where that is from."""
+    """Return the sources of the items of a worker, and the items of its app and its crontab."""
     settings, app = _load_sources()
     path = resolve_crontab(settings)
     if app is None:
@@ -89,7 +90,6 @@ def _load_items_to_check() -> tuple[str, list[ParsedCronItem]]:
 
 
 def _load_sources() -> tuple[Settings, TaskRouter[Any] | None]:
-    """The settings, and the app that they name and that may say more."""
     settings = current_settings()
     app = resolve_app(settings)
     return settings.with_app(app), app
@@ -102,7 +102,7 @@ def _load_items(settings: Settings, app: TaskRouter[Any] | None) -> list[ParsedC
         allow_unsafe=bool(settings.value("allow_unsafe_tasks")),
     )
     if items is None:
-        raise ConfigurationError("no cron items: write ./crontab, or name one, or name your app")
+        raise ConfigurationError("no cron items. Write ./crontab, or pass --crontab or --app.")
     return items()
 
 
@@ -112,7 +112,7 @@ def _load_known_crontabs(settings: Settings) -> Mapping[str, KnownCrontab]:
             return client.list_known_crontabs()
     except (ConfigurationError, SchemaMissing, psycopg.OperationalError) as error:
         line = format_one_line(str(error))
-        click.echo(f"graphile-worker: when they last ran is not known: {line}", err=True)
+        click.echo(f"graphile-worker: last runs are unknown: {line}", err=True)
         return {}
 
 
@@ -126,14 +126,14 @@ def _format_item(
     try:
         runs = list(itertools.islice(item.upcoming(now), count))
     except Exception as error:
-        # A function of the user's.
-        yield f"  cannot be said: {format_error_line(error)}"
+        # The item is a function of the user.
+        yield f"  unknown: {format_error_line(error)}"
         return
     for run in runs:
         local = run.astimezone(item.zone)
         yield (
             f"  {run:%Y-%m-%d %H:%M} UTC   {local:%a %Y-%m-%d %H:%M %Z}   in "
-            f"{_format_duration(run - now)}"
+            f"{format_duration(run - now)}"
         )
     if not runs:
         yield "  never"
@@ -142,13 +142,5 @@ def _format_item(
 def _format_last_run(known: KnownCrontab | None, now: datetime) -> str:
     if known is None or known.last_execution is None:
         return "never"
-    return f"{_format_duration(now - known.last_execution)} ago"
-
-
-def _format_duration(span: timedelta) -> str:
-    """Two units are enough to read."""
-    minutes = max(0, round(span.total_seconds() / 60))
-    days, hours, minutes = minutes // 1440, minutes // 60 % 24, minutes % 60
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+    # The clocks of the database and of this machine can differ.
+    return f"{format_duration(max(timedelta(0), now - known.last_execution))} ago"

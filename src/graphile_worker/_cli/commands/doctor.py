@@ -1,4 +1,4 @@
-"""`graphile-worker doctor`: what is wrong with a queue and its surroundings, and what to type."""
+"""`graphile-worker doctor`: find problems of a queue and its database, and how to fix them."""
 
 from datetime import timedelta
 
@@ -11,31 +11,34 @@ from graphile_worker._support.renamed import RENAMED_FLAGS
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--strict", is_flag=True, help="Warnings end with 1, too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for notes, too.")
 @click.option(
     "--timeout",
     type=POSITIVE_DURATION,
     metavar="DURATION",
-    help="Give up a question to the database after so long (default: 10s).",
+    help="Time limit of each statement (default: 10s).",
 )
 @click.option(
     "--max-transaction-age",
     type=POSITIVE_DURATION,
     metavar="DURATION",
-    help="Name transactions that are open for longer (default: 5m).",
+    help="Report older transactions (default: 5m).",
 )
 @reject_flag("--held-for", RENAMED_FLAGS["--held-for"])
 @setting_flags("connection", "schema", "ext_schema", "listen", "prepared_statements")
 def doctor(
     as_json: bool, strict: bool, timeout: timedelta | None, max_transaction_age: timedelta | None
 ) -> None:
-    """Say what is wrong with the queue and its surroundings, and what to type; change nothing."""
-    # Not for every worker that starts.
-    from graphile_worker._cli.doctor_output import format_report, format_report_json, run_doctor
+    """Find problems of the queue and its database, with commands to fix them; change nothing.
 
-    report = run_doctor(
+    Exit codes: 0 no problem, 1 warnings, 2 usage error, 3 critical or unreachable.
+    """
+    # Imported here, as workers do not need it.
+    from graphile_worker._cli import doctor_output
+
+    report = doctor_output.run_doctor(
         current_settings(), timeout=timeout, max_transaction_age=max_transaction_age
     )
-    click.echo(format_report_json(report) if as_json else format_report(report))
-    if report.is_critical or (strict and report.findings):
-        click.get_current_context().exit(1)
+    format_report = doctor_output.format_report_json if as_json else doctor_output.format_report
+    click.echo(format_report(report))
+    click.get_current_context().exit(doctor_output.get_exit_code(report, strict=strict))

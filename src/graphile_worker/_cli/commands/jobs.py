@@ -1,9 +1,8 @@
-"""`graphile-worker jobs`: look at jobs, ask why one does not run, and change them.
+"""`graphile-worker jobs`: list jobs, explain why one does not run, and change them.
 
-What does it is imported when it is asked for: every worker that starts would pay for it.
+Each command imports what it needs when it runs, so that workers start without it.
 """
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -20,30 +19,29 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
-# A term that is turned around, as in ops/filters.py.
-NEGATED_TERM_PATTERN = re.compile(
-    r"-(task|queue|state|id|key|worker|error|attempts|priority|age|run|created|flag|payload)[:.]"
+where_option = click.option(
+    "--where", multiple=True, metavar="FILTER", help="Filter; a job must match every one."
 )
-
 queue_flags = setting_flags("connection", "schema", "ext_schema")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done, no more.")
-yes_option = click.option("--yes", "is_confirmed", is_flag=True, help="Do it without asking.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show the jobs, change nothing.")
+yes_option = click.option(
+    "--yes", "is_confirmed", is_flag=True, help="Do not ask for confirmation."
+)
 
 
 @click.group()
 @queue_flags
 def jobs() -> None:
-    """Look at jobs, ask why one does not run, and change them."""
-
-
-# Looking
+    """List jobs, explain why one does not run, and change them."""
 
 
 class FilterCommand(click.Command):
-    """Terms that begin with a minus are no options."""
+    """A command whose arguments may be negated terms, which click would take for options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        from graphile_worker.ops.filters import NEGATED_TERM_PATTERN
+
         return super().parse_args(
             ctx, [f" {arg}" if NEGATED_TERM_PATTERN.match(arg) else arg for arg in args]
         )
@@ -51,11 +49,11 @@ class FilterCommand(click.Command):
 
 @jobs.command(name="list", cls=FilterCommand)
 @click.argument("words", nargs=-1, metavar="[FILTER]...")
-@click.option("--where", multiple=True, metavar="FILTER", help="Which jobs; all must hold.")
-@click.option("--limit", type=POSITIVE_INT, default=50, show_default=True, help="At most so many.")
-@click.option("--before", type=int, metavar="ID", help="Older than that one: the next page.")
-@click.option("--newest", type=POSITIVE_INT, help="Look only among the newest so many.")
-@click.option("--timeout", type=DURATION, default="10s", show_default=True, help="Give up after.")
+@where_option
+@click.option("--limit", type=POSITIVE_INT, default=50, show_default=True, help="Page size.")
+@click.option("--before", type=int, metavar="ID", help="Only older jobs: the next page.")
+@click.option("--newest", type=POSITIVE_INT, help="Search only this number of newest jobs.")
+@click.option("--timeout", type=DURATION, default="10s", show_default=True, help="Query timeout.")
 @json_option
 @queue_flags
 def list_jobs(
@@ -87,7 +85,7 @@ def list_jobs(
 @json_option
 @queue_flags
 def show(job_id: int, as_json: bool) -> None:
-    """Show all that is known of a job."""
+    """Show a job in full."""
     from graphile_worker._cli.job_output import print_job
 
     print_job(current_settings(), job_id, as_json=as_json)
@@ -98,27 +96,24 @@ def show(job_id: int, as_json: bool) -> None:
 @json_option
 @queue_flags
 def why(job_id: int, as_json: bool) -> None:
-    """Say why a job does not run."""
+    """Explain why a job does not run."""
     from graphile_worker._cli.job_output import print_reasons
 
     print_reasons(current_settings(), job_id, as_json=as_json)
 
 
-# Changing
-
-
 def change_options(function: Command) -> Command:
-    """A command that changes jobs, with what all of them take."""
+    """Add the options of every command that changes jobs."""
     options: list[Callable[[Command], Command]] = [
         click.argument("ids", nargs=-1, type=int, metavar="[ID]..."),
-        click.option("--where", multiple=True, metavar="FILTER", help="Which jobs; all must hold."),
-        click.option("--all", "is_all", is_flag=True, help="Every job that there is."),
-        click.option("--limit", type=POSITIVE_INT, help="At most so many, the oldest first."),
+        where_option,
+        click.option("--all", "is_all", is_flag=True, help="Every job."),
+        click.option("--limit", type=POSITIVE_INT, help="Change at most this many, oldest first."),
         click.option(
             "--throttle",
             type=FACTOR,
             metavar="FACTOR",
-            help="Pause so many times as long as each batch took (default: 4).",
+            help="Pause per batch, as a multiple of its time (default: 4).",
         ),
         reject_flag("--rest", RENAMED_FLAGS["--rest"]),
         dry_run_option,
@@ -133,18 +128,18 @@ def change_options(function: Command) -> Command:
 @jobs.command()
 @change_options
 def retry(**options: Any) -> None:
-    """Let jobs run now that failed, back off or are scheduled; failed ones from the beginning."""
+    """Run failed, retrying or scheduled jobs now; failed jobs get all their attempts again."""
     from graphile_worker.ops.bulk import RetryAction
 
     _run_change(RetryAction(), options, verb="retry", past_tense="retried")
 
 
 @jobs.command()
-@click.option("--reason", help="What becomes its last error.")
+@click.option("--reason", help="Text of the last error.")
 @yes_option
 @change_options
 def fail(reason: str | None, **options: Any) -> None:
-    """Spend all attempts of jobs, for good."""
+    """Fail jobs permanently."""
     from graphile_worker.ops.bulk import FailAction
 
     _run_change(
@@ -156,7 +151,7 @@ def fail(reason: str | None, **options: Any) -> None:
 @yes_option
 @change_options
 def complete(**options: Any) -> None:
-    """Delete jobs, as if they were done."""
+    """Delete jobs as if they had been completed."""
     from graphile_worker.ops.bulk import CompleteAction
 
     _run_change(
@@ -165,10 +160,10 @@ def complete(**options: Any) -> None:
 
 
 @jobs.command()
-@click.option("--run-at", type=WHEN, help="When: 10m from now, or 2026-08-01T10:00Z.")
-@click.option("--priority", type=int, help="Lower goes first.")
-@click.option("--attempts", type=int, help="How many were made.")
-@click.option("--max-attempts", type=int, help="How many there may be.")
+@click.option("--run-at", type=WHEN, help="New time: 10m from now, or 2026-08-01T10:00Z.")
+@click.option("--priority", type=int, help="New priority; lower runs first.")
+@click.option("--attempts", type=int, help="New number of attempts made.")
+@click.option("--max-attempts", type=int, help="New maximum of attempts.")
 @change_options
 def reschedule(
     run_at: "datetime | timedelta | None",
@@ -177,11 +172,13 @@ def reschedule(
     max_attempts: int | None,
     **options: Any,
 ) -> None:
-    """Give jobs another time, priority or number of attempts."""
+    """Change the time, priority or attempts of jobs."""
     from graphile_worker.ops.bulk import RescheduleAction
 
     if (run_at, priority, attempts, max_attempts) == (None,) * 4:
-        raise click.UsageError("say what to change: --run-at, --priority or the attempts")
+        raise click.UsageError(
+            "nothing to change. Pass --run-at, --priority, --attempts or --max-attempts."
+        )
     action = RescheduleAction(
         run_at=run_at, priority=priority, attempts=attempts, max_attempts=max_attempts
     )
@@ -189,17 +186,16 @@ def reschedule(
 
 
 @jobs.command()
-@click.option("--force", is_flag=True, help="Also those of workers that may live.")
+@click.option("--force", is_flag=True, help="Also jobs of workers that may be alive.")
 @yes_option
 @change_options
 def unlock(force: bool, **options: Any) -> None:
-    """Take jobs from workers that are dead, or held them for four hours."""
+    """Release jobs of dead workers, or locked for four hours."""
     from graphile_worker.ops.bulk import UnlockAction
 
-    warning = "What a living worker still runs may run twice." if force else ""
-    action = UnlockAction(force=force)
+    warning = "A job that a worker still runs may run twice." if force else ""
     _run_change(
-        action,
+        UnlockAction(force=force),
         options,
         verb="unlock",
         past_tense="unlocked",
@@ -210,7 +206,7 @@ def unlock(force: bool, **options: Any) -> None:
 
 @jobs.command()
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@click.option("--running", is_flag=True, help="Let one that runs finish, and never run again.")
+@click.option("--running", is_flag=True, help="Also running jobs: they finish and never run again.")
 @yes_option
 @dry_run_option
 @json_option
@@ -226,19 +222,19 @@ def remove(keys: tuple[str, ...], running: bool, **options: Any) -> None:
 def _run_change(
     action: "BulkAction", options: dict[str, Any], *, verb: str, past_tense: str, **more: Any
 ) -> None:
-    """Change the jobs that are meant; exit 1 if some that were named by their id were not."""
+    """Change jobs. Exit with 1 if a job that was named by its id was not changed."""
     from graphile_worker._cli.bulk_commands import ChangeOptions, change_jobs
     from graphile_worker._cli.job_output import build_filter
     from graphile_worker.ops.filters import filter_by_ids
 
     ids, where, is_all = options.pop("ids"), options.pop("where"), options.pop("is_all")
     wanted = build_filter(where)
-    # A filter may come from a variable that is not set, and then is no word for all of them.
+    # An empty filter may come from an unset shell variable, so it does not mean all jobs.
     if not ids and not wanted.terms and not is_all:
-        raise click.UsageError("say which jobs: their ids, --where or --all")
+        raise click.UsageError("no jobs chosen. Pass ids, --where or --all.")
     if ids:
         wanted = filter_by_ids(ids) & wanted
-    way = ChangeOptions(verb=verb, past_tense=past_tense, ids=ids, **more, **options)
-    outcome = change_jobs(current_settings(), action, wanted, way)
-    if outcome is not None and way.limit is None and outcome.changed < len(set(ids)):
+    change = ChangeOptions(verb=verb, past_tense=past_tense, ids=ids, **more, **options)
+    result = change_jobs(current_settings(), action, wanted, change)
+    if result is not None and change.limit is None and result.changed < len(set(ids)):
         click.get_current_context().exit(1)

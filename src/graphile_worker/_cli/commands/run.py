@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import click
 import psycopg
 
 from graphile_worker._cli.event_loop import LoopFactory, choose_loop_factory
-from graphile_worker._cli.health import health_server
+from graphile_worker._cli.health import Describe, describe_queue, health_server
 from graphile_worker._cli.log_format import CONTINUATION_PREFIX, configure_logging
 from graphile_worker._cli.reload import FileWatcher
 from graphile_worker._cli.settings.config_file import warn_group_writable
@@ -37,6 +37,7 @@ from graphile_worker._cli.supervisor.parent_pipe import (
 )
 from graphile_worker._cli.supervisor.supervisor import Supervisor, SupervisorConfig
 from graphile_worker._discovery.discovery import load_crontab
+from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.cleanup import CleanupTask
 from graphile_worker._support.error_format import (
     HINT_PREFIX,
@@ -57,13 +58,13 @@ from graphile_worker.runner import Runner, resolve_tasks
 
 logger = logging.getLogger("graphile_worker")
 
-# How psycopg begins when it could not connect; libpq's own words may be in any language.
+# The start of psycopg's messages about failed connections. Those of libpq can be translated.
 NO_CONNECTION_PATTERN = re.compile(r"connection (failed|is bad|timeout)|failed to resolve|\[Errno")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunMode:
-    """What to do this time; a process of --processes has the number of its line to the parent."""
+    """What the command does. `parent` is the descriptor of the pipe to a supervisor."""
 
     once: bool = False
     schema_only: bool = False
@@ -76,26 +77,20 @@ class RunMode:
 
     @property
     def one_shot_flag(self) -> str | None:
-        """The flag by which it ends by itself."""
+        """The flag after which the command ends without a signal."""
         flags = {"--once": self.once, "--schema-only": self.schema_only, "--cleanup": self.cleanup}
         return next((flag for flag, is_given in flags.items() if is_given), None)
 
     def check_settings(self, settings: Settings) -> None:
-        """A file may say that workers watch, but nobody can ask for both at once."""
+        """Reject --watch beside a one-shot flag. `watch` in a file or variable is ignored then."""
         watch = settings.values.get("watch")
-        if (
-            self.one_shot_flag
-            and watch is not None
-            and watch.value
-            and watch.source is SettingSource.FLAG
-        ):
+        if self.one_shot_flag and watch and watch.value and watch.source is SettingSource.FLAG:
             raise ConfigurationError(f"{self.one_shot_flag} and --watch exclude each other")
 
 
 def run_command(mode: RunMode, settings: Settings) -> int:
-    """Do what was asked for, as the settings say; the exit code."""
+    """Run the command in this mode, and return the exit code."""
     command = settings.command_options
-    check_command_options(command)
     mode.check_settings(settings)
     if mode.schema_only:
         return _migrate(settings)
@@ -106,25 +101,15 @@ def run_command(mode: RunMode, settings: Settings) -> int:
     if mode.parent is None and (command.processes is not None or _is_watching(mode, settings)):
         return _run_supervisor(mode, settings)
     if command.watch:
-        # By its second and its size, what was compiled a moment ago may look like what is new.
+        # Compiled files are matched by second and size, so one could hide a change.
         sys.dont_write_bytecode = True
     make_loop = choose_loop_factory(command.loop)
-    line = None if mode.parent is None else _open_parent_pipe(mode.parent, settings)
-    return _run_until_done(
-        _run_worker(_build_runner(mode, settings), mode, settings, line), make_loop
-    )
-
-
-def _open_parent_pipe(fd: int, settings: Settings) -> ParentPipe:
-    return ParentPipe(fd, compute_stop_timeout(settings.worker_options.shutdown_timeout))
-
-
-def check_command_options(options: CommandOptions) -> None:
-    """Refuse what makes no sense together, or here."""
-    if options.max_memory is not None and options.processes is None and not options.watch:
-        raise ConfigurationError("--max-memory needs a parent that looks: add --processes 1")
-    if sys.platform == "win32" and (options.processes is not None or options.watch):
-        raise ConfigurationError("--processes and --watch: not on Windows")
+    pipe = None
+    if mode.parent is not None:
+        timeout = compute_stop_timeout(settings.worker_options.shutdown_timeout)
+        pipe = ParentPipe(mode.parent, timeout)
+    worker = _run_worker(_build_runner(mode, settings), mode, settings, pipe)
+    return _run_until_done(worker, make_loop)
 
 
 def _is_watching(mode: RunMode, settings: Settings) -> bool:
@@ -132,26 +117,36 @@ def _is_watching(mode: RunMode, settings: Settings) -> bool:
 
 
 def _run_supervisor(mode: RunMode, settings: Settings) -> int:
-    # What makes no sense is said once, not by each process.
+    # Mistakes are reported here once, not by each process.
     command, options = settings.command_options, settings.worker_options
     choose_loop_factory(command.loop)
-    watches = _is_watching(mode, settings)
-    # Whoever watches waits until a crontab is mended.
-    if not mode.once and not watches and (crontab := resolve_crontab(settings)) is not None:
+    is_watching = _is_watching(mode, settings)
+    # With --watch, the supervisor waits until a broken crontab is fixed.
+    if not mode.once and not is_watching and (crontab := resolve_crontab(settings)) is not None:
         load_crontab(crontab, allow_unsafe=options.allow_unsafe_tasks)
-    plan = SupervisorConfig(
+    config = SupervisorConfig(
         process_count=command.processes or 1,
         stop_timeout=compute_stop_timeout(options.shutdown_timeout),
         once=mode.once,
         max_memory=command.max_memory,
         health_port=command.health_port,
         health_host=command.health_host,
+        describe=_describe_queue(settings),
     )
-    return _run_until_done(_supervise(plan, FileWatcher(settings) if watches else None))
+    watcher = FileWatcher(settings) if is_watching else None
+
+    async def supervise() -> int:
+        return await Supervisor(config, watcher).run()
+
+    return _run_until_done(supervise())
 
 
-async def _supervise(config: SupervisorConfig, watcher: FileWatcher | None) -> int:
-    return await Supervisor(config, watcher).run()
+def _describe_queue(settings: Settings) -> Describe | None:
+    conninfo, options = settings.value("connection"), settings.worker_options
+    if conninfo is None and settings.value("app") is not None:
+        # The parent does not import the app, which may name the database.
+        return None
+    return describe_queue(conninfo, Schemas.from_names(options.schema, options.ext_schema))
 
 
 def _migrate(settings: Settings) -> int:
@@ -176,8 +171,8 @@ def _build_runner(mode: RunMode, settings: Settings) -> Runner:
     tasks = resolve_task_source(settings)
     if tasks is None:
         raise ConfigurationError(
-            "no tasks: make a folder ./tasks with a file for each task, or name your app with "
-            "--app package.module:app (or GRAPHILE_WORKER_APP, or app in graphile-worker.toml)"
+            "no tasks configured. Create a folder ./tasks with a file for each task, or pass "
+            "--app package.module:app (or set GRAPHILE_WORKER_APP, or app in graphile-worker.toml)."
         )
     settings = settings.with_app(tasks)
     return Runner(
@@ -185,7 +180,7 @@ def _build_runner(mode: RunMode, settings: Settings) -> Runner:
         tasks,
         crontab_file=None if mode.once else resolve_crontab(settings),
         options=settings.worker_options,
-        # A child never counts signals: its parent says whether one is the second.
+        # A supervised process does not count signals: its supervisor decides which is the second.
         handle_signals=mode.parent is None,
     )
 
@@ -200,10 +195,10 @@ async def _run_worker(
             else:
                 await runner.start()
                 if settings.value("app") is None and resolve_crontab(settings) is None:
-                    logger.info("there is no file ./crontab, so no tasks recur")
+                    logger.info("no ./crontab found, no scheduled tasks")
                 await runner.wait()
     except (asyncio.CancelledError, WorkerStoppedError):
-        # A signal came before there was anything to stop.
+        # A signal arrived while the worker was starting.
         if runner.exit_signal is None:
             raise
     return 0 if runner.exit_signal is None else 128 + runner.exit_signal
@@ -213,14 +208,19 @@ async def _run_worker(
 async def _attach_controls(
     runner: Runner, mode: RunMode, command: CommandOptions, pipe: ParentPipe | None
 ) -> AsyncIterator[None]:
-    """What is there beside a worker: a parent, or else signals of its own and its health."""
+    """Connect a worker to its supervisor, or else serve its health."""
     if command.max_jobs is not None:
-        # Once, what is left of the jobs is for those that still run.
+        # With --once no process replaces this one.
         end = runner.finish if pipe is None or mode.once else partial(pipe.send, REPLACEMENT_DUE)
         _call_after_jobs(runner, command.max_jobs, end)
     if pipe is None:
+        schemas = Schemas.from_names(runner.options.schema, runner.options.ext_schema)
+        conninfo = cast("str | None", runner._database)
         health = health_server(
-            command.health_port, lambda: runner.is_ready, host=command.health_host
+            command.health_port,
+            lambda: runner.is_ready,
+            host=command.health_host,
+            describe=describe_queue(conninfo, schemas),
         )
         async with health:
             yield
@@ -231,7 +231,7 @@ async def _attach_controls(
 
 
 def _call_after_jobs(runner: Runner, count: int, callback: Callable[[], object]) -> None:
-    """Call the function when the last of so many jobs has started."""
+    """Call the function when the last of these jobs starts."""
     numbers = itertools.count(1)
 
     @runner.hooks.on(JobStarted)
@@ -241,15 +241,16 @@ def _call_after_jobs(runner: Runner, count: int, callback: Callable[[], object])
 
 
 def _run_until_done(work: Coroutine[Any, Any, int], make_loop: LoopFactory | None = None) -> int:
-    """Run to the end, and leave behind what does not want to end."""
+    """Run to the end, and exit even if a task ignores its cancellation."""
     with asyncio.Runner(loop_factory=make_loop) as loop:
         try:
             code = loop.run(_get_exit_code(work))
         except KeyboardInterrupt:
             return 130
         if asyncio.all_tasks(loop.get_loop()):
-            # A task that ignores being cancelled would keep the loop from closing.
-            _exit(code)
+            # Such a task would keep the loop from closing.
+            flush_standard_streams()
+            os._exit(code)
     return code
 
 
@@ -262,47 +263,38 @@ async def _get_exit_code(work: Coroutine[Any, Any, int]) -> int:
 
 
 def print_error(error: BaseException) -> None:
-    """What a person can act on is one line; libpq explains itself over several.
-
-    Before it, the traceback of the user's module that could not be imported.
-    """
+    """Print an error in one line, after the traceback of a module that cannot be imported."""
     if isinstance(error, CrontabError):
-        # One for each thing that is wrong.
         for problem in error.problems:
             click.echo(make_printable(f"graphile-worker: {error.source}: {problem}"), err=True)
         return
     for line in format_import_traceback(error):
         click.echo(f"{CONTINUATION_PREFIX}{make_printable(line)}", err=True)
     text, hints = format_one_line(str(error)) or type(error).__name__, get_hints(error)
-    if hints and (said := getattr(getattr(error, "diag", None), "message_primary", None)):
-        # Without the statements around it, as the hint must be seen.
-        text = format_one_line(said)
-    words = "; ".join([text, *map(format_one_line, hints)])
-    click.echo(f"graphile-worker: {words}{_build_connection_hint(error)}", err=True)
+    if hints and (primary := getattr(getattr(error, "diag", None), "message_primary", None)):
+        # Without the statements around it, so that the hint is visible.
+        text = format_one_line(primary)
+    line = "; ".join([text, *map(format_one_line, hints)])
+    click.echo(f"graphile-worker: {line}{_build_connection_hint(error)}", err=True)
 
 
 def _build_connection_hint(error: BaseException) -> str:
-    """What to check when there is no connection; in the middle of work, it would mislead."""
+    """Return a hint for a failed connection, not for one that was lost later."""
     if not isinstance(error, psycopg.OperationalError) or error.sqlstate is not None:
         return ""
     if not NO_CONNECTION_PATTERN.match(str(error)):
         return ""
     return (
         f"; {HINT_PREFIX}check host, port, user and database of the connection: "
-        "`graphile-worker config` shows it and where it was given"
+        "`graphile-worker config` shows it and its source"
     )
 
 
-def _exit(code: int) -> None:
-    flush_standard_streams()
-    os._exit(code)
-
-
 def parse_cleanup_steps(names: tuple[str, ...]) -> tuple[CleanupTask, ...]:
-    """The steps of `--cleanup A,B --cleanup C`."""
-    wanted = [name.strip() for listing in names for name in listing.split(",") if name.strip()]
+    """Return the steps of `--cleanup A,B --cleanup C`."""
+    requested = [name.strip() for listing in names for name in listing.split(",") if name.strip()]
     known = {each.value: each for each in CleanupTask}
-    for name in wanted:
+    for name in requested:
         if name not in known:
             raise ConfigurationError(f"--cleanup {name}: expected any of {', '.join(known)}")
-    return tuple(known[name] for name in wanted)
+    return tuple(known[name] for name in requested)

@@ -1,50 +1,39 @@
-"""`graphile-worker top`: a queue on one screen, live, once, or as JSON.
-
-What does it is imported when it is asked for: every worker that starts would pay for it.
-"""
+"""`graphile-worker top`: a queue on one screen, live, once, or as JSON."""
 
 from datetime import timedelta
 
 import click
 
+from graphile_worker._cli.arguments import DURATION
 from graphile_worker._cli.settings.flags import current_settings, setting_flags
-from graphile_worker._support.durations import parse_duration
+
+MIN_INTERVAL = timedelta(milliseconds=500)
 
 
-class IntervalParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer ones only
-    """`2s` and the like."""
-
-    name = "duration"
-    minimum = timedelta(milliseconds=500)
-
-    def convert(
-        self, value: object, parameter: click.Parameter | None, context: click.Context | None
-    ) -> timedelta:
-        span = value if isinstance(value, timedelta) else parse_duration(str(value))
-        if span is None or span < self.minimum:
-            self.fail(f"expected a time of 500ms or more, such as 2s, got {value}.", parameter)
-        return span
+def _check_interval(
+    context: click.Context, parameter: click.Parameter, interval: timedelta
+) -> timedelta:
+    if interval < MIN_INTERVAL:
+        raise click.BadParameter("expected a duration of 500ms or more, for example 2s.")
+    return interval
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print it once, then exit.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print a line of JSON for each look, or with --once one.",
-)
+@click.option("--once", is_flag=True, help="Print one snapshot, then exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print each snapshot as one line of JSON.")
 @click.option(
     "--interval",
-    type=IntervalParam(),
+    type=DURATION,
+    callback=_check_interval,
     metavar="DURATION",
     default="2s",
     show_default=True,
-    help="Look so often at most.",
+    help="Shortest time between two snapshots.",
 )
 @setting_flags("connection", "schema", "ext_schema", "prepared_statements")
 def top(once: bool, as_json: bool, interval: timedelta) -> None:
-    """Show rates, backlog, running jobs, workers and what calls for attention; change nothing."""
+    """Show rates, backlog, running jobs, workers and alerts; change nothing."""
+    # Imported here, so that workers start without it.
     from graphile_worker._cli.top.start import run_top
 
     run_top(current_settings(), interval=interval, once=once, as_json=as_json)

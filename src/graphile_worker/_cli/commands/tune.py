@@ -1,4 +1,4 @@
-"""`graphile-worker tune`: settings that suit a queue, printed as SQL, or set."""
+"""`graphile-worker tune`: print settings for a queue as SQL, or apply them."""
 
 from collections.abc import Iterator
 
@@ -8,57 +8,59 @@ from graphile_worker._cli.settings.flags import current_settings, setting_flags
 from graphile_worker._cli.settings.resolve import open_client, resolve_schema
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.tuning import TableTuning, Tuning, render_tuning_sql
-from graphile_worker._sql.queries.storage import VacuumBlocker
 from graphile_worker._support.logs import make_printable
+from graphile_worker.ops.text import format_vacuum_blocker
 
 
 @click.command()
-@click.option("--apply", is_flag=True, help="Set what is said of the tables.")
+@click.option("--apply", is_flag=True, help="Apply the settings of the tables.")
 @setting_flags("connection", "schema")
 def tune(apply: bool) -> None:
-    """Say which settings suit a queue, as SQL; change nothing unless asked to."""
+    """Print settings for the tables and the server as SQL; change nothing without --apply."""
     settings = current_settings()
     with open_client(settings) as client:
-        before = client.get_tuning()
+        tuning = client.get_tuning()
         changed = client.apply_tuning() if apply else []
     schemas = Schemas.from_names(resolve_schema(settings))
     tables = (
-        [_format_result(each, changed) for each in before.tables]
+        [_format_result(each, changed) for each in tuning.tables]
         if apply
-        else [_format_table(each, schemas) for each in before.tables]
+        else [_format_table(each, schemas) for each in tuning.tables]
     )
-    # What others may have named must not end a comment: the whole can be given to psql.
-    said = [
-        "-- " + make_printable(" ".join(line.splitlines()))
-        for line in (*_format_server(before), *_format_vacuum_blockers(before))
-    ]
-    click.echo("\n".join([*tables, *said]))
-    if apply and not all(each.is_set or each.table in changed for each in before.tables):
+    click.echo("\n".join([*tables, *format_comments(tuning)]))
+    if apply and not all(each.is_set or each.table in changed for each in tuning.tables):
         click.get_current_context().exit(1)
+
+
+def format_comments(tuning: Tuning) -> list[str]:
+    """Format the advice about the server and the old snapshots as SQL comments."""
+    lines = (*_format_server(tuning), *_format_vacuum_blockers(tuning))
+    # psql can run the output: a name with a line break must not end a comment.
+    return ["-- " + make_printable(" ".join(line.splitlines())) for line in lines]
 
 
 def _format_table(table: TableTuning, schemas: Schemas) -> str:
     if table.is_set:
         return f"-- {table.table}: all is set.\n"
-    whose = "" if table.can_change else f"-- Only its owner may do this: {table.owner!r}.\n"
-    return f"{whose}{render_tuning_sql(table, schemas)}\n"
+    owner = "" if table.can_change else f"-- Only its owner can do this: {table.owner!r}.\n"
+    return f"{owner}{render_tuning_sql(table, schemas)}\n"
 
 
 def _format_result(table: TableTuning, changed: list[str]) -> str:
     if table.table in changed:
-        said = "changed"
+        result = "changed"
     elif table.is_set:
-        said = "was set already"
+        result = "already set"
     else:
-        said = f"not changed, only its owner may: {table.owner!r}"
-    return f"-- {table.table}: {said}."
+        result = f"not changed, only its owner can: {table.owner!r}"
+    return f"-- {table.table}: {result}."
 
 
 def _format_server(tuning: Tuning) -> Iterator[str]:
     if not tuning.server:
-        yield "The server: nothing to say."
+        yield "The server: no changes."
         return
-    yield "The server, for who may change it:"
+    yield "The server, to be changed by an administrator:"
     for each in tuning.server:
         yield f"  {each.sql};"
         yield f"    is {each.current_value}; {each.reason}."
@@ -66,18 +68,10 @@ def _format_server(tuning: Tuning) -> Iterator[str]:
 
 def _format_vacuum_blockers(tuning: Tuning) -> Iterator[str]:
     if tuning.vacuum_blockers:
-        yield "Held right now: while it lasts, no row that died since can be removed, so end it."
+        yield "Old snapshots: until they end, vacuum cannot remove rows that died since."
     else:
         yield "No old snapshot is held right now."
     for each in tuning.vacuum_blockers:
-        yield f"  {_format_vacuum_blocker(each)}"
+        yield f"  {format_vacuum_blocker(each)}"
     if not tuning.can_see_all_sessions:
         yield "This role does not see all sessions: grant it pg_read_all_stats."
-
-
-def _format_vacuum_blocker(blocker: VacuumBlocker) -> str:
-    state = f", {blocker.state}" if blocker.state else ""
-    since = "" if blocker.seconds is None else f" for {blocker.seconds:,} s"
-    return (
-        f"{blocker.kind} {blocker.name}{state}{since}, {blocker.transactions:,} transactions behind"
-    )

@@ -1,4 +1,4 @@
-"""`graphile-worker workers`: which there are, and the jobs of dead ones."""
+"""`graphile-worker workers`: list workers, and recover the jobs of dead ones."""
 
 import click
 
@@ -10,14 +10,14 @@ from graphile_worker._support.renamed import RENAMED_FLAGS
 @click.group()
 @queue_flags
 def workers() -> None:
-    """Which workers there are, and the jobs of dead ones."""
+    """List workers, and recover the jobs of dead ones."""
 
 
 @workers.command(name="list")
 @json_option
 @queue_flags
 def list_workers(as_json: bool) -> None:
-    """List the workers that are known, in any language, and what they hold."""
+    """List the workers in any language, and the locks that they hold."""
     from graphile_worker._cli.worker_output import print_workers
 
     print_workers(current_settings(), as_json=as_json)
@@ -25,9 +25,9 @@ def list_workers(as_json: bool) -> None:
 
 @workers.command()
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--all-dead", is_flag=True, help="All of which a registry says that they are dead.")
+@click.option("--all-dead", is_flag=True, help="All workers whose lease has expired.")
 @reject_flag("--dead", RENAMED_FLAGS["--dead"])
-@click.option("--force", is_flag=True, help="Also those that live.")
+@click.option("--force", is_flag=True, help="Also workers that are alive.")
 @yes_option
 @dry_run_option
 @json_option
@@ -40,11 +40,11 @@ def recover(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Let the jobs of workers that died run elsewhere."""
+    """Release the jobs of dead workers, so that others run them."""
     from graphile_worker._cli.worker_output import recover_jobs
 
     if not ids and not all_dead:
-        raise click.UsageError("say which workers: their ids, or --all-dead")
+        raise click.UsageError("no workers named. Pass their ids, or --all-dead.")
     recover_jobs(
         current_settings(),
         ids,

@@ -1,11 +1,10 @@
-"""The file with settings: which one it is, and what it says."""
+"""The config file: find it, check who can change it, and read its settings."""
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from graphile_worker._cli.settings.definitions import GROUPS, SETTINGS, Setting
+from graphile_worker._cli.settings.definitions import GROUPS, SETTINGS, Setting, find_similar
 from graphile_worker._cli.settings.values import InvalidValue, parse_toml
 from graphile_worker._support.renamed import RENAMED_SETTINGS
 from graphile_worker._support.trust import TrustChecker
@@ -15,42 +14,38 @@ CONFIG_PATH = Path("graphile-worker.toml")
 PYPROJECT_PATH = Path("pyproject.toml")
 PYPROJECT_TABLE = "graphile-worker"
 
-CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
 
 def find_config_file(config_path: str | None) -> Path | None:
-    """The file that was named, or else the one that lies here; None if there is none."""
+    """Return the given path, or else the config file of the current directory."""
     if config_path is not None:
         return Path(config_path)
     if CONFIG_PATH.is_file():
         return CONFIG_PATH
-    return (
-        PYPROJECT_PATH
-        if PYPROJECT_PATH.is_file() and PYPROJECT_TABLE.encode() in _read_bytes(PYPROJECT_PATH)
-        else None
-    )
+    if PYPROJECT_PATH.is_file() and PYPROJECT_TABLE.encode() in _read_bytes(PYPROJECT_PATH):
+        return PYPROJECT_PATH
+    return None
 
 
 def read_config(path: Path, *, is_explicit: bool, allow_unsafe: bool = False) -> dict[str, Any]:
-    """The settings in a file, by their names."""
-    text = _read_bytes(path)
+    """Return the settings of a config file by their names."""
+    content = _read_bytes(path)
     TrustChecker(path, allow_unsafe=allow_unsafe).check("the config file")
-    table: Mapping[str, Any] = _parse_toml(path, text)
+    table: Any = _parse_toml(path, content)
     if path.name == PYPROJECT_PATH.name:
-        found = _find_table(table, "tool", PYPROJECT_TABLE)
-        if found is None and is_explicit:
+        for name in ("tool", PYPROJECT_TABLE):
+            table = table.get(name) if isinstance(table, Mapping) else None
+        if is_explicit and not isinstance(table, Mapping):
             raise ConfigurationError(f"{path} has no table [tool.{PYPROJECT_TABLE}]")
-        table = found or {}
-    given: dict[str, Any] = {}
-    for name, key, value in _read_table(table, path):
-        if name in given:
+    found: dict[str, Any] = {}
+    for name, key, value in _read_table(table if isinstance(table, Mapping) else {}, path):
+        if name in found:
             raise ConfigurationError(f"{path}: {key} is given twice, with - and with _")
-        given[name] = value
-    return given
+        found[name] = value
+    return found
 
 
 def warn_group_writable(config_path: str | None, *, allow_unsafe: bool) -> None:
-    """Name the file in the log if a group may change it; for workers, as only they have a log."""
+    """Log a warning if a group can change the config file. Only workers have a log."""
     if (path := find_config_file(config_path)) is not None:
         trust = TrustChecker(path, allow_unsafe=allow_unsafe)
         trust.check("the config file")
@@ -60,7 +55,7 @@ def warn_group_writable(config_path: str | None, *, allow_unsafe: bool) -> None:
 def _read_table(
     table: Mapping[str, Any], path: Path, prefix: str = ""
 ) -> Iterator[tuple[str, str, Any]]:
-    """The name, the key as it is written and the value of each setting."""
+    """Yield the name of each setting, its key as it is written in the file, and its value."""
     for written, value in table.items():
         name, key = prefix + written.replace("-", "_"), prefix + written
         if name in GROUPS and isinstance(value, Mapping):
@@ -74,7 +69,9 @@ def _read_table(
         elif name in RENAMED_SETTINGS:
             raise ConfigurationError(f"{path}: {key} is now called {RENAMED_SETTINGS[name]}")
         else:
-            raise ConfigurationError(f"{path}: there is no setting {key}{_suggest_setting(name)}")
+            similar = find_similar(name)
+            hint = f"did you mean {similar.name}?" if similar else "see `graphile-worker config`"
+            raise ConfigurationError(f"{path}: unknown setting {key}, {hint}")
 
 
 def _parse_value(setting: Setting, key: str, value: Any, path: Path) -> Any:
@@ -84,19 +81,8 @@ def _parse_value(setting: Setting, key: str, value: Any, path: Path) -> Any:
         raise ConfigurationError(f"{path}: {key}: {error}") from None
 
 
-def _suggest_setting(name: str) -> str:
-    """The setting that may be meant: of that name or of that flag, and as the reference writes."""
-    import difflib
-
-    known = {each.flag[2:].replace("-", "_"): each.name for each in SETTINGS.values()}
-    known |= {each: each for each in (*SETTINGS, *GROUPS)}
-    plain = CAMEL_CASE_BOUNDARY.sub("_", name).lower()
-    near = difflib.get_close_matches(plain, known, n=1)
-    return f": is it {known[near[0]]}?" if near else "; `graphile-worker config` names all"
-
-
 def _parse_toml(path: Path, content: bytes) -> dict[str, Any]:
-    # Most workers have no file, and need not wait for the parser.
+    # Imported for a config file only, as most workers have none.
     import tomllib
 
     try:
@@ -105,9 +91,9 @@ def _parse_toml(path: Path, content: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path} is not UTF-8: {error.reason}") from error
     except tomllib.TOMLDecodeError as error:
-        last = f"at line {text.count(chr(10)) + 1}, the end"
-        said = str(error).replace("at end of document", last)
-        raise ConfigurationError(f"{path} is not TOML: {said}") from error
+        end = f"at line {text.count(chr(10)) + 1}, the end"
+        message = str(error).replace("at end of document", end)
+        raise ConfigurationError(f"{path} is not TOML: {message}") from error
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -115,12 +101,3 @@ def _read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _find_table(table: Mapping[str, Any], *names: str) -> Mapping[str, Any] | None:
-    for name in names:
-        found = table.get(name)
-        if not isinstance(found, Mapping):
-            return None
-        table = found
-    return table

@@ -1,35 +1,116 @@
-"""Catalogue: every setting of the command, with its name, its kind, its flag and its variable.
+"""Settings: every option of the command, made from the fields of its option classes."""
 
-It is made from the fields of WorkerOptions and of CommandOptions: what is new there is here, too.
-"""
-
+import re
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
+from graphile_worker._support.option_fields import OptionField, option, split_optional
+from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import WorkerOptions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandOptions:
-    """What only the command can be told, not a worker in a program; `max_memory` in megabytes."""
+    """Options of the command that a worker inside a program does not have."""
 
-    connection: str | None = None
-    app: str | None = None
-    tasks: Path | None = None
-    crontab: Path | None = None
-    processes: int | None = None
-    max_jobs: int | None = None
-    max_memory: int | None = None
-    loop: Literal["asyncio", "uvloop"] | None = None
-    log_format: Literal["text", "json"] = "text"
-    health_port: int | None = None
-    health_host: str = "127.0.0.1"
-    watch: bool = False
+    connection: str | None = option(
+        None,
+        help="Database URL, conninfo or name",
+        default_text="DATABASE_URL",
+        detail="For example `postgres://me@host/shop`, `host=db dbname=shop` or `shop`.",
+        flags=("-c", "--connection"),
+        variable="DATABASE_URL",
+        is_secret=True,
+    )
+    app: str | None = option(
+        None,
+        help="App whose tasks to run",
+        default_text="the folder ./tasks",
+        detail="`:app` may be omitted.",
+        see="guides/tasks.md",
+        metavar="MODULE:ATTRIBUTE",
+    )
+    tasks: Path | None = option(
+        None,
+        help="Folder whose tasks to run",
+        default_text="./tasks",
+        detail="Excludes an app.",
+        see="guides/run-a-worker.md",
+    )
+    crontab: Path | None = option(
+        None,
+        help="Crontab file",
+        default_text="./crontab",
+        detail="Not read with `--once`.",
+        see="guides/cron.md",
+    )
+    processes: int | None = option(
+        None,
+        help="Worker processes under a supervisor",
+        default_text="none",
+        see="operations/processes.md",
+        minimum=1,
+        flags=("-p", "--processes"),
+    )
+    max_jobs: int | None = option(
+        None,
+        help="Jobs until the worker exits",
+        default_text="no limit",
+        detail="With `--processes`, another process replaces it.",
+        see="operations/processes.md",
+        minimum=1,
+    )
+    max_memory: int | None = option(
+        None,
+        help="Memory limit of a process in MB",
+        default_text="no limit",
+        detail="Another process replaces one above the limit. Needs `--processes` or `--watch`.",
+        see="operations/processes.md",
+        metavar="MB",
+        minimum=1,
+    )
+    loop: Literal["asyncio", "uvloop"] | None = option(
+        None,
+        help="Event loop",
+        default_text="uvloop if installed",
+        see="guides/run-a-worker.md#the-event-loop",
+    )
+    log_format: Literal["text", "json"] = option(
+        "text", help="Format of log lines", see="guides/logging.md#the-command"
+    )
+    health_port: int | None = option(
+        None,
+        help="Port of /livez and /readyz",
+        default_text="no server",
+        see="operations/stop.md#health",
+        metavar="PORT",
+    )
+    health_host: str = option(
+        "127.0.0.1",
+        help="Address of the health port",
+        detail="`::` listens on all addresses.",
+        see="operations/stop.md#health",
+        metavar="ADDRESS",
+    )
+    watch: bool = option(
+        False,
+        help="Restart when a file changes",
+        detail="Watches tasks, imported modules, the crontab and the config file. "
+        "Excludes `--once`, `--schema-only` and `--cleanup`.",
+        see="guides/run-a-worker.md#while-you-write-tasks",
+        flags=("-w", "--watch"),
+    )
+
+    def __post_init__(self) -> None:
+        if self.max_memory is not None and self.processes is None and not self.watch:
+            raise ConfigurationError("--max-memory needs a supervisor. Add --processes 1.")
+        if sys.platform == "win32" and (self.processes is not None or self.watch):
+            raise ConfigurationError("--processes and --watch are not available on Windows")
 
 
 class SettingKind(StrEnum):
@@ -39,7 +120,7 @@ class SettingKind(StrEnum):
     DURATION = "duration"
     CHOICE = "choice"
     PATH = "path"
-    GROUP = "part"  # options that have fields of their own, and may be off as a whole
+    GROUP = "group"  # an option class inside another, which can be off as a whole
 
 
 KIND_BY_TYPE: Mapping[Any, SettingKind] = {
@@ -50,27 +131,8 @@ KIND_BY_TYPE: Mapping[Any, SettingKind] = {
     Path: SettingKind.PATH,
 }
 
-# Flags that are not called like their setting, mostly as the reference calls them.
-FLAG_OVERRIDES: Mapping[str, tuple[str, ...]] = {
-    "connection": ("-c", "--connection"),
-    "schema": ("-s", "--schema"),
-    "concurrency": ("-j", "--jobs"),
-    "max_pool_size": ("-m", "--max-pool-size"),
-    "processes": ("-p", "--processes"),
-    "watch": ("-w", "--watch"),
-    "recovery.lease_duration": ("--lease-duration",),
-    "recovery.heartbeat_interval": ("--heartbeat-interval",),
-    "recovery.rescue_interval": ("--rescue-interval",),
-    "recovery.crash_retry_delay": ("--crash-retry-delay",),
-    "recovery.max_crashes": ("--max-crashes",),
-}
 
-VARIABLE_OVERRIDES: Mapping[str, str] = {"connection": "DATABASE_URL"}
-
-MINIMUMS: Mapping[str, int] = {"processes": 1, "max_jobs": 1, "max_memory": 1}
-
-# They may hold a password.
-SECRET_SETTINGS = frozenset({"connection"})
+CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def format_variable(name: str) -> str:
@@ -83,116 +145,104 @@ def format_flag(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """One setting; its name is that in a file, with a dot where a table begins."""
+    """One setting. Its name is its key in a config file, with a dot after the name of a table."""
 
     name: str
     kind: SettingKind
-    can_be_off: bool = False
-    choices: tuple[str, ...] = ()
-    default: Any = None  # where it stands beside the name of the field
+    can_be_off: bool
+    choices: tuple[str, ...]
+    field: OptionField
 
     @property
     def variable(self) -> str:
-        plain = format_variable(self.name)
-        return VARIABLE_OVERRIDES.get(self.name, plain)
+        return self.field.variable or format_variable(self.name)
 
     @property
     def flags(self) -> tuple[str, ...]:
-        plain = format_flag(self.name)
-        return FLAG_OVERRIDES.get(self.name, (plain,))
+        return self.field.flags or (format_flag(self.name),)
 
     @property
     def flag(self) -> str:
-        """The long one."""
+        """The long flag."""
         return self.flags[-1]
 
     @property
     def is_toggle(self) -> bool:
-        """Is it said by `--it` and `--no-it`?"""
+        """Whether it has the flags `--name` and `--no-name`."""
         return self.kind in (SettingKind.SWITCH, SettingKind.GROUP)
 
     @property
-    def minimum(self) -> int | None:
-        return MINIMUMS.get(self.name)
-
-    @property
-    def is_secret(self) -> bool:
-        return self.name in SECRET_SETTINGS
+    def default(self) -> Any:
+        if self.kind is SettingKind.GROUP:
+            return self.field.default is not None
+        return self.field.default
 
     @property
     def parent_groups(self) -> list[str]:
-        """The parts around it, from the outside in."""
+        """The groups around it, the outermost first."""
         words = self.name.split(".")
         return [".".join(words[:count]) for count in range(1, len(words))]
 
 
 def iter_settings(options: type, prefix: str = "") -> Iterator[Setting]:
-    """A setting for each field of a class of options, and for those of its parts."""
-    for field, hint in _iter_hints(options):
-        kind, may_be_off, plain = _parse_hint(hint)
-        name = prefix + field.name
-        # A part that is always there is only a place for its fields.
-        if kind is not SettingKind.GROUP or may_be_off:
+    """Yield a setting for each field of an option class and of the classes inside it."""
+    for each in fields(options):
+        plain, can_be_off = split_optional(each.type)
+        kind, name = _find_kind(plain), prefix + each.name
+        # A group that is always on has no value.
+        if kind is not SettingKind.GROUP or can_be_off:
             yield Setting(
                 name=name,
                 kind=kind,
-                can_be_off=may_be_off,
+                can_be_off=can_be_off,
                 choices=get_args(plain) if kind is SettingKind.CHOICE else (),
-                default=None if field.default is MISSING else field.default,
+                field=each.metadata["option"],
             )
         if kind is SettingKind.GROUP:
             yield from iter_settings(plain, f"{name}.")
 
 
-def iter_groups(options: type, prefix: str = "") -> Iterator[tuple[str, type]]:
-    """The name and the class of each part, and of the parts in it."""
-    for field, hint in _iter_hints(options):
-        kind, _, plain = _parse_hint(hint)
-        if kind is SettingKind.GROUP:
-            name = prefix + field.name
-            yield name, plain
-            yield from iter_groups(plain, f"{name}.")
+def _find_kind(annotation: Any) -> SettingKind:
+    if get_origin(annotation) is Literal:
+        return SettingKind.CHOICE
+    if is_dataclass(annotation):
+        return SettingKind.GROUP
+    if annotation not in KIND_BY_TYPE:
+        raise TypeError(f"no kind of setting for {annotation}. Add it to KIND_BY_TYPE.")
+    return KIND_BY_TYPE[annotation]
 
 
 def build_arguments(options: type, values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """What was given of a class of options, as the arguments that make one."""
+    """Return the keyword arguments that create an option class with these settings."""
     found: dict[str, Any] = {}
-    for field in fields(options):
-        name = prefix + field.name
-        if name not in GROUPS:
+    for each in fields(options):
+        name = prefix + each.name
+        group: Any = split_optional(each.type)[0]
+        if _find_kind(group) is not SettingKind.GROUP:
             if name in values:
-                found[field.name] = values[name]
+                found[each.name] = values[name]
             continue
-        inner = build_arguments(GROUPS[name], values, f"{name}.")
+        inner = build_arguments(group, values, f"{name}.")
         if values.get(name) is False:
-            found[field.name] = None
+            found[each.name] = None
         elif inner or values.get(name):
-            found[field.name] = GROUPS[name](**inner)
+            found[each.name] = group(**inner)
     return found
-
-
-def _iter_hints(options: type) -> Iterator[tuple[Field[Any], Any]]:
-    hints = get_type_hints(options)
-    return ((field, hints[field.name]) for field in fields(options))
-
-
-def _parse_hint(hint: Any) -> tuple[SettingKind, bool, Any]:
-    """Its kind, whether it may be None, and what it is otherwise."""
-    if get_origin(hint) in (Union, UnionType):
-        [plain] = [each for each in get_args(hint) if each is not NoneType]
-        kind, _, plain = _parse_hint(plain)
-        return kind, True, plain
-    if get_origin(hint) is Literal:
-        return SettingKind.CHOICE, False, hint
-    if is_dataclass(hint):
-        return SettingKind.GROUP, False, hint
-    if hint not in KIND_BY_TYPE:
-        raise TypeError(
-            f"no setting can be of the type {hint}: say in _cli/settings/definitions.py how"
-        )
-    return KIND_BY_TYPE[hint], False, hint
 
 
 OPTION_CLASSES: tuple[type, ...] = (CommandOptions, WorkerOptions)
 SETTINGS = {each.name: each for root in OPTION_CLASSES for each in iter_settings(root)}
-GROUPS = dict(part for root in OPTION_CLASSES for part in iter_groups(root))
+GROUPS = {group for each in SETTINGS.values() for group in each.parent_groups}
+
+
+def find_similar(name: str) -> Setting | None:
+    """Return the setting that a misspelled key or variable, without its prefix, may mean."""
+    # Imported for a mistake only, as every worker waits for the imports.
+    import difflib
+
+    known = {each.flag[2:].replace("-", "_"): each for each in SETTINGS.values()}
+    known |= {each.variable.lower(): each for each in SETTINGS.values()}
+    known |= {each.name.replace(".", "_"): each for each in SETTINGS.values()}
+    plain = CAMEL_CASE_BOUNDARY.sub("_", name).lower().replace(".", "_")
+    near = difflib.get_close_matches(plain, known, n=1)
+    return known[near[0]] if near else None

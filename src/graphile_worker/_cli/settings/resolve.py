@@ -1,4 +1,4 @@
-"""Sources: the tasks, the crontab and the database that the settings name."""
+"""Load what the settings name: the tasks, the crontab and the database."""
 
 import sys
 from collections.abc import Iterator
@@ -20,21 +20,17 @@ DEFAULT_CRONTAB = Path("crontab")
 
 
 def resolve_crontab(settings: Settings) -> Path | None:
-    """The crontab that was named, or else the one that lies here."""
-    given: Path | None = settings.value("crontab")
-    if given is not None:
-        return given
-    return DEFAULT_CRONTAB if DEFAULT_CRONTAB.is_file() else None
+    """Return the crontab of the settings, or else ./crontab if it exists."""
+    path: Path | None = settings.value("crontab")
+    return path or (DEFAULT_CRONTAB if DEFAULT_CRONTAB.is_file() else None)
 
 
 def resolve_tasks_folder(settings: Settings) -> Path | None:
-    """The folder that was named, or else the one that lies here, unless there is an app."""
+    """Return the folder of the settings, or else ./tasks if it exists; None if there is an app."""
     if settings.value("app") is not None:
         return None
-    given: Path | None = settings.value("tasks")
-    if given is not None:
-        return given
-    return DEFAULT_TASKS_FOLDER if DEFAULT_TASKS_FOLDER.is_dir() else None
+    path: Path | None = settings.value("tasks")
+    return path or (DEFAULT_TASKS_FOLDER if DEFAULT_TASKS_FOLDER.is_dir() else None)
 
 
 def resolve_app(settings: Settings) -> TaskRouter[Any] | None:
@@ -43,44 +39,46 @@ def resolve_app(settings: Settings) -> TaskRouter[Any] | None:
 
 
 def resolve_task_source(settings: Settings) -> TaskRouter[Any] | Path | None:
-    """The app, or else the folder, whose files can import what they need then."""
+    """Return the app, or else the folder, whose files can then import what they need."""
     if (app := resolve_app(settings)) is not None:
         return app
     if (folder := resolve_tasks_folder(settings)) is None:
         return None
-    # A task may import what lies beside the folder, and here.
-    for place in (folder.absolute().parent, Path.cwd()):
-        if str(place) not in sys.path:
-            sys.path.insert(0, str(place))
+    # A task can import modules beside its folder and in the current directory.
+    for path in (folder.absolute().parent, Path.cwd()):
+        if str(path) not in sys.path:
+            sys.path.insert(0, str(path))
     return folder
 
 
+def resolve_schema(settings: Settings) -> str:
+    return settings.value("schema") or default_schema()
+
+
+def _uses_prepared_statements(settings: Settings) -> bool:
+    return settings.value("prepared_statements") is not False
+
+
 def open_client(settings: Settings, tasks: TaskRouter[Any] | None = None) -> Client:
-    """For the database and the schema of the settings; the definitions of these tasks apply."""
-    prepared = settings.value("prepared_statements")
+    """Open a client on the database of the settings. The options of these tasks apply."""
     return Client(
         settings.value("connection"),
         schema=settings.value("schema"),
         ext_schema=settings.value("ext_schema"),
-        prepared_statements=True if prepared is None else prepared,
+        prepared_statements=_uses_prepared_statements(settings),
         tasks=tasks,
     )
 
 
 @contextmanager
 def open_database(settings: Settings) -> Iterator[SyncDatabase]:
-    """The same, to carry plans out on; closed in the end."""
-    prepared = settings.value("prepared_statements")
+    """Open the database of the settings, to run plans on it."""
     database = open_sync_database(
         settings.value("connection"),
         Schemas.from_names(resolve_schema(settings), settings.value("ext_schema")),
-        prepared_statements=True if prepared is None else prepared,
+        prepared_statements=_uses_prepared_statements(settings),
     )
     try:
         yield database
     finally:
         database.close()
-
-
-def resolve_schema(settings: Settings) -> str:
-    return settings.value("schema") or default_schema()

@@ -1,4 +1,4 @@
-"""Values of settings: read from text or from TOML, and written so that they can be read again."""
+"""Values of settings: parse text and TOML, and format values so that they can be parsed again."""
 
 import json
 import re
@@ -18,57 +18,59 @@ BOOLEAN_WORDS = {
 
 INTEGER_PATTERN = re.compile(r"-?[0-9]{1,18}")
 
-# Kinds of which no value is called "off"; a text or a path may be.
+# Kinds for which "off" cannot be a value. It can be one of a text or a path.
 KINDS_WITH_OFF = (SettingKind.NUMBER, SettingKind.DURATION, SettingKind.CHOICE)
 
 
 class InvalidValue(ValueError):
-    """A value is not what its setting takes; the text says what is, and what was given."""
+    """A value that its setting does not accept. The message has the expected and the given one."""
 
     def __init__(self, setting: Setting, value: Any, hint: str = "") -> None:
-        got = "" if setting.is_secret else f", got {_format_json(value)}"
+        got = "" if setting.field.is_secret else f", got {_format_json(value)}"
         super().__init__(f"expected {describe_expected(setting)}{got}{hint}")
 
 
 def parse_text(setting: Setting, text: str) -> Any:
-    """The value that a flag or a variable says; a bare number is milliseconds, if it is a time."""
+    """Parse the value of a flag or an environment variable; a bare time is in milliseconds."""
     if _is_off(setting, text.lower()):
         return None
     if setting.is_toggle and text.lower() in BOOLEAN_WORDS:
         return BOOLEAN_WORDS[text.lower()]
-    if setting.kind is SettingKind.DURATION and INTEGER_PATTERN.fullmatch(text):
-        return _parse_milliseconds(setting, text)
-    if setting.kind is SettingKind.NUMBER and INTEGER_PATTERN.fullmatch(text):
-        return _check_minimum(setting, int(text))
+    if INTEGER_PATTERN.fullmatch(text):
+        if setting.kind is SettingKind.NUMBER:
+            return _check_minimum(setting, int(text))
+        if setting.kind is SettingKind.DURATION:
+            return _parse_milliseconds(setting, text)
     return _parse_string(setting, text)
 
 
 def parse_toml(setting: Setting, value: Any, folder: Path) -> Any:
-    """The value that a file in that folder says."""
+    """Parse the value of a config file in that folder."""
     if setting.kind is SettingKind.GROUP and value == OFF:
         return False
     if setting.is_toggle and isinstance(value, bool):
         return value
     if _is_off(setting, value) or (setting.can_be_off and value is False):
         return None
-    if setting.kind is SettingKind.NUMBER and _is_integer(value):
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if setting.kind is SettingKind.NUMBER and is_integer:
         return _check_minimum(setting, value)
-    if setting.kind is SettingKind.DURATION and _is_unitless(value):
-        hint = f'; the reference counts milliseconds: write "{value}ms"'
-        raise InvalidValue(setting, value, hint)
+    is_number = is_integer or isinstance(value, float) or INTEGER_PATTERN.fullmatch(str(value))
+    if setting.kind is SettingKind.DURATION and is_number:
+        raise InvalidValue(setting, value, f'. Add a unit, for example "{value}ms".')
     found = _parse_string(setting, value)
     return folder / found if setting.kind is SettingKind.PATH else found
 
 
 def to_json_value(setting: Setting, value: Any) -> Any:
-    """The value as JSON and TOML can hold it, without passwords: False if off, None if not set."""
+    """Return a value for JSON and TOML without passwords: False if off, None if not set."""
     if value is None:
         return None if setting.default is None else False
     if setting.kind is SettingKind.DURATION:
         return format_exact_duration(value)
     if setting.kind is SettingKind.PATH:
         return str(value)
-    return redact_secrets(value) if setting.is_secret else value
+    return redact_secrets(value) if setting.field.is_secret else value
 
 
 def format_value(setting: Setting, value: Any) -> str:
@@ -78,28 +80,28 @@ def format_value(setting: Setting, value: Any) -> str:
     return "-" if plain is None else str(plain)
 
 
+def format_default(setting: Setting) -> str:
+    """Return the default in words, or nothing if there is none."""
+    if setting.field.default_text or setting.default is None:
+        return setting.field.default_text
+    return format_value(setting, setting.default)
+
+
 def describe_expected(setting: Setting) -> str:
-    """What it takes, in words."""
-    match setting.kind:
-        case SettingKind.TEXT | SettingKind.PATH:
-            plain = "text"
-        case SettingKind.NUMBER:
-            plain = "a whole number" + (
-                "" if setting.minimum is None else f" from {setting.minimum}"
-            )
-        case SettingKind.SWITCH:
-            return "true or false"
-        case SettingKind.GROUP:
-            return "true or false, or a table"
-        case SettingKind.CHOICE:
-            plain = " or ".join(setting.choices)
-        case SettingKind.DURATION:
-            plain = "a time such as 500ms, 2s, 1m30s, 1h or 1d"
-    return f"{plain}, or off" if setting.can_be_off and setting.kind in KINDS_WITH_OFF else plain
+    minimum = setting.field.minimum
+    expected = {
+        SettingKind.TEXT: "text",
+        SettingKind.PATH: "text",
+        SettingKind.NUMBER: "a whole number" + ("" if minimum is None else f" from {minimum}"),
+        SettingKind.SWITCH: "true or false",
+        SettingKind.GROUP: "true or false, or a table",
+        SettingKind.CHOICE: " or ".join(setting.choices),
+        SettingKind.DURATION: "a time such as 500ms, 2s, 1m30s, 1h or 1d",
+    }[setting.kind]
+    return expected + (", or off" if _accepts_off(setting) else "")
 
 
 def _parse_string(setting: Setting, text: Any) -> Any:
-    """What is said by a text, wherever it stands."""
     if not isinstance(text, str):
         raise InvalidValue(setting, text)
     if setting.kind is SettingKind.TEXT:
@@ -108,17 +110,21 @@ def _parse_string(setting: Setting, text: Any) -> Any:
         return Path(text)
     if setting.kind is SettingKind.CHOICE and text in setting.choices:
         return text
-    if setting.kind is SettingKind.DURATION and (span := parse_duration(text)) is not None:
-        return span
+    if setting.kind is SettingKind.DURATION and (duration := parse_duration(text)) is not None:
+        return duration
     raise InvalidValue(setting, text)
 
 
+def _accepts_off(setting: Setting) -> bool:
+    return setting.can_be_off and setting.kind in KINDS_WITH_OFF
+
+
 def _is_off(setting: Setting, value: Any) -> bool:
-    return setting.can_be_off and setting.kind in KINDS_WITH_OFF and value == OFF
+    return _accepts_off(setting) and value == OFF
 
 
 def _check_minimum(setting: Setting, value: int) -> int:
-    if setting.minimum is not None and value < setting.minimum:
+    if setting.field.minimum is not None and value < setting.field.minimum:
         raise InvalidValue(setting, value)
     return value
 
@@ -130,18 +136,6 @@ def _parse_milliseconds(setting: Setting, text: str) -> timedelta:
         raise InvalidValue(setting, text) from None
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_unitless(value: Any) -> bool:
-    """Is it a number without a unit?"""
-    if isinstance(value, str):
-        return INTEGER_PATTERN.fullmatch(value) is not None
-    return _is_integer(value) or isinstance(value, float)
-
-
 def _format_json(value: Any) -> str:
-    """As a file would have it."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."

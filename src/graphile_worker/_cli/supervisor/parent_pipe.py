@@ -1,7 +1,7 @@
-"""The line between a parent and a worker process: one byte is one word, its end is the other's end.
+"""The pipe between the supervisor and a worker process. Each message is one byte.
 
-Not by signals: a terminal and some supervisors send theirs to every process, and what the parent
-passed on would be the second signal of a child, which cuts its stop short.
+The supervisor does not forward signals. A terminal sends Ctrl-C to every process of its group, so a
+forwarded signal would be the second one of a child, which ends its graceful shutdown.
 """
 
 import asyncio
@@ -23,30 +23,28 @@ from graphile_worker.events import RunnerStarted
 if TYPE_CHECKING:
     from graphile_worker.runner import Runner
 
-# What a child says.
-READY = b"+"  # it takes jobs, and the database answers
+# Messages of a child.
+READY = b"+"  # it claims jobs, and the database answers
 NOT_READY = b"-"
-REPLACEMENT_DUE = b"d"  # it has run as many jobs as it should
+REPLACEMENT_DUE = b"d"  # it has run `--max-jobs` jobs
 
-# What a parent says: to finish, or the number of the signal that it heard, a second one with this.
+# Messages of the parent: finish, or the number of a signal, plus the offset for the second signal.
 FINISH = bytes([0])
 SECOND_SIGNAL_OFFSET = 128
 
-# Seconds between two signs of life of a child.
 STATUS_INTERVAL_SECONDS = 1.0
 
-# Seconds that a child may take for its end beyond the longest time that a stop may take: then its
-# parent kills it, or it ends itself if there is no parent any more.
+# The time beyond shutdown_timeout after which the parent kills a child, or an orphaned child exits.
 STOP_GRACE_SECONDS = 10.0
 
 logger = logging.getLogger("graphile_worker")
 
 
 def compute_stop_timeout(shutdown_timeout: timedelta | None) -> float | None:
-    """The seconds in which a child that was asked to stop must have ended; None: no limit."""
-    return (
-        None if shutdown_timeout is None else shutdown_timeout.total_seconds() + STOP_GRACE_SECONDS
-    )
+    """Compute the seconds after which a stopping child is killed. None means never."""
+    if shutdown_timeout is None:
+        return None
+    return shutdown_timeout.total_seconds() + STOP_GRACE_SECONDS
 
 
 def build_stop_message(signal_number: int) -> bytes:
@@ -58,39 +56,39 @@ def build_kill_message(signal_number: int) -> bytes:
 
 
 class ParentPipe:
-    """A child's end. A thread listens, so that it is heard while tasks are imported, too."""
+    """The child's end. A thread receives, so messages arrive during the import of tasks too."""
 
     def __init__(self, fd: int, stop_timeout: float | None) -> None:
         self._stop_timeout = stop_timeout
         try:
             self._socket = socket.socket(fileno=fd)
         except OSError as error:
-            raise ConfigurationError("--parent is for processes of --processes") from error
-        # It is for this process, not for what tasks may start.
+            raise ConfigurationError("--parent is internal. Use --processes.") from error
+        # Programs that tasks start must not inherit the pipe.
         self._socket.set_inheritable(False)
         self._on_message: Callable[[int], object] = _exit
         self._should_finish = False
         threading.Thread(target=self._receive_loop, name="parent", daemon=True).start()
 
     def send(self, message: bytes) -> None:
-        # Nobody waits for a parent that is gone, or that reads nothing.
+        # The parent may be gone, or may not read.
         with suppress(OSError):
             self._socket.send(message, socket.MSG_DONTWAIT)
 
     @asynccontextmanager
     async def attach_runner(self, runner: "Runner") -> AsyncIterator[None]:
-        """Meanwhile the runner does what the parent says, and the parent hears how it is."""
+        """Pass the messages of the parent to the runner, and report its status to the parent."""
         loop = asyncio.get_running_loop()
-        self._on_message = lambda word: loop.call_soon_threadsafe(
-            self._handle_message, runner, word
+        self._on_message = lambda message: loop.call_soon_threadsafe(
+            self._handle_message, runner, message
         )
         runner.hooks.on(RunnerStarted)(lambda _: self._on_started(runner))
-        saying = asyncio.create_task(self._send_status(runner))
+        reporting = asyncio.create_task(self._send_status(runner))
         try:
             yield
         finally:
-            self._on_message = lambda word: None
-            saying.cancel()
+            self._on_message = lambda message: None
+            reporting.cancel()
 
     def _on_started(self, runner: "Runner") -> None:
         self.send(READY)
@@ -99,7 +97,7 @@ class ParentPipe:
 
     def _handle_message(self, runner: "Runner", message: int) -> None:
         if message == FINISH[0]:
-            # It may not have begun.
+            # The runner may not have started.
             self._should_finish = True
             runner.finish()
         elif message < SECOND_SIGNAL_OFFSET:
@@ -113,17 +111,17 @@ class ParentPipe:
             self.send(READY if runner.is_ready else NOT_READY)
 
     def _receive_loop(self) -> None:
-        while word := self._receive():
-            self._dispatch(word[0])
-        logger.warning("the parent process is gone: stopping")
+        while message := self._receive():
+            self._dispatch(message[0])
+        logger.warning("parent process is gone, stopping")
         self._dispatch(signal.SIGTERM)
-        # Nobody else would end it, if it cannot stop.
+        # No parent is left to kill this process if it does not stop.
         if self._stop_timeout is not None:
             time.sleep(self._stop_timeout)
             _exit(signal.SIGTERM)
 
     def _dispatch(self, message: int) -> None:
-        # The loop may have been closed at this very moment.
+        # The loop may be closed already.
         with suppress(RuntimeError):
             self._on_message(message)
 
@@ -135,6 +133,6 @@ class ParentPipe:
 
 
 def _exit(message: int) -> None:
-    """There is nothing to finish or to stop yet, or nothing that could be stopped."""
+    """Exit at once: no runner is attached yet, or it did not stop in time."""
     flush_standard_streams()
     os._exit(0 if message == FINISH[0] else 128 + message % SECOND_SIGNAL_OFFSET)

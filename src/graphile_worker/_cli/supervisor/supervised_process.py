@@ -1,4 +1,4 @@
-"""One worker process as its parent sees it."""
+"""A worker process, from the side of its supervisor."""
 
 import asyncio
 import logging
@@ -16,18 +16,15 @@ logger = logging.getLogger("graphile_worker")
 
 
 def build_child_command(pipe_fd: int) -> list[str]:
-    """What started this program, with the words for the interpreter, and the number of a line."""
+    """Build the command of this process, with the options of the interpreter and `--parent`."""
     flags = sys.argv[1:]
     before = sys.orig_argv[1 : len(sys.orig_argv) - len(flags)]
-    # It comes first, as nobody knows what the last of the flags is about.
+    # Before the other flags, because `--` may be one of them.
     return [sys.executable, *before, f"--parent={pipe_fd}", *flags]
 
 
 class SupervisedProcess:
-    """Runs until told to finish or to stop; says when it is ready, and when it should be replaced.
-
-    It is `due` when it has run as many jobs, or holds as much memory, as it should.
-    """
+    """A process that reports when it is ready, and is due after `max_jobs` or `max_memory`."""
 
     def __init__(
         self,
@@ -48,14 +45,12 @@ class SupervisedProcess:
 
     @classmethod
     async def start(cls, on_end: "Callable[[SupervisedProcess], None]") -> "SupervisedProcess":
-        """A new process of the same command, with a line to it."""
+        """Start this command again, with a pipe to it."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        line = theirs.fileno()
+        fd = theirs.fileno()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *build_child_command(line), pass_fds=[line]
-            )
+            process = await asyncio.create_subprocess_exec(*build_child_command(fd), pass_fds=[fd])
         except OSError:
             ours.close()
             raise
@@ -73,19 +68,18 @@ class SupervisedProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Did its event loop turn of late? While it starts, nobody knows."""
-        return (
-            not self.was_ready or time.monotonic() - self._last_message_at < MAX_LOOP_DELAY_SECONDS
-        )
+        """Whether its event loop has reported recently. A starting process counts as alive."""
+        silence = time.monotonic() - self._last_message_at
+        return not self.was_ready or silence < MAX_LOOP_DELAY_SECONDS
 
     @property
     def seconds_served(self) -> float:
-        """Seconds from its start until it was due, or until now."""
+        """The seconds from its start until it was due, or until now."""
         return (self._due_at or time.monotonic()) - self._started_at
 
     @property
     def exit_code(self) -> int:
-        """Its exit code, as a shell would say it."""
+        """The exit code, 128 plus the number for a signal."""
         code = self._process.returncode
         assert code is not None
         return code if code >= 0 else 128 - code
@@ -94,13 +88,13 @@ class SupervisedProcess:
     def exit_description(self) -> str:
         code = self._process.returncode
         assert code is not None
-        return f"ended with {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+        return f"exited with {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
 
     async def wait(self) -> None:
         await self._exit_task
 
     async def wait_until_ready(self) -> bool:
-        """Wait until it takes jobs; False if it ends without."""
+        """Wait until it claims jobs. False if it exits first."""
         while not self.was_ready and not self.has_exited:
             await self._wait_for_change()
         return self.was_ready and not self.has_exited
@@ -113,10 +107,10 @@ class SupervisedProcess:
         if self._due_at is None:
             self._due_at = time.monotonic()
             self._changed.set()
-            logger.info("process %s %s: it is replaced", self.pid, reason)
+            logger.info("replacing process %s: %s", self.pid, reason)
 
     def send(self, message: bytes) -> None:
-        # It may be gone already.
+        # The process may have exited.
         with suppress(OSError):
             self._pipe.send(message)
 
@@ -130,7 +124,7 @@ class SupervisedProcess:
 
     async def _wait_for_exit(self) -> None:
         await self._process.wait()
-        # Its last words may not have been read yet.
+        # Its last messages may not have been read.
         self._receive()
         self.is_ready = False
         asyncio.get_running_loop().remove_reader(self._pipe)
@@ -140,13 +134,13 @@ class SupervisedProcess:
 
     def _receive(self) -> None:
         try:
-            words = self._pipe.recv(4096)
+            messages = self._pipe.recv(4096)
         except OSError:
-            words = b""
-        if not words:
+            messages = b""
+        if not messages:
             asyncio.get_running_loop().remove_reader(self._pipe)
-        for number in words:
-            self._handle_message(bytes([number]))
+        for message in messages:
+            self._handle_message(bytes([message]))
 
     def _handle_message(self, message: bytes) -> None:
         self._last_message_at = time.monotonic()
@@ -154,5 +148,5 @@ class SupervisedProcess:
             self.is_ready = message == READY
             self.was_ready = self.was_ready or self.is_ready
         elif message == REPLACEMENT_DUE:
-            self.mark_due("has run as many jobs as it should")
+            self.mark_due("it ran max_jobs jobs")
         self._changed.set()

@@ -1,7 +1,7 @@
-"""Worker processes under one parent, which starts, replaces and stops them.
+"""The parent of worker processes: it starts, replaces and stops them.
 
-The parent imports no tasks and has no connection to the database: what leaks or breaks in a child
-does not reach it.
+The parent imports no tasks and has no database connection, so errors and leaks of tasks do not
+reach it.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import logging
 import signal
 from dataclasses import dataclass
 
-from graphile_worker._cli.health import health_server
+from graphile_worker._cli.health import Describe, health_server
 from graphile_worker._cli.reload import FileWatcher
 from graphile_worker._cli.supervisor.parent_pipe import build_kill_message, build_stop_message
 from graphile_worker._cli.supervisor.process_set import ProcessSet
@@ -17,10 +17,9 @@ from graphile_worker._cli.supervisor.supervised_process import SupervisedProcess
 from graphile_worker._support.rss import MEGABYTE, read_resident_bytes
 from graphile_worker._worker.signals import handle_signals
 
-# Seconds between two looks at the memory of children.
 MEMORY_CHECK_INTERVAL_SECONDS = 1.0
 
-# Seconds before a child is killed that was asked to stop at once: more than that takes.
+# The time before a child is killed after a second signal.
 KILL_TIMEOUT_SECONDS = 10.0
 
 logger = logging.getLogger("graphile_worker")
@@ -28,9 +27,9 @@ logger = logging.getLogger("graphile_worker")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SupervisorConfig:
-    """What the settings say about processes; `max_memory` is in megabytes.
+    """The settings of the supervisor.
 
-    A child that was asked to stop is killed after the seconds `stop_timeout`, or never.
+    `max_memory` is in megabytes. A stopping child is killed after `stop_timeout` seconds, or never.
     """
 
     process_count: int
@@ -39,10 +38,11 @@ class SupervisorConfig:
     max_memory: int | None = None
     health_port: int | None = None
     health_host: str = "127.0.0.1"
+    describe: Describe | None = None
 
 
 class Supervisor:
-    """One shift of children until a signal; with a watcher, a new one after each change."""
+    """Runs a process set until a signal, and with a watcher a new one after each change."""
 
     def __init__(self, config: SupervisorConfig, watcher: FileWatcher | None = None) -> None:
         self._config = config
@@ -57,61 +57,62 @@ class Supervisor:
         self._has_warned = False
 
     async def run(self) -> int:
-        """Until all have ended; the exit code."""
+        """Run until all processes have exited, and return the exit code."""
         health = health_server(
             self._config.health_port,
             lambda: self.is_ready,
             lambda: self.is_alive,
             host=self._config.health_host,
+            describe=self._config.describe,
         )
         with handle_signals(self._on_signal):
             async with health, asyncio.TaskGroup() as group:
-                looking = group.create_task(self._monitor_memory())
+                monitoring = group.create_task(self._monitor_memory())
                 await self._run_process_sets()
-                looking.cancel()
+                monitoring.cancel()
         return self._compute_exit_code()
 
     @property
     def is_ready(self) -> bool:
-        """Is there a child in each place that takes jobs?"""
+        """Whether the process of each slot claims jobs."""
         return bool(self._process_sets) and self._process_sets[-1].is_ready
 
     @property
     def is_alive(self) -> bool:
-        """Did the event loop of each child turn of late?"""
+        """Whether the event loop of each process runs."""
         return all(child.is_alive for child in self._children)
 
     @property
     def _children(self) -> list[SupervisedProcess]:
-        return [child for shift in list(self._process_sets) for child in list(shift.children)]
-
-    # Shifts
+        # Copies, because the health server calls from another thread.
+        return [child for each in list(self._process_sets) for child in list(each.children)]
 
     async def _run_process_sets(self) -> None:
-        """One shift, or one after each change; those before end when their jobs have."""
-        async with asyncio.TaskGroup() as shifts:
-            shifts.create_task(self._run_process_set(self._add_process_set()))
+        """Start a set, and another one after each change. Previous sets finish their jobs."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run_process_set(self._add_process_set()))
             while await self._wait_for_change():
-                for shift in self._process_sets:
-                    shift.finish()
-                shifts.create_task(self._run_process_set(self._add_process_set()))
+                for process_set in self._process_sets:
+                    process_set.finish()
+                group.create_task(self._run_process_set(self._add_process_set()))
 
     def _add_process_set(self) -> ProcessSet:
-        shift = ProcessSet(
+        # Known before its task runs, so that a signal in between stops it.
+        process_set = ProcessSet(
             self._config.process_count,
             once=self._config.once,
             on_end=self._handle_exit,
             on_start_failure=None if self._watcher is not None else self._abandon,
         )
-        self._process_sets.append(shift)
-        return shift
+        self._process_sets.append(process_set)
+        return process_set
 
     async def _run_process_set(self, process_set: ProcessSet) -> None:
         await process_set.run()
         self._process_sets.remove(process_set)
 
     async def _wait_for_change(self) -> bool:
-        """Wait for a change; False if there will be none, or the end comes first."""
+        """Wait for a change. False without a watcher, or if the supervisor is stopped first."""
         if self._watcher is None:
             return False
         change = asyncio.create_task(self._watcher.wait_for_change())
@@ -133,30 +134,26 @@ class Supervisor:
         self._failure_code = code
         self._stop_all(signal.SIGTERM)
 
-    # Memory
-
     async def _monitor_memory(self) -> None:
         while self._config.max_memory is not None:
             await asyncio.sleep(MEMORY_CHECK_INTERVAL_SECONDS)
-            for place in self._process_sets[-1].slots if self._process_sets else ():
-                if place.child is not None and place.child.is_ready:
-                    self._check_memory(place.child, self._config.max_memory)
+            for slot in self._process_sets[-1].slots if self._process_sets else ():
+                if slot.child is not None and slot.child.is_ready:
+                    self._check_memory(slot.child, self._config.max_memory)
 
     def _check_memory(self, child: SupervisedProcess, max_megabytes: int) -> None:
-        held = read_resident_bytes(child.pid)
-        if held is not None:
-            if held > max_megabytes * MEGABYTE:
-                child.mark_due(f"holds {held // MEGABYTE} MB")
+        used = read_resident_bytes(child.pid)
+        if used is not None:
+            if used > max_megabytes * MEGABYTE:
+                child.mark_due(f"it uses {used // MEGABYTE} MB")
         elif not self._has_warned:
             self._has_warned = True
-            logger.warning("--max-memory: nobody can say here how much memory a process holds")
-
-    # The end
+            logger.warning("--max-memory has no effect: the memory of a process cannot be read")
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._first_signal is None:
             self._first_signal = number
-            logger.info("heard %s: stopping %s processes", number.name, len(self._children))
+            logger.info("received %s, stopping %s processes", number.name, len(self._children))
             self._stop_all(number)
         else:
             self._second_signal = number
@@ -166,8 +163,8 @@ class Supervisor:
 
     def _stop_all(self, number: signal.Signals) -> None:
         self._stopping.set()
-        for shift in self._process_sets:
-            shift.stop(build_stop_message(number))
+        for process_set in self._process_sets:
+            process_set.stop(build_stop_message(number))
         if self._config.stop_timeout is not None:
             self._kill_after(self._config.stop_timeout)
 
@@ -176,7 +173,7 @@ class Supervisor:
 
     def _kill_all(self) -> None:
         for child in self._children:
-            logger.error("process %s did not stop: it is killed", child.pid)
+            logger.error("process %s did not stop, killing it", child.pid)
             child.kill()
 
     def _compute_exit_code(self) -> int:
@@ -184,7 +181,7 @@ class Supervisor:
             return self._failure_code
         if self._second_signal is not None:
             return 128 + self._second_signal
-        # Without processes, too, a signal that comes before there is a worker ends it like this.
+        # A signal before the worker is ready ends a single process with the same code.
         early = None if self._first_signal is None else 128 + self._first_signal
         if failed := [code for code in self._exit_codes if code not in (0, early)]:
             return failed[0] if self._config.once else 1

@@ -1,1 +1,1 @@
-"""`graphile-worker top`: a queue on one screen, again and again; it changes nothing."""
+"""`graphile-worker top`: a live view of a queue that changes nothing."""

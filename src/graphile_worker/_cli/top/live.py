@@ -1,4 +1,4 @@
-"""Live: look, draw, hear keys; and go on when the database was away."""
+"""The live view: poll snapshots, draw, handle keys, and continue after a database outage."""
 
 import asyncio
 import codecs
@@ -12,11 +12,10 @@ from typing import Any
 
 import psycopg
 
-from graphile_worker._cli.top.keys import read_keys
-from graphile_worker._cli.top.printing import is_color_enabled
-from graphile_worker._cli.top.render import Frame, render
+from graphile_worker._cli.top.content import Frame
+from graphile_worker._cli.top.screen import render
 from graphile_worker._cli.top.terminal import Terminal
-from graphile_worker._cli.top.view import Key, View, handle_key
+from graphile_worker._cli.top.view import View, handle_key, read_keys
 from graphile_worker._db.database import TransactionalRunner
 from graphile_worker._support.error_format import format_error_line
 from graphile_worker.errors import GraphileWorkerError
@@ -31,21 +30,20 @@ from graphile_worker.ops.snapshot import (
 )
 from graphile_worker.ops.trends import SnapshotHistory
 
-# Seconds after which a database that is away is tried again.
 RETRY_INTERVAL_SECONDS = 2.0
-
-# Seconds: what is shown of the time goes on.
 REDRAW_INTERVAL_SECONDS = 1.0
 
 EXIT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class LiveScreen:
-    """A queue on a terminal until somebody leaves."""
+    """A queue on a terminal, until a key or a signal ends it."""
 
-    def __init__(self, database: TransactionalRunner, *, interval: float) -> None:
+    def __init__(
+        self, database: TransactionalRunner, *, interval: float, is_color_enabled: bool
+    ) -> None:
         self._db = database
-        self._terminal = Terminal(is_color_enabled=is_color_enabled())
+        self._terminal = Terminal(is_color_enabled=is_color_enabled)
         self._interval = interval
         self._pacer = PollPacer(interval)
         self._view = View()
@@ -59,58 +57,52 @@ class LiveScreen:
         self._unpaused.set()
 
     async def run(self) -> None:
-        """Until a key or a signal; what is wrong at the first look is raised."""
+        """Show the queue. Errors of the first snapshot are raised, later ones are shown."""
         counters = await take_counter_snapshot(self._db)
-        self._add_snapshot(await take_snapshot(self._db))
-        self._add_counters(counters)
+        self._history = self._add_snapshot(await take_snapshot(self._db))
+        self._history.add_counters(counters)
         with self._terminal.alternate_screen(), self._handle_input():
-            looking = asyncio.create_task(self._poll_snapshots())
+            polling = asyncio.create_task(self._poll_snapshots(self._history))
             try:
-                await self._draw_until_exit(looking)
+                while not self._view.is_closed:
+                    if polling.done():
+                        polling.result()
+                    self._draw(self._history)
+                    self._redraw.clear()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(REDRAW_INTERVAL_SECONDS):
+                            await self._redraw.wait()
             finally:
-                looking.cancel()
-                # It may be in the middle of a look, which is called off.
+                polling.cancel()
+                # Cancelling a query in flight may raise.
                 with suppress(asyncio.CancelledError, psycopg.Error, OSError):
-                    await looking
+                    await polling
 
-    async def _draw_until_exit(self, polling: asyncio.Task[None]) -> None:
-        while not self._view.is_closed:
-            if polling.done():
-                polling.result()
-            self._draw()
-            self._redraw.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(REDRAW_INTERVAL_SECONDS):
-                    await self._redraw.wait()
-
-    async def _poll_snapshots(self) -> None:
+    async def _poll_snapshots(self, history: SnapshotHistory) -> None:
         pause = self._snapshot_interval
         while True:
-            pause = await self._poll_once(pause)
+            try:
+                await self._wait_for_next_poll(history, pause)
+                self._add_snapshot(await take_snapshot(self._db))
+            except (psycopg.Error, OSError, GraphileWorkerError) as error:
+                # A timeout is an OSError without a text.
+                is_timeout = isinstance(error, TimeoutError)
+                self._outage = "no answer" if is_timeout else format_error_line(error)
+                pause = RETRY_INTERVAL_SECONDS
+            else:
+                self._outage = None
+                pause = self._snapshot_interval
             self._redraw.set()
 
-    async def _poll_once(self, pause: float) -> float:
-        """Wait, and look; after how many seconds the next look is due."""
-        try:
-            await self._wait_for_next_poll(pause)
-            self._add_snapshot(await take_snapshot(self._db))
-        except TimeoutError:
-            self._outage = "it does not answer"
-        except (psycopg.Error, OSError, GraphileWorkerError) as error:
-            self._outage = format_error_line(error)
-        else:
-            self._outage = None
-            return self._snapshot_interval
-        return RETRY_INTERVAL_SECONDS
-
-    async def _wait_for_next_poll(self, pause: float) -> None:
-        """Where it is long, rates are looked at meanwhile, and what that costs comes on top."""
+    async def _wait_for_next_poll(self, history: SnapshotHistory, pause: float) -> None:
+        """Wait, and update the rates during a long pause, which makes the pause longer."""
         ends = time.monotonic() + pause
         latest = ends - pause + max(pause, MAX_PAUSE_SECONDS)
         while self._outage is None and ends - time.monotonic() > self._interval:
             await self._sleep_unless_paused(self._interval)
             counters = await take_counter_snapshot(self._db)
-            self._add_counters(counters)
+            history.add_counters(counters)
+            self._redraw.set()
             ends = min(ends + counters.duration * PAUSE_FACTOR, latest)
         await self._sleep_unless_paused(ends - time.monotonic())
 
@@ -118,37 +110,31 @@ class LiveScreen:
         await asyncio.sleep(seconds)
         await self._unpaused.wait()
 
-    def _add_counters(self, counters: Snapshot) -> None:
-        assert self._history is not None
-        self._history.add_counters(counters)
-        self._redraw.set()
-
-    def _add_snapshot(self, snapshot: Snapshot) -> None:
+    def _add_snapshot(self, snapshot: Snapshot) -> SnapshotHistory:
         if self._history is None:
-            self._history = SnapshotHistory(snapshot)
+            history = SnapshotHistory(snapshot)
         else:
-            self._history.add(snapshot)
-        self._alerts = find_alerts(self._history, self._db.schemas)
+            history = self._history
+            history.add(snapshot)
+        self._alerts = find_alerts(history, self._db.schemas)
         self._snapshot_at = time.monotonic()
         self._snapshot_interval = self._pacer.compute_pause(snapshot.duration)
+        return history
 
-    def _draw(self) -> None:
-        assert self._history is not None
-        columns, rows = self._terminal.size()
+    def _draw(self, history: SnapshotHistory) -> None:
+        size = self._terminal.get_size()
         frame = Frame(
-            history=self._history,
+            history=history,
             alerts=self._alerts,
             schemas=self._db.schemas,
             view=self._view,
-            columns=columns,
-            rows=rows,
+            columns=size.columns,
+            rows=size.lines,
             interval_seconds=self._snapshot_interval,
             snapshot_age_seconds=time.monotonic() - self._snapshot_at,
             outage=self._outage,
         )
-        self._terminal.draw(render(frame), (columns, rows))
-
-    # What is heard
+        self._terminal.draw(render(frame), size)
 
     @contextmanager
     def _handle_input(self) -> Iterator[None]:
@@ -168,15 +154,14 @@ class LiveScreen:
                 loop.remove_signal_handler(number)
 
     def _read_input(self, decoder: codecs.IncrementalDecoder) -> None:
-        try:
-            found = os.read(sys.stdin.fileno(), 1024)
-        except OSError:
-            found = b""
-        if not found:
-            # The terminal is gone.
+        data = b""
+        with suppress(OSError):
+            data = os.read(sys.stdin.fileno(), 1024)
+        if not data:
+            # The terminal is closed.
             self._exit()
             return
-        for key in read_keys(decoder.decode(found)):
+        for key in read_keys(decoder.decode(data)):
             self._view = handle_key(self._view, key)
         if self._view.is_paused:
             self._unpaused.clear()
@@ -185,11 +170,11 @@ class LiveScreen:
         self._redraw.set()
 
     def _exit(self) -> None:
-        self._view = handle_key(self._view, Key.QUIT)
+        self._view = handle_key(self._view, "quit")
         self._redraw.set()
 
     def _suspend(self) -> None:
-        """Ctrl-Z: the shell gets its screen, and we are back with the next `fg`."""
+        """Restore the screen of the shell at Ctrl-Z, and come back at `fg`."""
         self._terminal.leave()
         os.kill(os.getpid(), signal.SIGSTOP)
         self._terminal.enter()

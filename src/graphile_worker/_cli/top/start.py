@@ -1,27 +1,39 @@
-"""Start: which way of looking was asked for, on the database of the settings."""
+"""Run `top`: as a live view, once as text, or as JSON."""
 
 import asyncio
+import json
 import os
+import shutil
 import sys
 from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
 
+import click
+
+from graphile_worker._cli.printing import to_json
 from graphile_worker._cli.settings.layers import Settings
 from graphile_worker._cli.settings.resolve import resolve_schema
-from graphile_worker._cli.top.printing import print_json_line, print_screen
+from graphile_worker._cli.top.content import Frame
+from graphile_worker._cli.top.screen import render_all
+from graphile_worker._cli.top.text import render_ansi, render_plain
+from graphile_worker._cli.top.view import View
 from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.errors import ConfigurationError
+from graphile_worker.ops.alerts import assess_health, find_alerts
 from graphile_worker.ops.snapshot import PollPacer, take_counter_snapshot, take_snapshot
+from graphile_worker.ops.states import JobState
 from graphile_worker.ops.trends import SnapshotHistory
 
-# Longer than any statement of a look may take: who says nothing for so long is away.
+# Longer than the statement timeout of a snapshot, so that only an unreachable server exceeds it.
 QUERY_TIMEOUT = timedelta(seconds=15)
+
+# The width of the output of `--once` in a pipe.
+DEFAULT_COLUMNS = 120
 
 
 def run_top(settings: Settings, *, interval: timedelta, once: bool, as_json: bool) -> None:
-    """Until somebody leaves, or once."""
     prepared = settings.value("prepared_statements")
     database = PsycopgDatabase(
         settings.value("connection"),
@@ -31,58 +43,92 @@ def run_top(settings: Settings, *, interval: timedelta, once: bool, as_json: boo
         prepared_statements=True if prepared is None else prepared,
     )
     seconds = interval.total_seconds()
-    if not once and not as_json:
+    if once:
+        work = _print_once(database, seconds, as_json=as_json)
+    elif as_json:
+        work = _print_json_lines(database, seconds)
+    else:
         _check_terminal()
-        _run_and_close(database, _run_live(database, seconds))
-    elif once:
-        _run_and_close(database, _print_once(database, seconds, as_json=as_json))
-    else:
-        _run_and_close(database, _print_repeatedly(database, seconds))
+        work = _run_live(database, seconds)
+    asyncio.run(_run_and_close(database, work))
 
 
-def _run_and_close(database: PsycopgDatabase, work: Coroutine[Any, Any, None]) -> None:
-    async def and_close() -> None:
-        try:
-            await work
-        except TimeoutError:
-            raise ConfigurationError("the database does not answer") from None
-        finally:
-            await database.close()
-
-    asyncio.run(and_close())
-
-
-async def _run_live(database: PsycopgDatabase, seconds: float) -> None:
-    # Not where there are no such terminals.
-    from graphile_worker._cli.top.live import LiveScreen
-
-    await LiveScreen(database, interval=seconds).run()
-
-
-async def _print_once(database: PsycopgDatabase, seconds: float, *, as_json: bool) -> None:
-    # Rates need two looks; the first is only at the counters, as it costs nothing.
-    counters = await take_counter_snapshot(database)
-    await asyncio.sleep(seconds)
-    watch = SnapshotHistory(await take_snapshot(database))
-    watch.add_counters(counters)
-    if as_json:
-        print_json_line(watch, database.schemas)
-    else:
-        print_screen(watch, database.schemas, seconds)
-
-
-async def _print_repeatedly(database: PsycopgDatabase, seconds: float) -> None:
-    """A line for each look, until nobody reads or a signal ends it."""
-    watch, pace = SnapshotHistory(await take_snapshot(database)), PollPacer(seconds)
-    while True:
-        print_json_line(watch, database.schemas)
-        sys.stdout.flush()
-        await asyncio.sleep(pace.compute_pause(watch.last.duration))
-        watch.add(await take_snapshot(database))
+async def _run_and_close(database: PsycopgDatabase, work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except TimeoutError:
+        raise ConfigurationError("the database does not answer") from None
+    finally:
+        await database.close()
 
 
 def _check_terminal() -> None:
     if sys.platform == "win32":
-        raise ConfigurationError("top draws on terminals of Unix: add --once or --json")
+        raise ConfigurationError("top needs a Unix terminal. Add --once or --json.")
     if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
-        raise ConfigurationError("top needs a terminal to draw on: add --once or --json")
+        raise ConfigurationError("top needs a terminal to draw on. Add --once or --json.")
+
+
+async def _run_live(database: PsycopgDatabase, seconds: float) -> None:
+    # Imports termios, which Windows lacks.
+    from graphile_worker._cli.top.live import LiveScreen
+
+    await LiveScreen(database, interval=seconds, is_color_enabled=_is_color_enabled()).run()
+
+
+def _is_color_enabled() -> bool:
+    is_dumb = os.environ.get("TERM", "dumb") == "dumb"
+    return sys.stdout.isatty() and not is_dumb and not os.environ.get("NO_COLOR")
+
+
+async def _print_once(database: PsycopgDatabase, seconds: float, *, as_json: bool) -> None:
+    # Rates need two snapshots. The first reads only the counters, which costs almost nothing.
+    counters = await take_counter_snapshot(database)
+    await asyncio.sleep(seconds)
+    history = SnapshotHistory(await take_snapshot(database))
+    history.add_counters(counters)
+    if as_json:
+        _print_json_line(history, database.schemas)
+        return
+    frame = Frame(
+        history=history,
+        alerts=find_alerts(history, database.schemas),
+        schemas=database.schemas,
+        view=View(),
+        columns=shutil.get_terminal_size((DEFAULT_COLUMNS, 24)).columns,
+        rows=10_000,
+        interval_seconds=seconds,
+    )
+    has_color = _is_color_enabled()
+    for line in render_all(frame):
+        click.echo(render_ansi(line, is_color_enabled=True) if has_color else render_plain(line))
+
+
+async def _print_json_lines(database: PsycopgDatabase, seconds: float) -> None:
+    history, pacer = SnapshotHistory(await take_snapshot(database)), PollPacer(seconds)
+    while True:
+        _print_json_line(history, database.schemas)
+        sys.stdout.flush()
+        await asyncio.sleep(pacer.compute_pause(history.last.duration))
+        history.add(await take_snapshot(database))
+
+
+def _print_json_line(history: SnapshotHistory, schemas: Schemas) -> None:
+    snapshot, alerts = history.last, find_alerts(history, schemas)
+    values = {
+        "now": snapshot.now,
+        "took": snapshot.duration,
+        "schema": schemas.shared,
+        "verdict": assess_health(alerts),
+        "attention": alerts,
+        "totals": {state.value: snapshot.count(state) for state in JobState},
+        "oldest_ready": snapshot.oldest_ready,
+        "rates": history.rates,
+        "seconds_until_drained": history.seconds_until_drained,
+        "tasks": snapshot.tasks,
+        "locked": snapshot.locked,
+        "queues": snapshot.queues,
+        "workers": snapshot.pools,
+        "server": snapshot.server,
+    }
+    click.echo(json.dumps(to_json(values)))

@@ -1,11 +1,12 @@
-"""View: what somebody chose to see, and how a key changes it."""
+"""Which page the live view shows, how it is sorted and filtered, and how keys change that."""
 
+import re
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
 
-class ScreenPage(IntEnum):
-    """By the key that shows it."""
+class Page(IntEnum):
+    """The pages, by the key that shows them."""
 
     OVERVIEW = 1
     TASKS = 2
@@ -15,7 +16,7 @@ class ScreenPage(IntEnum):
 
 
 class TaskSort(Enum):
-    """What tasks are sorted by, the most first."""
+    """The column that tasks are sorted by."""
 
     OLDEST = "oldest"
     READY = "ready"
@@ -24,36 +25,27 @@ class TaskSort(Enum):
     NAME = "name"
 
 
-class Key(Enum):
-    """Keys that are no letters."""
-
-    UP = "up"
-    DOWN = "down"
-    PAGE_UP = "page up"
-    PAGE_DOWN = "page down"
-    ENTER = "enter"
-    ESCAPE = "escape"
-    BACKSPACE = "backspace"
-    QUIT = "leave"
-
-
-KeyPress = str | Key
-
-CURSOR_STEPS = {
-    "j": 1,
-    Key.DOWN: 1,
-    "k": -1,
-    Key.UP: -1,
-    Key.PAGE_DOWN: 10,
-    Key.PAGE_UP: -10,
+# Keys other than printable characters have a name.
+KEY_NAMES = {
+    **dict.fromkeys(("\x1b[A", "\x1bOA"), "up"),
+    **dict.fromkeys(("\x1b[B", "\x1bOB"), "down"),
+    **dict.fromkeys(("\r", "\n"), "enter"),
+    **dict.fromkeys(("\x7f", "\x08"), "backspace"),
+    **dict.fromkeys(("\x03", "\x04"), "quit"),
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+    "\x1b": "escape",
 }
+# An escape sequence, complete or cut off, or one character.
+INPUT_PATTERN = re.compile(r"\x1b[\[O][^@-~]*[@-~]?|.", re.DOTALL)
+CURSOR_STEPS = {"j": 1, "down": 1, "k": -1, "up": -1, "page down": 10, "page up": -10}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """A page, what is sorted, filtered and chosen on it, and whether it goes on."""
+    """What the user chose to see."""
 
-    page: ScreenPage = ScreenPage.OVERVIEW
+    page: Page = Page.OVERVIEW
     sort: TaskSort = TaskSort.OLDEST
     filter: str = ""
     is_editing_filter: bool = False
@@ -64,9 +56,15 @@ class View:
     is_closed: bool = False
 
 
-def handle_key(view: View, key: KeyPress) -> View:
-    """What is to be seen after that key."""
-    if key is Key.QUIT:
+def read_keys(text: str) -> list[str]:
+    """Read terminal input as keys, without unknown keys."""
+    keys = [KEY_NAMES.get(each, each) for each in INPUT_PATTERN.findall(text)]
+    return [key for key in keys if key.isprintable()]
+
+
+def handle_key(view: View, key: str) -> View:
+    """Return the view after a key."""
+    if key == "quit":
         return replace(view, is_closed=True)
     if view.is_editing_filter:
         return _edit_filter(view, key)
@@ -74,39 +72,34 @@ def handle_key(view: View, key: KeyPress) -> View:
         return replace(view, has_help=False)
     if key in CURSOR_STEPS:
         return replace(view, cursor=max(0, view.cursor + CURSOR_STEPS[key]))
-    if isinstance(key, str) and key in "12345":
-        return replace(view, page=ScreenPage(int(key)), cursor=0, has_detail=False)
     match key:
+        case "1" | "2" | "3" | "4" | "5":
+            return replace(view, page=Page(int(key)), cursor=0, has_detail=False)
         case "q":
             return replace(view, is_closed=True)
         case "p" | " ":
             return replace(view, is_paused=not view.is_paused)
         case "s":
-            return replace(view, sort=_next_sort(view.sort), cursor=0)
+            sorts = list(TaskSort)
+            following = sorts[(sorts.index(view.sort) + 1) % len(sorts)]
+            return replace(view, sort=following, cursor=0)
         case "/":
             return replace(view, is_editing_filter=True)
         case "?" | "h":
             return replace(view, has_help=True)
-        case Key.ENTER:
+        case "enter":
             return replace(view, has_detail=not view.has_detail)
-        case Key.ESCAPE:
+        case "escape":
             return replace(view, has_detail=False, filter="", cursor=0)
     return view
 
 
-def _edit_filter(view: View, key: KeyPress) -> View:
+def _edit_filter(view: View, key: str) -> View:
     match key:
-        case Key.ENTER:
+        case "enter":
             return replace(view, is_editing_filter=False)
-        case Key.ESCAPE:
+        case "escape":
             return replace(view, is_editing_filter=False, filter="", cursor=0)
-        case Key.BACKSPACE:
+        case "backspace":
             return replace(view, filter=view.filter[:-1], cursor=0)
-        case str():
-            return replace(view, filter=view.filter + key, cursor=0)
-    return view
-
-
-def _next_sort(sort: TaskSort) -> TaskSort:
-    all_of_them = list(TaskSort)
-    return all_of_them[(all_of_them.index(sort) + 1) % len(all_of_them)]
+    return replace(view, filter=view.filter + key, cursor=0) if len(key) == 1 else view

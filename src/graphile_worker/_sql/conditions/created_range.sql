@@ -1,4 +1,4 @@
--- It was created from $1, or $2 microseconds after now, to $3, or $4 microseconds after now.
+-- It was created from $1, or $2 microseconds from now, to $3, or $4 microseconds from now.
 jobs.created_at between
   coalesce(
     $1::text::timestamptz,

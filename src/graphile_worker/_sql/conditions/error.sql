@@ -1,2 +1,2 @@
--- Its last error is like one of $1, in capitals or not.
+-- Its last error matches one of the patterns $1, in any case.
 jobs.last_error ilike any ($1::text[])

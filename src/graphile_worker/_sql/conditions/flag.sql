@@ -1,2 +1,2 @@
--- It carries one of the flags $1.
+-- It has one of the flags $1.
 jobs.flags ?| $1::text[]

@@ -1,2 +1,2 @@
--- Its key is like one of $1.
+-- Its key matches one of the patterns $1.
 jobs.key like any ($1::text[])

@@ -1,4 +1,4 @@
--- It is one of the newest $1.
+-- It is one of the newest $1 jobs.
 jobs.id > coalesce(
   (
     select older.id

@@ -1,2 +1,2 @@
--- It is in no named queue.
+-- It has no named queue.
 jobs.job_queue_id is null

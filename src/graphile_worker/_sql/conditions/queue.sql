@@ -1,4 +1,4 @@
--- Its named queue is called like one of $1.
+-- The name of its queue matches one of the patterns $1.
 jobs.job_queue_id = any (
   array(
     select job_queues.id

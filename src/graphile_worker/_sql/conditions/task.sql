@@ -1,4 +1,4 @@
--- Its task is called like one of $1.
+-- The name of its task matches one of the patterns $1.
 jobs.task_id = any (
   array(
     select tasks.id

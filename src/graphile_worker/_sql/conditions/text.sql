@@ -1,4 +1,4 @@
--- The name of its task, its key or its last error is like one of $1, in capitals or not.
+-- The name of its task, its key or its last error matches one of the patterns $1, in any case.
 jobs.task_id = any (
   array(
     select tasks.id

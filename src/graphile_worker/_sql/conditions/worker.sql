@@ -1,2 +1,2 @@
--- The worker that holds it is called like one of $1.
+-- The worker that has it locked matches one of the patterns $1.
 jobs.locked_by like any ($1::text[])

@@ -1,4 +1,4 @@
--- The companion's own ledger.
+-- The ledger of the companion schema.
 create table if not exists :ext_schema.migrations (
   id integer constraint migrations_pkey primary key,
   name text not null,

@@ -1,19 +1,19 @@
--- Which pools live, and which jobs they have started.
+-- The registered pools, and the jobs that they have started.
 create table if not exists :ext_schema.pools (
   id text constraint pools_pkey primary key,
   started_at timestamptz not null default pg_catalog.now(),
   seen_at timestamptz not null default pg_catalog.now(),
-  -- Not seen for so long, it may lose its jobs; it promises to have given them up by then.
+  -- Without a heartbeat for this long, it loses its jobs; it stops working on them before.
   lease interval not null,
   started_jobs bigint[] not null default '{}',
-  -- Taken for dead: its heartbeats are not heard any more. The row stays for another lease, for what
-  -- it may still lock.
+  -- Rescued as dead: its heartbeats no longer count. The row stays for another lease, because the
+  -- pool may still lock jobs.
   swept_at timestamptz,
   details json not null
 ) with (fillfactor = 50);
 
--- Jobs that were taken from a silent pool: how often one of them was running there, and who began
--- to run it again, at which attempt.
+-- Jobs that were taken over from a dead pool: how often each was running in one, and which pool
+-- started it again, at which attempt.
 create table if not exists :ext_schema.recoveries (
   job_id bigint constraint recoveries_pkey primary key,
   count integer not null,

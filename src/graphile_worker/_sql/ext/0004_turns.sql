@@ -1,5 +1,5 @@
--- Work that one worker does at a time: the transaction that locks a row has the turn. Only roles that may
--- update this table can do so; any role that may connect can hold an advisory lock.
+-- Work of one worker at a time: the transaction that locks a row has the turn. Only roles that may
+-- update this table can take it; any role that may connect can hold an advisory lock.
 create table if not exists :ext_schema.turns (
   name text constraint turns_pkey primary key
 );

@@ -1,5 +1,5 @@
--- The indexes of 0003 for a table that is in use: nobody waits for them. Each on its own, outside of
--- a transaction.
+-- The indexes of 0003 for a table in use: no session waits for them. Each is built on its own,
+-- outside of a transaction.
 create index concurrently if not exists gwpy_free_jobs
 on :schema._private_jobs (task_id, priority, run_at, id)
 where is_available = true and job_queue_id is null;

@@ -1,4 +1,4 @@
--- What an installer left that died while it built: each is in the way of its successor.
+-- Drop an incomplete index of an aborted build, so that it can be built again.
 drop index concurrently if exists :schema.gwpy_free_jobs;
 
 drop index concurrently if exists :schema.gwpy_queued_jobs;

@@ -1,6 +1,6 @@
--- Fails with what it says if another role made the companion schema or a table in it beforehand: that
--- role could let its code run as a role that uses them. The one that runs this may own them, and one that
--- has the privileges of the owner of the shared schema.
+-- Fail with a message if another role created the companion schema or a table in it: code of that
+-- role could run as each role that uses them. Allowed owners are this role, and roles with the
+-- privileges of the owner of the shared schema.
 select pg_catalog.concat(
   objects.name, ' belongs to role ', pg_catalog.pg_get_userbyid(objects.owner),
   ', which may not own it. Drop this schema, or let it and its tables belong to the owner of the other'

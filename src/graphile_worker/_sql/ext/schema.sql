@@ -1,2 +1,2 @@
--- The companion schema: what only this implementation keeps.
+-- The companion schema of this package.
 create schema if not exists :ext_schema;

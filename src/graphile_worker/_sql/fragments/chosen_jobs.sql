@@ -1,10 +1,11 @@
--- Of the jobs $1, those that are there, and those that nobody holds and that are still meant: locked,
--- so that nobody takes them meanwhile. What somebody else has in hand is not waited for.
-there as materialized (
+-- Of the jobs $1: those that exist, and those that are not locked and that the conditions select.
+-- The latter are locked, so that no worker claims them. Jobs that another session has locked are
+-- skipped.
+existing as materialized (
   select
     jobs.id,
     jobs.locked_at is not null as is_locked,
-    :conditions as is_meant
+    :conditions as is_selected
   from :schema._private_jobs as jobs
   where jobs.id = any ($1::bigint[])
 ), chosen as materialized (
@@ -12,7 +13,7 @@ there as materialized (
     jobs.id,
     jobs.attempts >= jobs.max_attempts as is_failed
   from :schema._private_jobs as jobs
-  where jobs.id = any (array(select there.id from there where there.is_meant))
+  where jobs.id = any (array(select existing.id from existing where existing.is_selected))
     and jobs.locked_at is null
     and :conditions
   order by jobs.id

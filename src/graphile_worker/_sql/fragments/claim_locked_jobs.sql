@@ -1,4 +1,4 @@
--- Take the jobs that are locked, and their queues; the end of a fetch.
+-- Claim the locked jobs and their queues; the end of a claim.
 queues as (
   update :schema._private_job_queues as job_queues
   set locked_by = $1::text,
@@ -8,10 +8,10 @@ queues as (
 update :schema._private_jobs as jobs
 set attempts = jobs.attempts + 1,
     locked_by = $1::text,
-    -- By a worker's own clock that is late, a change before the claim would seem to come after it.
+    -- With a worker's slow clock, a change before the claim would seem to come after it.
     locked_at = greatest((select moment from given), jobs.updated_at)
 where jobs.id = any (array(select id from taken))
--- In no order: whoever reads them sorts them, which is cheaper than to keep them all for it here.
+-- In no order: the worker sorts them, which is cheaper than sorting them here.
 returning
   jobs.id,
   jobs.task_id,

@@ -1,4 +1,4 @@
--- What a fetch is given, out of the planner's sight: see claim_jobs.
+-- The parameters of a claim, hidden from the planner: see claim_jobs.
 given as materialized (
   select
     least($4::int, 2000) as wanted,

@@ -1,9 +1,9 @@
--- job_columns of a job that a fetch has just taken. To write a time costs as much as all the rest: so
--- one that is when the job was created is left out, and what is the same for all is written once.
+-- job_columns of a job that was just claimed. Formatting a time costs as much as the rest of the
+-- row, so a time equal to created_at is left out, and one that all rows share is formatted once.
 --
--- A payload of more than $8 bytes is not sent: # and its size stand for it, and no JSON begins so. How
--- large the stored form is tells enough of most payloads, without reading them a second time:
--- compressed, it has at least a 256th of the bytes.
+-- A payload of more than $8 bytes is not sent: # and its size replace it, and no JSON starts with
+-- #. The size of the stored form decides for most payloads, without reading them a second time:
+-- compressed, it has at least 1/256 of the bytes.
 case
   when pg_catalog.pg_column_size(jobs.payload) <= case
     when pg_catalog.pg_column_compression(jobs.payload) is null then $8::int

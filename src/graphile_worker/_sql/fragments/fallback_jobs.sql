@@ -1,6 +1,6 @@
--- What is taken: those that were locked together, or others if there were none.
+-- The jobs to claim: those that were locked together, or others if there were none.
 one_by_one as (
-  -- Others were faster with all of those: go on with the other candidates, until there are enough.
+  -- Other workers have locked all of those: try the other candidates, until there are enough.
   select id, job_queue_id
   from (
     select job.id, job.job_queue_id
@@ -11,9 +11,8 @@ one_by_one as (
   ) as job
   limit (select wanted from given)
 ), at_last as (
-  -- Others were faster with every candidate: go through all there is, also what stands behind the
-  -- first job of a queue. One priority at a time, so that jobs of the future are not read: see
-  -- claim_plain_jobs.
+  -- Other workers have locked every candidate: read all jobs, also those after the first job of a
+  -- queue. One priority at a time, so that future jobs are not read: see claim_plain_jobs.
   select job.id, job.job_queue_id, job.priority, job.run_at
   from pg_catalog.unnest(array(
     select priority

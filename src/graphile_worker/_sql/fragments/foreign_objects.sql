@@ -1,5 +1,5 @@
--- Schema $1 and its tables, as far as they belong to a role that is neither this one nor has the
--- privileges of the owner of schema $2: such a role could let its code run as a role that uses them.
+-- Schema $1 and its tables, if their owner is neither this role nor a role with the privileges of
+-- the owner of schema $2: code of such a role could run as each role that uses them.
 select
   objects.name,
   pg_catalog.pg_get_userbyid(objects.owner)::text

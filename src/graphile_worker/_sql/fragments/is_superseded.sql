@@ -1,4 +1,5 @@
--- Somebody gave its key away, or removed it, while a worker held this job: it must not be revived.
+-- Its key was removed or given to another job while a worker had this job locked: it must not run
+-- again.
 jobs.attempts >= jobs.max_attempts
   and jobs.key is null
   and jobs.updated_at > jobs.created_at

@@ -1,4 +1,4 @@
--- What a statement says of a job after its id and the names of its task and queue.
+-- The columns of a job after its id and the names of its task and queue.
 jobs.payload::text,
 jobs.priority,
 extract(epoch from jobs.run_at)::text,

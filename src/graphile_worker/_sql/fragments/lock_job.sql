@@ -1,4 +1,4 @@
--- Can this job be taken, and its queue? If so, both are locked.
+-- Can this job and its queue be claimed? If so, both are locked.
 case
   when job.job_queue_id is null or exists (
     select

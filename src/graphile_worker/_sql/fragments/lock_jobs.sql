@@ -1,4 +1,4 @@
--- Lock the best candidates together, with everything looked at again that may have changed.
+-- Lock the first candidates together, and check again what may have changed.
 best as (
   select id, job_queue_id
   from candidates
@@ -13,8 +13,8 @@ best as (
   select jobs.id, jobs.job_queue_id
   from :schema._private_jobs as jobs
   -- An array, not a join: with the statistics of an empty table a join reads the whole primary key.
-  -- And not false rather than true: with the same statistics an index of what is available would seem
-  -- better than the primary key.
+  -- "is not false" instead of "= true": with the same statistics an index of available jobs would
+  -- seem better than the primary key.
   where jobs.id = any (array(
       select id
       from best
@@ -30,7 +30,7 @@ best as (
     and (jobs.flags ?| (select flags from given)) is not true
   for update skip locked
 ), together as (
-  -- What is in another queue since it was found is left alone.
+  -- A job that has another queue since it was found is skipped.
   select locked_jobs.id, locked_jobs.job_queue_id
   from locked_jobs
   join best on best.id = locked_jobs.id

@@ -1,4 +1,4 @@
--- The priorities that jobs have, from one to the next by the index: see other_jobs.
+-- The priorities of available jobs, from one to the next by the index: see other_jobs.
 priorities as (
   (
     select jobs.priority

@@ -1,7 +1,7 @@
--- How many of the jobs that are there were left to whoever holds them.
+-- How many of the existing jobs were skipped because they are locked.
 (
   select pg_catalog.count(*)
-  from there
-  where there.id <> all (array(select chosen.id from chosen))
-    and (there.is_locked or there.is_meant)
+  from existing
+  where existing.id <> all (array(select chosen.id from chosen))
+    and (existing.is_locked or existing.is_selected)
 )

@@ -1,6 +1,6 @@
--- Those of the soonest jobs that can be taken, one of each named queue, in their order.
+-- The soonest jobs that can be claimed, one of each named queue, in their order.
 near as (
-  -- In their order, so that no more queues are looked at than are needed.
+  -- In their order, so that no more queues are read than needed.
   select job.id, job.job_queue_id, job.priority, job.run_at
   from (
     select id, job_queue_id, priority, run_at

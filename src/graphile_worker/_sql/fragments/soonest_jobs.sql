@@ -1,6 +1,6 @@
--- The jobs that would go first, for a fetch: see claim_jobs.
+-- The jobs that would run first, for a claim: see claim_jobs.
 soonest as (
-  -- Whoever's they are, and even if their time has not come.
+  -- Of all tasks, and even if they are not due.
   select id, task_id, job_queue_id, priority, run_at, is_allowed
   from (
     select
@@ -12,7 +12,7 @@ soonest as (
       (jobs.flags ?| (select flags from given)) is not true as is_allowed
     from :schema._private_jobs as jobs
     where jobs.is_available = true
-      -- What these are makes no difference to the planner.
+      -- The planner does not use these values.
       and row(jobs.priority, jobs.run_at) >= row(
         coalesce($6::int, -32768),
         coalesce($7::text::timestamptz, '-infinity')

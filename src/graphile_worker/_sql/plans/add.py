@@ -1,4 +1,4 @@
-"""Plans for adding jobs: what is asked when an answer is missing, and what a refusal means."""
+"""Plans that add jobs, and the errors of rejected jobs."""
 
 import json
 import logging
@@ -23,14 +23,14 @@ from graphile_worker.jobs import EPOCH, Job, JobKeyMode, JobSpec, parse_microsec
 
 logger = logging.getLogger("graphile_worker")
 
-# A keyed add comes back empty when a fetch locked the job at that very moment. The next call sees
-# the lock and makes a successor, so it takes a row of such moments to get here.
+# A keyed add returns nothing if a worker claims the job at the same moment. The next call sees the
+# lock and creates a successor, so this limit needs many such moments in a row.
 MAX_ADD_ATTEMPTS = 100
 
-# How add_jobs.sql says that a key was lost, where it may not be.
+# The error of add_jobs.sql if it lost a key and must not: a division by zero.
 LOST_KEY_SQLSTATE = "22012"
 
-# Positions of what follows the columns of a Job in add_job and add_jobs.
+# The columns after those of a Job in add_job and add_jobs.
 QUEUE_ID_COLUMN, TASK_ID_COLUMN, NOW_COLUMN = JOB_COLUMNS, JOB_COLUMNS + 1, JOB_COLUMNS + 2
 
 _CONSTRAINT_ERRORS = {
@@ -42,10 +42,13 @@ _CONSTRAINT_ERRORS = {
 
 _SQLSTATE_ERRORS = {
     "22003": ("priority or max_attempts", "must be from -32768 to 32767"),
-    "22008": ("run_at", "outside of what PostgreSQL can store"),
-    "22P02": ("payload", "PostgreSQL cannot read it as JSON"),
-    "22P05": ("payload", "it or a name holds NUL, or what the database's encoding does not have"),
-    "21000": ("job_key", "stands twice in one call"),
+    "22008": ("run_at", "outside the range of PostgreSQL"),
+    "22P02": ("payload", "not valid JSON for PostgreSQL"),
+    "22P05": (
+        "payload",
+        "it or a name contains NUL, or a character that the database encoding lacks",
+    ),
+    "21000": ("job_key", "occurs twice in one call"),
     "23502": ("identifier", "must not be null"),
     "54001": ("payload", "nested too deeply"),
     "GWBKM": ("job_key_mode", "expected one of replace, preserve_run_at, unsafe_dedupe"),
@@ -54,7 +57,7 @@ _SQLSTATE_ERRORS = {
 
 
 def plan_add_job(spec: JobSpec, schemas: Schemas, *, max_bytes: int | None) -> Plan[Job]:
-    """Add one job; what it became."""
+    """Add one job; returns it."""
     query = sql.add_job(spec, encode(spec.payload, max_bytes=max_bytes))
     for _ in range(MAX_ADD_ATTEMPTS):
         try:
@@ -69,10 +72,10 @@ def plan_add_job(spec: JobSpec, schemas: Schemas, *, max_bytes: int | None) -> P
 def plan_add_jobs(
     specs: Sequence[JobSpec], schemas: Schemas, *, max_bytes: int | None, all_or_nothing: bool
 ) -> Plan[list[Job]]:
-    """Add many jobs in one round trip; what each became, in the order of the specs.
+    """Add many jobs in one round trip; returns them in the order of the specs.
 
-    On a connection of ours each statement commits, so a batch that lost a key is undone and sent
-    again whole. In a caller's transaction an error would lose that, so only the lost ones are.
+    With `all_or_nothing` a batch that lost a key is rolled back and sent again. In a caller's
+    transaction an error would abort that, so only the jobs with lost keys are sent again.
     """
     _check_specs(specs)
     payloads = [encode(spec.payload, max_bytes=max_bytes) for spec in specs]
@@ -103,10 +106,10 @@ def match_rows_to_specs(
     *,
     jobs: list[Job | None],
 ) -> list[int]:
-    """Put each row where its spec stands; the positions that got none.
+    """Put each row at the position of its spec; returns the positions without a row.
 
-    A keyed row is known by its key. Others are known by all that the spec asked for: where two
-    specs ask for the same, it does not matter which row is whose.
+    A keyed row is matched by its key, others by all values of the spec. Between two equal specs,
+    it does not matter which gets which row.
     """
     now = parse_microseconds(rows[0][NOW_COLUMN]) if rows else 0
     keyed: dict[str, int] = {}
@@ -122,8 +125,8 @@ def match_rows_to_specs(
         job = read_job(row)
         if job.key is not None:
             jobs[keyed.pop(job.key)] = job
-        elif places := alike.get(_build_row_key(row)):
-            jobs[places.popleft()] = job
+        elif equal := alike.get(_build_row_key(row)):
+            jobs[equal.popleft()] = job
         else:
             nameless.append(row)
     _match_nameless_rows(nameless, alike, specs, jobs)
@@ -136,11 +139,11 @@ def _match_nameless_rows(
     specs: Sequence[JobSpec],
     jobs: list[Job | None],
 ) -> None:
-    """Pair rows whose names are unknown: the job was done, and its names cleaned up, so fast."""
+    """Match rows without names: the job ran, and a cleanup deleted its names, already."""
     for row in rows:
         rest = _build_row_key(row)[2:]
-        left = [(asked, places) for asked, places in alike.items() if places]
-        position = next(places for asked, places in left if asked[2:] == rest).popleft()
+        left = [(key, equal) for key, equal in alike.items() if equal]
+        position = next(equal for key, equal in left if key[2:] == rest).popleft()
         job = jobs[position] = read_job(row)
         job.task_identifier, job.queue_name = specs[position].identifier, specs[position].queue_name
 
@@ -149,8 +152,8 @@ def _plan_get_names(task_ids: list[int], queue_ids: list[int]) -> Plan[Sequence[
     try:
         names: Sequence[Row] = yield sql.get_task_and_queue_names(task_ids, queue_ids)
     except Exception:
-        # The jobs are added: whatever is wrong now, the caller must not add them again.
-        logger.warning("the names of new tasks and queues could not be read", exc_info=True)
+        # The jobs are added: after an error the caller would add them again.
+        logger.warning("reading the names of new tasks and queues failed", exc_info=True)
         return []
     return names
 
@@ -158,7 +161,7 @@ def _plan_get_names(task_ids: list[int], queue_ids: list[int]) -> Plan[Sequence[
 def encode_specs(
     specs: Sequence[JobSpec], payloads: Sequence[str | None], positions: Iterable[int]
 ) -> str:
-    """The specs at these positions as the one argument of add_jobs.sql."""
+    """The specs at these positions, as the argument of add_jobs.sql."""
     listing = [_encode_spec(specs[index], payloads[index]) for index in positions]
     return json.dumps(listing, ensure_ascii=False, separators=(",", ":"))
 
@@ -166,16 +169,16 @@ def encode_specs(
 def raise_job_spec_error(
     error: Exception, schemas: Schemas, spec: JobSpec | None = None
 ) -> NoReturn:
-    """Raise the error of ours that a refused job stands for, or the error as it is."""
-    failure = get_error_info(error)
-    meaning = None if failure is None else _build_spec_error(failure, spec)
-    if meaning is None:
+    """Raise `JobSpecError` or `SchemaMissing` for a database error, or the error itself."""
+    info = get_error_info(error)
+    spec_error = None if info is None else _build_spec_error(info, spec)
+    if spec_error is None:
         raise_schema_missing(error, schemas)
-    raise meaning from error
+    raise spec_error from error
 
 
 def raise_schema_missing(error: Exception, schemas: Schemas) -> NoReturn:
-    """Raise `SchemaMissing` if that is what a database error stands for, or the error as it is."""
+    """Raise `SchemaMissing` if that is the cause of a database error, or the error itself."""
     if get_sqlstate(error) in MISSING_OBJECT:
         raise SchemaMissing(schemas.shared) from error
     raise error
@@ -204,7 +207,7 @@ def _check_specs(specs: Sequence[JobSpec]) -> None:
         if spec.job_key is None:
             continue
         if spec.job_key_mode == JobKeyMode.UNSAFE_DEDUPE:
-            reason = "add_jobs cannot do unsafe_dedupe: use add_job"
+            reason = "not supported by add_jobs: use add_job"
             raise JobSpecError("job_key_mode", spec.job_key_mode, reason, "GWBKM")
         if spec.job_key in seen:
             raise JobSpecError("job_key", spec.job_key, _SQLSTATE_ERRORS["21000"][1], "21000")
@@ -212,7 +215,7 @@ def _check_specs(specs: Sequence[JobSpec]) -> None:
 
 
 def _plan_read_job(row: Row, spec: JobSpec) -> Plan[Job]:
-    """The job of a row whose names may be newer than the statement's view of the tables."""
+    """The job of a row; its names may be newer than the snapshot of the statement."""
     job = read_job(row)
     known = job.task_identifier is not None and (
         job.queue_name is not None or row[QUEUE_ID_COLUMN] is None
@@ -220,7 +223,7 @@ def _plan_read_job(row: Row, spec: JobSpec) -> Plan[Job]:
     if known:
         return job
     if spec.job_key is not None and spec.job_key_mode == JobKeyMode.UNSAFE_DEDUPE and job.revision:
-        # Found, not added: its names are not ours to guess.
+        # An existing job: its names may differ from those of the spec.
         found: Job | None = yield sql.get_job(job.id)
         return found or job
     job.task_identifier = spec.identifier
@@ -229,7 +232,7 @@ def _plan_read_job(row: Row, spec: JobSpec) -> Plan[Job]:
 
 
 def _plan_fill_names(rows: Sequence[Row], specs: Sequence[JobSpec]) -> Plan[list[Row]]:
-    """The rows with the names of tasks and queues that were made by the same statement."""
+    """The rows with the names of tasks and queues that the same statement created."""
     tasks = {row[TASK_ID_COLUMN] for row in rows if row[1] is None}
     queues = {
         row[QUEUE_ID_COLUMN] for row in rows if row[2] is None and row[QUEUE_ID_COLUMN] is not None
@@ -242,7 +245,7 @@ def _plan_fill_names(rows: Sequence[Row], specs: Sequence[JobSpec]) -> Plan[list
         task_names = dict.fromkeys(tasks, next(iter(new_tasks), None))
         queue_names = dict.fromkeys(queues, next(iter(new_queues), None))
     else:
-        # Several new names at once: only the tables can say which is which.
+        # Several new names: only the tables show which id has which name.
         names = yield from _plan_get_names(sorted(tasks), sorted(queues))
         task_names = {number: name for kind, number, name in names if kind == "task"}
         queue_names = {number: name for kind, number, name in names if kind == "queue"}
@@ -262,7 +265,7 @@ def _encode_spec(spec: JobSpec, payload: str | None) -> dict[str, Any]:
         "identifier": spec.identifier,
         "preserve_run_at": spec.job_key_mode == JobKeyMode.PRESERVE_RUN_AT,
     }
-    # Most specs leave most out, and what is not sent need not be read.
+    # Most specs have few values, and the server need not parse the others.
     if payload is not None:
         fields["payload"] = payload
     if spec.queue_name is not None:

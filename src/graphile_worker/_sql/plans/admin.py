@@ -1,4 +1,4 @@
-"""Plans for looking jobs up and after them: arguments checked, refusals explained."""
+"""Plans that get and change jobs, with checked arguments and translated errors."""
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
@@ -95,13 +95,13 @@ def plan_list_locked_jobs(pool_ids: Iterable[str], schemas: Schemas) -> Plan[lis
 def plan_recover_jobs(
     pool_ids: Iterable[str], delay: timedelta, schemas: Schemas
 ) -> Plan[list[Job]]:
-    """What a sweep does to pools that are silent, to pools that somebody knows are dead."""
+    """Take over the jobs of pools that are known to be dead, as a rescue does."""
     checked = _check_pool_ids(pool_ids)
     _check_delay(delay)
     if not (yield has_registry(schemas)):
         return (yield from _plan_query(unlock_pool_jobs(checked, delay), schemas))
-    most = RecoveryOptions().max_crashes
-    query = recover_jobs(checked, delay, most, is_confirmed_dead=True)
+    max_crashes = RecoveryOptions().max_crashes
+    query = recover_jobs(checked, delay, max_crashes, is_confirmed_dead=True)
     recovered = yield from _plan_query(query, schemas)
     return [each.job for each in recovered]
 

@@ -1,8 +1,8 @@
-"""The plan for cleaning up: names that nobody uses, jobs that will never run again.
+"""The plan of a cleanup: delete unused names, and jobs without attempts left.
 
-A transaction that adds a job first makes sure of its names, then relies on them, without locking
-their rows. So names are only deleted while a table lock keeps all such transactions out: taken for
-a moment, given up at once when somebody is in the way, tried again.
+A transaction that adds a job registers its names and then uses them without locking their rows. So
+names are deleted under a table lock that keeps all such transactions out. The lock is short. If
+another session blocks it, the cleanup gives it up at once and retries.
 """
 
 from collections.abc import Collection, Iterable
@@ -22,7 +22,7 @@ RETRY_DELAY_SECONDS = 0.25
 
 
 class CleanupTask(StrEnum):
-    """What a cleanup may delete; the values are the reference's."""
+    """What a cleanup deletes. The values are those of Graphile Worker for Node."""
 
     DELETE_PERMAFAILED_JOBS = "DELETE_PERMAFAILED_JOBS"
     GC_TASK_IDENTIFIERS = "GC_TASK_IDENTIFIERS"
@@ -32,7 +32,7 @@ class CleanupTask(StrEnum):
 def plan_cleanup(
     tasks: Iterable[CleanupTask | str], keep: Collection[str], schemas: Schemas
 ) -> Plan[dict[CleanupTask, int]]:
-    """Delete what these tasks name, but for the task identifiers to keep; how many of each."""
+    """Run these cleanup tasks, except for the task identifiers to keep; how many rows each."""
     chosen = {_parse_cleanup_task(task) for task in tasks}
     kept = sorted(check_text("task_identifiers_to_keep", name) for name in keep)
     deleted: dict[CleanupTask, int] = {}
@@ -74,7 +74,7 @@ def _plan_delete_locked(lock: Query[None], deletion: Query[int]) -> Plan[int]:
             blocked = error
         yield Pause(RETRY_DELAY_SECONDS)
     raise CleanupBlocked(
-        "transactions that add jobs stayed open: clean up again when none of them lasts for long"
+        "transactions that add jobs stayed open. Run the cleanup again once they are short"
     ) from blocked
 
 

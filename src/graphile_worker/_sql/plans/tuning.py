@@ -1,18 +1,24 @@
-"""Plans for settings that suit a queue: what should be set, what is set, and setting it.
+"""Plans for the settings of a queue: read the current ones, compare, and apply.
 
-What should be set for a table stands in the statement that sets it, each with its reason above: see
-statements/tune_jobs.sql. All of them are storage parameters, so other workers of the same schema
-are not concerned, whatever their language.
+The statement that sets a table contains the recommended values, each with its reason above it: see
+statements/tune_jobs.sql. All of them are storage parameters, which do not affect other workers of
+the schema.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries import storage
-from graphile_worker._sql.queries.storage import ServerSetting, TableStorage, VacuumBlocker
+from graphile_worker._sql.queries.storage import (
+    MAX_TRANSACTION_AGE,
+    ServerSetting,
+    TableStorage,
+    VacuumBlocker,
+)
 from graphile_worker._sql.query import Atomic, Pause, Plan, Query
 from graphile_worker._sql.render import render_script
 from graphile_worker._sql.sqlstate import LOCK_NOT_AVAILABLE, get_sqlstate
@@ -20,9 +26,6 @@ from graphile_worker.errors import SchemaMissing
 
 MAX_TUNING_ATTEMPTS = 5
 RETRY_DELAY_SECONDS = 0.5
-
-# A transaction that is younger does no harm yet.
-MIN_BLOCKER_SECONDS = 5
 
 SETTING_LINE = re.compile(
     r"^  (?:-- (?P<reason>.+)|(?P<name>\w+) = (?P<value>[\w.]+),?)$", re.MULTILINE
@@ -32,7 +35,7 @@ BOOLEAN_VALUES = {"on": 1.0, "true": 1.0, "yes": 1.0, "off": 0.0, "false": 0.0, 
 
 @dataclass(frozen=True, slots=True)
 class TableSetting:
-    """A storage parameter: what it should be and why, and what it is (None: not set)."""
+    """A storage parameter: the recommended value, its reason, and the current value."""
 
     name: str
     value: str
@@ -41,14 +44,14 @@ class TableSetting:
 
     @property
     def is_set(self) -> bool:
-        return self.current_value is not None and _parse_value(self.current_value) == _parse_value(
-            self.value
-        )
+        """Whether the current value is the recommended one."""
+        current = self.current_value
+        return current is not None and _parse_value(current) == _parse_value(self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class TableTuning:
-    """How a table should be set. Only its owner may change that."""
+    """The settings of a table. Only its owner can change them."""
 
     table: str
     settings: tuple[TableSetting, ...]
@@ -57,12 +60,13 @@ class TableTuning:
 
     @property
     def is_set(self) -> bool:
+        """Whether all settings have their recommended values."""
         return all(each.is_set for each in self.settings)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAdvice:
-    """A setting of the server that is not good for a queue; `sql` changes it, by who may."""
+    """A setting of the server that slows down a queue; an administrator runs `sql` to change it."""
 
     name: str
     value: str
@@ -73,9 +77,9 @@ class ServerAdvice:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What `tuning()` found: tables to set, advice about the server, snapshots held right now.
+    """Settings of the tables, advice about the server, and old snapshots.
 
-    Unless it `can_see_all_sessions`, a snapshot of somebody else's session may not be among them.
+    Without `can_see_all_sessions`, the snapshots of other roles may be missing.
     """
 
     tables: tuple[TableTuning, ...]
@@ -86,7 +90,7 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class _ServerRule:
-    """What a setting of the server should be, and what is as good."""
+    """The recommended value of a server setting, and which values are as good."""
 
     name: str
     value: str
@@ -95,69 +99,77 @@ class _ServerRule:
 
 
 SERVER_RULES = (
-    _ServerRule("autovacuum", "on", bool, "without it nobody removes dead rows"),
-    _ServerRule("track_counts", "on", bool, "without it autovacuum does not know where rows died"),
+    _ServerRule("autovacuum", "on", bool, "without it dead rows are not removed"),
+    _ServerRule(
+        "track_counts",
+        "on",
+        bool,
+        "without it autovacuum does not know which tables have dead rows",
+    ),
     _ServerRule(
         "autovacuum_naptime",
         "10s",
         lambda seconds: seconds <= 15,
-        "a table is looked at only so often, and what dies meanwhile lies in the way of fetches",
+        "autovacuum checks a table at this interval; until then dead rows slow down fetches",
     ),
     _ServerRule(
         "idle_in_transaction_session_timeout",
         "5min",
         lambda milliseconds: 0 < milliseconds <= 600_000,
-        "a session that forgot its transaction keeps all dead rows from being removed",
+        "a session that is idle in a transaction keeps dead rows from being removed",
     ),
     _ServerRule(
         "transaction_timeout",
         "1h",
         lambda milliseconds: milliseconds > 0,
         "so does a report that takes hours; but let backups have the time they need, "
-        "by a role of their own",
+        "with a separate role",
     ),
     _ServerRule(
         "old_snapshot_threshold",
         "-1",
         lambda minutes: minutes < 0,
-        "it makes long statements fail and others slower; PostgreSQL 17 has it no more",
+        "it makes long statements fail and others slower; PostgreSQL 17 removed it",
     ),
     _ServerRule(
         "max_wal_size",
         "4GB",
         lambda megabytes: megabytes >= 2048,
-        "a job writes about 1 kB of log; after each checkpoint whole pages come on top",
+        "a job writes about 1 kB of WAL, and whole pages after each checkpoint",
     ),
 )
 
 
-def plan_get_tuning(schemas: Schemas) -> Plan[Tuning]:
-    """What should be set, beside what is; changes nothing."""
+def plan_get_tuning(
+    schemas: Schemas, max_transaction_age: timedelta = MAX_TRANSACTION_AGE
+) -> Plan[Tuning]:
+    """Compare the current settings with the recommended ones; change nothing."""
     tables = yield from _plan_get_tables(schemas)
     settings = yield storage.get_server_settings([rule.name for rule in SERVER_RULES])
-    held = yield storage.get_vacuum_blockers(MIN_BLOCKER_SECONDS)
-    sees_all = yield storage.can_read_all_stats()
-    return Tuning(tables, tuple(_build_advice(settings)), tuple(held), sees_all)
+    blockers = yield storage.get_vacuum_blockers(max_transaction_age)
+    can_see_all = yield storage.can_read_all_stats()
+    return Tuning(tables, tuple(_build_advice(settings)), tuple(blockers), can_see_all)
 
 
-def plan_apply_tuning(schemas: Schemas) -> Plan[list[str]]:
-    """Set what is not set yet on the tables that are ours; the names of those that were changed."""
+def plan_apply_tuning(schemas: Schemas, max_attempts: int = MAX_TUNING_ATTEMPTS) -> Plan[list[str]]:
+    """Apply the settings to the tables that this role owns; return the names of changed tables."""
     changed = []
     for each in (yield from _plan_get_tables(schemas)):
         if each.can_change and not each.is_set:
-            yield from _plan_change_table(TUNING_STATEMENTS[each.table]())
+            yield from _plan_change_table(TUNING_STATEMENTS[each.table](), max_attempts)
             changed.append(each.table)
     return changed
 
 
 def render_tuning_sql(table: TableTuning, schemas: Schemas) -> str:
-    """The statement that sets a table, for people: each setting with its reason and what it is."""
-    found = {each.name: each for each in table.settings}
+    """Render the statement that sets a table, each setting with its reason and current value."""
+    settings = {each.name: each for each in table.settings}
 
-    def with_now(line: re.Match[str]) -> str:
-        return line[0] if line["reason"] else f"{line[0]} -- {_format_state(found[line['name']])}"
+    def append_state(line: re.Match[str]) -> str:
+        name = line["name"]
+        return line[0] if line["reason"] else f"{line[0]} -- {_format_state(settings[name])}"
 
-    return SETTING_LINE.sub(with_now, _render_statement(table.table, schemas))
+    return SETTING_LINE.sub(append_state, _render_statement(table.table, schemas))
 
 
 def _format_state(setting: TableSetting) -> str:
@@ -193,26 +205,26 @@ def _parse_settings(text: str, current: Mapping[str, str]) -> Iterator[TableSett
 
 def _build_advice(settings: Mapping[str, ServerSetting]) -> Iterator[ServerAdvice]:
     for rule in SERVER_RULES:
-        now = settings.get(rule.name)
-        if now is not None and not rule.is_good(_parse_value(now.value)):
-            sql = f"{now.change_prefix} {rule.name} = '{rule.value}'"
-            yield ServerAdvice(rule.name, rule.value, now.display_value, rule.reason, sql)
+        setting = settings.get(rule.name)
+        if setting is not None and not rule.is_good(_parse_value(setting.value)):
+            sql = f"{setting.change_prefix} {rule.name} = '{rule.value}'"
+            yield ServerAdvice(rule.name, rule.value, setting.display_value, rule.reason, sql)
 
 
-def _plan_change_table(change: Query[None]) -> Plan[None]:
-    # It waits only for a vacuum or another such change; nobody who adds or takes jobs waits for it.
-    for attempt in range(MAX_TUNING_ATTEMPTS):
+def _plan_change_table(change: Query[None], max_attempts: int) -> Plan[None]:
+    # The change waits only for a vacuum or another change; no session that uses jobs waits for it.
+    for attempt in range(max_attempts):
         try:
             yield Atomic((storage.set_vacuum_lock_timeout(), change))
             return
         except Exception as error:
-            if get_sqlstate(error) != LOCK_NOT_AVAILABLE or attempt + 1 == MAX_TUNING_ATTEMPTS:
+            if get_sqlstate(error) != LOCK_NOT_AVAILABLE or attempt + 1 == max_attempts:
                 raise
         yield Pause(RETRY_DELAY_SECONDS)
 
 
 def _parse_value(value: str) -> float:
-    """A number or a switch, however it is spelt."""
+    # A number or a switch, in any spelling of PostgreSQL.
     return BOOLEAN_VALUES[value] if value in BOOLEAN_VALUES else float(value)
 
 

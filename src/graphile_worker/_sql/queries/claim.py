@@ -1,4 +1,4 @@
-"""Queries by which a pool takes jobs and lets go of them; the latter are fenced by its id."""
+"""Queries with which a pool claims jobs, and completes, fails or releases them as their owner."""
 
 import json
 import math
@@ -7,52 +7,52 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
-from graphile_worker._sql.queries.jobs import JOB_COLUMNS, encode_when, read_job
+from graphile_worker._sql.queries.jobs import JOB_COLUMNS, encode_when, read_ids, read_job
 from graphile_worker._sql.queries.migrations import FETCH_INDEXES
-from graphile_worker._sql.query import Query, Row, read_nothing
+from graphile_worker._sql.query import Query, Row, read_bool, read_dict, read_first
 from graphile_worker.jobs import Job, RunAt
 
-# In place of a payload that was not sent: this and its size in bytes.
+# The first character in place of a payload that was not sent; its size in bytes follows.
 UNREAD_MARK = "#"
 
-# The largest limit that a statement takes; no payload can be as large.
+# The largest limit that a statement takes. Payloads are smaller.
 NO_BYTE_LIMIT = 2**31 - 1
 
-# Where a job stands among the others: its priority and run_at.
+# The priority and run_at of a job, by which jobs are ordered.
 JobPosition = tuple[int, datetime]
 
 
 @dataclass(slots=True)
 class ClaimedJob:
-    """A job that this pool has locked, the row of its named queue, and when we got it.
+    """A job that this pool has locked, the id of its named queue, and when it was claimed.
 
-    The first job of a fetch by `claim_plain_jobs` also has for how long the server searched.
-    A payload that did not come with the fetch has `unread_bytes`, and no text until it is read.
-    One is made for every job: not frozen, which would take three times as long.
+    Not frozen: one is made for every job, and frozen ones take three times as long.
     """
 
     job: Job
     queue_id: int | None
     claimed_at: float = field(default=0.0, compare=False)
     search_seconds: float = field(default=0.0, compare=False)
+    """How long the server searched; set for the first job of `claim_plain_jobs`."""
     unread_bytes: int = 0
+    """The size of a payload that was not sent with the claim, otherwise 0."""
     size: int = field(init=False, compare=False)
-    """How large its payload is, read or not."""
+    """The size of the payload, sent or not."""
 
     def __post_init__(self) -> None:
         self.size = self.unread_bytes or len(self.job.payload_text)
 
     @property
     def pool_id(self) -> str:
-        """Under which id: by now its pool may go on under another one."""
+        """The id of the pool at the time of the claim; the pool may have a new id since."""
         return self.job.locked_by or ""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """How a held job failed. Without `when` it backs off as usual.
+    """How a claimed job failed. Without `when` the usual backoff applies.
 
-    Of a batch `payload` is what is left of it, as JSON.
+    For a batch job `payload` contains the items that remain, as JSON.
     """
 
     job: Job
@@ -64,7 +64,7 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedJob:
-    """A held job that is handed back as if it had not been taken, perhaps for later."""
+    """A claimed job to release, its attempt not counted; `when` sets a later run_at."""
 
     job: Job
     when: RunAt | None = None
@@ -72,23 +72,23 @@ class ReleasedJob:
 
 @dataclass(frozen=True, slots=True)
 class OrphanedClaims:
-    """What is locked for a pool that does not know of it."""
+    """Jobs and queues that are locked for a pool which does not know about them."""
 
     job_ids: set[int]
     queue_ids: set[int]
 
 
 def register_tasks(identifiers: list[str], milliseconds: int | None = None) -> Query[None]:
-    return Query("register_tasks", (identifiers, milliseconds), read_nothing)
+    return Query("register_tasks", (identifiers, milliseconds))
 
 
 def get_task_ids(identifiers: list[str]) -> Query[dict[int, str]]:
-    return Query("get_task_ids", (identifiers,), lambda rows: {row[0]: row[1] for row in rows})
+    return Query("get_task_ids", (identifiers,), read_dict)
 
 
 def has_fetch_indexes() -> Query[bool]:
-    """Can `claim_jobs` be used, or does it lack its indexes? Asked by those who have a task."""
-    return Query("has_fetch_indexes", (list(FETCH_INDEXES),), lambda rows: bool(rows[0][0]))
+    """Are the indexes that `claim_jobs` needs complete?"""
+    return Query("has_fetch_indexes", (list(FETCH_INDEXES),), read_bool)
 
 
 def _build_claim_query(
@@ -102,14 +102,10 @@ def _build_claim_query(
     since: JobPosition | None = None,
     max_bytes: int = NO_BYTE_LIMIT,
 ) -> Query[list[ClaimedJob]]:
-    """Take jobs; with `since` none that would go before that place.
-
-    A payload of more than `max_bytes` does not come along.
-    """
-    priority, run_at = since or (None, None)
-    moment, first = encode_when(now)[0], encode_when(run_at)[0]
-    most = min(max_bytes, NO_BYTE_LIMIT)
-    args = (pool_id, list(tasks), skip_flags, limit, moment, priority, first, most)
+    """Claim jobs at or after the position `since`, without payloads of more than `max_bytes`."""
+    search_range = _encode_range(now, since)
+    size_limit = min(max_bytes, NO_BYTE_LIMIT)
+    args = (pool_id, list(tasks), skip_flags, limit, *search_range, size_limit)
     read = _read_plain_jobs if statement == "claim_plain_jobs" else _read_claimed_jobs
     return Query(statement, args, lambda rows: read(rows, tasks))
 
@@ -122,35 +118,33 @@ def find_waiting_tasks(
     now: RunAt | None = None,
     since: JobPosition | None = None,
 ) -> Query[tuple[dict[int, str], int]]:
-    """Find tasks that have jobs: those of the soonest jobs, and the next ones behind an id.
+    """Find tasks with jobs: those of the soonest jobs, and the next ones after an id.
 
-    Returns them with the id behind which there may be more, 0 if there are none.
+    Returns the tasks, and the id after which there may be more, 0 if there are none.
     """
-    priority, run_at = since or (None, None)
-    moment, first = encode_when(now)[0], encode_when(run_at)[0]
-    args = (limit, moment, priority, first, after_id, max_tasks)
+    args = (limit, *_encode_range(now, since), after_id, max_tasks)
     return Query("find_waiting_tasks", args, lambda rows: _read_waiting_tasks(rows, max_tasks))
 
 
-# Only an empty answer means that there is nothing to take, a short one does not. The second one is
-# for a schema without our indexes.
+# Only an empty result means that no job is ready; one below the limit does not. The second
+# statement is for a schema without the indexes of this package.
 claim_jobs = partial(_build_claim_query, "claim_jobs")
 claim_jobs_unindexed = partial(_build_claim_query, "claim_jobs_unindexed")
 
-# The same for a third of the price, if they succeed: an empty answer says nothing.
+# At a third of the cost; after an empty result jobs may still be ready.
 claim_plain_jobs = partial(_build_claim_query, "claim_plain_jobs")
 claim_soonest_jobs = partial(_build_claim_query, "claim_soonest_jobs")
 
 
 def get_payload(job_id: int, pool_id: str) -> Query[str | None]:
-    return Query("get_payload", (job_id, pool_id), lambda rows: rows[0][0] if rows else None)
+    return Query("get_payload", (job_id, pool_id), read_first)
 
 
 def complete_claimed_jobs(
     pool_id: str, job_ids: list[int], queue_ids: list[int], *, is_retry: bool = False
 ) -> Query[set[int]]:
     return Query(
-        "complete_claimed_jobs", (format_ids(job_ids), pool_id, queue_ids, is_retry), _read_ids
+        "complete_claimed_jobs", (format_ids(job_ids), pool_id, queue_ids, is_retry), read_ids
     )
 
 
@@ -168,9 +162,9 @@ def fail_claimed_jobs(
         }
         for failure in failures
     ]
-    # As it is: a database that is not UTF-8 can read few escapes, if any.
+    # No escapes: a database that is not UTF-8 can read few of them, if any.
     text = json.dumps(listing, ensure_ascii=False)
-    return Query("fail_claimed_jobs", (text, pool_id, queue_ids, is_retry), _read_ids)
+    return Query("fail_claimed_jobs", (text, pool_id, queue_ids, is_retry), read_ids)
 
 
 def release_claimed_jobs(
@@ -186,7 +180,7 @@ def release_claimed_jobs(
         for each in releases
     ]
     return Query(
-        "release_claimed_jobs", (json.dumps(listing), pool_id, queue_ids, is_retry), _read_ids
+        "release_claimed_jobs", (json.dumps(listing), pool_id, queue_ids, is_retry), read_ids
     )
 
 
@@ -208,40 +202,45 @@ def release_orphaned_claims(
         claimed_ids,
         claimed_queue_ids,
     )
-    return Query("release_orphaned_claims", args, _read_ids)
+    return Query("release_orphaned_claims", args, read_ids)
 
 
 def notify_jobs(count: int) -> Query[None]:
-    return Query("notify_jobs", (count,), read_nothing)
+    return Query("notify_jobs", (count,))
 
 
 def find_releasable_queues(
     ended: Sequence[ClaimedJob], claimed_jobs: Mapping[int, ClaimedJob]
 ) -> list[int]:
-    """The named queues of jobs that end, unless their pool has locked them for later ones by now.
+    """The named queues of jobs that end, except queues that their pool has locked again since.
 
-    An earlier one may still be among the held: it is written, and we have not heard of that yet.
+    A job that was claimed earlier does not count: it ended, and its result is still on the way.
     """
-    queued = [held for held in ended if held.queue_id is not None]
+    queued = [claimed for claimed in ended if claimed.queue_id is not None]
     if not queued:
         return []
-    known = {id(held) for held in queued}
+    known = {id(claimed) for claimed in queued}
     last: dict[tuple[int | None, str], float] = {}
     for other in claimed_jobs.values():
         if id(other) not in known:
             queue = (other.queue_id, other.pool_id)
             last[queue] = max(other.claimed_at, last.get(queue, other.claimed_at))
     return [
-        held.queue_id
-        for held in queued
-        if held.queue_id is not None
-        and last.get((held.queue_id, held.pool_id), -math.inf) < held.claimed_at
+        claimed.queue_id
+        for claimed in queued
+        if claimed.queue_id is not None
+        and last.get((claimed.queue_id, claimed.pool_id), -math.inf) < claimed.claimed_at
     ]
 
 
 def format_ids(ids: Iterable[int]) -> str:
-    """An array as PostgreSQL writes it: drivers take three times as long to make it of a list."""
+    """An array literal: drivers take three times as long to adapt a list."""
     return f"{{{','.join(map(str, ids))}}}"
+
+
+def _encode_range(now: RunAt | None, since: JobPosition | None) -> tuple[object, ...]:
+    priority, run_at = since or (None, None)
+    return encode_when(now)[0], priority, encode_when(run_at)[0]
 
 
 def _encode_run_at(when: RunAt | None) -> dict[str, object]:
@@ -254,10 +253,10 @@ def _read_claimed_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[Cl
 
 
 def _read_plain_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[ClaimedJob]:
-    taken = _read_claimed_jobs(rows, tasks)
-    if taken:
-        taken[0].search_seconds = float(rows[0][JOB_COLUMNS + 1])
-    return taken
+    claimed = _read_claimed_jobs(rows, tasks)
+    if claimed:
+        claimed[0].search_seconds = float(rows[0][JOB_COLUMNS + 1])
+    return claimed
 
 
 def _get_position(row: Row) -> tuple[int, float, int]:
@@ -285,7 +284,3 @@ def _read_waiting_tasks(rows: Sequence[Row], max_tasks: int) -> tuple[dict[int, 
     following = [task_id for task_id, _, is_next in rows if is_next]
     found = {task_id: name for task_id, name, _ in rows if name is not None}
     return found, max(following) if len(following) == max_tasks else 0
-
-
-def _read_ids(rows: Sequence[Row]) -> set[int]:
-    return {row[0] for row in rows}

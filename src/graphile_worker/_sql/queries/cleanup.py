@@ -1,8 +1,6 @@
-"""Queries that keep the tables tidy."""
+"""Queries that delete unused rows."""
 
-from collections.abc import Sequence
-
-from graphile_worker._sql.query import Query, Row, read_nothing
+from graphile_worker._sql.query import Query, read_bool, read_count
 
 
 def delete_permanently_failed_jobs() -> Query[int]:
@@ -10,15 +8,15 @@ def delete_permanently_failed_jobs() -> Query[int]:
 
 
 def set_short_lock_timeout() -> Query[None]:
-    return Query("set_short_lock_timeout", (), read_nothing)
+    return Query("set_short_lock_timeout")
 
 
 def lock_tasks() -> Query[None]:
-    return Query("lock_tasks", (), read_nothing)
+    return Query("lock_tasks")
 
 
 def lock_queues() -> Query[None]:
-    return Query("lock_queues", (), read_nothing)
+    return Query("lock_queues")
 
 
 def has_unused_tasks(keep: list[str]) -> Query[bool]:
@@ -35,11 +33,3 @@ def delete_unused_tasks(keep: list[str]) -> Query[int]:
 
 def delete_unused_queues() -> Query[int]:
     return Query("delete_unused_queues", (), read_count)
-
-
-def read_count(rows: Sequence[Row]) -> int:
-    return int(rows[0][0])
-
-
-def read_bool(rows: Sequence[Row]) -> bool:
-    return bool(rows[0][0])

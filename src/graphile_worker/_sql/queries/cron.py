@@ -1,4 +1,4 @@
-"""Queries about the crontab: what the database knows of its items, and the lock for each minute."""
+"""Queries about the crontab: known items, and the jobs of a minute."""
 
 import json
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from typing import Any
 from graphile_worker._payloads import encode
 from graphile_worker._sql.plans.add import LOST_KEY_SQLSTATE
 from graphile_worker._sql.queries.jobs import encode_when
-from graphile_worker._sql.query import Query, Row, read_nothing
+from graphile_worker._sql.query import Query, Row, read_dict
 from graphile_worker._sql.sqlstate import TRANSIENT, get_sqlstate
 from graphile_worker.jobs import JobSpec, parse_timestamp
 
-# Classes of SQLSTATE that speak of what was to be written: data, constraints, a raise in a trigger.
+# Classes of SQLSTATE that reject the job itself: its data, a constraint, a raise in a trigger.
 REJECTION_SQLSTATE_CLASSES = frozenset({"22", "23", "P0", "GW"})
 
 
 @dataclass(frozen=True, slots=True)
 class KnownCrontab:
-    """What the database knows of an item, whichever worker told it."""
+    """A crontab item in the database, registered by any worker."""
 
     identifier: str
     known_since: datetime
@@ -35,19 +35,22 @@ def get_known_crontabs() -> Query[dict[str, KnownCrontab]]:
 
 
 def register_crontabs(identifiers: list[str], since: datetime) -> Query[None]:
-    return Query("register_crontabs", (identifiers, encode_when(since)[0]), read_nothing)
+    return Query("register_crontabs", (identifiers, encode_when(since)[0]))
 
 
 def schedule_jobs(jobs: Sequence[tuple[str, JobSpec]], minute: datetime) -> Query[dict[str, int]]:
-    """Add jobs by the identifiers of their items, if nobody did for this minute; their ids."""
+    """Add the jobs of a minute by the identifiers of their items, unless another worker did.
+
+    Returns the ids of the jobs that were added.
+    """
     entries = [_encode_cron_job(identifier, spec) for identifier, spec in jobs]
-    # As it is: a database that is not UTF-8 can read few escapes, if any.
+    # No escapes: a database that is not UTF-8 can read few of them, if any.
     args = (json.dumps(entries, ensure_ascii=False), encode_when(minute)[0])
-    return Query("schedule_jobs", args, lambda rows: dict(map(tuple, rows)))
+    return Query("schedule_jobs", args, read_dict)
 
 
 def is_rejection(error: Exception) -> bool:
-    """Does the database not want a job, now or later? Such as for a trigger or a constraint."""
+    """Does the database reject the job permanently, for example by a trigger or a constraint?"""
     state = get_sqlstate(error)
     return (
         state is not None

@@ -1,19 +1,15 @@
-"""Queries about what may be wrong with a queue. None of them writes."""
+"""Queries of the checks of `graphile-worker doctor`. None of them writes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TypeVar
 
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.query import Query, Row, read_nothing
-
-T = TypeVar("T")
+from graphile_worker._sql.query import Query, Row, read_as
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSession:
-    """Which server this is, and as whom we are there."""
+    """The server, and the role and privileges of this session."""
 
     version_number: int
     version: str
@@ -27,10 +23,10 @@ class ServerSession:
 
 @dataclass(frozen=True, slots=True)
 class ObjectAccess:
-    """What a role lacks to use a table or a function.
+    """The privileges that a role lacks on a table or a function.
 
-    `has_hidden_rows`: it would see none of its rows, and no error either. `has_policies`: some
-    role has a policy on it.
+    `has_hidden_rows`: row level security hides all rows from the role, without an error.
+    `has_policies`: the table has a policy for some role.
     """
 
     is_companion: bool
@@ -53,7 +49,7 @@ class ObjectAccess:
 
 @dataclass(frozen=True, slots=True)
 class SharedMigration:
-    """One row of the shared ledger; `at` in seconds since 1970."""
+    """One row of the shared ledger; `applied_at` in seconds since 1970."""
 
     id: int
     applied_at: float
@@ -70,47 +66,8 @@ class CompanionMigration:
 
 
 @dataclass(frozen=True, slots=True)
-class JobGroup:
-    """Jobs that have in common what is lost, and who has locked them."""
-
-    missing_task_id: int | None
-    missing_queue_id: int | None
-    locked_by: str | None
-    count: int
-    stale_count: int
-    first_id: int
-    oldest_lock_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class QueueGroup:
-    """Named queues that somebody has locked."""
-
-    locked_by: str | None
-    count: int
-    stale_count: int
-    first_name: str
-    oldest_lock_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class PoolRow:
-    """A pool of our registry; times in seconds."""
-
-    id: str
-    seconds_since_heartbeat: float
-    lease: float
-    is_rescued: bool
-    server_uptime: float
-    started_at: float
-    host: str | None
-    pid: str | None
-    clock: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class DeadRows:
-    """What a vacuum has to do in a table; `since` is seconds since the last one, None if none."""
+    """The live and dead rows of a table; `seconds_since_vacuum` is None if there was no vacuum."""
 
     table: str
     live_rows: int
@@ -121,7 +78,7 @@ class DeadRows:
 
 @dataclass(frozen=True, slots=True)
 class IdSequence:
-    """How far the ids of a table are."""
+    """A sequence of ids and the last id that it gave out."""
 
     table: str
     sequence: str
@@ -149,18 +106,13 @@ class ConnectionUsage:
 class SearchPathGrant:
     """A role that may create functions in a schema on the search path.
 
-    `is_before_catalog`: PostgreSQL searches that schema before its own, pg_catalog.
+    With `is_before_catalog` PostgreSQL searches that schema before pg_catalog.
     """
 
     schema: str
     role: str
     is_schema_owner: bool
     is_before_catalog: bool
-
-
-def set_diagnostic_limits(timeout: timedelta) -> Query[None]:
-    milliseconds = max(1, timeout // timedelta(milliseconds=1))
-    return Query("set_diagnostic_limits", (milliseconds,), read_nothing)
 
 
 def inspect_session() -> Query[ServerSession]:
@@ -172,35 +124,23 @@ def inspect_access(schemas: Schemas) -> Query[list[ObjectAccess]]:
 
 
 def inspect_search_path(schemas: Schemas) -> Query[list[SearchPathGrant]]:
-    return Query("inspect_search_path", (schemas.shared,), _read_all(SearchPathGrant))
+    return Query("inspect_search_path", (schemas.shared,), read_as(SearchPathGrant))
 
 
 def get_ledger_history() -> Query[list[SharedMigration]]:
-    return Query("get_ledger_history", (), _read_all(SharedMigration))
+    return Query("get_ledger_history", (), read_as(SharedMigration))
 
 
 def get_ext_history() -> Query[list[CompanionMigration]]:
-    return Query("get_ext_history", (), _read_all(CompanionMigration))
-
-
-def diagnose_jobs() -> Query[list[JobGroup]]:
-    return Query("diagnose_jobs", (), _read_all(JobGroup))
-
-
-def diagnose_queues() -> Query[list[QueueGroup]]:
-    return Query("diagnose_queues", (), _read_all(QueueGroup))
-
-
-def diagnose_pools() -> Query[list[PoolRow]]:
-    return Query("diagnose_pools", (), _read_all(PoolRow))
+    return Query("get_ext_history", (), read_as(CompanionMigration))
 
 
 def get_dead_rows(schemas: Schemas) -> Query[list[DeadRows]]:
-    return Query("get_dead_rows", (schemas.shared,), _read_all(DeadRows))
+    return Query("get_dead_rows", (schemas.shared,), read_as(DeadRows))
 
 
 def get_sequences(schemas: Schemas) -> Query[list[IdSequence]]:
-    return Query("get_sequences", (schemas.shared,), _read_all(IdSequence))
+    return Query("get_sequences", (schemas.shared,), read_as(IdSequence))
 
 
 def find_free_task_ids() -> Query[FreeIds]:
@@ -219,14 +159,9 @@ def count_connections() -> Query[ConnectionUsage]:
     return Query("count_connections", (), lambda rows: ConnectionUsage(*rows[0]))
 
 
-def _read_all(kind: Callable[..., T]) -> Callable[[Sequence[Row]], list[T]]:
-    return lambda rows: [kind(*row) for row in rows]
-
-
 def _read_access(rows: Sequence[Row]) -> list[ObjectAccess]:
-    return [
-        ObjectAccess(
-            is_companion, name, owner, is_superuser, may_use, tuple(lacks), hides, policies
-        )
-        for is_companion, name, owner, is_superuser, may_use, lacks, hides, policies in rows
-    ]
+    return [ObjectAccess(*_with_tuples(row)) for row in rows]
+
+
+def _with_tuples(row: Row) -> Row:
+    return [tuple(each) if isinstance(each, list) else each for each in row]

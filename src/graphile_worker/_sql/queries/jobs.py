@@ -1,37 +1,31 @@
-"""Queries about jobs: add, look up, administer. One function per file in statements/."""
+"""Queries that add, get and change jobs."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from graphile_worker._sql.query import Query, Row, read_nothing
+from graphile_worker._sql.query import Query, Row
 from graphile_worker.jobs import Job, JobSpec, RunAt
 
-# How many columns of a row make a Job: id, two names, and those of fragments/job_columns.sql.
+# The columns of a Job in a row: id, two names, and those of fragments/job_columns.sql.
 JOB_COLUMNS = 16
 
 MICROSECOND = timedelta(microseconds=1)
 
 
 def add_job(spec: JobSpec, payload: str | None) -> Query[list[Row]]:
-    moment, delay = encode_when(spec.run_at)
     flags = list(spec.flags) if spec.flags else None
-    mode = str(spec.job_key_mode or "replace")
-    return Query(
-        "add_job",
-        (
-            spec.identifier,
-            payload,
-            spec.queue_name,
-            moment,
-            delay,
-            spec.max_attempts,
-            spec.job_key,
-            spec.priority,
-            flags,
-            mode,
-        ),
-        list,
+    args = (
+        spec.identifier,
+        payload,
+        spec.queue_name,
+        *encode_when(spec.run_at),
+        spec.max_attempts,
+        spec.job_key,
+        spec.priority,
+        flags,
+        str(spec.job_key_mode or "replace"),
     )
+    return Query("add_job", args, list)
 
 
 def add_jobs(specs_json: str, expected: int | None) -> Query[list[Row]]:
@@ -70,22 +64,25 @@ def reschedule_jobs(
     attempts: int | None,
     max_attempts: int | None,
 ) -> Query[list[Job]]:
-    moment, delay = encode_when(run_at)
-    args = (job_ids, moment, delay, priority, attempts, max_attempts)
+    args = (job_ids, *encode_when(run_at), priority, attempts, max_attempts)
     return Query("reschedule_jobs", args, read_jobs)
 
 
 def force_unlock_workers(pool_ids: list[str]) -> Query[None]:
-    return Query("force_unlock_workers", (pool_ids,), read_nothing)
+    return Query("force_unlock_workers", (pool_ids,))
 
 
 def encode_when(when: RunAt | None) -> tuple[str | None, int | None]:
-    """A time as every driver takes it: ISO text in UTC, or microseconds from the database's now."""
+    """A time that every driver takes: ISO text in UTC, or microseconds from the server's now()."""
     if isinstance(when, datetime):
         return when.astimezone(UTC).isoformat(), None
     if isinstance(when, timedelta):
         return None, when // MICROSECOND
     return None, None
+
+
+def read_ids(rows: Sequence[Row]) -> set[int]:
+    return {row[0] for row in rows}
 
 
 def read_jobs(rows: Sequence[Row]) -> list[Job]:

@@ -1,4 +1,4 @@
-"""Queries about the two ledgers, and the scripts that bring them up."""
+"""Queries about the two ledgers, and the scripts of their migrations."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,40 +6,56 @@ from hashlib import sha256
 from typing import Any
 
 from graphile_worker._sql.identifiers import Schemas, quote_identifier
-from graphile_worker._sql.query import Query, Row, read_nothing
+from graphile_worker._sql.query import Query, Row, read_as, read_bool
 from graphile_worker._sql.render import list_script_statements
+from graphile_worker._sql.statement import Statement
 
 LATEST_LEVEL = 20
 
-# Our companion's steps, in order; the first one makes the ledger in which all of them enter
-# themselves.
+# The migrations of the companion schema, in order. The first one creates the ledger in which each
+# of them records itself.
 EXT_STEPS = ("0001_ledger", "0002_leases", "0003_indexes", "0004_turns")
 
-# In the order of their scripts. Whether they are there says the catalogue, not the ledger: they can
-# be missing though their step was taken, and be made by another role than the one that took it.
+# In the order of their scripts. The catalogue shows which exist, not the ledger: an index can be
+# missing after its migration, and another role may create it.
 INDEXES = ("gwpy_free_jobs", "gwpy_queued_jobs", "gwpy_jobs_of_queues", "gwpy_locked_jobs")
 
-# Those that a fetch needs; the last one is for finding the jobs that a worker has locked.
+# The ones that a claim needs; the last one finds the jobs that a worker has locked.
 FETCH_INDEXES = INDEXES[:3]
 
-# The functions of the shared schema: the statement that makes each, and the checksums of all bodies
-# that releases of this package have given it, the newest last. A body with another checksum comes
+# The functions of the shared schema: the statement that creates each, and the checksums of all
+# bodies that releases of this package gave it, the newest last. A body with another checksum comes
 # from Node or Rust and is never replaced.
-FUNCTION_BODIES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "add_jobs": ("schema/add_jobs:0", ("f82648ffb7667493", "b40e1f4301de421e")),
-    "add_job": ("schema/add_jobs:1", ("480fae25158fb4ec", "952c103a25c279dc")),
-    "remove_job": ("schema/baseline:13", ("f3c3c2a7681b0083", "f25e187de7a6789c")),
-    "complete_jobs": ("schema/baseline:14", ("5a5cbf83f881d7d3", "5ac1706e09d617b7")),
-    "permanently_fail_jobs": ("schema/baseline:15", ("a66be4a36e194777", "76626d167c24abdb")),
-    "reschedule_jobs": ("schema/baseline:16", ("de8ac22f1aa59480", "bd083b178086ebb9")),
-    "force_unlock_workers": ("schema/baseline:17", ("1b3c73bba3dd4db6",)),
+FUNCTION_BODIES: dict[str, tuple[Statement, tuple[str, ...]]] = {
+    "add_jobs": (
+        Statement("schema/add_jobs", position=0),
+        ("f82648ffb7667493", "b40e1f4301de421e"),
+    ),
+    "add_job": (Statement("schema/add_jobs", position=1), ("480fae25158fb4ec", "952c103a25c279dc")),
+    "remove_job": (
+        Statement("schema/baseline", position=13),
+        ("f3c3c2a7681b0083", "f25e187de7a6789c"),
+    ),
+    "complete_jobs": (
+        Statement("schema/baseline", position=14),
+        ("5a5cbf83f881d7d3", "5ac1706e09d617b7"),
+    ),
+    "permanently_fail_jobs": (
+        Statement("schema/baseline", position=15),
+        ("a66be4a36e194777", "76626d167c24abdb"),
+    ),
+    "reschedule_jobs": (
+        Statement("schema/baseline", position=16),
+        ("de8ac22f1aa59480", "bd083b178086ebb9"),
+    ),
+    "force_unlock_workers": (Statement("schema/baseline", position=17), ("1b3c73bba3dd4db6",)),
 }
 CHECKSUM_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogState:
-    """What the catalogue says, before any table of ours is touched."""
+    """Which objects exist, read before any table of the schemas."""
 
     server_version: int
     has_schema: bool
@@ -53,7 +69,7 @@ class CatalogState:
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """Which of our indexes there are; those not ready are being built, or were left half built."""
+    """Which of `INDEXES` exist. Incomplete ones are being built, or their build was aborted."""
 
     can_create: bool
     are_being_built: bool
@@ -62,13 +78,13 @@ class IndexState:
 
     @property
     def missing(self) -> list[int]:
-        """Which of `INDEXES` have to be made, by position."""
+        """Positions of the indexes to create."""
         return [at for at, name in enumerate(INDEXES) if name not in self.ready]
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignObject:
-    """The companion schema or a table in it that belongs to a role which may not own it."""
+    """The companion schema or a table in it with an owner that must not own it."""
 
     name: str
     owner: str
@@ -85,12 +101,12 @@ class FunctionBody:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """How far the shared schema is; levels are 0 while it is empty."""
+    """The levels of the shared schema; 0 while it is empty."""
 
     level: int
     breaking_level: int
-    # Only the reference marks 19 as breaking; the Rust worker means something else by it.
     breaking_19: bool | None
+    """Only Graphile Worker for Node marks level 19 as breaking; the Rust worker has another 19."""
 
 
 def inspect_database(schemas: Schemas) -> Query[CatalogState]:
@@ -103,16 +119,16 @@ def inspect_indexes(schemas: Schemas) -> Query[IndexState]:
 
 def find_foreign_objects(schemas: Schemas) -> Query[list[ForeignObject]]:
     args = (schemas.companion, schemas.shared)
-    return Query("find_foreign_objects", args, lambda rows: [ForeignObject(*row) for row in rows])
+    return Query("find_foreign_objects", args, read_as(ForeignObject))
 
 
 def inspect_functions(schemas: Schemas) -> Query[list[FunctionBody]]:
     args = (schemas.shared, list(FUNCTION_BODIES))
-    return Query("inspect_functions", args, lambda rows: [FunctionBody(*row) for row in rows])
+    return Query("inspect_functions", args, read_as(FunctionBody))
 
 
 def has_jobs() -> Query[bool]:
-    return Query("has_jobs", (), lambda rows: bool(rows[0][0]))
+    return Query("has_jobs", (), read_bool)
 
 
 def get_ledger() -> Query[Ledger]:
@@ -128,16 +144,16 @@ def get_ledger_level() -> Query[Ledger]:
 
 
 def drop_schemas() -> Query[None]:
-    return Query("drop_schemas", (), read_nothing)
+    return Query("drop_schemas")
 
 
 def load_script(path: str) -> tuple[Query[Any], ...]:
-    """Every statement of a script of schema/ or ext/, in order."""
-    return tuple(Query(name, (), read_nothing) for name in list_script_statements(path))
+    """The statements of a script of schema/ or ext/, in order."""
+    return tuple(map(Query, list_script_statements(path)))
 
 
 def find_outdated(bodies: Iterable[FunctionBody], schemas: Schemas) -> list[FunctionBody]:
-    """Those that an earlier release of this package has made."""
+    """The functions that an earlier release of this package created."""
     return [
         each
         for each in bodies
@@ -146,32 +162,26 @@ def find_outdated(bodies: Iterable[FunctionBody], schemas: Schemas) -> list[Func
 
 
 def compute_checksum(body: str, schemas: Schemas) -> str:
-    """A checksum of the body of a function, the same for any name of the schema."""
+    """The checksum of a function's body, the same for every name of the schema."""
     plain = body.replace(quote_identifier(schemas.shared), ":schema")
     return sha256(plain.encode()).hexdigest()[:CHECKSUM_DIGITS]
 
 
 def build_replacements(bodies: Iterable[FunctionBody]) -> tuple[Query[Any], ...]:
-    """The statements that give functions the bodies that this release has for them."""
-    return tuple(Query(FUNCTION_BODIES[each.function][0], (), read_nothing) for each in bodies)
+    """The statements that give functions the bodies of this release."""
+    return tuple(Query(FUNCTION_BODIES[each.function][0]) for each in bodies)
 
 
 def _read_catalog(rows: Sequence[Row]) -> CatalogState:
-    version, has_schema, has_ledger, has_breaking, functions, relations, *ext = rows[0]
-    return CatalogState(
-        version,
-        has_schema,
-        has_ledger,
-        has_breaking,
-        frozenset(functions),
-        frozenset(relations),
-        *ext,
-    )
+    return CatalogState(*_with_sets(rows[0]))
 
 
 def _read_indexes(rows: Sequence[Row]) -> IndexState:
-    may_be_made, are_being_built, ready, unready = rows[0]
-    return IndexState(may_be_made, are_being_built, frozenset(ready), frozenset(unready))
+    return IndexState(*_with_sets(rows[0]))
+
+
+def _with_sets(row: Row) -> Row:
+    return [frozenset(each) if isinstance(each, list) else each for each in row]
 
 
 def _read_ledger(rows: Sequence[Row]) -> Ledger:

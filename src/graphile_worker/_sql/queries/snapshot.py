@@ -1,28 +1,31 @@
-"""Queries for one look at a whole queue. None of them writes, and only one reads all jobs."""
+"""Queries for a snapshot of a queue. None of them writes, and only one reads all jobs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.query import Query, Row, read_nothing
+from graphile_worker._sql.query import Query, read_as, read_dict
 
 
 @dataclass(frozen=True, slots=True)
 class JobCountRow:
-    """The jobs of a task in one state; `apart` is the one that is locked, or their held queue."""
+    """Jobs of a task in one state; `locked_id` is the id of the locked job or queue."""
 
     task_id: int
     state: str
     locked_id: int | None
+    missing_queue_id: int | None
     count: int
     overdue_seconds: float
     first_id: int
     last_id: int
+    oldest_failure_seconds: float | None
+    newest_failure_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class LockRow:
-    """Who holds a job; `age` in seconds."""
+    """The lock of a job."""
 
     job_id: int
     queue_id: int | None
@@ -34,7 +37,7 @@ class LockRow:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A named queue that somebody holds."""
+    """A named queue that is locked."""
 
     id: int
     name: str
@@ -44,50 +47,42 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class ServerRow:
-    """Where we are, the counters of the table of jobs, and the oldest transaction of others."""
+    """The session, the levels of the schema, and the counters of the table of jobs."""
 
     now: str
     database: str
     role: str
     level: int | None
+    breaking_level: int | None
     rows_added: int
     rows_deleted: int
-    live_rows: int
-    dead_rows: int
-    seconds_since_vacuum: float | None
     owner: str
     has_hidden_rows: bool
-    oldest_transaction: str | None
-    oldest_transaction_state: str | None
-    oldest_transaction_seconds: float | None
     uptime_seconds: float
 
 
-def set_limits(milliseconds: int) -> Query[None]:
-    return Query("set_limits", (milliseconds,), read_nothing)
+def set_limits(timeout: timedelta, program: str) -> Query[None]:
+    milliseconds = max(1, timeout // timedelta(milliseconds=1))
+    return Query("set_limits", (milliseconds, f"graphile-worker {program}"))
 
 
 def snapshot_jobs(dead_pool_ids: list[str], max_rows: int) -> Query[list[JobCountRow]]:
-    return Query(
-        "snapshot_jobs", (dead_pool_ids, max_rows), lambda rows: [JobCountRow(*row) for row in rows]
-    )
+    return Query("snapshot_jobs", (dead_pool_ids, max_rows), read_as(JobCountRow))
 
 
 def snapshot_locks(job_ids: list[int]) -> Query[list[LockRow]]:
-    return Query("snapshot_locks", (job_ids,), lambda rows: [LockRow(*row) for row in rows])
+    return Query("snapshot_locks", (job_ids,), read_as(LockRow))
 
 
 def snapshot_queues(max_rows: int) -> Query[list[QueueRow]]:
-    return Query("snapshot_queues", (max_rows,), lambda rows: [QueueRow(*row) for row in rows])
+    return Query("snapshot_queues", (max_rows,), read_as(QueueRow))
 
 
 def snapshot_server(schemas: Schemas) -> Query[ServerRow | None]:
-    return Query("snapshot_server", (schemas.shared,), _read_server)
+    return Query(
+        "snapshot_server", (schemas.shared,), lambda rows: ServerRow(*rows[0]) if rows else None
+    )
 
 
 def get_last_errors(job_ids: list[int]) -> Query[dict[int, str]]:
-    return Query("get_last_errors", (job_ids,), lambda rows: {row[0]: row[1] for row in rows})
-
-
-def _read_server(rows: Sequence[Row]) -> ServerRow | None:
-    return ServerRow(*rows[0]) if rows else None
+    return Query("get_last_errors", (job_ids,), read_dict)

@@ -1,16 +1,19 @@
-"""Queries about how the tables are stored and vacuumed, and about what stands in the way."""
+"""Queries about storage parameters, server settings, and what keeps vacuum from removing rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.queries.cleanup import read_bool
-from graphile_worker._sql.query import Query, Row, read_nothing
+from graphile_worker._sql.query import Query, Row, read_as, read_bool
+
+# A transaction that is open for longer is reported: by then dead rows slow down every fetch.
+MAX_TRANSACTION_AGE = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class TableStorage:
-    """What is set for a table, and who may change it."""
+    """The storage parameters of a table, and who may change them."""
 
     settings: dict[str, str]
     can_change: bool
@@ -19,19 +22,20 @@ class TableStorage:
 
 @dataclass(frozen=True, slots=True)
 class ServerSetting:
-    """A setting of the server, as a plain number or word and as it is shown.
+    """A setting of the server, as a number or word and as `show` prints it.
 
-    `change` is how a statement begins that changes it, for this database alone if that can be.
+    `change_prefix` begins the statement that changes it, for this database alone where possible.
     """
 
     value: str
     display_value: str
     change_prefix: str
+    """The start of a statement that changes it, for this database alone where possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class VacuumBlocker:
-    """Something that may still look at rows as they were; until it ends, no dead row can go."""
+    """A session, prepared transaction, slot or standby that keeps dead rows from being removed."""
 
     kind: str
     name: str
@@ -48,10 +52,8 @@ def get_server_settings(names: list[str]) -> Query[dict[str, ServerSetting]]:
     return Query("get_server_settings", (names,), _read_settings)
 
 
-def get_vacuum_blockers(min_seconds: int) -> Query[list[VacuumBlocker]]:
-    return Query(
-        "get_vacuum_blockers", (min_seconds,), lambda rows: [VacuumBlocker(*row) for row in rows]
-    )
+def get_vacuum_blockers(min_age: timedelta) -> Query[list[VacuumBlocker]]:
+    return Query("get_vacuum_blockers", (int(min_age.total_seconds()),), read_as(VacuumBlocker))
 
 
 def can_read_all_stats() -> Query[bool]:
@@ -59,21 +61,21 @@ def can_read_all_stats() -> Query[bool]:
 
 
 def set_vacuum_lock_timeout() -> Query[None]:
-    return Query("set_vacuum_lock_timeout", (), read_nothing)
+    return Query("set_vacuum_lock_timeout")
 
 
 def tune_jobs() -> Query[None]:
-    return Query("tune_jobs", (), read_nothing)
+    return Query("tune_jobs")
 
 
 def tune_queues() -> Query[None]:
-    return Query("tune_queues", (), read_nothing)
+    return Query("tune_queues")
 
 
 def _read_storage(rows: Sequence[Row]) -> dict[str, TableStorage]:
     return {
-        name: TableStorage(dict(each.split("=", 1) for each in options), may_change, owner)
-        for name, options, may_change, owner in rows
+        name: TableStorage(dict(each.split("=", 1) for each in options), can_change, owner)
+        for name, options, can_change, owner in rows
     }
 
 

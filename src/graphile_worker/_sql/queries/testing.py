@@ -1,11 +1,10 @@
-"""Queries of the helpers for tests, on the connection of a test."""
+"""Queries of `graphile_worker.testing`, on the connection of a test."""
 
 from collections.abc import Sequence
 
 from graphile_worker._sql.queries.claim import ClaimedJob
-from graphile_worker._sql.queries.cleanup import read_count
 from graphile_worker._sql.queries.jobs import JOB_COLUMNS, encode_when, read_job, read_jobs
-from graphile_worker._sql.query import Query, Row
+from graphile_worker._sql.query import Query, Row, read_count
 from graphile_worker.jobs import Job, RunAt
 
 
@@ -22,7 +21,7 @@ def clear_jobs(max_jobs: int) -> Query[int]:
 
 
 def probe() -> Query[int]:
-    # With an argument, as sessions of SQLAlchemy cannot be asked without.
+    # With an argument: SQLAlchemy sessions cannot run statements without one.
     return Query("probe", (1,), read_count)
 
 

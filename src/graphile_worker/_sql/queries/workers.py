@@ -1,4 +1,4 @@
-"""Queries about pools: which live, which are gone, and what those left locked."""
+"""Queries about pools: the registry, heartbeats, and the jobs of dead pools."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,27 +7,35 @@ from datetime import timedelta
 from typing import Any
 
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.queries.cleanup import read_bool
 from graphile_worker._sql.queries.jobs import (
     JOB_COLUMNS,
     MICROSECOND,
     encode_when,
+    read_ids,
     read_job,
     read_jobs,
 )
-from graphile_worker._sql.query import Query, Row, read_nothing
+from graphile_worker._sql.query import (
+    Query,
+    Row,
+    read_as,
+    read_bool,
+    read_column,
+    read_count,
+    read_first,
+)
 from graphile_worker.jobs import Job, RunAt
 
-# Details are for people: a worker of thousands of tasks need not list them all.
+# In the details of a pool, which are for people.
 MAX_TASK_NAMES = 100
 
-# What Rust workers write to jobs that they take from a dead one; ours says more after it.
+# The start of the error that Python and Rust workers write to jobs of a dead pool.
 RECOVERED_MESSAGE = "Job recovered after worker interruption"
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredJob:
-    """A job that was taken from a dead pool; nobody knows what a stranger's pool had started."""
+    """A job taken over from a dead pool. Pools of other implementations do not record starts."""
 
     job: Job
     pool_id: str
@@ -38,7 +46,7 @@ class RecoveredJob:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResult:
-    """Pools whose heartbeat counted, each with the server's time; when the server started."""
+    """The server's time for each pool that was still registered, and when the server started."""
 
     server_times: dict[str, float]
     server_started_at: float | None
@@ -46,9 +54,9 @@ class HeartbeatResult:
 
 @dataclass(frozen=True, slots=True)
 class RescueLockHolder:
-    """A session that holds the turn to sweep.
+    """A session that holds the rescue lock.
 
-    A prepared transaction has no process. `seconds` is None if this role may not know.
+    A prepared transaction has no process. `seconds` is None if this role may not see it.
     """
 
     pid: int | None
@@ -63,8 +71,7 @@ class RescueLockHolder:
 
 
 def register_pool(pool_id: str, lease: timedelta, details: Mapping[str, Any]) -> Query[None]:
-    args = (pool_id, lease // MICROSECOND, json.dumps(details))
-    return Query("register_pool", args, read_nothing)
+    return Query("register_pool", (pool_id, lease // MICROSECOND, json.dumps(details)))
 
 
 def heartbeat(pool_ids: list[str], started_jobs: list[int]) -> Query[HeartbeatResult]:
@@ -72,11 +79,11 @@ def heartbeat(pool_ids: list[str], started_jobs: list[int]) -> Query[HeartbeatRe
 
 
 def unregister_pools(pool_ids: list[str]) -> Query[None]:
-    return Query("unregister_pools", (pool_ids,), read_nothing)
+    return Query("unregister_pools", (pool_ids,))
 
 
 def mark_pools_stopped(pool_ids: list[str]) -> Query[None]:
-    return Query("mark_pools_stopped", (pool_ids,), read_nothing)
+    return Query("mark_pools_stopped", (pool_ids,))
 
 
 def is_pool_alive(pool_id: str) -> Query[bool]:
@@ -109,27 +116,25 @@ def has_rust_registry(schemas: Schemas) -> Query[bool]:
 
 
 def rust_heartbeat(pool_ids: list[str], details: Mapping[str, Any]) -> Query[None]:
-    return Query("rust_heartbeat", (pool_ids, json.dumps(details)), read_nothing)
+    return Query("rust_heartbeat", (pool_ids, json.dumps(details)))
 
 
 def rust_unregister(pool_ids: list[str]) -> Query[None]:
-    return Query("rust_unregister", (pool_ids,), read_nothing)
+    return Query("rust_unregister", (pool_ids,))
 
 
 def renew_locks(pool_ids: list[str], job_ids: list[int], queue_ids: list[int]) -> Query[set[int]]:
-    args = (pool_ids, job_ids, queue_ids)
-    return Query("renew_locks", args, lambda rows: {row[0] for row in rows})
+    return Query("renew_locks", (pool_ids, job_ids, queue_ids), read_ids)
 
 
 def record_start(
     job_id: int, pool_id: str, attempt: int, *, max_crashes: int | None = None
 ) -> Query[int | None]:
-    args = (job_id, pool_id, attempt, max_crashes)
-    return Query("record_start", args, lambda rows: rows[0][0] if rows else None)
+    return Query("record_start", (job_id, pool_id, attempt, max_crashes), read_first)
 
 
 def get_dead_pools(own_id: str) -> Query[list[str]]:
-    return Query("get_dead_pools", (own_id,), lambda rows: [row[0] for row in rows])
+    return Query("get_dead_pools", (own_id,), read_column)
 
 
 def begin_rescue() -> Query[bool]:
@@ -145,10 +150,7 @@ def try_lock_rescue() -> Query[bool]:
 
 
 def get_rescue_lock_holders(schemas: Schemas) -> Query[list[RescueLockHolder]]:
-    def read(rows: Sequence[Row]) -> list[RescueLockHolder]:
-        return [RescueLockHolder(*row) for row in rows]
-
-    return Query("get_rescue_lock_holders", (schemas.companion,), read)
+    return Query("get_rescue_lock_holders", (schemas.companion,), read_as(RescueLockHolder))
 
 
 def recover_jobs(
@@ -163,11 +165,11 @@ def unlock_pool_jobs(pool_ids: list[str], delay: timedelta) -> Query[list[Job]]:
 
 
 def delete_dead_pools() -> Query[list[str]]:
-    return Query("delete_dead_pools", (), lambda rows: [row[0] for row in rows])
+    return Query("delete_dead_pools", (), read_column)
 
 
 def delete_orphaned_recoveries() -> Query[None]:
-    return Query("delete_orphaned_recoveries", (), read_nothing)
+    return Query("delete_orphaned_recoveries")
 
 
 def get_jobs_locked_by(pool_ids: list[str]) -> Query[list[Job]]:
@@ -181,13 +183,13 @@ def unlock_stale_jobs(
     except_job_ids: Sequence[int] = (),
     except_queue_ids: Sequence[int] = (),
 ) -> Query[int]:
-    """Unlock what was locked for too long, except these jobs and queues of `except_pool_id`."""
+    """Unlock jobs and queues with stale locks, except these ones of `except_pool_id`."""
     args = (encode_when(now)[0], except_pool_id, list(except_job_ids), list(except_queue_ids))
-    return Query("unlock_stale_jobs", args, lambda rows: rows[0][0])
+    return Query("unlock_stale_jobs", args, read_count)
 
 
 def has_been_recovered(job: Job) -> bool:
-    """Did a dead pool leave this job behind, and has nothing else become of it since?"""
+    """Was this job taken over from a dead pool, without an attempt that ended since?"""
     return job.last_error is not None and job.last_error.startswith(RECOVERED_MESSAGE)
 
 

@@ -1,4 +1,4 @@
--- Which task was it? These jobs may tell.
+-- The payloads of these jobs may show which task it was.
 select id, payload, created_at, last_error from :schema._private_jobs where task_id = :'id' limit 10;
 -- Put its name in both places:
 insert into :schema._private_tasks (identifier) values ('the-task') on conflict do nothing;

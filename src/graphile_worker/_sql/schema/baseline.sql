@@ -1,11 +1,12 @@
--- Level 20 in one go, for an empty ledger. Its rows come first: whoever else is installing waits on
--- row 1, then finds every level done.
+-- Level 20 in one step, for an empty ledger. Its rows come first: another installer waits on row 1,
+-- then finds all levels recorded.
 insert into :schema.migrations (id, breaking)
 select level, level in (1, 3, 11, 13, 14, 16, 19)
 from pg_catalog.generate_series(1, 20) as level
 order by level;
 
--- The suffixes of some names below are history: later migrations of the reference may use them.
+-- Some names below have suffixes from earlier levels: later migrations of Graphile Worker for Node
+-- may use them.
 create table :schema._private_tasks (
   id integer generated always as identity (sequence name :schema.tasks_id_seq)
     constraint tasks_pkey primary key,
@@ -64,7 +65,7 @@ create table :schema._private_known_crontabs (
   last_execution timestamptz
 );
 
--- No policies: the owner sees everything, every other role nothing, unless a DBA decides otherwise.
+-- Without policies the owner sees all rows and other roles none, unless a DBA adds a policy.
 alter table :schema._private_tasks enable row level security;
 
 alter table :schema._private_job_queues enable row level security;
@@ -73,7 +74,7 @@ alter table :schema._private_jobs enable row level security;
 
 alter table :schema._private_known_crontabs enable row level security;
 
--- What people and tools may read; payloads stay out of it on purpose.
+-- For people and tools, without payloads.
 create view :schema.jobs as
 select
   jobs.id,
@@ -106,7 +107,7 @@ create type :schema.job_spec as (
   flags text[]
 );
 
--- Delete the job with this key, or, while it runs, see to it that it never runs again.
+-- Delete the job with this key, or prevent another attempt if it is running.
 create or replace function :schema.remove_job(job_key text)
 returns :schema._private_jobs
 language plpgsql
@@ -139,7 +140,7 @@ begin
 end;
 $gw$;
 
--- Delete these jobs as if they were done; those that a worker holds stay.
+-- Delete these jobs as completed, except jobs that a worker has locked.
 create or replace function :schema.complete_jobs(job_ids bigint[])
 returns setof :schema._private_jobs
 language sql
@@ -150,7 +151,7 @@ as $gw$
   returning jobs.*;
 $gw$;
 
--- Spend all attempts of these jobs, with a reason; those that a worker holds stay as they are.
+-- Use up all attempts of these jobs, with a reason, except jobs that a worker has locked.
 create or replace function :schema.permanently_fail_jobs(
   job_ids bigint[],
   error_message text default null
@@ -167,7 +168,7 @@ as $gw$
   returning jobs.*;
 $gw$;
 
--- Change what is given, leave the rest; jobs that a worker holds stay as they are.
+-- Change the given values of these jobs, except jobs that a worker has locked.
 create or replace function :schema.reschedule_jobs(
   job_ids bigint[],
   run_at timestamptz default null,
@@ -189,7 +190,7 @@ as $gw$
   returning jobs.*;
 $gw$;
 
--- Take all locks from these pools, which must be dead: what they still run may run twice.
+-- Unlock the jobs of these pools, which must be dead: a job that is still running may run twice.
 create or replace function :schema.force_unlock_workers(worker_ids text[])
 returns void
 language sql

@@ -1,4 +1,4 @@
--- Level 19 changes nothing in the tables: it tells older releases that locks now belong to pools.
+-- Level 19 changes no table: it shows older releases that locks belong to pools.
 insert into :schema.migrations (id, breaking)
 values (19, true);
 

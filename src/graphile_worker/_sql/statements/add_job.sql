@@ -1,5 +1,5 @@
--- Add job $1 with payload $2, not before $4 or now plus $5 microseconds; no row where its key was lost
--- to another session that held it.
+-- Add job $1 with payload $2, to run at $4 or $5 microseconds from now. Returns no row if another
+-- session had locked the job with that key.
 select
   jobs.id,
   tasks.identifier,
@@ -12,7 +12,7 @@ from :schema.add_job(
   queue_name => $3::text,
   run_at => coalesce(
     $4::text::timestamptz,
-    -- An interval times a number goes through floating point: small enough numbers are exact.
+    -- An interval times a number uses floating point, which is exact for small numbers.
     pg_catalog.now()
       + ($5::bigint / 3600000000)::float8 * interval '1 hour'
       + ($5::bigint % 3600000000)::float8 * interval '1 microsecond'

@@ -1,6 +1,6 @@
--- Add the jobs of the JSON array $1, with one call for each way to treat keys; rows come in no order.
--- A key that was lost to another session that held it has no row; if there must be $2 rows and are
--- not, all of it fails with a division by zero.
+-- Add the jobs of the JSON array $1, with one call for each way to treat keys. Rows are in no
+-- order. A key whose job another session had locked has no row. If $2 rows are expected and there
+-- are fewer, the statement fails with a division by zero.
 with calls as (
   select
     spec.preserve_run_at,
@@ -12,7 +12,7 @@ with calls as (
           spec.queue_name,
           coalesce(
             spec.run_at,
-            -- An interval times a number goes through floating point: small enough ones are exact.
+            -- An interval times a number uses floating point, exact for small numbers.
             pg_catalog.now()
               + (spec.delay / 3600000000)::float8 * interval '1 hour'
               + (spec.delay % 3600000000)::float8 * interval '1 microsecond'
@@ -23,7 +23,7 @@ with calls as (
           spec.flags
         ) as :schema.job_spec
       )
-      -- Keys in one order for everybody: two calls in opposite orders would wait for each other.
+      -- Keys in one order in every session: opposite orders would deadlock.
       order by spec.job_key nulls first, spec.position
     ) as specs
   from rows from (
@@ -54,23 +54,7 @@ with calls as (
   )
   group by spec.preserve_run_at
 ), added as (
-  select
-    jobs.id,
-    jobs.task_id,
-    jobs.job_queue_id,
-    jobs.payload,
-    jobs.priority,
-    jobs.run_at,
-    jobs.attempts,
-    jobs.max_attempts,
-    jobs.last_error,
-    jobs.created_at,
-    jobs.updated_at,
-    jobs.key,
-    jobs.locked_at,
-    jobs.locked_by,
-    jobs.revision,
-    jobs.flags
+  select :stored_columns
   from calls
   cross join lateral :schema.add_jobs(calls.specs, calls.preserve_run_at) as jobs
 )

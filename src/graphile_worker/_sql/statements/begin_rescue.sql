@@ -1,7 +1,7 @@
--- Limit what a sweep may take, and ask for the lock under which Rust workers sweep; is it free? The
--- numbers are theirs. A sweep waits briefly for locks, has the time to read a large table, and ends if
--- the program that began it is stopped. It reads the table by its index on locks, which the planner
--- takes for as dear as reading all of it.
+-- Set the limits of a rescue, and try to take the advisory lock of Rust workers, whose numbers
+-- these are; is it free? A rescue waits briefly for locks, may read a large table, and ends with
+-- the program that began it. It reads the table by the index on locks, which the planner estimates
+-- to cost as much as the whole table.
 select
   pg_catalog.pg_try_advisory_xact_lock(1196905043, 1398228304),
   pg_catalog.set_config('lock_timeout', '250ms', true),

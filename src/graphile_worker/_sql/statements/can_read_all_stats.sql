@@ -1,2 +1,2 @@
--- May this role see what the sessions of others do?
+-- May this role see the sessions of other roles?
 select pg_catalog.pg_has_role('pg_read_all_stats', 'usage');

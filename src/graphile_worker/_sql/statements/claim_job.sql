@@ -1,4 +1,5 @@
--- Take job $2 for pool $1, whoever would be next, if it is due at $3 and nobody has it or its queue.
+-- Claim job $2 for pool $1, in any order, if it is due at $3 and neither it nor its queue is
+-- locked.
 with ready as (
   select jobs.id, jobs.job_queue_id
   from :schema._private_jobs as jobs

@@ -1,17 +1,16 @@
--- Take up to $4 ready jobs of tasks $2 for pool $1, none that has a flag of $3, at time $5 or now.
+-- Claim up to $4 ready jobs of tasks $2 for pool $1, without the flags $3, at time $5 or now.
 --
--- Only an empty answer means that there is nothing to take; a short one does not. The best job that
--- is ready is always in it, unless somebody else holds a lock on its row at this moment.
+-- Only an empty result means that no job is ready; fewer than $4 rows do not. The first ready job
+-- is always among them, unless another session has locked its row.
 --
--- First candidates are found, without a lock, then the best of them are locked together. Where a
--- look at the soonest jobs is not enough, other ways to find candidates follow, each only where the
--- one before it has failed: a condition that depends on no row switches the whole step off. Costs
--- follow what is taken, not what else lies in the tables. The indexes gwpy_… are needed for that; see
--- claim_jobs_unindexed for a schema without them.
+-- The statement finds candidates without locks, then locks the first of them together. If the
+-- soonest jobs are not enough, other searches follow, each only if the one before it found nothing:
+-- a condition without a column turns the whole step off. The cost depends on the jobs that are
+-- claimed, not on the size of the tables. That needs the indexes gwpy_…; see claim_jobs_unindexed
+-- for a schema without them.
 --
--- What is given is read from a step of its own, and limits stand beside plain numbers, for the
--- planner's sake: it takes this for one and the same cheap statement whatever is given, so it makes
--- one plan and keeps it, and does not compile it.
+-- Parameters are read from a separate step, and limits are beside plain numbers, for the planner:
+-- it sees the same cheap statement for all arguments, so it keeps one plan and does not compile it.
 with recursive :claim_params,
 :soonest_jobs,
 :soonest_candidates,
@@ -61,14 +60,14 @@ near_fails as (
   select near_fails.yes and not few_queues.yes as yes
   from near_fails, few_queues
 ), queues_are_small as (
-  -- To read all of them is then less than to find thousands one by one.
+  -- Reading all of them is then cheaper than finding thousands one by one.
   select coalesce((
     select pg_catalog.pg_relation_size(job_queues.tableoid) <= 4000000
     from :schema._private_job_queues as job_queues
     limit 1
   ), true) as yes
 ), far as (
-  -- Thousands more in the same order: each may be stuck in another queue.
+  -- Thousands more in the same order: each may wait for another queue.
   select job.id, job.task_id, job.job_queue_id, job.priority, job.run_at
   from (
     select jobs.id, jobs.task_id, jobs.job_queue_id, jobs.priority, jobs.run_at
@@ -114,9 +113,9 @@ near_fails as (
 ), far_fails as (
   select (select yes from many_queues) and not exists (select from far_heads) as yes
 ), free_lanes as (
-  -- Jobs of one task and one priority stand in a lane of their own, in the order in which they go.
-  -- The next lane is asked for by both, and may be another task's: an index by priority alone would
-  -- seem as good, and be full of other tasks.
+  -- Jobs of one task and one priority are a lane, in the order in which they run.
+  -- The next lane is searched by both, and may belong to another task: to the planner an index by
+  -- priority alone would seem as good, and be full of other tasks.
   select
     tasks.task_id,
     (
@@ -239,7 +238,7 @@ near_fails as (
     limit (select enough from given)
   ) as job
 ), horizon as (
-  -- A lane goes on behind what was read of it: what comes after that is in no certain order.
+  -- A lane continues after the rows that were read of it; the rows after that have no defined order.
   select priority, run_at, id
   from queued
   where nth = (select enough from given)
@@ -297,7 +296,7 @@ near_fails as (
       where job_queues.id = queue.job_queue_id
     )
 ), candidates as (
-  -- All but one of these are empty. Read only as far as they are needed.
+  -- All but one of these are empty. They are read only as far as needed.
   select id, job_queue_id, priority, run_at
   from near
   where (select not yes from near_fails)

@@ -1,6 +1,6 @@
--- Take jobs as claim_jobs does, from a schema that lacks its indexes: right, and as fast as can be.
+-- Claim jobs like claim_jobs, in a schema without its indexes.
 --
--- The steps are those of claim_jobs. What is not found among the soonest jobs is searched for in all.
+-- The steps are those of claim_jobs. If the soonest jobs are not enough, all jobs are searched.
 with recursive :claim_params,
 :soonest_jobs,
 :soonest_candidates,
@@ -12,7 +12,7 @@ near_fails as (
     ) < wanted as yes
   from given
 ), queues_are_small as (
-  -- To read all of them is then less than to find thousands one by one.
+  -- Reading all of them is then cheaper than finding thousands one by one.
   select coalesce((
     select pg_catalog.pg_relation_size(job_queues.tableoid) <= 4000000
     from :schema._private_job_queues as job_queues
@@ -21,7 +21,7 @@ near_fails as (
 ),
 :priorities,
 free as (
-  -- The reference has an index for these. One priority at a time: see claim_plain_jobs.
+  -- Graphile Worker for Node has an index for these. One priority at a time: see claim_plain_jobs.
   select job.id, job.job_queue_id, job.priority, job.run_at
   from pg_catalog.unnest(array(
     select priority
@@ -51,7 +51,7 @@ free as (
   ) as job
   limit (select enough from given)
 ), queued as (
-  -- Where no queue is free, nobody needs to look at their jobs.
+  -- If all queues are locked, their jobs need not be read.
   select job.id, job.job_queue_id, job.priority, job.run_at
   from pg_catalog.unnest(array(
     select priority
@@ -97,7 +97,7 @@ free as (
   ) as job
   limit (select enough from given)
 ), horizon as (
-  -- The queued ones go on behind what was read of them: what comes after that is in no certain order.
+  -- Queued jobs continue after the rows that were read of them; later rows have no defined order.
   select id, priority, run_at
   from queued
   offset (select enough - 1 from given)
@@ -120,7 +120,7 @@ free as (
     or row(job.priority, job.run_at) <= row(horizon.priority, horizon.run_at)
   order by coalesce(-job.job_queue_id, job.id), job.priority, job.run_at, job.id
 ), candidates as (
-  -- One of these is empty. Read only as far as they are needed.
+  -- One of these is empty. They are read only as far as needed.
   select id, job_queue_id, priority, run_at
   from near
   where (select not yes from near_fails)

@@ -1,11 +1,12 @@
--- Take jobs as claim_jobs does, if all that are ready among the soonest are plain: ours, and in no queue.
+-- Claim jobs like claim_jobs, if all ready jobs among the soonest are plain: of known tasks,
+-- without a queue.
 --
--- That is so nearly always, and then this takes a third of the time. An empty answer says nothing:
--- ask claim_jobs. The steps are written as they are for the same reasons as there.
+-- That is nearly always so, and takes a third of the time. An empty result does not mean that no
+-- job is ready: run claim_jobs then. The steps have the form of claim_jobs for the same reasons.
 with :claim_params,
 :soonest_jobs,
 spans as (
-  -- In one go: to keep the jobs and sort them again would take as long as to lock them.
+  -- In one step: keeping and sorting the jobs again would take as long as locking them.
   select
     priority,
     pg_catalog.min(run_at) as since,
@@ -26,10 +27,10 @@ spans as (
     pg_catalog.array_agg(until order by priority) as until
   from spans
 ), plain as (
-  -- They are locked as they are read, which is the cheapest of all ways. From the first of each
-  -- priority on, as before it the index may hold thousands that are gone, and to the last, as behind
-  -- it there may be a million whose time has not come. Before version 18, PostgreSQL stops at a time
-  -- only if the priority is one value: given a row of both as its end, it reads that whole priority.
+  -- They are locked as they are read, which is cheapest. The search starts at the first job of each
+  -- priority, because the index may have thousands of deleted ones before it, and ends at the last
+  -- one that is due, because a million future jobs may follow. Before version 18, PostgreSQL stops
+  -- at a time only if the priority is one value; with a row of both it reads the whole priority.
   select job.id
   from rows from (
     pg_catalog.unnest((select priorities from seen)),
@@ -51,23 +52,23 @@ spans as (
   where (select all_are_plain from seen)
     and job.task_id = any ((select tasks from given)::int[])
     and (job.flags ?| (select flags from given)) is not true
-  -- No more of them are locked than this.
+  -- The limit on the jobs that are locked.
   limit (select wanted from given)
 )
 update :schema._private_jobs as jobs
 set attempts = jobs.attempts + 1,
     locked_by = $1::text,
-    -- By a worker's own clock that is late, a change before the claim would seem to come after it.
+    -- With a worker's slow clock, a change before the claim would seem to come after it.
     locked_at = greatest((select moment from given), jobs.updated_at)
 where jobs.id = any (array(select id from plain))
--- In no order: whoever reads them sorts them, which is cheaper than to keep them all for it here.
+-- In no order: the worker sorts them, which is cheaper than sorting them here.
 returning
   jobs.id,
   jobs.task_id,
   null::text,
   :claimed_columns,
   jobs.job_queue_id,
-  -- How long the search took in the server, in seconds: made once, for the first row.
+  -- The seconds that the search took in the server, computed once, for the first row.
   (
     select extract(
       epoch from pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp()

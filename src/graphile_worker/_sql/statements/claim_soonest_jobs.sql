@@ -1,8 +1,8 @@
--- Take jobs as claim_jobs does, of the soonest ones alone.
+-- Claim jobs like claim_jobs, of the soonest jobs only.
 --
--- Enough for jobs of named queues that wait for nothing, and a third of the work. What is taken is
--- the best there is, but there may be more; an empty answer says nothing: ask claim_jobs. The steps
--- are written as they are for the same reasons as there.
+-- That is enough for jobs of unlocked named queues, at a third of the work. The first ready jobs
+-- are claimed, but there may be more. An empty result does not mean that no job is ready: run
+-- claim_jobs then. The steps have the form of claim_jobs for the same reasons.
 with :claim_params,
 :soonest_jobs,
 :soonest_candidates,

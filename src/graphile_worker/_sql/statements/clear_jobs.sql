@@ -1,5 +1,5 @@
--- Delete all jobs, and free all named queues, if there are $1 at most; says how many there are,
--- counted up to one more.
+-- Delete all jobs and unlock all named queues, if there are at most $1 jobs. Returns the number of
+-- jobs, counted up to $1 + 1.
 with counted as (
   select pg_catalog.count(*) as count
   from (

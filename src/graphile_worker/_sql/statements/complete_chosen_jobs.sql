@@ -1,4 +1,5 @@
--- Delete those of jobs $1 that are meant; how many, and how many were left to whoever holds them.
+-- Delete the jobs $1 that the conditions select. Returns how many, and how many were skipped
+-- because they are locked.
 with :chosen_jobs, changed as (
   select jobs.id
   from :schema.complete_jobs(job_ids => array(select chosen.id from chosen)) as jobs

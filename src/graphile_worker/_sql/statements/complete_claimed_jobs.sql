@@ -1,4 +1,5 @@
--- Delete finished jobs $1 that pool $2 still holds and free its named queues $3; says which it held.
+-- Delete completed jobs $1 that pool $2 still has locked, and unlock its named queues $3. Returns
+-- the ids of these jobs.
 with finished as (
   delete from :schema._private_jobs as jobs
   where jobs.id = any ($1::text::bigint[])
@@ -10,7 +11,7 @@ with finished as (
       locked_at = null
   where job_queues.id = any ($3::int[])
     and job_queues.locked_by = $2::text
-    -- Asked again ($4), an earlier try may have freed it, and this pool have taken it for another job.
+    -- In a retry ($4), the first attempt may have unlocked it, and this pool may have locked it again.
     and (not $4::boolean or exists (select from finished))
 )
 select id from finished;

@@ -1,4 +1,4 @@
--- Delete jobs $1 as if done, but for those that a worker holds.
+-- Delete jobs $1 as completed, except jobs that a worker has locked.
 select
   jobs.id,
   tasks.identifier,

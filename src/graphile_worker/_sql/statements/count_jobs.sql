@@ -1,5 +1,5 @@
--- How many of the jobs that are meant are in which state, and the first and the last id of those.
--- Pools $1 are dead.
+-- How many jobs that the conditions select are in each state, with the first and the last id. Pools
+-- $1 are dead.
 select
   :job_state as state,
   pg_catalog.count(*),

@@ -1,5 +1,5 @@
--- How many jobs that are ready go before job $1, counted up to $3: of tasks $2, if given, and not in
--- a named queue that is locked.
+-- How many ready jobs run before job $1, counted up to $3: of tasks $2, if given, and not in a
+-- locked named queue.
 select pg_catalog.count(*)
 from (
   select

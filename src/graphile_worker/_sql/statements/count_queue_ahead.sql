@@ -1,4 +1,4 @@
--- How many jobs of the same named queue that are ready go before job $1, counted up to $2.
+-- How many ready jobs of the same named queue run before job $1, counted up to $2.
 select pg_catalog.count(*)
 from (
   select

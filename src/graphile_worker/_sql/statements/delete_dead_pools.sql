@@ -1,5 +1,5 @@
--- Forget pools that were swept when another lease has passed and nothing is left of them; those of
--- which something is.
+-- Delete rescued pools after another lease, if they have no locks left. Returns the pools that
+-- have.
 with left_over as (
   select jobs.locked_by
   from :schema._private_jobs as jobs

@@ -1,4 +1,4 @@
--- Delete the jobs that have no attempts left; says how many.
+-- Delete the jobs without attempts left. Returns how many.
 with deleted as (
   delete from :schema._private_jobs as jobs
   where jobs.attempts >= jobs.max_attempts

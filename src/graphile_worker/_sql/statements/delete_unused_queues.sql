@@ -1,4 +1,4 @@
--- Delete the queues that no job uses and no worker holds; says how many.
+-- Delete the queues without jobs and without a lock. Returns how many.
 with deleted as (
   delete from :schema._private_job_queues as job_queues
   where job_queues.locked_at is null

@@ -1,4 +1,4 @@
--- Delete the task names that no job uses and that are not among $1; says how many.
+-- Delete the tasks without jobs, except the names $1. Returns how many.
 with deleted as (
   delete from :schema._private_tasks as tasks
   where tasks.identifier <> all ($1::text[])

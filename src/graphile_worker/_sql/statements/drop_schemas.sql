@@ -1,2 +1,2 @@
--- Drop both schemas with all that is in them.
+-- Drop both schemas with all their objects.
 drop schema if exists :schema, :ext_schema cascade;

@@ -1,5 +1,5 @@
--- Spend all attempts of those of jobs $1 that are meant, for reason $2; how many, and how many were
--- left to whoever holds them.
+-- Use up all attempts of the jobs $1 that the conditions select, for reason $2. Returns how many,
+-- and how many were skipped because they are locked.
 with :chosen_jobs, changed as (
   select jobs.id
   from :schema.permanently_fail_jobs(

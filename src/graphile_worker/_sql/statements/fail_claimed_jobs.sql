@@ -1,5 +1,5 @@
--- Record how the jobs of the JSON array $1 that pool $2 still holds have failed, and free its named
--- queues $3; says which it held.
+-- Record the failures in the JSON array $1 of jobs that pool $2 still has locked, and unlock its
+-- named queues $3. Returns the ids of these jobs.
 with failures as (
   select
     failure.id,
@@ -22,7 +22,7 @@ with failures as (
   update :schema._private_jobs as jobs
   set last_error = failures.message,
       run_at = case
-        -- It does not run again: this is when it failed.
+        -- It does not run again, so this is when it failed.
         when failures.give_up or jobs.attempts >= jobs.max_attempts then pg_catalog.now()
         else coalesce(
           failures.run_at,
@@ -37,11 +37,11 @@ with failures as (
       locked_at = null
   from failures
   where jobs.id = failures.id
-    -- An array beside the join, for the plan's sake: see claim_jobs.
+    -- An array beside the join, for the planner: see claim_jobs.
     and jobs.id = any (array(select id from failures))
     and jobs.locked_by = $2::text
-    -- Asked again ($4), an earlier try may have freed it, and this pool be in its next attempt. One
-    -- that was superseded by its key since is at its last.
+    -- In a retry ($4), the first attempt may have released it, and this pool may run its next
+    -- attempt. A job that was superseded by its key since has no attempts left.
     and (
       not $4::boolean
       or jobs.attempts = failures.attempts
@@ -54,7 +54,7 @@ with failures as (
       locked_at = null
   where job_queues.id = any ($3::int[])
     and job_queues.locked_by = $2::text
-    -- Likewise this pool may have taken it for another job.
+    -- In a retry, this pool may have locked it again for another job.
     and (not $4::boolean or exists (select from failed))
 )
 select id from failed;

@@ -1,3 +1,4 @@
--- What of companion schema $1, beside schema $2, belongs to a role that may not own it, and that role.
+-- The objects of companion schema $1, beside schema $2, whose owner must not own them, with that
+-- owner.
 :foreign_objects
 order by 1;

@@ -1,4 +1,5 @@
--- The widest range of ids that no named queue has and no job points to: its first, and how many there are.
+-- The widest range of ids without a named queue and without a job that refers to one: its first id
+-- and its size.
 select used.id + 1, used.next_id - used.id - 1
 from (
   select ids.id, pg_catalog.lead(ids.id, 1, 2147483648) over (order by ids.id) as next_id
@@ -8,7 +9,7 @@ from (
     select known.id
     from :schema._private_job_queues as known
     union
-    -- What points nowhere must not point to a stranger.
+    -- A job with a missing queue must not get another one by this id.
     select jobs.job_queue_id
     from :schema._private_jobs as jobs
     where jobs.job_queue_id is not null

@@ -1,4 +1,5 @@
--- Among the $3 jobs after id $1, up to $2: where they end, and the ids of those that are meant.
+-- Of the $3 jobs after id $1, up to $2: the last id, and the ids of jobs that the conditions
+-- select.
 select
   pg_catalog.max(jobs.id),
   coalesce(pg_catalog.array_agg(jobs.id order by jobs.id) filter (where :conditions), '{}')

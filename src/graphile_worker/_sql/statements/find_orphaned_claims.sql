@@ -1,7 +1,8 @@
--- The jobs and the named queues that pool $1 has locked, without jobs $2 and queues $3, which it holds.
+-- The jobs and the named queues that pool $1 has locked, except jobs $2 and queues $3, which it
+-- knows about.
 select jobs.id, null::int
 from :schema._private_jobs as jobs
--- Said as a comparison, so that the index gwpy_locked_jobs leaves out what was never locked.
+-- A comparison, so that the index gwpy_locked_jobs skips ranges without locked rows.
 where jobs.locked_at > '-infinity'::timestamptz
   and jobs.locked_by = $1::text
   and jobs.id <> all ($2::bigint[])

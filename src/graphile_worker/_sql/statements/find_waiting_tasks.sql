@@ -1,8 +1,9 @@
--- Tasks that have jobs waiting: those of the soonest jobs that a fetch of up to $1 looks at, from place
--- $3, $4 on, if they are ready at time $2 or now; and of all tasks the next $6 behind id $5.
+-- Tasks with waiting jobs: the tasks of the soonest jobs that a claim of up to $1 reads, from
+-- priority $3 and run_at $4 on, if they are ready at time $2 or now; and of all tasks the next $6
+-- after id $5.
 --
--- For a worker of so many tasks that it cannot be asked about each of them. From one task to the next
--- by the indexes gwpy_free_jobs and gwpy_queued_jobs, so it does not matter how many jobs each has.
+-- For a worker with more tasks than a claim can list. The indexes gwpy_free_jobs and
+-- gwpy_queued_jobs lead from one task to the next, at any number of jobs per task.
 with recursive soonest as (
   select distinct job.task_id
   from (

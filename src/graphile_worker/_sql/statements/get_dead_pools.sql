@@ -1,6 +1,6 @@
--- The pools that were not seen for longer than their lease, if pool $1 was seen just now: otherwise
--- the clock was moved. Not right after a restart of the server, when nobody could be seen. One that
--- was swept comes up again after another lease, until nothing is left of it.
+-- The pools whose last heartbeat is older than their lease, if pool $1 had one just now: otherwise
+-- the clock was moved. None right after a restart of the server, when no heartbeat could arrive. A
+-- rescued pool is returned again after another lease, until it has no locks left.
 select pools.id
 from :ext_schema.pools as pools
 where pools.seen_at < pg_catalog.now() - pools.lease

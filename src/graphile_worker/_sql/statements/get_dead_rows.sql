@@ -1,4 +1,4 @@
--- How many rows of the tables of schema $1 live and are dead, and since when no vacuum was there.
+-- The live and dead rows of the tables of schema $1, and the seconds since the last vacuum.
 select
   tables.relname::text,
   tables.n_live_tup,

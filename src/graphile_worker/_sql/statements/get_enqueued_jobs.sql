@@ -1,4 +1,4 @@
--- The jobs that will run, in the order in which they go: those of task $1, or all.
+-- The jobs with attempts left, in the order in which they run: of task $1, or all.
 select
   jobs.id,
   tasks.identifier,

@@ -1,4 +1,4 @@
--- The steps that were entered in the companion schema, when and by whom.
+-- The migrations of the companion schema, with time and role.
 select id, extract(epoch from applied_at)::float8, applied_by
 from :ext_schema.migrations
 order by id;

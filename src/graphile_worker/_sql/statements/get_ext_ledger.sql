@@ -1,2 +1,2 @@
--- How far the companion schema is.
+-- The last migration of the companion schema.
 select pg_catalog.max(id) from :ext_schema.migrations;

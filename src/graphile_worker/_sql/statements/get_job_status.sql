@@ -1,4 +1,5 @@
--- Job $2, its state, what time it is, and who has locked its named queue. Pools $1 are dead.
+-- Job $2, its state, the current time, and the pool that has locked its named queue. Pools $1 are
+-- dead.
 select
   jobs.id,
   tasks.identifier,

@@ -1,4 +1,4 @@
--- The jobs that pools $1 hold.
+-- The jobs that pools $1 have locked.
 select
   jobs.id,
   tasks.identifier,

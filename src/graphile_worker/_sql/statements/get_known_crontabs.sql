@@ -1,4 +1,4 @@
--- All that is known of crontab items: since when, and for which minute each last added a job.
+-- The known crontab items: since when they are known, and the minute of their last job.
 select
   identifier,
   extract(epoch from known_since)::text,

@@ -1,4 +1,4 @@
--- How far the shared schema is: highest level, highest breaking one, and whose level 19 it has.
+-- The level of the shared schema, its highest breaking level, and whether level 19 is breaking.
 select
   pg_catalog.max(id),
   pg_catalog.max(id) filter (where breaking),

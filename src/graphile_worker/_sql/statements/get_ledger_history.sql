@@ -1,4 +1,4 @@
--- The levels that were entered in the shared schema, and when.
+-- The levels of the shared schema, with the time of each.
 select id, extract(epoch from ts)::float8, breaking
 from :schema.migrations
 order by id;

@@ -1,2 +1,2 @@
--- How far a shared schema is that has no column for breaking levels yet.
+-- The level of a shared schema whose ledger has no column for breaking levels.
 select pg_catalog.max(id) from :schema.migrations;

@@ -1,4 +1,4 @@
--- Who holds how many jobs and named queues, and since when the first of them. Reads the whole table.
+-- How many jobs and named queues each pool has locked, and since when. Reads the whole table.
 select
   locks.locked_by,
   pg_catalog.count(*) filter (where locks.is_job),

@@ -1,2 +1,2 @@
--- Which part of the room for notifications is taken by those that somebody has not read.
+-- The used share of the notification queue.
 select pg_catalog.pg_notification_queue_usage();

@@ -1,5 +1,5 @@
--- The pools of our registry: when they were seen last and for how long, in seconds, they may be
--- silent; whether they were taken for dead, and what they say of themselves.
+-- The pools of the registry: last heartbeat, lease in seconds, whether they were rescued, and their
+-- details.
 select
   pools.id,
   extract(epoch from pools.started_at)::text,

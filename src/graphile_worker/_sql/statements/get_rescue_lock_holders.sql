@@ -1,6 +1,6 @@
--- The sessions that hold the turn to sweep: a row of the table of turns in schema $1, or the lock of Rust
--- workers. Process, role, application, and for how many seconds the transaction is open, if this role may
--- know. A prepared transaction has no process.
+-- The sessions that hold the rescue lock: a row of the table of turns in schema $1, or the advisory
+-- lock of Rust workers. Process, role, application, and the seconds since the transaction began, if
+-- this role may see it. A prepared transaction has no process.
 select distinct
   locks.pid,
   sessions.usename::text,
@@ -21,7 +21,7 @@ where databases.datname = pg_catalog.current_database()
     )
     or (
       locks.locktype = 'relation'
-      -- A transaction that has locked a row keeps this lock on the table until it ends.
+      -- A transaction that has locked a row has this lock on the table until it ends.
       and locks.mode <> 'AccessShareLock'
       and locks.relation in (
         select turns.oid

@@ -1,4 +1,5 @@
--- The workers of Rust's registry, in which ours are, too: how long ago they were seen, in seconds.
+-- The workers of the Rust registry, which includes Python pools: seconds since their last
+-- heartbeat.
 select
   workers.id,
   extract(epoch from workers.started_at)::text,

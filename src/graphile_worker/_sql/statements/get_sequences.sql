@@ -1,4 +1,4 @@
--- How far the sequences are from which the tables of schema $1 have their ids; 0 if this role may not know.
+-- The last value of each sequence of ids of schema $1; 0 if this role may not read it.
 select
   tables.relname::text,
   ids.sequencename::text,

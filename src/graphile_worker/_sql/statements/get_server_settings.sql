@@ -1,4 +1,4 @@
--- What the server says of its settings $1, those that it has, and how to begin to change each.
+-- The settings $1 that this server has, and the start of a statement that changes each.
 select
   settings.name,
   settings.setting,

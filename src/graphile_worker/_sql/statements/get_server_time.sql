@@ -1,2 +1,2 @@
--- What time it is.
+-- The current time of the server.
 select extract(epoch from pg_catalog.clock_timestamp())::text;

@@ -1,4 +1,4 @@
--- What is set for the tables $2 of schema $1, and who may change that.
+-- The storage parameters of the tables $2 of schema $1, and whether this role may change them.
 select
   tables.relname::text,
   coalesce(tables.reloptions, '{}'),

@@ -1,4 +1,5 @@
--- What keeps dead rows of this database from being removed, for $1 seconds or longer; oldest first.
+-- What has kept dead rows of this database from being removed for $1 seconds or longer, oldest
+-- first.
 select kind, name, state, seconds, transactions
 from (
   select
@@ -9,7 +10,7 @@ from (
     greatest(pg_catalog.age(backend_xmin), pg_catalog.age(backend_xid)) as transactions
   from pg_catalog.pg_stat_activity
   where pid <> pg_catalog.pg_backend_pid()
-    -- A vacuum does not stand in the way of another; nor do sessions of other databases.
+    -- Neither another vacuum nor sessions of other databases block a vacuum.
     and backend_type <> 'autovacuum worker'
     and (datname = pg_catalog.current_database() or backend_type = 'walsender')
   union all
@@ -30,7 +31,7 @@ from (
     pg_catalog.age(xmin)
   from pg_catalog.pg_replication_slots
 ) as held
--- Slots and standbys do not say since when: ten thousand transactions behind is long.
+-- Slots and standbys have no age: ten thousand transactions behind counts as long.
 where transactions is not null
   and (seconds >= $1::int or seconds is null and transactions > 10000)
 order by transactions desc;

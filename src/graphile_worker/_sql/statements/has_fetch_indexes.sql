@@ -1,4 +1,4 @@
--- Are the indexes $1 there that claim_jobs needs? They count only once their building has come to its end.
+-- Do the indexes $1 that claim_jobs needs exist? They count once their build is complete.
 select pg_catalog.count(*) = pg_catalog.cardinality($1::text[])
 from pg_catalog.pg_index as definition
 join pg_catalog.pg_class as relation on relation.oid = definition.indexrelid

@@ -1,2 +1,2 @@
--- Is there any job at all?
+-- Is there any job?
 select exists (select from :schema._private_jobs);

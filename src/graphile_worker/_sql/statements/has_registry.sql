@@ -1,4 +1,4 @@
--- Does schema $1, beside schema $2, hold our registry of pools, for this role to use?
+-- Does schema $1, beside schema $2, contain the registry of pools, and may this role use it?
 select pg_catalog.count(*) = 2
 from pg_catalog.pg_class as relation
 join pg_catalog.pg_namespace as schema on schema.oid = relation.relnamespace

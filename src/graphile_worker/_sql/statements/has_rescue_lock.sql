@@ -1,4 +1,4 @@
--- Does schema $1 hold the table of turns, for this role to lock its rows?
+-- Does schema $1 contain the table of turns, and may this role lock its rows?
 select exists (
   select
   from pg_catalog.pg_class as relation

@@ -1,4 +1,4 @@
--- Does schema $1 hold the Rust worker's own registry, for this role to use?
+-- Does schema $1 contain the registry of Rust workers, and may this role use it?
 select exists (
   select
   from pg_catalog.pg_proc as routine

@@ -1,4 +1,4 @@
--- Is there a task name that no job uses and that is not among $1?
+-- Is there a task without jobs, except the names $1?
 select exists (
   select
   from :schema._private_tasks as tasks

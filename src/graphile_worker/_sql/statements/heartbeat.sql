@@ -1,5 +1,5 @@
--- Pools $1 live and have started jobs $2; which of them are heard, as one that was swept is not, the
--- time, and since when the server runs.
+-- Record a heartbeat of pools $1, which have started jobs $2. Returns the pools that were not
+-- rescued, the current time, and when the server started.
 update :ext_schema.pools as pools
 set seen_at = pg_catalog.now(),
     started_jobs = $2::bigint[]

@@ -1,4 +1,5 @@
--- What this role lacks to work with schema $1 and companion $2, and where it would see no rows.
+-- The privileges that this role lacks on schema $1 and companion $2, and the tables whose rows it
+-- would not see.
 select
   schemas.nspname = $2::text,
   relations.relname::text,
@@ -6,11 +7,11 @@ select
   exists (select from pg_catalog.pg_roles where oid = relations.relowner and rolsuper),
   pg_catalog.has_schema_privilege(schemas.oid, 'usage'),
   array(
-    select rights.right_to
-    from pg_catalog.unnest(pg_catalog.string_to_array(needed.rights, ' ')) as rights (right_to)
-    where not pg_catalog.has_table_privilege(relations.oid, rights.right_to)
+    select privileges.privilege
+    from pg_catalog.unnest(pg_catalog.string_to_array(needed.privileges, ' ')) as privileges (privilege)
+    where not pg_catalog.has_table_privilege(relations.oid, privileges.privilege)
   ),
-  -- As for whoever looks: an owner sees all rows unless that is forced, a policy may let others see.
+  -- An owner sees all rows unless row security is forced; a policy may let other roles see them.
   pg_catalog.row_security_active(relations.oid)
     and not exists (
       select
@@ -30,7 +31,7 @@ from (
     ($2::text, 'migrations', 'select'),
     ($2::text, 'pools', 'select insert update delete'),
     ($2::text, 'recoveries', 'select insert update delete')
-) as needed (schema_name, name, rights)
+) as needed (schema_name, name, privileges)
 join pg_catalog.pg_namespace as schemas on schemas.nspname = needed.schema_name
 join pg_catalog.pg_class as relations
   on relations.relnamespace = schemas.oid

@@ -1,4 +1,4 @@
--- What the catalogue says of server and schemas $1 and $2, without touching either.
+-- The server version and the objects of schemas $1 and $2, from the catalogue alone.
 select
   pg_catalog.current_setting('server_version_num')::int,
   exists (select from pg_catalog.pg_namespace where nspname = $1::text),

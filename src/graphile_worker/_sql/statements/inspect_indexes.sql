@@ -1,4 +1,4 @@
--- Which of our indexes schema $1 has, and whether this role may make them.
+-- Which indexes of this package schema $1 has, and whether this role may create them.
 select
   exists (
     select

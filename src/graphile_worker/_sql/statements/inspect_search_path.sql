@@ -1,6 +1,6 @@
--- Which roles may create functions in schemas on this session's search path, besides those that may
--- do so anyway: the owner of schema $1 and its members, the owner of the database, superusers. Do they
--- own the schema, and does PostgreSQL search it before its own?
+-- The roles that may create functions in schemas on the search path of this session, except roles
+-- that may do so anyway: the owner of schema $1 and its members, the owner of the database,
+-- superusers. Do they own the schema, and does PostgreSQL search it before pg_catalog?
 select
   places.nspname::text,
   coalesce(roles.rolname::text, 'public'),
@@ -15,7 +15,7 @@ cross join lateral pg_catalog.aclexplode(
 ) as granted
 left join pg_catalog.pg_roles as roles on roles.oid = granted.grantee
 where granted.privilege_type = 'CREATE'
-  -- A session's own temporary schema, and those of the system.
+  -- The temporary schema of the session, and system schemas.
   and not pg_catalog.starts_with(places.nspname::text, 'pg_')
   and granted.grantee <> databases.datdba
   and roles.rolname is distinct from 'pg_database_owner'

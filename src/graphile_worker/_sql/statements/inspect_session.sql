@@ -1,4 +1,4 @@
--- Which server this is, as whom we are there, and whether anything can be written.
+-- The server, the role of this session, and whether the server accepts writes.
 select
   pg_catalog.current_setting('server_version_num')::int,
   pg_catalog.current_setting('server_version'),

@@ -1,4 +1,5 @@
--- The newest jobs before id $2 that are meant, at most $3, and what time it is. Pools $1 are dead.
+-- The newest jobs before id $2 that the conditions select, at most $3, and the current time. Pools
+-- $1 are dead.
 select
   jobs.id,
   tasks.identifier,
@@ -25,7 +26,7 @@ from (
     jobs.run_at,
     jobs.attempts,
     jobs.max_attempts,
-    -- Its beginning: the rest says where.
+    -- The first lines; the traceback follows.
     pg_catalog.left(jobs.last_error, 600) as error,
     jobs.created_at,
     jobs.updated_at,

@@ -1,4 +1,4 @@
--- Spend all attempts of jobs $1 for reason $2, but for those that a worker holds.
+-- Use up all attempts of jobs $1 for reason $2, except jobs that a worker has locked.
 select
   jobs.id,
   tasks.identifier,

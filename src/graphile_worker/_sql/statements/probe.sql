@@ -1,2 +1,2 @@
--- Can statements be sent, or has one failed in this transaction? Answers 1.
+-- Does this transaction accept statements, or did one fail in it? Returns 1.
 select $1::int;

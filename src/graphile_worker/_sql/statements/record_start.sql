@@ -1,5 +1,5 @@
--- Pool $2 is about to run job $1, which a dead pool left behind, at attempt $3; at how many recoveries
--- it was running. Nothing if the pool no longer holds it, or if those are as many as $4.
+-- Record that pool $2 starts job $1, which was taken over from a dead pool, at attempt $3. Returns
+-- its number of crashes; no row if the pool has lost the job, or if the number is $4.
 insert into :ext_schema.recoveries as recoveries (job_id, count, started_by, started_attempt)
 select jobs.id, 0, jobs.locked_by, jobs.attempts
 from :schema._private_jobs as jobs

@@ -1,34 +1,34 @@
--- Take all that pools $1 have locked from those of them that are silent, or from all of them if $4
--- says that they are dead; the jobs, with whose they were and what became of each. Each waits for
--- another $2 microseconds; one that was running at $3 recoveries is quarantined.
-with gone as (
+-- Take over what the dead ones among pools $1 have locked, or what all of them have if $4. Returns
+-- the jobs, with the pool that had them and what happens to each. Each runs $2 microseconds from
+-- now at the earliest; one that was running at $3 recoveries is quarantined.
+with dead as (
   update :ext_schema.pools as pools
   set swept_at = coalesce(pools.swept_at, pg_catalog.now())
   where pools.id = any ($1::text[])
     and ($4::boolean or pools.seen_at < pg_catalog.now() - pools.lease)
   returning pools.id, pools.started_jobs
 ), owners as (
-  select gone.id, gone.started_jobs
-  from gone
+  select dead.id, dead.started_jobs
+  from dead
   union all
-  -- Somebody who is not ours: nobody knows what was started.
-  select stranger.id, null
-  from pg_catalog.unnest($1::text[]) as stranger (id)
+  -- Pools of other implementations do not record which jobs they have started.
+  select unregistered.id, null
+  from pg_catalog.unnest($1::text[]) as unregistered (id)
   where $4::boolean
-    and not exists (select from gone where gone.id = stranger.id)
+    and not exists (select from dead where dead.id = unregistered.id)
 ), queues as (
   select job_queues.id
   from :schema._private_job_queues as job_queues
   where job_queues.locked_by = any (array(select id from owners))
-  -- One that somebody else has locked is for the next time: others must not wait for it.
+  -- The next rescue takes rows that another session has locked; this one must not wait for them.
   for update skip locked
-), get_busy_queue_ids as (
+), busy_queues as (
   select job_queues.id
   from :schema._private_job_queues as job_queues
   where job_queues.locked_by = any (array(select id from owners))
     and job_queues.id <> all (array(select id from queues))
-), held as materialized (
-  -- Said as a comparison, so that the index gwpy_locked_jobs leaves out what was never locked.
+), locked as materialized (
+  -- A comparison, so that the index gwpy_locked_jobs skips ranges without locked rows.
   select jobs.id, jobs.job_queue_id
   from :schema._private_jobs as jobs
   where jobs.locked_at > '-infinity'::timestamptz
@@ -50,18 +50,18 @@ with gone as (
   from :schema._private_jobs as jobs
   join owners on owners.id = jobs.locked_by
   left join :ext_schema.recoveries as recoveries on recoveries.job_id = jobs.id
-  where jobs.id = any (array(select id from held))
+  where jobs.id = any (array(select id from locked))
     -- A job and its named queue are released together, or neither is.
     and (
       jobs.job_queue_id is null
-      or jobs.job_queue_id <> all (array(select id from get_busy_queue_ids))
+      or jobs.job_queue_id <> all (array(select id from busy_queues))
     )
   for update of jobs skip locked
 ), kept as (
-  select held.job_queue_id
-  from held
-  where held.job_queue_id is not null
-    and held.id <> all (array(select id from taken))
+  select locked.job_queue_id
+  from locked
+  where locked.job_queue_id is not null
+    and locked.id <> all (array(select id from taken))
 ), judged as (
   select
     taken.id,
@@ -69,12 +69,12 @@ with gone as (
     taken.was_started,
     taken.count_before + coalesce(taken.was_started, false)::int as count,
     taken.was_started is true and taken.count_before + 1 >= $3::int as is_quarantined,
-    -- Removed or replaced by its key before it could start: it will never run.
+    -- Removed or replaced by its key before it could start: it never runs.
     taken.was_started is false and taken.is_superseded as is_removed
   from taken
-), noted as (
+), recorded as (
   insert into :ext_schema.recoveries (job_id, count)
-  -- Whoever lets a quarantined job run again begins to count anew.
+  -- A quarantined job that is retried starts with a count of 0.
   select judged.id, case when judged.is_quarantined then 0 else judged.count end
   from judged
   where not judged.is_removed
@@ -94,14 +94,8 @@ with gone as (
         when judged.was_started is false then greatest(0, jobs.attempts - 1)
         else greatest(0, least(jobs.attempts, jobs.max_attempts - 1))
       end,
-      run_at = case
-        when $2::bigint > 0 then greatest(
-          jobs.run_at,
-          pg_catalog.now() + $2::bigint::float8 * interval '1 microsecond'
-        )
-        else jobs.run_at
-      end,
-      -- Begins like what Rust workers write; see _sql/queries/workers.py.
+      run_at = :delayed_run_at,
+      -- Starts like the error of Rust workers; see _sql/queries/workers.py.
       last_error = 'Job recovered after worker interruption: ' || case
         when judged.is_quarantined then
           'quarantined, as it was running at ' || judged.count::text || ' recoveries, last in pool '
@@ -112,25 +106,9 @@ with gone as (
       locked_at = null
   from judged
   where jobs.id = judged.id
-    -- An array beside the join, for the plan's sake: see claim_jobs.
+    -- An array beside the join, for the planner: see claim_jobs.
     and jobs.id = any (array(select id from judged where not is_removed))
-  returning
-    jobs.id,
-    jobs.task_id,
-    jobs.job_queue_id,
-    jobs.payload,
-    jobs.priority,
-    jobs.run_at,
-    jobs.attempts,
-    jobs.max_attempts,
-    jobs.last_error,
-    jobs.created_at,
-    jobs.updated_at,
-    jobs.key,
-    jobs.locked_at,
-    jobs.locked_by,
-    jobs.revision,
-    jobs.flags
+  returning :stored_columns
 ), freed as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,

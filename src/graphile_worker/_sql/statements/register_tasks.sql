@@ -1,5 +1,5 @@
--- Make sure that the task identifiers $1 have rows; those that have one cost no sequence value. Wait for
--- up to $2 milliseconds, or as long as this session does, if another transaction is adding one of them.
+-- Add rows for the task identifiers $1; existing ones cost no sequence value. Wait up to $2
+-- milliseconds, or as long as the session is set to, if another transaction is adding one of them.
 with patience as materialized (
   select pg_catalog.set_config(
     'lock_timeout',

@@ -1,5 +1,5 @@
--- Hand back the jobs of the JSON array $1 that pool $2 still holds, their attempt too, and free its
--- named queues $3; says which it held.
+-- Release the jobs of the JSON array $1 that pool $2 still has locked, their attempt not counted,
+-- and unlock its named queues $3. Returns the ids of these jobs.
 with returns as (
   select returned.id, returned.attempts, returned.keyed, returned.run_at, returned.delay
   from pg_catalog.json_to_recordset($1::text::json) as returned (
@@ -13,11 +13,11 @@ with returns as (
   -- Locked first: a job may be removed by its key at this moment.
   select
     jobs.id,
-    -- Removed or replaced by its key while it was held. It will never run again, and no error says why.
+    -- Removed or replaced by its key while it was locked. It never runs again, and has no error.
     jobs.attempts >= jobs.max_attempts and returns.keyed and jobs.key is null as is_removed
   from :schema._private_jobs as jobs
   join returns on returns.id = jobs.id
-  -- An array beside the join, for the plan's sake: see claim_jobs.
+  -- An array beside the join, for the planner: see claim_jobs.
   where jobs.id = any (array(select id from returns))
     and jobs.locked_by = $2::text
   for update of jobs
@@ -27,7 +27,7 @@ with returns as (
 ), returned as (
   update :schema._private_jobs as jobs
   set attempts = case
-        -- Permanently failed while it was held: it must not be revived.
+        -- Permanently failed while it was locked: it must not run again.
         when jobs.attempts >= jobs.max_attempts and jobs.attempts <> returns.attempts
           then jobs.attempts
         else greatest(0, jobs.attempts - 1)
@@ -49,7 +49,7 @@ with returns as (
       locked_at = null
   where job_queues.id = any ($3::int[])
     and job_queues.locked_by = $2::text
-    -- Asked again ($4), an earlier try may have freed it, and this pool have taken it for another job.
+    -- In a retry ($4), the first attempt may have unlocked it, and this pool may have locked it again.
     and (not $4::boolean or exists (select from held))
 )
 select id from held;

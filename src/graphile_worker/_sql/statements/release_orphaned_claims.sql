@@ -1,6 +1,7 @@
--- Release those of jobs $2 and named queues $3 that pool $1 has locked without knowing it; which jobs.
--- It holds jobs $4 and queues $5. For what a fetch locked whose answer got lost, so nothing of it has
--- started. Rows that another session has locked are skipped: fetches wait for this.
+-- Release those of jobs $2 and named queues $3 that pool $1 has locked without knowing. Returns the
+-- ids of the jobs. The pool knows about jobs $4 and queues $5. For a claim whose result was lost,
+-- so none of its jobs has started. Rows that another session has locked are skipped: claims wait
+-- for this statement.
 with unheld as (
   select jobs.id
   from :schema._private_jobs as jobs

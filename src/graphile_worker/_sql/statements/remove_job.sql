@@ -1,4 +1,4 @@
--- Remove the job with key $1, or forbid it another attempt while it runs.
+-- Remove the job with key $1, or prevent another attempt if it is running.
 select
   jobs.id,
   tasks.identifier,

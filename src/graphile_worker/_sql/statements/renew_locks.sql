@@ -1,9 +1,9 @@
--- Renew the locks of pools $1 on jobs $2 and named queues $3, without rows that another session has
--- locked; which of these jobs they hold.
+-- Renew the locks of pools $1 on jobs $2 and named queues $3, except rows that another session has
+-- locked. Returns the ids of the jobs that they have locked.
 with jobs_held as (
   select
     jobs.id,
-    -- Superseded by its key. Afterwards only the two times tell, so that they keep their order.
+    -- Superseded by its key. Only the order of the two times shows that, so it is kept.
     jobs.attempts >= jobs.max_attempts
       and jobs.key is null
       and jobs.updated_at > jobs.locked_at as is_superseded

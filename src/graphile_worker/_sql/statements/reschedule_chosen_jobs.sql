@@ -1,5 +1,6 @@
--- Give those of jobs $1 that are meant a new time ($2, or now plus $3 microseconds), priority $4,
--- attempts $5 and maximum $6 where given; how many, and how many were left to whoever holds them.
+-- Set run_at ($2, or $3 microseconds from now), priority $4, attempts $5 and max_attempts $6, where
+-- given, of the jobs $1 that the conditions select. Returns how many, and how many were skipped
+-- because they are locked.
 with :chosen_jobs, changed as (
   select jobs.id
   from :schema.reschedule_jobs(

@@ -1,5 +1,5 @@
--- Give jobs $1 a new time ($2, or now plus $3 microseconds), priority $4, attempts $5 and maximum $6
--- where given, but for those that a worker holds.
+-- Set run_at ($2, or $3 microseconds from now), priority $4, attempts $5 and max_attempts $6, where
+-- given, of jobs $1, except jobs that a worker has locked.
 select
   jobs.id,
   tasks.identifier,
@@ -9,7 +9,7 @@ from :schema.reschedule_jobs(
   job_ids => $1::bigint[],
   run_at => coalesce(
     $2::text::timestamptz,
-    -- An interval times a number goes through floating point: small enough numbers are exact.
+    -- An interval times a number uses floating point, which is exact for small numbers.
     pg_catalog.now()
       + ($3::bigint / 3600000000)::float8 * interval '1 hour'
       + ($3::bigint % 3600000000)::float8 * interval '1 microsecond'

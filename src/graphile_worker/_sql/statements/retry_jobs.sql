@@ -1,5 +1,5 @@
--- Let those of jobs $1 that are meant run now, the failed ones with all their attempts; how many,
--- and how many were left to whoever holds them.
+-- Let the jobs $1 that the conditions select run now, failed ones with all their attempts. Returns
+-- how many, and how many were skipped because they are locked.
 with :chosen_jobs, changed as (
   select jobs.id
   from :schema.reschedule_jobs(

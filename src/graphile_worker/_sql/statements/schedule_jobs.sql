@@ -1,5 +1,6 @@
--- Add the jobs of the JSON array $1 for the minute $2, each unless somebody did so for its item; says
--- which were added. The row of an item is the lock that all workers of all languages share.
+-- Add the jobs of the JSON array $1 for the minute $2, unless another worker added those of an
+-- item. Returns which were added. The row of an item is the lock that workers of all languages
+-- share.
 with due as (
   select
     identifier,
@@ -37,9 +38,9 @@ with due as (
   insert into :schema._private_known_crontabs as known (identifier, known_since, last_execution)
   select identifier, $2::text::timestamptz, $2::text::timestamptz
   from due
-  -- A minute that has not begun would keep everybody from all those before it.
+  -- A minute in the future would keep all workers from the minutes before it.
   where $2::text::timestamptz <= pg_catalog.clock_timestamp()
-  -- As the reference locks them: with one crontab for all, nobody waits for each other.
+  -- In the order of Graphile Worker for Node, so that workers with the same crontab do not deadlock.
   order by position
   on conflict (identifier) do update
   set last_execution = excluded.last_execution
@@ -61,7 +62,7 @@ with due as (
     from due
     inner join won on won.identifier = due.identifier
     order by due.position
-    -- So that they are added in this order.
+    -- The order in which they are added.
     offset 0
   ) as next
   cross join lateral :schema.add_job(
@@ -77,5 +78,5 @@ with due as (
 )
 select identifier, id
 from added
--- A key whose job was taken at this very moment has no id: then nothing is done, and asked again.
+-- A key whose job is being claimed has no id: then the statement fails, and is retried.
 where 1 / (select case when pg_catalog.count(id) = pg_catalog.count(*) then 1 else 0 end from added) = 1;

@@ -1,9 +1,12 @@
--- Of this transaction: it only reads, no statement takes more than $1 milliseconds or waits for a lock, and
--- each has one process, as others work here. Whoever looks at the sessions sees whose it is.
+-- For this transaction: read only, at most $1 milliseconds for a statement, no long wait for a lock, which
+-- would hold up the sessions behind it, and one process, as workers need the others. Without sorts, as the
+-- planner overestimates the groups of jobs and would sort all of them. $2 names the program in
+-- pg_stat_activity.
 select
   pg_catalog.set_config('transaction_read_only', 'on', true),
   pg_catalog.set_config('statement_timeout', $1::int::text, true),
   pg_catalog.set_config('lock_timeout', '250ms', true),
   pg_catalog.set_config('max_parallel_workers_per_gather', '0', true),
   pg_catalog.set_config('jit', 'off', true),
-  pg_catalog.set_config('application_name', 'graphile-worker top', true);
+  pg_catalog.set_config('enable_sort', 'off', true),
+  pg_catalog.set_config('application_name', $2::text, true);

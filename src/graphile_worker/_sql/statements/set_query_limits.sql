@@ -1,6 +1,6 @@
--- Let no statement of this transaction take more than $1 milliseconds, or wait longer than $2 for a
--- lock; and let each have one process, as others work here. If $3 says so, read tables by indexes
--- where there are any: the planner takes gwpy_locked_jobs for as dear as reading all of the table.
+-- For this transaction: a timeout of $1 milliseconds, one of $2 for locks, and one process per
+-- statement. With $3, read tables by indexes: the planner estimates gwpy_locked_jobs to cost as
+-- much as the whole table.
 select
   pg_catalog.set_config('statement_timeout', $1::int::text, true),
   pg_catalog.set_config('lock_timeout', $2::int::text, true),

@@ -1,2 +1,3 @@
--- For this transaction: wait so long for a lock that an automatic vacuum gives way; it does after 1 s.
+-- For this transaction: wait long enough for a lock that an automatic vacuum, which yields after 1
+-- s, ends.
 set local lock_timeout = '3s';

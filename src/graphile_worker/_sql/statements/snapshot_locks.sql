@@ -1,4 +1,4 @@
--- Who holds the jobs $1, for how many seconds, and at which attempt; those that are locked still.
+-- Which of jobs $1 are still locked: the pool, the age of the lock in seconds, and the attempt.
 select
   jobs.id,
   jobs.job_queue_id,

@@ -1,4 +1,4 @@
--- The named queues that somebody holds, at most $1, those held longest first; ages in seconds.
+-- The locked named queues, at most $1, oldest locks first; ages in seconds.
 select
   job_queues.id,
   job_queues.queue_name,

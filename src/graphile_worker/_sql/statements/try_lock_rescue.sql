@@ -1,4 +1,4 @@
--- Take the turn to sweep for this transaction, unless another one has it.
+-- Take the rescue lock for this transaction, unless another one has it.
 select turns.name
 from :ext_schema.turns as turns
 where turns.name = 'sweep'

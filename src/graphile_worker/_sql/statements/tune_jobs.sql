@@ -1,11 +1,11 @@
--- Let vacuum follow the jobs closely: a row is added, locked and deleted within moments.
+-- Make vacuum run often: a row of a job is added, locked and deleted within moments.
 alter table :schema._private_jobs set (
-  -- Also where somebody turned it off for a while and forgot.
+  -- Turn it on where it was turned off for a while.
   autovacuum_enabled = true,
-  -- By a count of dead rows, not by a share of the jobs that wait: a fetch walks past all dead ones.
+  -- A fixed number of dead rows, not a share of the waiting jobs: a fetch reads all dead rows.
   autovacuum_vacuum_scale_factor = 0,
-  -- So many dead rows cost a fetch some ten pages; each job leaves two.
+  -- 1,000 dead rows cost a fetch about ten pages; each job leaves two dead rows.
   autovacuum_vacuum_threshold = 1000,
-  -- Without pauses: it is short work, and while it rests more rows die.
+  -- No pauses: the work is short, and more rows die during a pause.
   autovacuum_vacuum_cost_delay = 0
 );

@@ -1,13 +1,13 @@
--- Keep the row of a named queue where it is: it is locked and freed for every job.
+-- Keep the row of a named queue on its page: workers lock and release it for every job.
 alter table :schema._private_job_queues set (
-  -- Room on the page, so that locking and freeing touch no index. Pages that are full stay so.
+  -- Free space on the page, so that an update touches no index. It applies to new pages only.
   fillfactor = 50,
-  -- Also where somebody turned it off for a while and forgot.
+  -- Turn it on where it was turned off for a while.
   autovacuum_enabled = true,
-  -- By a count of dead rows, not by a share of all queues.
+  -- A fixed number of dead rows, not a share of all queues.
   autovacuum_vacuum_scale_factor = 0,
-  -- What pages do not tidy up by themselves.
+  -- For dead rows that updates on the page do not remove.
   autovacuum_vacuum_threshold = 1000,
-  -- Without pauses, as for the jobs.
+  -- No pauses, as for the jobs.
   autovacuum_vacuum_cost_delay = 0
 );

@@ -1,8 +1,7 @@
--- Take those of jobs $1 that are meant from the workers that hold them, and with each its named
--- queue; how many, and how many were left to whoever holds them. An attempt counts, but is not the
--- last.
-with there as materialized (
-  select jobs.id, :conditions as is_meant
+-- Release the locked jobs $1 that the conditions select, and with each its named queue. Returns how
+-- many, and how many were skipped. The attempt counts, but is not the last.
+with existing as materialized (
+  select jobs.id, :conditions as is_selected
   from :schema._private_jobs as jobs
   where jobs.id = any ($1::bigint[])
     and jobs.locked_at is not null
@@ -12,7 +11,7 @@ with there as materialized (
   join :schema._private_jobs as jobs
     on jobs.job_queue_id = job_queues.id
     and jobs.locked_by = job_queues.locked_by
-  where jobs.id = any (array(select there.id from there where there.is_meant))
+  where jobs.id = any (array(select existing.id from existing where existing.is_selected))
   for update of job_queues skip locked
 ), chosen as materialized (
   select jobs.id, jobs.locked_by
@@ -21,14 +20,14 @@ with there as materialized (
   left join :schema._private_job_queues as job_queues
     on job_queues.id = jobs.job_queue_id
     and job_queues.locked_by = jobs.locked_by
-  where jobs.id = any (array(select there.id from there where there.is_meant))
+  where jobs.id = any (array(select existing.id from existing where existing.is_selected))
     and jobs.locked_at is not null
     and (job_queues.id is null or job_queues.id = any (array(select queues.id from queues)))
     and :conditions
   order by jobs.id
   for update of jobs skip locked
 ), kept as (
-  -- Another job of that queue which the same worker holds.
+  -- The same worker has another job of that queue locked.
   select jobs.job_queue_id
   from :schema._private_jobs as jobs
   join queues on queues.id = jobs.job_queue_id and queues.locked_by = jobs.locked_by
@@ -39,7 +38,7 @@ with there as materialized (
         when :is_superseded then jobs.attempts
         else greatest(0, least(jobs.attempts, jobs.max_attempts - 1))
       end,
-      -- Begins like what Rust workers write; see _sql/queries/workers.py.
+      -- Starts like the error of Rust workers; see _sql/queries/workers.py.
       last_error = 'Job recovered after worker interruption: it was held by pool ' || chosen.locked_by,
       locked_by = null,
       locked_at = null
@@ -56,4 +55,4 @@ with there as materialized (
 )
 select
   (select pg_catalog.count(*) from changed),
-  (select pg_catalog.count(*) from there where there.id <> all (array(select chosen.id from chosen)));
+  (select pg_catalog.count(*) from existing where existing.id <> all (array(select chosen.id from chosen)));

@@ -1,5 +1,5 @@
--- Release what was locked for more than four hours at time $1 or now, without jobs $3 and named queues
--- $4 of pool $2, which holds them; how many jobs. Rows that another session has locked are skipped.
+-- Release locks older than four hours at time $1 or now, except jobs $3 and named queues $4, which
+-- pool $2 still uses. Returns how many jobs. Rows that another session has locked are skipped.
 with queues as (
   select job_queues.id, job_queues.locked_by
   from :schema._private_job_queues as job_queues
@@ -33,7 +33,7 @@ with queues as (
   update :schema._private_jobs as jobs
   set locked_by = null,
       locked_at = null,
-      -- Behind what is ready by now.
+      -- After the jobs that are ready.
       run_at = greatest(jobs.run_at, coalesce($1::text::timestamptz, pg_catalog.now()))
   where jobs.id = any (array(select id from taken))
   returning jobs.id

@@ -1,3 +1,3 @@
--- Pools $1 have ended and hold nothing.
+-- Remove pools $1, which have stopped and have no locks.
 delete from :ext_schema.pools
 where id = any ($1::text[]);

@@ -1,34 +1,65 @@
-"""JobBuffer: jobs that were fetched ahead and wait for a worker, and workers that wait for one."""
+"""JobBuffer: jobs that were fetched and wait for a worker, and workers that wait for a job."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 
 from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._support.cancellation import is_being_cancelled
 from graphile_worker._support.failpoints import failpoint
 from graphile_worker._worker.claimer import Claimer
 from graphile_worker._worker.completer import Completer
-from graphile_worker._worker.sources.waiters import Waiter, is_being_cancelled
 from graphile_worker.events import GetJobErrored, LocalQueueFetched, LocalQueueReturned
 from graphile_worker.hooks import Hooks
 
-# After so many jobs that never waited for anything, the event loop gets its turn.
+# Jobs that are given out before the event loop may run other tasks.
 JOBS_BEFORE_YIELD = 100
 
-# The first fetch tells how large payloads are; each may ask for so many times the one before.
+# The first fetch shows how large payloads are. Each fetch may be this many times the last one.
 FIRST_FETCH_LIMIT = 100
 FETCH_LIMIT_GROWTH = 4
+
+
+class Waiter:
+    """A worker that waits for a job; None means that there will be no more."""
+
+    __slots__ = ("_future", "worker_id")
+
+    def __init__(self, worker_id: str) -> None:
+        self.worker_id = worker_id
+        self._future: asyncio.Future[ClaimedJob | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_waiting(self) -> bool:
+        """False once it has an answer, or its worker was cancelled."""
+        return not self._future.done()
+
+    async def wait(self) -> ClaimedJob | None:
+        return await self._future
+
+    def deliver(self, claimed: ClaimedJob | None) -> None:
+        if self.is_waiting:
+            self._future.set_result(claimed)
+
+    def fail(self, error: BaseException) -> None:
+        if self.is_waiting:
+            self._future.set_exception(error)
 
 
 class JobBuffer:
     """Jobs leave it by priority, and those of one priority in the order in which they came.
 
-    Whoever fills it is told by `on_low` when fewer than `low_watermark` jobs are left, or when
-    somebody asks and there is none.
+    It calls `on_low` when fewer than `low_watermark` jobs are left, or when a worker has to wait.
     """
 
     def __init__(
-        self, claimer: Claimer, completer: Completer, hooks: Hooks, on_low: Callable[[], None]
+        self,
+        claimer: Claimer,
+        completer: Completer,
+        hooks: Hooks,
+        on_low: Callable[[], None],
+        *,
+        emits_events: bool = True,
     ) -> None:
         self.low_watermark = 1
         self.is_closed = False
@@ -38,13 +69,14 @@ class JobBuffer:
         self._completer = completer
         self._hooks = hooks
         self._on_low = on_low
+        self._emits_events = emits_events
         self._jobs_until_yield = JOBS_BEFORE_YIELD
         self._error: BaseException | None = None
 
     # For workers
 
     def take_buffered(self) -> ClaimedJob | None:
-        """The next job, if it can be had without waiting for anything."""
+        """The next job, if it can start without a wait."""
         if (
             not self.jobs
             or self.is_closed
@@ -57,7 +89,7 @@ class JobBuffer:
         return self._pop()
 
     async def wait_for_job(self, worker_id: str) -> ClaimedJob | None:
-        """The next job; None when there will be no more."""
+        """Wait for the next job; None if there will be no more."""
         while True:
             if self._jobs_until_yield <= 0:
                 await asyncio.sleep(0)
@@ -68,39 +100,39 @@ class JobBuffer:
                 return None
             if not self.jobs:
                 return await self._wait_for_fetch(worker_id)
-            held = self._pop()
-            if await self._can_run(held, worker_id):
-                return held
+            claimed = self._pop()
+            if await self._can_run(claimed, worker_id):
+                return claimed
 
-    # For whoever fills it
+    # For the source that fills it
 
     def put(self, claimed_jobs: list[ClaimedJob]) -> None:
-        """Give jobs to those who ask; the rest is kept, unless there is nobody left to run it."""
-        if self._hooks.has_listeners(LocalQueueFetched):
-            jobs = tuple(held.job for held in claimed_jobs)
+        """Give jobs to the workers that wait, and keep the rest."""
+        if self._emits_events and self._hooks.has_listeners(LocalQueueFetched):
+            jobs = tuple(each.job for each in claimed_jobs)
             self._hooks.emit(LocalQueueFetched(pool_id=self._claimer.pool_id, jobs=jobs))
         self._merge(claimed_jobs)
         while self.jobs and self.waiters and not self.is_closed:
-            ask = self.waiters.popleft()
-            if ask.is_waiting:
-                ask.deliver(self.jobs.popleft())
+            waiter = self.waiters.popleft()
+            if waiter.is_waiting:
+                waiter.deliver(self.jobs.popleft())
         failpoint("job_prefetched")
 
     def close(self, error: BaseException | None = None) -> None:
-        """Give out no more; whoever asks is sent away, or told of the error."""
+        """Give out no more jobs; workers that wait get None, or the error."""
         self._error = self._error or error
         self.is_closed = True
         while self.waiters:
-            ask = self.waiters.popleft()
+            waiter = self.waiters.popleft()
             if error is None:
-                ask.deliver(None)
+                waiter.deliver(None)
             else:
-                ask.fail(error)
+                waiter.fail(error)
 
     def prune_waiters(self) -> deque[Waiter]:
-        """Those who wait; a worker may have been cancelled meanwhile."""
-        if any(not ask.is_waiting for ask in self.waiters):
-            self.waiters = deque(ask for ask in self.waiters if ask.is_waiting)
+        """The workers that still wait, without those that were cancelled."""
+        if any(not waiter.is_waiting for waiter in self.waiters):
+            self.waiters = deque(waiter for waiter in self.waiters if waiter.is_waiting)
         return self.waiters
 
     def take_all(self) -> list[ClaimedJob]:
@@ -108,22 +140,23 @@ class JobBuffer:
         return jobs
 
     def take_older(self, cutoff: float) -> list[ClaimedJob]:
-        """Those that were fetched before that time."""
-        older = [held for held in self.jobs if held.claimed_at < cutoff]
+        """Take the jobs that were fetched before that time."""
+        older = [each for each in self.jobs if each.claimed_at < cutoff]
         if older:
-            self.jobs = deque(held for held in self.jobs if held.claimed_at >= cutoff)
+            self.jobs = deque(each for each in self.jobs if each.claimed_at >= cutoff)
         return older
 
     async def release(self, unstarted: list[ClaimedJob]) -> None:
-        """Return jobs to the database, and say that others can take them."""
+        """Release jobs that did not start, and notify other workers."""
         if not unstarted:
             return
         await self._completer.release(unstarted)
         await self._completer.notify_jobs_available(len(unstarted))
-        for held in unstarted:
-            self._claimer.forget(held)
-        pool_id, jobs = self._claimer.pool_id, tuple(held.job for held in unstarted)
-        self._hooks.emit(LocalQueueReturned(pool_id=pool_id, jobs=jobs))
+        for each in unstarted:
+            self._claimer.forget(each)
+        if self._emits_events:
+            jobs = tuple(each.job for each in unstarted)
+            self._hooks.emit(LocalQueueReturned(pool_id=self._claimer.pool_id, jobs=jobs))
 
     def _merge(self, claimed_jobs: list[ClaimedJob]) -> None:
         is_urgent = (
@@ -131,27 +164,28 @@ class JobBuffer:
         )
         self.jobs.extend(claimed_jobs)
         if is_urgent:
-            self.jobs = deque(sorted(self.jobs, key=lambda held: held.job.priority))
+            self.jobs = deque(sorted(self.jobs, key=lambda each: each.job.priority))
 
     def _pop(self) -> ClaimedJob:
         self._jobs_until_yield -= 1
-        held = self.jobs.popleft()
+        claimed = self.jobs.popleft()
         if len(self.jobs) < self.low_watermark:
             self._on_low()
-        return held
+        return claimed
 
     async def _wait_for_fetch(self, worker_id: str) -> ClaimedJob | None:
-        ask = Waiter(worker_id)
-        self.waiters.append(ask)
+        waiter = Waiter(worker_id)
+        self.waiters.append(waiter)
         self._on_low()
-        return await ask.wait()
+        return await waiter.wait()
 
     async def _can_run(self, claimed: ClaimedJob, worker_id: str) -> bool:
-        """A job that waited here: others may have taken it, or it may have to be left alone now."""
-        is_ours = claimed.pool_id == self._claimer.pool_id
-        is_wanted = is_ours and not await self._is_forbidden(claimed, worker_id)
-        # Asking may have taken its time.
-        if is_wanted and not self.is_closed:
+        """May a job that waited here still run? Its lease may be lost, or its flags forbidden."""
+        is_allowed = claimed.pool_id == self._claimer.pool_id and not await self._is_forbidden(
+            claimed, worker_id
+        )
+        # The buffer may be closed since then.
+        if is_allowed and not self.is_closed:
             return True
         await self.release([claimed])
         return False
@@ -164,7 +198,7 @@ class JobBuffer:
         except (Exception, asyncio.CancelledError) as error:
             if is_being_cancelled():
                 raise
-            # Nobody knows whether it may run; the fetch that brings it again asks again.
+            # Released, because the flags are unknown. The next fetch calls the function again.
             pool_id = self._claimer.pool_id
             self._hooks.emit(GetJobErrored(pool_id=pool_id, worker_id=worker_id, error=error))
             return True
@@ -174,8 +208,8 @@ class JobBuffer:
 def compute_fetch_limit(
     limit: int, max_limit: int, max_bytes: int, claimed_jobs: list[ClaimedJob]
 ) -> int:
-    """How many jobs to fetch next: no more than fit, by the size of those that came."""
-    size = sum(held.size for held in claimed_jobs)
+    """How many jobs to fetch next: as many as fit, by the size of the last ones."""
+    size = sum(each.size for each in claimed_jobs)
     if not size:
         return limit
     fits = max_bytes * len(claimed_jobs) // size

@@ -1,11 +1,27 @@
-"""Doctor: what is wrong with a queue and its surroundings, each with what to do about it.
+"""Diagnose a queue, its workers and its database.
 
-Each check asks the database in a short read-only transaction of its own, takes no lock that anybody
-waits for, and judges the answers in a plain function.
+Each check reads in a short read-only transaction, or from a snapshot, and returns findings. `top`,
+`doctor` and `/readyz?verbose` use the same rules and the same thresholds.
 """
 
 from graphile_worker.ops.diagnostics.context import DoctorOptions
-from graphile_worker.ops.diagnostics.findings import Finding, FindingId, Report, Severity
+from graphile_worker.ops.diagnostics.findings import (
+    Finding,
+    FindingId,
+    QueueHealth,
+    Report,
+    Severity,
+)
 from graphile_worker.ops.diagnostics.run import examine
+from graphile_worker.ops.diagnostics.thresholds import Thresholds
 
-__all__ = ["DoctorOptions", "Finding", "FindingId", "Report", "Severity", "examine"]
+__all__ = [
+    "DoctorOptions",
+    "Finding",
+    "FindingId",
+    "QueueHealth",
+    "Report",
+    "Severity",
+    "Thresholds",
+    "examine",
+]

@@ -1,65 +1,38 @@
-"""Clocks: how far those of this machine and of the workers are from the database's."""
+"""Rules about the clocks of this machine and of the workers."""
 
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from graphile_worker._sql.queries import diagnostics
-from graphile_worker._sql.queries.cron import get_server_time
-from graphile_worker._sql.queries.diagnostics import PoolRow
-from graphile_worker.ops.diagnostics.context import (
-    DiagnosticContext,
-    FindingsPlan,
-    format_duration,
-    limit_lines,
-)
+from graphile_worker.ops.diagnostics.context import QueueContext
 from graphile_worker.ops.diagnostics.findings import Finding, FindingId, Severity
-
-# Seconds: what one notices, and what moves a job into another minute.
-WARNING_OFFSET_SECONDS = 5.0
-CRITICAL_OFFSET_SECONDS = 60.0
-
-# A pool says its time when it registers, which may take as long as ten seconds.
-POOL_WARNING_OFFSET_SECONDS = 15.0
-
-CLOCK_SAMPLES = 3
+from graphile_worker.ops.text import format_seconds, limit_lines
 
 
-def plan_check_local_clock(context: DiagnosticContext) -> FindingsPlan:
-    """The offset of this machine: the database's time less ours, as of the quickest answer."""
-    answers = []
-    for _ in range(CLOCK_SAMPLES):
-        before, began = time.time(), time.monotonic()
-        theirs = yield get_server_time()
-        took = time.monotonic() - began
-        answers.append((took, theirs.timestamp() - (before + took / 2)))
-    _, offset = min(answers)
-    return list(check_local_clock(offset))
-
-
-def plan_check_pool_clocks(context: DiagnosticContext) -> FindingsPlan:
-    pools = yield diagnostics.diagnose_pools()
-    return list(check_pool_clocks(pools))
-
-
-def check_local_clock(offset: float) -> Iterator[Finding]:
-    if abs(offset) < WARNING_OFFSET_SECONDS:
+def check_local_clock(context: QueueContext) -> Iterator[Finding]:
+    """Report that the local clock differs from the database's."""
+    offset, limits = context.snapshot.server.clock_offset, context.thresholds
+    if abs(offset) < limits.clock_warning.total_seconds():
         return
-    behind = "behind" if offset > 0 else "ahead of"
+    is_critical = abs(offset) >= limits.clock_critical.total_seconds()
     yield Finding(
         id=FindingId.CLOCK_OFFSET,
-        severity=Severity.CRITICAL if abs(offset) >= CRITICAL_OFFSET_SECONDS else Severity.WARNING,
-        title=f"the clock of this machine is {format_duration(abs(offset))} {behind} the "
-        "database's",
-        evidence=("jobs go by the database's clock; times that programs here work out do not",),
-        advice="Let both machines set their clocks by NTP; here, see:",
+        severity=Severity.CRITICAL if is_critical else Severity.WARNING,
+        title=f"the clock of this machine is {_format_offset(offset)} the database's",
+        evidence=(
+            "jobs run by the database's clock; programs on this machine compute with its own",
+        ),
+        advice="Synchronize both clocks with NTP. To see the state of this one:",
         shell="timedatectl status",
     )
 
 
-def check_pool_clocks(pools: Iterable[PoolRow]) -> Iterator[Finding]:
-    offsets = [(each, _compute_offset(each)) for each in pools if not each.is_rescued]
+def check_pool_clocks(context: QueueContext) -> Iterator[Finding]:
+    """Report that clocks of workers were wrong when they started."""
+    limit = context.thresholds.pool_clock_warning.total_seconds()
     wrong = [
-        _format_offset(each, by) for each, by in offsets if abs(by) >= POOL_WARNING_OFFSET_SECONDS
+        f"{pool.id}{f' on {pool.host}' if pool.host else ''}: "
+        f"{_format_offset(pool.clock_offset)} the database's"
+        for pool in context.snapshot.pools
+        if abs(pool.clock_offset) >= limit and not pool.is_rescued
     ]
     if wrong:
         yield Finding(
@@ -67,20 +40,11 @@ def check_pool_clocks(pools: Iterable[PoolRow]) -> Iterator[Finding]:
             severity=Severity.WARNING,
             title="clocks of workers were wrong when they started",
             evidence=limit_lines(wrong),
-            advice="Let these machines set their clocks by NTP, then restart the workers; there, "
-            "see:",
+            advice="Synchronize the clocks of these machines with NTP, then restart the workers. "
+            "To see the state of a clock, there:",
             shell="timedatectl status",
         )
 
 
-def _compute_offset(pool: PoolRow) -> float:
-    try:
-        return pool.started_at - float(pool.clock or pool.started_at)
-    except ValueError:
-        return 0.0
-
-
-def _format_offset(pool: PoolRow, offset: float) -> str:
-    where = f" on {pool.host}" if pool.host else ""
-    behind = "behind" if offset > 0 else "ahead of"
-    return f"{pool.id}{where}: {format_duration(abs(offset))} {behind} the database"
+def _format_offset(offset: float) -> str:
+    return f"{format_seconds(abs(offset))} {'behind' if offset > 0 else 'ahead of'}"

@@ -1,19 +1,39 @@
-"""Finding: something that is wrong, how it shows, and what to do about it."""
+"""Findings: a problem, its severity, the evidence, and what to do about it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from graphile_worker.ops.text import pluralize
+
 
 class Severity(StrEnum):
-    CRITICAL = "critical"  # jobs do not run, cannot be added, or soon will not
-    WARNING = "warning"  # all goes on, but slower, or less safely than it could
+    """How bad a finding is, the worst first."""
+
+    CRITICAL = "critical"
+    """Jobs do not run, cannot be added, or soon will not."""
+    WARNING = "warning"
+    """Jobs fail or run late, or the queue is slower or less safe than it could be."""
+    NOTE = "note"
+    """Not a problem, but good to know."""
+
+
+class QueueHealth(StrEnum):
+    """The verdict on a queue. `top`, `doctor` and `/readyz?verbose` agree on it."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    """There is a warning or a critical finding about the queue."""
+    STALLED = "stalled"
+    """Jobs are ready, and no worker is alive."""
+    UNKNOWN = "unknown"
+    """The queue could not be read."""
 
 
 class FindingId(StrEnum):
-    """Every finding that there is; docs/guides/doctor.md tells cause and cure of each."""
+    """The ids of all findings; docs/guides/doctor.md describes cause and fix of each."""
 
-    # Can it be reached?
+    # Connection
     UNREACHABLE = "unreachable"
     ROLE_MISSING = "role-missing"
     DATABASE_MISSING = "database-missing"
@@ -22,7 +42,7 @@ class FindingId(StrEnum):
     TRANSACTION_POOLING = "transaction-pooling"
     PLAIN_TEXT = "plain-text"
     PURE_PYTHON_DRIVER = "pure-python-driver"
-    # The schema, and who may use it
+    # Schema and permissions
     SCHEMA_MISSING = "schema-missing"
     SCHEMA_INCOMPLETE = "schema-incomplete"
     SCHEMA_TOO_OLD = "schema-too-old"
@@ -30,26 +50,34 @@ class FindingId(StrEnum):
     SCHEMA_TOO_NEW = "schema-too-new"
     SCHEMA_NEWER = "schema-newer"
     SCHEMA_OF_RUST = "schema-of-rust"
-    PRIVILEGES_MISSING = "rights-missing"
+    PRIVILEGES_MISSING = "privileges-missing"
     ROWS_HIDDEN = "rows-hidden"
     LIMITED_ROLE = "limited-role"
     COMPANION_MISSING = "companion-missing"
     COMPANION_FOREIGN = "companion-foreign"
     COMPANION_BEHIND = "companion-behind"
-    COMPANION_PRIVILEGES = "companion-rights"
+    COMPANION_PRIVILEGES = "companion-privileges"
     INDEXES_MISSING = "indexes-missing"
     UNSAFE_PATH = "unsafe-path"
-    # Jobs and those who hold them
+    # Jobs and workers
+    NO_WORKERS = "no-workers"
+    UNHANDLED_TASK = "unhandled-task"
+    LATE = "late"
+    QUEUE_BLOCKED = "queue-blocked"
+    QUEUE_PAUSED = "queue-paused"
+    PERMANENTLY_FAILED = "permanently-failed"
+    FAILING = "failing"
+    STALE_LOCKS = "stale-locks"
+    DEAD_POOL_LOCKS = "dead-pool-locks"
+    DEAD_POOLS = "dead-pools"
+    RESCUE_LOCK_HELD = "rescue-lock-held"
+    UNREGISTERED_WORKERS = "unregistered-workers"
     DANGLING_TASKS = "dangling-tasks"
     DANGLING_QUEUES = "dangling-queues"
-    STALE_LOCKS = "stale-locks"
-    DEAD_POOL_LOCKS = "silent-pool-locks"
-    DEAD_POOLS = "silent-pools"
-    RESCUE_LOCK_HELD = "recovery-held"
     # Clocks
     CLOCK_OFFSET = "clock-offset"
     POOL_CLOCK_OFFSET = "pool-clock-offset"
-    # The server
+    # Server
     SEQUENCE_FILL = "sequence-fill"
     HELD_SNAPSHOT = "held-snapshot"
     AUTOVACUUM_OFF = "autovacuum-off"
@@ -57,13 +85,40 @@ class FindingId(StrEnum):
     NOTIFY_QUEUE = "notify-queue"
     CONNECTIONS_FULL = "connections-full"
     UNSAFE_SERVER = "unsafe-server"
-    # The doctor
+    # The diagnosis itself
     CHECK_UNFINISHED = "check-unfinished"
+
+
+# The findings of a snapshot, on which the verdict depends. The others concern the installation.
+QUEUE_FINDINGS = frozenset(
+    {
+        FindingId.SCHEMA_TOO_NEW,
+        FindingId.SCHEMA_NEWER,
+        FindingId.ROWS_HIDDEN,
+        FindingId.NO_WORKERS,
+        FindingId.UNHANDLED_TASK,
+        FindingId.LATE,
+        FindingId.QUEUE_BLOCKED,
+        FindingId.QUEUE_PAUSED,
+        FindingId.PERMANENTLY_FAILED,
+        FindingId.FAILING,
+        FindingId.STALE_LOCKS,
+        FindingId.DEAD_POOL_LOCKS,
+        FindingId.DEAD_POOLS,
+        FindingId.UNREGISTERED_WORKERS,
+        FindingId.DANGLING_TASKS,
+        FindingId.DANGLING_QUEUES,
+        FindingId.CLOCK_OFFSET,
+        FindingId.POOL_CLOCK_OFFSET,
+        FindingId.HELD_SNAPSHOT,
+        FindingId.DEAD_ROWS,
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What is wrong; `shell` and `sql` are what to type, where `advice` does not say it all."""
+    """A problem, the evidence for it, and what to do."""
 
     id: FindingId
     severity: Severity
@@ -71,16 +126,62 @@ class Finding:
     evidence: tuple[str, ...] = ()
     advice: str
     shell: str | None = None
+    """Commands to type, one in each line."""
     sql: str | None = None
+    affected: int = 0
+    """The number of jobs concerned."""
+
+    @property
+    def command(self) -> str | None:
+        """The first command to type."""
+        return None if self.shell is None else self.shell.partition("\n")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was looked at, by name, and all that was found, the worst first."""
+    """The facts and the findings of a diagnosis, the worst finding first."""
 
     facts: Mapping[str, str]
     findings: tuple[Finding, ...]
+    verdict: QueueHealth
 
     @property
     def is_critical(self) -> bool:
+        """Whether a finding is critical."""
         return any(each.severity is Severity.CRITICAL for each in self.findings)
+
+    @property
+    def has_warnings(self) -> bool:
+        """Whether a finding is a warning."""
+        return any(each.severity is Severity.WARNING for each in self.findings)
+
+
+def assess_health(findings: Iterable[Finding]) -> QueueHealth:
+    """Reduce the findings about a queue to a verdict.
+
+    Args:
+        findings: Findings, of which those about the installation do not count.
+    """
+    found = [each for each in findings if each.id in QUEUE_FINDINGS]
+    if any(each.id is FindingId.NO_WORKERS for each in found):
+        return QueueHealth.STALLED
+    if any(each.severity is not Severity.NOTE for each in found):
+        return QueueHealth.DEGRADED
+    return QueueHealth.HEALTHY
+
+
+def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """Sort findings, the worst first."""
+    order = list(Severity)
+    return sorted(findings, key=lambda each: order.index(each.severity))
+
+
+def count_severities(findings: Iterable[Finding]) -> str:
+    """Count the findings of each severity: `1 critical, 2 warnings`."""
+    severities = [each.severity for each in findings]
+    counts = [(severities.count(each), each) for each in Severity]
+    return ", ".join(
+        f"{count} critical" if each is Severity.CRITICAL else pluralize(count, each)
+        for count, each in counts
+        if count
+    )

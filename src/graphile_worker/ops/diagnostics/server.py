@@ -1,40 +1,83 @@
-"""The server: what is full, what is held, what is turned off."""
+"""Checks of the server: ids, old snapshots, dead rows, notifications, connections, settings."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
 from graphile_worker._sql.queries import diagnostics, storage
-from graphile_worker._sql.queries.diagnostics import ConnectionUsage, DeadRows, FreeIds, IdSequence
+from graphile_worker._sql.queries.diagnostics import DeadRows, FreeIds, IdSequence
 from graphile_worker._sql.queries.storage import ServerSetting, VacuumBlocker
-from graphile_worker.ops.diagnostics.context import (
-    DiagnosticContext,
-    FindingsPlan,
-    format_duration,
-    limit_lines,
-)
+from graphile_worker._sql.queries.workers import RescueLockHolder, get_rescue_lock_holders
+from graphile_worker.ops.diagnostics.context import DoctorContext, FindingsPlan, QueueContext
 from graphile_worker.ops.diagnostics.findings import Finding, FindingId, Severity
-from graphile_worker.ops.text import pluralize
-
-# Parts of what there is: time to act, and high time.
-SEQUENCE_WARNING_RATIO, SEQUENCE_CRITICAL_RATIO = 0.5, 0.8
-
-NOTIFY_WARNING_RATIO, NOTIFY_CRITICAL_RATIO = 0.1, 0.5
-CONNECTIONS_WARNING_RATIO = 0.9
-
-# So many dead rows are nothing, however few live.
-MIN_DEAD_ROWS = 10_000
+from graphile_worker.ops.text import format_seconds, format_vacuum_blocker, limit_lines
 
 AUTOVACUUM_SETTINGS = ("autovacuum", "track_counts")
 DURABILITY_SETTINGS = ("fsync", "full_page_writes")
 
 
-# Ids
+# Rules over a snapshot
 
 
-def plan_check_sequences(context: DiagnosticContext) -> FindingsPlan:
-    """How far the ids are; those of tasks and named queues end at two thousand million."""
+def check_vacuum_blockers(context: QueueContext) -> Iterator[Finding]:
+    """Report old transactions and slots, which keep vacuum from removing dead rows."""
+    blockers = context.snapshot.server.vacuum_blockers
+    if blockers:
+        yield Finding(
+            id=FindingId.HELD_SNAPSHOT,
+            severity=Severity.WARNING,
+            title="an old snapshot is held: vacuum cannot remove rows that died since",
+            evidence=limit_lines([format_vacuum_blocker(each) for each in blockers]),
+            advice="End the oldest, if it is not needed. Run long reports on a standby without "
+            "feedback.",
+            sql=_format_end_sql(blockers[0], context),
+        )
+
+
+def _format_end_sql(blocker: VacuumBlocker, context: QueueContext) -> str:
+    if blocker.kind == "replication slot":
+        return context.format_remedy("drop_replication_slot", name=blocker.name)
+    if blocker.kind == "prepared transaction":
+        return context.format_remedy("rollback_prepared", name=blocker.name)
+    # The name of a session begins with its process id.
+    return context.format_remedy("terminate_session", pid=int(blocker.name.partition(",")[0]))
+
+
+def check_dead_rows(context: QueueContext) -> Iterator[Finding]:
+    """Report tables with many dead rows, if vacuum does not keep up."""
+    limits = context.thresholds
+    overdue = limits.vacuum_overdue_after.total_seconds()
+    tables = [
+        each
+        for each in context.snapshot.server.tables
+        if each.dead_rows > limits.min_dead_rows
+        if each.dead_rows > each.live_rows or (each.seconds_since_vacuum or 0.0) > overdue
+    ]
+    if tables:
+        yield Finding(
+            id=FindingId.DEAD_ROWS,
+            severity=Severity.WARNING,
+            title="dead rows slow down every fetch",
+            evidence=tuple(_format_dead_rows(each) for each in tables),
+            advice="Make vacuum run more often, end what holds an old snapshot, and vacuum once by "
+            "hand.",
+            shell=context.format_command("tune --apply"),
+            sql="\n".join(context.format_remedy("vacuum", table=each.table) for each in tables),
+        )
+
+
+def _format_dead_rows(table: DeadRows) -> str:
+    seconds = table.seconds_since_vacuum
+    when = "never" if seconds is None else f"{format_seconds(seconds)} ago"
+    return f"{table.table}: {table.dead_rows:,} dead beside {table.live_rows:,}, last vacuum {when}"
+
+
+# Checks with queries
+
+
+def plan_check_sequences(context: DoctorContext) -> FindingsPlan:
+    """Report sequences of ids that come to their end; ids of tasks and queues have 31 bits."""
     found: list[Finding] = []
     for each in (yield diagnostics.get_sequences(context.schemas)):
-        if each.fill_ratio < SEQUENCE_WARNING_RATIO:
+        if each.fill_ratio < context.thresholds.sequence_warning:
             continue
         free: FreeIds | None = None
         if each.table == "_private_tasks":
@@ -46,162 +89,88 @@ def plan_check_sequences(context: DiagnosticContext) -> FindingsPlan:
 
 
 def _build_sequence_finding(
-    ids: IdSequence, free: FreeIds | None, context: DiagnosticContext
+    ids: IdSequence, free: FreeIds | None, context: DoctorContext
 ) -> Finding:
-    restart = None if free is None else _format_restart_sql(ids, free, context)
-    room = () if free is None else (f"{free.count:,} ids are free from {free.first} on",)
+    is_critical = ids.fill_ratio >= context.thresholds.sequence_critical
     return Finding(
         id=FindingId.SEQUENCE_FILL,
-        severity=Severity.CRITICAL
-        if ids.fill_ratio >= SEQUENCE_CRITICAL_RATIO
-        else Severity.WARNING,
-        title=f"{ids.fill_ratio:.1%} of the ids of {ids.table} are used up; then no job can be "
-        "added",
-        evidence=(f"{ids.sequence} is at {ids.last_value:,} of {ids.max_value:,}", *room),
-        advice="Below level 20 every job that is added uses one up, so migrate first. Then let the "
-        "owner of the sequence go on with ids that are free.",
+        severity=Severity.CRITICAL if is_critical else Severity.WARNING,
+        title=f"{ids.fill_ratio:.1%} of the ids of {ids.table} are used up; after the last, no job "
+        "can be added",
+        evidence=(
+            f"{ids.sequence} is at {ids.last_value:,} of {ids.max_value:,}",
+            *(() if free is None else (f"{free.count:,} ids are free from {free.first} on",)),
+        ),
+        advice="Below level 20 every added job uses one up, so migrate first. Then restart the "
+        "sequence, as its owner, with free ids.",
         shell=context.format_command("migrate"),
-        sql=restart,
+        sql=None
+        if free is None
+        else context.format_remedy("restart_sequence", sequence=ids.sequence, first=free.first),
     )
 
 
-def _format_restart_sql(ids: IdSequence, free: FreeIds, context: DiagnosticContext) -> str:
-    return context.format_remedy("restart_sequence", sequence=ids.sequence, first=free.first)
-
-
-# Vacuum
-
-
-def plan_check_vacuum_blockers(context: DiagnosticContext) -> FindingsPlan:
-    held = yield storage.get_vacuum_blockers(
-        int(context.options.max_transaction_age.total_seconds())
-    )
-    return list(check_vacuum_blockers(held, context))
-
-
-def check_vacuum_blockers(
-    blockers: list[VacuumBlocker], context: DiagnosticContext
-) -> Iterator[Finding]:
-    if blockers:
-        yield Finding(
-            id=FindingId.HELD_SNAPSHOT,
-            severity=Severity.WARNING,
-            title="an old snapshot is held: no row that died since can be removed",
-            evidence=limit_lines([_format_vacuum_blocker(each) for each in blockers]),
-            advice="End the oldest, if nobody needs it. Let long reports run on a standby without "
-            "feedback.",
-            sql=_format_end_sql(blockers[0], context),
-        )
-
-
-def _format_vacuum_blocker(blocker: VacuumBlocker) -> str:
-    state = f", {blocker.state}" if blocker.state else ""
-    since = "" if blocker.seconds is None else f" for {format_duration(blocker.seconds)}"
-    behind = pluralize(blocker.transactions, "transaction")
-    return f"{blocker.kind} {blocker.name}{state}{since}, {behind} behind"
-
-
-def _format_end_sql(blocker: VacuumBlocker, context: DiagnosticContext) -> str:
-    if blocker.kind == "replication slot":
-        return context.format_remedy("drop_replication_slot", name=blocker.name)
-    if blocker.kind == "prepared transaction":
-        return context.format_remedy("rollback_prepared", name=blocker.name)
-    # Its name begins with the number of its process.
-    return context.format_remedy("terminate_session", pid=int(blocker.name.partition(",")[0]))
-
-
-def plan_check_dead_rows(context: DiagnosticContext) -> FindingsPlan:
+def plan_check_autovacuum(context: DoctorContext) -> FindingsPlan:
+    """Report that autovacuum is off, for the server or for a table."""
     settings = yield storage.get_server_settings(list(AUTOVACUUM_SETTINGS))
-    tables = yield diagnostics.get_dead_rows(context.schemas)
-    return [*check_autovacuum(settings, tables, context), *check_dead_rows(tables, context)]
-
-
-def check_autovacuum(
-    settings: Mapping[str, ServerSetting], tables: Iterable[DeadRows], context: DiagnosticContext
-) -> Iterator[Finding]:
+    rows = yield diagnostics.get_dead_rows(context.schemas)
     off = _list_disabled(settings)
-    of_tables = [each.table for each in tables if each.is_autovacuum_off]
-    if off or of_tables:
-        yield Finding(
+    tables = [each.table for each in rows if each.is_autovacuum_off]
+    if not off and not tables:
+        return []
+    return [
+        Finding(
             id=FindingId.AUTOVACUUM_OFF,
             severity=Severity.WARNING,
-            title="nobody removes the rows of jobs that are done",
+            title="the server does not remove the rows of completed jobs",
             evidence=(
                 *[f"{each} is off" for each in off],
-                *[f"autovacuum is off for {each}" for each in of_tables],
+                *[f"autovacuum is off for {each}" for each in tables],
             ),
-            advice="Turn it on: for the server, by who may; for the tables, by their owner.",
+            advice="Turn it on: for the server as an administrator, for the tables as their owner.",
             shell=context.format_command("tune --apply"),
             sql=_format_enable_sql(off, context),
         )
+    ]
 
 
-def check_dead_rows(tables: Iterable[DeadRows], context: DiagnosticContext) -> Iterator[Finding]:
-    many = [each for each in tables if each.dead_rows > max(MIN_DEAD_ROWS, each.live_rows / 2)]
-    if many:
-        yield Finding(
-            id=FindingId.DEAD_ROWS,
-            severity=Severity.WARNING,
-            title="dead rows lie in the way of every fetch",
-            evidence=tuple(_format_dead_rows(each) for each in many),
-            advice="Let vacuum follow more closely, see that no held-snapshot keeps it from doing "
-            "so, and vacuum once by hand.",
-            shell=context.format_command("tune --apply"),
-            sql="\n".join(context.format_remedy("vacuum", table=each.table) for each in many),
-        )
-
-
-def _format_dead_rows(rows: DeadRows) -> str:
-    when = (
-        "never"
-        if rows.seconds_since_vacuum is None
-        else f"{format_duration(rows.seconds_since_vacuum)} ago"
-    )
-    return f"{rows.table}: {rows.dead_rows:,} dead beside {rows.live_rows:,}, last vacuum {when}"
-
-
-# Room
-
-
-def plan_check_notify_queue(context: DiagnosticContext) -> FindingsPlan:
+def plan_check_notify_queue(context: DoctorContext) -> FindingsPlan:
+    """Report that the server's notification queue fills up."""
     usage = yield diagnostics.get_notify_usage()
-    return list(check_notify_queue(usage, context))
-
-
-def check_notify_queue(usage: float, context: DiagnosticContext) -> Iterator[Finding]:
-    if usage >= NOTIFY_WARNING_RATIO:
-        yield Finding(
+    limits = context.thresholds
+    if usage < limits.notify_warning:
+        return []
+    return [
+        Finding(
             id=FindingId.NOTIFY_QUEUE,
-            severity=Severity.CRITICAL if usage >= NOTIFY_CRITICAL_RATIO else Severity.WARNING,
-            title=f"the room for notifications is {usage:.0%} full; once it is, no job can be "
-            "added",
-            evidence=("somebody listens and does not read, most likely in an open transaction",),
-            advice="End the transaction of the session that listens; it is among these:",
+            severity=Severity.CRITICAL if usage >= limits.notify_critical else Severity.WARNING,
+            title=f"the notification queue is {usage:.0%} full; at 100%, no job can be added",
+            evidence=("a session listens and does not read, most likely in an open transaction",),
+            advice="End the transaction of the session that listens; it is one of these:",
             sql=context.format_remedy("list_open_transactions"),
         )
+    ]
 
 
-def plan_check_connections(context: DiagnosticContext) -> FindingsPlan:
+def plan_check_connections(context: DoctorContext) -> FindingsPlan:
+    """Report that the server runs out of connections."""
     found = yield diagnostics.count_connections()
-    return list(check_connections(found, context))
-
-
-def check_connections(found: ConnectionUsage, context: DiagnosticContext) -> Iterator[Finding]:
-    if found.used >= found.max_usable * CONNECTIONS_WARNING_RATIO:
-        yield Finding(
+    if found.used < found.max_usable * context.thresholds.connections_warning:
+        return []
+    return [
+        Finding(
             id=FindingId.CONNECTIONS_FULL,
             severity=Severity.WARNING,
-            title=f"{found.used} of {found.max_usable} connections are taken",
-            evidence=("a worker that finds none takes no jobs, and cannot say that it lives",),
-            advice="See who has them; lower max_pool_size, or raise max_connections.",
+            title=f"{found.used} of {found.max_usable} connections are in use",
+            evidence=("a worker without a connection claims no jobs and sends no heartbeats",),
+            advice="List the sessions; lower max_pool_size, or raise max_connections.",
             sql=context.format_remedy("count_sessions"),
         )
+    ]
 
 
-# Settings
-
-
-def plan_check_settings(context: DiagnosticContext) -> FindingsPlan:
+def plan_check_durability(context: DoctorContext) -> FindingsPlan:
+    """Report settings with which a crash of the machine loses jobs."""
     settings = yield storage.get_server_settings(list(DURABILITY_SETTINGS))
     off = _list_disabled(settings)
     if not off:
@@ -218,11 +187,39 @@ def plan_check_settings(context: DiagnosticContext) -> FindingsPlan:
     ]
 
 
+def plan_check_rescue_lock(context: DoctorContext) -> FindingsPlan:
+    """Report sessions that keep workers from recovering the jobs of dead workers."""
+    holders: Iterable[RescueLockHolder] = yield get_rescue_lock_holders(context.schemas)
+    limit = context.thresholds.max_transaction_age.total_seconds()
+    # A worker that recovers jobs holds the lock too, for a minute at most.
+    held = [each for each in holders if each.seconds is None or each.seconds >= limit]
+    if not held:
+        return []
+    pids = [each.pid for each in held if each.pid is not None]
+    return [
+        Finding(
+            id=FindingId.RESCUE_LOCK_HELD,
+            severity=Severity.WARNING,
+            title="a session holds the rescue lock: jobs of dead workers are recovered later",
+            evidence=limit_lines([_format_rescue_lock_holder(each) for each in held]),
+            advice="End it, unless it is a worker that recovers jobs right now.",
+            sql="\n".join(context.format_remedy("terminate_session", pid=each) for each in pids)
+            or None,
+        )
+    ]
+
+
+def _format_rescue_lock_holder(holder: RescueLockHolder) -> str:
+    if holder.seconds is None:
+        return str(holder)
+    return f"{holder}, in a transaction for {format_seconds(holder.seconds)}"
+
+
 def _list_disabled(settings: Mapping[str, ServerSetting]) -> list[str]:
     return [name for name, each in settings.items() if each.value == "off"]
 
 
-def _format_enable_sql(settings: list[str], context: DiagnosticContext) -> str | None:
+def _format_enable_sql(settings: list[str], context: DoctorContext) -> str | None:
     if not settings:
         return None
     changes = [context.format_remedy("enable_setting", setting=each) for each in settings]

@@ -31,7 +31,7 @@ def mailer(gw: Harness) -> shop.Mailer:
     return gw.deps
 
 
-async def test_what_was_enqueued(gw: Harness) -> None:
+async def test_assert_enqueued_finds_jobs(gw: Harness) -> None:
     await shop.sign_up("ada")
 
     job = await gw.aassert_enqueued(shop.send_email, to="ada")
@@ -43,7 +43,7 @@ async def test_what_was_enqueued(gw: Harness) -> None:
         await gw.aassert_not_enqueued()
 
 
-async def test_jobs_run_here(gw: Harness, mailer: shop.Mailer) -> None:
+async def test_drain_runs_jobs(gw: Harness, mailer: shop.Mailer) -> None:
     await shop.resize.aenqueue(7)
 
     await gw.adrain()
@@ -51,7 +51,7 @@ async def test_jobs_run_here(gw: Harness, mailer: shop.Mailer) -> None:
     assert mailer.sent == ["7 wide"]
 
 
-async def test_errors_are_raised(gw: Harness) -> None:
+async def test_drain_raises_errors(gw: Harness) -> None:
     await shop.resize.using(max_attempts=3).aenqueue(-1)
 
     with pytest.raises(ValueError, match="a width of -1"):
@@ -61,14 +61,14 @@ async def test_errors_are_raised(gw: Harness) -> None:
     assert len((await gw.adrain(include_delayed=True, raise_errors=False)).errors) == 2
 
 
-async def test_inline(gw: Harness, mailer: shop.Mailer) -> None:
+async def test_inline_runs_jobs_when_they_are_added(gw: Harness, mailer: shop.Mailer) -> None:
     with gw.inline():
         await shop.sign_up("ada")
 
     assert mailer.sent == ["ada"]
 
 
-async def test_time(gw: Harness, mailer: shop.Mailer) -> None:
+async def test_time_can_be_moved_and_frozen(gw: Harness, mailer: shop.Mailer) -> None:
     gw.freeze(datetime(2030, 1, 1, tzinfo=UTC))
     await shop.sign_up("ada")
 
@@ -79,7 +79,7 @@ async def test_time(gw: Harness, mailer: shop.Mailer) -> None:
     assert mailer.sent == ["ada", "ada again"]
 
 
-async def test_a_context(gw: Harness) -> None:
+async def test_a_task_can_be_called_with_a_context(gw: Harness) -> None:
     mailer = shop.Mailer()
 
     await shop.send_email.fn(gw.context(shop.send_email, deps=mailer), to="ada")
@@ -87,11 +87,11 @@ async def test_a_context(gw: Harness) -> None:
     assert mailer.sent == ["ada"]
 
 
-async def test_the_lifespan_gives_what_the_test_does_not(gw: Harness) -> None:
+async def test_the_lifespan_gives_deps_that_the_test_does_not_set(gw: Harness) -> None:
     await shop.send_email.aenqueue(to="ada")
 
     assert len(await gw.adrain()) == 1
 
 
-async def test_tests_do_not_see_each_other(gw: Harness) -> None:
+async def test_jobs_of_other_tests_are_not_visible(gw: Harness) -> None:
     await gw.aassert_not_enqueued()

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from graphile_worker import App, JobContext
+from graphile_worker import App, JobContext, SyncJobContext
 
 
 class Mailer:
@@ -26,7 +26,7 @@ async def send_email(ctx: JobContext[Mailer], to: str) -> None:
 
 
 @app.task
-def resize(ctx: JobContext[Mailer], width: int) -> None:
+def resize(ctx: SyncJobContext[Mailer], width: int) -> None:
     if width < 0:
         raise ValueError(f"a width of {width}")
     ctx.add_job("send_email", {"to": f"{width} wide"})

@@ -13,7 +13,7 @@ from shop.tasks import charge, double, place_order, remind
 DAY = timedelta(days=1)
 
 
-def test_what_was_enqueued(gw: Harness) -> None:
+def test_assert_enqueued_finds_jobs(gw: Harness) -> None:
     order_id = place_order()
 
     gw.assert_enqueued(charge, order_id=order_id)
@@ -22,7 +22,7 @@ def test_what_was_enqueued(gw: Harness) -> None:
     assert len(gw.enqueued()) == 2
 
 
-def test_jobs_run_here(gw: Harness) -> None:
+def test_drain_runs_jobs(gw: Harness) -> None:
     order_id = place_order()
 
     gw.drain()
@@ -30,7 +30,7 @@ def test_jobs_run_here(gw: Harness) -> None:
     assert Order.objects.get(id=order_id).paid
 
 
-def test_time_and_async_tasks(gw: Harness) -> None:
+def test_time_can_be_moved_for_async_tasks(gw: Harness) -> None:
     order = Order.objects.create()
     remind.using(run_at=DAY).enqueue(order.id)
 
@@ -53,7 +53,7 @@ def test_errors_of_the_database_leave_the_transaction_usable(gw: Harness) -> Non
     assert Order.objects.count() == 1
 
 
-def test_inline(gw: Harness) -> None:
+def test_inline_runs_jobs_when_they_are_added(gw: Harness) -> None:
     with gw.inline():
         order_id = place_order()
 
@@ -61,19 +61,19 @@ def test_inline(gw: Harness) -> None:
     gw.assert_enqueued(remind, order_id=order_id)
 
 
-def test_a_context(gw: Harness) -> None:
+def test_a_task_can_be_called_with_a_context(gw: Harness) -> None:
     ctx = gw.context(remind, {"order_id": 7})
 
     assert ctx.job.payload == {"order_id": 7}
 
 
-def test_tests_do_not_see_each_other(gw: Harness) -> None:
+def test_jobs_of_other_tests_are_not_visible(gw: Harness) -> None:
     gw.assert_not_enqueued()
     assert not Order.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)
-def test_where_each_statement_commits(gw: Harness) -> None:
+def test_drain_runs_jobs_where_each_statement_commits(gw: Harness) -> None:
     order_id = place_order()
     assert not connection.in_atomic_block
 
@@ -95,7 +95,7 @@ class TestCaseWithFixture(TestCase):
     def setUpTestData(cls) -> None:
         cls.order = Order.objects.create()
 
-    def test_every_helper(self) -> None:
+    def test_the_harness_works_in_a_test_case(self) -> None:
         charge.enqueue(self.order.id)
         self.gw.assert_enqueued(charge, order_id=self.order.id)
         self.gw.assert_not_enqueued(remind)
@@ -106,7 +106,7 @@ class TestCaseWithFixture(TestCase):
             charge.enqueue(self.order.id)
         self.gw.assert_not_enqueued()
 
-    async def test_every_helper_in_a_coroutine(self) -> None:
+    async def test_the_harness_works_in_an_async_test_case(self) -> None:
         await remind.using(run_at=DAY).aenqueue(self.order.id)
         await self.gw.aassert_enqueued(remind, order_id=self.order.id)
         await self.gw.aassert_not_enqueued(charge)

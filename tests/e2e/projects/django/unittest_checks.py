@@ -11,12 +11,12 @@ class OrderTests(TestCase):
     def setUp(self) -> None:
         self.gw = self.enterContext(Harness(app))
 
-    def test_every_helper(self) -> None:
+    def test_the_harness_works_in_a_test_case(self) -> None:
         order_id = place_order()
         self.gw.assert_enqueued(charge, order_id=order_id)
         self.gw.assert_not_enqueued(double)
         self.gw.drain()
         assert Order.objects.get(id=order_id).paid
 
-    def test_a_second_one_sees_nothing_of_the_first(self) -> None:
+    def test_jobs_of_other_tests_are_not_visible(self) -> None:
         self.gw.assert_not_enqueued()

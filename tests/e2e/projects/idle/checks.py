@@ -3,7 +3,7 @@
 import sys
 
 
-def test_nothing_was_imported_for_it(pytestconfig) -> None:
+def test_the_plugin_does_not_import_the_package(pytestconfig) -> None:
     assert pytestconfig.pluginmanager.has_plugin("graphile_worker")
     for module in ("graphile_worker", "psycopg", "click", "sqlalchemy"):
         assert module not in sys.modules

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from graphile_worker import App, JobContext
+from graphile_worker import App, SyncJobContext
 
 app = App()
 sent: list[tuple[str, str]] = []
@@ -14,7 +14,7 @@ async def send_email(to: str, subject: str = "Hello") -> None:
 
 
 @app.task(max_attempts=3)
-def charge(ctx: JobContext, order_id: int) -> None:
+def charge(ctx: SyncJobContext, order_id: int) -> None:
     if order_id < 0:
         raise LookupError(f"no order {order_id}")
     ctx.add_job("send_email", {"to": "ada", "subject": f"Order {order_id}"})

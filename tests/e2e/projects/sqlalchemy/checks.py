@@ -1,4 +1,4 @@
-"""Sessions in an outer transaction, which is rolled back whatever the program commits."""
+"""Sessions in an outer transaction, which is rolled back even if the program commits."""
 
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -50,7 +50,7 @@ def gw_connection(request: pytest.FixtureRequest) -> object:
     return request.getfixturevalue("async_session" if is_async else "session")
 
 
-def test_what_was_enqueued(gw: Harness, session: Session) -> None:
+def test_assert_enqueued_finds_jobs(gw: Harness, session: Session) -> None:
     order_id = shop.place_order(session)
 
     gw.assert_enqueued(shop.charge, order_id=order_id)
@@ -59,7 +59,7 @@ def test_what_was_enqueued(gw: Harness, session: Session) -> None:
     assert len(gw.enqueued()) == 2
 
 
-def test_jobs_run_here(gw: Harness, session: Session) -> None:
+def test_drain_runs_jobs(gw: Harness, session: Session) -> None:
     order_id = shop.place_order(session)
 
     gw.drain()
@@ -67,7 +67,7 @@ def test_jobs_run_here(gw: Harness, session: Session) -> None:
     assert session.get_one(shop.Order, order_id).paid
 
 
-def test_errors_are_raised_and_the_session_goes_on(gw: Harness, session: Session) -> None:
+def test_drain_raises_errors_and_the_session_stays_usable(gw: Harness, session: Session) -> None:
     shop.charge.enqueue(-1)
 
     with pytest.raises(LookupError, match="no order -1"):
@@ -77,7 +77,7 @@ def test_errors_are_raised_and_the_session_goes_on(gw: Harness, session: Session
     assert session.scalar(select(func.count()).select_from(shop.Order)) == 0
 
 
-def test_what_the_program_rolls_back_is_not_enqueued(gw: Harness, session: Session) -> None:
+def test_jobs_that_the_program_rolls_back_are_not_enqueued(gw: Harness, session: Session) -> None:
     gw.assert_not_enqueued()
     with session.begin_nested() as nested:
         shop.charge.using(conn=session).enqueue(1)
@@ -87,7 +87,7 @@ def test_what_the_program_rolls_back_is_not_enqueued(gw: Harness, session: Sessi
     gw.assert_not_enqueued()
 
 
-def test_inline(gw: Harness, session: Session) -> None:
+def test_inline_runs_jobs_when_they_are_added(gw: Harness, session: Session) -> None:
     with gw.inline():
         order_id = shop.place_order(session)
 
@@ -95,7 +95,7 @@ def test_inline(gw: Harness, session: Session) -> None:
     gw.assert_enqueued(shop.remind, order_id=order_id)
 
 
-def test_time(gw: Harness, session: Session) -> None:
+def test_time_can_be_moved_and_frozen(gw: Harness, session: Session) -> None:
     gw.freeze()
     if session.get_bind().dialect.driver == "psycopg":
         order_id = shop.place_order(session)
@@ -104,7 +104,7 @@ def test_time(gw: Harness, session: Session) -> None:
         gw.assert_enqueued("of_node", order_id=order_id)
 
 
-def test_a_context(gw: Harness, session: Session) -> None:
+def test_a_task_can_be_called_with_a_context(gw: Harness, session: Session) -> None:
     assert gw.context(shop.remind, {"order_id": 1}).job.payload == {"order_id": 1}
 
 
@@ -129,7 +129,7 @@ async def test_async_sessions(gw: Harness, async_session: AsyncSession) -> None:
     await gw.aassert_enqueued("of_node", order_id=4)
 
 
-async def test_async_errors_are_raised_and_the_session_goes_on(
+async def test_adrain_raises_errors_and_the_session_stays_usable(
     gw: Harness, async_session: AsyncSession
 ) -> None:
     # SQL does not check payloads.

@@ -17,7 +17,7 @@ def nothing_sent() -> Iterator[None]:
     shop.sent.clear()
 
 
-def test_what_was_enqueued(gw: Harness) -> None:
+def test_assert_enqueued_finds_jobs(gw: Harness) -> None:
     shop.sign_up("ada")
 
     job = gw.assert_enqueued(shop.send_email, options={"payload": {"to": "ada"}})
@@ -31,7 +31,7 @@ def test_what_was_enqueued(gw: Harness) -> None:
         gw.assert_enqueued(shop.charge)
 
 
-def test_jobs_run_here(gw: Harness) -> None:
+def test_drain_runs_jobs(gw: Harness) -> None:
     shop.charge.enqueue(7)
 
     gw.drain()
@@ -39,7 +39,7 @@ def test_jobs_run_here(gw: Harness) -> None:
     assert shop.sent == [("ada", "Order 7")]
 
 
-def test_errors_are_raised(gw: Harness) -> None:
+def test_drain_raises_errors(gw: Harness) -> None:
     shop.charge.enqueue(-1)
 
     with pytest.raises(LookupError, match="no order -1"):
@@ -50,14 +50,14 @@ def test_errors_are_raised(gw: Harness) -> None:
     gw.assert_not_enqueued()
 
 
-def test_inline(gw: Harness) -> None:
+def test_inline_runs_jobs_when_they_are_added(gw: Harness) -> None:
     with gw.inline():
         shop.charge.enqueue(8)
 
     assert shop.sent == [("ada", "Order 8")]
 
 
-def test_time(gw: Harness) -> None:
+def test_time_can_be_moved_and_frozen(gw: Harness) -> None:
     gw.freeze(datetime(2030, 1, 1, tzinfo=UTC))
     shop.sign_up("ada")
 
@@ -68,11 +68,11 @@ def test_time(gw: Harness) -> None:
     assert shop.sent == [("ada", "Hello"), ("ada", "Still there?")]
 
 
-def test_a_context(gw: Harness) -> None:
+def test_a_task_can_be_called_with_a_context(gw: Harness) -> None:
     shop.charge.fn(gw.context(shop.charge), 9)
 
     gw.assert_enqueued(shop.send_email, subject="Order 9")
 
 
-def test_tests_do_not_see_each_other(gw: Harness) -> None:
+def test_jobs_of_other_tests_are_not_visible(gw: Harness) -> None:
     gw.assert_not_enqueued()

@@ -1,0 +1,17 @@
+-- All columns of a job as they are stored.
+jobs.id,
+jobs.task_id,
+jobs.job_queue_id,
+jobs.payload,
+jobs.priority,
+jobs.run_at,
+jobs.attempts,
+jobs.max_attempts,
+jobs.last_error,
+jobs.created_at,
+jobs.updated_at,
+jobs.key,
+jobs.locked_at,
+jobs.locked_by,
+jobs.revision,
+jobs.flags

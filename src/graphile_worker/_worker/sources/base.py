@@ -1,0 +1,194 @@
+"""JobSource: fetches jobs for the workers of a pool. A subclass decides when, and how many."""
+
+import asyncio
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from graphile_worker._db.retry import compute_backoff
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._support.cancellation import is_being_cancelled
+from graphile_worker._worker.claimer import Claimer
+from graphile_worker._worker.completer import Completer
+from graphile_worker._worker.sources.buffer import JobBuffer, Waiter
+from graphile_worker.events import GetJobEmpty, GetJobErrored, GetJobRecovered, GetJobStarted
+from graphile_worker.hooks import Hooks
+
+# The first job must run soon after a database outage.
+MAX_BACKOFF_SECONDS = 0.6
+
+# With `once` a pool does not listen: idle workers look this often while other jobs run.
+ONCE_POLL_INTERVAL = timedelta(milliseconds=100)
+
+
+def read_monotonic() -> float:
+    # Looked up at each call, because a test may replace the clock of this module.
+    return time.monotonic()
+
+
+def compute_fetch_backoff(failures: int) -> float:
+    return compute_backoff(failures, MAX_BACKOFF_SECONDS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FetchOptions:
+    """When a source fetches; tests replace `clock` and `backoff`."""
+
+    poll_interval: timedelta
+    once: bool = False
+    clock: Callable[[], float] = read_monotonic
+    backoff: Callable[[int], float] = compute_fetch_backoff
+
+
+class JobSource(ABC):
+    """Gives out jobs that this pool has locked, one at a time.
+
+    One fetch is under way at a time. A fetch that fails is retried after a backoff. With `once` the
+    source stops when nothing is ready and nothing runs, or when a fetch fails.
+    """
+
+    # Direct fetches are not events of a local queue.
+    emits_buffer_events = True
+
+    def __init__(
+        self,
+        claimer: Claimer,
+        completer: Completer,
+        hooks: Hooks,
+        options: FetchOptions,
+    ) -> None:
+        self.is_failing = False
+        self._claimer = claimer
+        self._hooks = hooks
+        self._once = options.once
+        self._clock = options.clock
+        self._backoff = options.backoff
+        interval = options.poll_interval
+        if options.once:
+            interval = min(interval, ONCE_POLL_INTERVAL)
+        self._poll_seconds = interval.total_seconds()
+        self._poll_at = self._clock() + self._poll_seconds
+        self._failures = 0
+        self._changed = asyncio.Event()
+        self._buffer = JobBuffer(
+            claimer, completer, hooks, self._changed.set, emits_events=self.emits_buffer_events
+        )
+        # Bound once, because workers call these for each job.
+        self.take_buffered = self._buffer.take_buffered
+        self.wait_for_job = self._buffer.wait_for_job
+
+    @abstractmethod
+    def wake(self, count: int | None = None) -> None:
+        """This many jobs may be ready; None if the number is unknown."""
+
+    @abstractmethod
+    async def step_once(self) -> None:
+        """Fetch if that is needed; otherwise wait until something changes."""
+
+    def record_duration(self, seconds: float) -> None:  # noqa: B027
+        """A job ran for this long."""
+
+    def forget(self, claimed: ClaimedJob) -> None:
+        """The outcome of that job is written, and its named queue is free."""
+        self._claimer.forget(claimed)
+        if claimed.queue_id is not None:
+            # The next job of the queue is ready, without a notification.
+            self.wake()
+
+    def stop(self) -> None:
+        """Fetch no more; workers that wait get no job."""
+        self._buffer.close()
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Get jobs until stopped, then release those that no worker took."""
+        try:
+            while not self._buffer.is_closed:
+                await self.step_once()
+        finally:
+            self.stop()
+            await self._release_buffered()
+
+    async def _release_buffered(self) -> None:
+        await self._buffer.release(self._buffer.take_all())
+
+    # Fetching
+
+    async def _claim(self, limit: int) -> list[ClaimedJob] | None:
+        """Fetch up to `limit` jobs; None if that failed, after the backoff."""
+        self._emit_for_waiters(GetJobStarted, self._buffer.prune_waiters())
+        try:
+            claimed_jobs = await self._claimer.claim(limit)
+        except (Exception, asyncio.CancelledError) as error:
+            if is_being_cancelled():
+                raise
+            await self._handle_fetch_error(error)
+            return None
+        if self.is_failing:
+            self.is_failing = False
+            self._failures = 0
+            self._hooks.emit(GetJobRecovered(pool_id=self._claimer.pool_id))
+        return claimed_jobs
+
+    async def _handle_fetch_error(self, error: BaseException) -> None:
+        self.is_failing = True
+        pool_id = self._claimer.pool_id
+        for waiter in self._buffer.waiters:
+            self._hooks.emit(
+                GetJobErrored(pool_id=pool_id, worker_id=waiter.worker_id, error=error)
+            )
+        if self._once and not self._can_retry_once(error):
+            self._buffer.close(error)
+            return
+        # Notifications may have been lost meanwhile.
+        self.wake()
+        pause = self._backoff(self._failures)
+        self._failures += 1
+        await self._wait_until(lambda: False, timeout_seconds=pause)
+
+    def _can_retry_once(self, error: BaseException) -> bool:
+        """With `once`, may a fetch be retried after this error?"""
+        return False
+
+    def _emit_for_waiters(
+        self, event: type[GetJobStarted] | type[GetJobEmpty], waiters: Iterable[Waiter]
+    ) -> None:
+        if self._hooks.has_listeners(event):
+            pool_id = self._claimer.pool_id
+            for waiter in waiters:
+                self._hooks.emit(event(pool_id=pool_id, worker_id=waiter.worker_id))
+
+    # Waiting
+
+    def _poll_by(self, timestamp: float | None) -> None:
+        """Poll at this time, or earlier if that is planned."""
+        if timestamp is not None:
+            self._poll_at = min(self._poll_at, timestamp)
+
+    def _wake_if_poll_is_due(self) -> None:
+        now = self._clock()
+        if now >= self._poll_at:
+            self._poll_at = now + self._poll_seconds
+            self.wake()
+
+    async def _wait_for_change(self, timeout_seconds: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(
+                None if timeout_seconds is None else max(0.0, timeout_seconds)
+            ):
+                await self._changed.wait()
+        self._changed.clear()
+
+    async def _wait_until(
+        self, condition: Callable[[], bool], *, timeout_seconds: float = math.inf
+    ) -> None:
+        """Wait for the condition, the end of the time, or the stop of this source."""
+        ends_at = time.monotonic() + timeout_seconds
+        left = max(0.0, timeout_seconds)
+        while left >= 0 and not self._buffer.is_closed and not condition():
+            await self._wait_for_change(None if left == math.inf else left)
+            left = ends_at - time.monotonic()

@@ -1,0 +1,112 @@
+"""WorkerConfig: what a worker is built from, and the checks before it starts."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from graphile_worker._db.conninfo import find_plaintext_risk
+from graphile_worker._db.database import run_plan
+from graphile_worker._db.external_connections import ExternalConnectionDatabase
+from graphile_worker._db.psycopg import PsycopgDatabase, get_psycopg_implementation
+from graphile_worker._db.worker_connections import WorkerConnections
+from graphile_worker._sql.plans.migration import plan_check_schema, plan_migrate
+from graphile_worker._support.clock import Clock, SystemClock
+from graphile_worker._support.logs import Logger
+from graphile_worker._worker.claimer import ForbiddenFlags
+from graphile_worker._worker.process_main import reject_in_task_process
+from graphile_worker.crontab import ParsedCronItem
+from graphile_worker.errors import ConfigurationError
+from graphile_worker.events import Migrating
+from graphile_worker.hooks import NOT_MIGRATED_MESSAGE, Hooks
+from graphile_worker.options import WorkerOptions
+from graphile_worker.tasks import Task, TaskRouter
+from graphile_worker.tasks.importing import locate_task
+
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig:
+    """What a worker is built from, besides its database."""
+
+    options: WorkerOptions
+    tasks: Mapping[str, Task[..., Any]]
+    definitions: TaskRouter[Any] | None = None
+    """The app, whose task options apply to jobs that are added by name."""
+    cron_items: Callable[[], Sequence[ParsedCronItem]] | None
+    hooks: Hooks
+    logger: Logger
+    lifespan: Lifespan
+    forbidden_flags: ForbiddenFlags
+    migrate: bool
+
+    @property
+    def clock(self) -> Clock | None:
+        """The clock that decides which jobs are ready; None: the database's."""
+        return SystemClock() if self.options.use_local_time else None
+
+
+def check_config(config: WorkerConfig) -> None:
+    """Reject what cannot work, and warn about what is probably a mistake."""
+    reject_in_task_process()
+    if not config.tasks:
+        raise ConfigurationError("no tasks configured. Pass an app, a mapping or a tasks folder.")
+    for task in config.tasks.values():
+        if task.runs_in_process:
+            locate_task(task)
+            if sys.platform == "win32":
+                raise ConfigurationError(
+                    f'task {task.identifier!r}: run_in="process" does not work on Windows'
+                )
+    options, warn = config.options, config.logger.warning
+    for item in config.cron_items() if config.cron_items is not None else ():
+        if item.task not in config.tasks:
+            warn(
+                "cron item %r is of task %r, which this worker does not have",
+                item.identifier,
+                item.task,
+            )
+    if options.max_pool_size < options.concurrency:
+        warn(
+            "max_pool_size is %s for %s jobs at once: tasks may wait for a connection",
+            options.max_pool_size,
+            options.concurrency,
+        )
+    size = None if options.local_queue is None else options.local_queue.size
+    if size is not None and size < options.concurrency:
+        warn("local_queue.size is %s for %s jobs at once", size, options.concurrency)
+    if get_psycopg_implementation() == "python":
+        warn("psycopg runs in pure Python, several times slower: install [binary]")
+
+
+async def prepare_schema(config: WorkerConfig, databases: WorkerConnections) -> None:
+    """Migrate the schema, or check that it is there."""
+    if isinstance(databases.own, ExternalConnectionDatabase):
+        # The caller of a transaction has prepared the schema.
+        return
+    database = databases.tasks
+    schemas = database.schemas
+    if not config.migrate:
+        await run_plan(database, plan_check_schema(schemas))
+        return
+    async with config.hooks.around_async(Migrating(schema=schemas.shared)):
+        # Not on the worker's own connections, whose queries have a short timeout.
+        await run_plan(database, plan_migrate(schemas))
+        return
+    raise ConfigurationError(NOT_MIGRATED_MESSAGE)
+
+
+async def warn_if_unencrypted(config: WorkerConfig, databases: WorkerConnections) -> None:
+    """Warn if the connection may fall back to plain text."""
+    # The caller configures its own pool or connection.
+    if not isinstance(databases.tasks, PsycopgDatabase):
+        return
+    async with databases.tasks.connection() as connection:
+        risk = find_plaintext_risk(connection.raw.info)
+    if risk is not None:
+        config.logger.warning(
+            "connection may fall back to plain text (%s): require TLS with sslmode=verify-full",
+            risk,
+        )

@@ -1,0 +1,11 @@
+"""The names of the job options, in their order."""
+
+SEVEN_OPTIONS = [
+    "queue_name",
+    "run_at",
+    "max_attempts",
+    "priority",
+    "job_key",
+    "job_key_mode",
+    "flags",
+]
