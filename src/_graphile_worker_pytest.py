@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def gw_app(pytestconfig: pytest.Config) -> "App[Any]":
-    """The app to test: the one that the command `graphile-worker` runs. Override it for another."""
+    """Return the app to test: by default the app that the command `graphile-worker` runs."""
     from graphile_worker import App, ConfigurationError
     from graphile_worker._cli.settings.layers import Settings
     from graphile_worker._cli.settings.resolve import resolve_app
@@ -35,13 +35,13 @@ def gw_app(pytestconfig: pytest.Config) -> "App[Any]":
 
 @pytest.fixture
 def gw_dsn() -> str | None:
-    """The connection string for the connection that gw opens. None connects where the app does."""
+    """Return the connection string for the connection that gw opens, or None for the app's."""
     return None
 
 
 @pytest.fixture
 def gw_connection(request: pytest.FixtureRequest) -> object:
-    """The connection of the test. Override it to return your connection or session.
+    """Return the connection of the test. Override it to return your connection or session.
 
     With None, gw uses Django's if Django is set up, and otherwise opens one for the test.
     """
@@ -54,7 +54,7 @@ def gw_connection(request: pytest.FixtureRequest) -> object:
 def gw(
     request: pytest.FixtureRequest, gw_app: "App[Any]", gw_connection: object, gw_dsn: str | None
 ) -> "Iterator[Harness]":
-    """The queue of the app in a test: a graphile_worker.testing.Harness."""
+    """Yield the queue of the app in a test, a graphile_worker.testing.Harness."""
     from graphile_worker.testing import Harness
 
     with Harness(gw_app, gw_connection, dsn=gw_dsn) as harness:

@@ -1,8 +1,9 @@
-"""Rewrite docs/reference/schema.sql: both schemas of a fresh install, as pg_dump prints them.
+"""Write docs/reference/schema.sql: both schemas of a new installation, as pg_dump prints them.
 
 Run `python -m tools.dump_schema` after every change of a migration.
 """
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from tests.support.tools import client_program
 MAJOR = 18
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "reference" / "schema.sql"
 HEADING = (
-    "-- Both schemas of a fresh install, for reading. Made by `python -m tools.dump_schema`,\n"
-    "-- never edited by hand; `graphile-worker migrate --sql` prints what installs them.\n\n"
+    "-- Both schemas of a new installation, for reading. `python -m tools.dump_schema` writes\n"
+    "-- this file. `graphile-worker migrate --sql` prints the statements that install them.\n\n"
 )
 
 
@@ -26,12 +27,12 @@ def main() -> None:
 
 
 def fresh_dump() -> str:
-    """What the file should hold now, from a server that lives only for this."""
+    """Return the current text of the file, from a temporary server."""
     cluster = Cluster(MAJOR).start()
     try:
         with sync.Client(cluster.dsn(), schema=DEFAULT_SCHEMA) as client:
             client.migrate()
-        return HEADING + _without_noise(_pg_dump(cluster.dsn()))
+        return HEADING + _remove_noise(_pg_dump(cluster.dsn()))
     finally:
         cluster.stop()
 
@@ -45,17 +46,11 @@ def _pg_dump(dsn: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def _without_noise(dump: str) -> str:
-    """The objects alone: no versions, no settings of the session, no empty comment lines."""
+def _remove_noise(dump: str) -> str:
+    """Return only the objects, without versions, session settings and comments."""
     noise = ("--", "SET ", "SELECT pg_catalog.set_config", "\\restrict", "\\unrestrict")
     lines = [line for line in dump.splitlines() if not line.startswith(noise)]
-    return _with_single_gaps("\n".join(lines))
-
-
-def _with_single_gaps(text: str) -> str:
-    while "\n\n\n" in text:
-        text = text.replace("\n\n\n", "\n\n")
-    return text.strip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Run the nightly tier and record its result: `just nightly`.
 
-The gate runs every rule at a size that shows it. This runs what takes longer or measures the
-machine: full counts, new random seeds, rates and times, every version of Python and PostgreSQL, the
-oldest dependencies and known vulnerabilities. The last result is tests/nightly/results.json; the
-gate refuses a change while it is red (`python -m tools.nightly --check`).
+The gate runs every rule at a small size. The nightly tier runs the tests that take longer or
+measure the machine: full counts, new random seeds, rates and times, every version of Python and
+PostgreSQL, the oldest dependencies and known vulnerabilities. The last result is
+tests/nightly/results.json. The gate rejects a change while that result is red (`python -m
+tools.nightly --check`).
 """
 
 import argparse
@@ -28,13 +29,15 @@ from tools.pages import ROOT
 RESULTS = ROOT / "tests" / "nightly" / "results.json"
 MAX_AGE_COMMITS = 60
 
-# Each Python and each PostgreSQL at least once, beside the two pairs of the gate. All 20 cells:
-# `just test-all`.
+# Each Python and each PostgreSQL at least once, besides the two pairs of the gate. `just test-all`
+# runs all 20 pairs.
 PAIRS = (("3.11", 14), ("3.12", 16), ("3.13", 17), ("3.14", 15))
 EVERY_VERSION = ("tests/unit", "tests/db", "tests/integrations")
 
-# What the gate does not run, or not in full.
-BESIDE = ("-n", "4", "--dist", "load", "--maxschedchunk", "1")
+# One test at a time per process, so that the longest, which come first, run at the same time.
+PARALLEL = ("-n", "4", "--dist", "load", "--maxschedchunk", "1")
+
+# Tests that the gate does not run, or not at full size.
 LARGER = "(nightly or slow_io or sized) and not serial"
 
 AUDIT = (
@@ -47,18 +50,18 @@ AUDIT = (
 
 @dataclass(frozen=True)
 class Step:
-    """One part of the tier: a command whose exit code says whether it passed."""
+    """One part of the tier: a command whose exit code is 0 if it passed."""
 
     name: str
     command: tuple[str, ...]
-    # pytest is at the end of the command, so its report can be asked for there.
+    # The command ends with pytest, so that an argument for its report can follow.
     has_report: bool = True
     judge: Callable[["Result", str], None] | None = None
 
 
 @dataclass
 class Result:
-    """What became of a step, of which commit, and on what machine."""
+    """The result of a step, with its commit and machine."""
 
     name: str
     command: str
@@ -85,8 +88,7 @@ def steps() -> list[Step]:
         for version, server in PAIRS
     ]
     return [
-        # One test at a time, so that the longest, which come first, run beside each other.
-        Step("full sizes", (*pytest, *BESIDE, "-m", LARGER)),
+        Step("full sizes", (*pytest, *PARALLEL, "-m", LARGER)),
         Step("rates and times", (*pytest, "-n", "0", "-m", "serial")),
         *cells,
         Step("oldest dependencies", (python, "-m", "nox", "-s", "lowest", "--", *EVERY_VERSION)),
@@ -94,9 +96,9 @@ def steps() -> list[Step]:
     ]
 
 
-def audit(result: Result, said: str) -> None:
-    """An audit counts only if it reports at least one audited package."""
-    report = re.search(r'^\{"dependencies".*$', said, re.MULTILINE)
+def audit(result: Result, output: str) -> None:
+    """Read the result of an audit, which counts only if it reports an audited package."""
+    report = re.search(r'^\{"dependencies".*$', output, re.MULTILINE)
     packages = json.loads(report[0])["dependencies"] if report else []
     audited = [each for each in packages if "skip_reason" not in each]
     result.figures.append(f"{len(audited)} of {len(packages)} packages audited")
@@ -109,10 +111,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="just nightly", description=__doc__)
     parser.add_argument("--check", action="store_true", help="Check the recorded result.")
     parser.add_argument("--only", metavar="STEP", help="Run the steps whose name contains STEP.")
-    given = parser.parse_args()
-    if given.check:
+    arguments = parser.parse_args()
+    if arguments.check:
         sys.exit(check())
-    chosen = [step for step in steps() if (given.only or "") in step.name]
+    chosen = [step for step in steps() if (arguments.only or "") in step.name]
     outcomes = set()
     for step in chosen:
         result = run(step)
@@ -126,19 +128,19 @@ def run(step: Step) -> Result:
     print(f"\n== {step.name} ==", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        asked = (f"--junitxml={report}",) if step.has_report else ()
-        began = time.monotonic()
-        code, said = _run_and_show((*step.command, *asked))
+        report_arguments = (f"--junitxml={report}",) if step.has_report else ()
+        started_at = time.monotonic()
+        code, output = _run_and_show((*step.command, *report_arguments))
         result = Result(
             name=step.name,
             command=" ".join(Path(part).name if "/" in part else part for part in step.command),
             outcome="passed" if code == 0 else "failed",
-            seconds=round(time.monotonic() - began),
+            seconds=round(time.monotonic() - started_at),
         )
         if report.exists():
             _read_report(report, result)
     if step.judge:
-        step.judge(result, said)
+        step.judge(result, output)
     return result
 
 
@@ -170,7 +172,7 @@ def _read_report(path: Path, result: Result) -> None:
 
 
 def record(result: Result) -> None:
-    """Write the result of this step to the file, in place of the one before."""
+    """Write the result of this step to the file, in place of the previous one."""
     by_name = {each["name"]: each for each in recorded()}
     by_name[result.name] = asdict(result)
     in_order = [by_name[step.name] for step in steps() if step.name in by_name]
@@ -189,7 +191,7 @@ def machine() -> str:
 
 
 def check() -> int:
-    """Refuse a red result; warn about one that is old."""
+    """Return 1 for a red result. Warn about an old one."""
     last = recorded()
     if not last:
         print("nightly: no result is recorded. Run `just nightly`.")
@@ -215,15 +217,15 @@ def check() -> int:
 
 
 def recorded() -> list[dict[str, Any]]:
-    """The steps of the result file."""
+    """Return the steps of the result file."""
     if not RESULTS.exists():
         return []
-    steps_then: list[dict[str, Any]] = json.loads(RESULTS.read_text(encoding="utf-8"))["steps"]
-    return steps_then
+    results: list[dict[str, Any]] = json.loads(RESULTS.read_text(encoding="utf-8"))["steps"]
+    return results
 
 
 def commits_since(commit: str) -> int | None:
-    """Count the commits after this one; None where the history does not contain it."""
+    """Count the commits after this one. Return None if the history does not contain it."""
     try:
         return int(_git("rev-list", "--count", f"{commit}..HEAD"))
     except subprocess.CalledProcessError:

@@ -1,4 +1,4 @@
-"""The pages under docs as text: their headings, and the parts that are written from the code."""
+"""The pages under docs as text: their headings, and the parts that the code determines."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ GENERATED = re.compile(r"^(<!-- generated: (.+?) -->\n)(.*?)^(<!-- end -->)$", r
 
 @dataclass(frozen=True)
 class Heading:
-    """One heading of a page, and where it begins."""
+    """One heading of a page, and the position where it begins."""
 
     level: int
     text: str
@@ -23,27 +23,27 @@ class Heading:
 
     @property
     def anchor(self) -> str:
-        """What a link to it ends with; GitHub and the site agree on that for plain headings."""
+        """Return the anchor of a link. GitHub and the site agree on it for plain headings."""
         kept = re.sub(r"[^\w\s-]", "", self.text.lower())
         return re.sub(r"[-\s]+", "-", kept).strip("-")
 
 
-def headings(text: str) -> list[Heading]:
-    """The headings of a page, without what looks like one in a block of code."""
-    shown = without_blocks(text)
-    return [Heading(len(found[1]), found[2], found.start()) for found in HEADING.finditer(shown)]
+def find_headings(text: str) -> list[Heading]:
+    """Return the headings of a page, without lines of code blocks that look like one."""
+    prose = mask_code_blocks(text)
+    return [Heading(len(match[1]), match[2], match.start()) for match in HEADING.finditer(prose)]
 
 
-def without_blocks(text: str) -> str:
-    """The text with blanks in place of its blocks of code, so that all else stays in its place."""
+def mask_code_blocks(text: str) -> str:
+    """Replace code blocks by spaces, so that the other text keeps its position."""
     return FENCE.sub(lambda block: re.sub(r"[^\n]", " ", block[0]), text)
 
 
-def filled(text: str, content: Callable[[str], str]) -> str:
-    """The page with each generated part as `content` says it should be."""
-    return GENERATED.sub(lambda part: f"{part[1]}\n{content(part[2])}\n{part[4]}", text)
+def fill_parts(text: str, build_part: Callable[[str], str]) -> str:
+    """Return the page with the result of `build_part` in each generated part."""
+    return GENERATED.sub(lambda part: f"{part[1]}\n{build_part(part[2])}\n{part[4]}", text)
 
 
-def parts(text: str) -> Iterator[str]:
-    """The names of the generated parts of a page."""
-    yield from (found[2] for found in GENERATED.finditer(text))
+def find_part_names(text: str) -> Iterator[str]:
+    """Yield the names of the generated parts of a page."""
+    yield from (match[2] for match in GENERATED.finditer(text))

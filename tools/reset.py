@@ -13,7 +13,7 @@ from graphile_worker.options import DEFAULT_SCHEMA
 
 def main() -> None:
     if "DATABASE_URL" not in os.environ:
-        sys.exit("DATABASE_URL must say which database")
+        sys.exit("DATABASE_URL is not set. Set it to the database to reset.")
     schema = os.environ.get("GRAPHILE_WORKER_SCHEMA", DEFAULT_SCHEMA)
     with psycopg.connect(os.environ["DATABASE_URL"]) as connection:
         for name in (schema, derive_companion_schema(schema)):

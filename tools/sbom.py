@@ -1,4 +1,4 @@
-"""Write what a plain install consists of as a CycloneDX bill: `python -m tools.sbom FILE`."""
+"""Write the packages of a plain install as a CycloneDX SBOM: `python -m tools.sbom FILE`."""
 
 import json
 import subprocess
@@ -21,10 +21,10 @@ def main() -> None:
         bill = _bill_of(environment)
     text = json.dumps(bill, indent=2, sort_keys=True) + "\n"
     if error := JsonStrictValidator(VERSION).validate_str(text):
-        sys.exit(f"not a bill by the schema: {error}")
+        sys.exit(f"the SBOM does not match the CycloneDX schema: {error}")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text, encoding="utf-8")
-    print(f"{target}: {len(bill['components'])} packages beside our own")
+    print(f"{target}: {len(bill['components'])} dependencies")
 
 
 def _environment_with_wheel(folder: Path) -> Path:
@@ -39,22 +39,22 @@ def _bill_of(environment: Path) -> dict[str, Any]:
     cyclonedx = Path(sys.executable).parent / "cyclonedx-py"
     options = ["--pyproject", "pyproject.toml", "--mc-type", "library", "--no-validate"]
     options += ["--output-reproducible", "--spec-version", VERSION.to_version()]
-    said = _run(str(cyclonedx), "environment", *options, str(environment / "bin/python"))
-    bill: dict[str, Any] = json.loads(said)
-    own = bill["metadata"]["component"]
-    own["purl"] = f"pkg:pypi/{own['name']}@{own['version']}"
-    # A package is who its purl says; where its makers have a web site changes from day to day.
-    _forget("externalReferences", bill)
+    output = _run(str(cyclonedx), "environment", *options, str(environment / "bin/python"))
+    bill: dict[str, Any] = json.loads(output)
+    package = bill["metadata"]["component"]
+    package["purl"] = f"pkg:pypi/{package['name']}@{package['version']}"
+    # The purl identifies a package. Addresses of web sites change often.
+    _remove_key("externalReferences", bill)
     return bill
 
 
-def _forget(key: str, value: object) -> None:
+def _remove_key(key: str, value: object) -> None:
     if isinstance(value, dict):
         value.pop(key, None)
         value = list(value.values())
     if isinstance(value, list):
         for each in value:
-            _forget(key, each)
+            _remove_key(key, each)
 
 
 def _run(*command: str) -> str:

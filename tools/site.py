@@ -1,9 +1,9 @@
 """Build the documentation site from the repository: `python -m tools.site [folder]`.
 
 The pages are those of docs/, the READMEs of examples/ and the texts at the top of the repository.
-All of them also read well where they lie, so their links say where things lie there; here each link
-is turned to where its target is on the site. A linked file that is no page becomes one, or is just
-there if it is one of the tests.
+Their links are relative to the repository, so that they also work there. The build converts each
+link to the path of its target on the site. A linked file that is not a page becomes one. A linked
+test is copied as text.
 """
 
 import os
@@ -19,8 +19,8 @@ ROOT = Path(__file__).parent.parent
 SETTINGS = ROOT / "mkdocs.yml"
 DEFAULT = ROOT / "dist" / "site"
 
-# Where texts are on the site that lie elsewhere in the repository.
-ELSEWHERE = {
+# Texts outside docs/, and their paths on the site.
+SITE_PATHS = {
     "CONTRIBUTING.md": "contributing/index.md",
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
@@ -34,10 +34,10 @@ LANGUAGES = {
     ".ts": "typescript",
     ".yaml": "yaml",
 }
-# Copied as they are.
+# Suffixes of files that are copied unchanged.
 ASSETS = {".svg", ".png", ".css"}
 
-# What is not shown: blocks that prepare or check others, and marks for our own tools.
+# Comments are removed: they contain code that prepares or checks examples, and marks for tools.
 COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
@@ -48,96 +48,96 @@ def main() -> None:
 
 
 def build(folder: Path) -> None:
-    """Write the site into this folder; what was there is gone."""
-    with TemporaryDirectory() as workshop:
-        gather(Path(workshop) / "docs")
-        shutil.copy(SETTINGS, workshop)
+    """Write the site into this folder, in place of its previous content."""
+    with TemporaryDirectory() as workspace:
+        collect_pages(Path(workspace) / "docs")
+        shutil.copy(SETTINGS, workspace)
         shutil.rmtree(folder, ignore_errors=True)
         program = Path(sys.executable).parent / "zensical"
-        subprocess.run([program, "build", "--strict"], cwd=workshop, check=True)
-        shutil.copytree(Path(workshop) / "site", folder)
+        subprocess.run([program, "build", "--strict"], cwd=workspace, check=True)
+        shutil.copytree(Path(workspace) / "site", folder)
 
 
-def gather(folder: Path) -> None:
-    """Put every page into this folder, with its links turned, and what they link to."""
-    waiting = [*texts(), ROOT / "docs" / "assets" / "site.css"]
-    seen = set(waiting)
-    while waiting:
-        source = waiting.pop()
-        for target in put(source, folder):
+def collect_pages(folder: Path) -> None:
+    """Write every page with its links converted into this folder, and every linked file."""
+    pending = [*list_texts(), ROOT / "docs" / "assets" / "site.css"]
+    seen = set(pending)
+    while pending:
+        source = pending.pop()
+        for target in write_file(source, folder):
             if target not in seen:
                 seen.add(target)
-                waiting.append(target)
+                pending.append(target)
 
 
-def texts() -> Iterator[Path]:
-    """What is on the site whether or not somebody links to it."""
+def list_texts() -> Iterator[Path]:
+    """Yield the texts that are on the site even if no page links to them."""
     yield from sorted((ROOT / "docs").rglob("*.md"))
-    # Not deeper: an example that somebody runs here has its packages beside it.
+    # Not deeper: the folder of an example that was run contains its packages.
     yield ROOT / "examples" / "README.md"
     yield from sorted((ROOT / "examples").glob("*/README.md"))
-    yield from (ROOT / name for name in ELSEWHERE)
+    yield from (ROOT / name for name in SITE_PATHS)
 
 
-def put(source: Path, folder: Path) -> list[Path]:
-    """Write one page or asset; says which files it links to."""
-    place = folder / place_of(source)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if place.suffix != ".md":
-        shutil.copy(source, place)
+def write_file(source: Path, folder: Path) -> list[Path]:
+    """Write one page or asset, and return the files that it links to."""
+    target = folder / get_site_path(source)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.suffix != ".md":
+        shutil.copy(source, target)
         return []
     if source.suffix != ".md":
-        place.write_text(as_page(source), encoding="utf-8")
+        target.write_text(build_file_page(source), encoding="utf-8")
         return []
-    text, targets = turned(source.read_text(encoding="utf-8"), source)
-    place.write_text(text, encoding="utf-8")
-    return targets
+    text, linked = convert_links(source.read_text(encoding="utf-8"), source)
+    target.write_text(text, encoding="utf-8")
+    return linked
 
 
-def place_of(source: Path) -> str:
-    """Where a file of the repository is on the site."""
+def get_site_path(source: Path) -> str:
+    """Return the path on the site of a file of the repository."""
     path = source.relative_to(ROOT).as_posix()
-    if path in ELSEWHERE:
-        return ELSEWHERE[path]
+    if path in SITE_PATHS:
+        return SITE_PATHS[path]
     if path.endswith("/README.md"):
-        # One page for an example, and the first one of a folder of pages.
+        # The README of an example is a page. Another README is the first page of its folder.
         is_example = path.count("/") == 2 and path.startswith("examples/")
         path = path.removesuffix("/README.md") + (".md" if is_example else "/index.md")
     path = path.removeprefix("docs/")
     if source.suffix in {".md", *ASSETS}:
         return path
-    # Nobody wants to find the lines of tests by searching.
+    # Tests are text files, so that the search of the site does not list their lines.
     return f"files/{path}{'.txt' if path.startswith('tests/') else '.md'}"
 
 
-def turned(text: str, source: Path) -> tuple[str, list[Path]]:
-    """The text of a page with its links turned and without comments, and the files it links to."""
+def convert_links(text: str, source: Path) -> tuple[str, list[Path]]:
+    """Return a page with converted links and without comments, and the files it links to."""
     targets: list[Path] = []
 
-    def turn(link: re.Match[str]) -> str:
+    def convert(link: re.Match[str]) -> str:
         if "://" in link[2] or link[2].startswith("mailto:"):
             return link[0]
-        target = meant(source.parent / link[2])
+        target = resolve_target(source.parent / link[2])
         targets.append(target)
-        here = Path(place_of(source)).parent
-        return f"{link[1]}{os.path.relpath(place_of(target), here)}{link[3] or ''}{link[4]}"
+        folder = Path(get_site_path(source)).parent
+        return f"{link[1]}{os.path.relpath(get_site_path(target), folder)}{link[3] or ''}{link[4]}"
 
+    # Every second part is a code block, which stays unchanged.
     parts = FENCED.split(COMMENT.sub("", text))
-    # What stands between fences is code, and stays.
-    prose = [LINK.sub(turn, part) if index % 2 == 0 else part for index, part in enumerate(parts)]
-    return "".join(prose), targets
+    parts[::2] = [LINK.sub(convert, part) for part in parts[::2]]
+    return "".join(parts), targets
 
 
-def meant(target: Path) -> Path:
-    """The file that a link means: of a folder its README, of ours the first page."""
+def resolve_target(target: Path) -> Path:
+    """Return the file of a link: the README of a folder, and the first page for the main README."""
     target = Path(os.path.normpath(target))
     if target == ROOT / "README.md":
         return ROOT / "docs" / "index.md"
     return target / "README.md" if target.is_dir() else target
 
 
-def as_page(source: Path) -> str:
-    """A page that shows a file."""
+def build_file_page(source: Path) -> str:
+    """Return a page with the content of a file."""
     name = source.relative_to(ROOT).as_posix()
     language = LANGUAGES.get(source.suffix, "text")
     return f"# `{name}`\n\n````{language}\n{source.read_text(encoding='utf-8')}````\n"

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MARKER = "voice: allow"
 
-# A pattern, and what to write instead.
+# Patterns of words to avoid, and the words to use instead.
 AVOIDED = {
     r"nobody|somebody|whoever|everybody": "name the actor",
     r"whatever": "any, every",
@@ -59,18 +59,18 @@ REPLACEMENTS = list(AVOIDED.values())
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """A word to avoid, and where it was found."""
+    """A word to avoid, its position, and its replacement."""
 
     path: str
     line: int
     word: str
-    instead: str
+    replacement: str
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.word!r}: {self.instead}"
+        return f"{self.path}:{self.line}: {self.word!r}: {self.replacement}"
 
 
-def words_in(text: str) -> Iterator[tuple[int, str, str]]:
+def find_words(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield the offset, the word and its replacement for each avoided word of a text."""
     for match in PATTERN.finditer(text):
         kind = match.lastgroup or ""
@@ -78,16 +78,16 @@ def words_in(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _scan(path: str, first_line: int, text: str, lines: list[str]) -> Iterator[Finding]:
-    for offset, word, instead in words_in(text):
+    for offset, word, replacement in find_words(text):
         line = first_line + text.count("\n", 0, offset)
         if MARKER not in lines[line - 1]:
-            yield Finding(path, line, word, instead)
+            yield Finding(path, line, word, replacement)
 
 
-def _prose_of_python(source: str) -> Iterator[tuple[int, str]]:
+def _iter_prose(source: str) -> Iterator[tuple[int, str]]:
     """Yield the comments and the strings with a space of a module, each with its line.
 
-    Neighbouring comment lines are one text, so that an expression broken over two lines is found.
+    Adjacent comment lines are one text, so that an expression broken over two lines is found.
     """
     comments: list[str] = []
     first = last = 0
@@ -107,7 +107,7 @@ def _prose_of_python(source: str) -> Iterator[tuple[int, str]]:
         yield first, "\n".join(comments)
 
 
-def _names_of_tests(source: str) -> Iterator[tuple[int, str]]:
+def _iter_test_names(source: str) -> Iterator[tuple[int, str]]:
     for match in TEST_NAME.finditer(source):
         yield source.count("\n", 0, match.start()) + 1, match[1].replace("_", " ")
 
@@ -118,16 +118,17 @@ def check(path: Path) -> list[Finding]:
     source = path.read_text()
     texts: Iterable[tuple[int, str]] = [(1, source)]
     if path.suffix == ".py" and relative.parts[0] == "tests":
-        texts = _names_of_tests(source)
+        texts = _iter_test_names(source)
     elif path.suffix == ".py":
-        # Most modules have no such word, and reading their tokens takes long.
+        # Most modules have no such word, and tokenizing them takes long.
         is_candidate = PATTERN.search(BETWEEN_COMMENTS.sub("\n", source))
-        texts = _prose_of_python(source) if is_candidate else ()
+        texts = _iter_prose(source) if is_candidate else ()
     lines = source.splitlines()
-    return [found for line, text in texts for found in _scan(str(relative), line, text, lines)]
+    return [finding for line, text in texts for finding in _scan(str(relative), line, text, lines)]
 
 
-def files(paths: list[Path]) -> Iterator[Path]:
+def list_files(paths: list[Path]) -> Iterator[Path]:
+    """Yield the Python and SQL files of folders, and all other paths as they are."""
     for path in paths:
         if path.is_dir():
             yield from sorted(p for s in ("*.py", "*.sql") for p in path.rglob(s))
@@ -137,9 +138,9 @@ def files(paths: list[Path]) -> Iterator[Path]:
 
 def main(arguments: list[str]) -> int:
     paths = [Path(a).resolve() for a in arguments] or [ROOT / "src", ROOT / "tests"]
-    findings = [found for path in files(paths) for found in check(path)]
-    for found in findings:
-        print(found)
+    findings = [finding for path in list_files(paths) for finding in check(path)]
+    for finding in findings:
+        print(finding)
     print(f"{len(findings)} to change", file=sys.stderr)
     return 1 if findings else 0
 

@@ -1,5 +1,5 @@
--- Both schemas of a fresh install, for reading. Made by `python -m tools.dump_schema`,
--- never edited by hand; `graphile-worker migrate --sql` prints what installs them.
+-- Both schemas of a new installation, for reading. `python -m tools.dump_schema` writes
+-- this file. `graphile-worker migrate --sql` prints the statements that install them.
 
 CREATE SCHEMA graphile_worker;
 

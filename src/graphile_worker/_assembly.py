@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -31,7 +30,7 @@ from graphile_worker._worker.context import PoolResources
 from graphile_worker._worker.listener import NotificationListener
 from graphile_worker._worker.overruns import RunawayTracker
 from graphile_worker._worker.payload_budget import PayloadBudget
-from graphile_worker._worker.pool import WRITE_TIMEOUT_SECONDS, WorkerPool
+from graphile_worker._worker.pool import WorkerPool
 from graphile_worker._worker.process_pool import ProcessPool
 from graphile_worker._worker.reporting import log_events
 from graphile_worker._worker.run_job import Executors, find_job_in_frame
@@ -53,15 +52,9 @@ from graphile_worker.errors import JobsLeftLocked, SchemaTooNew
 from graphile_worker.events import RunnerStopped
 from graphile_worker.options import LocalQueueOptions, RecoveryOptions
 
-# Listeners that take longer are cancelled and named.
-LISTENER_DRAIN_TIMEOUT = timedelta(seconds=3)
-
-# Seconds that the exit of a lifespan may take while jobs wait to be released.
-LIFESPAN_EXIT_SECONDS = 1.0
-
 
 class WorkerComponents:
-    """The parts of a worker; `claimer` and `pool` are set last."""
+    """The parts of a worker. `claimer` and `pool` are set last."""
 
     claimer: Claimer
     pool: WorkerPool
@@ -72,6 +65,7 @@ class WorkerComponents:
             "ext_schema": config.options.ext_schema,
             "use_local_time": config.options.use_local_time,
             "hooks": config.hooks,
+            "clock": config.timings.clock,
             "tasks": config.definitions,
         }
         self.databases = databases
@@ -94,6 +88,7 @@ class WorkerComponents:
                 config.options,
                 config.tasks,
                 find_job_in_frame,
+                timings=config.timings.lease,
             )
         self.executors = Executors(ThreadPool(), ProcessPool(config.options.task_processes))
         self.client = Client(databases.own, **common)
@@ -105,10 +100,6 @@ class WorkerComponents:
     def has_pool(self) -> bool:
         return hasattr(self, "pool")
 
-    @property
-    def has_claimed_jobs(self) -> bool:
-        return self.has_pool and self.pool.has_claimed_jobs
-
     def build_rescuer(self) -> JobRescuer | None:
         return None if self.lease_service is None else self.lease_service.build_rescuer()
 
@@ -117,7 +108,7 @@ class WorkerComponents:
 async def build_worker(
     config: WorkerConfig, databases: WorkerConnections, *, once: bool
 ) -> AsyncIterator[WorkerComponents]:
-    """Build a worker that is ready to run, and close its parts in order afterwards."""
+    """Build a worker that is ready to run, and close its parts in order after the block."""
     async with AsyncExitStack() as stack:
         stack.push_async_callback(databases.close)
         components = WorkerComponents(config, databases)
@@ -145,12 +136,12 @@ async def build_worker(
 async def background_tasks(
     config: WorkerConfig, components: WorkerComponents, *, once: bool = False
 ) -> AsyncIterator[None]:
-    """Run what a worker does besides jobs, inside the block."""
+    """Run the background tasks of a worker inside the block."""
     running = [
         asyncio.create_task(each) for each in _iter_background_tasks(config, components, once=once)
     ]
     for task in running:
-        task.add_done_callback(partial(_stop_pool_on_error, components.pool))
+        task.add_done_callback(components.pool.stop_on_task_error)
     try:
         yield
     finally:
@@ -175,13 +166,14 @@ def _iter_background_tasks(
             config.hooks,
             on_jobs=components.pool.wake,
             on_migration=partial(_check_schema_level, config, components),
+            timings=config.timings.listen,
         ).run()
     if config.cron_items is not None:
         yield CronScheduler(components.databases.own, config.cron_items, config.hooks).run()
 
 
 async def rescue_once(components: WorkerComponents) -> None:
-    """Release the jobs of dead pools, if this worker does that."""
+    """Release the jobs of dead pools, if recovery is on."""
     if (rescuer := components.build_rescuer()) is not None:
         await rescuer.rescue_at_start()
 
@@ -202,6 +194,7 @@ def _build_pool(
     config: WorkerConfig, components: WorkerComponents, deps: Any, *, once: bool
 ) -> WorkerPool:
     options, hooks, lease = config.options, config.hooks, components.lease
+    timings = config.timings
     databases, is_external = components.databases, components.is_external
     payload_budget = PayloadBudget(
         # Not on the worker's own connections, whose queries have a short timeout.
@@ -221,6 +214,7 @@ def _build_pool(
         # A lock timeout would abort a caller's transaction.
         waits_for_register_lock=is_external,
         payload_budget=payload_budget,
+        timings=timings.claim,
     )
     completer = Completer(
         databases.own,
@@ -231,12 +225,14 @@ def _build_pool(
         interrupted_delay=options.interrupted_job_retry_delay,
         # In a caller's transaction nothing can be retried.
         can_retry=not is_external,
+        timings=timings.completion,
     )
     # A caller's connection runs one query at a time, so nothing is written in the background.
     batchers = CompletionBatchers(
         completer,
         complete_delay=None if is_external else options.complete_batch_delay,
         fail_delay=None if is_external else options.fail_batch_delay,
+        max_pending=timings.max_pending_completions,
     )
     runaways = RunawayTracker(hooks, options.max_runaway_threads)
     claimer.paused_tasks = runaways.paused_tasks
@@ -271,6 +267,7 @@ def _build_pool(
             resources=resources,
             executors=components.executors,
             hooks=hooks,
+            release_timeout_seconds=timings.shutdown.release_timeout_seconds,
         )
         for _ in range(options.concurrency)
     ]
@@ -284,6 +281,7 @@ def _build_pool(
         tasks=config.tasks,
         cancel_after=options.cancel_after,
         shutdown_timeout=options.shutdown_timeout,
+        timings=timings.shutdown,
     )
     runaways.on_resumed = pool.wake
     return pool
@@ -298,12 +296,14 @@ def _build_source(
     if queue is None or components.is_external:
         return DirectSource(*parts, options)
     if queue.size is None:
-        return PrefetchSource(*parts, options, max_bytes=queue.max_bytes)
+        return PrefetchSource(
+            *parts, options, max_bytes=queue.max_bytes, timings=config.timings.prefetch
+        )
     return LocalQueue(*parts, options, queue, size=queue.size)
 
 
 async def _check_schema_level(config: WorkerConfig, components: WorkerComponents) -> None:
-    """Read the ledger after a notification, which any role can send."""
+    """Stop the pool if the schema is too new, by the ledger: any role can send notifications."""
     try:
         ledger = await components.databases.own.run(get_ledger())
     except Exception as error:
@@ -311,11 +311,6 @@ async def _check_schema_level(config: WorkerConfig, components: WorkerComponents
         return
     if ledger.breaking_level > LATEST_LEVEL:
         components.pool.stop_on_error(SchemaTooNew(config.options.schema, ledger.breaking_level))
-
-
-def _stop_pool_on_error(pool: WorkerPool, task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        pool.stop_on_error(error)
 
 
 async def _shut_down(
@@ -332,7 +327,7 @@ async def _shut_down(
     except JobsLeftLocked as error:
         if original_error is None:
             raise
-        # The first error is the one that the caller gets.
+        # The caller gets the first error.
         original_error.add_note(str(error))
         job_ids = ", ".join(map(str, error.job_ids))
         components.logger.error(
@@ -342,13 +337,13 @@ async def _shut_down(
         if components.has_pool:
             await _release_orphaned_claims(config, components)
             config.hooks.emit(RunnerStopped(pool_id=components.pool.id))
-        await config.hooks.drain(LISTENER_DRAIN_TIMEOUT)
+        await config.hooks.drain(config.timings.listener_drain_timeout)
 
 
 async def _release_orphaned_claims(config: WorkerConfig, components: WorkerComponents) -> None:
     """Release the jobs that a last fetch without an answer may have locked."""
     try:
-        async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
+        async with asyncio.timeout(config.timings.shutdown.write_timeout_seconds):
             components.claimer.forget_all_but(components.pool.claimed_ids)
             if components.lease_service is not None:
                 components.claimer.mark_orphaned()
@@ -361,7 +356,7 @@ async def _release_orphaned_claims(config: WorkerConfig, components: WorkerCompo
 
 @asynccontextmanager
 async def _run_lifespan(config: WorkerConfig, components: WorkerComponents) -> AsyncIterator[Any]:
-    """Run the lifespan; its exit delays neither the release of jobs nor a forceful shutdown."""
+    """Run the lifespan. Its exit delays neither the release of jobs nor a forceful shutdown."""
     limit = asyncio.timeout(None)
     exit_limiter: asyncio.Task[None] | None = None
     try:
@@ -369,7 +364,9 @@ async def _run_lifespan(config: WorkerConfig, components: WorkerComponents) -> A
             try:
                 yield deps
             finally:
-                exit_limiter = asyncio.create_task(_limit_lifespan_exit(limit, components))
+                exit_limiter = asyncio.create_task(
+                    _limit_lifespan_exit(limit, components, config.timings.lifespan_exit_seconds)
+                )
     except TimeoutError:
         if not limit.expired():
             raise
@@ -379,7 +376,9 @@ async def _run_lifespan(config: WorkerConfig, components: WorkerComponents) -> A
             exit_limiter.cancel()
 
 
-async def _limit_lifespan_exit(limit: asyncio.Timeout, components: WorkerComponents) -> None:
-    if components.has_pool and not components.has_claimed_jobs:
+async def _limit_lifespan_exit(
+    limit: asyncio.Timeout, components: WorkerComponents, seconds: float
+) -> None:
+    if components.has_pool and not components.pool.has_claimed_jobs:
         await components.pool.forced.wait()
-    limit.reschedule(asyncio.get_running_loop().time() + LIFESPAN_EXIT_SECONDS)
+    limit.reschedule(asyncio.get_running_loop().time() + seconds)

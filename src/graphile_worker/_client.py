@@ -16,7 +16,7 @@ from graphile_worker.tasks import TaskRouter
 
 
 class BaseClient:
-    """Settings of a client, and the specs and plans that it makes of its arguments."""
+    """The settings of a client, and the specs and plans that it builds."""
 
     def __init__(
         self,

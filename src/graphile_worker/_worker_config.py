@@ -1,21 +1,28 @@
-"""WorkerConfig: what a worker is built from, and the checks before it starts."""
+"""WorkerConfig: the configuration of a worker, and the checks before it starts."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from graphile_worker._db.conninfo import find_plaintext_risk
 from graphile_worker._db.database import run_plan
 from graphile_worker._db.external_connections import ExternalConnectionDatabase
 from graphile_worker._db.psycopg import PsycopgDatabase, get_psycopg_implementation
-from graphile_worker._db.worker_connections import WorkerConnections
+from graphile_worker._db.worker_connections import ConnectionTimings, WorkerConnections
+from graphile_worker._lease.service import LeaseTimings
 from graphile_worker._sql.plans.migration import plan_check_schema, plan_migrate
 from graphile_worker._support.clock import Clock, SystemClock
 from graphile_worker._support.logs import Logger
-from graphile_worker._worker.claimer import ForbiddenFlags
+from graphile_worker._worker.claimer import ClaimTimings, ForbiddenFlags
+from graphile_worker._worker.completer import CompletionTimings
+from graphile_worker._worker.completion_batcher import MAX_PENDING
+from graphile_worker._worker.listener import ListenTimings
+from graphile_worker._worker.pool import ShutdownTimings
 from graphile_worker._worker.process_main import reject_in_task_process
+from graphile_worker._worker.sources.prefetch import PrefetchTimings
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.events import Migrating
@@ -27,29 +34,49 @@ from graphile_worker.tasks.importing import locate_task
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerTimings:
+    """Internal intervals and limits, and the clock of this machine: only tests replace them."""
+
+    connections: ConnectionTimings = ConnectionTimings()
+    lease: LeaseTimings = LeaseTimings()
+    claim: ClaimTimings = ClaimTimings()
+    prefetch: PrefetchTimings = PrefetchTimings()
+    listen: ListenTimings = ListenTimings()
+    completion: CompletionTimings = CompletionTimings()
+    max_pending_completions: int = MAX_PENDING
+    shutdown: ShutdownTimings = ShutdownTimings()
+    listener_drain_timeout: timedelta = timedelta(seconds=3)
+    """Listeners that take longer are cancelled and named."""
+    lifespan_exit_seconds: float = 1.0
+    """Time for the exit of a lifespan while jobs wait to be released."""
+    clock: Clock = field(default_factory=SystemClock)
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-    """What a worker is built from, besides its database."""
+    """The configuration of a worker, besides its database."""
 
     options: WorkerOptions
     tasks: Mapping[str, Task[..., Any]]
     definitions: TaskRouter[Any] | None = None
-    """The app, whose task options apply to jobs that are added by name."""
+    """The app. Its task options apply to jobs that are added by name."""
     cron_items: Callable[[], Sequence[ParsedCronItem]] | None
     hooks: Hooks
     logger: Logger
     lifespan: Lifespan
     forbidden_flags: ForbiddenFlags
     migrate: bool
+    timings: WorkerTimings = WorkerTimings()
 
     @property
     def clock(self) -> Clock | None:
-        """The clock that decides which jobs are ready; None: the database's."""
-        return SystemClock() if self.options.use_local_time else None
+        """Return the clock that decides which jobs are ready. None for that of the database."""
+        return self.timings.clock if self.options.use_local_time else None
 
 
 def check_config(config: WorkerConfig) -> None:
-    """Reject what cannot work, and warn about what is probably a mistake."""
+    """Raise ConfigurationError for an invalid configuration, and warn about probable mistakes."""
     reject_in_task_process()
     if not config.tasks:
         raise ConfigurationError("no tasks configured. Pass an app, a mapping or a tasks folder.")
@@ -82,9 +109,9 @@ def check_config(config: WorkerConfig) -> None:
 
 
 async def prepare_schema(config: WorkerConfig, databases: WorkerConnections) -> None:
-    """Migrate the schema, or check that it is there."""
+    """Migrate the schema, or check that it exists."""
     if isinstance(databases.own, ExternalConnectionDatabase):
-        # The caller of a transaction has prepared the schema.
+        # The caller prepared the schema before its transaction.
         return
     database = databases.tasks
     schemas = database.schemas
@@ -95,6 +122,7 @@ async def prepare_schema(config: WorkerConfig, databases: WorkerConnections) -> 
         # Not on the worker's own connections, whose queries have a short timeout.
         await run_plan(database, plan_migrate(schemas))
         return
+    # Only reached if a hook suppressed the error.
     raise ConfigurationError(NOT_MIGRATED_MESSAGE)
 
 

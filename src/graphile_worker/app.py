@@ -34,7 +34,7 @@ class ClientProvider(Protocol):
 
 
 class App(TaskRouter[D]):
-    """Define tasks, add their jobs and run workers. The first call that needs it connects.
+    """Define tasks, add their jobs and run workers. The first call that needs a database connects.
 
     Methods such as `add_job` block. Those with the prefix `a`, such as `aadd_job`, are awaited.
 
@@ -243,12 +243,12 @@ class App(TaskRouter[D]):
 
     def _get_worker_options(self) -> dict[str, Any]:
         """Return the worker options that the app sets."""
-        named: dict[str, Any] = {"schema": self.schema} if self.schema else {}
+        options: dict[str, Any] = {"schema": self.schema} if self.schema else {}
         if self._options["use_local_time"]:
-            named["use_local_time"] = True
+            options["use_local_time"] = True
         if not self._options["prepared_statements"]:
-            named["prepared_statements"] = False
-        return named
+            options["prepared_statements"] = False
+        return options
 
     def migrate(self) -> int:
         """Install or upgrade the schema.

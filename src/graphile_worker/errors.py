@@ -59,7 +59,7 @@ class CrontabProblem:
     expected: str
 
     def __str__(self) -> str:
-        text = self.text if len(self.text) <= 80 else self.text[:77] + "..."
+        text = _shorten(self.text)
         return f"line {self.line}, column {self.column}: expected {self.expected}, got {text!r}"
 
 
@@ -112,8 +112,7 @@ class FilterError(GraphileWorkerError, ValueError):
         self.column = column
         self.expected = expected
         self.got = got
-        shown = got if len(got) <= 80 else got[:77] + "..."
-        super().__init__(f"filter, column {column}: expected {expected}, got {shown!r}")
+        super().__init__(f"filter, column {column}: expected {expected}, got {_shorten(got)!r}")
 
 
 class QueryTimeoutError(GraphileWorkerError):
@@ -318,7 +317,11 @@ def _format_argument(argument: str, value: object) -> str:
         text = repr(value)
     except ValueError:  # an int of too many digits
         text = f"a huge {type(value).__name__}"
-    return f"{argument}={text if len(text) <= 80 else text[:77] + '...'}"
+    return f"{argument}={_shorten(text)}"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _format_output(last_output: str) -> str:

@@ -59,7 +59,7 @@ CATCH_UP_TIMEOUT = timedelta(seconds=1)
 NULL_CONTEXT = nullcontext()
 NULL_THREAD_CONTEXT = nullcontext(NULL_CONTEXT)
 
-# Messages for a caller who would get no result, because a hook suppressed the error.
+# Messages of the error for a caller who gets no result, because a hook suppressed its error.
 NO_JOB_ADDED_MESSAGE = "a hook around AddingJobs suppressed the error: no job was added"
 NOT_MIGRATED_MESSAGE = "a hook around Migrating suppressed the error: nothing was migrated"
 
@@ -401,11 +401,11 @@ def _check_wrapper(wrapper: Callable[..., object]) -> None:
     """Raise at the definition for a function that would fail when a job runs."""
     if inspect.isgeneratorfunction(wrapper):
         raise ConfigurationError(
-            f"{_get_name(wrapper)} is a generator: decorate it @contextmanager"
+            f"{_get_name(wrapper)} is a generator: decorate it with @contextmanager"
         )
     if inspect.isasyncgenfunction(wrapper):
         raise ConfigurationError(
-            f"{_get_name(wrapper)} is an async generator: decorate it @asynccontextmanager"
+            f"{_get_name(wrapper)} is an async generator: decorate it with @asynccontextmanager"
         )
     if inspect.iscoroutinefunction(wrapper):
         raise ConfigurationError(

@@ -270,7 +270,7 @@ def check_run_at(argument: str, value: object) -> None:
             hint += "; a bare number could be seconds or milliseconds"
         raise JobSpecError(argument, value, hint, "22007")
     if value.utcoffset() is None:
-        raise JobSpecError(argument, value, "naive datetime: give it a tzinfo", "22007")
+        raise JobSpecError(argument, value, "naive datetime: set its tzinfo", "22007")
     try:
         value.astimezone(UTC)
     except OverflowError:

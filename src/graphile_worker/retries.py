@@ -36,7 +36,7 @@ class Retry(JobOutcomeException):
     ) -> None:
         self.delay = None if delay is None else _check_delay(delay)
         self.reason = reason
-        super().__init__(reason or "asked for another attempt")
+        super().__init__(reason or "the task requested a retry")
 
 
 class PartialFailure(JobOutcomeException):

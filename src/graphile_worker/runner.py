@@ -300,23 +300,23 @@ class Runner:
         Returns:
             The number of jobs that were run.
         """
-        databases = self._open_connections()
+        connections = self._open_connections()
         async with (
-            self._build_worker(databases, once=True) as parts,
-            background_tasks(self._config, parts, once=True),
+            self._build_worker(connections, once=True) as components,
+            background_tasks(self._config, components, once=True),
         ):
-            await rescue_once(parts)
-            await self._run_pool(parts)
-            return parts.pool.job_count
+            await rescue_once(components)
+            await self._run_pool(components)
+            return components.pool.job_count
 
     async def run_on_connection(self) -> int:
         """Run all jobs that are ready on the one connection of this runner."""
         self._config = replace(self._config, options=replace(self.options, concurrency=1))
-        databases = wrap_connection(self._database, self.options)
-        async with self._build_worker(databases, once=True) as parts:
-            await build_stale_locks(self._config, parts).unlock_once()
-            await self._run_pool(parts)
-            return parts.pool.job_count
+        connections = wrap_connection(self._database, self.options)
+        async with self._build_worker(connections, once=True) as components:
+            await build_stale_locks(self._config, components).unlock_once()
+            await self._run_pool(components)
+            return components.pool.job_count
 
     async def add_job(
         self,
@@ -343,25 +343,33 @@ class Runner:
         await self.stop("the async with block ended")
 
     async def _run(self, started: asyncio.Future[None]) -> None:
-        databases = self._open_connections()
-        async with self._build_worker(databases) as parts, background_tasks(self._config, parts):
+        connections = self._open_connections()
+        async with (
+            self._build_worker(connections) as components,
+            background_tasks(self._config, components),
+        ):
             if not started.done():
                 started.set_result(None)
-            await self._run_pool(parts)
+            await self._run_pool(components)
 
     @asynccontextmanager
     async def _build_worker(
-        self, databases: WorkerConnections, *, once: bool = False
+        self, connections: WorkerConnections, *, once: bool = False
     ) -> AsyncIterator[WorkerComponents]:
         self._worker_task = asyncio.current_task()
-        # Handled until the end: a signal during the last writes must not lose a job.
+        # Signals are handled until the end: one during the last writes must not lose a job.
         with handle_signals(self._on_signal) if self._handle_signals else nullcontext():
-            async with build_worker(self._config, databases, once=once) as parts:
-                self._components = parts
-                yield parts
+            async with build_worker(self._config, connections, once=once) as components:
+                self._components = components
+                yield components
 
     def _open_connections(self) -> WorkerConnections:
-        return open_worker_connections(self._database, self.options, self._config.tasks.values())
+        return open_worker_connections(
+            self._database,
+            self.options,
+            self._config.tasks.values(),
+            self._config.timings.connections,
+        )
 
     async def _run_pool(self, components: WorkerComponents) -> None:
         components.pool.start()

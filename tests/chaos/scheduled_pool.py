@@ -17,9 +17,7 @@ from graphile_worker import LocalQueueOptions, WorkerOptions
 from graphile_worker import _assembly as assembly_module
 from graphile_worker._lease.lease import Lease
 from graphile_worker._support.logs import resolve_logger
-from graphile_worker._worker import pool as pool_module
-from graphile_worker._worker import worker as worker_module
-from graphile_worker._worker.pool import WorkerPool
+from graphile_worker._worker.pool import ShutdownTimings, WorkerPool
 from graphile_worker._worker.process_pool import ProcessPool
 from graphile_worker._worker.run_job import Executors
 from graphile_worker._worker.threads import ThreadPool
@@ -35,6 +33,7 @@ from tests.chaos.scheduler import ScheduledLoop, Stuck, virtual
 # What latencies and pauses may add to a time limit.
 SLACK = 1.0
 MOMENT = 0.0001
+TIMINGS = ShutdownTimings()
 
 # Seconds after which the database goes away in a rush.
 RUSH = 0.4
@@ -321,7 +320,7 @@ class Life:
         for note in getattr(error, "__notes__", []):
             reported += [int(each) for each in re.findall(r"\d+", note)]
         took = self._loop.time() - self._ended_at
-        if took > 3 * pool_module.WRITE_TIMEOUT_SECONDS + SLACK:
+        if took > 3 * TIMINGS.write_timeout_seconds + SLACK:
             self.problems.append(f"the last writes took {took:.1f} s")
         self._check_locks(reported)
         self._check_starts()
@@ -354,14 +353,14 @@ class Life:
     def _longest(self) -> float:
         course = self._course
         if course.stop == "cancel":
-            return 2 * worker_module.RELEASE_TIMEOUT_SECONDS
+            return 2 * TIMINGS.release_timeout_seconds
         shutdown_timeout = course.options.shutdown_timeout
         limits = [0.0 if course.stop == "forceful" else course.force_after]
         if shutdown_timeout is not None and course.stop != "finish":
             limits.append(shutdown_timeout.total_seconds())
         least = min(each for each in limits if each is not None)
         # Tasks clean up, and then the source has a moment to release its jobs.
-        return least + 2 * pool_module.CLEANUP_TIMEOUT_SECONDS
+        return least + 2 * TIMINGS.cleanup_timeout_seconds
 
     def _check_locks(self, reported: list[int]) -> None:
         left = [each for each in self._table.locked if each.pool in self._lease.pool_ids]

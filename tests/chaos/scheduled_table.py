@@ -169,7 +169,7 @@ class TableOfJobs:
 
     def _carry_out(self, query: Query[Any]) -> list[tuple[Any, ...]]:
         args: Any = query.args
-        self.history.append((asyncio.get_running_loop().time(), query.name))
+        self.history.append((asyncio.get_running_loop().time(), str(query.statement)))
         match query.statement:
             case "register_tasks":
                 return []

@@ -14,11 +14,11 @@ from psycopg import errors
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import JobSpec, sync
-from graphile_worker._db import psycopg as psycopg_module
-from graphile_worker._db import worker_connections
 from graphile_worker._db.psycopg import PsycopgDatabase
+from graphile_worker._db.worker_connections import ConnectionTimings
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.cron import get_server_time
+from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import GetJobEmpty, GetJobErrored, JobSucceeded
 from tests.chaos.field import CLAIM, FIRST_JOB_WITHIN, LEFT, Field, Log, field_with, ran, through
 from tests.support.cluster import Cluster
@@ -129,12 +129,14 @@ async def test_a_slow_connection_without_answers_is_discarded(database, proxy):
     await db.close()
 
 
-async def test_each_statement_is_one_round_trip_over_a_slow_line(
-    database, cluster, proxy, monkeypatch
-):
-    # A busy machine may take longer than it does for the second time.
-    monkeypatch.setattr(psycopg_module, "FIRST_DISCARD_DELAY_SECONDS", 60.0)
-    db = far_database(database, proxy, options="-c log_statement=all")
+async def test_each_statement_is_one_round_trip_over_a_slow_line(database, cluster, proxy):
+    db = far_database(
+        database,
+        proxy,
+        options="-c log_statement=all",
+        # A busy machine may take longer than it does for the second time.
+        first_discard_delay_seconds=60.0,
+    )
     log = Log(cluster)
     proxy.mode = Delay(0.06)
 
@@ -193,15 +195,13 @@ def memory(worker: Program) -> float:
 
 
 @pytest.mark.single_version
-async def test_jobs_too_large_for_the_line_are_fetched_in_smaller_parts(
-    database, proxy, monkeypatch
-):
-    monkeypatch.setattr(worker_connections, "QUERY_TIMEOUT", timedelta(seconds=1))
+async def test_jobs_too_large_for_the_line_are_fetched_in_smaller_parts(database, proxy):
+    timings = WorkerTimings(connections=ConnectionTimings(query_timeout=timedelta(seconds=1)))
     recorder = Recorder()
 
     async def note(payload: object) -> None: ...
 
-    async with open_runners(database, recorder.hooks) as start:
+    async with open_runners(database, recorder.hooks, timings) as start:
         runner = await start({"note": note}, on=through(proxy.port, database), concurrency=8)
         await recorder.wait_for(GetJobEmpty)
         proxy.mode = Bandwidth(80_000)

@@ -11,7 +11,9 @@ import pytest
 
 import graphile_worker.client
 from graphile_worker import JobKeyMode, JobSpecError, sync
-from graphile_worker._db import retry
+from graphile_worker._db.psycopg import PsycopgDatabase
+from graphile_worker._db.sync import SyncPsycopgDatabase
+from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.errors import SchemaMissing
 from tests.support.clients import AsyncWrapper, open_client, unwrap
 from tests.support.fakes import (
@@ -412,12 +414,15 @@ async def test_a_lost_key_on_your_connection_is_a_job_spec_error(client, conn, s
     ("state", "error"),
     [("40001", psycopg.Error), ("40P01", psycopg.Error), ("GWNOR", JobSpecError)],
 )
-async def test_retries_of_a_serialization_failure_end(client, sql, monkeypatch, state, error):
-    monkeypatch.setattr(retry, "MAX_ATTEMPTS", 3)
+async def test_retries_of_a_serialization_failure_end(kind, database, sql, state, error):
     fail_add_jobs(sql, state, times=ALWAYS)
+    open_database = PsycopgDatabase if kind == "async" else SyncPsycopgDatabase
+    schemas = Schemas.from_names(database.schema)
+    connections = open_database(database.dsn, schemas, max_attempts=3)
 
-    with pytest.raises(error):
-        await client.add_job("task", job_key="k")
+    async with open_client(kind, database, connections) as client:
+        with pytest.raises(error):
+            await client.add_job("task", job_key="k")
 
     assert count_calls(sql) == 3
 

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from graphile_worker import App, JobSpec, JobSpecError, SchemaMissing, Task, TaskRouter
-from graphile_worker._support.clock import SystemClock
 from tests.conftest import TestDatabase
 from tests.support.clients import open_connection, unwrap
 from tests.support.sql import Sql
@@ -192,14 +191,18 @@ async def test_an_app_installs_the_schema_with_migrate(kind, empty_database):
 
 
 @pytest.mark.feature("F62")
-async def test_use_local_time_uses_the_clock_of_the_program(kind, database, monkeypatch):
-    monkeypatch.setattr(SystemClock, "now", lambda _: SOON)
-    shop = Shop(kind, database, use_local_time=True)
+@pytest.mark.parametrize("is_local", [True, False])
+async def test_use_local_time_uses_the_clock_of_the_program(kind, database, conn, is_local):
+    shop = Shop(kind, database, use_local_time=is_local)
+    # The database dates all jobs of a transaction with its start.
+    await conn.execute("select 1")
+    started_at = datetime.now(UTC)
 
     async with shop.app:
-        jobs = [await shop.enqueue("ada"), *await shop.ask("add_jobs", [JobSpec("task")])]
+        with shop.app.using_connection(unwrap(conn)):
+            jobs = [await shop.enqueue("ada"), *await shop.ask("add_jobs", [JobSpec("task")])]
 
-    assert [job.run_at for job in jobs] == [SOON, SOON]
+    assert [job.run_at > started_at for job in jobs] == [is_local, is_local]
 
 
 async def test_payloads_are_limited_by_max_payload_bytes_of_the_app(kind, database, sql):

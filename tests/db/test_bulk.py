@@ -1,4 +1,4 @@
-"""The same done to many jobs: which are meant, what is left alone, and what is said of it."""
+"""Bulk changes of jobs: the jobs that they change, previews, batches and actions."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -33,19 +33,24 @@ ACTIONS = [
 ]
 
 
-def preview(table: JobTable, action: Any, wanted: Filter = Filter(), **more: Any) -> BulkPreview:  # noqa: B008
-    return table.run_plan(plan_bulk_preview(action, wanted, table.schemas, **more))
+def preview(
+    table: JobTable,
+    action: Any,
+    job_filter: Filter = Filter(),  # noqa: B008
+    **more: Any,
+) -> BulkPreview:
+    return table.run_plan(plan_bulk_preview(action, job_filter, table.schemas, **more))
 
 
 def change(
     table: JobTable,
     action: Any,
-    wanted: Filter = Filter(),  # noqa: B008
+    job_filter: Filter = Filter(),  # noqa: B008
     limit: int | None = None,
     **options: Any,
 ) -> BulkResult:
     """Preview and change without pauses."""
-    found = preview(table, action, wanted, limit=limit)
+    found = preview(table, action, job_filter, limit=limit)
     return table.run_plan(plan_bulk_change(found, table.schemas, throttle=0, **options))
 
 
@@ -54,7 +59,7 @@ def columns(sql: Any, job: int, *names: str) -> tuple[Any, ...]:
     return tuple(row)
 
 
-# Which jobs
+# States
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=repr)
@@ -225,7 +230,7 @@ def test_a_pause_follows_each_statement(table):
 
 
 def _steps(plan: Any, table: JobTable) -> Iterator[str]:
-    """The steps of a plan, without its pauses."""
+    """Return the steps of a plan, without its pauses."""
     answer = None
     try:
         while True:
@@ -241,7 +246,7 @@ def _one(step: Any) -> Any:
     return (yield step)
 
 
-# What each does
+# Actions
 
 
 def test_a_failed_job_is_retried_from_the_beginning_and_runs(database, table, sql):
@@ -319,7 +324,7 @@ def test_a_stale_job_is_released_with_its_named_queue(table, sql):
     result = change(table, UnlockAction())
 
     assert result == BulkResult(changed=1)
-    # Its attempt counts, but is not its last.
+    # The attempt counts, but it is not the last one.
     assert columns(sql, job, "locked_by", "attempts", "is_available") == (None, 24, True)
     assert queue_lock(sql, "q") == (None, True)
     (error,) = columns(sql, job, "last_error")

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from graphile_worker import CleanupTask, ConfigurationError, JobSpec, sync
-from graphile_worker._sql.plans import cleanup
+from graphile_worker._db.database import run_plan
+from graphile_worker._db.psycopg import PsycopgDatabase
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.plans.cleanup import plan_cleanup
 from graphile_worker.errors import CleanupBlocked, SchemaMissing
 from tests.support.clients import open_client, record_statements, unwrap
 from tests.support.fetch_locks import wait_for_lock
@@ -161,25 +164,27 @@ async def test_a_name_that_was_deleted_comes_back_with_its_next_job(client):
 SLOWEST_ADD = size(gate=20.0, nightly=2.0)
 
 
-async def test_an_open_transaction_is_given_up_on_and_others_add_on(
-    client, conn, monkeypatch, kind, database
-):
-    monkeypatch.setattr(cleanup, "MAX_CLEANUP_ATTEMPTS", 4)
+async def test_an_open_transaction_is_given_up_on_and_others_add_on(client, conn, kind, database):
     await use_once(client, "unused")
     # Names that are new in an open transaction would make others wait for it in any case.
     await client.add_job("task", queue_name="other")
     await client.add_job("task", queue_name="unused", conn=unwrap(conn))
 
+    schemas = Schemas.from_names(database.schema)
+    connections = PsycopgDatabase(database.dsn, schemas)
+    plan = plan_cleanup([GC_JOB_QUEUES], (), schemas, max_attempts=4)
+
     async with open_client(kind, database) as producer:
-        blocked = asyncio.create_task(client.cleanup([GC_JOB_QUEUES]))
+        blocked = asyncio.create_task(run_plan(connections, plan))
         slowest = await slowest_add_until(blocked, producer)
+    await connections.close()
 
     with pytest.raises(CleanupBlocked):
         await blocked
     assert slowest < SLOWEST_ADD
 
 
-async def slowest_add_until(blocked: "asyncio.Task[None]", producer: Any) -> float:
+async def slowest_add_until(blocked: "asyncio.Task[Any]", producer: Any) -> float:
     """Add jobs until the task is over; the seconds that the slowest took."""
     slowest = 0.0
     while not blocked.done():

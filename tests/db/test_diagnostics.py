@@ -34,14 +34,14 @@ TABLES = ("_private_jobs", "_private_job_queues", "_private_tasks", "_private_kn
 
 @pytest.fixture(autouse=True)
 def expect_open_public_schema_before_15(pytestconfig, monkeypatch) -> None:
-    """By default, every role may create in public up to PostgreSQL 14."""
+    """Expect the finding that every role may create in public up to PostgreSQL 14."""
     if pytestconfig.getoption("--pg") < 15:
         expected = EXPECTED_IN_TESTS | {FindingId.UNSAFE_PATH}
         monkeypatch.setattr("tests.db.test_diagnostics.EXPECTED_IN_TESTS", expected)
 
 
 @pytest.fixture(scope="module")
-def strained_cluster(pytestconfig) -> Iterator[Cluster]:
+def limited_cluster(pytestconfig) -> Iterator[Cluster]:
     """A server with few connections and without autovacuum."""
     major = pytestconfig.getoption("--pg")
     settings = ["autovacuum=off", "max_connections=20", "max_prepared_transactions=1"]
@@ -52,18 +52,18 @@ def strained_cluster(pytestconfig) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def strained(strained_cluster, schema) -> Iterator[Sql]:
+def limited(limited_cluster, schema) -> Iterator[Sql]:
     """A session on a database of that server, with the schema installed."""
-    strained_cluster.create_database("strained")
-    with sync.Client(strained_cluster.dsn("strained"), schema=schema) as client:
+    limited_cluster.create_database("limited")
+    with sync.Client(limited_cluster.dsn("limited"), schema=schema) as client:
         client.migrate()
-    connection = Sql(strained_cluster.dsn("strained"), schema)
+    connection = Sql(limited_cluster.dsn("limited"), schema)
     yield connection
     connection.close()
-    strained_cluster.drop_database("strained")
+    limited_cluster.drop_database("limited")
 
 
-async def report(where: TestDatabase | Sql, user: str | None = None, **options: Any) -> Report:
+async def run_doctor(where: TestDatabase | Sql, user: str | None = None, **options: Any) -> Report:
     dsn = where.dsn if user is None else make_conninfo(where.dsn, user=user)
     thresholds = replace(
         Thresholds(), **{name: options.pop(name) for name in list(options) if name != "timeout"}
@@ -72,11 +72,11 @@ async def report(where: TestDatabase | Sql, user: str | None = None, **options: 
     return await examine(dsn, schema=where.schema, options=doctor_options)
 
 
-async def found(
+async def list_findings(
     where: TestDatabase | Sql, user: str | None = None, **options: Any
 ) -> dict[FindingId, Finding]:
-    """The findings by id, without those that all tests have."""
-    findings = (await report(where, user, **options)).findings
+    """Return the findings by id, without those that all tests have."""
+    findings = (await run_doctor(where, user, **options)).findings
     assert len({each.id for each in findings}) == len(findings)
     return {each.id: each for each in findings if each.id not in EXPECTED_IN_TESTS}
 
@@ -97,13 +97,13 @@ def migrate(database: TestDatabase) -> None:
 
 
 async def test_a_new_database_has_no_findings(database):
-    told = await report(database)
+    report = await run_doctor(database)
 
-    assert {each.id for each in told.findings} == EXPECTED_IN_TESTS
-    assert (told.is_critical, told.verdict) == (False, QueueHealth.HEALTHY)
-    assert "level 20, installed by Python on " in told.facts["schema"]
-    assert "owned by postgres" in told.facts["schema"]
-    assert "level 4 of 4, by postgres on " in told.facts["companion"]
+    assert {each.id for each in report.findings} == EXPECTED_IN_TESTS
+    assert (report.is_critical, report.verdict) == (False, QueueHealth.HEALTHY)
+    assert "level 20, installed by Python on " in report.facts["schema"]
+    assert "owned by postgres" in report.facts["schema"]
+    assert "level 4 of 4, by postgres on " in report.facts["companion"]
 
 
 async def test_young_jobs_of_every_kind_have_no_findings(database, sql):
@@ -113,7 +113,7 @@ async def test_young_jobs_of_every_kind_have_no_findings(database, sql):
     sql.run("update :schema._private_jobs set attempts = 1 where max_attempts = 1")
     sql.run("update :schema._private_jobs set locked_by = 'x', locked_at = now()")
 
-    assert await found(database) == {}
+    assert await list_findings(database) == {}
 
 
 async def test_a_paused_queue_is_a_note(database, sql):
@@ -122,12 +122,12 @@ async def test_a_paused_queue_is_a_note(database, sql):
         "update :schema._private_job_queues set locked_by = 'paused:ana', locked_at = '9999-01-01'"
     )
 
-    told = await report(database)
+    report = await run_doctor(database)
 
-    [finding] = [each for each in told.findings if each.id not in EXPECTED_IN_TESTS]
+    [finding] = [each for each in report.findings if each.id not in EXPECTED_IN_TESTS]
     assert (finding.id, finding.severity) == (FindingId.QUEUE_PAUSED, Severity.NOTE)
     assert finding.title == 'queue "q" is paused by ana, 1 job waiting'
-    assert told.verdict is QueueHealth.HEALTHY
+    assert report.verdict is QueueHealth.HEALTHY
 
 
 async def test_permanently_failed_jobs_are_reported_by_task(database, sql):
@@ -137,36 +137,36 @@ async def test_permanently_failed_jobs_are_reported_by_task(database, sql):
         "run_at = now() - id * interval '1 hour', updated_at = now() - id * interval '1 hour'"
     )
 
-    told = await report(database)
+    report = await run_doctor(database)
 
-    [finding] = [each for each in told.findings if each.id not in EXPECTED_IN_TESTS]
+    [finding] = [each for each in report.findings if each.id not in EXPECTED_IN_TESTS]
     assert (finding.id, finding.severity) == (FindingId.PERMANENTLY_FAILED, Severity.WARNING)
     assert finding.title == "3 jobs failed permanently, the oldest 3h ago, the newest 1h ago"
     assert finding.evidence == (
         "a: 2, the oldest 2h ago, the newest 1h ago; job 2: Boom",
         "b: 1, 3h ago; job 3: Boom",
     )
-    assert told.verdict is QueueHealth.DEGRADED
+    assert report.verdict is QueueHealth.DEGRADED
 
 
 async def test_a_member_of_the_owner_has_no_findings(database, sql, role):
     sql.run(f"grant postgres to {role}")
-    told = await report(database, user=role)
+    report = await run_doctor(database, user=role)
     sql.run(f"revoke postgres from {role}")
 
     # A member inherits the tables of a superuser, not its attributes.
-    assert {each.id for each in told.findings} == EXPECTED_IN_TESTS
+    assert {each.id for each in report.findings} == EXPECTED_IN_TESTS
 
 
 async def test_the_diagnosis_only_reads(database, sql):
     sql.run(f"alter database {database.name} set default_transaction_read_only = on")
 
-    [finding] = (await found(database)).values()
+    [finding] = (await list_findings(database)).values()
     apply_sql(sql, finding)
 
     assert (finding.id, finding.severity) == (FindingId.READ_ONLY, Severity.CRITICAL)
     assert finding.evidence == ("default_transaction_read_only is on",)
-    assert await found(database) == {}
+    assert await list_findings(database) == {}
 
 
 # The connection
@@ -175,21 +175,21 @@ async def test_the_diagnosis_only_reads(database, sql):
 async def test_a_missing_database_is_reported(database):
     gone = make_conninfo(database.dsn, dbname="nowhere")
 
-    told = await examine(gone, schema=database.schema)
+    report = await examine(gone, schema=database.schema)
 
-    assert [each.id for each in told.findings] == [FindingId.DATABASE_MISSING]
-    assert told.findings[0].sql == 'create database "nowhere";'
+    assert [each.id for each in report.findings] == [FindingId.DATABASE_MISSING]
+    assert report.findings[0].sql == 'create database "nowhere";'
 
 
 @pytest.mark.nightly
 async def test_a_server_that_is_too_old_is_reported():
     server = Cluster(13).start()
     try:
-        told = await examine(server.dsn())
+        report = await examine(server.dsn())
     finally:
         server.stop()
 
-    assert [each.id for each in told.findings] == [FindingId.SERVER_TOO_OLD]
+    assert [each.id for each in report.findings] == [FindingId.SERVER_TOO_OLD]
 
 
 # The schema
@@ -198,13 +198,13 @@ async def test_a_server_that_is_too_old_is_reported():
 async def test_a_database_without_the_schema_is_reported_with_the_command_to_install_it(
     empty_database,
 ):
-    [finding] = (await found(empty_database)).values()
+    [finding] = (await list_findings(empty_database)).values()
 
     assert (finding.id, finding.severity) == (FindingId.SCHEMA_MISSING, Severity.CRITICAL)
     assert finding.shell is not None
     assert finding.shell.startswith("graphile-worker migrate")
     migrate(empty_database)
-    assert await found(empty_database) == {}
+    assert await list_findings(empty_database) == {}
 
 
 async def test_an_empty_schema_counts_as_missing(empty_database):
@@ -212,27 +212,27 @@ async def test_an_empty_schema_counts_as_missing(empty_database):
     sql.run("create schema :schema")
     sql.close()
 
-    [finding] = (await found(empty_database)).values()
+    [finding] = (await list_findings(empty_database)).values()
 
     assert finding.id is FindingId.SCHEMA_MISSING
     assert finding.evidence == ("the schema exists, but is empty",)
 
 
 async def test_a_schema_that_node_installed_lacks_only_the_companion_and_the_indexes(node_database):
-    told = await report(node_database)
-    missing = {each.id for each in told.findings} - EXPECTED_IN_TESTS
+    report = await run_doctor(node_database)
+    missing = {each.id for each in report.findings} - EXPECTED_IN_TESTS
     migrate(node_database)
 
     assert missing == {FindingId.COMPANION_MISSING, FindingId.INDEXES_MISSING}
-    assert "level 20, installed by Node on " in told.facts["schema"]
-    assert await found(node_database) == {}
+    assert "level 20, installed by Node on " in report.facts["schema"]
+    assert await list_findings(node_database) == {}
 
 
 async def test_missing_objects_of_a_schema_are_reported(database, sql):
     sql.run("drop function :schema.remove_job(text)")
     sql.run("drop view :schema.jobs")
 
-    [finding] = (await found(database)).values()
+    [finding] = (await list_findings(database)).values()
 
     assert (finding.id, finding.severity) == (FindingId.SCHEMA_INCOMPLETE, Severity.CRITICAL)
     assert finding.evidence == ("missing: jobs, remove_job",)
@@ -254,23 +254,23 @@ async def test_the_level_of_the_ledger_decides(database, sql, change, id):
         sql.run("delete from :schema.migrations where id > 5")
     sql.run(change)
 
-    assert set(await found(database)) == {id}
+    assert set(await list_findings(database)) == {id}
 
 
 # Permissions
 
 
 async def test_missing_privileges_are_reported_with_the_grants(database, sql, role):
-    [finding] = (await found(database, user=role)).values()
+    [finding] = (await list_findings(database, user=role)).values()
     apply_sql(sql, finding)
-    cured = await found(database, user=role)
+    remaining = await list_findings(database, user=role)
     sql.run(f"revoke postgres from {role}")
 
     assert (finding.id, finding.severity) == (FindingId.PRIVILEGES_MISSING, Severity.CRITICAL)
     assert finding.evidence[0] == f"no usage on schema {database.schema}"
     assert "no select, insert, update, delete on _private_jobs" in finding.evidence
     assert "That is a superuser" in finding.advice
-    assert cured == {}
+    assert remaining == {}
 
 
 async def test_rows_hidden_from_a_role_with_privileges_are_reported(database, sql, role):
@@ -278,13 +278,13 @@ async def test_rows_hidden_from_a_role_with_privileges_are_reported(database, sq
     sql.run(f"grant all on all tables in schema :schema to {role}")
     sql.run(f"grant all on all tables in schema :ext_schema to {role}")
 
-    [finding] = (await found(database, user=role)).values()
+    [finding] = (await list_findings(database, user=role)).values()
     apply_sql(sql, finding)
-    cured = await found(database, user=role)
+    remaining = await list_findings(database, user=role)
     sql.run(f"revoke postgres from {role}")
 
     assert (finding.id, finding.severity) == (FindingId.ROWS_HIDDEN, Severity.CRITICAL)
-    assert cured == {}
+    assert remaining == {}
 
 
 async def test_a_role_with_policies_has_no_findings(database, sql, role):
@@ -294,7 +294,7 @@ async def test_a_role_with_policies_has_no_findings(database, sql, role):
     for table in TABLES:
         sql.run(f"create policy all_of_it on :schema.{table} to {role} using (true)")
 
-    assert await found(database, user=role) == {}
+    assert await list_findings(database, user=role) == {}
 
 
 async def test_a_limited_role_sees_what_is_not_checked_and_no_way_to_more_privileges(
@@ -304,12 +304,12 @@ async def test_a_limited_role_sees_what_is_not_checked_and_no_way_to_more_privil
     sql.run(f"grant select on all tables in schema :schema to {role}")
     sql.run(f"grant select on all tables in schema :ext_schema to {role}")
 
-    hidden = await found(database, user=role)
+    hidden = await list_findings(database, user=role)
     for table in TABLES:
         sql.run(f"create policy all_of_it on :schema.{table} to {role} using (true)")
     sql.run("select :schema.add_job('a')")
     sql.run("delete from :schema._private_tasks")
-    seen = await found(database, user=role)
+    seen = await list_findings(database, user=role)
 
     assert set(hidden) == {FindingId.LIMITED_ROLE, FindingId.ROWS_HIDDEN}
     assert hidden[FindingId.ROWS_HIDDEN].sql is None
@@ -321,15 +321,15 @@ async def test_a_limited_role_sees_what_is_not_checked_and_no_way_to_more_privil
 
 async def test_where_the_queue_has_policies_no_finding_makes_a_role_its_owner(database, sql, role):
     sql.run("create policy for_another_role on :schema._private_jobs to pg_monitor using (true)")
-    without = await found(database, user=role)
+    without = await list_findings(database, user=role)
     sql.run(f"grant usage on schema :schema to {role}")
     sql.run(f"grant all on all tables in schema :schema to {role}")
-    hidden = await found(database, user=role)
+    hidden = await list_findings(database, user=role)
 
-    for told, id in ((without, FindingId.PRIVILEGES_MISSING), (hidden, FindingId.ROWS_HIDDEN)):
-        assert set(told) == {id}
-        assert told[id].sql is None
-        assert "deploy/sql/rights.sql" in told[id].advice
+    for findings, id in ((without, FindingId.PRIVILEGES_MISSING), (hidden, FindingId.ROWS_HIDDEN)):
+        assert set(findings) == {id}
+        assert findings[id].sql is None
+        assert "deploy/sql/rights.sql" in findings[id].advice
 
 
 async def test_forced_row_level_security_of_the_owner_is_reported(database, sql, role):
@@ -341,13 +341,13 @@ async def test_forced_row_level_security_of_the_owner_is_reported(database, sql,
         sql.run(f"alter table :schema.{table} owner to {role}")
         sql.run(f"alter table :schema.{table} force row level security")
 
-    [finding] = (await found(database, user=role)).values()
+    [finding] = (await list_findings(database, user=role)).values()
     apply_sql(sql, finding)
-    cured = await found(database, user=role)
+    remaining = await list_findings(database, user=role)
 
     assert finding.id is FindingId.ROWS_HIDDEN
     assert finding.advice.startswith("The owner is subject to row level security too")
-    assert cured == {}
+    assert remaining == {}
 
 
 async def test_a_function_without_execute_is_reported(database, sql, role):
@@ -355,7 +355,7 @@ async def test_a_function_without_execute_is_reported(database, sql, role):
     sql.run(f"grant usage on schema :schema to {role}")
     sql.run(f"grant all on all tables in schema :schema to {role}")
 
-    [finding] = (await found(database, user=role)).values()
+    [finding] = (await list_findings(database, user=role)).values()
 
     assert finding.id is FindingId.PRIVILEGES_MISSING
     assert finding.evidence == tuple(
@@ -369,11 +369,11 @@ async def test_a_function_without_execute_is_reported(database, sql, role):
 async def test_a_missing_companion_is_reported_and_migrate_installs_it(database, sql):
     sql.run("drop schema :ext_schema cascade")
 
-    [finding] = (await found(database)).values()
+    [finding] = (await list_findings(database)).values()
     migrate(database)
 
     assert (finding.id, finding.severity) == (FindingId.COMPANION_MISSING, Severity.WARNING)
-    assert await found(database) == {}
+    assert await list_findings(database) == {}
 
 
 async def test_a_companion_that_another_role_owns_is_reported_and_not_read(database, sql, role):
@@ -381,24 +381,24 @@ async def test_a_companion_that_another_role_owns_is_reported_and_not_read(datab
     # A read would fail.
     sql.run("alter table :ext_schema.migrations drop column applied_by")
 
-    [finding] = (await found(database)).values()
+    [finding] = (await list_findings(database)).values()
     apply_sql(sql, finding)
     migrate(database)
 
     assert (finding.id, finding.severity) == (FindingId.COMPANION_FOREIGN, Severity.CRITICAL)
     assert finding.evidence == (f"{derive_companion_schema(database.schema)} belongs to {role}",)
-    assert await found(database) == {}
+    assert await list_findings(database) == {}
 
 
 async def test_a_companion_that_is_behind_is_reported_and_migrate_upgrades_it(database, sql):
     sql.run("delete from :ext_schema.migrations where id > 1")
 
-    [finding] = (await found(database)).values()
+    [finding] = (await list_findings(database)).values()
     migrate(database)
 
     assert (finding.id, finding.severity) == (FindingId.COMPANION_BEHIND, Severity.WARNING)
     assert finding.evidence == ("missing: 0002_leases, 0004_turns",)
-    assert await found(database) == {}
+    assert await list_findings(database) == {}
 
 
 async def test_missing_privileges_on_the_companion_are_reported_with_the_grants(
@@ -409,11 +409,11 @@ async def test_missing_privileges_on_the_companion_are_reported_with_the_grants(
     for table in TABLES:
         sql.run(f"create policy all_of_it on :schema.{table} to {role} using (true)")
 
-    [finding] = (await found(database, user=role)).values()
+    [finding] = (await list_findings(database, user=role)).values()
     apply_sql(sql, finding)
 
     assert (finding.id, finding.severity) == (FindingId.COMPANION_PRIVILEGES, Severity.WARNING)
-    assert await found(database, user=role) == {}
+    assert await list_findings(database, user=role) == {}
 
 
 async def test_missing_indexes_are_reported_and_migrate_creates_them(database, sql):
@@ -422,7 +422,7 @@ async def test_missing_indexes_are_reported_and_migrate_creates_them(database, s
         "update pg_index set indisvalid = false where indexrelid = $1::regclass", half_built(sql)
     )
 
-    [finding] = (await found(database)).values()
+    [finding] = (await list_findings(database)).values()
     migrate(database)
 
     assert (finding.id, finding.severity) == (FindingId.INDEXES_MISSING, Severity.WARNING)
@@ -430,7 +430,7 @@ async def test_missing_indexes_are_reported_and_migrate_creates_them(database, s
         "missing: gwpy_free_jobs, gwpy_queued_jobs",
         "half built: gwpy_queued_jobs",
     )
-    assert await found(database) == {}
+    assert await list_findings(database) == {}
 
 
 def half_built(sql: Sql) -> str:
@@ -440,40 +440,40 @@ def half_built(sql: Sql) -> str:
 # The search path
 
 
-async def path_of(database: TestDatabase, **settings: str) -> Finding | None:
-    """The finding about the search path, with settings of the session."""
+async def check_search_path(database: TestDatabase, **settings: str) -> Finding | None:
+    """Return the finding about the search path, with settings of the session."""
     options = " ".join(f"-c {name}={value}" for name, value in settings.items())
-    told = await examine(make_conninfo(database.dsn, options=options), schema=database.schema)
-    return next((each for each in told.findings if each.id is FindingId.UNSAFE_PATH), None)
+    report = await examine(make_conninfo(database.dsn, options=options), schema=database.schema)
+    return next((each for each in report.findings if each.id is FindingId.UNSAFE_PATH), None)
 
 
 async def test_roles_that_can_create_in_a_schema_on_the_search_path_are_reported(
     database, sql, role
 ):
     sql.run("revoke create on schema public from public")
-    safe = await path_of(database)
+    safe = await check_search_path(database)
     sql.run(f"grant create on schema public to {role}, public")
 
-    told = await path_of(database)
-    assert told is not None
-    apply_sql(sql, told)
+    finding = await check_search_path(database)
+    assert finding is not None
+    apply_sql(sql, finding)
 
     assert safe is None
-    assert told.severity is Severity.WARNING
-    assert told.evidence == (
+    assert finding.severity is Severity.WARNING
+    assert finding.evidence == (
         "every role may create in schema 'public'",
         f"role '{role}' may create in schema 'public'",
     )
-    assert "Functions that Node or Rust installed" in told.advice
-    assert await path_of(database) is None
+    assert "Functions that Node or Rust installed" in finding.advice
+    assert await check_search_path(database) is None
 
 
 async def test_a_schema_of_another_role_on_the_search_path_is_reported(database, sql, role):
     sql.run("revoke create on schema public from public")
     sql.run(f"create schema shop authorization {role}")
 
-    behind = await path_of(database, search_path="public,shop")
-    first = await path_of(database, search_path="shop,pg_catalog")
+    behind = await check_search_path(database, search_path="public,shop")
+    first = await check_search_path(database, search_path="shop,pg_catalog")
 
     assert behind is not None
     assert (behind.evidence, behind.sql) == ((f"role '{role}' owns schema 'shop'",), None)
@@ -482,7 +482,7 @@ async def test_a_schema_of_another_role_on_the_search_path_is_reported(database,
         f"role '{role}' owns schema 'shop', which is searched before pg_catalog",
     )
     assert first.advice.startswith("Their functions replace built-in operators")
-    assert await path_of(database) is None
+    assert await check_search_path(database) is None
 
 
 async def test_the_owner_of_the_queue_or_the_database_may_create_on_the_search_path(
@@ -491,10 +491,10 @@ async def test_the_owner_of_the_queue_or_the_database_may_create_on_the_search_p
     sql.run("revoke create on schema public from public")
     sql.run(f"grant create on schema public to {role}")
     sql.run(f"alter schema :schema owner to {role}")
-    as_owner_of_the_queue = await path_of(database)
+    as_owner_of_the_queue = await check_search_path(database)
     sql.run("alter schema :schema owner to postgres")
     sql.run(f"alter database {database.name} owner to {role}")
-    as_owner_of_the_database = await path_of(database)
+    as_owner_of_the_database = await check_search_path(database)
     sql.run(f"alter database {database.name} owner to postgres")
 
     assert (as_owner_of_the_queue, as_owner_of_the_database) == (None, None)
@@ -507,12 +507,12 @@ async def test_jobs_of_a_deleted_task_run_again_with_a_task(database, sql):
     sql.run("select :schema.add_job('resize'), :schema.add_job('resize')")
     sql.run("delete from :schema._private_tasks")
 
-    [finding] = (await found(database)).values()
+    [finding] = (await list_findings(database)).values()
     apply_sql(sql, finding)
 
     assert (finding.id, finding.severity) == (FindingId.DANGLING_TASKS, Severity.CRITICAL)
     assert finding.title.startswith("2 jobs of deleted tasks")
-    assert await found(database) == {}
+    assert await list_findings(database) == {}
     assert sql.run("select task_identifier from :schema.jobs") == [("the-task",)] * 2
 
 
@@ -521,12 +521,12 @@ async def test_jobs_of_a_deleted_queue_run_again_without_a_queue(database, sql):
     sql.run("select :schema.add_job('resize', queue_name => 'b')")
     sql.run("delete from :schema._private_job_queues")
 
-    [finding] = (await found(database)).values()
+    [finding] = (await list_findings(database)).values()
     apply_sql(sql, finding)
 
     assert (finding.id, finding.severity) == (FindingId.DANGLING_QUEUES, Severity.CRITICAL)
     assert len(finding.evidence) == 2
-    assert await found(database) == {}
+    assert await list_findings(database) == {}
 
 
 async def test_locks_older_than_four_hours_are_reported_by_holder(database, sql):
@@ -538,12 +538,12 @@ async def test_locks_older_than_four_hours_are_reported_by_holder(database, sql)
         "where tasks.id = jobs.task_id and identifier <> 'c')"
     )
 
-    [finding] = (await found(database)).values()
+    [finding] = (await list_findings(database)).values()
 
     assert (finding.id, finding.severity) == (FindingId.STALE_LOCKS, Severity.CRITICAL)
     assert finding.title == "4 jobs are locked for more than four hours"
     assert "pool of b: 2 jobs, locked for up to 5h, the first is job 2" in finding.evidence
-    assert "no worker named: 1 job, locked for up to 5h, the first is job 4" in finding.evidence
+    assert "without a worker id: 1 job, locked for up to 5h, the first is job 4" in finding.evidence
     assert finding.shell is not None
     assert finding.shell.endswith("'pool of b' 'pool of a'")
 
@@ -555,10 +555,12 @@ async def test_the_lock_of_a_named_queue_alone_may_be_stale(database, sql):
         "set locked_by = 'x', locked_at = now() - interval '5 hours'"
     )
 
-    told = await found(database)
+    findings = await list_findings(database)
 
-    assert set(told) == {FindingId.STALE_LOCKS, FindingId.QUEUE_BLOCKED}
-    assert told[FindingId.STALE_LOCKS].title == ("1 named queue is locked for more than four hours")
+    assert set(findings) == {FindingId.STALE_LOCKS, FindingId.QUEUE_BLOCKED}
+    assert findings[FindingId.STALE_LOCKS].title == (
+        "1 named queue is locked for more than four hours"
+    )
 
 
 async def test_the_locks_of_a_dead_pool_are_reported_once_at_any_age(database, sql):
@@ -568,25 +570,25 @@ async def test_the_locks_of_a_dead_pool_are_reported_once_at_any_age(database, s
     )
     enter(sql, "p", silent="5 hours")
 
-    told = await found(database)
+    findings = await list_findings(database)
     with sync.Client(database.dsn, schema=database.schema) as client:
         client.recover_workers(["p"])
 
-    assert set(told) == {FindingId.DEAD_POOL_LOCKS}
-    assert await found(database) == {}
+    assert set(findings) == {FindingId.DEAD_POOL_LOCKS}
+    assert await list_findings(database) == {}
 
 
 async def test_a_pool_counts_as_dead_after_two_leases(database, sql):
     enter(sql, "sleepy", silent="15 minutes", lease="10 minutes")
     enter(sql, "swept", silent="1 hour", swept=True)
 
-    assert await found(database) == {}
+    assert await list_findings(database) == {}
 
 
 async def test_a_dead_pool_without_locks_is_a_warning(database, sql):
     enter(sql, "p", silent="1 hour")
 
-    [finding] = (await found(database)).values()
+    [finding] = (await list_findings(database)).values()
 
     assert (finding.id, finding.severity) == (FindingId.DEAD_POOLS, Severity.WARNING)
     assert finding.evidence == ("unknown worker p on web-1, process 7, last heartbeat 1h ago",)
@@ -603,8 +605,8 @@ async def test_a_session_that_holds_the_rescue_lock_is_reported(database, sql):
         other.run(lock)
         pid = other.value("select pg_backend_pid()")
 
-        young = await found(database)
-        finding = (await found(database, max_transaction_age=timedelta(0)))[
+        young = await list_findings(database)
+        finding = (await list_findings(database, max_transaction_age=timedelta(0)))[
             FindingId.RESCUE_LOCK_HELD
         ]
         apply_sql(sql, finding)
@@ -613,7 +615,9 @@ async def test_a_session_that_holds_the_rescue_lock_is_reported(database, sql):
         assert (finding.id, finding.severity) == (FindingId.RESCUE_LOCK_HELD, Severity.WARNING)
         assert finding.evidence[0].startswith(f"pid={pid} role=postgres application=")
         # A terminated session ends a moment later.
-        while FindingId.RESCUE_LOCK_HELD in await found(database, max_transaction_age=timedelta(0)):
+        while FindingId.RESCUE_LOCK_HELD in await list_findings(
+            database, max_transaction_age=timedelta(0)
+        ):
             pass
         other.close()
 
@@ -625,7 +629,7 @@ async def test_the_wrong_clock_of_a_worker_is_reported(database, sql):
     enter(sql, "odd", clock="'noon'::text")
     enter(sql, "mute", clock="null::text")
 
-    [finding] = (await found(database)).values()
+    [finding] = (await list_findings(database)).values()
 
     assert (finding.id, finding.severity) == (FindingId.POOL_CLOCK_OFFSET, Severity.WARNING)
     assert set(finding.evidence) == {
@@ -673,12 +677,12 @@ async def test_sequences_that_come_to_their_end_are_reported(
     sql.run("select setval($1::text::regclass, $2)", name, reached)
     sql.run("select :schema.add_job('a', queue_name => 'a')")
 
-    [finding] = (await found(database)).values()
+    [finding] = (await list_findings(database)).values()
     apply_sql(sql, finding)
     sql.run("select :schema.add_job('b', queue_name => 'b')")
 
     assert (finding.id, finding.severity) == (FindingId.SEQUENCE_FILL, severity)
-    assert await found(database) == {}
+    assert await list_findings(database) == {}
 
 
 async def test_a_restarted_sequence_skips_ids_that_jobs_use(database, sql):
@@ -689,10 +693,10 @@ async def test_a_restarted_sequence_skips_ids_that_jobs_use(database, sql):
         sql.run(f"alter sequence :schema.{sequence} restart with 2147483647")
     sql.run("select :schema.add_job('c', queue_name => 'c')")
 
-    findings = (await report(database)).findings
+    findings = (await run_doctor(database)).findings
 
-    said = [each.sql for each in findings if each.id is FindingId.SEQUENCE_FILL]
-    assert [(each or "").rpartition(" ")[2] for each in said] == ["3;", "3;"]
+    statements = [each.sql for each in findings if each.id is FindingId.SEQUENCE_FILL]
+    assert [(each or "").rpartition(" ")[2] for each in statements] == ["3;", "3;"]
 
 
 async def test_dead_rows_are_reported(database, sql):
@@ -707,20 +711,20 @@ async def test_dead_rows_are_reported(database, sql):
     sql.run("delete from :schema._private_jobs")
     sql.run("select pg_stat_force_next_flush()")
 
-    told = await found(database, min_dead_rows=10_000)
+    findings = await list_findings(database, min_dead_rows=10_000)
     with sync.Client(database.dsn, schema=database.schema) as client:
         client.apply_tuning()
-    apply_sql(sql, told[FindingId.DEAD_ROWS])
+    apply_sql(sql, findings[FindingId.DEAD_ROWS])
 
-    assert set(told) == {FindingId.DEAD_ROWS, FindingId.AUTOVACUUM_OFF}
-    assert told[FindingId.DEAD_ROWS].evidence == (
+    assert set(findings) == {FindingId.DEAD_ROWS, FindingId.AUTOVACUUM_OFF}
+    assert findings[FindingId.DEAD_ROWS].evidence == (
         "_private_jobs: 11,000 dead beside 0, last vacuum never",
     )
-    assert await found(database) == {}
+    assert await list_findings(database) == {}
 
 
-async def test_a_server_without_autovacuum_is_reported(strained):
-    [finding] = (await found(strained)).values()
+async def test_a_server_without_autovacuum_is_reported(limited):
+    [finding] = (await list_findings(limited)).values()
 
     assert (finding.id, finding.severity) == (FindingId.AUTOVACUUM_OFF, Severity.WARNING)
     assert (
@@ -729,43 +733,47 @@ async def test_a_server_without_autovacuum_is_reported(strained):
     )
 
 
-async def test_an_old_prepared_transaction_is_reported(strained):
-    strained.run("begin")
-    strained.run("select txid_current()")
-    strained.run("prepare transaction 'it''s left'")
+async def test_an_old_prepared_transaction_is_reported(limited):
+    limited.run("begin")
+    limited.run("select txid_current()")
+    limited.run("prepare transaction 'it''s left'")
 
-    told = await found(strained, max_transaction_age=timedelta(0))
-    apply_sql(strained, told[FindingId.HELD_SNAPSHOT])
+    findings = await list_findings(limited, max_transaction_age=timedelta(0))
+    apply_sql(limited, findings[FindingId.HELD_SNAPSHOT])
 
-    assert "prepared transaction it's left for 0.0s" in told[FindingId.HELD_SNAPSHOT].evidence[0]
-    assert FindingId.HELD_SNAPSHOT not in await found(strained, max_transaction_age=timedelta(0))
+    assert (
+        "prepared transaction it's left for 0.0s" in findings[FindingId.HELD_SNAPSHOT].evidence[0]
+    )
+    assert FindingId.HELD_SNAPSHOT not in await list_findings(
+        limited, max_transaction_age=timedelta(0)
+    )
 
 
-async def test_a_server_with_few_free_connections_is_reported(strained):
-    others = [strained.another() for _ in range(14)]
+async def test_a_server_with_few_free_connections_is_reported(limited):
+    others = [limited.another() for _ in range(14)]
 
-    told = await found(strained)
+    findings = await list_findings(limited)
     for each in others:
         each.close()
 
-    assert told[FindingId.CONNECTIONS_FULL].severity is Severity.WARNING
+    assert findings[FindingId.CONNECTIONS_FULL].severity is Severity.WARNING
 
 
-async def test_a_notification_queue_that_fills_up_is_reported(strained, strained_cluster):
-    if strained_cluster.major < 17:
+async def test_a_notification_queue_that_fills_up_is_reported(limited, limited_cluster):
+    if limited_cluster.major < 17:
         pytest.skip("the room for notifications can be made small from PostgreSQL 17 on")
-    sleeper = strained.another()
+    sleeper = limited.another()
     sleeper.run("listen somewhere")
     sleeper.run("begin")
     sleeper.run("select 1")
     severities = []
 
     for count in (10, 40):
-        strained.run(
+        limited.run(
             "select pg_notify('somewhere', repeat('x', 7900) || n) "
             f"from generate_series(1, {count}) as n"
         )
-        severities.append((await found(strained))[FindingId.NOTIFY_QUEUE].severity)
+        severities.append((await list_findings(limited))[FindingId.NOTIFY_QUEUE].severity)
     sleeper.close()
 
     assert severities == [Severity.WARNING, Severity.CRITICAL]
@@ -779,7 +787,7 @@ async def test_a_locked_table_leaves_a_check_unfinished(database, sql):
     other.run("begin")
     other.run("lock table :schema._private_jobs in access exclusive mode")
 
-    [finding] = (await found(database)).values()
+    [finding] = (await list_findings(database)).values()
     other.close()
 
     assert (finding.id, finding.severity) == (FindingId.CHECK_UNFINISHED, Severity.WARNING)
@@ -792,10 +800,10 @@ async def test_a_check_ends_after_its_timeout(database, sql):
     other.run("begin")
     other.run("lock table :schema._private_jobs in access exclusive mode")
 
-    told = await report(database, timeout=timedelta(milliseconds=200))
+    report = await run_doctor(database, timeout=timedelta(milliseconds=200))
     other.close()
 
-    [finding] = [each for each in told.findings if "jobs, locks" in each.title]
+    [finding] = [each for each in report.findings if "jobs, locks" in each.title]
     assert finding.id is FindingId.CHECK_UNFINISHED
     # A busy machine may leave more than the jobs unread.
     assert any("statement timeout" in each for each in finding.evidence)

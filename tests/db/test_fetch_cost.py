@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from graphile_worker._db import psycopg as psycopg_module
 from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.claim import (
@@ -439,14 +438,17 @@ def explained_again(
     return plan
 
 
-async def test_a_plan_that_was_made_for_an_empty_table_is_not_kept(
-    database, sql, fill, monkeypatch
-):
-    monkeypatch.setattr(psycopg_module, "SLOW_QUERY_SECONDS", 0.02)
-    # On a busy machine it may have been slow before, for another reason.
-    monkeypatch.setattr(psycopg_module, "FIRST_DISCARD_DELAY_SECONDS", 0.0)
+async def test_a_plan_that_was_made_for_an_empty_table_is_not_kept(database, sql, fill):
+    slow_query_seconds = 0.02
     sql.run("vacuum analyze")
-    db = PsycopgDatabase(database.dsn, Schemas.from_names(database.schema), max_size=1)
+    db = PsycopgDatabase(
+        database.dsn,
+        Schemas.from_names(database.schema),
+        max_size=1,
+        slow_query_seconds=slow_query_seconds,
+        # On a busy machine it may have been slow before, for another reason.
+        first_discard_delay_seconds=0.0,
+    )
     await db.run(register_tasks(["task"]))
     tasks = await db.run(get_task_ids(["task"]))
 
@@ -464,7 +466,7 @@ async def test_a_plan_that_was_made_for_an_empty_table_is_not_kept(
     await db.close()
 
     # If it was slow at all, it is not any more.
-    assert min(others) < max(first / 4, psycopg_module.SLOW_QUERY_SECONDS)
+    assert min(others) < max(first / 4, slow_query_seconds)
 
 
 def test_taking_one_of_ten_thousand_queues_writes_less_than_a_kilobyte(

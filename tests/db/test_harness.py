@@ -110,7 +110,7 @@ def test_assert_enqueued_lists_the_enqueued_jobs_when_it_fails(gw: Harness, shop
     with pytest.raises(AssertionError) as error:
         gw.assert_enqueued(shop.send, to="bob", options={"priority": 3})
 
-    assert "send, to='bob', having priority=3" in str(error.value)
+    assert "send, to='bob', with priority=3" in str(error.value)
     assert 'send {"to":"ada"}' in str(error.value)
     assert "queue_name='mail', job_key='k'" in str(error.value)
 

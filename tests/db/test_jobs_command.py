@@ -1,4 +1,4 @@
-"""`graphile-worker jobs`, `workers` and `add`: what they print, what they change, how they end."""
+"""`graphile-worker jobs`, `workers` and `add`: their output, changes and exit codes."""
 
 import json
 import time
@@ -34,7 +34,7 @@ def parse_json(result: CommandResult) -> Any:
 
 
 def register(database, pool_id: str = PYTHON_POOL, **details: Any) -> None:
-    """A pool of ours that is heard of."""
+    """Register a Python pool with a heartbeat."""
     with open_session(database) as connection:
         connection.run(register_pool(pool_id, timedelta(hours=1), details))
 
@@ -112,7 +112,7 @@ def test_a_failed_job_shows_when_it_failed_and_no_time_to_run(table, shell, sql)
     node = table.add_job_in_state("failed")
     by_hand = table.add_job_in_state("failed")
     nine_days, two_hours = "now() - interval '9 days'", "now() - interval '2 hours'"
-    # Node puts run_at off by the backoff of the last attempt, also when there is no next one.
+    # Node adds the backoff to run_at, even after the last attempt.
     for job, run_at, updated_at in (
         (ours, two_hours, nine_days),
         (node, f"{two_hours} + exp(10) * interval '1 second'", nine_days),
@@ -347,7 +347,7 @@ def test_a_result_in_json(table, shell):
         ["retry"],
         ["complete", "--yes"],
         ["unlock"],
-        # As from a variable that is not set.
+        # An unset variable of a shell leaves an empty filter.
         ["complete", "--where", "", "--yes"],
         ["fail", "--where", " ", "--yes"],
     ],

@@ -10,8 +10,7 @@ from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.claim import NO_BYTE_LIMIT
 from graphile_worker._sql.query import Query
-from graphile_worker._worker import claimer as claims_module
-from graphile_worker._worker.claimer import Claimer
+from graphile_worker._worker.claimer import Claimer, ClaimTimings
 from graphile_worker._worker.many_tasks import MAX_TASKS_PER_FETCH
 from tests.support.pools import Pool
 from tests.support.rows import count_pages as pages_of
@@ -57,7 +56,7 @@ class Asked:
     @property
     def ids_at_once(self) -> int:
         """The most tasks that a fetch was given."""
-        taking = [each for each in self.queries if each.name.startswith("claim_")]
+        taking = [each for each in self.queries if str(each.statement).startswith("claim_")]
         given: list[Any] = [each.args[1] for each in taking if len(each.args) > 1]
         return max((len(each) for each in given), default=0)
 
@@ -95,16 +94,25 @@ async def test_a_worker_of_many_tasks_gives_a_fetch_a_bounded_number_of_them(cla
     assert 0 < asked.ids_at_once <= MAX_TASKS_PER_FETCH + 100
 
 
-async def test_an_idle_worker_of_many_tasks_does_not_ask_for_them_again(claims, asked, monkeypatch):
+@pytest.mark.parametrize(
+    ("interval", "statements"),
+    [
+        (3600.0, ["find_waiting_tasks"]),
+        (0.0, ["has_fetch_indexes", "find_waiting_tasks"]),
+    ],
+    ids=["before a check is due", "when a check is due"],
+)
+async def test_an_idle_worker_of_many_tasks_does_not_ask_for_them_again(
+    asked, interval, statements
+):
+    timings = ClaimTimings(task_check_interval_seconds=interval)
+    claims = Claimer(asked, Lease(), names("mine "), timings=timings)
     assert await taken_by(claims) == []
     asked.queries.clear()
 
     assert await taken_by(claims) == []
-    monkeypatch.setattr(claims_module, "TASK_CHECK_INTERVAL_SECONDS", 0.0)
-    assert await taken_by(claims) == []
 
-    statements = [each.statement for each in asked.queries]
-    assert statements == ["find_waiting_tasks", "has_fetch_indexes", "find_waiting_tasks"]
+    assert [each.statement for each in asked.queries] == statements
 
 
 @pytest.mark.parametrize("queue", [None, "queue"])

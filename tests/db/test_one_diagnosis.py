@@ -231,7 +231,7 @@ def test_top_doctor_and_readiness_agree(database, sql, scene):
     assert list_queue_findings(top["attention"]) == [*scene.findings]
     assert list_queue_findings(report["findings"]) == [*scene.findings]
     assert [line.partition(":")[0] for line in lines] == [*scene.findings]
-    # A worker takes jobs, however the queue is doing.
+    # A worker claims jobs in any state of the queue.
     assert (status, first) == (200, "ok")
     # The servers of the tests run with fsync off, which is a warning.
     is_critical = any(each.startswith("critical") for each in scene.findings)

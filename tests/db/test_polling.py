@@ -12,8 +12,9 @@ from psycopg.conninfo import make_conninfo
 from graphile_worker import JobContext, JobSpec, SchemaTooNew
 from graphile_worker._db.notifications import MAX_NOTIFICATIONS_PER_SECOND, TooManyNotifications
 from graphile_worker._db.psycopg import PsycopgConnection
-from graphile_worker._worker import claimer
-from graphile_worker._worker.listener import NotificationListener
+from graphile_worker._worker.claimer import ClaimTimings
+from graphile_worker._worker.listener import ListenTimings
+from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import (
     GetJobEmpty,
     GetJobStarted,
@@ -268,10 +269,10 @@ async def test_a_notification_of_zero_jobs_wakes_no_worker(start, recorder, sql)
 
 
 async def test_a_flood_of_notifications_makes_a_worker_poll_for_a_while_and_listen_again(
-    start, recorder, sql, stranger, monkeypatch
+    start, recorder, sql, stranger
 ):
-    monkeypatch.setattr(NotificationListener, "flood_poll_duration_seconds", 3.0)
-    await start({"work": nothing}, poll_interval=HOUR)
+    timings = WorkerTimings(listen=ListenTimings(flood_poll_duration_seconds=3.0))
+    await start({"work": nothing}, poll_interval=HOUR, timings=timings)
     await fall_asleep(recorder, sql)
 
     # In one transaction, so that they come at once.
@@ -432,9 +433,9 @@ async def test_two_pools_share_the_work_and_run_each_job_once(start, recorder):
 
 
 @pytest.mark.feature("F94")
-async def test_a_task_whose_row_was_created_again_is_found(start, recorder, sql, monkeypatch):
-    monkeypatch.setattr(claimer, "TASK_CHECK_INTERVAL_SECONDS", 0.0)
-    await start({"work": nothing}, poll_interval=HOUR)
+async def test_a_task_whose_row_was_created_again_is_found(start, recorder, sql):
+    timings = WorkerTimings(claim=ClaimTimings(task_check_interval_seconds=0.0))
+    await start({"work": nothing}, poll_interval=HOUR, timings=timings)
     await fall_asleep(recorder, sql)
     [(old,)] = sql.run("delete from :schema._private_tasks returning id")
 

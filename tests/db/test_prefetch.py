@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from graphile_worker import Hooks, JobContext, JobSpec, WorkerOptions, run_once
-from graphile_worker._worker.completion_batcher import CompletionBatcher
-from graphile_worker._worker.sources.prefetch import MAX_FETCH, PrefetchSource
+from graphile_worker import Hooks, JobContext, JobSpec, Runner, WorkerOptions
+from graphile_worker._worker.claimer import ClaimTimings
+from graphile_worker._worker.sources.prefetch import MAX_FETCH, PrefetchTimings
+from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import (
     GetJobEmpty,
     JobStarted,
@@ -25,6 +26,7 @@ from tests.support.recorder import Recorder, wait_until
 from tests.support.sql import Sql
 from tests.support.tasks import Gate, nothing
 from tests.support.tiers import size
+from tests.support.timings import DEFAULT_TIMINGS, set_timings
 
 HOUR = timedelta(hours=1)
 
@@ -41,6 +43,10 @@ select
 """
 NOTHING_LOCKED = [(0, 0)]
 
+# Jobs that wait are kept, and each scan begins with the first job, on a busy machine too.
+NOTHING_LATE = WorkerTimings(prefetch=PrefetchTimings(max_buffered_seconds=3600.0))
+NOTHING_SLOW = replace(NOTHING_LATE, claim=ClaimTimings(slow_scan_seconds=3600.0))
+
 
 @pytest.fixture
 def client(async_client):
@@ -51,9 +57,16 @@ def client(async_client):
 def once(database) -> Callable[..., Any]:
     """Run what is ready with the default source; how many jobs that were."""
 
-    async def once(tasks: Any, *, concurrency: int = 1, **live: Any) -> int:
+    async def once(
+        tasks: Any,
+        *,
+        concurrency: int = 1,
+        timings: WorkerTimings = DEFAULT_TIMINGS,
+        **live: Any,
+    ) -> int:
         options = WorkerOptions(schema=database.schema, concurrency=concurrency)
-        return await run_once(database.dsn, tasks, options=options, **live)
+        runner = Runner(database.dsn, tasks, options=options, **live)
+        return await set_timings(runner, timings).run_once()
 
     return once
 
@@ -65,18 +78,6 @@ def tiny(count: int) -> list[JobSpec]:
 def in_turn(number: int) -> timedelta:
     """When a job is due, so that those with lower numbers come before it."""
     return timedelta(seconds=number - 10_000)
-
-
-@pytest.fixture
-def nothing_is_late(monkeypatch):
-    """Whatever waits is kept, also on a machine that stands still now and then."""
-    monkeypatch.setattr(PrefetchSource, "max_buffered_seconds", 3600.0)
-
-
-@pytest.fixture
-def looks_are_cheap(monkeypatch):
-    """Each looks from the first job on, also on a machine that stands still now and then."""
-    monkeypatch.setattr("graphile_worker._worker.scan_cursor.SLOW_SCAN_SECONDS", 3600.0)
 
 
 class Behind:
@@ -275,14 +276,14 @@ async def test_a_keyed_job_can_be_replaced_a_moment_after_it_was_fetched(
 @pytest.mark.single_version
 @pytest.mark.feature("F98")
 async def test_a_keyed_job_that_is_replaced_while_it_waits_is_gone(
-    start, client, recorder, gate, sql, monkeypatch
+    start, client, recorder, gate, sql
 ):
     # Time to replace it.
-    monkeypatch.setattr(PrefetchSource, "max_buffered_seconds", 8.0)
+    timings = WorkerTimings(prefetch=PrefetchTimings(max_buffered_seconds=8.0))
     behind = Behind(gate, recorder, workers=1)
     first = JobSpec("waits", {"n": 1}, priority=2, job_key="k", max_attempts=3)
     await client.add_jobs([*behind.specs(0), first])
-    await start(behind.tasks, concurrency=1, poll_interval=HOUR)
+    await start(behind.tasks, concurrency=1, poll_interval=HOUR, timings=timings)
     await behind.fetched(1)
 
     await client.add_job("waits", {"n": 2}, priority=2, job_key="k")
@@ -396,9 +397,7 @@ async def test_once_runs_one_chain_of_tiny_and_slow_jobs_to_its_end(client, once
 
 
 @pytest.mark.feature("F98")
-async def test_one_worker_runs_jobs_in_order_of_priority_and_then_of_time(
-    client, once, nothing_is_late
-):
+async def test_one_worker_runs_jobs_in_order_of_priority_and_then_of_time(client, once):
     wanted = [(n * 7919 % 41 - 20, n) for n in range(2000)]
     await client.add_jobs(
         [JobSpec("see", {"at": [each, n]}, priority=each, run_at=in_turn(n)) for each, n in wanted],
@@ -409,15 +408,13 @@ async def test_one_worker_runs_jobs_in_order_of_priority_and_then_of_time(
         priority, number = payload["at"]
         seen.append((priority, number))
 
-    assert await once({"see": see}) == 2000
+    assert await once({"see": see}, timings=NOTHING_LATE) == 2000
 
     assert seen == sorted(wanted)
 
 
 @pytest.mark.feature("F98")
-async def test_an_urgent_job_overtakes_those_that_were_fetched_before_it(
-    client, once, nothing_is_late, looks_are_cheap
-):
+async def test_an_urgent_job_overtakes_those_that_were_fetched_before_it(client, once):
     await client.add_jobs(tiny(3000))
     hooks, seen = Hooks(), list[int]()
     # How many had run, and what came then.
@@ -433,7 +430,7 @@ async def test_an_urgent_job_overtakes_those_that_were_fetched_before_it(
             await ctx.add_job("tiny", {"n": -1}, priority=-1)
             fetches.clear()
 
-    assert await once({"tiny": work}, hooks=hooks) == 3001
+    assert await once({"tiny": work}, hooks=hooks, timings=NOTHING_SLOW) == 3001
 
     # One fetch may have been under way.
     place, had_run = next((place, ran) for place, (ran, jobs) in enumerate(fetches) if -1 in jobs)
@@ -518,11 +515,11 @@ async def test_nothing_is_left_locked_when_it_ends_in_the_middle(
 
 @pytest.mark.feature("F98")
 async def test_a_stop_releases_waiting_jobs_before_slow_ones_end(
-    start, client, recorder, gate, sql, nothing_is_late
+    start, client, recorder, gate, sql
 ):
     behind = Behind(gate, recorder, workers=2)
     await client.add_jobs(behind.specs(5))
-    runner = await start(behind.tasks, concurrency=2, poll_interval=HOUR)
+    runner = await start(behind.tasks, concurrency=2, poll_interval=HOUR, timings=NOTHING_LATE)
     await behind.fetched(5)
     assert sql.run(LOCKS)[0][0] >= 7
 
@@ -561,11 +558,8 @@ async def test_jobs_that_succeed_and_fail_are_all_written_by_default(client, onc
 
 
 @pytest.mark.feature("F294")
-async def test_no_more_jobs_start_while_too_many_outcomes_are_unwritten(
-    start, client, sql, monkeypatch
-):
+async def test_no_more_jobs_start_while_too_many_outcomes_are_unwritten(start, client, sql):
     most = 20
-    monkeypatch.setattr(CompletionBatcher, "max_pending", most)
     ran = 0
 
     async def work(payload: object) -> None:
@@ -574,7 +568,13 @@ async def test_no_more_jobs_start_while_too_many_outcomes_are_unwritten(
 
     hold_back_deletes(sql)
     await client.add_jobs(tiny(1000))
-    await start({"tiny": work}, concurrency=4, hooks=Hooks(), poll_interval=HOUR)
+    await start(
+        {"tiny": work},
+        concurrency=4,
+        hooks=Hooks(),
+        poll_interval=HOUR,
+        timings=WorkerTimings(max_pending_completions=most),
+    )
     await wait_until(lambda: ran > most)
     # Time for hundreds of them.
     await asyncio.sleep(0.3)

@@ -24,7 +24,6 @@ from graphile_worker import (
     sync,
 )
 from graphile_worker._db.database import run_plan_sync
-from graphile_worker._lease import heartbeat as beating
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.workers import (
     check_registries,
@@ -54,6 +53,7 @@ from tests.support.pools import Pool, open_session, read_job_row
 from tests.support.recorder import wait_until
 from tests.support.sql import Sql
 from tests.support.tasks import endless, nothing
+from tests.support.timings import make_heartbeat_timings
 
 HOUR = timedelta(hours=1)
 NOW = timedelta(0)
@@ -70,6 +70,7 @@ OFTEN = RecoveryOptions(
     heartbeat_interval=timedelta(milliseconds=50),
     rescue_interval=timedelta(milliseconds=50),
 )
+EARLY_REGISTRY_CHECK = make_heartbeat_timings(registry_check_interval_seconds=0.05)
 
 
 @pytest.fixture
@@ -648,12 +649,13 @@ def companion_back(database: Any, sql: Sql) -> None:
 
 
 async def test_a_worker_without_companion_schema_runs_and_registers_once_it_is_there(
-    database, start, recorder, sql, caplog, monkeypatch
+    database, start, recorder, sql, caplog
 ):
-    monkeypatch.setattr(beating, "REGISTRY_CHECK_INTERVAL_SECONDS", 0.05)
     sql.run("drop schema :ext_schema cascade")
 
-    runner = await start({"work": nothing}, migrate=False, recovery=OFTEN)
+    runner = await start(
+        {"work": nothing}, migrate=False, recovery=OFTEN, timings=EARLY_REGISTRY_CHECK
+    )
     await runner.add_job("work")
     (event,) = await recorder.wait_for(JobSucceeded)
     warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
@@ -714,11 +716,8 @@ async def test_a_worker_that_loses_its_registry_privileges_continues_under_anoth
     await runner.kill()
 
 
-async def test_a_registry_that_is_dropped_does_not_stop_a_worker(
-    database, start, recorder, sql, monkeypatch
-):
-    monkeypatch.setattr(beating, "REGISTRY_CHECK_INTERVAL_SECONDS", 0.05)
-    runner = await start({"work": nothing}, recovery=OFTEN)
+async def test_a_registry_that_is_dropped_does_not_stop_a_worker(database, start, recorder, sql):
+    runner = await start({"work": nothing}, recovery=OFTEN, timings=EARLY_REGISTRY_CHECK)
 
     await asyncio.to_thread(sql.run, "drop schema :ext_schema cascade")
     await recorder.wait_for(HeartbeatFailed)

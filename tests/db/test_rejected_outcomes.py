@@ -1,15 +1,18 @@
 """An outcome that the database rejects fails its own job and delays no other."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from graphile_worker import JobsLeftLocked, OutcomeRefused, RecoveryOptions
-from graphile_worker._db import worker_connections
-from graphile_worker._worker import completer
+from graphile_worker._db.worker_connections import ConnectionTimings
+from graphile_worker._worker.completer import CompletionTimings
+from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import JobErrored, JobSucceeded, PoolFatalError
-from tests.support.recorder import wait_until
+from tests.support.recorder import Start, open_runners, wait_until
 
 OTHERS = 300
 
@@ -32,9 +35,13 @@ for each row execute function public.refuse()
 """
 
 
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch):
-    monkeypatch.setattr(completer, "MAX_BACKOFF_SECONDS", 0.05)
+TIMINGS = WorkerTimings(completion=CompletionTimings(max_backoff_seconds=0.05))
+
+
+@pytest.fixture
+async def start(database, recorder) -> AsyncIterator[Start]:
+    async with open_runners(database, recorder.hooks, TIMINGS) as start:
+        yield start
 
 
 async def archive(payload: object) -> None:
@@ -93,9 +100,9 @@ async def test_what_cannot_be_written_at_all_is_reported_and_left_to_recovery(
 
 
 async def test_a_row_that_another_session_has_locked_delays_no_other_outcome(
-    start, recorder, blocking_client, sql, monkeypatch
+    start, recorder, blocking_client, sql
 ):
-    monkeypatch.setattr(worker_connections, "QUERY_TIMEOUT", timedelta(seconds=1))
+    connections = ConnectionTimings(query_timeout=timedelta(seconds=1))
     started, locked = asyncio.Event(), asyncio.Event()
 
     async def slow(payload: object) -> None:
@@ -103,7 +110,11 @@ async def test_a_row_that_another_session_has_locked_delays_no_other_outcome(
         await locked.wait()
 
     job = blocking_client.add_job("slow")
-    await start({"slow": slow, "archive": archive}, concurrency=2)
+    await start(
+        {"slow": slow, "archive": archive},
+        concurrency=2,
+        timings=replace(TIMINGS, connections=connections),
+    )
     await started.wait()
     sql.run("begin")
     sql.run("select from :schema._private_jobs where id = $1 for update", job.id)

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from graphile_worker import JobContext, RecoveryOptions, SyncJobContext
-from graphile_worker._lease import heartbeat as beating
+from graphile_worker._lease.heartbeat import HeartbeatTimings
+from graphile_worker._lease.service import LeaseTimings
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._sql.queries.workers import renew_locks, unlock_stale_jobs
-from graphile_worker._worker import claimer
+from graphile_worker._worker.claimer import ClaimTimings
+from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import (
     JobInterrupted,
     JobLockLost,
@@ -231,13 +233,23 @@ def test_a_job_that_a_deduplicated_add_has_touched_is_renewed(pool, client, sql)
 # A worker
 
 
+def make_timings(**heartbeat: Any) -> WorkerTimings:
+    return WorkerTimings(
+        lease=LeaseTimings(
+            heartbeat=HeartbeatTimings(**{"lock_renewal_interval_seconds": 0.1, **heartbeat})
+        ),
+        # An id is kept as long as a fetch may lock something under it; here the answers do come.
+        claim=ClaimTimings(unconfirmed_claim_seconds=0.0, orphan_check_interval_seconds=0.0),
+    )
+
+
+# A claim shows that a lock was lost, not the renewal.
+NO_RENEWAL = make_timings(lock_renewal_interval_seconds=3600.0)
+
+
 @pytest.fixture
-async def start(database, recorder, monkeypatch) -> AsyncIterator[Start]:
-    monkeypatch.setattr(beating, "LOCK_RENEWAL_INTERVAL_SECONDS", 0.1)
-    # An id is kept as long as a fetch may lock something under it; here the answers do come.
-    monkeypatch.setattr(claimer, "UNCONFIRMED_CLAIM_SECONDS", 0.0)
-    monkeypatch.setattr(claimer, "ORPHAN_CHECK_INTERVAL_SECONDS", 0.0)
-    async with open_runners(database, recorder.hooks) as start:
+async def start(database, recorder) -> AsyncIterator[Start]:
+    async with open_runners(database, recorder.hooks, make_timings()) as start:
         yield start
 
 
@@ -253,10 +265,10 @@ async def test_a_worker_renews_the_locks_of_jobs_that_run_long(start, recorder, 
     assert recorder.events_of(JobLockLost) == []
 
 
-async def test_a_worker_without_recovery_renews_locks_too(start, recorder, sql, monkeypatch):
+async def test_a_worker_without_recovery_renews_locks_too(start, recorder, sql):
     """Nobody takes them before four hours, but then somebody would."""
-    monkeypatch.setattr(beating, "MAX_INTERVAL", timedelta(milliseconds=50))
-    runner = await start({"endless": endless}, recovery=None)
+    timings = make_timings(max_interval=timedelta(milliseconds=50))
+    runner = await start({"endless": endless}, recovery=None, timings=timings)
     job = await runner.add_job("endless")
     await recorder.wait_for(JobStarted)
 
@@ -341,10 +353,8 @@ async def test_a_plain_function_whose_job_was_unlocked_is_asked_to_give_up(start
 
 
 async def test_a_job_that_is_claimed_again_ends_its_older_run_and_drops_its_result(
-    start, recorder, sql, monkeypatch
+    start, recorder, sql
 ):
-    # The claim is what tells, not the renewal.
-    monkeypatch.setattr(beating, "LOCK_RENEWAL_INTERVAL_SECONDS", 3600.0)
     runs: list[asyncio.Event] = []
     ended: list[str] = []
 
@@ -358,8 +368,13 @@ async def test_a_job_that_is_claimed_again_ends_its_older_run_and_drops_its_resu
             raise
         ended.append("done")
 
-    poll = timedelta(milliseconds=50)
-    runner = await start({"linger": linger}, concurrency=2, recovery=OFTEN, poll_interval=poll)
+    runner = await start(
+        {"linger": linger},
+        concurrency=2,
+        recovery=OFTEN,
+        poll_interval=timedelta(milliseconds=50),
+        timings=NO_RENEWAL,
+    )
     job = await runner.add_job("linger", queue_name="queue")
     await recorder.wait_for(JobStarted)
     await asyncio.to_thread(
@@ -380,10 +395,7 @@ async def test_a_job_that_is_claimed_again_ends_its_older_run_and_drops_its_resu
     assert queue_lock(sql, "queue") == (None, True)
 
 
-async def test_a_plain_function_whose_job_is_claimed_again_writes_nothing(
-    start, recorder, sql, monkeypatch
-):
-    monkeypatch.setattr(beating, "LOCK_RENEWAL_INTERVAL_SECONDS", 3600.0)
+async def test_a_plain_function_whose_job_is_claimed_again_writes_nothing(start, recorder, sql):
     runs: list[threading.Event] = []
 
     def linger(payload: object) -> None:
@@ -391,8 +403,13 @@ async def test_a_plain_function_whose_job_is_claimed_again_writes_nothing(
         runs.append(done)
         done.wait(20)
 
-    poll = timedelta(milliseconds=50)
-    runner = await start({"linger": linger}, concurrency=2, recovery=OFTEN, poll_interval=poll)
+    runner = await start(
+        {"linger": linger},
+        concurrency=2,
+        recovery=OFTEN,
+        poll_interval=timedelta(milliseconds=50),
+        timings=NO_RENEWAL,
+    )
     job = await runner.add_job("linger")
     await recorder.wait_for(JobStarted)
     await asyncio.to_thread(sql.run, UNLOCK, job.id)

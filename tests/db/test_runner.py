@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,12 +34,12 @@ from graphile_worker import (
     TaskRouter,
     WorkerOptions,
     WorkerStoppedError,
-    _worker_config,
     run,
     run_once,
     run_task_list,
     run_task_list_once,
 )
+from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import (
     JobErrored,
     JobInterrupted,
@@ -1190,40 +1191,37 @@ async def test_a_pool_of_one_connection_is_rejected(database, start):
 # Settings
 
 
-def clock_ahead(ahead: timedelta) -> type:
-    """Make a clock that differs from the database's by this duration."""
+@dataclass
+class ShiftedClock:
+    """A clock that differs from the database's by this duration."""
 
-    class Clock:
-        def now(self) -> datetime:
-            return datetime.now(UTC) + ahead
+    ahead: timedelta
 
-    return Clock
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
 
 
 @pytest.mark.feature("F104")
 @pytest.mark.parametrize(
     ("ahead", "due"), [(HOUR, ["early", "now", "later"]), (-HOUR, ["early"])], ids=["fast", "slow"]
 )
-async def test_use_local_time_uses_the_clock_of_the_worker(
-    start, recorder, sql, monkeypatch, ahead, due
-):
-    monkeypatch.setattr(_worker_config, "SystemClock", clock_ahead(ahead))
+async def test_use_local_time_uses_the_clock_of_the_worker(start, recorder, sql, ahead, due):
     for payload, minutes in (("now", 0), ("later", 50), ("early", -70)):
         when = f"now() + {minutes} * interval '1 minute'"
         sql.run(f"select :schema.add_job('work', to_json($1::text), run_at := {when})", payload)
 
-    await start({"work": nothing}, use_local_time=True)
+    timings = WorkerTimings(clock=ShiftedClock(ahead))
+    await start({"work": nothing}, use_local_time=True, timings=timings)
 
     done = await recorder.wait_for(JobSucceeded, count=len(due))
     assert [event.job.payload for event in done] == due
 
 
 @pytest.mark.feature("F88")
-async def test_the_clock_of_the_database_decides_by_default(start, recorder, sql, monkeypatch):
-    monkeypatch.setattr(_worker_config, "SystemClock", clock_ahead(-24 * HOUR))
+async def test_the_clock_of_the_database_decides_by_default(start, recorder, sql):
     sql.run("select :schema.add_job('work')")
 
-    await start({"work": nothing})
+    await start({"work": nothing}, timings=WorkerTimings(clock=ShiftedClock(-24 * HOUR)))
 
     await recorder.wait_for(JobSucceeded)
 

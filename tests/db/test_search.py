@@ -24,12 +24,12 @@ ALL_JOBS = Filter()
 
 def found(table: JobTable, text: str) -> set[int]:
     """The ids of the jobs that a filter finds, with the list, the counts and the scan compared."""
-    wanted = parse_filter(text)
-    page = table.run_plan(plan_list_jobs(wanted, table.schemas, limit=1000))
+    job_filter = parse_filter(text)
+    page = table.run_plan(plan_list_jobs(job_filter, table.schemas, limit=1000))
     ids = [job.id for job in page.jobs]
-    count = table.run_plan(plan_count_jobs(wanted, table.schemas))
+    count = table.run_plan(plan_count_jobs(job_filter, table.schemas))
     _, others = table.run_plan(
-        with_limits(find_job_ids(0, 2**62, 1000, build_clauses(wanted, ())), table.schemas)
+        with_limits(find_job_ids(0, 2**62, 1000, build_clauses(job_filter, ())), table.schemas)
     )
     assert ids == sorted(ids, reverse=True)
     assert (count.total, sorted(others)) == (len(ids), sorted(ids))
@@ -126,10 +126,10 @@ def test_keys(table):
 
 
 def test_workers(table):
-    held, _ = table.add_job_in_state("running"), table.add_job()
+    locked_job, _ = table.add_job_in_state("running"), table.add_job()
 
-    assert found(table, f"worker:{NODE}") == {held}
-    assert found(table, "worker:pool-0*") == {held}
+    assert found(table, f"worker:{NODE}") == {locked_job}
+    assert found(table, "worker:pool-0*") == {locked_job}
     assert found(table, "worker:pool") == set()
 
 

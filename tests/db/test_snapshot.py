@@ -52,19 +52,19 @@ def register(sql, pool_id: str, *, silence: str, lease: str = "1 millisecond") -
     )
 
 
-def counts(seen: Snapshot, identifier: str = "task") -> dict[str, int]:
-    [task] = [task for task in seen.tasks if task.identifier == identifier]
+def counts(snapshot: Snapshot, identifier: str = "task") -> dict[str, int]:
+    [task] = [task for task in snapshot.tasks if task.identifier == identifier]
     return {str(state): count for state, count in task.counts.items()}
 
 
 async def test_a_snapshot_of_an_empty_queue(db, database):
-    seen = await take_snapshot(db)
+    snapshot = await take_snapshot(db)
 
-    assert (seen.tasks, seen.locked, seen.queues, seen.pools) == ((), (), (), ())
-    assert seen.server.database == database.name
-    assert seen.server.level == 20
-    assert seen.oldest_ready is None
-    assert seen.duration > 0
+    assert (snapshot.tasks, snapshot.locked, snapshot.queues, snapshot.pools) == ((), (), (), ())
+    assert snapshot.server.database == database.name
+    assert snapshot.server.level == 20
+    assert snapshot.oldest_ready is None
+    assert snapshot.duration > 0
 
 
 async def test_every_job_is_counted_in_its_state(db, client, sql):
@@ -80,9 +80,9 @@ async def test_every_job_is_counted_in_its_state(db, client, sql):
     sql.run(later, jobs[5], 0)
     sql.run(later, jobs[6], 3)
 
-    seen = await take_snapshot(db)
+    snapshot = await take_snapshot(db)
 
-    assert counts(seen) == {
+    assert counts(snapshot) == {
         "stale": 2,
         "running": 1,
         "failed": 1,
@@ -91,8 +91,8 @@ async def test_every_job_is_counted_in_its_state(db, client, sql):
         "retrying": 1,
         "scheduled": 1,
     }
-    assert seen.running == 3
-    assert seen.count(JobState.READY) == 1
+    assert snapshot.running == 3
+    assert snapshot.count(JobState.READY) == 1
 
 
 async def test_each_task_has_its_counts_and_its_oldest_job(db, client, sql):
@@ -132,13 +132,13 @@ async def test_a_locked_queue_has_its_job_and_the_number_of_waiting_jobs(db, cli
         NODE,
     )
 
-    seen = await take_snapshot(db)
+    snapshot = await take_snapshot(db)
 
-    [queue] = seen.queues
+    [queue] = snapshot.queues
     assert (queue.name, queue.pool_id, queue.job_id) == ("q", NODE, 1)
     assert (queue.waiting, queue.first_waiting, queue.is_paused) == (3, 2, False)
     assert queue.age == pytest.approx(60, abs=30)
-    assert counts(seen) == {"running": 1, "waiting": 3, "scheduled": 1, "ready": 1}
+    assert counts(snapshot) == {"running": 1, "waiting": 3, "scheduled": 1, "ready": 1}
 
 
 async def test_a_queue_that_is_locked_until_far_in_the_future_is_paused(db, client, sql):
@@ -147,10 +147,10 @@ async def test_a_queue_that_is_locked_until_far_in_the_future_is_paused(db, clie
         "update :schema._private_job_queues set locked_at = '9999-01-01', locked_by = 'paused:ana'"
     )
 
-    seen = await take_snapshot(db)
+    snapshot = await take_snapshot(db)
 
-    assert (seen.queues[0].is_paused, seen.queues[0].waiting) == (True, 1)
-    assert seen.pools == ()
+    assert (snapshot.queues[0].is_paused, snapshot.queues[0].waiting) == (True, 1)
+    assert snapshot.pools == ()
 
 
 async def test_pools_are_registered_or_hold_locks(db, client, sql):
@@ -177,10 +177,10 @@ async def test_after_a_restart_of_the_server_no_pool_is_dead_for_a_lease(db, cli
     register(sql, "unconfirmed", silence="101 days", lease="100 days")
     lock(sql, 1, "unconfirmed")
 
-    seen = await take_snapshot(db)
+    snapshot = await take_snapshot(db)
 
-    assert seen.pools[0].health is PoolHealth.UNKNOWN
-    assert seen.locked[0].state is JobState.RUNNING
+    assert snapshot.pools[0].health is PoolHealth.UNKNOWN
+    assert snapshot.locked[0].state is JobState.RUNNING
 
 
 async def test_a_task_has_the_error_of_its_newest_failing_job(db, client, sql):
@@ -203,10 +203,10 @@ async def test_infinite_times_are_counted(db, client, sql):
         "update :schema._private_jobs set locked_at = '-infinity', locked_by = 'x' where id = 3"
     )
 
-    seen = await take_snapshot(db)
+    snapshot = await take_snapshot(db)
 
-    assert counts(seen) == {"ready": 1, "scheduled": 1, "stale": 1}
-    assert seen.oldest_ready == math.inf
+    assert counts(snapshot) == {"ready": 1, "scheduled": 1, "stale": 1}
+    assert snapshot.oldest_ready == math.inf
 
 
 async def test_jobs_of_deleted_tasks_and_queues_are_counted_and_not_late(db, client, sql):
@@ -215,11 +215,11 @@ async def test_jobs_of_deleted_tasks_and_queues_are_counted_and_not_late(db, cli
     sql.run("delete from :schema._private_tasks where identifier = 'task'")
     sql.run("delete from :schema._private_job_queues")
 
-    seen = await take_snapshot(db)
+    snapshot = await take_snapshot(db)
 
-    assert {task.identifier for task in seen.tasks} == {"task id 1", "other"}
-    assert (seen.missing_tasks, seen.missing_queues) == ({1: 1}, {1: 1})
-    assert (seen.count(JobState.READY), seen.oldest_ready) == (2, None)
+    assert {task.identifier for task in snapshot.tasks} == {"task id 1", "other"}
+    assert (snapshot.missing_tasks, snapshot.missing_queues) == ({1: 1}, {1: 1})
+    assert (snapshot.count(JobState.READY), snapshot.oldest_ready) == (2, None)
 
 
 async def test_permanently_failed_jobs_have_the_age_of_their_failure(db, client, sql):
@@ -262,13 +262,13 @@ async def test_hidden_rows_are_reported(database, client, sql):
     dsn = make_conninfo(database.dsn, user=role)
     theirs = PsycopgDatabase(dsn, Schemas.from_names(database.schema))
 
-    seen = await take_snapshot(theirs)
+    snapshot = await take_snapshot(theirs)
     await theirs.close()
     sql.run(f"drop owned by {role}")
     sql.run(f"drop role {role}")
 
-    assert (seen.tasks, seen.pools) == ((), ())
-    assert (seen.server.has_hidden_rows, seen.server.role) == (True, role)
+    assert (snapshot.tasks, snapshot.pools) == ((), ())
+    assert (snapshot.server.has_hidden_rows, snapshot.server.role) == (True, role)
 
 
 async def test_a_snapshot_can_only_read_and_has_a_time_limit(db):

@@ -242,14 +242,14 @@ async def test_an_open_transaction_is_reported(client, database, sql):
     for _ in range(3):
         await client.add_job("task")
 
-    [held] = [each for each in list_vacuum_blockers(database) if "report" in each.name]
+    [blocker] = [each for each in list_vacuum_blockers(database) if "report" in each.name]
     other.close()
 
-    assert held.kind == "session"
-    assert held.name == f"{pid}, postgres, report"
-    assert held.state == "idle in transaction"
-    assert held.seconds is not None
-    assert held.transactions >= 3
+    assert blocker.kind == "session"
+    assert blocker.name == f"{pid}, postgres, report"
+    assert blocker.state == "idle in transaction"
+    assert blocker.seconds is not None
+    assert blocker.transactions >= 3
 
 
 def test_a_transaction_that_only_wrote_is_reported(database, sql):
@@ -294,11 +294,15 @@ def test_a_prepared_transaction_is_reported(pytestconfig):
             behind.run("insert into :schema._private_tasks (identifier) values ('task')")
             behind.run("prepare transaction 'forgotten'")
             behind.close()
-            [held] = get_tuning(server.dsn(), "graphile_worker").vacuum_blockers
+            [blocker] = get_tuning(server.dsn(), "graphile_worker").vacuum_blockers
     finally:
         server.stop()
 
-    assert (held.kind, held.name, held.state) == ("prepared transaction", "forgotten", None)
+    assert (blocker.kind, blocker.name, blocker.state) == (
+        "prepared transaction",
+        "forgotten",
+        None,
+    )
 
 
 def test_a_name_with_a_line_break_cannot_end_a_comment(database, sql):

@@ -27,7 +27,7 @@ create table :schema._private_workers (
 
 @pytest.fixture
 def enter(database):
-    """Registers a Python pool that is alive."""
+    """Register a Python pool that is alive."""
 
     def enter(pool_id: str = OURS, **details: Any) -> None:
         registered = {"runtime": "python", "concurrency": 10, "tasks": ["task"], **details}
@@ -174,7 +174,7 @@ def test_its_queue_is_paused(table, enter):
     assert reason.sentence == "its queue 'q' is paused by ana"
 
 
-# 7, 8: who would run it
+# 7, 8: workers without the task, flags
 
 
 def test_no_worker_runs_its_task(table, enter):
@@ -224,7 +224,7 @@ def test_it_has_flags(table, enter):
     assert reason.evidence["flags"] == ["vip"]
 
 
-# 10, 11, 12: its turn
+# 10, 11, 12: jobs before it, busy workers, eligible
 
 
 def test_other_jobs_run_before_it(table, enter):
@@ -266,7 +266,7 @@ def test_it_can_run_now(table, enter):
     assert first(table, table.add_job()).why is ReasonCode.ELIGIBLE
 
 
-# Several, none
+# Several reasons, no job
 
 
 def test_further_reasons_come_after_the_first(table):

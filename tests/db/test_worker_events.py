@@ -18,7 +18,6 @@ from graphile_worker import (
     JobsLeftLocked,
     Runner,
     WorkerOptions,
-    _assembly,
     make_worker_utils,
     run,
     run_migrations,
@@ -26,7 +25,8 @@ from graphile_worker import (
     run_task_list,
     run_task_list_once,
 )
-from graphile_worker._worker import completer
+from graphile_worker._worker.completer import CompletionTimings
+from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import (
     Event,
     ForcefulShutdown,
@@ -490,10 +490,10 @@ async def test_an_idle_worker_emits_an_empty_fetch_at_each_poll(start, recorder)
     ("task", "action"), [(nothing, "completeJob"), (fail, "failJob")], ids=["success", "failure"]
 )
 async def test_an_end_that_cannot_be_written_is_announced_until_it_is(
-    start, recorder, sql, task, action, monkeypatch
+    start, recorder, sql, task, action
 ):
-    monkeypatch.setattr(completer, "REPORT_INTERVAL_SECONDS", 0.0)
-    runner = await start({"work": task}, poll_interval=HOUR)
+    timings = WorkerTimings(completion=CompletionTimings(report_interval_seconds=0.0))
+    runner = await start({"work": task}, poll_interval=HOUR, timings=timings)
     refuse_endings(sql)
     await runner.add_job("work")
 
@@ -589,10 +589,9 @@ async def test_a_stop_waits_for_async_listeners(start, recorder):
     assert sorted(done) == ["job:success", "pool:release", "stop"]
 
 
-async def test_a_listener_that_never_ends_does_not_keep_the_worker(start, recorder, monkeypatch):
-    monkeypatch.setattr(_assembly, "LISTENER_DRAIN_TIMEOUT", SOON)
+async def test_a_listener_that_never_ends_does_not_keep_the_worker(start, recorder):
     recorder.hooks.on(RunnerStopped)(endless)
-    runner = await start({"work": nothing})
+    runner = await start({"work": nothing}, timings=WorkerTimings(listener_drain_timeout=SOON))
 
     await asyncio.wait_for(runner.stop(), 20)
 

@@ -1,4 +1,4 @@
-"""`graphile-worker bench`: what it measures, and that nothing of it is left behind."""
+"""`graphile-worker bench`: its results, its temporary schema, and its exit codes."""
 
 import json
 import re
@@ -17,31 +17,30 @@ from tests.support.pages import ROOT
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 
-# What depends on versions lies deeper, and is tested there on each.
-SPREAD = ["minimum", "average", "p50", "p95", "p99", "maximum"]
+STATISTICS = ["minimum", "average", "p50", "p95", "p99", "maximum"]
 
 
 @pytest.fixture
 def programs(tmp_path: Path, empty_database: TestDatabase, behind: Sql) -> Iterator[Programs]:
-    """Programs whose environment names a database in which nothing is."""
+    """Programs whose environment names an empty database."""
     with Programs(tmp_path, DATABASE_URL=empty_database.url) as programs:
         yield programs
 
 
 @pytest.fixture
-def measured(programs: Programs) -> Callable[..., dict[str, Any]]:
-    """What a benchmark says as JSON."""
+def measure(programs: Programs) -> Callable[..., dict[str, Any]]:
+    """Return the JSON result of a benchmark."""
 
-    def measured(*arguments: str) -> dict[str, Any]:
+    def run(*arguments: str) -> dict[str, Any]:
         done = programs.run_to_end("bench", *arguments, "--json")
         assert done.code == 0, done.err
-        found: dict[str, Any] = json.loads(done.out)
-        return found
+        result: dict[str, Any] = json.loads(done.out)
+        return result
 
-    return measured
+    return run
 
 
-# What it measures
+# Results
 
 
 @pytest.mark.feature("F297")
@@ -57,12 +56,12 @@ def test_the_benchmarks_are_startup_throughput_latency_and_add(programs):
 def test_help_lists_each_benchmark_with_its_defaults():
     page = (ROOT / "docs/reference/command.md").read_text(encoding="utf-8")
 
-    told = re.findall(
+    sections = re.findall(
         r"^### `graphile-worker bench (\w+)`$(.*?)(?=^#)", page + "#", re.MULTILINE | re.DOTALL
     )
 
-    assert [name for name, _ in told] == list(bench.commands)
-    for name, section in told:
+    assert [name for name, _ in sections] == list(bench.commands)
+    for name, section in sections:
         for flag, default in _defaults(bench.commands[name]):
             assert re.search(rf"^\| `{flag}.*default: {default}", section, re.MULTILINE), flag
 
@@ -73,22 +72,22 @@ def _defaults(command: click.Command) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.feature("F298")
-def test_startup_measures_the_start_and_stop_of_an_idle_worker(measured):
-    found = measured("startup", "--rounds", "2")
+def test_startup_measures_the_start_and_stop_of_an_idle_worker(measure):
+    result = measure("startup", "--rounds", "2")
 
-    assert found["rounds"] == 2
-    assert list(found["process"]) == list(found["runner"]) == SPREAD
-    # Python itself starts too.
-    assert found["process"]["minimum"] > found["runner"]["minimum"] > 0
+    assert result["rounds"] == 2
+    assert list(result["process"]) == list(result["runner"]) == STATISTICS
+    # The process also starts Python.
+    assert result["process"]["minimum"] > result["runner"]["minimum"] > 0
 
 
 @pytest.mark.feature("F299")
-def test_throughput_runs_the_given_number_of_jobs_and_processes(measured):
-    found = measured("throughput", "--jobs", "300", "--processes", "2", "--concurrency", "3")
+def test_throughput_runs_the_given_number_of_jobs_and_processes(measure):
+    result = measure("throughput", "--jobs", "300", "--processes", "2", "--concurrency", "3")
 
-    assert (found["jobs"], found["processes"], found["concurrency"]) == (300, 2, 3)
-    assert found["jobs_per_second"] == pytest.approx(300 / found["seconds"])
-    assert found["cpu_microseconds_per_job"] > 0
+    assert (result["jobs"], result["processes"], result["concurrency"]) == (300, 2, 3)
+    assert result["jobs_per_second"] == pytest.approx(300 / result["seconds"])
+    assert result["cpu_microseconds_per_job"] > 0
 
 
 @pytest.mark.feature("F299")
@@ -99,35 +98,35 @@ def test_throughput_defaults_to_20000_jobs_in_4_processes_10_at_once():
 
 
 @pytest.mark.feature("F300")
-def test_latency_has_minimum_average_percentiles_and_maximum(measured):
-    found = measured("latency", "--jobs", "20")
+def test_latency_has_minimum_average_percentiles_and_maximum(measure):
+    result = measure("latency", "--jobs", "20")
 
-    late = found["latency"]
-    assert found["samples"] == 20
-    assert list(late) == SPREAD
-    assert 0 < late["minimum"] <= late["average"] <= late["maximum"]
-    assert late["minimum"] <= late["p50"] <= late["p95"] <= late["p99"] <= late["maximum"]
+    stats = result["latency"]
+    assert result["samples"] == 20
+    assert list(stats) == STATISTICS
+    assert 0 < stats["minimum"] <= stats["average"] <= stats["maximum"]
+    assert stats["minimum"] <= stats["p50"] <= stats["p95"] <= stats["p99"] <= stats["maximum"]
 
 
-def test_adding_is_measured_one_by_one_and_many_in_a_call(measured):
-    found = measured("add", "--jobs", "250", "--batch", "100")
+def test_adding_is_measured_one_by_one_and_many_in_a_call(measure):
+    result = measure("add", "--jobs", "250", "--batch", "100")
 
-    assert (found["jobs"], found["batch"]) == (250, 100)
-    assert found["one_by_one_per_second"] > 0
-    assert found["in_batches_per_second"] > 0
+    assert (result["jobs"], result["batch"]) == (250, 100)
+    assert result["one_by_one_per_second"] > 0
+    assert result["in_batches_per_second"] > 0
 
 
 @pytest.mark.feature("F301")
-def test_the_result_has_the_versions(measured, empty_database):
-    found = measured("add", "--jobs", "10")
+def test_the_result_has_the_versions(measure, empty_database):
+    result = measure("add", "--jobs", "10")
 
-    assert found["benchmark"] == "add"
-    assert found["postgresql"].startswith(f"{empty_database.cluster.major}.")
-    assert {"graphile_worker", "python", "psycopg"} <= set(found)
+    assert result["benchmark"] == "add"
+    assert result["postgresql"].startswith(f"{empty_database.cluster.major}.")
+    assert {"graphile_worker", "python", "psycopg"} <= set(result)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "pattern"),
     [
         (["startup", "--rounds", "1"], r"the command +min \d+ ms, median \d+, max \d+\n"),
         (["throughput", "--jobs", "50", "--processes", "1"], r"\d+ jobs/s: \d+\.\d\d s"),
@@ -135,14 +134,14 @@ def test_the_result_has_the_versions(measured, empty_database):
         (["add", "--jobs", "50"], r"1,000 in a call +[\d,]+ jobs/s"),
     ],
 )
-def test_without_json_the_result_is_a_line_of_text(programs, arguments, words):
+def test_without_json_the_result_is_a_line_of_text(programs, arguments, pattern):
     done = programs.run_to_end("bench", *arguments)
 
     assert (done.code, done.err) == (0, "")
-    assert re.search(words, done.out)
+    assert re.search(pattern, done.out)
 
 
-# Where it works
+# Database and schema
 
 
 def test_the_connection_flag_works_before_and_after_the_subcommand(tmp_path, empty_database):
@@ -181,11 +180,11 @@ def test_invalid_arguments_exit_with_status_2(programs, arguments):
     assert arguments[0] in done.err
 
 
-# How it ends
+# Errors and signals
 
 
 def test_after_an_error_the_schema_is_dropped(programs, behind, empty_database):
-    # Enough for the benchmark itself, not for its workers.
+    # The benchmark itself needs two connections, so its workers get none.
     behind.run("create role few login connection limit 2")
     behind.run(f'grant create on database "{empty_database.name}" to few')
     before = schemas(behind)
@@ -205,7 +204,7 @@ def test_after_an_error_the_schema_is_dropped(programs, behind, empty_database):
 def test_after_a_signal_the_schema_is_dropped(programs, behind, number):
     before = schemas(behind)
     program = programs.command("bench", "latency", "--jobs", "100000")
-    wait_until_it_measures(program, behind)
+    wait_until_running(program, behind)
 
     code = program.stop(number)
 
@@ -217,7 +216,7 @@ def test_after_a_signal_the_schema_is_dropped(programs, behind, number):
 def test_after_two_signals_the_schema_is_dropped(programs, behind):
     before = schemas(behind)
     program = programs.command("bench", "latency", "--jobs", "100000")
-    wait_until_it_measures(program, behind)
+    wait_until_running(program, behind)
 
     program.signal(signal.SIGINT)
     code = program.stop(signal.SIGINT)
@@ -228,17 +227,17 @@ def test_after_two_signals_the_schema_is_dropped(programs, behind):
 
 def test_the_workers_of_a_killed_benchmark_end(programs, behind):
     program = programs.command("bench", "latency", "--jobs", "100000")
-    wait_until_it_measures(program, behind)
+    wait_until_running(program, behind)
 
     program.stop(signal.SIGKILL)
 
     eventually(lambda: sessions(behind) == 0, "its workers have ended")
 
 
-def wait_until_it_measures(program: Program, behind: Sql) -> None:
-    """Until a worker has begun to run jobs."""
+def wait_until_running(program: Program, behind: Sql) -> None:
+    """Wait until a worker is registered."""
 
-    def began() -> bool:
+    def has_worker() -> bool:
         assert program.is_running, program.err
         names = schemas(behind)
         tables = [f'"{name}".pools' for name in names if name.endswith("_ext")]
@@ -248,16 +247,16 @@ def wait_until_it_measures(program: Program, behind: Sql) -> None:
             for table in tables
         )
 
-    eventually(began, "a worker of the benchmark is there")
+    eventually(has_worker, "a worker of the benchmark is registered")
 
 
 def schemas(behind: Sql) -> set[str]:
-    found = behind.run("select nspname from pg_namespace where nspname !~ '^pg_(toast_)?temp_'")
-    return {row[0] for row in found}
+    rows = behind.run("select nspname from pg_namespace where nspname !~ '^pg_(toast_)?temp_'")
+    return {row[0] for row in rows}
 
 
 def sessions(behind: Sql) -> int:
-    """How many others are connected to the database of the test."""
+    """Count the other sessions of the database."""
     count: int = behind.value(
         "select count(*) from pg_stat_activity where datname = current_database() "
         "and pid <> pg_backend_pid() and backend_type = 'client backend'"

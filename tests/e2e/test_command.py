@@ -1,4 +1,4 @@
-"""The installed command without a subcommand: a worker, its flags, its words, how it ends."""
+"""The installed command without a subcommand: its flags, tasks, log, health and exit codes."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def greeting(programs: Programs) -> Programs:
     return programs
 
 
-# What it is
+# Start, help and version
 
 
 @pytest.mark.every_version
@@ -139,7 +139,7 @@ def test_unknown_flags_and_commands_exit_with_2(greeting, flags):
     assert "Traceback" not in done.err
 
 
-# Which database, which schema
+# Database and schema
 
 
 @pytest.mark.feature("F192")
@@ -157,10 +157,10 @@ def test_database_url_selects_the_database_unless_a_flag_does(greeting, database
     add(sql, "hello", name="Ada")
     nowhere = "postgres://nobody@127.0.0.1:1/nowhere"
 
-    refused = greeting.run_to_end("--once", DATABASE_URL=nowhere)
+    failed = greeting.run_to_end("--once", DATABASE_URL=nowhere)
     done = greeting.run_to_end("--once", "--connection", database.url, DATABASE_URL=nowhere)
 
-    assert_one_line(refused)
+    assert_one_line(failed)
     assert done.code == 0
     assert jobs(sql) == []
 
@@ -189,7 +189,7 @@ def test_a_bare_word_is_the_name_of_a_database(greeting, database, sql):
 
 @pytest.mark.feature("F193")
 def test_ssl_true_requires_tls(greeting, database):
-    # The server of the tests speaks no TLS, which is how it shows.
+    # The server of the tests does not support TLS, so the connection fails.
     done = greeting.run_to_end("--once", "-c", f"{database.url}?ssl=true")
 
     assert_one_line(done)
@@ -217,7 +217,7 @@ def test_a_flag_or_a_variable_sets_the_schema(greeting, database):
         done = greeting.run_to_end("--schema-only", *flags, GRAPHILE_WORKER_SCHEMA=variable)
         assert done.code == 0
 
-    assert schemas_of(database) >= {"one", "two", "graphile_worker"}
+    assert list_schemas(database) >= {"one", "two", "graphile_worker"}
 
 
 @pytest.mark.feature("F194")
@@ -232,7 +232,7 @@ def test_a_worker_runs_the_jobs_of_the_given_schema(greeting, database):
     assert "Hello, Ada" in done.err
 
 
-# What it does instead of running for ever
+# One-shot flags
 
 
 @pytest.mark.every_version
@@ -338,10 +338,10 @@ def test_schema_only_uses_the_database_and_the_schema_of_the_app(programs, datab
     done = programs.run_to_end("--app", "shop", "--schema-only", **unset)
 
     assert done.code == 0, done.err
-    assert "of_the_app" in schemas_of(database)
+    assert "of_the_app" in list_schemas(database)
 
 
-# How it works
+# Concurrency, connections and polling
 
 
 MEETING = """
@@ -376,12 +376,12 @@ def test_one_job_runs_at_a_time_by_default(programs, sql):
     programs.write("tasks/meet.py", MEETING)
     for _ in range(2):
         add(sql, "meet", of=2, within=0.2)
-    # So that the retry of the first one comes after minutes, not while the worker still runs.
+    # With five attempts, the backoff is longer than the run of the worker.
     sql.run("update :schema._private_jobs set attempts = 5")
 
     programs.run_to_end("--once")
 
-    # The first one timed out; the second one started after that.
+    # The first job timed out, and the second one started after that.
     assert [attempts for _, attempts, _ in jobs(sql)] == [6]
 
 
@@ -409,7 +409,7 @@ def test_the_worker_opens_at_most_max_pool_size_connections(programs, sql, tasks
 
     eventually(all_done, "all jobs are done")
     assert worker.stop() == 0
-    # One more is for heartbeats, and one for statements that may have to read a whole table.
+    # One more connection is for heartbeats, and one for slow statements.
     assert 2 <= max(counts) <= 4 + 2
     assert "max_pool_size is 4 for 20 jobs at once" in worker.err
 
@@ -439,13 +439,13 @@ def test_a_worker_needs_two_connections(greeting):
 def test_the_poll_interval_is_in_milliseconds(greeting, sql):
     worker = greeting.worker("--poll-interval", "50", "--no-listen")
 
-    began = time.monotonic()
+    started = time.monotonic()
     for number in range(40):
         add(sql, "hello", name=f"number {number}")
         worker.wait_for_line(f"Hello, number {number}")
 
     # The worker does not listen: with the default interval each job would wait for up to 2 s.
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - started < 40
     assert worker.stop() == 0
 
 
@@ -460,21 +460,21 @@ def test_a_poll_interval_of_zero_is_rejected(greeting, interval):
 @pytest.mark.feature("F202")
 @pytest.mark.parametrize("flags", [[], ["--no-prepared-statements"]])
 def test_statements_are_prepared_unless_turned_off(programs, sql, flags):
-    programs.write("tasks/look.py", PREPARED)
+    programs.write("tasks/count.py", PREPARED)
     for _ in range(20):
-        add(sql, "look")
+        add(sql, "count")
 
     done = programs.run_to_end("--once", *flags)
 
-    found = [int(line) for line in done.out.splitlines()]
-    assert len(found) == 20
-    assert (max(found) > 0) is (not flags)
+    counts = [int(line) for line in done.out.splitlines()]
+    assert len(counts) == 20
+    assert (max(counts) > 0) is (not flags)
 
 
 PREPARED = """
     async def task(payload, ctx):
-        rows = await ctx.query("select count(*)::int as found from pg_prepared_statements")
-        print(rows[0]["found"], flush=True)
+        rows = await ctx.query("select count(*)::int as prepared from pg_prepared_statements")
+        print(rows[0]["prepared"], flush=True)
 """
 
 
@@ -484,16 +484,16 @@ def test_a_worker_listens_unless_turned_off(greeting, sql, flags, listens):
 
     add(sql, "hello", name="Ada")
     worker.wait_for_line("Hello, Ada")
-    found = sql.value(
+    listening = sql.value(
         "select count(*) from pg_stat_activity"
         " where datname = current_database() and query ilike 'listen %'"
     )
 
     assert worker.stop() == 0
-    assert (found == 1) is listens
+    assert (listening == 1) is listens
 
 
-# Where its tasks come from
+# Sources of tasks
 
 
 @pytest.mark.every_version
@@ -546,19 +546,19 @@ def test_a_flag_overrides_the_database_of_the_app(programs, database, sql):
     nowhere = "postgres://nobody@127.0.0.1:1/nowhere"
 
     done = programs.run_to_end("--once", "--app", "shop", DATABASE_URL=nowhere)
-    refused = programs.run_to_end("--once", "--app", "shop", "-c", nowhere)
+    failed = programs.run_to_end("--once", "--app", "shop", "-c", nowhere)
 
     assert done.out == "shipped 7\n"
-    assert_one_line(refused)
+    assert_one_line(failed)
 
 
 def test_a_flag_overrides_the_schema_of_the_app(programs, database):
-    with sync.Client(database.dsn, schema="given") as client:
+    with sync.Client(database.dsn, schema="of_the_flag") as client:
         client.migrate()
         client.add_job("ship", {"order": 7})
     programs.write("shop.py", SHOP.replace("App()", "App(schema='of_the_app')"))
 
-    done = programs.run_to_end("--once", "--app", "shop", "-s", "given")
+    done = programs.run_to_end("--once", "--app", "shop", "-s", "of_the_flag")
 
     assert done.code == 0, done.err
     assert done.out == "shipped 7\n"
@@ -574,7 +574,7 @@ def test_without_tasks_and_app_the_error_names_both(programs):
 
 
 @pytest.mark.parametrize(
-    ("app", "words"),
+    ("app", "message"),
     [
         ("nowhere:app", "no module 'nowhere'"),
         ("firm.nowhere:app", "no module 'firm.nowhere'"),
@@ -582,14 +582,14 @@ def test_without_tasks_and_app_the_error_names_both(programs):
         ("plain", "It has no App"),
     ],
 )
-def test_a_missing_app_is_reported_in_one_line(programs, app, words):
+def test_a_missing_app_is_reported_in_one_line(programs, app, message):
     programs.write("firm/__init__.py", SHOP.replace("app", "queue"))
     programs.write("plain.py", "x = 1\n")
 
     done = programs.run_to_end("--app", app)
 
     assert_one_line(done)
-    assert words in done.err
+    assert message in done.err
 
 
 def test_an_import_error_shows_the_traceback_of_the_users_module(programs):
@@ -610,13 +610,13 @@ def test_an_import_error_shows_the_traceback_of_the_users_module(programs):
         ("--app", "shop:app", "--processes", "1"): ['shop.py", line 1', *frames],
     }
 
-    for flags, words in cases.items():
+    for flags, expected in cases.items():
         done = programs.run_to_end("--once", *flags)
 
         assert done.code == 1
-        at = [done.err.find(each) for each in words]
-        assert -1 not in at, (words, done.err)
-        assert at == sorted(at), (words, done.err)
+        positions = [done.err.find(each) for each in expected]
+        assert -1 not in positions, (expected, done.err)
+        assert positions == sorted(positions), (expected, done.err)
         assert "importlib" not in done.err
         assert "graphile_worker/" not in done.err
 
@@ -750,7 +750,7 @@ def test_an_empty_folder_is_reported_in_one_line(programs):
     assert "no tasks" in done.err
 
 
-# What it says
+# Log lines
 
 
 @pytest.mark.feature("F132", "F140", "F141", "F142")
@@ -804,16 +804,16 @@ def test_both_log_formats_have_the_pool_id_of_workers_list(greeting, sql):
         listed = json.loads(greeting.run_to_end("workers", "list", "--json").out)["workers"]
         job = add(sql, "hello", name="Ada")
 
-        said = [
+        lines = [
             worker.wait_for_line(READY),
             worker.wait_for_line("Hello, Ada"),
             worker.wait_for_line(f"completed job {job}"),
         ]
         assert worker.stop() == 0
-        said.append(worker.wait_for_line("stopping"))
+        lines.append(worker.wait_for_line("stopping"))
 
         [pool_id] = [each["id"] for each in listed]
-        assert all(pool_id in line for line in said), said
+        assert all(pool_id in line for line in lines), lines
 
 
 @pytest.mark.every_version
@@ -833,7 +833,7 @@ def test_a_failure_is_logged_with_its_traceback(programs, sql):
 @pytest.mark.feature("F141")
 def test_no_log_success_turns_success_lines_off(programs, sql):
     programs.write("tasks/hello.py", "def task(payload): ...\n")
-    programs.write("tasks/fail.py", "def task(payload):\n    raise ValueError('told')\n")
+    programs.write("tasks/fail.py", "def task(payload):\n    raise ValueError('no such user')\n")
     add(sql, "hello")
     add(sql, "fail")
 
@@ -842,22 +842,20 @@ def test_no_log_success_turns_success_lines_off(programs, sql):
     assert done.code == 0
     assert "completed job" not in done.err
     assert READY not in done.err
-    assert "ValueError: told" in done.err
+    assert "ValueError: no such user" in done.err
 
 
 @pytest.mark.feature("F133")
 @pytest.mark.parametrize("variable", [None, "GRAPHILE_LOGGER_DEBUG", "GRAPHILE_WORKER_DEBUG"])
 def test_debug_lines_are_logged_on_request(programs, sql, variable):
-    programs.write(
-        "tasks/hello.py", "def task(payload, ctx):\n    ctx.logger.debug('quiet words')\n"
-    )
+    programs.write("tasks/hello.py", "def task(payload, ctx):\n    ctx.logger.debug('a detail')\n")
     job = add(sql, "hello")
 
     done = programs.run_to_end("--once", **({variable: "1"} if variable else {}))
 
-    asked = variable is not None
-    assert ("DEBUG: quiet words" in done.err) is asked
-    assert (f"DEBUG: started job {job} (hello)" in done.err) is asked
+    is_debug = variable is not None
+    assert ("DEBUG: a detail" in done.err) is is_debug
+    assert (f"DEBUG: started job {job} (hello)" in done.err) is is_debug
 
 
 @pytest.mark.every_version
@@ -866,19 +864,19 @@ def test_debug_lines_are_logged_on_request(programs, sql, variable):
     ("variables", "level"), [({}, "\x1b[32mINFO\x1b[0m"), ({"NO_COLOR": "1"}, "INFO")]
 )
 def test_a_terminal_shows_levels_in_color(greeting, variables, level):
-    ours, its = pty.openpty()
+    terminal, its_end = pty.openpty()
 
-    done = greeting.start([INSTALLED, "--once"], variables, stderr=its)
+    done = greeting.start([INSTALLED, "--once"], variables, stderr=its_end)
     done.end()
-    os.close(its)
-    said = os.read(ours, 10_000).decode()
-    os.close(ours)
+    os.close(its_end)
+    output = os.read(terminal, 10_000).decode()
+    os.close(terminal)
 
-    assert said.startswith("[core(pypool-")
-    assert f")] {level}: {READY}" in said
+    assert output.startswith("[core(pypool-")
+    assert f")] {level}: {READY}" in output
 
 
-# When nobody reads what it says
+# Closed standard streams
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -889,8 +887,8 @@ def test_a_pipe_without_a_reader_does_not_stop_the_worker(programs, sql, stream)
         import sys
 
         def task(payload, ctx):
-            print("to nobody")
-            ctx.logger.info("to nobody")
+            print("unread")
+            ctx.logger.info("unread")
         """,
     )
     for _ in range(3):
@@ -918,7 +916,7 @@ def test_a_worker_runs_without_standard_streams(greeting, sql, redirection):
     assert worker.stop() == 0
 
 
-# Its health
+# Health
 
 
 @pytest.mark.every_version
@@ -960,20 +958,20 @@ def test_a_database_outage_logs_no_traceback(tmp_path, own_cluster):
         assert "Traceback" not in worker.err, worker.err
 
 
-def is_said_often(worker: Program, words: str) -> bool:
-    return worker.err.count(words) > 2
+def is_logged_often(worker: Program, message: str) -> bool:
+    return worker.err.count(message) > 2
 
 
 def test_an_outage_is_one_line_at_its_start_and_one_at_its_end(tmp_path, own_cluster):
     with Programs(tmp_path, DATABASE_URL=own_cluster.url()) as programs:
         programs.write("tasks/hello.py", HELLO)
-        # What is retried meanwhile is at level debug.
+        # Retries during the outage are logged at level debug.
         worker = programs.worker("--poll-interval", "100", GRAPHILE_LOGGER_DEBUG="1")
         worker.wait_for_line("listening for new jobs")
 
         own_cluster.halt()
-        for words in ("fetch failed, retrying", "cannot listen for new jobs", "heartbeat failed"):
-            eventually(partial(is_said_often, worker, words), f"{words}: {worker.err}")
+        for message in ("fetch failed, retrying", "cannot listen for new jobs", "heartbeat failed"):
+            eventually(partial(is_logged_often, worker, message), f"{message}: {worker.err}")
         own_cluster.launch()
         worker.wait_for_line("database reachable again")
 
@@ -986,11 +984,15 @@ def test_an_outage_is_one_line_at_its_start_and_one_at_its_end(tmp_path, own_clu
 
 
 BLOCKED = """
-    from graphile_worker._cli import health
+    from functools import partial
+
+    from graphile_worker._cli.commands import run
+    from graphile_worker._cli.health import HealthTimings, health_server
     from graphile_worker._cli.main import main
 
     # Half as long as by default.
-    health.MAX_LOOP_DELAY_SECONDS, health.LOOP_CHECK_INTERVAL_SECONDS = 5.0, 0.5
+    timings = HealthTimings(max_loop_delay=5.0, loop_check_interval=0.5)
+    run.health_server = partial(health_server, timings=timings)
 
     main()
 """
@@ -1001,8 +1003,7 @@ def test_a_worker_with_a_blocked_loop_is_not_healthy(programs, sql):
     programs.write(
         "tasks/block.py", "import time\n\nasync def task(payload):\n    time.sleep(15)\n"
     )
-    worker = programs.python(BLOCKED, "--health-port", str(port))
-    worker.wait_for_line(READY)
+    worker = programs.worker("--health-port", str(port))
 
     before = status(port, "/livez")
     add(sql, "block")
@@ -1013,12 +1014,19 @@ def test_a_worker_with_a_blocked_loop_is_not_healthy(programs, sql):
     assert worker.stop() == 0
 
 
-IMPATIENT = """
-    from graphile_worker._cli.main import main
-    from graphile_worker._lease import heartbeat
+NO_QUERY_TIME = """
+    from functools import partial
 
-    # Ten seconds: too long to wait for in a test.
-    heartbeat.MAX_QUERY_TIMEOUT_SECONDS = 0.0
+    from graphile_worker import runner
+    from graphile_worker._cli.main import main
+    from graphile_worker._lease.heartbeat import HeartbeatTimings
+    from graphile_worker._lease.service import LeaseTimings
+    from graphile_worker._worker_config import WorkerConfig, WorkerTimings
+
+    # The default of 10 s is too long for a test.
+    heartbeat = HeartbeatTimings(max_query_timeout_seconds=0.0)
+    timings = WorkerTimings(lease=LeaseTimings(heartbeat=heartbeat))
+    runner.WorkerConfig = partial(WorkerConfig, timings=timings)
 
     main()
 """
@@ -1026,7 +1034,7 @@ IMPATIENT = """
 
 def test_a_database_that_does_not_answer_at_the_start_is_reported_in_one_line(programs):
     programs.write("tasks/hello.py", HELLO)
-    worker = programs.python(IMPATIENT)
+    worker = programs.python(NO_QUERY_TIME)
 
     assert worker.end() == 1
     assert "graphile-worker: no answer within 0 s" in worker.err
@@ -1050,7 +1058,7 @@ def test_an_invalid_port_is_rejected(greeting):
     assert "70000" in done.err
 
 
-# When somebody migrates
+# Migrations beside a running worker
 
 
 def test_a_breaking_schema_level_stops_a_running_worker_with_exit_code_57(greeting, sql):
@@ -1080,31 +1088,31 @@ def test_a_compatible_schema_level_does_not_stop_a_worker(greeting, sql):
     assert worker.stop() == 0
 
 
-# Words of this file
+# Helpers
 
 
 def add(sql: Sql, identifier: str, **payload: object) -> int:
-    """Add a job; its id."""
+    """Add a job, and return its id."""
     text = json.dumps(payload)
-    found: int = sql.value("select id from :schema.add_job($1, $2::json)", identifier, text)
-    return found
+    job_id: int = sql.value("select id from :schema.add_job($1, $2::json)", identifier, text)
+    return job_id
 
 
 def jobs(sql: Sql) -> list[tuple[str, int, str | None]]:
-    """Task, attempts and lock of all jobs that there are."""
-    found = sql.run("select task_identifier, attempts, locked_by from :schema.jobs order by id")
-    return [(row[0], row[1], row[2]) for row in found]
+    """Return the task, attempts and lock of every job."""
+    rows = sql.run("select task_identifier, attempts, locked_by from :schema.jobs order by id")
+    return [(row[0], row[1], row[2]) for row in rows]
 
 
-def schemas_of(database: TestDatabase) -> set[str]:
+def list_schemas(database: TestDatabase) -> set[str]:
     behind = Sql(database.dsn, database.schema)
-    found = behind.run("select nspname from pg_namespace")
+    rows = behind.run("select nspname from pg_namespace")
     behind.close()
-    return {name for (name,) in found}
+    return {name for (name,) in rows}
 
 
 def assert_one_line(done: Program) -> None:
-    """It failed as a person wants it: one line that says why, exit code 1."""
+    """Assert that the command failed with one line of text and exit code 1."""
     assert "Traceback" not in done.err, done.err
     assert len(done.err.splitlines()) == 1, done.err
     assert done.err.startswith("graphile-worker: ")

@@ -54,12 +54,12 @@ def test_config_hides_the_password(programs):
     assert CANARY not in done.out + done.err
 
 
-@pytest.mark.parametrize("words", [["-C", "bad.toml"], ["-C", "bad.toml", "migrate"]])
-def test_a_broken_config_file_is_reported_in_one_line(programs, words):
+@pytest.mark.parametrize("arguments", [["-C", "bad.toml"], ["-C", "bad.toml", "migrate"]])
+def test_a_broken_config_file_is_reported_in_one_line(programs, arguments):
     programs.write("bad.toml", "concurrency = 1\nconcurrency\n")
     programs.write("tasks/hello.py", HELLO)
 
-    done = programs.run_to_end(*words)
+    done = programs.run_to_end(*arguments)
 
     assert done.code == 1
     assert re.fullmatch(r"graphile-worker: bad\.toml is not TOML: .*line 2.*\n", done.err)

@@ -1,4 +1,4 @@
-"""`graphile-worker cron` for people, and where a worker finds its crontab."""
+"""`graphile-worker cron`, and the crontab of a worker."""
 
 import re
 from collections.abc import Iterator
@@ -10,8 +10,7 @@ import pytest
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 
-# What depends on versions lies deeper, and is tested there on each.
-# A zone of which no system need know anything.
+# A time zone that needs no time zone database.
 FAR = {"TZ": "FAR-5:30"}
 NOWHERE = "postgres://nobody@127.0.0.1:1/nowhere"
 
@@ -22,7 +21,7 @@ RUN = re.compile(
 )
 
 CRONTAB = """
-    # What recurs.
+    # Scheduled tasks.
     30 4 * * 1 send_weekly_email
     0 */4 * * * rollup ?id=often&queue=sums&max=3&priority=-1&jobKey=sum {depth: 2}
 """
@@ -35,7 +34,7 @@ BROKEN = """\
     * * * * * fourth {unfinished: }
 """
 
-# What is wrong where, as it is said.
+# The messages about BROKEN.
 PROBLEMS = [
     "line 1, column 1: expected a minute from 0 to 59, got '61'",
     "line 2, column 19: expected one of id, fill, max, queue, jobKey, jobKeyMode, priority, "
@@ -66,7 +65,7 @@ SHOP = """
     @app.cron(Cron.every_minute(), id="clean", backfill=timedelta(hours=1))
     @app.task
     async def clean_up(ctx: JobContext):
-        print("made up for", ctx.cron.ts.isoformat(), ctx.cron.backfilled, flush=True)
+        print("backfilled", ctx.cron.ts.isoformat(), ctx.cron.backfilled, flush=True)
 """
 
 
@@ -97,7 +96,7 @@ def test_check_prints_one_line_per_problem_and_exits_with_1(alone):
     done = alone.run_to_end("cron", "check")
 
     assert (done.code, done.out) == (1, "")
-    assert_all_problems_are_said(done, "crontab")
+    assert_all_problems_are_reported(done, "crontab")
 
 
 @pytest.mark.feature("F265")
@@ -152,18 +151,18 @@ def test_next_prints_the_next_runs_of_each_item_in_utc_and_local_time(programs):
     done = programs.run_to_end("cron", "next", **FAR)
 
     assert (done.code, done.err) == (0, "")
-    said = runs(done)
-    assert list(said) == [
+    items = parse_runs(done)
+    assert list(items) == [
         "send_weekly_email (task send_weekly_email), last ran never",
         "often (task rollup), last ran never",
     ]
-    for found in said.values():
-        assert len(found) == 3
-        assert {utc + timedelta(hours=5, minutes=30) - local for utc, local, _ in found} == {
+    for times in items.values():
+        assert len(times) == 3
+        assert {utc + timedelta(hours=5, minutes=30) - local for utc, local, _ in times} == {
             timedelta(0)
         }
-        assert {zone for _, _, zone in found} == {"FAR"}
-    weekly, often = ([utc for utc, _, _ in found] for found in said.values())
+        assert {zone for _, _, zone in times} == {"FAR"}
+    weekly, often = ([utc for utc, _, _ in times] for times in items.values())
     assert {(utc.isoweekday(), utc.hour, utc.minute) for utc in weekly} == {(1, 4, 30)}
     assert {utc.hour % 4 for utc in often} == {0}
     assert_first_is_within(weekly, timedelta(weeks=1))
@@ -178,8 +177,8 @@ def test_count_sets_the_number_of_runs(programs):
         programs.run_to_end("cron", "next", "--count", "5"),
     )
 
-    assert [len(found) for found in runs(one).values()] == [1, 1]
-    assert [len(found) for found in runs(five).values()] == [5, 5]
+    assert [len(times) for times in parse_runs(one).values()] == [1, 1]
+    assert [len(times) for times in parse_runs(five).values()] == [5, 5]
 
 
 def test_next_prints_never_for_an_item_that_never_runs(alone):
@@ -189,16 +188,16 @@ def test_next_prints_never_for_an_item_that_never_runs(alone):
 
 
 @pytest.mark.parametrize(
-    ("ago", "shown"),
+    ("ago", "age"),
     [("20 minutes", r"20m(\d+s)?"), ("90 minutes", "1h30m"), ("2 days 3 hours", "2d3h")],
 )
-def test_next_prints_the_time_since_the_last_run(programs, sql, ago, shown):
+def test_next_prints_the_time_since_the_last_run(programs, sql, ago, age):
     programs.write("crontab", CRONTAB)
-    known(sql, "often", since="9 days", ran=ago)
+    record_item(sql, "often", since="9 days", ran=ago)
 
     done = programs.run_to_end("cron", "next")
 
-    assert re.search(rf"^often \(task rollup\), last ran {shown} ago$", done.out, re.MULTILINE)
+    assert re.search(rf"^often \(task rollup\), last ran {age} ago$", done.out, re.MULTILINE)
     assert "send_weekly_email (task send_weekly_email), last ran never\n" in done.out
 
 
@@ -208,7 +207,7 @@ def test_next_works_without_a_database(alone):
     done = alone.run_to_end("cron", "next", **FAR)
 
     assert done.code == 0
-    assert [len(found) for found in runs(done).values()] == [3, 3]
+    assert [len(times) for times in parse_runs(done).values()] == [3, 3]
     [line] = done.err.splitlines()
     assert line.startswith("graphile-worker: last runs are unknown: ")
 
@@ -219,7 +218,7 @@ def test_next_works_without_a_schema(alone, empty_database):
     done = alone.run_to_end("cron", "next", "-c", empty_database.url)
 
     assert done.code == 0
-    assert [len(found) for found in runs(done).values()] == [3, 3]
+    assert [len(times) for times in parse_runs(done).values()] == [3, 3]
     assert "is not installed" in done.err
 
 
@@ -230,18 +229,18 @@ def test_next_prints_the_items_of_an_app_in_their_time_zones(alone):
     done = alone.run_to_end("cron", "next", "--app", "shop:app", **FAR)
 
     assert done.code == 0
-    said = {item.partition(",")[0]: found for item, found in runs(done).items()}
-    assert set(said) == {"weekly (task report)", "report (task report)", "clean (task clean_up)"}
-    tokyo = said["report (task report)"]
+    items = {item.partition(",")[0]: times for item, times in parse_runs(done).items()}
+    assert set(items) == {"weekly (task report)", "report (task report)", "clean (task clean_up)"}
+    tokyo = items["report (task report)"]
     assert {(utc.hour, local.hour, zone) for utc, local, zone in tokyo} == {(23, 8, "JST")}
-    assert {zone for _, _, zone in said["weekly (task report)"]} == {"FAR"}
+    assert {zone for _, _, zone in items["weekly (task report)"]} == {"FAR"}
 
 
 def test_the_connection_flag_works_before_and_after_the_subcommand(alone, database):
     alone.write("crontab", CRONTAB)
-    which = ("-c", database.url, "-s", database.schema)
+    flags = ("-c", database.url, "-s", database.schema)
 
-    for arguments in ((*which, "cron", "next"), ("cron", "next", *which)):
+    for arguments in ((*flags, "cron", "next"), ("cron", "next", *flags)):
         done = alone.run_to_end(*arguments)
         assert (done.code, done.err) == (0, "")
 
@@ -279,7 +278,7 @@ def test_run_adds_the_job_of_an_item_now(programs, sql):
 
 def test_run_does_not_replace_the_scheduled_run(programs, sql):
     programs.write("crontab", CRONTAB)
-    known(sql, "often", since="9 days", ran="4 hours")
+    record_item(sql, "often", since="9 days", ran="4 hours")
     before = sql.run("select * from :schema._private_known_crontabs")
 
     codes = [
@@ -329,9 +328,9 @@ def test_a_worker_reads_a_given_crontab_or_the_one_of_the_directory(programs, sq
 
     worker = programs.worker(*arguments)
 
-    wait_until_known(sql, "often", "send_weekly_email")
+    wait_until_registered(sql, "often", "send_weekly_email")
     assert "WARNING" not in worker.err
-    assert "no file ./crontab" not in worker.err
+    assert "no ./crontab found" not in worker.err
 
 
 @pytest.mark.feature("F198")
@@ -342,7 +341,7 @@ def test_a_given_crontab_overrides_the_one_of_the_directory(programs, sql):
 
     programs.worker("--crontab", "other")
 
-    wait_until_known(sql, "there")
+    wait_until_registered(sql, "there")
 
 
 @pytest.mark.feature("F246")
@@ -375,7 +374,7 @@ def test_a_worker_does_not_start_with_a_broken_crontab(programs, sql):
     done = programs.run_to_end()
 
     assert done.code == 1
-    assert_all_problems_are_said(done, "crontab")
+    assert_all_problems_are_reported(done, "crontab")
     assert sql.run("select * from :schema._private_known_crontabs") == []
 
 
@@ -386,7 +385,7 @@ def test_a_supervisor_reports_a_broken_crontab_once(programs):
     done = programs.run_to_end("--processes", "2")
 
     assert done.code == 1
-    assert_all_problems_are_said(done, "crontab")
+    assert_all_problems_are_reported(done, "crontab")
 
 
 @pytest.mark.feature("F291")
@@ -396,8 +395,8 @@ def test_a_crontab_that_names_an_unknown_task_is_a_warning(programs, sql):
 
     worker = programs.worker()
 
-    # Another worker may have it: the item counts all the same.
-    wait_until_known(sql, "rollup", "typo")
+    # Another worker may have the task, so the item is registered.
+    wait_until_registered(sql, "rollup", "typo")
     lines = [line for line in worker.err.splitlines() if "WARNING" in line]
     assert lines == [
         "[core] WARNING: cron item 'typo' is of task 'rolup', which this worker does not have"
@@ -408,14 +407,14 @@ def test_a_crontab_that_names_an_unknown_task_is_a_warning(programs, sql):
 def test_a_worker_of_an_app_runs_its_items_and_those_of_the_crontab(programs, sql):
     programs.write("shop.py", SHOP)
     programs.write("crontab", "0 4 * * * report ?id=in_file")
-    known(sql, "clean", since="3 minutes")
+    record_item(sql, "clean", since="3 minutes")
 
     worker = programs.worker("--app", "shop:app")
 
-    wait_until_known(sql, "clean", "in_file", "report", "weekly")
-    eventually(lambda: len(worker.out.splitlines()) >= 3, "what was owed has run")
+    wait_until_registered(sql, "clean", "in_file", "report", "weekly")
+    eventually(lambda: len(worker.out.splitlines()) >= 3, "the backfilled jobs have run")
     for line in worker.out.splitlines()[:3]:
-        assert re.fullmatch(r"made up for \d{4}-\d\d-\d\dT\d\d:\d\d:00\+00:00 True", line)
+        assert re.fullmatch(r"backfilled \d{4}-\d\d-\d\dT\d\d:\d\d:00\+00:00 True", line)
 
 
 @pytest.mark.feature("F265")
@@ -432,7 +431,7 @@ def test_an_item_in_code_and_one_in_the_crontab_need_different_identifiers(progr
 def test_a_worker_with_once_does_not_read_the_crontab(programs, sql):
     programs.write("shop.py", SHOP)
     programs.write("crontab", CRONTAB)
-    known(sql, "clean", since="3 minutes")
+    record_item(sql, "clean", since="3 minutes")
 
     done = programs.run_to_end("--app", "shop:app", "--once")
 
@@ -440,27 +439,27 @@ def test_a_worker_with_once_does_not_read_the_crontab(programs, sql):
     assert sql.run("select identifier from :schema._private_known_crontabs") == [("clean",)]
 
 
-def runs(done: Program) -> dict[str, list[tuple[datetime, datetime, str]]]:
-    """Below the line of each item, its runs: in UTC, in local time, and in which zone."""
-    found: dict[str, list[tuple[datetime, datetime, str]]] = {}
+def parse_runs(done: Program) -> dict[str, list[tuple[datetime, datetime, str]]]:
+    """Return the runs of each item: in UTC, in local time, and the time zone."""
+    items: dict[str, list[tuple[datetime, datetime, str]]] = {}
     for line in done.out.splitlines():
         if not line.startswith(" "):
-            found[line] = []
+            items[line] = []
             continue
         match = RUN.fullmatch(line)
         assert match is not None, line
         utc, local = (datetime.fromisoformat(match[name]) for name in ("utc", "local"))
         assert match["day"] == f"{local:%a}"
-        list(found.values())[-1].append((utc, local, match["zone"]))
-    return found
+        list(items.values())[-1].append((utc, local, match["zone"]))
+    return items
 
 
 def jobs(sql: Sql) -> list[str]:
     return [name for (name,) in sql.run("select task_identifier from :schema.jobs order by id")]
 
 
-def known(sql: Sql, identifier: str, *, since: str, ran: str | None = None) -> None:
-    """As if some worker had had this item for so long, and had added its last job so long ago."""
+def record_item(sql: Sql, identifier: str, *, since: str, ran: str | None = None) -> None:
+    """Record that workers know an item since a time ago, and when it ran last."""
     sql.run(
         "insert into :schema._private_known_crontabs (identifier, known_since, last_execution) "
         "values ($1, now() - $2::text::interval, now() - $3::text::interval)",
@@ -470,18 +469,18 @@ def known(sql: Sql, identifier: str, *, since: str, ran: str | None = None) -> N
     )
 
 
-def wait_until_known(sql: Sql, *identifiers: str) -> None:
+def wait_until_registered(sql: Sql, *identifiers: str) -> None:
     query = "select identifier from :schema._private_known_crontabs order by identifier"
     expected = [(identifier,) for identifier in sorted(identifiers)]
-    eventually(lambda: sql.run(query) == expected, f"known are {identifiers}")
+    eventually(lambda: sql.run(query) == expected, f"the items {identifiers} are registered")
 
 
-def assert_first_is_within(found: list[datetime], period: timedelta) -> None:
-    ahead = found[0].replace(tzinfo=UTC) - datetime.now(UTC)
+def assert_first_is_within(times: list[datetime], period: timedelta) -> None:
+    ahead = times[0].replace(tzinfo=UTC) - datetime.now(UTC)
     assert timedelta(minutes=-1) < ahead <= period
 
 
-def assert_all_problems_are_said(done: Program, file: str) -> None:
+def assert_all_problems_are_reported(done: Program, file: str) -> None:
     lines = [line for line in done.err.splitlines() if "line " in line]
     assert len(lines) == len(PROBLEMS)
     for line, problem in zip(lines, PROBLEMS, strict=True):

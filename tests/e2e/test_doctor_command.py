@@ -27,13 +27,13 @@ EXPECTED_IN_TESTS = "unsafe-server"
 
 @pytest.fixture
 def role(database: TestDatabase, sql: Sql) -> Iterator[str]:
-    """A role that owns nothing; its name would move the cursor if it could."""
+    """A role without objects, whose name contains a control sequence."""
     with temporary_role(sql, f"role_{database.name}\x1b[2J") as name:
         yield name
 
 
-def found(done: Program) -> dict[str, dict[str, Any]]:
-    """The findings of `doctor --json` by id."""
+def parse_findings(done: Program) -> dict[str, dict[str, Any]]:
+    """Return the findings of `doctor --json` by id."""
     report = json.loads(done.out)
     return {each["id"]: each for each in report["findings"] if each["id"] != EXPECTED_IN_TESTS}
 
@@ -43,7 +43,7 @@ def test_a_missing_role_is_reported(programs, database):
         "doctor", "--json", "-c", make_conninfo(database.dsn, user="no one")
     )
 
-    [(id, finding)] = found(done).items()
+    [(id, finding)] = parse_findings(done).items()
     assert (done.code, id) == (3, "role-missing")
     assert 'create role "no one" login;' in finding["sql"]
 
@@ -69,7 +69,7 @@ def test_jobs_of_deleted_tasks_and_queues_are_reported(programs, sql):
 
     done = programs.run_to_end("doctor", "--json")
 
-    findings = found(done)
+    findings = parse_findings(done)
     assert (done.code, set(findings)) == (3, {"dangling-tasks", "dangling-queues"})
     assert "set job_queue_id = null where job_queue_id = " in findings["dangling-queues"]["sql"]
     assert "set task_id = (select id from " in findings["dangling-tasks"]["sql"]
@@ -85,7 +85,7 @@ def test_stale_locks_are_reported(programs, sql):
 
     done = programs.run_to_end("doctor", "--json")
 
-    [(id, finding)] = found(done).items()
+    [(id, finding)] = parse_findings(done).items()
     assert (done.code, id) == (3, "stale-locks")
     assert finding["title"] == "1 job and 1 named queue are locked for more than four hours"
     assert finding["shell"] == "graphile-worker workers recover worker-x"
@@ -103,7 +103,7 @@ def test_a_dead_worker_is_reported(programs, sql):
 
     done = programs.run_to_end("doctor", "--json")
 
-    findings = found(done)
+    findings = parse_findings(done)
     assert (done.code, set(findings)) == (3, {"dead-pool-locks", "dead-pools"})
     assert "pypool-x on web-1" in findings["dead-pool-locks"]["evidence"][0]
     assert findings["dead-pool-locks"]["shell"].endswith(" pypool-x")
@@ -116,7 +116,7 @@ def test_a_schema_that_the_rust_worker_installed_is_reported(programs, empty_dat
 
     done = programs.run_to_end("doctor", "--json", "-c", empty_database.dsn)
 
-    assert (done.code, set(found(done))) == (1, {"schema-of-rust"})
+    assert (done.code, set(parse_findings(done))) == (1, {"schema-of-rust"})
     assert "installed by Rust" in json.loads(done.out)["facts"]["schema"]
 
 
@@ -125,7 +125,7 @@ def test_a_schema_that_is_too_new_is_reported(programs, sql):
 
     done = programs.run_to_end("doctor", "--json")
 
-    [(id, finding)] = found(done).items()
+    [(id, finding)] = parse_findings(done).items()
     assert (done.code, id) == (3, "schema-too-new")
     assert finding["shell"] == "pip install --upgrade graphile-worker"
 
@@ -136,7 +136,7 @@ def test_a_held_snapshot_is_reported_with_the_sql_that_ends_its_session(programs
     other.run("select 1, pg_sleep(1.1)")
 
     done = programs.run_to_end("doctor", "--json", "--max-transaction-age", "1s")
-    [(id, finding)] = found(done).items()
+    [(id, finding)] = parse_findings(done).items()
     young = programs.run_to_end("doctor", "--json")
     sql.run(finding["sql"])
     with pytest.raises(psycopg.OperationalError):
@@ -145,7 +145,7 @@ def test_a_held_snapshot_is_reported_with_the_sql_that_ends_its_session(programs
 
     assert (done.code, id, finding["severity"]) == (1, "held-snapshot", "warning")
     assert "idle in transaction" in finding["evidence"][0]
-    assert (young.code, found(young)) == (1, {})
+    assert (young.code, parse_findings(young)) == (1, {})
 
 
 def test_an_exhausted_sequence_is_reported_with_the_free_ids(programs, sql):
@@ -154,14 +154,14 @@ def test_an_exhausted_sequence_is_reported_with_the_free_ids(programs, sql):
     sql.run("select :schema.add_job('last')")
 
     done = programs.run_to_end("doctor", "--json")
-    [(id, finding)] = found(done).items()
+    [(id, finding)] = parse_findings(done).items()
     sql.run(finding["sql"])
     sql.run("select :schema.add_job('another')")
     again = programs.run_to_end("doctor", "--json")
 
     assert (done.code, id) == (3, "sequence-fill")
     assert "tasks_id_seq is at 2,147,483,647 of 2,147,483,647" in finding["evidence"]
-    assert (again.code, found(again)) == (1, {})
+    assert (again.code, parse_findings(again)) == (1, {})
 
 
 def test_a_transaction_pooler_is_reported(programs, database, cluster):
@@ -169,16 +169,16 @@ def test_a_transaction_pooler_is_reported(programs, database, cluster):
         through = make_conninfo(database.dsn, port=pgbouncer.port)
         done = programs.run_to_end("doctor", "--json", "-c", through)
         elsewhere = programs.run_to_end("doctor", "--json", "-c", through, "--schema", "my jobs")
-        told = programs.run_to_end(
+        polling = programs.run_to_end(
             "doctor", "--json", "-c", through, "--no-listen", "--no-prepared-statements"
         )
 
-    [(id, finding)] = found(done).items()
+    [(id, finding)] = parse_findings(done).items()
     assert (done.code, id) == (1, "transaction-pooling")
     assert "--no-listen --no-prepared-statements" in finding["shell"]
-    assert "--schema 'my jobs'" in found(elsewhere)["transaction-pooling"]["shell"]
-    assert (told.code, found(told)) == (1, {})
-    assert json.loads(told.out)["facts"]["pooler"] == "assigns sessions by transaction"
+    assert "--schema 'my jobs'" in parse_findings(elsewhere)["transaction-pooling"]["shell"]
+    assert (polling.code, parse_findings(polling)) == (1, {})
+    assert json.loads(polling.out)["facts"]["pooler"] == "assigns sessions by transaction"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_wrong_clock_is_reported(programs, tmp_path, shift, severity, code, of
 
     done = programs.run_to_end("doctor", "--json", **clock.variables)
 
-    [(id, finding)] = found(done).items()
+    [(id, finding)] = parse_findings(done).items()
     assert (done.code, id, finding["severity"]) == (code, "clock-offset", severity)
     assert re.fullmatch(f"the clock of this machine is {offset} the database's", finding["title"])
 
@@ -202,7 +202,7 @@ def test_the_wrong_clock_of_a_worker_is_reported(programs, tmp_path):
 
     done = programs.run_to_end("doctor", "--json")
 
-    [(id, finding)] = found(done).items()
+    [(id, finding)] = parse_findings(done).items()
     assert (done.code, id) == (1, "pool-clock-offset")
     assert re.search(r"^pypool-\w+ on .*: (1h|59m\d+s) behind the", finding["evidence"][0])
 
@@ -215,7 +215,7 @@ def test_the_pure_python_driver_is_reported(programs):
 
     done = programs.run_to_end("doctor", "--json", PSYCOPG_IMPL="python")
 
-    [(id, finding)] = found(done).items()
+    [(id, finding)] = parse_findings(done).items()
     assert (done.code, id) == (1, "pure-python-driver")
     assert finding["shell"] == "pip install 'psycopg[binary]'"
     assert json.loads(done.out)["facts"]["driver"].endswith(", python")
@@ -231,13 +231,13 @@ def test_a_connection_that_may_fall_back_to_plain_text_is_reported(programs, dat
     done = programs.run_to_end("doctor", "--json", "-c", elsewhere)
     here = programs.run_to_end("doctor", "--json")
 
-    [(id, finding)] = found(done).items()
+    [(id, finding)] = parse_findings(done).items()
     assert (done.code, id) == (1, "plain-text")
     assert finding["evidence"] == [
         f"host={NOT_LOOPBACK}, sslmode=prefer; this connection is plain text"
     ]
     assert "sslmode=verify-full" in finding["advice"]
-    assert found(here) == {}
+    assert parse_findings(here) == {}
 
 
 def test_a_worker_warns_once_that_its_connection_may_fall_back_to_plain_text(programs, database):
@@ -247,11 +247,11 @@ def test_a_worker_warns_once_that_its_connection_may_fall_back_to_plain_text(pro
     done = programs.run_to_end("--once", DATABASE_URL=elsewhere)
     here = programs.run_to_end("--once")
 
-    said = (
+    warning = (
         f"connection may fall back to plain text (host={NOT_LOOPBACK}, sslmode=prefer): require "
         "TLS with sslmode=verify-full"
     )
-    assert done.err.count(said) == 1
+    assert done.err.count(warning) == 1
     assert "plain text" not in here.err
 
 
@@ -277,15 +277,15 @@ def test_a_healthy_database_with_a_worker_has_no_findings_and_exit_code_0(
             newer = Sql(healthy.dsn, schema)
             newer.run("insert into :schema.migrations (id, breaking) values (21, false)")
             newer.close()
-            noted, strict = [programs.run_to_end("doctor", *flag) for flag in ((), ("--strict",))]
+            lenient, strict = [programs.run_to_end("doctor", *flag) for flag in ((), ("--strict",))]
     finally:
         cluster.stop()
 
     assert (done.code, done.err) == (0, "")
     assert done.out.endswith("\n\nno findings\n")
     assert "level 20, installed by Python on " in done.out
-    assert (noted.code, strict.code) == (0, 1)
-    assert noted.out.endswith("\n\n1 note\n")
+    assert (lenient.code, strict.code) == (0, 1)
+    assert lenient.out.endswith("\n\n1 note\n")
 
 
 def test_a_usage_error_has_exit_code_2(programs):

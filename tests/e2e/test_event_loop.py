@@ -1,4 +1,4 @@
-"""The event loop of the command: uvloop where it is installed, asyncio's own if asked for."""
+"""The event loop of the command: uvloop if it is installed, or asyncio's with a flag."""
 
 import signal
 
@@ -9,28 +9,28 @@ from tests.support.sql import Sql
 
 pytestmark = pytest.mark.feature("F303")
 
-ASKS = """
+LOGS_LOOP = """
     import asyncio
 
     async def task(payload, ctx):
         ctx.logger.info("runs on %s", type(asyncio.get_running_loop()).__module__)
 """
 
-# What Python does when a package is not installed.
+# Python raises this when a package is not installed.
 NOT_INSTALLED = "raise ModuleNotFoundError('No module named uvloop', name='uvloop')"
 
 
 @pytest.fixture
 def programs(programs: Programs) -> Programs:
-    programs.write("tasks/it.py", ASKS)
-    programs.write("nowhere/uvloop.py", NOT_INSTALLED)
+    programs.write("tasks/it.py", LOGS_LOOP)
+    programs.write("without_uvloop/uvloop.py", NOT_INSTALLED)
     return programs
 
 
 @pytest.fixture
-def nowhere(programs: Programs) -> str:
-    """A module path on which there is no uvloop."""
-    return str(programs.folder / "nowhere")
+def without_uvloop(programs: Programs) -> str:
+    """Return a module path on which uvloop cannot be imported."""
+    return str(programs.folder / "without_uvloop")
 
 
 def add(sql: Sql) -> None:
@@ -48,17 +48,17 @@ def test_a_worker_runs_on_uvloop_by_default(programs, sql, flags, module):
     assert f"runs on {module}" in done.err
 
 
-def test_where_uvloop_is_not_installed_a_worker_runs_on_asyncio(programs, sql, nowhere):
+def test_where_uvloop_is_not_installed_a_worker_runs_on_asyncio(programs, sql, without_uvloop):
     add(sql)
 
-    done = programs.run_to_end("--once", PYTHONPATH=nowhere)
+    done = programs.run_to_end("--once", PYTHONPATH=without_uvloop)
 
     assert done.code == 0
     assert "runs on asyncio." in done.err
 
 
-def test_uvloop_without_its_package_names_the_extra_to_install(programs, nowhere):
-    done = programs.run_to_end("--once", "--loop", "uvloop", PYTHONPATH=nowhere)
+def test_uvloop_without_its_package_names_the_extra_to_install(programs, without_uvloop):
+    done = programs.run_to_end("--once", "--loop", "uvloop", PYTHONPATH=without_uvloop)
 
     assert done.code == 1
     assert done.err == (

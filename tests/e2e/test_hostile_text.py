@@ -17,7 +17,7 @@ APP = """
 
 
     @app.task
-    async def says(ctx: JobContext, text: str) -> None:
+    async def logs(ctx: JobContext, text: str) -> None:
         ctx.logger.info("an argument: %s", text)
         ctx.logger.warning(text)
         ctx.logger.info("a field", field=text)
@@ -64,44 +64,46 @@ PROGRAM = """\
 
 
 @pytest.fixture
-def work(programs, sql):
-    """What a worker says about jobs whose payload is the hostile text."""
+def run_jobs(programs, sql):
+    """Run jobs whose payload is the hostile text, and return the log of the worker."""
     programs.write("hostile_app.py", APP)
     programs.write("tasks/program", PROGRAM).chmod(0o755)
     (programs.folder / "text").write_bytes(TEXT.encode())
 
     def run(tasks: list[str], *flags: str) -> str:
         for task in tasks:
-            given = json.dumps({"text": TEXT})
-            sql.run("select from :schema.add_job($1, $2::json, max_attempts => 1)", task, given)
+            payload = json.dumps({"text": TEXT})
+            sql.run("select from :schema.add_job($1, $2::json, max_attempts => 1)", task, payload)
         done = programs.run_to_end("--once", *flags)
         assert done.code == 0
-        said: str = done.err
-        return said
+        log: str = done.err
+        return log
 
     return run
 
 
-TASKS = ["says", "fails", "child", "dies"]
+TASKS = ["logs", "fails", "child", "dies"]
 
 
 @pytest.mark.every_version
-def test_text_of_payloads_errors_and_children_cannot_forge_a_line_of_the_text_log(work):
-    said = work(TASKS, "--app", "hostile_app:app") + work(["program"])
+def test_text_of_payloads_errors_and_children_cannot_forge_a_line_of_the_text_log(run_jobs):
+    log = run_jobs(TASKS, "--app", "hostile_app:app") + run_jobs(["program"])
 
-    lines = said.removesuffix("\n").split("\n")
-    assert unsafe(said) == []
+    lines = log.removesuffix("\n").split("\n")
+    assert unsafe(log) == []
     assert [line for line in lines if not line.startswith(("[", "  | "))] == []
-    # Of all that there is to read, nothing is left out.
-    assert said.count("forged end") > 10
+    # All parts of the text are in the log.
+    assert log.count("forged end") > 10
     assert "  | Traceback (most recent call last):" in lines
 
 
-def test_text_of_payloads_errors_and_children_cannot_forge_a_line_of_the_json_log(work):
+def test_text_of_payloads_errors_and_children_cannot_forge_a_line_of_the_json_log(run_jobs):
     json_lines = ("--log-format", "json")
-    said = work(TASKS, "--app", "hostile_app:app", *json_lines) + work(["program"], *json_lines)
+    log = run_jobs(TASKS, "--app", "hostile_app:app", *json_lines) + run_jobs(
+        ["program"], *json_lines
+    )
 
-    found = [json.loads(line) for line in said.removesuffix("\n").split("\n")]
-    assert unsafe(said) == []
-    assert said.isascii()
-    assert [each["field"] for each in found if "field" in each] == [TEXT]
+    records = [json.loads(line) for line in log.removesuffix("\n").split("\n")]
+    assert unsafe(log) == []
+    assert log.isascii()
+    assert [each["field"] for each in records if "field" in each] == [TEXT]

@@ -16,12 +16,12 @@ from tests.support.sql import Sql
 from tests.support.terminal import Terminal
 
 RETRIED = 100_000
-HELD = 1_000
+LOCKED = 1_000
 OTHERS = 899_000
 FOR_THE_WORKER = 300_000
 
-# Seconds: long enough for a rate.
-WINDOW = 0.5
+# Long enough to measure a rate.
+WINDOW_SECONDS = 0.5
 ROUNDS = 20
 
 BUSY = """
@@ -33,18 +33,18 @@ BUSY = """
 
     started = 0
 
-    async def tell():
+    async def report():
         while True:
             print(time.monotonic(), started, flush=True)
             await asyncio.sleep(0.02)
 
     @asynccontextmanager
-    async def telling():
-        teller = asyncio.create_task(tell())
+    async def lifespan():
+        reporting = asyncio.create_task(report())
         yield
-        teller.cancel()
+        reporting.cancel()
 
-    app = App(lifespan=telling)
+    app = App(lifespan=lifespan)
 
     @app.task
     async def work():
@@ -63,21 +63,20 @@ insert into :schema._private_job_queues (queue_name, locked_at, locked_by)
 select 'queue ' || n, now(), 'worker' from generate_series(1, 100) as n
 """
 
-# Of each kind so many: what is to be retried, the same held by a worker, all sorts of others, and
-# what keeps the worker busy.
+# Insert $1 jobs of the kind $3: failed, failed and locked by $2, for the worker, or other.
 JOBS = """
 insert into :schema._private_jobs
   (task_id, job_queue_id, payload, run_at, attempts, last_error, key, locked_at, locked_by, flags)
 select
-  case kind when 'failed' then 2 when 'held' then 2 when 'work' then 1 else 3 + n % 3 end,
+  case kind when 'failed' then 2 when 'locked' then 2 when 'work' then 1 else 3 + n % 3 end,
   case when kind = 'other' and n % 10 = 0 then n / 10 % 100 + 1 end,
   case kind when 'work' then '{}' else json_build_object('user', json_build_object('id', n)) end,
   now() + case kind when 'other' then n % 1000 * interval '1 minute' else interval '0' end,
-  case kind when 'failed' then 25 when 'held' then 25 when 'other' then n % 3 else 0 end,
+  case kind when 'failed' then 25 when 'locked' then 25 when 'other' then n % 3 else 0 end,
   case kind when 'failed' then 'TimeoutError: upstream took ' || n || ' ms' end,
   case when n % 4 = 0 and kind = 'other' then 'key:' || n end,
-  case kind when 'held' then now() end,
-  case kind when 'held' then $2::text end,
+  case kind when 'locked' then now() end,
+  case kind when 'locked' then $2::text end,
   case when n % 100 = 0 and kind = 'other' then '{"vip": true}'::jsonb end
 from generate_series(1, $1::int) as n, (select $3::text as kind) as kinds
 """
@@ -88,7 +87,7 @@ from pg_indexes
 where schemaname = $1 and tablename = '_private_jobs' and indexdef not like 'CREATE UNIQUE%'
 """
 
-HELD_ROWS = """
+LOCKED_ROWS = """
 select md5(string_agg(to_jsonb(jobs)::text, '' order by id)), count(*)
 from :schema._private_jobs as jobs
 where locked_by = $1
@@ -100,11 +99,11 @@ FILTERS = [
     "state:stale",
     "state:waiting",
     "task:render_pdf -state:failed",
-    "task:nobody",
+    "task:unknown",
     'queue:"queue 7"',
     "key:key:400000",
     "key:nothing*",
-    "worker:nobody",
+    "worker:unknown",
     'error:"upstream took 99999 ms"',
     "attempts:>=25 priority:<0",
     "age:>1d",
@@ -122,11 +121,11 @@ def million(database: TestDatabase, sql: Sql) -> None:
         pytest.skip("one measurement is enough: on 18")
     sql.run(TASKS)
     sql.run(QUEUES)
-    # Indexes are made faster than kept up to date.
+    # Creating the indexes afterwards is faster than updating them.
     indexes = sql.run(INDEXES, database.schema)
     for name, _ in indexes:
         sql.run(f"drop index :schema.{name}")
-    kinds = {"failed": RETRIED, "held": HELD, "other": OTHERS, "work": FOR_THE_WORKER}
+    kinds = {"failed": RETRIED, "locked": LOCKED, "other": OTHERS, "work": FOR_THE_WORKER}
     for kind, count in kinds.items():
         sql.run(JOBS, count, NODE, kind)
     for _, definition in indexes:
@@ -138,22 +137,22 @@ def million(database: TestDatabase, sql: Sql) -> None:
 def worker(programs: Programs, million: None) -> Program:
     programs.write("busy.py", BUSY)
     worker = programs.command("--app", "busy", "-j", "10", NO_LOG_SUCCESS="1")
-    eventually(lambda: progress(worker)[-1][1] > 500, "the worker is at work")
+    eventually(lambda: progress(worker)[-1][1] > 500, "the worker runs jobs")
     return worker
 
 
 def progress(worker: Program) -> list[tuple[float, int]]:
-    """How many jobs it had started at which times."""
+    """Return the times at which the worker reported, with its number of started jobs."""
     lines = [line.split() for line in worker.out.splitlines() if line.endswith(tuple("0123456789"))]
     return [(float(time), int(count)) for time, count in lines] or [(0.0, 0)]
 
 
 def rate(worker: Program, since: float, until: float) -> float:
-    """Jobs per second between two moments."""
-    told = [each for each in progress(worker) if since <= each[0] <= until]
-    if len(told) < 2:
+    """Compute the jobs per second between two times."""
+    points = [each for each in progress(worker) if since <= each[0] <= until]
+    if len(points) < 2:
         return 0.0
-    (first, before), (last, after) = told[0], told[-1]
+    (first, before), (last, after) = points[0], points[-1]
     return (after - before) / (last - first)
 
 
@@ -171,50 +170,50 @@ def test_a_million_jobs_are_listed_and_a_tenth_retried_beside_a_running_worker(
     figure: Callable[[str], None],
 ):
     shell = Shell(database, tmp_path, monkeypatch, capsys)
-    held = sql.run(HELD_ROWS, NODE)
+    locked_rows = sql.run(LOCKED_ROWS, NODE)
 
-    looks = {text: seconds_to_list(shell, text) for text in FILTERS}
+    durations = {text: measure_list_seconds(shell, text) for text in FILTERS}
     bulk = Terminal(programs, "jobs", "retry", "--where", "task:broken")
     bulk.wait_for_text(f"0/{RETRIED}")
-    alone, beside = alternated(worker, bulk)
+    alone, beside = measure_alternately(worker, bulk)
     while bulk.program.is_running:
-        bulk.watch(WINDOW)
+        bulk.watch(WINDOW_SECONDS)
     code = bulk.end()
 
-    slowest = max(looks, key=lambda text: looks[text])
+    slowest = max(durations, key=lambda text: durations[text])
     figure(
-        f"a list of {OTHERS + HELD + RETRIED:,} jobs by {len(FILTERS)} filters: at most "
-        f"{looks[slowest]:.2f} s ({slowest!r})"
+        f"a list of {OTHERS + LOCKED + RETRIED:,} jobs by {len(FILTERS)} filters: at most "
+        f"{durations[slowest]:.2f} s ({slowest!r})"
     )
     figure(
         f"a worker while {RETRIED:,} jobs are retried: {beside:,.0f} jobs/s, "
         f"otherwise {alone:,.0f} ({beside / alone - 1:+.1%})"
     )
-    assert max(looks.values()) < 2.0
+    assert max(durations.values()) < 2.0
     assert code == 0
-    said = f"retried {RETRIED:,} jobs; skipped {HELD:,} that a worker holds\n"
-    assert bulk.program.out == said
+    output = f"retried {RETRIED:,} jobs; skipped {LOCKED:,} that a worker holds\n"
+    assert bulk.program.out == output
     assert f"{RETRIED}/{RETRIED}" in bulk.seen
-    assert sql.run(HELD_ROWS, NODE) == held
+    assert sql.run(LOCKED_ROWS, NODE) == locked_rows
     assert beside > 0.9 * alone
     assert worker.stop() == 0
     assert "error" not in worker.err.lower()
 
 
-def alternated(worker: Program, bulk: Terminal) -> tuple[float, float]:
-    """The median rate of the worker while the other program stands still, and while it works."""
+def measure_alternately(worker: Program, bulk: Terminal) -> tuple[float, float]:
+    """Return the median rates of the worker while `bulk` is stopped, and while it runs."""
     rates: dict[bool, list[float]] = {False: [], True: []}
-    for works in [False, True] * ROUNDS:
-        bulk.program.signal(signal.SIGCONT if works else signal.SIGSTOP)
+    for is_running in [False, True] * ROUNDS:
+        bulk.program.signal(signal.SIGCONT if is_running else signal.SIGSTOP)
         since = time.monotonic()
-        bulk.watch(WINDOW)
+        bulk.watch(WINDOW_SECONDS)
         if bulk.program.is_running:
-            rates[works].append(rate(worker, since, time.monotonic()))
+            rates[is_running].append(rate(worker, since, time.monotonic()))
     assert len(rates[True]) > ROUNDS / 2
     return statistics.median(rates[False]), statistics.median(rates[True])
 
 
-def seconds_to_list(shell: Shell, text: str) -> float:
-    began = time.monotonic()
+def measure_list_seconds(shell: Shell, text: str) -> float:
+    started = time.monotonic()
     assert shell("jobs", "list", text).code == 0
-    return time.monotonic() - began
+    return time.monotonic() - started

@@ -1,4 +1,4 @@
-"""The installed command `graphile-worker migrate`: where it looks, what it says, how it ends."""
+"""The installed command `graphile-worker migrate`: its database, output and exit codes."""
 
 import os
 import re
@@ -16,10 +16,9 @@ from tests.support.processes import INSTALLED, Programs
 from tests.support.sql import Sql
 from tests.support.tools import client_program
 
-# What depends on versions lies deeper, and is tested there on each.
 SECRET = "s3cr3t-canary"
 
-# "guarded" needs a password, everybody else is let in.
+# The role "guarded" needs a password, other roles do not.
 HOST_RULES = """\
 host all guarded 127.0.0.1/32 scram-sha-256
 host all all 127.0.0.1/32 trust
@@ -337,8 +336,8 @@ def guarded_url(cluster: Cluster, password: str, database: str = "postgres") -> 
 
 
 def level(behind: Sql) -> int:
-    found: int = behind.value("select max(id) from :schema.migrations")
-    return found
+    result: int = behind.value("select max(id) from :schema.migrations")
+    return result
 
 
 def assert_migrated(done: Done, schema: str) -> None:
@@ -347,7 +346,7 @@ def assert_migrated(done: Done, schema: str) -> None:
 
 
 def assert_one_line(done: Done, code: int = 1) -> None:
-    """It failed as a person wants it: one line that says why, and no secret in it."""
+    """Assert that the command failed with one line of text, without a secret."""
     assert SECRET not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("graphile-worker: ")

@@ -59,10 +59,12 @@ def test_the_second_signal_ends_the_graceful_shutdown(programs: Programs, sql: S
 
 def test_ctrl_c_counts_as_one_signal(programs: Programs, sql: Sql):
     sql.run("select :schema.add_job('wait', '{\"seconds\": 1}')")
-    ours, theirs = pty.openpty()
-    with Container(programs, INSTALLED, wrapped_in=("setsid", "--ctty"), stdin=theirs) as container:
+    terminal, its_end = pty.openpty()
+    with Container(
+        programs, INSTALLED, wrapped_in=("setsid", "--ctty"), stdin=its_end
+    ) as container:
         container.wait_for_line("begins to wait")
-        os.write(ours, b"\x03")
+        os.write(terminal, b"\x03")
 
         assert container.end() == 0
 
@@ -70,11 +72,13 @@ def test_ctrl_c_counts_as_one_signal(programs: Programs, sql: Sql):
 
 
 def test_a_closed_terminal_stops_the_worker(programs: Programs):
-    ours, theirs = pty.openpty()
-    with Container(programs, INSTALLED, wrapped_in=("setsid", "--ctty"), stdin=theirs) as container:
+    terminal, its_end = pty.openpty()
+    with Container(
+        programs, INSTALLED, wrapped_in=("setsid", "--ctty"), stdin=its_end
+    ) as container:
         container.wait_for_line(READY)
-        os.close(theirs)
-        os.close(ours)
+        os.close(its_end)
+        os.close(terminal)
 
         container.wait_for_line("stopping: received SIGHUP")
         container.end()

@@ -22,14 +22,19 @@ from tests.support.tiers import size
 # The command with other deadlines, as its own are too long for a test.
 COMMAND = """
     import os
+    from functools import partial
 
-    from graphile_worker import _assembly
+    from graphile_worker import runner
     from graphile_worker._cli.main import main
-    from graphile_worker._lease import service
-    from graphile_worker._worker import pool
+    from graphile_worker._lease.service import LeaseTimings
+    from graphile_worker._worker.pool import ShutdownTimings
+    from graphile_worker._worker_config import WorkerConfig, WorkerTimings
 
-    _assembly.WRITE_TIMEOUT_SECONDS = pool.WRITE_TIMEOUT_SECONDS = WRITE_WITHIN
-    service.UNREGISTER_TIMEOUT_SECONDS = WRITE_WITHIN
+    timings = WorkerTimings(
+        shutdown=ShutdownTimings(write_timeout_seconds=WRITE_WITHIN),
+        lease=LeaseTimings(unregister_timeout_seconds=WRITE_WITHIN),
+    )
+    runner.WorkerConfig = partial(WorkerConfig, timings=timings)
     os.environ.update(VARIABLES)
 
     main()
@@ -927,7 +932,7 @@ def command_with(*, write_within: float = WRITE_WITHIN, **options: float | None)
         for name, value in options.items()
     }
     command = COMMAND.replace("VARIABLES", repr(variables))
-    return command.replace("= WRITE_WITHIN", f"= {write_within}")
+    return command.replace("WRITE_WITHIN", str(write_within))
 
 
 def add(

@@ -1,4 +1,4 @@
-"""Which files the command runs or believes, and which layouts of real deployments it accepts."""
+"""The files that the command trusts, and layouts of real deployments."""
 
 import os
 import py_compile
@@ -12,10 +12,12 @@ from tests.support.sql import Sql
 
 TASK = "async def task(payload, ctx): print('hello', flush=True)"
 
-# Another user's, as in a bind mount from a machine where people have other numbers.
-STRANGER = 4242
+# The id of another user, as in a bind mount from another machine.
+OTHER_USER = 4242
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can change the owner of a file"
+)
 
 
 @pytest.fixture
@@ -23,8 +25,8 @@ def job(sql: Sql) -> None:
     sql.run("select :schema.add_job('hello')")
 
 
-def inside_mounts(programs: Programs, script: str, *arguments: str) -> Program:
-    """The command once, in a namespace of mounts that a script makes; ended by itself."""
+def run_in_mounts(programs: Programs, script: str, *arguments: str) -> Program:
+    """Run the command with --once in a mount namespace that a script prepares."""
     whole = f'set -e\n{script}\nexec "$@"'
     unshared = ["unshare", "--mount", "--", "sh", "-c", whole, "sh"]
     program = programs.start([*unshared, INSTALLED, "--once", *arguments], {})
@@ -32,9 +34,9 @@ def inside_mounts(programs: Programs, script: str, *arguments: str) -> Program:
     return program
 
 
-def give_away(programs: Programs, *names: str) -> None:
+def change_owner(programs: Programs, *names: str) -> None:
     for name in names:
-        os.chown(programs.folder / name, STRANGER, STRANGER)
+        os.chown(programs.folder / name, OTHER_USER, OTHER_USER)
 
 
 @pytest.mark.usefixtures("job")
@@ -44,12 +46,12 @@ def test_the_check_is_skipped_by_a_flag_and_by_a_variable(programs):
     for name in ("tasks", "graphile-worker.toml"):
         (programs.folder / name).chmod(0o777)
 
-    refused = programs.run_to_end("--once")
+    rejected = programs.run_to_end("--once")
     done = programs.run_to_end("--once", "--allow-unsafe-tasks")
     again = programs.run_to_end("--once", GRAPHILE_WORKER_ALLOW_UNSAFE_TASKS="true")
 
-    assert refused.code == 1
-    assert refused.err == (
+    assert rejected.code == 1
+    assert rejected.err == (
         "graphile-worker: the config file graphile-worker.toml is not trusted: any user may change "
         f"{programs.folder}/graphile-worker.toml: type chmod o-w "
         f"{programs.folder}/graphile-worker.toml, or pass --allow-unsafe-tasks to skip this check\n"
@@ -74,19 +76,19 @@ def test_a_config_file_cannot_vouch_for_itself(programs):
 @pytest.mark.usefixtures("job")
 def test_a_bind_mount_with_a_foreign_uid_starts(programs):
     programs.write("theirs/tasks/hello.py", TASK)
-    give_away(programs, "theirs", "theirs/tasks", "theirs/tasks/hello.py")
+    change_owner(programs, "theirs", "theirs/tasks", "theirs/tasks/hello.py")
     (programs.folder / "tasks").mkdir()
 
     copied = programs.folder / "copied"
     shutil.copytree(programs.folder / "theirs", copied)
-    give_away(programs, "copied", "copied/tasks", "copied/tasks/hello.py")
-    refused = programs.run_to_end("--tasks", "copied/tasks", "--once")
-    mounted = inside_mounts(programs, "mount --bind theirs/tasks tasks")
+    change_owner(programs, "copied", "copied/tasks", "copied/tasks/hello.py")
+    rejected = programs.run_to_end("--tasks", "copied/tasks", "--once")
+    mounted = run_in_mounts(programs, "mount --bind theirs/tasks tasks")
     programs.folder.chmod(0o755)
-    os.chown(programs.folder, STRANGER, STRANGER)
+    os.chown(programs.folder, OTHER_USER, OTHER_USER)
     theirs = programs.run_to_end("--tasks", "theirs/tasks", "--once")
 
-    assert f"belongs to user {STRANGER}" in refused.err
+    assert f"belongs to user {OTHER_USER}" in rejected.err
     assert (mounted.code, mounted.out) == (0, "hello\n")
     assert theirs.code == 0
 
@@ -95,16 +97,16 @@ def test_a_bind_mount_with_a_foreign_uid_starts(programs):
 def test_a_read_only_mount_starts_with_any_owner_and_any_mode(programs):
     programs.write("theirs/tasks/hello.py", TASK).chmod(0o666)
     (programs.folder / "theirs/tasks").chmod(0o777)
-    give_away(programs, "theirs", "theirs/tasks", "theirs/tasks/hello.py")
+    change_owner(programs, "theirs", "theirs/tasks", "theirs/tasks/hello.py")
 
-    refused = programs.run_to_end("--tasks", "theirs/tasks", "--once")
-    done = inside_mounts(
+    rejected = programs.run_to_end("--tasks", "theirs/tasks", "--once")
+    done = run_in_mounts(
         programs,
         "mount --bind theirs theirs; mount -o remount,bind,ro theirs",
         *("--tasks", "theirs/tasks"),
     )
 
-    assert refused.code == 1
+    assert rejected.code == 1
     assert (done.code, done.out) == (0, "hello\n")
 
 

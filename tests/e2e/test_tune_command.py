@@ -14,13 +14,13 @@ from tests.support.tools import client_program
 
 @pytest.fixture
 def role(database: TestDatabase, sql: Sql) -> Iterator[str]:
-    """A role that owns nothing; its name would end a comment if it could."""
+    """A role without objects, whose name contains a line break."""
     with temporary_role(sql, f"role_{database.name}\nselect 1/0;") as name:
         yield name
 
 
 def settings(sql: Sql) -> list[str]:
-    """The storage parameters of the tables of the queue."""
+    """Return the storage parameters of the tables of the queue."""
     found = sql.value(
         "select array(select unnest(reloptions) from pg_class "
         "where relnamespace = to_regnamespace($1) and relkind = 'r')",

@@ -36,7 +36,7 @@ TASK = """
 
 APP = """
     from graphile_worker import App, JobContext
-    from firm.words import VERSION
+    from firm.version import VERSION
 
     app = App()
 
@@ -204,7 +204,7 @@ def test_a_change_of_the_crontab_is_applied(folder):
 
 def test_a_change_of_a_module_of_the_app_is_applied(folder):
     folder.programs.write("firm/__init__.py", "")
-    folder.programs.write("firm/words.py", "VERSION = 1\n")
+    folder.programs.write("firm/version.py", "VERSION = 1\n")
     folder.programs.write("firm/shop.py", APP)
     watching = folder.start("--app", "firm.shop")
     folder.add()
@@ -212,7 +212,7 @@ def test_a_change_of_a_module_of_the_app_is_applied(folder):
 
     # Files of the same size within a second: Python would use the compiled file of the old version.
     for version in (2, 3, 4):
-        folder.programs.write("firm/words.py", f"VERSION = {version}\n")
+        folder.programs.write("firm/version.py", f"VERSION = {version}\n")
         folder.wait_for_job_version(version)
 
     assert watching.stop(signal.SIGTERM) == 0
@@ -223,14 +223,14 @@ def test_an_app_in_another_folder_is_watched(folder, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     others = Programs(elsewhere)
     others.write("firm/__init__.py", "")
-    others.write("firm/words.py", "VERSION = 1\n")
+    others.write("firm/version.py", "VERSION = 1\n")
     others.write("firm/shop.py", APP)
     path = os.pathsep.join(filter(None, [str(elsewhere), os.environ.get("PYTHONPATH")]))
     watching = folder.programs.worker("-w", "--app", "firm.shop:app", PYTHONPATH=path)
     folder.add()
     folder.wait_for_version(1)
 
-    others.write("firm/words.py", "VERSION = 2\n")
+    others.write("firm/version.py", "VERSION = 2\n")
     folder.wait_for_job_version(2)
 
     assert watching.stop(signal.SIGTERM) == 0
@@ -289,11 +289,11 @@ def test_a_signal_ends_the_wait_for_a_change(folder, number):
     folder.write_broken_task()
     watching.wait_for_line(WAITING)
 
-    began = time.monotonic()
+    started_at = time.monotonic()
     code = watching.stop(number)
 
     assert code == 0
-    assert time.monotonic() - began < EXIT_SECONDS
+    assert time.monotonic() - started_at < EXIT_SECONDS
     assert "Traceback" not in watching.err
     assert not any(map(is_alive, children(watching)))
 

@@ -546,11 +546,11 @@ def test_the_second_signal_releases_jobs_at_once(parent, sql):
 
     running.signal(signal.SIGTERM)
     wait_for_lines(running, "stopping: received SIGTERM", 2)
-    began = time.monotonic()
+    started_at = time.monotonic()
     code = running.stop(signal.SIGTERM)
 
     assert code == 128 + signal.SIGTERM
-    assert time.monotonic() - began < FORCED_EXIT_SECONDS
+    assert time.monotonic() - started_at < FORCED_EXIT_SECONDS
     assert (left(sql), locked(sql)) == (2, 0)
     assert sql.run("select distinct attempts from :schema.jobs") == [(0,)]
 

@@ -6,6 +6,7 @@ Half-open connections look idle: the server's end is gone, and the client is not
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,11 +17,13 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from graphile_worker import Runner, WorkerOptions
-from graphile_worker._db import cancellable_connection, worker_connections
+from graphile_worker._db.cancellable_connection import CancelTimings
 from graphile_worker._db.database import Database
+from graphile_worker._db.worker_connections import ConnectionTimings, open_worker_connections
 from graphile_worker._sql.queries.cron import get_server_time
 from graphile_worker._sql.queries.migrations import has_jobs
-from graphile_worker._worker import listener
+from graphile_worker._worker.listener import ListenTimings
+from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import GetJobStarted, JobSucceeded, ListenStarted
 from tests.conftest import TestDatabase
 from tests.support.proxy import Proxy
@@ -141,18 +144,19 @@ async def all_pools(proxy: Proxy, database: TestDatabase) -> AsyncIterator[dict[
             proxy.reset(lambda connection: connection.has_gap)
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker waits for answers as long as a busy machine needs, not for ten seconds."""
-    monkeypatch.setattr(worker_connections, "QUERY_TIMEOUT", timedelta(seconds=3))
-    monkeypatch.setattr(listener, "CONNECTION_CHECK_SECONDS", 1.0)
+# A worker waits for answers as long as a busy machine needs, not for ten seconds.
+TIMINGS = WorkerTimings(
+    connections=ConnectionTimings(query_timeout=timedelta(seconds=3)),
+    listen=ListenTimings(connection_check_seconds=1.0),
+)
 
 
-def own(lent: Lent, database: TestDatabase) -> Database:
+def own(
+    lent: Lent, database: TestDatabase, timings: ConnectionTimings = TIMINGS.connections
+) -> Database:
     """What a worker on that pool has to itself."""
-    return worker_connections.open_worker_connections(
-        lent.pool, WorkerOptions(schema=database.schema), ()
-    ).own
+    options = WorkerOptions(schema=database.schema)
+    return open_worker_connections(lent.pool, options, (), timings).own
 
 
 async def each(act: Callable[[str, Lent], Awaitable[None]], pools: dict[str, Lent]) -> None:
@@ -173,7 +177,7 @@ async def all_workers(
     async def note(payload: object) -> None: ...
 
     workers = {}
-    async with open_runners(database, Recorder().hooks) as start:
+    async with open_runners(database, Recorder().hooks, TIMINGS) as start:
         for kind, lent in pools.items():
             recorder = Recorder()
             options = {"poll_interval": timedelta(milliseconds=500), "hooks": recorder.hooks}
@@ -184,7 +188,7 @@ async def all_workers(
 
 @pytest.mark.timeout(120)
 @pytest.mark.feature("F152")
-async def test_a_worker_on_a_lent_pool_gives_up_half_open_connections(quick, database, proxy, sql):
+async def test_a_worker_on_a_lent_pool_gives_up_half_open_connections(database, proxy, sql):
     async def run_a_job(kind: str, count: int) -> None:
         _, recorder = workers[kind]
         await asyncio.to_thread(sql.run, "select :schema.add_job($1::text)", kind)
@@ -209,7 +213,7 @@ async def test_a_worker_on_a_lent_pool_gives_up_half_open_connections(quick, dat
 
 @pytest.mark.timeout(120)
 async def test_after_one_statement_without_an_answer_all_half_open_connections_are_given_up(
-    quick, database, proxy
+    database, proxy
 ):
     async def ask_twice(kind: str, lent: Lent) -> None:
         worker = own(lent, database)
@@ -225,7 +229,7 @@ async def test_after_one_statement_without_an_answer_all_half_open_connections_a
 
 
 @pytest.mark.timeout(120)
-async def test_a_transaction_on_a_half_open_connection_can_be_given_up(quick, database, proxy):
+async def test_a_transaction_on_a_half_open_connection_can_be_given_up(database, proxy):
     working: dict[str, asyncio.Task[None]] = {}
     is_lost = asyncio.Event()
 
@@ -258,7 +262,7 @@ async def test_a_transaction_on_a_half_open_connection_can_be_given_up(quick, da
 
 
 @pytest.mark.timeout(120)
-async def test_a_worker_on_a_half_open_pool_stops(quick, database, proxy):
+async def test_a_worker_on_a_half_open_pool_stops(database, proxy):
     async def end(kind: str, lent: Lent) -> None:
         runner, recorder = workers[kind]
         # A fetch is under way, and gets no answer.
@@ -283,17 +287,14 @@ where datname = current_database() and wait_event_type = 'Lock'
 
 @pytest.mark.timeout(120)
 async def test_a_statement_that_is_given_up_on_a_lent_pool_keeps_no_session_of_the_server(
-    quick, database, proxy, sql, monkeypatch
+    database, proxy, sql
 ):
     # A busy machine takes its time to deliver the request to stop.
-    monkeypatch.setattr(cancellable_connection, "CANCEL_REQUEST_TIMEOUT_SECONDS", 20.0)
-    monkeypatch.setitem(
-        cancellable_connection.run_with_deadline.__kwdefaults__, "grace_seconds", 20.0
-    )
+    timings = replace(TIMINGS.connections, cancel=CancelTimings(grace_seconds=20.0))
 
     async def give_up(kind: str, lent: Lent) -> None:
         with pytest.raises(TimeoutError):
-            await own(lent, database).run(has_jobs())
+            await own(lent, database, timings).run(has_jobs())
 
     async with all_pools(proxy, database) as pools:
         locker = sql.another()

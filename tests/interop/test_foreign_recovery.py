@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from graphile_worker import JobContext, RecoveryOptions, sync
-from graphile_worker._lease import heartbeat as beating
 from graphile_worker.events import (
     JobInterrupted,
     JobLockLost,
@@ -25,6 +24,7 @@ from tests.support.recorder import Start, open_runners, wait_until
 from tests.support.rust import LEVEL_20, rust_install
 from tests.support.sql import Sql
 from tests.support.tasks import endless, nothing
+from tests.support.timings import make_heartbeat_timings
 from tests.support.tools import MODULES, NODE
 
 # Long enough for a busy machine, with heartbeats that come soon.
@@ -33,6 +33,7 @@ OFTEN = RecoveryOptions(
     heartbeat_interval=timedelta(milliseconds=50),
     rescue_interval=timedelta(milliseconds=50),
 )
+EARLY_RENEWAL = make_heartbeat_timings(lock_renewal_interval_seconds=0.1)
 
 # Its tasks go on until a file appears.
 NODE_WORKER = """
@@ -270,11 +271,9 @@ async def test_a_python_worker_is_in_the_rust_registry_before_its_first_lock_and
     assert rust.run(RUST_WORKERS) == []
 
 
-async def test_a_python_worker_sends_heartbeats_to_the_rust_registry(
-    rust, start, recorder, monkeypatch
-):
-    monkeypatch.setattr(beating, "RUST_HEARTBEAT_INTERVAL_SECONDS", 0.05)
-    await start({"work": nothing}, recovery=OFTEN)
+async def test_a_python_worker_sends_heartbeats_to_the_rust_registry(rust, start, recorder):
+    timings = make_heartbeat_timings(rust_heartbeat_interval_seconds=0.05)
+    await start({"work": nothing}, recovery=OFTEN, timings=timings)
     seen = "select last_heartbeat_at from :schema._private_workers"
     before = rust.value(seen)
 
@@ -308,10 +307,9 @@ async def test_python_workers_recover_no_job_of_a_dead_rust_worker(
     assert recorder.events_of(JobRecovered) == []
 
 
-async def test_a_job_that_a_rust_worker_recovered_is_abandoned(rust, start, recorder, monkeypatch):
+async def test_a_job_that_a_rust_worker_recovered_is_abandoned(rust, start, recorder):
     """Rust workers may see a heartbeat too late, and do not announce a recovery."""
-    monkeypatch.setattr(beating, "LOCK_RENEWAL_INTERVAL_SECONDS", 0.1)
-    runner = await start({"endless": endless}, recovery=OFTEN)
+    runner = await start({"endless": endless}, recovery=OFTEN, timings=EARLY_RENEWAL)
     job = await runner.add_job("endless")
     (event,) = await recorder.wait_for(JobStarted)
 
@@ -322,11 +320,8 @@ async def test_a_job_that_a_rust_worker_recovered_is_abandoned(rust, start, reco
     assert rust.run("select attempts, locked_by from :schema._private_jobs") == [(0, None)]
 
 
-async def test_a_pool_id_that_was_rotated_leaves_the_rust_registry(
-    rust, start, recorder, monkeypatch
-):
-    monkeypatch.setattr(beating, "LOCK_RENEWAL_INTERVAL_SECONDS", 0.1)
-    runner = await start({"endless": endless}, recovery=OFTEN)
+async def test_a_pool_id_that_was_rotated_leaves_the_rust_registry(rust, start, recorder):
+    runner = await start({"endless": endless}, recovery=OFTEN, timings=EARLY_RENEWAL)
     job = await runner.add_job("endless")
     (event,) = await recorder.wait_for(JobStarted)
 
@@ -357,12 +352,14 @@ async def start_on_ours(database, recorder) -> AsyncIterator[Start]:
 @pytest.mark.feature("F220")
 @pytest.mark.parametrize("recovery", [OFTEN, None], ids=["with recovery", "without"])
 async def test_a_rust_registry_that_is_installed_later_is_found(
-    sql, start_on_ours, recorder, monkeypatch, recovery
+    sql, start_on_ours, recorder, recovery
 ):
-    monkeypatch.setattr(beating, "REGISTRY_CHECK_INTERVAL_SECONDS", 0.1)
-    monkeypatch.setattr(beating, "RUST_HEARTBEAT_INTERVAL_SECONDS", 0.1)
-    monkeypatch.setattr(beating, "MAX_INTERVAL", timedelta(milliseconds=50))
-    runner = await start_on_ours({"endless": endless}, recovery=recovery)
+    timings = make_heartbeat_timings(
+        registry_check_interval_seconds=0.1,
+        rust_heartbeat_interval_seconds=0.1,
+        max_interval=timedelta(milliseconds=50),
+    )
+    runner = await start_on_ours({"endless": endless}, recovery=recovery, timings=timings)
     await runner.add_job("endless")
     (event,) = await recorder.wait_for(JobStarted)
 
@@ -376,9 +373,9 @@ async def test_a_rust_registry_that_is_installed_later_is_found(
 async def test_heartbeats_continue_after_the_rust_registry_is_dropped(
     sql, start_on_ours, recorder, monkeypatch
 ):
-    monkeypatch.setattr(beating, "RUST_HEARTBEAT_INTERVAL_SECONDS", 0.1)
     install_rust_registry(sql)
-    runner = await start_on_ours({"work": nothing}, recovery=OFTEN)
+    timings = make_heartbeat_timings(rust_heartbeat_interval_seconds=0.1)
+    runner = await start_on_ours({"work": nothing}, recovery=OFTEN, timings=timings)
     statements = record_statements(monkeypatch)
     seen = "select seen_at from :ext_schema.pools"
 
@@ -397,11 +394,10 @@ async def test_heartbeats_continue_after_the_rust_registry_is_dropped(
 
 @pytest.mark.feature("F217")
 async def test_locks_are_renewed_before_rust_workers_count_them_as_stale(
-    sql, start_on_ours, recorder, monkeypatch
+    sql, start_on_ours, recorder
 ):
     """Even where the pool never was in their registry."""
-    monkeypatch.setattr(beating, "LOCK_RENEWAL_INTERVAL_SECONDS", 0.1)
-    runner = await start_on_ours({"endless": endless}, recovery=OFTEN)
+    runner = await start_on_ours({"endless": endless}, recovery=OFTEN, timings=EARLY_RENEWAL)
     job = await runner.add_job("endless", queue_name="queue")
     (event,) = await recorder.wait_for(JobStarted)
     await asyncio.to_thread(install_rust_registry, sql)

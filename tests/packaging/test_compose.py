@@ -65,4 +65,7 @@ def test_reset_requires_a_database():
 
     done = subprocess.run(command, cwd=ROOT, env={}, capture_output=True, text=True)
 
-    assert (done.returncode, done.stderr) == (1, "DATABASE_URL must say which database\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "DATABASE_URL is not set. Set it to the database to reset.\n",
+    )

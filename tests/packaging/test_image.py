@@ -75,7 +75,7 @@ def test_process_1_runs_a_mounted_folder_of_tasks_until_it_gets_a_signal(
         with Container(programs, *command) as container:
             container.wait_for_line(READY)
             assert "'hello'" in container.err
-            assert "there is no file ./crontab" not in container.err
+            assert "no ./crontab found" not in container.err
             [worker] = children(container.process_one)
             assert owner(container.process_one) == owner(worker) == 10001
             beside(programs, image, mounts, "add", "hello", '{"name": "Bobby"}')

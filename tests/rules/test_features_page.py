@@ -2,11 +2,18 @@
 
 import pytest
 
-from tools.features import PAGE, cells, holders, listed, page, places
+from tools.features import (
+    PAGE,
+    build_page,
+    find_sections,
+    find_tests,
+    read_rows,
+    split_cells,
+)
 
 pytestmark = pytest.mark.single_version
 
-ROWS = {row.id: row for row in listed()}
+ROWS = {row.id: row for row in read_rows()}
 
 
 def test_all_310_rows_are_read():
@@ -14,25 +21,27 @@ def test_all_310_rows_are_read():
 
 
 def test_every_row_has_a_test():
-    held = holders()
+    tests = find_tests()
 
-    assert [row for row in ROWS if row not in held] == []
+    assert [row for row in ROWS if row not in tests] == []
 
 
 def test_each_feature_has_a_section_of_a_page():
-    told = places()
+    sections = find_sections()
 
-    assert [row for row in ROWS if row not in told] == []
+    assert [row for row in ROWS if row not in sections] == []
 
 
-@pytest.mark.parametrize("found", [holders, places])
-def test_each_feature_mark_names_an_existing_row(found):
-    assert found().keys() - ROWS.keys() == set()
+@pytest.mark.parametrize("find", [find_tests, find_sections])
+def test_each_feature_mark_names_an_existing_row(find):
+    assert find().keys() - ROWS.keys() == set()
 
 
 def test_the_generated_table_of_features_is_current():
-    assert PAGE.read_text(encoding="utf-8") == page(), "generate it again: just features --page"
+    assert PAGE.read_text(encoding="utf-8") == build_page(), (
+        "generate it again: just features --page"
+    )
 
 
 def test_a_bar_with_a_backslash_belongs_to_its_cell():
-    assert cells(r"| F1 | `a \| b` | c |") == ["F1", r"`a \| b`", "c"]
+    assert split_cells(r"| F1 | `a \| b` | c |") == ["F1", r"`a \| b`", "c"]

@@ -36,11 +36,11 @@ from graphile_worker.ops.diagnostics import FindingId
 from graphile_worker.retries import JobOutcomeException
 from tests.support.pages import ROOT
 from tests.support.tables import codes, rows, section
-from tools.pages import parts
-from tools.reference import pages, written
-from tools.reference.commands import options_of
-from tools.reference.events import groups, words
-from tools.reference.python_api import named
+from tools.pages import find_part_names
+from tools.reference import build_page, list_pages
+from tools.reference.commands import list_options
+from tools.reference.events import describe, groups
+from tools.reference.python_api import parse_names
 
 SOURCES = Path(graphile_worker.__file__).parent
 VARIABLE = re.compile(r"(?:environ\.get\(|environ\[)\"(\w+)\"")
@@ -53,7 +53,7 @@ MENTIONING = {"__init__.py", "events.py", "reporting.py"}
 
 
 def flags_of(function: click.Command) -> set[str]:
-    return {name for each in options_of(function) for name in (*each.opts, *each.secondary_opts)}
+    return {name for each in list_options(function) for name in (*each.opts, *each.secondary_opts)}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_the_page_of_the_command_has_a_section_for_each_subcommand():
     groups = command_groups()
     known = [f"{group} {name}" for group in groups for name in groups[group].commands]
     assert sorted(listed) == sorted(known)
-    assert sorted(parts(page)) == sorted(
+    assert sorted(find_part_names(page)) == sorted(
         ["settings", "flags"]
         + [f"flags {name}" for name in command.commands]
         + [f"commands {group}" for group in groups]
@@ -193,7 +193,7 @@ def test_the_page_of_events_has_their_groups_in_order():
     page = (ROOT / "docs/reference/events.md").read_text(encoding="utf-8")
 
     assert re.findall(r"^## (.+)$", page, re.MULTILINE) == list(groups())
-    assert [*parts(page)] == [f"events {group}" for group in groups()]
+    assert [*find_part_names(page)] == [f"events {group}" for group in groups()]
 
 
 def test_every_event_is_in_a_group():
@@ -205,7 +205,7 @@ def test_every_event_is_in_a_group():
 @pytest.mark.parametrize("event", [each for group in groups().values() for each in group])
 def test_every_event_has_a_docstring(event):
     # The generated docstring of a dataclass is its signature, without a period.
-    assert words(event).endswith(".")
+    assert describe(event).endswith(".")
 
 
 def test_the_page_of_events_marks_events_that_are_not_emitted_yet():
@@ -316,7 +316,7 @@ def rejection_codes() -> list[str]:
 
 def test_the_page_of_the_python_api_has_each_public_name_once():
     page = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
-    found = [named(part.partition(" ")[2]) for part in parts(page)]
+    found = [parse_names(part.partition(" ")[2]) for part in find_part_names(page)]
 
     listed: dict[str, list[str]] = {module: [] for module, _ in found}
     for module, names in found:
@@ -346,9 +346,9 @@ def public_names(module: ModuleType) -> set[str]:
 # All pages
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", list_pages(), ids=lambda page: page.name)
 def test_the_generated_parts_of_a_page_are_up_to_date(page):
-    assert page.read_text(encoding="utf-8") == written(page), "run: just reference"
+    assert page.read_text(encoding="utf-8") == build_page(page), "run: just reference"
 
 
 @pytest.mark.feature("F207")

@@ -5,7 +5,7 @@ from collections import Counter
 
 from tests.laboratory.history_checker import RULES
 from tests.support.pages import ROOT
-from tools.features import cells
+from tools.features import split_cells
 
 PAGE = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
 
@@ -15,7 +15,7 @@ TEST = re.compile(r"(tests/[\w/]+\.py)::(test_\w+)")
 KINDS = ("tested", "not yet", "not injectable")
 
 
-FAULTS = {match[1]: cells(match[0]) for match in FAULT.finditer(PAGE)}
+FAULTS = {match[1]: split_cells(match[0]) for match in FAULT.finditer(PAGE)}
 
 
 def kind_of(row: list[str]) -> str:
@@ -71,7 +71,7 @@ def test_every_file_that_is_named_exists():
 
 
 def test_the_rules_are_those_of_the_checker():
-    rows = [cells(line) for line in PAGE.splitlines() if re.match(r"\| [IL]\d", line)]
+    rows = [split_cells(line) for line in PAGE.splitlines() if re.match(r"\| [IL]\d", line)]
 
     told = {rule.strip("`"): (invariant, what) for invariant, _, rule, what in rows if rule}
 

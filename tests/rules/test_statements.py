@@ -119,7 +119,7 @@ def test_every_statement_has_one_function_and_every_function_one_statement():
 def test_a_function_has_the_name_of_its_statement_and_an_argument_for_each_parameter(name):
     query = _sample_query(name)
 
-    assert query.name == name
+    assert str(query.statement) == name
     assert _placeholders(render(name, PLAIN, ParameterStyle.NATIVE)) == set(
         range(1, len(query.args) + 1)
     )

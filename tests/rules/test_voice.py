@@ -10,7 +10,7 @@ from tools import voice
 def test_no_file_uses_an_avoided_word():
     paths = [voice.ROOT / "src", voice.ROOT / "tests"]
 
-    found = [str(each) for path in voice.files(paths) for each in voice.check(path)]
+    found = [str(each) for path in voice.list_files(paths) for each in voice.check(path)]
 
     assert found == []
 
@@ -33,7 +33,7 @@ def test_a_line_with_the_marker_may_use_the_word(tmp_path: Path):
 
 @pytest.mark.parametrize("word", ["nobody", "so many", "is no", "hands it back"])
 def test_an_avoided_word_has_a_replacement(word):
-    [(_, found, replacement)] = voice.words_in(f"A text with {word} in it")
+    [(_, found, replacement)] = voice.find_words(f"A text with {word} in it")
 
     assert found == word
     assert replacement

@@ -7,7 +7,7 @@ import pytest
 
 from tests.site.built_site import Site, is_ours
 from tests.support.pages import ROOT
-from tools.site import LINK, meant, place_of, texts
+from tools.site import LINK, get_site_path, list_texts, resolve_target
 
 pytestmark = pytest.mark.single_version
 
@@ -31,14 +31,14 @@ def test_a_browser_fetches_nothing_from_elsewhere(site: Site):
 def test_every_page_is_in_the_navigation():
     listed = re.findall(r"[:-] (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
 
-    assert sorted(listed) == sorted(place_of(each) for each in texts())
+    assert sorted(listed) == sorted(get_site_path(each) for each in list_texts())
 
 
 def test_each_link_works_in_the_repository_too():
     """A reader of the repository, without the site, finds the same."""
     broken = [
         f"{page.relative_to(ROOT)}: {link}#{anchor}"
-        for page in [*texts(), ROOT / "README.md"]
+        for page in [*list_texts(), ROOT / "README.md"]
         for link, anchor in links_of(page.read_text(encoding="utf-8"))
         if not is_there(page, link, anchor)
     ]
@@ -53,7 +53,7 @@ def links_of(text: str) -> list[tuple[str, str]]:
 
 
 def is_there(page: Path, link: str, anchor: str) -> bool:
-    target = meant(page.parent / link) if link else page
+    target = resolve_target(page.parent / link) if link else page
     if not target.is_file():
         return False
     return not anchor or anchor in anchors_of(target.read_text(encoding="utf-8"))

@@ -27,13 +27,16 @@ class AsyncWrapper:
 
 
 @asynccontextmanager
-async def open_client(kind: str, database: Any, **options: Any) -> AsyncIterator[Any]:
-    """A client of that kind, to be awaited."""
+async def open_client(
+    kind: str, database: Any, on: object = None, **options: Any
+) -> AsyncIterator[Any]:
+    """A client of that kind, to be awaited; `on` is another way to reach the database."""
+    target, options = on or database.dsn, {"schema": database.schema, **options}
     if kind == "async":
-        async with Client(database.dsn, schema=database.schema, **options) as client:
+        async with Client(target, **options) as client:
             yield client
     else:
-        with sync.Client(database.dsn, schema=database.schema, **options) as blocking_client:
+        with sync.Client(target, **options) as blocking_client:
             yield AsyncWrapper(blocking_client)
 
 

@@ -37,4 +37,4 @@ class FakeDatabase:
 
     @property
     def statements(self) -> list[str]:
-        return [each.name for each in self.queries]
+        return [str(each.statement) for each in self.queries]

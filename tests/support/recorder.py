@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from graphile_worker import Hooks, Runner, WorkerOptions
+from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import Event
+from tests.support.timings import DEFAULT_TIMINGS, set_timings
 
 E = TypeVar("E", bound=Event)
 Start = Callable[..., Awaitable[Runner]]
@@ -68,19 +70,24 @@ class Recorder:
 
 
 @asynccontextmanager
-async def open_runners(database: Any, hooks: Hooks) -> AsyncIterator[Start]:
+async def open_runners(
+    database: Any, hooks: Hooks, timings: WorkerTimings = DEFAULT_TIMINGS
+) -> AsyncIterator[Start]:
     """A function that starts workers on a database; those that still run at the end are killed.
 
     It takes tasks, and by name what `Runner` takes or `WorkerOptions` do; `on` is another way to
-    reach the database, such as a pool.
+    reach the database, such as a pool. `timings` are the timings of workers without their own.
     """
     started: list[Runner] = []
+    default = timings
 
-    async def start(tasks: Any, *, on: object = None, **given: Any) -> Runner:
+    async def start(
+        tasks: Any, *, on: object = None, timings: WorkerTimings = default, **given: Any
+    ) -> Runner:
         live = {name: given.pop(name) for name in RUNNER_ARGUMENTS if name in given}
         options = WorkerOptions(**{"schema": database.schema, **given})
         runner = Runner(on or database.dsn, tasks, options=options, **{"hooks": hooks, **live})
-        started.append(runner)
+        started.append(set_timings(runner, timings))
         return await runner.start()
 
     try:

@@ -24,21 +24,22 @@ def make_server(**values: Any) -> ServerStats:
 
 
 def make_snapshot(*tasks: TaskCount, after: float = 0.0, **values: Any) -> Snapshot:
-    """A snapshot `after` seconds past noon; the fields of ServerStats are accepted too."""
+    """Make a snapshot `after` seconds past noon. The fields of ServerStats are accepted too."""
     server = {name: values.pop(name) for name in list(values) if name in ServerStats.__slots__}
     now = NOON + timedelta(seconds=after)
     return Snapshot(now=now, server=make_server(**server), tasks=tasks, **values)
 
 
 def make_task(identifier: str = "resize", **values: Any) -> TaskCount:
-    """A task, with its counts as keyword arguments named by state."""
+    """Make a task, with its counts as keyword arguments named by state."""
     counts = {JobState(name): values.pop(name) for name in list(values) if name in set(JobState)}
     if counts.get(JobState.READY) and "oldest_ready" not in values:
         values["oldest_ready"] = 1.0
     return TaskCount(identifier=identifier, counts=counts, **values)
 
 
-def history_of(*snapshots: Snapshot) -> SnapshotHistory:
+def make_history(*snapshots: Snapshot) -> SnapshotHistory:
+    """Make the history of these snapshots, the oldest first."""
     history = SnapshotHistory(snapshots[0])
     for each in snapshots[1:]:
         history.add(each)
@@ -46,7 +47,7 @@ def history_of(*snapshots: Snapshot) -> SnapshotHistory:
 
 
 def make_pool(id: str = "pypool-000000000000000001", **values: Any) -> PoolInfo:
-    """An alive Python pool."""
+    """Make a Python pool that is alive."""
     defaults: dict[str, Any] = {
         "health": PoolHealth.ALIVE,
         "runtime": "python",

@@ -3,7 +3,7 @@
 import re
 
 from tests.support.pages import ROOT
-from tools.features import cells
+from tools.features import split_cells
 
 CODE = re.compile(r"`([^`]+)`")
 
@@ -18,7 +18,7 @@ def section(page: str, heading: str) -> str:
 
 def rows(text: str) -> list[list[str]]:
     """The cells of all tables in a text, without the heads of the tables."""
-    found = [cells(line) for line in text.splitlines() if line.startswith("|")]
+    found = [split_cells(line) for line in text.splitlines() if line.startswith("|")]
     heads = [index - 1 for index, row in enumerate(found) if set("".join(row)) == {"-"}]
     return [row for index, row in enumerate(found) if index not in heads and index - 1 not in heads]
 

@@ -9,7 +9,7 @@ from tests.support.processes import CLEARED_VARIABLES
 
 
 @pytest.fixture
-def nothing_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def empty_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Change to an empty folder, without environment variables of the worker; return the folder."""
     for name in filter(CLEARED_VARIABLES.match, list(os.environ)):
         monkeypatch.delenv(name)

@@ -1,6 +1,6 @@
-"""Backfill: which past minutes are owed, and in which order."""
+"""Backfill: which past minutes are backfilled, and in which order."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -27,12 +27,12 @@ Known = Mapping[str, KnownCrontab]
 
 
 def at(hour: int, minute: int = 0, second: int = 0) -> datetime:
-    """A moment of the day of START."""
+    """Return a time on the day of START."""
     return START.replace(hour=hour, minute=minute, second=second)
 
 
-def item(task: str = "a", match: Any = "* * * * *", **given: Any) -> ParsedCronItem:
-    options = {"backfill": timedelta(hours=1), **given}
+def item(task: str = "a", match: Any = "* * * * *", **overrides: Any) -> ParsedCronItem:
+    options = {"backfill": timedelta(hours=1), **overrides}
     [parsed] = parse_cron_items([CronItem(task=task, match=match, **options)])
     return parsed
 
@@ -43,11 +43,21 @@ def known(
     return {identifier: KnownCrontab(identifier, since, last)}
 
 
-def owed(items: Sequence[ParsedCronItem], known: Known, start: datetime = START) -> list[Any]:
-    """Minutes as texts, with the identifiers of what is owed."""
+def fail_on_error(item: ParsedCronItem, error: Exception) -> None:
+    raise error
+
+
+def iter_missed(
+    items: Sequence[ParsedCronItem], known: Known, start: datetime = START
+) -> Iterator[tuple[datetime, list[ParsedCronItem]]]:
+    return iter_missed_minutes(items, known, start, until=start, on_error=fail_on_error)
+
+
+def missed(items: Sequence[ParsedCronItem], known: Known, start: datetime = START) -> list[Any]:
+    """Return the minutes to backfill as text, each with the identifiers of its items."""
     return [
         (f"{minute:%H:%M}", *(each.identifier for each in due))
-        for minute, due in iter_missed_minutes(items, known, start)
+        for minute, due in iter_missed(items, known, start)
     ]
 
 
@@ -69,12 +79,12 @@ def test_a_moment_lies_between_two_minutes_or_on_one(moment, floor, ceil):
     assert (floor_minute(moment), ceil_minute(moment)) == (floor, ceil)
 
 
-# What is owed
+# Missed minutes
 
 
 @pytest.mark.feature("F276")
 def test_every_minute_since_the_last_run_is_backfilled():
-    assert owed([item()], known(last=at(11, 56))) == [
+    assert missed([item()], known(last=at(11, 56))) == [
         ("11:57", "a"),
         ("11:58", "a"),
         ("11:59", "a"),
@@ -84,15 +94,15 @@ def test_every_minute_since_the_last_run_is_backfilled():
 
 @pytest.mark.feature("F276")
 def test_the_minute_of_the_last_run_is_not_backfilled():
-    assert owed([item()], known(last=at(12))) == []
-    assert owed([item()], known(last=at(11, 59))) == [("12:00", "a")]
+    assert missed([item()], known(last=at(12))) == []
+    assert missed([item()], known(last=at(11, 59))) == [("12:00", "a")]
 
 
 @pytest.mark.feature("F276")
 def test_only_minutes_of_the_pattern_are_backfilled():
     each_quarter = item(match="*/15 * * * *")
 
-    assert owed([each_quarter], known(last=at(11, 15))) == [
+    assert missed([each_quarter], known(last=at(11, 15))) == [
         ("11:30", "a"),
         ("11:45", "a"),
         ("12:00", "a"),
@@ -101,12 +111,12 @@ def test_only_minutes_of_the_pattern_are_backfilled():
 
 @pytest.mark.feature("F276")
 def test_the_period_is_the_limit():
-    found = owed([item()], known(last=LONG_AGO))
+    minutes_found = missed([item()], known(last=LONG_AGO))
 
     # 11:00:30 is an hour before.
-    assert found[0] == ("11:01", "a")
-    assert found[-1] == ("12:00", "a")
-    assert len(found) == 60
+    assert minutes_found[0] == ("11:01", "a")
+    assert minutes_found[-1] == ("12:00", "a")
+    assert len(minutes_found) == 60
 
 
 @pytest.mark.feature("F276")
@@ -114,80 +124,81 @@ def test_the_period_is_the_limit():
     ("start", "first"), [(at(12), "11:00"), (at(12, 0, 1), "11:01"), (at(12, 0, 59), "11:01")]
 )
 def test_a_minute_as_old_as_the_period_is_backfilled_and_none_older(start, first):
-    assert owed([item()], known(), start)[0] == (first, "a")
+    assert missed([item()], known(), start)[0] == (first, "a")
 
 
 @pytest.mark.feature("F276")
 @pytest.mark.parametrize(("start", "last"), [(at(12), "11:59"), (at(12, 0, 1), "12:00")])
 def test_the_minute_that_begins_now_is_not_past(start, last):
-    # It is the first of the minutes that are waited for.
-    assert owed([item()], known(), start)[-1] == (last, "a")
+    # The scheduler waits for the minute of START, so it is not backfilled.
+    assert missed([item()], known(), start)[-1] == (last, "a")
 
 
 @pytest.mark.feature("F277")
 def test_new_items_are_not_backfilled():
-    assert owed([item()], {}) == []
-    assert owed([item("new"), item("old")], known("old", last=at(11, 59))) == [("12:00", "old")]
+    assert missed([item()], {}) == []
+    assert missed([item("new"), item("old")], known("old", last=at(11, 59))) == [("12:00", "old")]
 
 
 @pytest.mark.feature("F277")
 def test_an_item_that_never_ran_is_backfilled_since_it_is_known():
-    assert owed([item()], known(since=at(11, 58))) == [
+    assert missed([item()], known(since=at(11, 58))) == [
         ("11:58", "a"),
         ("11:59", "a"),
         ("12:00", "a"),
     ]
-    assert owed([item()], known(since=at(11, 58, 1)))[0] == ("11:59", "a")
+    assert missed([item()], known(since=at(11, 58, 1)))[0] == ("11:59", "a")
 
 
 @pytest.mark.feature("F277")
 def test_an_item_is_known_by_its_identifier():
-    assert owed([item("task", identifier="it")], known("task", last=at(11, 59))) == []
-    assert owed([item("task", identifier="it")], known("it", last=at(11, 59))) == [("12:00", "it")]
+    assert missed([item("task", identifier="it")], known("task", last=at(11, 59))) == []
+    assert missed([item("task", identifier="it")], known("it", last=at(11, 59))) == [
+        ("12:00", "it")
+    ]
 
 
 @pytest.mark.feature("F276")
 def test_without_a_period_nothing_is_backfilled():
-    assert owed([item(backfill=timedelta(0))], known(last=at(9))) == []
+    assert missed([item(backfill=timedelta(0))], known(last=at(9))) == []
 
 
 @pytest.mark.feature("F276")
 @pytest.mark.parametrize(
-    ("period", "found"), [(29, []), (30, ["12:00"]), (89, ["12:00"]), (90, ["11:59", "12:00"])]
+    ("period", "minutes_found"),
+    [(29, []), (30, ["12:00"]), (89, ["12:00"]), (90, ["11:59", "12:00"])],
 )
-def test_a_period_is_counted_in_seconds(period, found):
+def test_a_period_is_counted_in_seconds(period, minutes_found):
     short = item(backfill=timedelta(seconds=period))
 
-    assert owed([short], known()) == [(minute, "a") for minute in found]
+    assert missed([short], known()) == [(minute, "a") for minute in minutes_found]
 
 
 @pytest.mark.parametrize("moment", [at(12, 1), at(13), START + timedelta(days=400)])
 def test_an_item_that_ran_in_the_future_is_not_backfilled(moment):
-    # The clock of whoever wrote that was ahead.
-    assert owed([item()], known(last=moment)) == []
-    assert owed([item()], known(since=moment)) == []
+    # Written by a machine with a fast clock.
+    assert missed([item()], known(last=moment)) == []
+    assert missed([item()], known(since=moment)) == []
 
 
 @pytest.mark.parametrize("moment", [MAX_DATETIME, MAX_DATETIME - timedelta(seconds=30)])
 def test_nor_does_who_ran_at_the_end_of_the_calendar(moment):
-    # Where PostgreSQL has "infinity".
-    assert owed([item()], known(last=moment)) == []
-    assert owed([item()], known(since=moment)) == []
+    # PostgreSQL has "infinity" there.
+    assert missed([item()], known(last=moment)) == []
+    assert missed([item()], known(since=moment)) == []
 
 
 @pytest.mark.parametrize("period", [timedelta(days=365 * 9000), timedelta.max])
 def test_a_period_may_reach_back_beyond_the_calendar(period):
     endless = item(backfill=period)
 
-    assert owed([endless], known(last=at(11, 58))) == [("11:59", "a"), ("12:00", "a")]
+    assert missed([endless], known(last=at(11, 58))) == [("11:59", "a"), ("12:00", "a")]
     assert find_first_missed(endless, known(since=MIN_DATETIME), START) == MIN_DATETIME
 
 
 def test_missed_minutes_are_found_one_by_one():
-    # A worker with a long period begins at once, and does not gather a million minutes first.
-    first = islice(
-        iter_missed_minutes([item(backfill=timedelta.max)], known(since=MIN_DATETIME), START), 2
-    )
+    # A worker with a long period starts at once, and does not collect a million minutes first.
+    first = islice(iter_missed([item(backfill=timedelta.max)], known(since=MIN_DATETIME)), 2)
 
     assert [minute for minute, _ in first] == [MIN_DATETIME, MIN_DATETIME + MINUTE]
 
@@ -211,7 +222,7 @@ def test_minutes_come_in_order_and_those_of_several_items_together():
         **known("d", last=at(9)),
     }
 
-    assert owed(items, known_items) == [
+    assert missed(items, known_items) == [
         ("11:00", "b"),
         ("11:30", "b"),
         ("11:40", "a"),
@@ -220,50 +231,56 @@ def test_minutes_come_in_order_and_those_of_several_items_together():
 
 
 def test_without_items_nothing_is_backfilled():
-    assert owed([], known()) == []
+    assert missed([], known()) == []
 
 
 def test_only_minutes_that_may_be_missed_are_checked():
-    asked: list[tuple[str, str]] = []
+    checked: list[tuple[str, str]] = []
 
-    def asking(name: str) -> Callable[[TimestampDigest], bool]:
+    def record_checks(name: str) -> Callable[[TimestampDigest], bool]:
         def match(minute: TimestampDigest) -> bool:
-            asked.append((name, f"{minute.hour:02}:{minute.min:02}"))
+            checked.append((name, f"{minute.hour:02}:{minute.min:02}"))
             return False
 
         return match
 
     items = [
-        item("a", match=asking("a")),
-        item("b", match=asking("b"), backfill=timedelta(minutes=1)),
-        item("new", match=asking("new")),
+        item("a", match=record_checks("a")),
+        item("b", match=record_checks("b"), backfill=timedelta(minutes=1)),
+        item("new", match=record_checks("new")),
     ]
     about = {**known("a", last=at(11, 58)), **known("b")}
 
-    assert list(iter_missed_minutes(items, about, START)) == []
-    assert asked == [("a", "11:59"), ("a", "12:00"), ("b", "12:00")]
+    assert list(iter_missed(items, about)) == []
+    assert checked == [("a", "11:59"), ("a", "12:00"), ("b", "12:00")]
 
 
 def test_an_item_whose_function_raises_is_skipped_after_a_report():
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
 
     def broken(minute: TimestampDigest) -> bool:
         raise ValueError("who knows")
 
-    def tell(item: ParsedCronItem, error: Exception) -> None:
-        told.append((item.identifier, str(error)))
+    def report(item: ParsedCronItem, error: Exception) -> None:
+        reported.append((item.identifier, str(error)))
 
     items = [item("a", match=broken), item("b", match="0 12 * * *")]
     about = {**known("a", last=at(11, 50)), **known("b", last=at(11, 50))}
 
-    owed = list(iter_missed_minutes(items, about, START, on_error=tell))
+    minutes = list(iter_missed_minutes(items, about, START, until=START, on_error=report))
 
-    assert [(minute, [each.identifier for each in due]) for minute, due in owed] == [
+    assert [(minute, [each.identifier for each in due]) for minute, due in minutes] == [
         (at(12), ["b"])
     ]
-    assert told == [("a", "who knows")]
-    with pytest.raises(ValueError, match="who knows"):
-        list(iter_missed_minutes(items, about, START))
+    assert reported == [("a", "who knows")]
+
+
+def test_minutes_from_until_on_are_not_backfilled():
+    minutes = iter_missed_minutes(
+        [item()], known(last=at(11, 57)), START, until=at(11, 59), on_error=fail_on_error
+    )
+
+    assert [minute for minute, _ in minutes] == [at(11, 58)]
 
 
 # Against the definition
@@ -271,7 +288,7 @@ def test_an_item_whose_function_raises_is_skipped_after_a_report():
 moments = st.datetimes(
     min_value=datetime(2024, 3, 1, 8), max_value=datetime(2024, 3, 1, 13), timezones=st.just(UTC)
 ).map(lambda moment: moment.replace(microsecond=moment.microsecond // 500_000 * 500_000))
-# Most rows in a database hold whole minutes.
+# Most rows in a database have whole minutes.
 minutes = moments.map(floor_minute)
 patterns = st.sampled_from(["* * * * *", "*/7 * * * *", "0 * * * *", "30 9-11 * * *", "0 0 1 1 *"])
 periods = st.one_of(
@@ -293,7 +310,9 @@ def scenes(draw: st.DrawFn) -> tuple[list[ParsedCronItem], dict[str, KnownCronta
     return items, about, draw(moments | minutes)
 
 
-def is_owed(each: ParsedCronItem, about: KnownCrontab | None, start: datetime, t: datetime) -> bool:
+def is_missed(
+    each: ParsedCronItem, about: KnownCrontab | None, start: datetime, t: datetime
+) -> bool:
     if about is None or not each.backfill or t >= start or each.backfill < start - t:
         return False
     if about.last_execution is None:
@@ -307,12 +326,12 @@ def is_owed(each: ParsedCronItem, about: KnownCrontab | None, start: datetime, t
 def test_missed_minutes_match_the_definition(scene):
     items, about, start = scene
     expected = []
-    # Nothing here is known for longer.
+    # No item here is known for longer.
     minute = datetime(2024, 3, 1, 7, 59, tzinfo=UTC)
     while minute < start:
-        due = [each for each in items if is_owed(each, about.get(each.identifier), start, minute)]
+        due = [each for each in items if is_missed(each, about.get(each.identifier), start, minute)]
         if due:
             expected.append((minute, due))
         minute += MINUTE
 
-    assert list(iter_missed_minutes(items, about, start)) == expected
+    assert list(iter_missed(items, about, start)) == expected

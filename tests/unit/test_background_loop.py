@@ -1,9 +1,9 @@
-"""BackgroundLoop: what runs beside the worker's loop, what it answers, and how it ends."""
+"""BackgroundLoop: coroutines beside the worker's loop, their results, and its stop."""
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -11,20 +11,33 @@ from graphile_worker._lease.background_loop import BackgroundLoop, cancel_until_
 from tests.support.recorder import wait_until
 
 
-@pytest.fixture
-async def side() -> AsyncIterator[BackgroundLoop]:
-    """One that has started; a test may stop it."""
-    # A busy machine may take longer than the 2 s of the worker.
-    side = BackgroundLoop(stop_timeout_seconds=20)
-    side.start()
-    thread = await side.call(here())
-    yield side
+@asynccontextmanager
+async def running_loop(stop_timeout_seconds: float) -> AsyncIterator[BackgroundLoop]:
+    """Start a loop. A test may stop it."""
+    background = BackgroundLoop(stop_timeout_seconds)
+    background.start()
+    thread = await background.call(get_current_thread())
+    yield background
     if thread.is_alive():
-        await side.stop()
+        await background.stop()
+
+
+@pytest.fixture
+async def background() -> AsyncIterator[BackgroundLoop]:
+    # A busy machine may take longer than the 2 s of the worker.
+    async with running_loop(20) as background:
+        yield background
+
+
+@pytest.fixture
+async def short_background() -> AsyncIterator[BackgroundLoop]:
+    # Enough for a busy machine to cancel work, which may have no effect.
+    async with running_loop(1) as background:
+        yield background
 
 
 class Running:
-    """Work that lasts until it is cancelled, and says so."""
+    """Work that runs until it is cancelled, and records that."""
 
     def __init__(self) -> None:
         self.began = threading.Event()
@@ -40,7 +53,7 @@ class Running:
             raise
 
 
-async def here() -> threading.Thread:
+async def get_current_thread() -> threading.Thread:
     return threading.current_thread()
 
 
@@ -48,62 +61,64 @@ async def fail(error: BaseException) -> None:
     raise error
 
 
-# Something there
+# Calls and results
 
 
-async def test_what_is_called_there_runs_in_another_thread_and_loop_and_answers(side):
-    async def answer() -> tuple[threading.Thread, asyncio.AbstractEventLoop, int]:
+async def test_what_is_called_there_runs_in_another_thread_and_loop_and_answers(background):
+    async def describe_thread() -> tuple[threading.Thread, asyncio.AbstractEventLoop, int]:
         await asyncio.sleep(0)
         return threading.current_thread(), asyncio.get_running_loop(), 7
 
-    thread, loop, number = await side.call(answer())
+    thread, loop, number = await background.call(describe_thread())
 
     assert thread is not threading.current_thread()
     assert loop is not asyncio.get_running_loop()
     assert number == 7
 
 
-async def test_all_that_is_given_to_it_runs_in_one_thread(side):
-    assert await side.call(here()) is await side.call(here())
+async def test_all_that_is_given_to_it_runs_in_one_thread(background):
+    assert await background.call(get_current_thread()) is await background.call(
+        get_current_thread()
+    )
 
 
-async def test_a_program_does_not_wait_for_it(side):
-    thread = await side.call(here())
+async def test_a_program_does_not_wait_for_it(background):
+    thread = await background.call(get_current_thread())
 
     assert thread.daemon
 
 
 @pytest.mark.parametrize("error", [LookupError("boom"), TimeoutError(), RuntimeError("closed")])
-async def test_what_is_raised_there_is_raised_here(side, error):
+async def test_what_is_raised_there_is_raised_here(background, error):
     with pytest.raises(type(error)) as raised:
-        await side.call(fail(error))
+        await background.call(fail(error))
 
     assert str(raised.value) == str(error)
 
 
-async def test_a_call_that_fails_does_not_end_the_loop(side):
-    side.submit(fail(LookupError("boom")))
+async def test_a_call_that_fails_does_not_end_the_loop(background):
+    background.submit(fail(LookupError("boom")))
 
-    assert await side.call(here())
+    assert await background.call(get_current_thread())
 
 
-async def test_what_began_there_goes_on_while_the_loop_here_is_blocked(side):
+async def test_what_began_there_goes_on_while_the_loop_here_is_blocked(background):
     went_on = threading.Event()
 
-    async def go_on() -> None:
+    async def release() -> None:
         for _ in range(3):
             await asyncio.sleep(0.001)
         went_on.set()
 
-    side.submit(go_on())
+    background.submit(release())
 
-    # Nothing here is awaited: this loop stands still meanwhile.
+    # Nothing is awaited here, so this loop is blocked meanwhile.
     assert went_on.wait(20)
 
 
-async def test_what_began_there_can_be_cancelled_from_here(side):
+async def test_what_began_there_can_be_cancelled_from_here(background):
     work = Running()
-    beginning = side.submit(work.run())
+    beginning = background.submit(work.run())
     assert work.began.wait(20)
 
     beginning.cancel()
@@ -112,9 +127,9 @@ async def test_what_began_there_can_be_cancelled_from_here(side):
     assert work.ended == ["cancelled"]
 
 
-async def test_a_call_that_is_given_up_here_is_cancelled_there(side):
+async def test_a_cancelled_call_is_cancelled_on_the_background_loop(background):
     work = Running()
-    call = asyncio.create_task(side.call(work.run()))
+    call = asyncio.create_task(background.call(work.run()))
     assert await asyncio.to_thread(work.began.wait, 20)
 
     call.cancel()
@@ -124,33 +139,36 @@ async def test_a_call_that_is_given_up_here_is_cancelled_there(side):
     assert call.cancelled()
 
 
-# The end
+# Stop
 
 
-async def test_its_end_cancels_what_runs_there(side):
+async def test_its_end_cancels_what_runs_there(background):
     works = [Running() for _ in range(3)]
     for work in works:
-        side.submit(work.run())
+        background.submit(work.run())
         assert work.began.wait(20)
 
-    await side.stop()
+    await background.stop()
 
     assert [work.ended for work in works] == [["cancelled"]] * 3
 
 
-async def test_its_end_ends_its_thread_and_closes_its_loop(side):
+async def test_its_end_ends_its_thread_and_closes_its_loop(background):
     async def loop() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
-    thread, its_loop = await side.call(here()), await side.call(loop())
+    thread, its_event_loop = (
+        await background.call(get_current_thread()),
+        await background.call(loop()),
+    )
 
-    await side.stop()
+    await background.stop()
 
     assert not thread.is_alive()
-    assert its_loop.is_closed()
+    assert its_event_loop.is_closed()
 
 
-async def test_what_tidies_up_is_waited_for(side):
+async def test_what_tidies_up_is_waited_for(background):
     began, never = threading.Event(), asyncio.Event()
     tidied: list[str] = []
 
@@ -162,14 +180,14 @@ async def test_what_tidies_up_is_waited_for(side):
             await asyncio.sleep(0.01)
             tidied.append("done")
 
-    side.submit(tidy())
+    background.submit(tidy())
     assert began.wait(20)
-    await side.stop()
+    await background.stop()
 
     assert tidied == ["done"]
 
 
-async def test_work_that_fails_during_its_cancellation_does_not_delay_the_stop(side):
+async def test_work_that_fails_during_its_cancellation_does_not_delay_the_stop(background):
     began, never = threading.Event(), asyncio.Event()
 
     async def fail_late() -> None:
@@ -179,10 +197,10 @@ async def test_work_that_fails_during_its_cancellation_does_not_delay_the_stop(s
         finally:
             raise LookupError("boom")
 
-    side.submit(fail_late())
+    background.submit(fail_late())
     assert began.wait(20)
-    thread = await side.call(here())
-    await side.stop()
+    thread = await background.call(get_current_thread())
+    await background.stop()
 
     assert not thread.is_alive()
 
@@ -192,7 +210,7 @@ class Stubborn:
 
     def __init__(self) -> None:
         self.began = threading.Event()
-        self.was_asked = threading.Event()
+        self.was_cancelled = threading.Event()
 
     async def run(self) -> None:
         self.began.set()
@@ -200,31 +218,28 @@ class Stubborn:
             try:
                 await asyncio.sleep(0.001)
             except asyncio.CancelledError:
-                self.was_asked.set()
+                self.was_cancelled.set()
 
 
-async def test_work_that_cannot_be_cancelled_does_not_delay_the_stop(side):
-    # Enough for a busy machine to cancel it, which has no effect.
-    side._stop_timeout_seconds = 1
-    work, thread = Stubborn(), await side.call(here())
-    side.submit(work.run())
+async def test_work_that_cannot_be_cancelled_does_not_delay_the_stop(short_background):
+    work, thread = Stubborn(), await short_background.call(get_current_thread())
+    short_background.submit(work.run())
     assert work.began.wait(20)
 
-    await side.stop()
+    await short_background.stop()
     await asyncio.to_thread(thread.join, 20)
 
-    assert work.was_asked.is_set()
+    assert work.was_cancelled.is_set()
     assert not thread.is_alive()
 
 
-async def test_the_loop_stops_although_its_stop_is_cancelled(side):
-    side._stop_timeout_seconds = 1
-    work, thread = Stubborn(), await side.call(here())
-    side.submit(work.run())
+async def test_the_loop_stops_although_its_stop_is_cancelled(short_background):
+    work, thread = Stubborn(), await short_background.call(get_current_thread())
+    short_background.submit(work.run())
     assert work.began.wait(20)
 
-    stopping = asyncio.create_task(side.stop())
-    assert await asyncio.to_thread(work.was_asked.wait, 20)
+    stopping = asyncio.create_task(short_background.stop())
+    assert await asyncio.to_thread(work.was_cancelled.wait, 20)
     stopping.cancel()
     await asyncio.wait([stopping])
     await asyncio.to_thread(thread.join, 20)

@@ -75,13 +75,13 @@ def none() -> None: ...
 def two(items: list[int], more: int = 0) -> None: ...
 
 
-def rest(**items: int) -> None: ...
+def handle_items(**items: int) -> None: ...
 
 
 def defaulted(items: list[int] = []) -> None: ...  # noqa: B006
 
 
-@pytest.mark.parametrize("fn", [none, two, rest, defaulted])
+@pytest.mark.parametrize("fn", [none, two, handle_items, defaulted])
 def test_a_function_without_one_items_parameter_is_rejected(fn):
     with pytest.raises(ConfigurationError, match="takes its items in one parameter"):
         TaskRouter[None]().batch_task(fn)
@@ -255,7 +255,7 @@ def test_a_partial_failure_has_the_message_of_node():
 
 
 def test_a_partial_failure_checks_its_values():
-    given: list[tuple[Any, str]] = [
+    cases: list[tuple[Any, str]] = [
         ({0: "bad row"}, "takes an exception for item 0, got 'bad row'"),
         ({0: ValueError}, "takes an exception for item 0"),
         ({0: None}, "takes an exception for item 0"),
@@ -263,7 +263,7 @@ def test_a_partial_failure_checks_its_values():
         ({True: ValueError()}, "takes indexes of items, got True"),
         ([ValueError()], "takes errors by the index of their item"),
     ]
-    for errors, reason in given:
+    for errors, reason in cases:
         with pytest.raises(ConfigurationError, match=reason):
             PartialFailure(errors)
 

@@ -1,4 +1,4 @@
-"""JobBuffer: who gets a job and when, in which order, and who is told that few are left."""
+"""JobBuffer: which worker gets a job, in which order, and when more jobs are requested."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,36 +30,36 @@ from tests.support.jobs import make_job
 
 
 class Scene:
-    """A shelf, and all that is around it."""
+    """A buffer with fakes for its claimer and completer."""
 
     def __init__(self, flags: Callable[[], Any] | None = None) -> None:
         self.clock = ManualClock()
-        self.claims = FakeClaimer(self.clock, flags)
-        self.settler = FakeCompleter()
+        self.claimer = FakeClaimer(self.clock, flags)
+        self.completer = FakeCompleter()
         self.hooks = Hooks()
-        self.lows: list[int] = []
-        claims: Any = self.claims
-        settler: Any = self.settler
-        self.shelf = JobBuffer(claims, settler, self.hooks, self._low)
+        self.low_calls: list[int] = []
+        claimer: Any = self.claimer
+        completer: Any = self.completer
+        self.buffer = JobBuffer(claimer, completer, self.hooks, self._on_low)
 
-    def _low(self) -> None:
-        self.lows.append(len(self.shelf.jobs))
+    def _on_low(self) -> None:
+        self.low_calls.append(len(self.buffer.jobs))
 
     def put(self, *job_ids: int, **more: Any) -> None:
-        """What a fetch has brought."""
+        """Add jobs that a fetch brought."""
         jobs = [make_job(**{"id": each, "locked_by": "p1", **more}) for each in job_ids]
-        taken = [ClaimedJob(job, None) for job in jobs]
-        self.claims.hold(taken)
-        self.shelf.put(taken)
+        claimed_jobs = [ClaimedJob(job, None) for job in jobs]
+        self.claimer.hold(claimed_jobs)
+        self.buffer.put(claimed_jobs)
 
-    async def ask(self, *workers: str) -> WaitingTasks:
-        asks = [asyncio.create_task(self.shelf.wait_for_job(each)) for each in workers]
+    async def start_waiting(self, *workers: str) -> WaitingTasks:
+        waiting_tasks = [asyncio.create_task(self.buffer.wait_for_job(each)) for each in workers]
         await run_until_idle()
-        return asks
+        return waiting_tasks
 
     @property
     def waiting(self) -> list[int]:
-        return [held.job.id for held in self.shelf.jobs]
+        return [claimed.job.id for claimed in self.buffer.jobs]
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ async def test_jobs_of_one_priority_leave_in_the_order_in_which_they_came(it):
     it.put(5, 3)
     it.put(9, 1)
 
-    assert get_results(await it.ask("a", "b", "c", "d")) == [5, 3, 9, 1]
+    assert get_results(await it.start_waiting("a", "b", "c", "d")) == [5, 3, 9, 1]
 
 
 @pytest.mark.feature("F98")
@@ -96,65 +96,67 @@ def test_jobs_leave_by_priority_and_then_by_arrival(batches):
             jobs = [
                 make_job(id=100 * number + place, priority=each) for place, each in enumerate(batch)
             ]
-            it.shelf.put([ClaimedJob(job, None) for job in jobs])
-        return list(it.shelf.jobs)
+            it.buffer.put([ClaimedJob(job, None) for job in jobs])
+        return list(it.buffer.jobs)
 
-    jobs = [held.job for held in asyncio.run(waiting())]
+    jobs = [claimed.job for claimed in asyncio.run(waiting())]
 
     assert len(jobs) == sum(map(len, batches))
     assert jobs == sorted(jobs, key=lambda job: (job.priority, job.id))
 
 
-# Asking
+# Waiting workers
 
 
 @pytest.mark.feature("F98")
 async def test_those_who_wait_are_served_first_come_first_served_and_the_rest_is_kept(it):
-    asks = await it.ask("a", "b")
+    waiting_tasks = await it.start_waiting("a", "b")
 
     it.put(1, 2, 3)
     await run_until_idle()
 
-    assert get_results(asks) == [1, 2]
+    assert get_results(waiting_tasks) == [1, 2]
     assert it.waiting == [3]
 
 
 async def test_a_job_that_is_here_can_be_had_without_waiting(it):
-    assert it.shelf.take_buffered() is None
+    assert it.buffer.take_buffered() is None
     it.put(1, 2)
 
     assert [
-        held.job.id for held in (it.shelf.take_buffered(), it.shelf.take_buffered()) if held
+        claimed.job.id
+        for claimed in (it.buffer.take_buffered(), it.buffer.take_buffered())
+        if claimed
     ] == [1, 2]
-    assert it.shelf.take_buffered() is None
+    assert it.buffer.take_buffered() is None
 
 
 async def test_one_who_no_longer_waits_is_passed_over(it):
-    asks = await it.ask("a", "b", "c")
-    asks[0].cancel()
-    asks[2].cancel()
+    waiting_tasks = await it.start_waiting("a", "b", "c")
+    waiting_tasks[0].cancel()
+    waiting_tasks[2].cancel()
     await run_until_idle()
-    assert [ask.worker_id for ask in it.shelf.prune_waiters()] == ["b"]
+    assert [waiter.worker_id for waiter in it.buffer.prune_waiters()] == ["b"]
 
     it.put(1, 2)
     await run_until_idle()
 
-    assert get_results(asks) == ["cancelled", 1, "cancelled"]
+    assert get_results(waiting_tasks) == ["cancelled", 1, "cancelled"]
     assert it.waiting == [2]
 
 
 async def test_what_comes_for_those_who_no_longer_wait_is_kept(it):
-    asks = await it.ask("a", "b")
-    for ask in asks:
-        ask.cancel()
+    waiting_tasks = await it.start_waiting("a", "b")
+    for task in waiting_tasks:
+        task.cancel()
 
     await run_until_idle()
     it.put(1)
 
-    assert get_results(await it.ask("c")) == [1]
+    assert get_results(await it.start_waiting("c")) == [1]
 
 
-# The turn of the event loop
+# Yielding to the event loop
 
 
 @pytest.mark.feature("F98")
@@ -163,14 +165,14 @@ async def test_after_many_jobs_without_a_wait_the_event_loop_runs(it):
     others: list[int] = []
     asyncio.get_running_loop().call_soon(others.append, 1)
 
-    taken = [it.shelf.take_buffered() for _ in range(JOBS_BEFORE_YIELD)]
-    assert None not in taken
-    assert it.shelf.take_buffered() is None
+    claimed_jobs = [it.buffer.take_buffered() for _ in range(JOBS_BEFORE_YIELD)]
+    assert None not in claimed_jobs
+    assert it.buffer.take_buffered() is None
     assert others == []
 
-    held = await it.shelf.wait_for_job("a")
-    assert held is not None
-    assert held.job.id == JOBS_BEFORE_YIELD
+    claimed = await it.buffer.wait_for_job("a")
+    assert claimed is not None
+    assert claimed.job.id == JOBS_BEFORE_YIELD
     assert others == [1]
 
 
@@ -187,7 +189,7 @@ async def test_workers_that_ask_and_never_wait_let_the_event_loop_have_its_turn_
 
     counting = asyncio.create_task(count())
     for _ in range(10 * JOBS_BEFORE_YIELD):
-        assert it.shelf.take_buffered() or await it.shelf.wait_for_job("a")
+        assert it.buffer.take_buffered() or await it.buffer.wait_for_job("a")
     counting.cancel()
 
     assert turns == 9
@@ -196,112 +198,112 @@ async def test_workers_that_ask_and_never_wait_let_the_event_loop_have_its_turn_
 async def test_after_its_turn_as_many_can_be_had_again(it):
     it.put(*range(3 * JOBS_BEFORE_YIELD))
     for _ in range(JOBS_BEFORE_YIELD):
-        it.shelf.take_buffered()
+        it.buffer.take_buffered()
 
-    await it.shelf.wait_for_job("a")
+    await it.buffer.wait_for_job("a")
 
-    assert [it.shelf.take_buffered() is not None for _ in range(JOBS_BEFORE_YIELD)] == [True] * (
+    assert [it.buffer.take_buffered() is not None for _ in range(JOBS_BEFORE_YIELD)] == [True] * (
         JOBS_BEFORE_YIELD - 1
     ) + [False]
 
 
-# Whoever fills it
+# Calls of a source
 
 
 @pytest.mark.feature("F98")
 async def test_on_low_is_called_below_the_low_watermark(it):
-    it.shelf.low_watermark = 3
+    it.buffer.low_watermark = 3
     it.put(1, 2, 3, 4, 5)
 
     for _ in range(5):
-        it.shelf.take_buffered()
+        it.buffer.take_buffered()
 
-    assert it.lows == [2, 1, 0]
+    assert it.low_calls == [2, 1, 0]
 
 
 async def test_on_low_is_called_when_a_worker_has_to_wait(it):
-    await it.ask("a", "b")
+    await it.start_waiting("a", "b")
 
-    assert it.lows == [0, 0]
+    assert it.low_calls == [0, 0]
 
 
 async def test_on_low_is_called_for_the_last_job_by_default(it):
     it.put(1, 2)
 
-    await it.ask("a")
-    assert it.lows == []
-    await it.ask("b")
+    await it.start_waiting("a")
+    assert it.low_calls == []
+    await it.start_waiting("b")
 
-    assert it.lows == [0]
+    assert it.low_calls == [0]
 
 
-async def test_the_older_ones_are_taken_away_and_the_others_stay(it):
+async def test_take_older_removes_only_older_jobs(it):
     it.put(1, 2)
     it.clock.now += 1
     it.put(3)
 
-    assert [held.job.id for held in it.shelf.take_older(it.clock.now)] == [1, 2]
+    assert [claimed.job.id for claimed in it.buffer.take_older(it.clock.now)] == [1, 2]
     assert it.waiting == [3]
-    assert it.shelf.take_older(it.clock.now) == []
-    assert [held.job.id for held in it.shelf.take_all()] == [3]
+    assert it.buffer.take_older(it.clock.now) == []
+    assert [claimed.job.id for claimed in it.buffer.take_all()] == [3]
     assert it.waiting == []
 
 
 async def test_released_jobs_are_written_then_notified_then_forgotten_then_reported(it):
     it.put(1, 2)
-    told: list[PoolEvent] = []
-    it.hooks.on(LocalQueueReturned)(told.append)
-    it.settler.answering.clear()
+    events: list[PoolEvent] = []
+    it.hooks.on(LocalQueueReturned)(events.append)
+    it.completer.answering.clear()
 
-    handing = asyncio.create_task(it.shelf.release(it.shelf.take_all()))
+    releasing = asyncio.create_task(it.buffer.release(it.buffer.take_all()))
     await run_until_idle()
-    assert (it.settler.writes, it.settler.offered) == ([[1, 2]], [])
-    assert (sorted(it.claims.claimed_jobs), told) == ([1, 2], [])
-    it.settler.answering.set()
-    await handing
+    assert (it.completer.writes, it.completer.offered) == ([[1, 2]], [])
+    assert (sorted(it.claimer.claimed_jobs), events) == ([1, 2], [])
+    it.completer.answering.set()
+    await releasing
 
-    assert it.settler.offered == [2]
-    assert (it.claims.claimed_jobs, len(told)) == ({}, 1)
+    assert it.completer.offered == [2]
+    assert (it.claimer.claimed_jobs, len(events)) == ({}, 1)
 
 
 async def test_nothing_to_release_is_not_written(it):
-    await it.shelf.release([])
+    await it.buffer.release([])
 
-    assert (it.settler.writes, it.settler.offered) == ([], [])
+    assert (it.completer.writes, it.completer.offered) == ([], [])
 
 
 async def test_what_was_fetched_is_announced_if_anybody_listens(it):
     it.put(1)
-    told: list[LocalQueueFetched] = []
-    it.hooks.on(LocalQueueFetched)(told.append)
+    events: list[LocalQueueFetched] = []
+    it.hooks.on(LocalQueueFetched)(events.append)
 
     it.put(2, 3)
 
-    assert [[job.id for job in each.jobs] for each in told] == [[2, 3]]
+    assert [[job.id for job in each.jobs] for each in events] == [[2, 3]]
 
 
 # Closing
 
 
 async def test_a_closed_one_sends_all_away_and_gives_out_nothing(it):
-    asks = await it.ask("a")
-    it.shelf.close()
+    waiting_tasks = await it.start_waiting("a")
+    it.buffer.close()
     it.put(1)
 
-    assert get_results(await it.ask("b") + asks) == [None, None]
-    assert it.shelf.take_buffered() is None
+    assert get_results(await it.start_waiting("b") + waiting_tasks) == [None, None]
+    assert it.buffer.take_buffered() is None
     assert it.waiting == [1]
 
 
 async def test_one_that_is_closed_with_an_error_raises_it(it):
-    asks = await it.ask("a")
+    waiting_tasks = await it.start_waiting("a")
     error = OSError("gone")
 
-    it.shelf.close(error)
-    it.shelf.close()
-    asks += await it.ask("b")
+    it.buffer.close(error)
+    it.buffer.close()
+    waiting_tasks += await it.start_waiting("b")
 
-    assert [ask.exception() for ask in asks] == [error, error]
+    assert [task.exception() for task in waiting_tasks] == [error, error]
 
 
 # Before a job starts
@@ -311,46 +313,46 @@ async def test_one_that_is_closed_with_an_error_raises_it(it):
 async def test_a_job_under_another_pool_id_is_released(it):
     it.put(1)
     it.put(2, locked_by="p2")
-    it.claims.pool_id = "p2"
+    it.claimer.pool_id = "p2"
 
-    assert it.shelf.take_buffered() is None
-    assert get_results(await it.ask("a")) == [2]
-    assert it.settler.writes == [[1]]
+    assert it.buffer.take_buffered() is None
+    assert get_results(await it.start_waiting("a")) == [2]
+    assert it.completer.writes == [[1]]
 
 
 @pytest.mark.feature("F237")
-async def test_who_must_ask_about_flags_takes_nothing_without_asking():
+async def test_with_dynamic_flags_no_job_is_taken_without_a_check():
     it = Scene(flags=make_flags_function(["slow"], None))
     it.put(1, 2, flags='{"slow": true}')
 
-    assert it.shelf.take_buffered() is None
-    assert get_results(await it.ask("a")) == [2]
-    assert it.settler.writes == [[1]]
+    assert it.buffer.take_buffered() is None
+    assert get_results(await it.start_waiting("a")) == [2]
+    assert it.completer.writes == [[1]]
 
 
 @pytest.mark.feature("F237")
 async def test_a_job_is_released_if_the_source_stops_during_the_flags_function():
-    thinks = asyncio.Event()
+    decided = asyncio.Event()
 
     async def flags() -> None:
-        await thinks.wait()
+        await decided.wait()
 
     it = Scene(flags=flags)
     it.put(1, flags='{"slow": true}')
-    asks = await it.ask("a")
+    waiting_tasks = await it.start_waiting("a")
 
-    it.shelf.close()
-    thinks.set()
+    it.buffer.close()
+    decided.set()
     await run_until_idle()
 
-    assert get_results(asks) == [None]
-    assert it.settler.writes == [[1]]
+    assert get_results(waiting_tasks) == [None]
+    assert it.completer.writes == [[1]]
 
 
-# How many the next fetch may bring
+# The limit of the next fetch
 
 
-def held(*sizes: int) -> list[ClaimedJob]:
+def make_claimed(*sizes: int) -> list[ClaimedJob]:
     return [
         ClaimedJob(make_job(id=n, payload_text="x" * size), None) for n, size in enumerate(sizes)
     ]
@@ -358,7 +360,7 @@ def held(*sizes: int) -> list[ClaimedJob]:
 
 @pytest.mark.feature("F98")
 @pytest.mark.parametrize(
-    ("taken", "limit"),
+    ("sizes", "limit"),
     [
         ([], 10),
         ([0, 0], 10),
@@ -369,10 +371,10 @@ def held(*sizes: int) -> list[ClaimedJob]:
         ([5000], 1),
     ],
 )
-def test_a_fetch_brings_no_more_than_fits_by_the_size_of_the_last_one(taken, limit):
-    assert compute_fetch_limit(10, 500, 1000, held(*taken)) == limit
+def test_a_fetch_brings_no_more_than_fits_by_the_size_of_the_last_one(sizes, limit):
+    assert compute_fetch_limit(10, 500, 1000, make_claimed(*sizes)) == limit
 
 
 @pytest.mark.feature("F98")
 def test_a_fetch_brings_no_more_than_the_most():
-    assert compute_fetch_limit(200, 500, 10**9, held(1)) == 500
+    assert compute_fetch_limit(200, 500, 10**9, make_claimed(1)) == 500

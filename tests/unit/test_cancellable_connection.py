@@ -5,10 +5,10 @@ from contextlib import suppress
 
 import pytest
 
-from graphile_worker._db import cancellable_connection
-from graphile_worker._db.cancellable_connection import run_with_deadline
+from graphile_worker._db.cancellable_connection import CancelTimings, run_with_deadline
 
 NEVER = 3600.0
+SOON = 0.001
 
 
 class Connection:
@@ -32,11 +32,6 @@ class Connection:
         raise ConnectionError("cut")
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancellable_connection, "CANCEL_GRACE_SECONDS", 0.001)
-
-
 async def test_what_answers_in_time_is_returned_and_what_it_raises_is_raised():
     async def answer() -> int:
         return 7
@@ -52,8 +47,10 @@ async def test_what_answers_in_time_is_returned_and_what_it_raises_is_raised():
 async def test_what_does_not_answer_in_time_is_canceled_first_and_then_cut():
     connection = Connection()
 
+    timings = CancelTimings(grace_seconds=SOON, retry_seconds=SOON)
+
     with pytest.raises(TimeoutError, match=r"within 0\.001 s"):
-        await run_with_deadline(connection.ask(), 0.001, [connection], grace_seconds=0.001)
+        await run_with_deadline(connection.ask(), SOON, [connection], timings=timings)
 
     assert connection.cancellations > 0
     assert connection.is_cut.is_set()
@@ -63,7 +60,9 @@ async def test_what_ends_when_it_is_canceled_is_not_cut():
     connection = Connection()
 
     with pytest.raises(TimeoutError):
-        await run_with_deadline(asyncio.Event().wait(), 0.001, [connection], grace_seconds=NEVER)
+        await run_with_deadline(
+            asyncio.Event().wait(), SOON, [connection], timings=CancelTimings(grace_seconds=NEVER)
+        )
 
     assert not connection.is_cut.is_set()
 
@@ -74,7 +73,7 @@ async def test_an_answer_that_comes_while_it_is_given_up_counts():
             await asyncio.Event().wait()
         return 7
 
-    assert await run_with_deadline(answer_late(), 0.001, []) == 7
+    assert await run_with_deadline(answer_late(), SOON, []) == 7
 
 
 async def test_a_caller_that_is_canceled_stays_canceled_and_the_connection_is_cut():
@@ -85,7 +84,11 @@ async def test_a_caller_that_is_canceled_stays_canceled_and_the_connection_is_cu
         others.append("looked at")
 
     asking = run_with_deadline(
-        connection.ask(), None, [connection], grace_seconds=0, on_abandon=look_at_others
+        connection.ask(),
+        None,
+        [connection],
+        timings=CancelTimings(grace_seconds=0, retry_seconds=SOON),
+        on_abandon=look_at_others,
     )
     call = asyncio.create_task(asking)
     await asyncio.sleep(0)

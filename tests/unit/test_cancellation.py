@@ -1,4 +1,4 @@
-"""Cancellation: a request to tasks to give up, heard by those who wait for it and who are meant."""
+"""Cancellation: a request to one or all tasks to stop, and how tasks wait for it."""
 
 import asyncio
 import threading
@@ -15,32 +15,32 @@ SOON = timedelta(milliseconds=1)
 
 
 class Flag:
-    """Whether somebody is asked."""
+    """Whether one task is cancelled."""
 
     def __init__(self) -> None:
         self.is_set = False
-        self.looked = threading.Semaphore(0)
+        self.checked = threading.Semaphore(0)
 
     def __call__(self) -> bool:
-        self.looked.release()
+        self.checked.release()
         return self.is_set
 
-    async def was_looked_at(self) -> None:
-        assert await asyncio.to_thread(self.looked.acquire, timeout=20)
+    async def wait_until_checked(self) -> None:
+        assert await asyncio.to_thread(self.checked.acquire, timeout=20)
 
 
-def wait_on_loop(it: Cancellation, asked: Callable[[], bool], within: Any = None) -> Any:
-    return asyncio.ensure_future(it.wait(asked, within))
+def wait_on_loop(it: Cancellation, is_cancelled: Callable[[], bool], within: Any = None) -> Any:
+    return asyncio.ensure_future(it.wait(is_cancelled, within))
 
 
-def wait_in_thread(it: Cancellation, asked: Callable[[], bool], within: Any = None) -> Any:
-    return asyncio.ensure_future(asyncio.to_thread(it.wait_in_thread, asked, within))
+def wait_in_thread(it: Cancellation, is_cancelled: Callable[[], bool], within: Any = None) -> Any:
+    return asyncio.ensure_future(asyncio.to_thread(it.wait_in_thread, is_cancelled, within))
 
 
 pytestmark = pytest.mark.parametrize("wait", [wait_on_loop, wait_in_thread])
 
 
-async def test_who_is_asked_already_does_not_wait(wait):
+async def test_a_cancelled_task_does_not_wait(wait):
     it = Cancellation()
 
     assert await wait(it, lambda: True)
@@ -57,18 +57,18 @@ async def test_who_waits_is_woken_by_the_request_to_all(wait):
 
 
 async def test_who_waits_is_woken_by_a_request_to_him_alone(wait):
-    it, asked, other = Cancellation(), Flag(), Flag()
-    waiting = [wait(it, each, MANY) for each in (asked, other)]
-    for each in (asked, other):
-        await each.was_looked_at()
+    it, is_cancelled, other = Cancellation(), Flag(), Flag()
+    waiting = [wait(it, each, MANY) for each in (is_cancelled, other)]
+    for each in (is_cancelled, other):
+        await each.wait_until_checked()
 
-    asked.is_set = True
+    is_cancelled.is_set = True
     it.recheck()
 
     assert await waiting[0]
     assert not it.is_requested
-    # The other one has looked, and waits on.
-    await other.was_looked_at()
+    # The other task has checked, and waits on.
+    await other.wait_until_checked()
     assert not waiting[1].done()
 
     other.is_set = True
@@ -91,16 +91,16 @@ async def test_wait_cancelled_returns_false_after_its_timeout(wait):
     assert not await wait(it, lambda: False, SOON)
 
 
-async def test_who_was_asked_without_a_word_learns_it_when_his_time_is_over(wait):
+async def test_a_cancellation_without_a_recheck_is_found_at_the_timeout(wait):
     it = Cancellation()
-    looks = iter([False])
+    checks = iter([False])
 
-    assert await wait(it, lambda: next(looks, True), SOON)
+    assert await wait(it, lambda: next(checks, True), SOON)
 
 
-async def test_a_look_that_changes_nothing_lasts_no_longer_than_was_wanted(wait):
-    it, asked = Cancellation(), Flag()
-    waiting = wait(it, asked, timedelta(milliseconds=20))
+async def test_a_recheck_without_a_change_does_not_extend_the_timeout(wait):
+    it, is_cancelled = Cancellation(), Flag()
+    waiting = wait(it, is_cancelled, timedelta(milliseconds=20))
 
     async with asyncio.timeout(20):
         while not waiting.done():

@@ -1,4 +1,4 @@
-"""Payloads: how many bytes a pool holds, and what is read by itself once there is room."""
+"""PayloadBudget: the bytes that a pool loads, and payloads that are read separately."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ MAX_BYTES = 100_000
 
 
 class Table(FakeDatabase):
-    """Knows the payloads of jobs."""
+    """A database with the payloads of jobs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,21 +42,21 @@ class Scene:
         )
 
     def sent(self, job_id: int, size: int) -> ClaimedJob:
-        """A job whose payload came with the fetch."""
-        held = ClaimedJob(make_job(id=job_id, payload_text="x" * size, locked_by="p1"), None)
-        self.payloads.add_claimed([held])
-        return held
+        """Return a job whose payload came with the fetch."""
+        claimed = ClaimedJob(make_job(id=job_id, payload_text="x" * size, locked_by="p1"), None)
+        self.payloads.add_claimed([claimed])
+        return claimed
 
     def unread(self, job_id: int, size: int) -> ClaimedJob:
-        """A job whose payload did not."""
+        """Return a job whose payload did not come with the fetch."""
         self.table.texts[job_id] = "x" * size
         job = make_job(id=job_id, payload_text="", locked_by="p1")
-        held = ClaimedJob(job, None, unread_bytes=size)
-        self.payloads.add_claimed([held])
-        return held
+        claimed = ClaimedJob(job, None, unread_bytes=size)
+        self.payloads.add_claimed([claimed])
+        return claimed
 
     def share(self, limit: int) -> int:
-        """How large a payload may be that a fetch of this many jobs brings."""
+        """Return how large a payload may be that a fetch of this many jobs brings."""
         with self.payloads.reserve_fetch(limit) as share:
             return share
 
@@ -71,25 +71,25 @@ async def let_run() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_fetch_brings_what_fits_beside_the_payloads_of_waiting_and_running_jobs(it):
+def test_a_fetch_brings_payloads_that_fit_in_the_remaining_budget(it):
     assert it.share(1) == MAX_BYTES
     assert it.share(10) == MAX_BYTES // 10
 
-    held = it.sent(1, 60_000)
+    claimed = it.sent(1, 60_000)
     assert it.share(1) == 40_000
-    # What is small comes in any case.
+    # Small payloads always come with the fetch.
     it.sent(2, 50_000)
     assert it.share(1) == SMALL_PAYLOAD_BYTES
 
-    it.payloads.forget(held)
+    it.payloads.forget(claimed)
     assert it.share(1) == 50_000
 
 
 async def test_a_payload_that_is_too_large_is_not_read(it):
-    held = it.unread(1, MAX_BYTES + 1)
+    claimed = it.unread(1, MAX_BYTES + 1)
 
     with pytest.raises(PayloadTooLarge) as raised:
-        await it.payloads.read(held)
+        await it.payloads.read(claimed)
 
     assert (raised.value.size, raised.value.limit) == (MAX_BYTES + 1, MAX_BYTES)
     assert str(raised.value) == (
@@ -99,7 +99,7 @@ async def test_a_payload_that_is_too_large_is_not_read(it):
     assert it.table.queries == []
 
 
-async def test_a_payload_is_read_when_there_is_room_and_they_take_turns(it):
+async def test_payloads_are_read_one_after_the_other_when_there_is_room(it):
     first, second, third = (it.unread(number, 60_000) for number in (1, 2, 3))
 
     await it.payloads.read(first)
@@ -132,7 +132,7 @@ async def test_a_payload_waits_for_what_the_fetch_under_way_may_bring(it):
 
 
 async def test_one_payload_by_itself_is_read_even_if_it_does_not_fit(it):
-    # They wait for a worker, and all workers may wait for room.
+    # These jobs wait for a worker, and all workers may wait for room.
     it.sent(1, 99_000)
 
     await it.payloads.read(it.unread(2, MAX_BYTES))
@@ -152,13 +152,13 @@ async def test_what_waits_for_room_is_not_started_when_the_pool_stops(it):
     assert it.payloads.loaded_bytes == 60_000
 
 
-async def test_a_read_that_fails_takes_no_room(it):
-    gone = it.unread(1, 60_000)
+async def test_a_failed_read_frees_its_room(it):
+    lost = it.unread(1, 60_000)
     del it.table.texts[1]
 
     with pytest.raises(JobLockLostError):
-        await it.payloads.read(gone)
+        await it.payloads.read(lost)
 
     assert it.payloads.loaded_bytes == 0
-    it.payloads.forget(gone)
+    it.payloads.forget(lost)
     assert it.payloads.loaded_bytes == 0

@@ -1,4 +1,4 @@
-"""Completer: what is written when a job ends, under which id, and until it is written."""
+"""Completer: what is written when a job ends, under which pool id, and how it is retried."""
 
 import asyncio
 import time
@@ -10,8 +10,12 @@ import pytest
 
 from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.queries.claim import ClaimedJob
-from graphile_worker._worker import completer as settle_module
-from graphile_worker._worker.completer import REJECTIONS_BEFORE_FAILURE, Completer
+from graphile_worker._worker import completer as completer_module
+from graphile_worker._worker.completer import (
+    REJECTIONS_BEFORE_FAILURE,
+    Completer,
+    CompletionTimings,
+)
 from graphile_worker._worker.outcomes import (
     Completed,
     CompletedInTransaction,
@@ -28,19 +32,19 @@ from tests.support.fake_database import FakeDatabase, FakeDatabaseError
 from tests.support.jobs import make_job
 from tests.support.recorder import wait_until
 
-HELD = ClaimedJob(make_job(id=7, attempts=3, locked_by="p1"), 5)
-COMPLETED = Completed(HELD)
-FAILED = Failed(HELD, LookupError("boom"))
-SNOOZED = Snoozed(HELD, timedelta(minutes=1))
-INTERRUPTED = Interrupted(HELD)
+CLAIMED = ClaimedJob(make_job(id=7, attempts=3, locked_by="p1"), 5)
+COMPLETED = Completed(CLAIMED)
+FAILED = Failed(CLAIMED, LookupError("boom"))
+SNOOZED = Snoozed(CLAIMED, timedelta(minutes=1))
+INTERRUPTED = Interrupted(CLAIMED)
 NOT_COMPLETED = [FAILED, SNOOZED, INTERRUPTED]
-ENDS = [COMPLETED, *NOT_COMPLETED]
-# What the database knows of a job: whether this pool held it when its end was written.
-OURS, NOT_OURS = {7}, set[int]()
+OUTCOMES = [COMPLETED, *NOT_COMPLETED]
+# Answers of the database: whether this pool still held the job.
+OWNED, NOT_OWNED = {7}, set[int]()
 
 
 class Scene:
-    """A settler of a pool that is known, and what it said."""
+    """The completer of a registered pool, and its events."""
 
     def __init__(self, *answers: Any, **options: Any) -> None:
         self.database = FakeDatabase(*answers)
@@ -50,28 +54,28 @@ class Scene:
         hooks = Hooks()
         hooks.on(PoolEvent)(self.events.append)
         database: Any = self.database
-        self.settler = Completer(database, self.lease, hooks, **options)
+        self.completer = Completer(database, self.lease, hooks, **options)
 
     def accepts_heartbeats(self) -> None:
-        """The database accepts heartbeats while it rejects outcomes."""
+        """Let the database accept heartbeats while it rejects outcomes."""
         self.lease.renew(time.monotonic() + 60)
 
-    async def settle(self, outcome: Outcome) -> bool:
-        """Whether the outcome was written."""
-        return await self.settler.complete(outcome) is not None
+    async def complete(self, outcome: Outcome) -> bool:
+        """Return whether the outcome was written."""
+        return await self.completer.complete(outcome) is not None
 
 
 def named(value: object) -> str | None:
-    """An outcome by its kind, in the name of a test."""
+    """Return the kind of an outcome for the name of a test."""
     return None if isinstance(value, str) else type(value).__name__
 
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch) -> list[int]:
-    return skip_delays(monkeypatch, settle_module)
+    return skip_delays(monkeypatch, completer_module)
 
 
-# What is written at its end
+# Writes
 
 
 @pytest.mark.parametrize(
@@ -85,9 +89,9 @@ def pauses(monkeypatch) -> list[int]:
     ids=named,
 )
 async def test_each_end_is_written_with_the_queue_that_it_frees(outcome, statement):
-    it = Scene(OURS)
+    it = Scene(OWNED)
 
-    assert await it.settle(outcome)
+    assert await it.complete(outcome)
 
     [written] = it.database.queries
     assert written.statement == statement
@@ -98,26 +102,26 @@ async def test_each_end_is_written_with_the_queue_that_it_frees(outcome, stateme
 async def test_what_a_task_wrote_itself_is_not_written_again(late_error):
     it = Scene()
 
-    assert await it.settle(CompletedInTransaction(HELD, late_error))
+    assert await it.complete(CompletedInTransaction(CLAIMED, late_error))
 
     assert it.database.queries == []
 
 
-@pytest.mark.parametrize("outcome", ENDS, ids=named)
-async def test_an_end_is_written_under_the_id_that_its_job_was_taken_with(outcome):
-    it = Scene(OURS)
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=named)
+async def test_an_outcome_is_written_under_the_id_that_claimed_the_job(outcome):
+    it = Scene(OWNED)
     it.lease.rotate_id("p2")
 
-    assert await it.settle(outcome)
+    assert await it.complete(outcome)
 
     assert it.database.queries[0].args[1] == "p1"
 
 
-@pytest.mark.parametrize("outcome", ENDS, ids=named)
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=named)
 async def test_a_job_that_another_worker_holds_is_lost(outcome):
-    it = Scene(NOT_OURS)
+    it = Scene(NOT_OWNED)
 
-    assert not await it.settle(outcome)
+    assert not await it.complete(outcome)
 
     assert len(it.database.queries) == 1
 
@@ -133,49 +137,49 @@ async def test_a_job_that_another_worker_holds_is_lost(outcome):
     ],
 )
 async def test_a_queue_that_is_locked_for_another_job_by_now_is_not_freed(other, freed):
-    it = Scene(OURS, claimed_jobs={7: HELD, other.job.id: other})
+    it = Scene(OWNED, claimed_jobs={7: CLAIMED, other.job.id: other})
 
-    await it.settle(COMPLETED)
+    await it.complete(COMPLETED)
 
     assert it.database.queries[0].args[2] == freed
 
 
 async def test_a_job_without_a_named_queue_frees_none():
-    it = Scene(OURS)
+    it = Scene(OWNED)
 
-    await it.settle(Completed(ClaimedJob(make_job(id=7, locked_by="p1"), None)))
+    await it.complete(Completed(ClaimedJob(make_job(id=7, locked_by="p1"), None)))
 
     assert it.database.queries[0].args[2] == []
 
 
 @pytest.mark.feature("F216")
 async def test_a_released_job_may_have_a_delay():
-    it = Scene(OURS, interrupted_delay=timedelta(seconds=2))
+    it = Scene(OWNED, interrupted_delay=timedelta(seconds=2))
 
-    await it.settle(INTERRUPTED)
+    await it.complete(INTERRUPTED)
 
     assert '"delay": 2000000' in str(it.database.queries[0].args[0])
 
 
 async def test_what_must_not_run_yet_waits_for_as_long_as_it_must():
-    it = Scene(OURS, interrupted_delay=timedelta(seconds=2))
+    it = Scene(OWNED, interrupted_delay=timedelta(seconds=2))
 
-    await it.settle(Interrupted(HELD, timedelta(seconds=1)))
+    await it.complete(Interrupted(CLAIMED, timedelta(seconds=1)))
 
     assert '"delay": 1000000' in str(it.database.queries[0].args[0])
 
 
-# Until it is written
+# Retries
 
 
-@pytest.mark.parametrize("outcome", ENDS, ids=named)
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=named)
 async def test_a_write_that_fails_is_retried_until_it_succeeds(outcome, pauses):
-    it = Scene(*[OSError("gone")] * 50, OURS)
+    it = Scene(*[OSError("gone")] * 50, OWNED)
 
-    assert await it.settle(outcome)
+    assert await it.complete(outcome)
 
     assert pauses == list(range(50))
-    # From the second time on it says so: the first one may have got through.
+    # The second write is marked as a retry, because the first one may have succeeded.
     assert [each.args[3] for each in it.database.queries] == [False] + [True] * 50
 
 
@@ -185,10 +189,10 @@ async def test_what_passes_by_itself_is_not_complained_about():
         TimeoutError(),
         FakeDatabaseError("57P01"),
         FakeDatabaseError("40001"),
-        OURS,
+        OWNED,
     )
 
-    await it.settle(COMPLETED)
+    await it.complete(COMPLETED)
 
     assert it.events == []
 
@@ -207,21 +211,21 @@ async def test_a_rejected_outcome_is_reported_at_once_and_then_once_a_minute(
     outcome, action, monkeypatch
 ):
     error = FakeDatabaseError("42501")
-    it = Scene(*[error] * 7, OURS)
+    it = Scene(*[error] * 7, OWNED)
     clock = iter(range(0, 1000, 20))
-    monkeypatch.setattr(settle_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(completer_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
-    await it.settle(outcome)
+    await it.complete(outcome)
 
     assert it.events == [PoolFatalError(pool_id="p1", error=error, action=action)] * 3
 
 
 @pytest.mark.parametrize("outcome", [COMPLETED, FAILED, SNOOZED], ids=named)
 async def test_a_job_whose_outcome_stays_rejected_fails_with_the_message_of_the_database(outcome):
-    it = Scene(*[FakeDatabaseError("P0001")] * REJECTIONS_BEFORE_FAILURE, OURS)
+    it = Scene(*[FakeDatabaseError("P0001")] * REJECTIONS_BEFORE_FAILURE, OWNED)
     it.accepts_heartbeats()
 
-    written = await it.settler.complete(outcome)
+    written = await it.completer.complete(outcome)
 
     assert isinstance(written, Failed)
     assert isinstance(written.error, OutcomeRefused)
@@ -232,54 +236,54 @@ async def test_a_job_whose_outcome_stays_rejected_fails_with_the_message_of_the_
 
 @pytest.mark.parametrize("outcome", [COMPLETED, FAILED, SNOOZED], ids=named)
 async def test_while_heartbeats_are_rejected_too_the_outcome_itself_is_retried(outcome):
-    it = Scene(*[FakeDatabaseError("54000")] * 3 * REJECTIONS_BEFORE_FAILURE, OURS)
+    it = Scene(*[FakeDatabaseError("54000")] * 3 * REJECTIONS_BEFORE_FAILURE, OWNED)
 
-    assert await it.settler.complete(outcome) is outcome
+    assert await it.completer.complete(outcome) is outcome
 
     assert len(set(it.database.statements)) == 1
 
 
 def test_the_outcome_is_written_once_the_database_accepts_heartbeats_again():
     it = Scene()
-    refusals = settle_module._Rejections(COMPLETED, it.lease)
+    rejections = completer_module._Rejections(COMPLETED, it.lease, CompletionTimings())
     for _ in range(2 * REJECTIONS_BEFORE_FAILURE):
-        refusals.add(FakeDatabaseError("54000"))
+        rejections.add(FakeDatabaseError("54000"))
     it.accepts_heartbeats()
 
-    assert refusals.choose_outcome() is COMPLETED
+    assert rejections.choose_outcome() is COMPLETED
     for _ in range(2):
-        refusals.add(FakeDatabaseError("54000"))
-    assert isinstance(refusals.choose_outcome(), Failed)
+        rejections.add(FakeDatabaseError("54000"))
+    assert isinstance(rejections.choose_outcome(), Failed)
 
 
-@pytest.mark.parametrize("outcome", ENDS, ids=named)
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=named)
 async def test_an_outcome_is_written_after_all_if_the_failure_is_rejected_too(outcome, pauses):
-    it = Scene(*[FakeDatabaseError("42501")] * (REJECTIONS_BEFORE_FAILURE + 1), OURS)
+    it = Scene(*[FakeDatabaseError("42501")] * (REJECTIONS_BEFORE_FAILURE + 1), OWNED)
     it.accepts_heartbeats()
 
-    assert await it.settler.complete(outcome) is outcome
+    assert await it.completer.complete(outcome) is outcome
 
     statements = it.database.statements
     assert statements[-1] == statements[0]
 
 
 @pytest.mark.parametrize("outcome", [COMPLETED, FAILED, SNOOZED], ids=named)
-@pytest.mark.parametrize("is_gone", [True, False])
-async def test_an_uncertain_commit_of_the_task_counts_if_the_job_is_gone(outcome, is_gone):
-    job = None if is_gone else make_job(id=7)
-    it = Scene(NOT_OURS, job, False)
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_an_uncertain_commit_of_the_task_counts_if_the_job_is_gone(outcome, is_deleted):
+    job = None if is_deleted else make_job(id=7)
+    it = Scene(NOT_OWNED, job, False)
 
-    written = await it.settler.complete(outcome, is_uncertain=True)
+    written = await it.completer.complete(outcome, is_uncertain=True)
 
-    # It is sent like a repeated write: this pool may have taken the next job of the queue.
+    # Sent as a retry, because this pool may have claimed the next job of the queue.
     assert it.database.queries[0].args[3] is True
-    assert isinstance(written, CompletedInTransaction) if is_gone else written is None
+    assert isinstance(written, CompletedInTransaction) if is_deleted else written is None
 
 
-async def test_after_an_uncertain_commit_the_job_is_looked_up_until_the_database_answers(pauses):
-    it = Scene(NOT_OURS, OSError("gone"), OSError("gone"), make_job(id=7), False)
+async def test_after_an_uncertain_commit_the_job_is_read_until_the_database_answers(pauses):
+    it = Scene(NOT_OWNED, OSError("gone"), OSError("gone"), make_job(id=7), False)
 
-    assert await it.settler.complete(FAILED, is_uncertain=True) is None
+    assert await it.completer.complete(FAILED, is_uncertain=True) is None
     assert pauses == [0, 1]
 
 
@@ -288,7 +292,7 @@ async def test_in_a_callers_transaction_nothing_is_retried():
     it = Scene(error, can_retry=False)
 
     with pytest.raises(FakeDatabaseError) as raised:
-        await it.settle(COMPLETED)
+        await it.complete(COMPLETED)
 
     assert raised.value is error
 
@@ -302,10 +306,10 @@ async def test_in_a_callers_transaction_nothing_is_retried():
     ],
     ids=named,
 )
-async def test_what_postgresql_does_not_take_is_left_out_of_the_next_try(outcome, statement):
-    it = Scene(FakeDatabaseError("22008"), OURS, interrupted_delay=timedelta(seconds=2))
+async def test_data_that_postgresql_rejects_is_left_out_of_the_next_write(outcome, statement):
+    it = Scene(FakeDatabaseError("22008"), OWNED, interrupted_delay=timedelta(seconds=2))
 
-    assert await it.settle(outcome)
+    assert await it.complete(outcome)
 
     again = it.database.queries[1]
     assert again.statement == statement
@@ -314,94 +318,94 @@ async def test_what_postgresql_does_not_take_is_left_out_of_the_next_try(outcome
         assert "22008" in str(again.args[0])
 
 
-# Whether an earlier try got through
+# Earlier writes that may have succeeded
 
 
-@pytest.mark.parametrize("outcome", ENDS, ids=named)
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=named)
 async def test_a_job_missing_at_the_second_try_was_written_by_the_first_if_the_pool_is_alive(
     outcome,
 ):
-    it = Scene(OSError("gone"), NOT_OURS, True)
+    it = Scene(OSError("gone"), NOT_OWNED, True)
 
-    assert await it.settle(outcome) is True
+    assert await it.complete(outcome) is True
 
-    # Whoever takes jobs from a pool takes it off the registry with them.
-    asked = it.database.queries[-1]
-    assert (asked.statement, asked.args) == ("is_pool_alive", ("p1",))
+    # Recovery removes a pool from the registry together with its jobs.
+    query = it.database.queries[-1]
+    assert (query.statement, query.args) == ("is_pool_alive", ("p1",))
 
 
-@pytest.mark.parametrize("outcome", ENDS, ids=named)
-async def test_what_a_second_try_does_not_find_is_lost_by_a_pool_that_was_swept(outcome):
-    it = Scene(OSError("gone"), NOT_OURS, False)
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=named)
+async def test_a_retry_that_finds_no_job_reports_a_lost_lock_after_recovery(outcome):
+    it = Scene(OSError("gone"), NOT_OWNED, False)
     it.lease.rotate_id("p2")
 
-    assert await it.settle(outcome) is False
+    assert await it.complete(outcome) is False
 
     assert it.database.queries[-1].args == ("p1",)
 
 
-@pytest.mark.parametrize("outcome", ENDS, ids=named)
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=named)
 async def test_without_an_answer_of_the_registry_the_first_try_counts(outcome):
-    it = Scene(OSError("gone"), NOT_OURS, OSError("gone"))
+    it = Scene(OSError("gone"), NOT_OWNED, OSError("gone"))
 
-    assert await it.settle(outcome) is True
+    assert await it.complete(outcome) is True
 
 
-@pytest.mark.parametrize("outcome", ENDS, ids=named)
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=named)
 async def test_without_a_registry_the_first_try_counts(outcome):
-    it = Scene(OSError("gone"), NOT_OURS)
+    it = Scene(OSError("gone"), NOT_OWNED)
     it.lease.mark_unregistered()
 
-    assert await it.settle(outcome) is True
+    assert await it.complete(outcome) is True
 
     assert len(it.database.queries) == 2
 
 
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_a_job_missing_at_the_first_try_is_lost(is_known):
-    it = Scene(NOT_OURS)
+    it = Scene(NOT_OWNED)
     if not is_known:
         it.lease.mark_unregistered()
 
-    assert await it.settle(COMPLETED) is False
+    assert await it.complete(COMPLETED) is False
 
     assert len(it.database.queries) == 1
 
 
-# While a fetch is under way
+# Writes during a fetch
 
 
-@pytest.mark.parametrize("outcome", ENDS, ids=named)
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=named)
 async def test_a_second_try_waits_for_a_fetch_that_may_claim_the_job_again(outcome):
-    fetching, held = asyncio.Lock(), {7: HELD}
-    it = Scene(OSError("gone"), OURS, fetch_lock=fetching, claimed_jobs=held)
+    fetching, claimed_jobs = asyncio.Lock(), {7: CLAIMED}
+    it = Scene(OSError("gone"), OWNED, fetch_lock=fetching, claimed_jobs=claimed_jobs)
     await fetching.acquire()
-    settling = asyncio.create_task(it.settle(outcome))
+    completing = asyncio.create_task(it.complete(outcome))
     await wait_until(lambda: it.database.queries)
 
-    # The first got through, and the fetch has found the job.
-    held[7] = ClaimedJob(make_job(id=7, locked_by="p1"), 5)
+    # The first write succeeded, and the fetch found the job again.
+    claimed_jobs[7] = ClaimedJob(make_job(id=7, locked_by="p1"), 5)
     fetching.release()
 
-    assert await settling
+    assert await completing
     assert len(it.database.queries) == 1
 
 
 async def test_jobs_that_a_fetch_claimed_again_are_not_released():
-    fetching, held = asyncio.Lock(), {7: HELD}
-    it = Scene(OSError("gone"), OURS, fetch_lock=fetching, claimed_jobs=held)
+    fetching, claimed_jobs = asyncio.Lock(), {7: CLAIMED}
+    it = Scene(OSError("gone"), OWNED, fetch_lock=fetching, claimed_jobs=claimed_jobs)
     await fetching.acquire()
-    returning = asyncio.create_task(it.settler.release([HELD]))
+    returning = asyncio.create_task(it.completer.release([CLAIMED]))
     await wait_until(lambda: it.database.queries)
 
-    held[7] = ClaimedJob(make_job(id=7, locked_by="p1"), 5)
+    claimed_jobs[7] = ClaimedJob(make_job(id=7, locked_by="p1"), 5)
     fetching.release()
     await returning
 
     assert len(it.database.queries) == 1
 
 
-# Many at once
+# Batches
 
 
 def of(*job_ids: int, pool_id: str = "p1") -> list[ClaimedJob]:
@@ -410,9 +414,9 @@ def of(*job_ids: int, pool_id: str = "p1") -> list[ClaimedJob]:
 
 async def test_endings_of_one_kind_are_written_with_one_statement():
     it = Scene({1, 2})
-    outcomes = [Completed(held) for held in of(1, 2, 3)]
+    outcomes = [Completed(claimed_jobs) for claimed_jobs in of(1, 2, 3)]
 
-    written = await it.settler.complete_all(outcomes)
+    written = await it.completer.complete_all(outcomes)
 
     assert written == [*outcomes[:2], None]
     assert it.database.statements == ["complete_claimed_jobs"]
@@ -421,7 +425,9 @@ async def test_endings_of_one_kind_are_written_with_one_statement():
 async def test_failures_of_one_batch_keep_their_own_errors():
     it = Scene({1, 2})
 
-    await it.settler.complete_all([Failed(held, LookupError(held.job.id)) for held in of(1, 2)])
+    await it.completer.complete_all(
+        [Failed(claimed_jobs, LookupError(claimed_jobs.job.id)) for claimed_jobs in of(1, 2)]
+    )
 
     assert it.database.statements == ["fail_claimed_jobs"]
     assert "LookupError: 1" in str(it.database.queries[0].args[0])
@@ -430,21 +436,21 @@ async def test_failures_of_one_batch_keep_their_own_errors():
 
 async def test_endings_that_cannot_be_written_together_are_left_to_be_written_one_by_one():
     it = Scene(ConnectionError(), {1})
-    outcomes = [Completed(held) for held in of(1, 2)]
+    outcomes = [Completed(claimed_jobs) for claimed_jobs in of(1, 2)]
 
-    assert await it.settler.complete_all(outcomes) is None
-    assert await it.settler.complete_unless_rejected(outcomes[0]) is outcomes[0]
+    assert await it.completer.complete_all(outcomes) is None
+    assert await it.completer.complete_unless_rejected(outcomes[0]) is outcomes[0]
 
-    # It may have been written: a named queue is freed only with its job.
+    # The job may be completed already: a named queue is freed only together with its job.
     assert [each.args[3] for each in it.database.queries] == [False, True]
 
 
 async def test_one_of_many_waits_for_a_database_that_is_unreachable(pauses):
     unreachable = [OSError("gone"), FakeDatabaseError("08006"), FakeDatabaseError("57P03")]
     it = Scene(*unreachable, {1})
-    [held] = of(1)
+    [claimed_jobs] = of(1)
 
-    assert await it.settler.complete_unless_rejected(Completed(held)) is not None
+    assert await it.completer.complete_unless_rejected(Completed(claimed_jobs)) is not None
 
     assert len(pauses) == len(unreachable)
 
@@ -454,7 +460,7 @@ async def test_one_of_many_waits_for_a_database_that_is_unreachable(pauses):
 )
 async def test_one_of_many_that_the_database_rejects_is_left_to_be_written_apart(error):
     it = Scene(error)
-    [held] = of(1)
+    [claimed_jobs] = of(1)
 
     with pytest.raises(type(error)):
-        await it.settler.complete_unless_rejected(Completed(held))
+        await it.completer.complete_unless_rejected(Completed(claimed_jobs))

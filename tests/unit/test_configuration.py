@@ -60,19 +60,19 @@ class Sources:
         assert "\n" not in str(raised.value)
         return str(raised.value)
 
-    def config(self, *words: str) -> Result:
-        return CliRunner().invoke(command, ["config", *words])
+    def config(self, *arguments: str) -> Result:
+        return CliRunner().invoke(command, ["config", *arguments])
 
-    def effective(self, *words: str) -> dict[str, Any]:
-        done = self.config("--json", *words)
+    def effective(self, *arguments: str) -> dict[str, Any]:
+        done = self.config("--json", *arguments)
         assert done.exit_code == 0, done.output or done.exception
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        settings: dict[str, Any] = json.loads(done.stdout)
+        return settings
 
 
 @pytest.fixture
-def sources(nothing_given: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
-    return Sources(nothing_given, monkeypatch)
+def sources(empty_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
+    return Sources(empty_environment, monkeypatch)
 
 
 # Precedence: every setting, in every combination of sources
@@ -121,11 +121,11 @@ COMBINATIONS = [
 
 
 @pytest.mark.single_version
-@pytest.mark.parametrize("given", COMBINATIONS, ids=lambda given: "+".join(given) or "none")
+@pytest.mark.parametrize("used", COMBINATIONS, ids=lambda used: "+".join(used) or "none")
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("swapped", [False, True], ids=["", "swapped"])
 def test_flags_override_variables_override_the_file_overrides_defaults(
-    sources, setting, given, swapped
+    sources, setting, used, swapped
 ):
     first, second, third = samples(setting)
     # A switch has two values: each source gives either of them once.
@@ -133,19 +133,19 @@ def test_flags_override_variables_override_the_file_overrides_defaults(
         zip(SOURCES, (second, third, second) if swapped else (first, second, third), strict=True)
     )
     flags: list[str] = []
-    if "file" in given:
+    if "file" in used:
         sources.write(toml(setting.name, values["file"]))
-    if "environment" in given:
+    if "environment" in used:
         sources.set_variable(setting.variable, as_text(values["environment"]))
-    if "flag" in given:
+    if "flag" in used:
         flags = as_flags(setting, values["flag"])
 
     found = sources.collect(*flags).values.get(setting.name)
 
-    if not given:
+    if not used:
         assert found is None
         return
-    winner = given[-1]
+    winner = used[-1]
     where = {
         "file": "graphile-worker.toml",
         "environment": setting.variable,
@@ -159,8 +159,8 @@ def test_flags_override_variables_override_the_file_overrides_defaults(
 def test_a_flag_sets_its_setting_and_turns_its_groups_on(sources, setting):
     value, _, _ = samples(setting)
 
-    given = sources.collect(*as_flags(setting, value))
-    read = {name: each.value for name, each in given.values.items()}
+    settings = sources.collect(*as_flags(setting, value))
+    read = {name: each.value for name, each in settings.values.items()}
 
     assert read.pop(setting.name) == parse_toml(setting, value, sources.folder)
     # Its groups are on, and nothing else is set.
@@ -246,10 +246,10 @@ def test_a_new_option_becomes_a_setting():
 def test_groups_are_built_from_the_settings_in_them():
     wait = timedelta(seconds=1)
 
-    def build(**given: Any) -> Outer:
+    def build(**values: Any) -> Outer:
         return Outer(
             **definitions.build_arguments(
-                Outer, {n.replace("__", "."): v for n, v in given.items()}
+                Outer, {n.replace("__", "."): v for n, v in values.items()}
             )
         )
 
@@ -443,11 +443,11 @@ def test_keys_can_have_hyphens(sources):
     assert found.value("local_queue.max_bytes") == 5
 
 
-@pytest.mark.parametrize("words", [["-C", "a.toml", "config"], ["config", "-C", "a.toml"]])
-def test_the_config_flag_works_before_and_after_a_subcommand(sources, words):
+@pytest.mark.parametrize("arguments", [["-C", "a.toml", "config"], ["config", "-C", "a.toml"]])
+def test_the_config_flag_works_before_and_after_a_subcommand(sources, arguments):
     sources.write("concurrency = 7", "a.toml")
 
-    done = CliRunner().invoke(command, [*words, "--json"])
+    done = CliRunner().invoke(command, [*arguments, "--json"])
 
     assert json.loads(done.stdout)["concurrency"]["value"] == 7
 
@@ -459,20 +459,20 @@ def test_without_a_config_file_the_toml_parser_is_not_imported(sources, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("concurrency = 1\nconcurrency =", "bad.toml is not TOML: Invalid value (at line 2"),
         ("a = '''\n\n", "bad.toml is not TOML: "),
         ("\udcff", "bad.toml is not UTF-8"),
     ],
 )
-def test_a_file_that_is_not_toml_is_rejected_with_the_line(sources, text, words):
+def test_a_file_that_is_not_toml_is_rejected_with_the_line(sources, text, message):
     (sources.folder / "bad.toml").write_bytes(text.encode(errors="surrogateescape"))
 
     error = sources.error("-C", "bad.toml")
 
-    assert error.startswith(words)
-    assert "UTF-8" in words or "at line " in error
+    assert error.startswith(message)
+    assert "UTF-8" in message or "at line " in error
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def test_a_config_file_given_by_a_flag_must_exist(sources, path, why):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("concurrenc = 1", "unknown setting concurrenc, did you mean concurrency?"),
         ("jobs = 1", "unknown setting jobs, did you mean concurrency?"),
@@ -495,17 +495,17 @@ def test_a_config_file_given_by_a_flag_must_exist(sources, path, why):
         ),
         ("[recover]\nlease_duration = '1s'", "unknown setting recover, did you mean recovery?"),
         ("zzz = 1", "unknown setting zzz, see `graphile-worker config`"),
-        ("poll-interval = '1s'\npoll_interval = '2s'", "poll_interval is given twice"),
+        ("poll-interval = '1s'\npoll_interval = '2s'", "poll_interval is set twice"),
     ],
 )
-def test_an_unknown_key_is_rejected_with_the_most_similar_setting(sources, text, words):
+def test_an_unknown_key_is_rejected_with_the_most_similar_setting(sources, text, message):
     sources.write(text)
 
-    assert sources.error().startswith(f"graphile-worker.toml: {words}")
+    assert sources.error().startswith(f"graphile-worker.toml: {message}")
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("concurrency = '4'", 'concurrency: expected a whole number from 1, got "4"'),
         ("concurrency = true", "concurrency: expected a whole number from 1, got true"),
@@ -532,10 +532,10 @@ def test_an_unknown_key_is_rejected_with_the_most_similar_setting(sources, text,
         ("cancel_after = true", "cancel_after: expected a time such as"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_rejected_with_the_expected_one(sources, text, words):
+def test_a_value_of_the_wrong_type_is_rejected_with_the_expected_one(sources, text, message):
     sources.write(text)
 
-    assert sources.error().startswith(f"graphile-worker.toml: {words}")
+    assert sources.error().startswith(f"graphile-worker.toml: {message}")
 
 
 @pytest.mark.parametrize("value", ["2000", "2.5", "'2000'", "0"])
@@ -767,8 +767,8 @@ def test_a_password_is_never_shown(sources, monkeypatch, connection, where):
         value = [connection] if where == "wrong type" else connection
         sources.write(f"{key} = {json.dumps(value)}")
 
-    for words in ([], ["--json"]):
-        done = sources.config(*words, *flags)
+    for format_flags in ([], ["--json"]):
+        done = sources.config(*format_flags, *flags)
 
         assert CANARY not in done.output
         assert CANARY not in f"{done.exception}"
@@ -777,9 +777,9 @@ def test_a_password_is_never_shown(sources, monkeypatch, connection, where):
 
 
 def test_only_the_password_of_a_connection_is_hidden():
-    shown = redact_secrets(f"postgres://me:{CANARY}@db.example:5433/shop?sslmode=require")
+    redacted = redact_secrets(f"postgres://me:{CANARY}@db.example:5433/shop?sslmode=require")
 
-    assert sorted(shown.split()) == [
+    assert sorted(redacted.split()) == [
         *("dbname=shop", "host=db.example", "password=***", "port=5433"),
         *("sslmode=require", "user=me"),
     ]

@@ -39,10 +39,10 @@ class Recorder:
         self._errors = list(errors)
 
     def answer(self, query: Query[Any]) -> Any:
-        self.seen.append(query.name)
+        self.seen.append(str(query.statement))
         if self._errors:
             raise self._errors.pop(0)
-        return f"answer to {query.name}"
+        return f"answer to {str(query.statement)}"
 
 
 class AsyncDatabase(Recorder):
@@ -105,7 +105,10 @@ async def test_a_plan_is_sent_the_answer_to_each_step(kind):
     def plan() -> Plan[list[str]]:
         return [(yield ask("one")), (yield ask("two"))]
 
-    assert await carried_out(plan(), lambda step: step.name.upper(), kind) == ["ONE", "TWO"]
+    assert await carried_out(plan(), lambda step: str(step.statement).upper(), kind) == [
+        "ONE",
+        "TWO",
+    ]
 
 
 @both_kinds

@@ -1,4 +1,4 @@
-"""DirectSource: who gets a job, who waits for one, and when the database is asked again."""
+"""DirectSource: which worker gets a job, which one waits, and when the source fetches."""
 
 import asyncio
 import math
@@ -27,12 +27,12 @@ from tests.support.jobs import make_job
 
 NEVER = timedelta(hours=1)
 AT_ONCE = timedelta(milliseconds=1)
-# Only a bug takes so long.
+# Only a bug takes that long.
 PATIENCE = 20
 
 
 class Scene(SourceScene):
-    """A source that fetches a job when a worker asks, and that runs."""
+    """A running source that fetches a job when a worker needs one."""
 
     def __init__(
         self,
@@ -57,16 +57,16 @@ async def scene(**options: Any) -> AsyncIterator[Scene]:
     await scene.stop()
 
 
-# Asking
+# Waiting workers
 
 
 async def test_the_first_waiting_worker_gets_the_first_job():
     async with scene() as it:
         it.ready(1, 2, 3)
 
-        asks = await it.wait_for_jobs("a", "b")
+        waiting_tasks = await it.wait_for_jobs("a", "b")
 
-        assert get_results(asks) == [1, 2]
+        assert get_results(waiting_tasks) == [1, 2]
         assert list(it.claimer.claimed_jobs) == [1, 2]
 
 
@@ -86,31 +86,31 @@ async def test_one_fetch_is_under_way_at_a_time():
         it.claimer.answering.clear()
         it.ready(1, 2, 3)
 
-        asks = (
+        waiting_tasks = (
             await it.wait_for_jobs("a") + await it.wait_for_jobs("b") + await it.wait_for_jobs("c")
         )
         assert it.claimer.requested_limits == [1]
 
         await it.finish_fetch()
         assert it.claimer.requested_limits == [1, 2]
-        assert get_results(asks) == [1, 2, 3]
+        assert get_results(waiting_tasks) == [1, 2, 3]
 
 
-async def test_those_who_got_nothing_ask_again_while_others_got_something():
+async def test_workers_without_a_job_wait_for_the_next_fetch_if_others_got_one():
     async with scene() as it:
         it.ready(1)
 
-        asks = await it.wait_for_jobs("a", "b")
+        waiting_tasks = await it.wait_for_jobs("a", "b")
 
-        assert get_results(asks) == [1, "waits"]
+        assert get_results(waiting_tasks) == [1, "waits"]
         assert it.claimer.requested_limits == [2, 1]
 
 
 async def test_a_worker_that_gets_nothing_becomes_idle():
     async with scene() as it:
-        asks = await it.wait_for_jobs("a", "b")
+        waiting_tasks = await it.wait_for_jobs("a", "b")
 
-        assert get_results(asks) == ["waits", "waits"]
+        assert get_results(waiting_tasks) == ["waits", "waits"]
         assert it.claimer.requested_limits == [2]
 
 
@@ -129,7 +129,7 @@ async def test_each_waiting_worker_and_each_empty_fetch_is_an_event():
         ]
 
 
-# Being told of jobs
+# Announced jobs
 
 
 @pytest.mark.feature("F102")
@@ -143,14 +143,14 @@ async def test_as_many_idle_workers_ask_as_jobs_were_announced(announced, sent):
         assert it.claimer.requested_limits == [3, sent]
 
 
-async def test_who_has_been_idle_for_longest_asks_first():
+async def test_the_worker_that_is_idle_longest_is_woken_first():
     async with scene() as it:
-        asks = await it.wait_for_jobs("a", "b")
+        waiting_tasks = await it.wait_for_jobs("a", "b")
         it.ready(1)
 
         await it.wake(1)
 
-        assert get_results(asks) == [1, "waits"]
+        assert get_results(waiting_tasks) == [1, "waits"]
 
 
 async def test_a_notification_of_no_jobs_wakes_no_worker():
@@ -177,25 +177,25 @@ async def test_announcements_are_merged_while_all_are_busy():
 async def test_a_job_that_is_announced_during_a_fetch_is_fetched_by_the_next():
     async with scene() as it:
         it.claimer.answering.clear()
-        asks = await it.wait_for_jobs("a", "b", "c")
+        waiting_tasks = await it.wait_for_jobs("a", "b", "c")
 
         it.ready(1)
         await it.wake(1)
         await it.finish_fetch()
 
         assert it.claimer.requested_limits == [3, 1]
-        assert get_results(asks) == [1, "waits", "waits"]
+        assert get_results(waiting_tasks) == [1, "waits", "waits"]
 
 
 async def test_who_knows_how_many_is_found_out_by_asking_for_twice_as_many_each_time():
     async with scene() as it:
-        asks = await it.wait_for_jobs(*"abcdefgh")
+        waiting_tasks = await it.wait_for_jobs(*"abcdefgh")
         it.ready(*range(8))
 
         await it.wake(None)
 
         assert it.claimer.requested_limits == [8, 1, 2, 4, 1]
-        assert sorted(map(str, get_results(asks))) == [str(each) for each in range(8)]
+        assert sorted(map(str, get_results(waiting_tasks))) == [str(each) for each in range(8)]
 
 
 async def test_doubling_ends_with_the_first_empty_fetch():
@@ -214,13 +214,13 @@ async def test_doubling_ends_with_the_first_empty_fetch():
 async def test_who_knows_how_many_during_a_fetch_is_found_out_after_it():
     async with scene() as it:
         it.claimer.answering.clear()
-        asks = await it.wait_for_jobs("a", "b", "c")
+        waiting_tasks = await it.wait_for_jobs("a", "b", "c")
 
         it.ready(1, 2, 3)
         await it.wake(None)
         await it.finish_fetch()
 
-        assert get_results(asks) == [1, 2, 3]
+        assert get_results(waiting_tasks) == [1, 2, 3]
 
 
 # Polling
@@ -228,55 +228,55 @@ async def test_who_knows_how_many_during_a_fetch_is_found_out_after_it():
 
 async def test_a_job_without_a_notification_is_found_by_polling():
     async with scene(poll=AT_ONCE) as it:
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
         it.ready(1)
 
-        held = await asks[0]
+        claimed = await waiting_tasks[0]
 
-        assert held is not None
-        assert held.job.id == 1
+        assert claimed is not None
+        assert claimed.job.id == 1
 
 
 async def test_a_poll_that_is_due_is_not_put_off_by_workers_that_wait():
     clock = ManualClock()
     async with scene(time=clock.monotonic) as it:
-        asks = await it.wait_for_jobs("a", "b", "c")
+        waiting_tasks = await it.wait_for_jobs("a", "b", "c")
 
         clock.now += NEVER.total_seconds()
         it.ready(1, 2, 3)
-        asks += await it.wait_for_jobs("d")
+        waiting_tasks += await it.wait_for_jobs("d")
 
-        # One for its own sake and one for the poll; both found something, so the others came too.
+        # One fetch for the worker, one for the poll. Both found jobs and woke the other workers.
         assert it.claimer.requested_limits[:3] == [3, 2, 2]
-        assert get_results(asks) == [2, 3, "waits", 1]
+        assert get_results(waiting_tasks) == [2, 3, "waits", 1]
 
 
 # Named queues
 
 
-async def test_a_worker_that_takes_the_next_job_of_its_queue_wakes_no_other():
+async def test_a_worker_that_gets_the_next_job_of_its_queue_wakes_no_other():
     async with scene() as it:
         first, idle = await _one_runs_and_one_is_idle(it)
         it.ready(2, queue=5)
 
         it.source.forget(first)
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
 
-        assert get_results(asks) == [2]
+        assert get_results(waiting_tasks) == [2]
         assert get_results([idle]) == ["waits"]
         assert it.claimer.requested_limits == [2, 1, 1]
 
 
-async def test_a_worker_that_frees_a_queue_and_takes_another_job_wakes_one():
+async def test_a_worker_that_frees_a_queue_and_gets_another_job_wakes_one():
     async with scene() as it:
         first, idle = await _one_runs_and_one_is_idle(it)
         it.ready(3)
         it.ready(2, queue=5)
 
         it.source.forget(first)
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
 
-        assert get_results(asks) == [3]
+        assert get_results(waiting_tasks) == [3]
         assert get_results([idle]) == [2]
 
 
@@ -285,45 +285,45 @@ async def test_a_freed_queue_without_another_job_wakes_no_worker():
         first, idle = await _one_runs_and_one_is_idle(it)
 
         it.source.forget(first)
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
 
-        assert get_results([*asks, idle]) == ["waits", "waits"]
+        assert get_results([*waiting_tasks, idle]) == ["waits", "waits"]
         assert it.claimer.requested_limits == [2, 1, 1]
 
 
-async def test_a_queue_that_is_freed_during_a_fetch_is_looked_at_after_it():
+async def test_a_queue_that_is_freed_during_a_fetch_is_fetched_after_it():
     async with scene() as it:
         first, idle = await _one_runs_and_one_is_idle(it)
         it.claimer.answering.clear()
         await it.wake(1)
 
-        # The fetch that is under way cannot see that the queue is free, nor the job for all.
+        # The fetch under way sees neither the free queue nor the job.
         it.source.forget(first)
         it.ready(3)
         it.ready(2, queue=5)
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
         await it.finish_fetch()
 
-        assert get_results([*asks, idle]) == [3, 2]
+        assert get_results([*waiting_tasks, idle]) == [3, 2]
 
 
 async def test_a_queue_that_is_freed_after_its_worker_waits_wakes_one():
     async with scene() as it:
-        # As where endings are written together: its worker does not wait for that.
+        # With batched completions the worker does not wait for the write.
         first, idle = await _one_runs_and_one_is_idle(it)
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
         it.ready(2, queue=5)
 
         it.source.forget(first)
         await run_until_idle()
 
-        assert get_results([idle, *asks]) == [2, "waits"]
+        assert get_results([idle, *waiting_tasks]) == [2, "waits"]
 
 
-# Fetches that did not look everywhere
+# Fetches without a full scan
 
 
-async def test_those_who_got_nothing_from_a_part_of_the_table_wait_for_the_next_look():
+async def test_workers_without_a_job_of_a_partial_scan_wait_for_the_next_scan():
     async with scene() as it:
         it.ready(1)
         it.claimer.next_fetch_at = math.inf
@@ -337,47 +337,47 @@ async def test_those_who_got_nothing_from_a_part_of_the_table_wait_for_the_next_
 async def test_they_ask_again_when_it_is_time_to(monkeypatch):
     async with scene() as it:
         poll_again_soon(it.claimer, monkeypatch)
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
         it.ready(1)
 
-        await asyncio.wait(asks, timeout=PATIENCE)
+        await asyncio.wait(waiting_tasks, timeout=PATIENCE)
 
-        assert get_results(asks) == [1]
+        assert get_results(waiting_tasks) == [1]
 
 
 async def test_once_does_not_end_before_a_full_scan():
     async with scene(once=True) as it:
         it.claimer.next_fetch_at = math.inf
-        asks = await it.wait_for_jobs("a")
-        assert get_results(asks) == ["waits"]
+        waiting_tasks = await it.wait_for_jobs("a")
+        assert get_results(waiting_tasks) == ["waits"]
 
         it.claimer.next_fetch_at = None
         await it.wake()
 
-        assert get_results(asks) == [None]
+        assert get_results(waiting_tasks) == [None]
 
 
 async def test_the_next_job_of_a_queue_that_was_ours_does_not_send_for_more():
     async with scene() as it:
         _, idle = await _one_runs_and_one_is_idle(it)
-        asks = await it.wait_for_jobs("c")
+        waiting_tasks = await it.wait_for_jobs("c")
         it.ready(2, queue=5)
 
         await it.wake()
 
-        assert sorted(map(str, get_results([idle, *asks]))) == ["2", "waits"]
+        assert sorted(map(str, get_results([idle, *waiting_tasks]))) == ["2", "waits"]
         assert it.claimer.requested_limits == [2, 1, 1, 1]
 
 
 async def _one_runs_and_one_is_idle(
     it: Scene,
 ) -> tuple[ClaimedJob, asyncio.Task[ClaimedJob | None]]:
-    """One worker runs a job of a named queue, another has nothing to do."""
+    """One worker runs a job of a named queue, another one is idle."""
     it.ready(1, queue=5)
     busy, idle = await it.wait_for_jobs("a", "b")
-    held = busy.result()
-    assert held is not None
-    return held, idle
+    claimed = busy.result()
+    assert claimed is not None
+    return claimed, idle
 
 
 # Once
@@ -385,9 +385,9 @@ async def _one_runs_and_one_is_idle(
 
 async def test_once_sends_all_away_when_nothing_is_ready_and_nothing_runs():
     async with scene(once=True) as it:
-        asks = await it.wait_for_jobs("a", "b")
+        waiting_tasks = await it.wait_for_jobs("a", "b")
 
-        assert get_results(asks) == [None, None]
+        assert get_results(waiting_tasks) == [None, None]
         assert it.running.done()
 
 
@@ -412,9 +412,9 @@ async def test_once_a_failed_fetch_is_raised_to_the_waiting_workers():
         error = OSError("gone")
         it.claimer.errors = [error]
 
-        asks = await it.wait_for_jobs("a", "b") + await it.wait_for_jobs("c")
+        waiting_tasks = await it.wait_for_jobs("a", "b") + await it.wait_for_jobs("c")
 
-        assert [each.exception() for each in asks] == [error, error, error]
+        assert [each.exception() for each in waiting_tasks] == [error, error, error]
         assert it.running.done()
 
 
@@ -427,36 +427,36 @@ async def test_a_failed_fetch_is_retried_until_all_waiting_workers_have_a_job():
         it.claimer.errors = [OSError(str(each)) for each in range(5)]
         it.ready(1, 2)
 
-        asks = await it.wait_for_jobs("a", "b")
+        waiting_tasks = await it.wait_for_jobs("a", "b")
 
-        assert sorted(map(str, get_results(asks))) == ["1", "2"]
+        assert sorted(map(str, get_results(waiting_tasks))) == ["1", "2"]
         assert it.claimer.requested_limits == [2] * 6
-        told = [event for event in it.events if isinstance(event, GetJobErrored)]
-        assert sorted((each.worker_id, str(each.error)) for each in told) == [
+        errors_emitted = [event for event in it.events if isinstance(event, GetJobErrored)]
+        assert sorted((each.worker_id, str(each.error)) for each in errors_emitted) == [
             (worker, str(error)) for worker in "ab" for error in range(5)
         ]
 
 
 async def test_a_fetch_that_raises_a_cancellation_is_retried():
-    # Nobody cancelled it: a function for forbidden flags may await what somebody else gave up.
+    # Not a cancellation of the source: a flags function may await a cancelled task.
     async with scene() as it:
         it.claimer.errors = [asyncio.CancelledError()]
         it.ready(1)
 
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
 
-        assert get_results(asks) == [1]
+        assert get_results(waiting_tasks) == [1]
         assert not it.running.done()
 
 
-async def test_after_an_error_the_first_who_asked_is_still_the_first():
+async def test_after_an_error_workers_keep_their_order():
     async with scene() as it:
         it.claimer.errors = [OSError()]
         it.ready(1, 2, 3)
 
-        asks = await it.wait_for_jobs("a", "b", "c")
+        waiting_tasks = await it.wait_for_jobs("a", "b", "c")
 
-        assert get_results(asks) == [1, 2, 3]
+        assert get_results(waiting_tasks) == [1, 2, 3]
 
 
 async def test_a_worker_that_waits_during_a_failed_fetch_is_served_with_the_others():
@@ -464,25 +464,25 @@ async def test_a_worker_that_waits_during_a_failed_fetch_is_served_with_the_othe
         it.claimer.answering.clear()
         it.claimer.errors = [OSError()]
         it.ready(1, 2)
-        asks = await it.wait_for_jobs("a") + await it.wait_for_jobs("b")
+        waiting_tasks = await it.wait_for_jobs("a") + await it.wait_for_jobs("b")
 
         await it.finish_fetch()
 
-        assert get_results(asks) == [1, 2]
+        assert get_results(waiting_tasks) == [1, 2]
         assert it.claimer.requested_limits == [1, 2]
 
 
 async def test_a_source_is_failing_from_an_error_to_the_next_answer():
     async with scene() as it:
-        seen: list[bool] = []
-        it.hooks.on(GetJobErrored)(lambda event: seen.append(it.source.is_failing))
-        it.hooks.on(GetJobRecovered)(lambda event: seen.append(it.source.is_failing))
+        waiting_states: list[bool] = []
+        it.hooks.on(GetJobErrored)(lambda event: waiting_states.append(it.source.is_failing))
+        it.hooks.on(GetJobRecovered)(lambda event: waiting_states.append(it.source.is_failing))
         it.claimer.errors = [OSError()]
         assert not it.source.is_failing
 
         await it.wait_for_jobs("a")
 
-        assert seen == [True, False]
+        assert waiting_states == [True, False]
         assert not it.source.is_failing
 
 
@@ -490,25 +490,25 @@ async def test_a_stop_does_not_wait_for_the_pause_after_an_error():
     async with scene() as it:
         it.backoff_seconds = 3600
         it.claimer.errors = [OSError()]
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
 
         it.source.stop()
         await it.running
 
-        assert await asks[0] is None
+        assert await waiting_tasks[0] is None
 
 
-# Stopping
+# Stop
 
 
 async def test_a_stop_sends_those_away_who_wait_and_those_who_come_later():
     async with scene() as it:
-        asks = await it.wait_for_jobs("a", "b")
+        waiting_tasks = await it.wait_for_jobs("a", "b")
 
         it.source.stop()
-        asks += await it.wait_for_jobs("c")
+        waiting_tasks += await it.wait_for_jobs("c")
 
-        assert get_results(asks) == [None, None, None]
+        assert get_results(waiting_tasks) == [None, None, None]
         assert it.running.done()
         assert it.claimer.requested_limits == [2]
 
@@ -517,7 +517,7 @@ async def test_jobs_fetched_after_the_stop_are_released():
     async with scene() as it:
         it.claimer.answering.clear()
         it.ready(1, 2)
-        asks = await it.wait_for_jobs("a", "b", "c")
+        waiting_tasks = await it.wait_for_jobs("a", "b", "c")
         later = await it.wait_for_jobs("d")
 
         it.source.stop()
@@ -525,7 +525,7 @@ async def test_jobs_fetched_after_the_stop_are_released():
 
         assert it.completer.writes == [[1, 2]]
         assert it.claimer.claimed_jobs == {}
-        assert get_results(asks + later) == [None] * 4
+        assert get_results(waiting_tasks + later) == [None] * 4
         assert it.running.done()
 
 
@@ -533,28 +533,28 @@ async def test_a_source_that_is_cancelled_sends_all_away():
     async with scene() as it:
         idle = await it.wait_for_jobs("a")
         it.claimer.answering.clear()
-        asking = await it.wait_for_jobs("b") + await it.wait_for_jobs("c")
+        unserved = await it.wait_for_jobs("b") + await it.wait_for_jobs("c")
 
         it.running.cancel()
         await run_until_idle()
 
         assert it.running.cancelled()
-        assert get_results(idle + asking) == [None, None, None]
+        assert get_results(idle + unserved) == [None, None, None]
 
 
-# Those who no longer wait
+# Cancelled workers
 
 
 async def test_the_job_of_one_who_no_longer_waits_goes_to_another():
     async with scene() as it:
         it.claimer.answering.clear()
         it.ready(1)
-        asks = await it.wait_for_jobs("a", "b")
+        waiting_tasks = await it.wait_for_jobs("a", "b")
 
-        asks[0].cancel()
+        waiting_tasks[0].cancel()
         await it.finish_fetch()
 
-        assert get_results(asks) == ["cancelled", 1]
+        assert get_results(waiting_tasks) == ["cancelled", 1]
         assert it.completer.writes == []
 
 
@@ -562,12 +562,12 @@ async def test_a_job_without_a_waiting_worker_is_released():
     async with scene() as it:
         it.claimer.answering.clear()
         it.ready(1, 2)
-        asks = await it.wait_for_jobs("a", "b")
+        waiting_tasks = await it.wait_for_jobs("a", "b")
 
-        asks[0].cancel()
+        waiting_tasks[0].cancel()
         await it.finish_fetch()
 
-        assert get_results(asks) == ["cancelled", 1]
+        assert get_results(waiting_tasks) == ["cancelled", 1]
         assert it.completer.writes == [[2]]
         assert list(it.claimer.claimed_jobs) == [1]
 
@@ -576,37 +576,37 @@ async def test_nothing_is_fetched_for_one_who_no_longer_waits():
     async with scene() as it:
         it.claimer.answering.clear()
         await it.wait_for_jobs("a")
-        asks = await it.wait_for_jobs("b", "c")
+        waiting_tasks = await it.wait_for_jobs("b", "c")
 
-        asks[0].cancel()
+        waiting_tasks[0].cancel()
         await it.finish_fetch()
 
         assert it.claimer.requested_limits == [1, 1]
 
 
-class NeverSettles:
-    """The database is away."""
+class NeverCompletes:
+    """Fail, because the database is unreachable."""
 
     async def release(self, unstarted: object) -> None:
         await asyncio.Event().wait()
 
 
 async def test_waiting_workers_end_when_the_source_is_cancelled_during_a_release():
-    claims = FakeClaimer(ManualClock())
-    claims.ready = [ClaimedJob(make_job(id=1, locked_by="p1"), None)]
-    claims.answering.clear()
-    settler: Any = NeverSettles()
-    taking: Any = claims
-    source = DirectSource(taking, settler, Hooks(), FetchOptions(poll_interval=NEVER))
+    claimer = FakeClaimer(ManualClock())
+    claimer.ready = [ClaimedJob(make_job(id=1, locked_by="p1"), None)]
+    claimer.answering.clear()
+    completer: Any = NeverCompletes()
+    taking: Any = claimer
+    source = DirectSource(taking, completer, Hooks(), FetchOptions(poll_interval=NEVER))
     running = asyncio.create_task(source.run())
-    ask = asyncio.create_task(source.wait_for_job("w1"))
+    task = asyncio.create_task(source.wait_for_job("w1"))
     await run_until_idle()
 
     source.stop()
-    claims.answering.set()
+    claimer.answering.set()
     await run_until_idle()
     running.cancel()
     await asyncio.wait([running])
     await run_until_idle()
 
-    assert ask.done()
+    assert task.done()

@@ -25,7 +25,7 @@ def test_a_task_file_is_named_by_its_path(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("function", "given"),
+    ("function", "contents"),
     [
         ("def task(payload, ctx): ...", ["payload", "context"]),
         ("def task(payload): ...", ["payload"]),
@@ -34,12 +34,12 @@ def test_a_task_file_is_named_by_its_path(tmp_path):
         ("async def task(payload, helpers): ...", ["payload", "context"]),
     ],
 )
-def test_a_function_is_called_with_payload_and_context(tmp_path, function, given):
+def test_a_function_is_called_with_payload_and_context(tmp_path, function, contents):
     write(tmp_path, "one.py", function + "\n")
 
     task = load_tasks(tmp_path)["one"]
 
-    assert task.signature.build_call_arguments("payload", "context") == (given, {})
+    assert task.signature.build_call_arguments("payload", "context") == (contents, {})
 
 
 def test_a_task_object_in_a_file_follows_the_rules_of_apps(tmp_path):

@@ -15,9 +15,9 @@ import pytest
 
 from graphile_worker import ExecutableFailed, ExecutableOptions, Job, Logger
 from graphile_worker._discovery.executables import Executable, Timings, build_environment
-from graphile_worker._support.logs import make_printable
+from graphile_worker._support.error_format import make_printable
 from graphile_worker._worker.cancellation import Cancellation
-from graphile_worker._worker.pool import CLEANUP_TIMEOUT_SECONDS
+from graphile_worker._worker.pool import ShutdownTimings
 from graphile_worker.tasks import make_positional_task
 from tests.support.jobs import make_job
 from tests.support.processes import is_process_alive
@@ -56,7 +56,7 @@ class Context:
         return await self.cancellation.wait(lambda: self.cancelled, None)
 
 
-class Place:
+class ProgramFolder:
     """Writes programs and runs them."""
 
     def __init__(self, folder: Path) -> None:
@@ -90,32 +90,38 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path) -> Place:
-    return Place(tmp_path)
+def program_folder(tmp_path) -> ProgramFolder:
+    return ProgramFolder(tmp_path)
 
 
-async def until_gone(pids: list[int]) -> None:
+async def wait_until_gone(pids: list[int]) -> None:
     await wait_until(lambda: not any(map(is_process_alive, pids)))
 
 
 # Input and environment
 
 
-async def test_a_program_reads_its_payload_until_end_of_file(place):
-    await place.run(f"#!/bin/sh\ncat > {place.folder}/stdin\n", {"to": "ädä", "n": 1.0})
+async def test_a_program_reads_its_payload_until_end_of_file(program_folder):
+    await program_folder.run(
+        f"#!/bin/sh\ncat > {program_folder.folder}/stdin\n", {"to": "ädä", "n": 1.0}
+    )
 
-    assert (place.folder / "stdin").read_bytes() == '{"payload":{"to":"ädä","n":1}}'.encode()
+    assert (
+        program_folder.folder / "stdin"
+    ).read_bytes() == '{"payload":{"to":"ädä","n":1}}'.encode()
 
 
-async def test_a_large_payload_arrives_whole(place):
-    await place.run(f"#!/bin/sh\nsleep 0.1\ncat > {place.folder}/stdin\n", "x" * 5_000_000)
+async def test_a_large_payload_arrives_whole(program_folder):
+    await program_folder.run(
+        f"#!/bin/sh\nsleep 0.1\ncat > {program_folder.folder}/stdin\n", "x" * 5_000_000
+    )
 
-    assert (place.folder / "stdin").stat().st_size == 5_000_000 + len('{"payload":""}')
+    assert (program_folder.folder / "stdin").stat().st_size == 5_000_000 + len('{"payload":""}')
 
 
 @pytest.mark.parametrize("text", ["#!/bin/true\n", "#!/bin/sh\nexec <&-\nsleep 0.2\n"])
-async def test_a_program_may_ignore_its_payload(place, text):
-    await place.run(text, "x" * 5_000_000)
+async def test_a_program_may_ignore_its_payload(program_folder, text):
+    await program_folder.run(text, "x" * 5_000_000)
 
 
 def test_the_environment_describes_the_job(monkeypatch):
@@ -142,40 +148,42 @@ def test_a_job_without_a_key_has_no_key_variable_even_if_inherited(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("environment", "is_seen"), [("inherit", True), ("minimal", False)], ids=str
+    ("environment", "is_logged"), [("inherit", True), ("minimal", False)], ids=str
 )
-async def test_a_minimal_environment_contains_no_secrets(place, monkeypatch, environment, is_seen):
+async def test_a_minimal_environment_contains_no_secrets(
+    program_folder, monkeypatch, environment, is_logged
+):
     monkeypatch.setenv("DATABASE_URL", "canary")
     monkeypatch.setenv("PGPASSWORD", "canary")
     monkeypatch.setenv("TZ", "Asia/Tokyo")
 
-    await place.run("#!/bin/sh\nenv\n", environment=environment)
+    await program_folder.run("#!/bin/sh\nenv\n", environment=environment)
 
-    seen = place.log.of("info")
-    assert ("DATABASE_URL=canary" in seen) is is_seen
-    assert ("PGPASSWORD=canary" in seen) is is_seen
-    assert "TZ=Asia/Tokyo" in seen
-    assert "GRAPHILE_WORKER_JOB_ID=7" in seen
-
-
-async def test_a_program_inherits_no_open_files(place):
-    await place.run("#!/bin/sh\nls /proc/$$/fd\n")
-
-    # And the script itself, which a shell reads.
-    assert set(place.log.of("info")) - {"10", "255"} == {"0", "1", "2"}
+    logged = program_folder.log.of("info")
+    assert ("DATABASE_URL=canary" in logged) is is_logged
+    assert ("PGPASSWORD=canary" in logged) is is_logged
+    assert "TZ=Asia/Tokyo" in logged
+    assert "GRAPHILE_WORKER_JOB_ID=7" in logged
 
 
-# End
+async def test_a_program_inherits_no_open_files(program_folder):
+    await program_folder.run("#!/bin/sh\nls /proc/$$/fd\n")
+
+    # The shell reads the script, too.
+    assert set(program_folder.log.of("info")) - {"10", "255"} == {"0", "1", "2"}
 
 
-async def test_exit_code_0_is_success(place):
-    await place.run("#!/bin/sh\necho to nobody >&2\nexit 0\n")
-
-    assert place.log.lines == [("error", "to nobody")]
+# Exit
 
 
-async def test_another_exit_code_fails_the_job_with_its_last_output(place):
-    failed = await place.failure("#!/bin/sh\nseq 100 >&2\nexit 3\n")
+async def test_exit_code_0_is_success(program_folder):
+    await program_folder.run("#!/bin/sh\necho to nobody >&2\nexit 0\n")
+
+    assert program_folder.log.lines == [("error", "to nobody")]
+
+
+async def test_another_exit_code_fails_the_job_with_its_last_output(program_folder):
+    failed = await program_folder.failure("#!/bin/sh\nseq 100 >&2\nexit 3\n")
 
     assert failed.code == 3
     assert failed.signal is None
@@ -183,16 +191,18 @@ async def test_another_exit_code_fails_the_job_with_its_last_output(place):
     assert str(failed).startswith("program ended with exit code 3; last output:\n81\n82\n")
 
 
-async def test_a_signal_fails_the_job_with_its_name(place):
-    failed = await place.failure("#!/bin/sh\nkill -SEGV $$\n")
+async def test_a_signal_fails_the_job_with_its_name(program_folder):
+    failed = await program_folder.failure("#!/bin/sh\nkill -SEGV $$\n")
 
     assert failed.code is None
     assert failed.signal == "SIGSEGV"
     assert str(failed) == "program ended with signal SIGSEGV"
 
 
-async def test_the_last_output_is_limited(place):
-    failed = await place.failure("#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x >&2\nexit 1\n")
+async def test_the_last_output_is_limited(program_folder):
+    failed = await program_folder.failure(
+        "#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x >&2\nexit 1\n"
+    )
 
     assert failed.last_output == "…" + 2000 * "x"
 
@@ -218,17 +228,17 @@ def test_executable_failed_can_be_pickled():
     ],
 )
 async def test_a_program_that_cannot_be_started_fails_the_job_with_the_reason(
-    place, text, mode, hint
+    program_folder, text, mode, hint
 ):
-    program = place.program(text, mode)
+    program = program_folder.program(text, mode)
 
     with pytest.raises(ExecutableFailed, match=f"program could not be started: {hint}") as failed:
-        await program(None, place.context)
+        await program(None, program_folder.context)
     assert failed.value.code is None
 
 
-async def test_a_program_is_ended_at_its_timeout(place):
-    failed = await place.failure(
+async def test_a_program_is_ended_at_its_timeout(program_folder):
+    failed = await program_folder.failure(
         "#!/bin/sh\necho waiting >&2\nexec sleep 600\n", timeout=timedelta(seconds=5)
     )
 
@@ -248,94 +258,100 @@ FORKS = """
 """
 
 
-async def test_all_processes_of_a_program_end_with_it(place, monkeypatch):
-    monkeypatch.chdir(place.folder)
+async def test_all_processes_of_a_program_end_with_it(program_folder, monkeypatch):
+    monkeypatch.chdir(program_folder.folder)
 
-    await place.run(textwrap.dedent(FORKS).format(then="exit 0"))
+    await program_folder.run(textwrap.dedent(FORKS).format(then="exit 0"))
 
-    await until_gone(await place.pids(count=20))
+    await wait_until_gone(await program_folder.pids(count=20))
 
 
-async def test_a_cancelled_program_gets_sigterm_and_its_processes_are_killed(place, monkeypatch):
-    monkeypatch.chdir(place.folder)
-    place.timings = Timings(cleanup_grace=600)
+async def test_a_cancelled_program_gets_sigterm_and_its_processes_are_killed(
+    program_folder, monkeypatch
+):
+    monkeypatch.chdir(program_folder.folder)
+    program_folder.timings = Timings(cleanup_grace=600)
     then = "trap 'echo bye > bye; exit 1' TERM; touch ready; while :; do sleep 0.05; done"
-    running = place.start(textwrap.dedent(FORKS).format(then=then))
-    await wait_until((place.folder / "ready").exists)
+    running = program_folder.start(textwrap.dedent(FORKS).format(then=then))
+    await wait_until((program_folder.folder / "ready").exists)
 
     running.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert (place.folder / "bye").exists()
-    await until_gone(await place.pids(count=20))
+    assert (program_folder.folder / "bye").exists()
+    await wait_until_gone(await program_folder.pids(count=20))
 
 
-async def test_a_program_that_ignores_sigterm_is_killed(place, monkeypatch):
-    monkeypatch.chdir(place.folder)
-    running = place.start("#!/bin/sh\ntrap '' TERM\necho $$ > pids\nwhile :; do sleep 0.05; done\n")
-    pids = await place.pids()
+async def test_a_program_that_ignores_sigterm_is_killed(program_folder, monkeypatch):
+    monkeypatch.chdir(program_folder.folder)
+    running = program_folder.start(
+        "#!/bin/sh\ntrap '' TERM\necho $$ > pids\nwhile :; do sleep 0.05; done\n"
+    )
+    pids = await program_folder.pids()
 
     running.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await running
-    await until_gone(pids)
+    await wait_until_gone(pids)
 
 
 def test_a_program_is_killed_before_the_worker_stops_waiting_for_it():
-    assert Timings().cleanup_grace < CLEANUP_TIMEOUT_SECONDS
+    assert Timings().cleanup_grace < ShutdownTimings().cleanup_timeout_seconds
 
 
-async def test_a_program_that_is_cancelled_twice_is_killed_immediately(place, monkeypatch):
-    monkeypatch.chdir(place.folder)
-    place.timings = Timings(cleanup_grace=600)
-    running = place.start(
+async def test_a_program_that_is_cancelled_twice_is_killed_immediately(program_folder, monkeypatch):
+    monkeypatch.chdir(program_folder.folder)
+    program_folder.timings = Timings(cleanup_grace=600)
+    running = program_folder.start(
         "#!/bin/sh\ntrap 'touch asked' TERM\necho $$ > pids\nwhile :; do sleep 0.05; done\n"
     )
-    pids = await place.pids()
+    pids = await program_folder.pids()
 
     running.cancel()
-    await wait_until((place.folder / "asked").exists)
+    await wait_until((program_folder.folder / "asked").exists)
     running.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await running
-    await until_gone(pids)
+    await wait_until_gone(pids)
 
 
-async def test_a_program_is_ended_when_the_worker_cancels_the_job(place, monkeypatch):
-    monkeypatch.chdir(place.folder)
-    running = place.start("#!/bin/sh\necho $$ > pids\nexec sleep 600\n")
-    pids = await place.pids()
+async def test_a_program_is_ended_when_the_worker_cancels_the_job(program_folder, monkeypatch):
+    monkeypatch.chdir(program_folder.folder)
+    running = program_folder.start("#!/bin/sh\necho $$ > pids\nexec sleep 600\n")
+    pids = await program_folder.pids()
 
-    place.context.cancellation.request()
+    program_folder.context.cancellation.request()
 
     with pytest.raises(asyncio.CancelledError):
         await running
-    await until_gone(pids)
+    await wait_until_gone(pids)
 
 
-async def test_the_worker_does_not_wait_for_a_daemon_that_keeps_the_output_open(place, monkeypatch):
-    monkeypatch.chdir(place.folder)
-    place.timings = Timings(output_drain=0.2)
+async def test_the_worker_does_not_wait_for_a_daemon_that_keeps_the_output_open(
+    program_folder, monkeypatch
+):
+    monkeypatch.chdir(program_folder.folder)
+    program_folder.timings = Timings(output_drain=0.2)
 
     # Not before the daemon has left the group.
-    await place.run(
+    await program_folder.run(
         "#!/bin/sh\nsetsid sh -c 'echo $$ > pids; exec sleep 600' &\n"
         "until [ -s pids ]; do sleep 0.02; done\n"
     )
 
-    [pid] = await place.pids()
+    [pid] = await program_folder.pids()
     os.kill(pid, signal.SIGKILL)
 
 
-async def test_the_worker_closes_all_pipes(place):
-    await place.run("#!/bin/true\n")
+async def test_the_worker_closes_all_pipes(program_folder):
+    await program_folder.run("#!/bin/true\n")
     before = len(os.listdir("/proc/self/fd"))
 
-    await place.run("#!/bin/true\n")
-    await place.failure("no shebang")
+    await program_folder.run("#!/bin/true\n")
+    await program_folder.failure("no shebang")
 
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -343,47 +359,47 @@ async def test_the_worker_closes_all_pipes(place):
 # Output
 
 
-async def test_each_output_line_is_one_log_line(place):
-    await place.run("#!/bin/sh\nprintf 'one\\n\\ntwo\\r\\nthree'; printf 'oh\\n' >&2\n")
+async def test_each_output_line_is_one_log_line(program_folder):
+    await program_folder.run("#!/bin/sh\nprintf 'one\\n\\ntwo\\r\\nthree'; printf 'oh\\n' >&2\n")
 
-    assert place.log.of("info") == ["one", "", "two", "three"]
-    assert place.log.of("error") == ["oh"]
+    assert program_folder.log.of("info") == ["one", "", "two", "three"]
+    assert program_folder.log.of("error") == ["oh"]
 
 
-async def test_terminal_control_characters_are_escaped(place):
-    await place.run("#!/bin/sh\nprintf 'a\\033[31mb\\tc\\rd \\377 \\000 e\\n'\n")
+async def test_terminal_control_characters_are_escaped(program_folder):
+    await program_folder.run("#!/bin/sh\nprintf 'a\\033[31mb\\tc\\rd \\377 \\000 e\\n'\n")
 
-    assert place.log.of("info") == ["a\\x1b[31mb\tc\\rd \ufffd \\x00 e"]
+    assert program_folder.log.of("info") == ["a\\x1b[31mb\tc\\rd \ufffd \\x00 e"]
 
 
 def test_bidirectional_and_line_breaking_characters_are_escaped():
     assert make_printable("a\u202eb\u2028c\x85d\udcffé😀") == "a\\u202eb\\u2028c\\x85d\\udcffé😀"
 
 
-async def test_a_character_may_arrive_in_two_chunks(place):
-    await place.run("#!/bin/sh\nprintf '\\303'; sleep 0.1; printf '\\244\\n'\n")
+async def test_a_character_may_arrive_in_two_chunks(program_folder):
+    await program_folder.run("#!/bin/sh\nprintf '\\303'; sleep 0.1; printf '\\244\\n'\n")
 
-    assert place.log.of("info") == ["ä"]
-
-
-async def test_a_long_line_is_split(place):
-    await place.run("#!/bin/sh\nhead -c 10000 /dev/zero | tr '\\0' x\n")
-
-    assert [len(line) for line in place.log.of("info")] == [4096, 4096, 10000 - 2 * 4096]
+    assert program_folder.log.of("info") == ["ä"]
 
 
-async def test_output_beyond_the_maximum_is_not_logged(place):
-    await place.run("#!/bin/sh\nseq 1000; echo no more >&2\n", max_output_bytes=1050)
+async def test_a_long_line_is_split(program_folder):
+    await program_folder.run("#!/bin/sh\nhead -c 10000 /dev/zero | tr '\\0' x\n")
 
-    assert place.log.of("info") == [str(number) for number in range(1, 11)]
-    assert place.log.of("warning") == ["output exceeds 1050 bytes, the rest is not logged"]
-    assert place.log.of("error") == []
+    assert [len(line) for line in program_folder.log.of("info")] == [4096, 4096, 10000 - 2 * 4096]
 
 
-async def test_the_last_output_is_kept_beyond_the_maximum(place):
-    failed = await place.failure("#!/bin/sh\nseq 1000 >&2; exit 1\n", max_output_bytes=0)
+async def test_output_beyond_the_maximum_is_not_logged(program_folder):
+    await program_folder.run("#!/bin/sh\nseq 1000; echo no more >&2\n", max_output_bytes=1050)
 
-    assert place.log.of("error") == []
+    assert program_folder.log.of("info") == [str(number) for number in range(1, 11)]
+    assert program_folder.log.of("warning") == ["output exceeds 1050 bytes, the rest is not logged"]
+    assert program_folder.log.of("error") == []
+
+
+async def test_the_last_output_is_kept_beyond_the_maximum(program_folder):
+    failed = await program_folder.failure("#!/bin/sh\nseq 1000 >&2; exit 1\n", max_output_bytes=0)
+
+    assert program_folder.log.of("error") == []
     assert failed.last_output.endswith("\n999\n1000")
 
 
@@ -391,25 +407,27 @@ async def test_the_last_output_is_kept_beyond_the_maximum(place):
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("lines", ["yes", "cat /dev/zero"])
 async def test_a_gigabyte_of_output_needs_no_memory_and_never_blocks_the_program(
-    place, lines, figure
+    program_folder, lines, figure
 ):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.monotonic()
 
-    await place.run(f"#!/bin/sh\n{lines} | head -c 1000000000\n")
+    await program_folder.run(f"#!/bin/sh\n{lines} | head -c 1000000000\n")
 
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    shown = sum(len(line) for line in place.log.of("info"))
+    logged_chars = sum(len(line) for line in program_folder.log.of("info"))
     assert grown < 30_000
-    assert 0 < shown <= 1024 * 1024 * 4  # escapes are longer than what they stand for
+    assert (
+        0 < logged_chars <= 1024 * 1024 * 4
+    )  # Escapes are longer than the characters that they replace.
     figure(
         f"1 GB of output by `{lines}` was read in {time.monotonic() - began:.1f} s, "
         f"the worker grew by {grown} kB"
     )
 
 
-async def test_a_logger_that_raises_does_not_leave_the_program_running(place, monkeypatch):
-    monkeypatch.chdir(place.folder)
+async def test_a_logger_that_raises_does_not_leave_the_program_running(program_folder, monkeypatch):
+    monkeypatch.chdir(program_folder.folder)
 
     def broken(scope: Any) -> Any:
         def log(level: str, text: str, meta: Any) -> None:
@@ -417,16 +435,16 @@ async def test_a_logger_that_raises_does_not_leave_the_program_running(place, mo
 
         return log
 
-    place.context.logger = Logger(broken)
-    running = place.start("#!/bin/sh\necho $$ > pids\necho hello\nexec sleep 600\n")
+    program_folder.context.logger = Logger(broken)
+    running = program_folder.start("#!/bin/sh\necho $$ > pids\necho hello\nexec sleep 600\n")
 
     with pytest.raises(ExceptionGroup):
         await running
-    await until_gone(await place.pids())
+    await wait_until_gone(await program_folder.pids())
 
 
-def test_a_program_runs_on_the_event_loop(place):
-    task = make_positional_task("program", place.program("#!/bin/true\n"))
+def test_a_program_runs_on_the_event_loop(program_folder):
+    task = make_positional_task("program", program_folder.program("#!/bin/true\n"))
 
     assert task.runs_on_loop
     assert task.signature.build_call_arguments("payload", "context") == (["payload", "context"], {})

@@ -20,7 +20,7 @@ NO_DEADLINE = HealthTimings(request_timeout=600.0)
 
 
 def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
-    """The status and the text of the answer."""
+    """Return the status and the text of the answer."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
@@ -145,14 +145,14 @@ async def test_a_client_without_a_request_does_not_delay_a_probe():
     client.close()
 
 
-# Clients that are slow, wrong or gone
+# Slow, invalid and disconnected clients
 
-PART = b"GET /livez HTTP/1.1\r\nX: "
+PARTIAL_REQUEST = b"GET /livez HTTP/1.1\r\nX: "
 
 
-def connected(port: int, sent: bytes = b"") -> socket.socket:
+def connect(port: int, data: bytes = b"") -> socket.socket:
     client = socket.create_connection(("127.0.0.1", port), timeout=20)
-    client.sendall(sent)
+    client.sendall(data)
     return client
 
 
@@ -167,8 +167,8 @@ def is_closed(client: socket.socket) -> bool:
         return True
 
 
-async def closed_of(clients: list[socket.socket], number: int) -> list[socket.socket]:
-    """The closed clients, as soon as `number` are closed."""
+async def wait_for_closed(clients: list[socket.socket], number: int) -> list[socket.socket]:
+    """Wait until `number` clients are closed, and return them."""
     deadline = time.monotonic() + 20
     while True:
         closed = [client for client in clients if await asyncio.to_thread(is_closed, client)]
@@ -179,11 +179,11 @@ async def closed_of(clients: list[socket.socket], number: int) -> list[socket.so
 
 async def test_at_most_32_connections_are_open_and_probes_are_answered():
     assert MAX_CONNECTIONS == 32
-    for sent in (b"", PART):
+    for data in (b"", PARTIAL_REQUEST):
         with ExitStack() as stack:
             async with health_server(0, lambda: True, timings=NO_DEADLINE) as port:
-                clients = [stack.enter_context(connected(port, sent)) for _ in range(100)]
-                closed = await closed_of(clients, 68)
+                clients = [stack.enter_context(connect(port, data)) for _ in range(100)]
+                closed = await wait_for_closed(clients, 68)
                 answers = [await ask(port, "/livez") for _ in range(10)]
 
         assert len(closed) == 68
@@ -193,9 +193,9 @@ async def test_at_most_32_connections_are_open_and_probes_are_answered():
 async def test_clients_with_a_partial_request_are_closed_first():
     with ExitStack() as stack:
         async with health_server(0, lambda: True, timings=NO_DEADLINE) as port:
-            waiting = stack.enter_context(connected(port))
-            slow = [stack.enter_context(connected(port, PART)) for _ in range(50)]
-            await closed_of(slow, 50 - MAX_CONNECTIONS + 1)
+            waiting = stack.enter_context(connect(port))
+            slow = [stack.enter_context(connect(port, PARTIAL_REQUEST)) for _ in range(50)]
+            await wait_for_closed(slow, 50 - MAX_CONNECTIONS + 1)
             waiting.sendall(b"GET /livez HTTP/1.1\r\n\r\n")
             answer = await asyncio.to_thread(waiting.recv, 100)
 
@@ -205,7 +205,7 @@ async def test_clients_with_a_partial_request_are_closed_first():
 async def test_a_request_has_one_deadline_for_all_its_bytes():
     timings = HealthTimings(request_timeout=0.3)
     async with health_server(0, lambda: True, timings=timings) as port:
-        with connected(port, PART) as client:
+        with connect(port, PARTIAL_REQUEST) as client:
             deadline = time.monotonic() + 20
             while not await asyncio.to_thread(is_closed, client):
                 assert time.monotonic() < deadline
@@ -216,7 +216,7 @@ async def test_a_request_has_one_deadline_for_all_its_bytes():
 async def test_an_answer_names_neither_the_program_nor_its_version():
     async with health_server(0, lambda: True) as port:
         answers = [
-            await asyncio.to_thread(whole_answer, port, request)
+            await asyncio.to_thread(read_answer, port, request)
             for request in (
                 b"GET /livez HTTP/1.0\r\n\r\n",
                 b"GET /livez HTTP/1.1\nHost: x\n\n",
@@ -238,8 +238,8 @@ async def test_an_answer_names_neither_the_program_nor_its_version():
         ]
 
 
-def whole_answer(port: int, request: bytes) -> bytes:
-    with connected(port, request) as client:
+def read_answer(port: int, request: bytes) -> bytes:
+    with connect(port, request) as client:
         received = b""
         # Bytes that the server did not read reset the connection.
         with suppress(ConnectionResetError):
@@ -250,8 +250,8 @@ def whole_answer(port: int, request: bytes) -> bytes:
 
 async def test_disconnected_clients_are_not_logged(capfd, caplog):
     async with health_server(0, lambda: True) as port:
-        for sent in (b"", PART, b"GET /livez HTTP/1.1\r\n\r\n"):
-            client = connected(port, sent)
+        for data in (b"", PARTIAL_REQUEST, b"GET /livez HTTP/1.1\r\n\r\n"):
+            client = connect(port, data)
             # Reset the connection instead of closing it.
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()

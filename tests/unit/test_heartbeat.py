@@ -1,4 +1,4 @@
-"""Heartbeat: what a pool says of itself, what it learns by it, and what follows from silence."""
+"""Heartbeat: registration, renewal, lost leases, and failures."""
 
 import asyncio
 import json
@@ -11,13 +11,7 @@ import pytest
 
 from graphile_worker._lease import heartbeat as heartbeat_module
 from graphile_worker._lease import lease as lease_module
-from graphile_worker._lease.heartbeat import (
-    LOCK_RENEWAL_INTERVAL_SECONDS,
-    REGISTRY_CHECK_INTERVAL_SECONDS,
-    RUST_HEARTBEAT_INTERVAL_SECONDS,
-    Heartbeat,
-    PoolCallbacks,
-)
+from graphile_worker._lease.heartbeat import Heartbeat, HeartbeatTimings, PoolCallbacks
 from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.claim import ClaimedJob
@@ -31,14 +25,15 @@ SCHEMAS = Schemas("shared", "companion")
 THRESHOLD = timedelta(seconds=30)
 AT_ONCE = timedelta(milliseconds=1)
 DETAILS = {"host": "here"}
+TIMINGS = HeartbeatTimings()
 
 
 class Registries(FakeDatabase):
-    """Two registries and the locks of jobs, as far as a heartbeat sees them."""
+    """Two registries and the locks of jobs, as a heartbeat sees them."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Seconds, by the server's clock.
+        # Seconds of the server's clock.
         self.time = 50_000.0
         self.server_started = 40_000.0
         self.has_registry = True
@@ -47,19 +42,19 @@ class Registries(FakeDatabase):
         self.rust: dict[str, str] = {}
         self.stopped: list[str] = []
         self.locks: dict[int, str] = {}
-        # What becomes of a statement, so many times.
+        # Errors of the next executions of a statement.
         self.errors: dict[str, list[Exception]] = {}
         self.meanwhile: Callable[[str], None] = lambda statement: None
 
     def answer(self, query: Query[Any]) -> Any:
-        self.meanwhile(query.name)
-        if errors := self.errors.get(query.name):
+        self.meanwhile(str(query.statement))
+        if errors := self.errors.get(str(query.statement)):
             raise errors.pop(0)
         answer = getattr(self, f"_{query.statement}")
         return query.read(answer(*query.args))
 
     def forget(self) -> None:
-        """Count from here."""
+        """Forget the statements so far."""
         self.queries.clear()
 
     def _has_registry(self, schema: str, shared: str) -> list[Any]:
@@ -102,16 +97,20 @@ class Registries(FakeDatabase):
 
 
 class Scene:
-    """A heartbeat, the pool that it speaks for, and what that was told."""
+    """A heartbeat, its pool, and the reports to the pool."""
 
     def __init__(
-        self, *, threshold: timedelta | None = THRESHOLD, every: timedelta | None = AT_ONCE
+        self,
+        *,
+        threshold: timedelta | None = THRESHOLD,
+        every: timedelta | None = AT_ONCE,
+        timings: HeartbeatTimings = TIMINGS,
     ) -> None:
         self.database = Registries()
         self.lease = Lease(threshold, pool_id="p1")
         self.started: list[int] = []
-        self.held: list[ClaimedJob] = []
-        self.told: list[object] = []
+        self.claimed: list[ClaimedJob] = []
+        self.reports: list[object] = []
         self.errors: list[tuple[str, int]] = []
         self.recoveries: list[int] = []
         database: Any = self.database
@@ -121,26 +120,27 @@ class Scene:
             self.lease,
             PoolCallbacks(
                 started_ids=lambda: self.started,
-                claimed=lambda: list(self.held),
-                ids_in_use=lambda: {each.pool_id for each in self.held},
-                on_lease_lost=lambda old, new: self.told.append(("swept", old, new)),
-                on_jobs_lost=lambda job_ids: self.told.append(("lost", job_ids)),
+                claimed=lambda: list(self.claimed),
+                ids_in_use=lambda: {each.pool_id for each in self.claimed},
+                on_lease_lost=lambda old, new: self.reports.append(("swept", old, new)),
+                on_jobs_lost=lambda job_ids: self.reports.append(("lost", job_ids)),
                 on_error=lambda error, count: self.errors.append((str(error), count)),
-                on_reconnected=lambda: self.told.append("reconnected"),
+                on_reconnected=lambda: self.reports.append("reconnected"),
                 on_recovered=lambda: self.recoveries.append(len(self.errors)),
             ),
             lease_duration=threshold,
             interval=every,
             details=DETAILS,
+            timings=timings,
         )
 
-    def hold(self, job_id: int, queue_id: int | None = None) -> ClaimedJob:
-        """Take a job under the id that the pool has now."""
+    def claim(self, job_id: int, queue_id: int | None = None) -> ClaimedJob:
+        """Claim a job under the current id of the pool."""
         pool_id = self.lease.pool_id
         self.database.locks[job_id] = pool_id
-        held = ClaimedJob(make_job(id=job_id, locked_by=pool_id), queue_id)
-        self.held.append(held)
-        return held
+        claimed = ClaimedJob(make_job(id=job_id, locked_by=pool_id), queue_id)
+        self.claimed.append(claimed)
+        return claimed
 
     async def beat(self, times: int = 1) -> None:
         for _ in range(times):
@@ -148,7 +148,7 @@ class Scene:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Let it beat by itself; an error that ends it is raised."""
+        """Let the heartbeat run, and raise an error that ends it."""
         running = asyncio.create_task(self.heartbeat.run())
         try:
             yield
@@ -165,7 +165,7 @@ def clock(monkeypatch) -> ManualClock:
 
 @pytest.fixture
 async def it(clock) -> Scene:
-    """A pool that is registered."""
+    """A registered pool."""
     it = Scene()
     await it.heartbeat.register()
     it.database.forget()
@@ -173,8 +173,8 @@ async def it(clock) -> Scene:
 
 
 @pytest.fixture
-async def rusty(clock) -> Scene:
-    """A pool that is registered with Rust workers too."""
+async def with_rust(clock) -> Scene:
+    """A pool that is also in the registry of Rust workers."""
     it = Scene()
     it.database.has_rust = True
     await it.heartbeat.register()
@@ -187,7 +187,7 @@ def pauses(monkeypatch) -> list[int]:
     return skip_delays(monkeypatch, heartbeat_module)
 
 
-# The beginning
+# Registration
 
 
 @pytest.mark.feature("F220")
@@ -196,8 +196,8 @@ async def test_a_pool_is_entered_with_its_lease_and_what_people_want_to_know(clo
 
     await it.heartbeat.register()
 
-    entered = next(each for each in it.database.queries if each.statement == "register_pool")
-    pool_id, lease, details = entered.args
+    registered = next(each for each in it.database.queries if each.statement == "register_pool")
+    pool_id, lease, details = registered.args
     assert (pool_id, lease) == ("p1", 30_000_000)
     assert json.loads(str(details)).keys() == {"host", "clock"}
     assert it.lease.is_registered
@@ -244,7 +244,7 @@ async def test_a_registry_that_comes_later_is_found_now_and_then(clock):
     await it.heartbeat.register()
     it.database.has_registry = True
 
-    clock.now += REGISTRY_CHECK_INTERVAL_SECONDS
+    clock.now += TIMINGS.registry_check_interval_seconds
     await it.beat()
     assert it.database.pools == {}
 
@@ -254,23 +254,23 @@ async def test_a_registry_that_comes_later_is_found_now_and_then(clock):
     assert it.lease.is_registered
 
 
-async def test_a_pool_that_could_not_be_entered_in_a_late_registry_was_not_swept(clock):
+async def test_a_failed_registration_in_a_late_registry_is_not_a_lost_lease(clock):
     it = Scene()
     it.database.has_registry = False
     await it.heartbeat.register()
     it.database.has_registry = True
     it.database.errors["register_pool"] = [OSError("gone")]
-    clock.now += REGISTRY_CHECK_INTERVAL_SECONDS + 1
+    clock.now += TIMINGS.registry_check_interval_seconds + 1
     with pytest.raises(OSError, match="gone"):
         await it.beat()
 
     await it.beat()
 
-    assert it.told == []
+    assert it.reports == []
     assert it.lease.pool_id == "p1"
 
 
-# A heartbeat
+# Heartbeats
 
 
 @pytest.mark.feature("F220")
@@ -294,7 +294,7 @@ async def test_a_heartbeat_renews_the_lease_from_when_it_was_sent(it, clock):
     assert it.lease.seconds_since_heartbeat == pytest.approx(3)
 
 
-async def test_a_heartbeat_brings_the_servers_time_which_others_are_judged_by(it, clock):
+async def test_a_heartbeat_returns_the_time_of_the_server(it, clock):
     await it.beat()
     assert it.lease.is_stable
 
@@ -337,7 +337,7 @@ async def test_a_heartbeat_that_failed_renews_nothing(it, clock):
 @pytest.mark.parametrize(
     ("threshold", "seconds"), [(1, 1), (3, 1), (6, 2), (30, 10), (300, 10), (None, None)]
 )
-async def test_an_answer_may_take_a_third_of_the_lease_but_neither_too_short_nor_too_long(
+async def test_the_query_timeout_is_a_third_of_the_lease_within_limits(
     clock, monkeypatch, threshold, seconds
 ):
     limits: list[float] = []
@@ -346,46 +346,45 @@ async def test_an_answer_may_take_a_third_of_the_lease_but_neither_too_short_nor
         limits.append(limit)
         return asyncio.timeout(limit)
 
-    stand_in = type("asyncio", (), {"timeout": staticmethod(timeout)})
-    monkeypatch.setattr(heartbeat_module, "asyncio", stand_in)
+    fake_asyncio = type("asyncio", (), {"timeout": staticmethod(timeout)})
+    monkeypatch.setattr(heartbeat_module, "asyncio", fake_asyncio)
     it = Scene(threshold=None if threshold is None else timedelta(seconds=threshold))
     await it.heartbeat.register()
-    # As there is no lease yet that could end.
-    assert set(limits) == {heartbeat_module.MAX_QUERY_TIMEOUT_SECONDS}
+    # There is no lease yet that could expire.
+    assert set(limits) == {TIMINGS.max_query_timeout_seconds}
 
     limits.clear()
     await it.beat()
-    # Without one it says that it lives to nobody.
+    # Without a registry it sends no heartbeat.
     assert set(limits) == ({seconds} if threshold else set())
 
 
-async def test_a_database_without_an_answer_is_given_up():
-    it = Scene()
-    it.heartbeat._query_timeout_seconds = 0.01
+async def test_a_heartbeat_without_an_answer_times_out():
+    it = Scene(timings=HeartbeatTimings(max_query_timeout_seconds=0.01))
     it.database.answering.clear()
 
     with pytest.raises(TimeoutError, match=r"no answer within 0\.01 s"):
         await it.heartbeat.register()
 
 
-# Others took it for dead
+# Lost leases
 
 
 @pytest.mark.feature("F220")
-async def test_a_pool_that_was_swept_goes_on_under_an_id_that_was_entered_before(it):
+async def test_a_pool_with_a_lost_lease_continues_under_an_id_that_is_registered_first(it):
     under: list[str] = []
 
-    def note_id(statement: str) -> None:
+    def record_id(statement: str) -> None:
         if statement == "register_pool":
             under.append(it.lease.pool_id)
-            # It knows of its loss by now.
-            assert len(it.told) == 1
+            # The pool knows of its loss by now.
+            assert len(it.reports) == 1
 
-    it.database.meanwhile = note_id
+    it.database.meanwhile = record_id
     it.database.pools.clear()
     await it.beat()
 
-    # Nobody would sweep jobs that are taken under an id which is not entered.
+    # Jobs that are claimed under an unregistered id would never be recovered.
     assert under == ["p1"]
     assert it.lease.pool_id != "p1"
     assert list(it.database.pools) == [it.lease.pool_id]
@@ -396,7 +395,7 @@ async def test_a_lost_lease_is_reported_once_with_the_new_id(it):
 
     await it.beat(5)
 
-    assert it.told == [("swept", "p1", it.lease.pool_id)]
+    assert it.reports == [("swept", "p1", it.lease.pool_id)]
     assert it.lease.pool_ids == {"p1", it.lease.pool_id}
 
 
@@ -409,12 +408,12 @@ async def test_a_lease_starts_again_under_the_new_id(it, clock):
     assert it.lease.seconds_since_heartbeat == 0
 
 
-async def test_a_pool_that_is_swept_again_gets_another_id_each_time(it):
+async def test_a_pool_gets_a_new_id_each_time_its_lease_is_lost(it):
     for _ in range(5):
         it.database.pools.clear()
         await it.beat()
 
-    assert len(it.told) == 5
+    assert len(it.reports) == 5
     assert len(it.lease.pool_ids) == 6
 
 
@@ -428,29 +427,29 @@ async def test_while_the_new_id_cannot_be_entered_nothing_goes_on_under_it(it):
         assert it.lease.pool_id == "p1"
         assert not it.lease.can_claim
 
-    # Its jobs are lost all the same, so that was told at once.
+    # Its jobs are lost all the same, so this was reported at once.
     await it.beat()
     assert it.lease.can_claim
-    assert it.told == [("swept", "p1", it.lease.pool_id)]
+    assert it.reports == [("swept", "p1", it.lease.pool_id)]
 
 
-async def test_rust_workers_get_the_new_id_at_once_and_the_old_one_is_removed(rusty):
-    rusty.database.pools.clear()
+async def test_rust_workers_get_the_new_id_at_once_and_the_old_one_is_removed(with_rust):
+    with_rust.database.pools.clear()
 
-    await rusty.beat()
+    await with_rust.beat()
 
-    assert list(rusty.database.rust) == [rusty.lease.pool_id]
+    assert list(with_rust.database.rust) == [with_rust.lease.pool_id]
 
 
-async def test_a_lost_lease_is_reported_even_if_the_rust_registry_fails(rusty):
-    rusty.database.pools.clear()
-    rusty.database.errors["rust_heartbeat"] = [OSError("gone")]
+async def test_a_lost_lease_is_reported_even_if_the_rust_registry_fails(with_rust):
+    with_rust.database.pools.clear()
+    with_rust.database.errors["rust_heartbeat"] = [OSError("gone")]
 
     with suppress(OSError):
-        await rusty.beat()
-    await rusty.beat()
+        await with_rust.beat()
+    await with_rust.beat()
 
-    assert rusty.told == [("swept", "p1", rusty.lease.pool_id)]
+    assert with_rust.reports == [("swept", "p1", with_rust.lease.pool_id)]
 
 
 # Failures
@@ -512,11 +511,11 @@ async def test_a_registry_that_vanishes_ends_the_lease(it, clock, state):
     async with it.running():
         await wait_until(lambda: len(it.errors) == 1)
 
-    # Nobody can miss this pool, so it keeps its jobs, and its id.
+    # No pool can recover these jobs, so this pool keeps its jobs and its id.
     assert not it.lease.is_registered
     assert it.lease.can_claim
     assert not it.heartbeat.has_registry
-    assert it.told == []
+    assert it.reports == []
     assert it.lease.pool_id == "p1"
 
 
@@ -526,21 +525,21 @@ async def test_a_registry_that_may_not_be_written_to_any_more_costs_the_id_and_i
     async with it.running():
         await wait_until(lambda: len(it.errors) == 1)
 
-    # Others still see this pool there, and that it is silent.
+    # Other pools still see this one in the registry, without heartbeats.
     assert it.lease.pool_id != "p1"
-    assert it.told == [("swept", "p1", it.lease.pool_id)]
+    assert it.reports == [("swept", "p1", it.lease.pool_id)]
     assert not it.lease.is_registered
     assert not it.heartbeat.has_registry
 
 
-async def test_a_registry_that_vanished_is_looked_for_now_and_then(it, clock):
+async def test_a_registry_that_vanished_is_checked_at_intervals(it, clock):
     it.database.errors["heartbeat"] = [FakeDatabaseError("42P01")]
     async with it.running():
         await wait_until(lambda: len(it.errors) == 1)
     it.database.pools.clear()
     it.database.forget()
 
-    clock.now += REGISTRY_CHECK_INTERVAL_SECONDS
+    clock.now += TIMINGS.registry_check_interval_seconds
     await it.beat()
     assert it.database.statements == []
 
@@ -548,52 +547,52 @@ async def test_a_registry_that_vanished_is_looked_for_now_and_then(it, clock):
     await it.beat(2)
     assert it.database.statements[:2] == ["has_registry", "register_pool"]
     assert it.lease.is_registered
-    assert it.told == []
+    assert it.reports == []
 
 
 # Rust workers
 
 
 @pytest.mark.feature("F220")
-async def test_rust_workers_get_a_heartbeat_at_once_and_then_periodically(rusty, clock):
-    assert rusty.database.rust == {"p1": '{"host": "here"}'}
+async def test_rust_workers_get_a_heartbeat_at_once_and_then_periodically(with_rust, clock):
+    assert with_rust.database.rust == {"p1": '{"host": "here"}'}
 
     times: list[float] = []
     for _ in range(60):
         clock.now += 1
-        rusty.database.forget()
-        await rusty.beat()
-        times += [clock.now] * rusty.database.statements.count("rust_heartbeat")
+        with_rust.database.forget()
+        await with_rust.beat()
+        times += [clock.now] * with_rust.database.statements.count("rust_heartbeat")
 
     gaps = {later - sooner for sooner, later in zip(times, times[1:], strict=False)}
-    assert gaps == {RUST_HEARTBEAT_INTERVAL_SECONDS + 1}
+    assert gaps == {TIMINGS.rust_heartbeat_interval_seconds + 1}
 
 
 @pytest.mark.feature("F220")
 async def test_a_registry_of_rust_workers_that_comes_later_is_found(it, clock):
     it.database.has_rust = True
 
-    clock.now += REGISTRY_CHECK_INTERVAL_SECONDS
+    clock.now += TIMINGS.registry_check_interval_seconds
     await it.beat()
     assert it.database.rust == {}
 
     clock.now += 1
     await it.beat()
-    clock.now += RUST_HEARTBEAT_INTERVAL_SECONDS
+    clock.now += TIMINGS.rust_heartbeat_interval_seconds
     await it.beat()
     assert list(it.database.rust) == ["p1"]
 
 
-async def test_a_registry_of_rust_workers_that_went_is_not_written_to(rusty, clock):
-    rusty.database.has_rust = False
+async def test_a_registry_of_rust_workers_that_went_is_not_written_to(with_rust, clock):
+    with_rust.database.has_rust = False
 
-    clock.now += REGISTRY_CHECK_INTERVAL_SECONDS + 1
-    await rusty.beat(3)
+    clock.now += TIMINGS.registry_check_interval_seconds + 1
+    await with_rust.beat(3)
 
-    assert "rust_heartbeat" not in rusty.database.statements
+    assert "rust_heartbeat" not in with_rust.database.statements
 
 
-async def test_a_swept_pool_takes_jobs_again_though_its_registry_is_dropped_meanwhile(it):
+async def test_a_pool_with_a_lost_lease_claims_again_though_its_registry_is_dropped_meanwhile(it):
     await it.heartbeat.register()
     it.database.pools.clear()
     it.database.errors["register_pool"] = [FakeDatabaseError("42P01")]
@@ -606,15 +605,17 @@ async def test_a_swept_pool_takes_jobs_again_though_its_registry_is_dropped_mean
 
 
 @pytest.mark.parametrize("state", ["42883", "42P01", "42501"])
-async def test_an_error_of_the_rust_registry_does_not_end_the_lease(rusty, clock, state):
-    rusty.database.errors["rust_heartbeat"] = [FakeDatabaseError(state)]
-    clock.now += RUST_HEARTBEAT_INTERVAL_SECONDS + 1
+async def test_an_error_of_the_rust_registry_does_not_end_the_lease(with_rust, clock, state):
+    with_rust.database.errors["rust_heartbeat"] = [FakeDatabaseError(state)]
+    clock.now += TIMINGS.rust_heartbeat_interval_seconds + 1
 
-    async with rusty.running():
-        await wait_until(lambda: rusty.errors or rusty.database.statements.count("heartbeat") > 1)
+    async with with_rust.running():
+        await wait_until(
+            lambda: with_rust.errors or with_rust.database.statements.count("heartbeat") > 1
+        )
 
-    assert rusty.lease.is_registered
-    assert rusty.heartbeat.has_registry
+    assert with_rust.lease.is_registered
+    assert with_rust.heartbeat.has_registry
 
 
 async def test_a_pool_begins_although_rust_workers_do_not_allow_it_to_speak(clock):
@@ -627,20 +628,20 @@ async def test_a_pool_begins_although_rust_workers_do_not_allow_it_to_speak(cloc
     assert it.lease.is_registered
 
 
-# Locks on jobs that take long
+# Locks of long jobs
 
 
 def renewals(it: Scene) -> list[tuple[object, ...]]:
     return [each.args for each in it.database.queries if each.statement == "renew_locks"]
 
 
-async def test_only_locks_that_were_held_at_the_last_look_too_are_renewed(it):
-    it.hold(1, queue_id=11)
-    it.hold(2)
+async def test_only_locks_that_were_held_at_the_last_renewal_are_renewed(it):
+    it.claim(1, queue_id=11)
+    it.claim(2)
     await it.heartbeat.renew_once()
     assert renewals(it) == []
 
-    it.hold(3, queue_id=13)
+    it.claim(3, queue_id=13)
     await it.heartbeat.renew_once()
     assert renewals(it) == [(["p1"], [1, 2], [11])]
 
@@ -649,22 +650,22 @@ async def test_only_locks_that_were_held_at_the_last_look_too_are_renewed(it):
 
 
 async def test_a_lock_that_was_let_go_is_not_renewed(it):
-    short = it.hold(1)
-    it.hold(2)
+    short = it.claim(1)
+    it.claim(2)
     await it.heartbeat.renew_once()
 
-    it.held.remove(short)
+    it.claimed.remove(short)
     await it.heartbeat.renew_once()
 
     assert renewals(it) == [(["p1"], [2], [])]
 
 
-async def test_a_job_that_was_taken_again_is_not_one_that_takes_long(it):
-    first = it.hold(1)
+async def test_a_job_that_was_claimed_again_is_not_a_long_job(it):
+    first = it.claim(1)
     await it.heartbeat.renew_once()
 
-    it.held.remove(first)
-    it.hold(1)
+    it.claimed.remove(first)
+    it.claim(1)
     await it.heartbeat.renew_once()
 
     assert renewals(it) == []
@@ -679,53 +680,53 @@ async def test_a_pool_without_jobs_renews_nothing(it):
 
 async def test_jobs_that_were_unlocked_are_reported(it):
     for job_id in (1, 2, 3):
-        it.hold(job_id)
+        it.claim(job_id)
     await it.heartbeat.renew_once()
     del it.database.locks[1]
     it.database.locks[3] = "somebody else"
 
     await it.heartbeat.renew_once()
 
-    assert it.told == [("lost", {1, 3})]
+    assert it.reports == [("lost", {1, 3})]
 
 
 async def test_jobs_that_are_still_locked_are_not_reported(it):
-    it.hold(1)
+    it.claim(1)
 
     for _ in range(3):
         await it.heartbeat.renew_once()
 
-    assert it.told == []
+    assert it.reports == []
 
 
 async def test_locks_are_renewed_every_minute_whether_or_not_there_is_a_registry(clock):
     it = Scene()
     it.database.has_registry = False
     await it.heartbeat.register()
-    it.hold(1)
+    it.claim(1)
 
     for _ in range(200):
-        clock.now += LOCK_RENEWAL_INTERVAL_SECONDS / 20
+        clock.now += TIMINGS.lock_renewal_interval_seconds / 20
         await it.beat()
 
-    # Once in 21 heartbeats, of which the first only looked.
+    # Once in 21 heartbeats. The first one only reads the claimed jobs.
     assert len(renewals(it)) == 8
 
 
-async def test_a_heartbeat_comes_before_the_renewal_that_may_take_long(it, clock):
-    it.hold(1)
-    clock.now += LOCK_RENEWAL_INTERVAL_SECONDS + 1
+async def test_a_heartbeat_is_sent_before_a_slow_renewal(it, clock):
+    it.claim(1)
+    clock.now += TIMINGS.lock_renewal_interval_seconds + 1
     await it.beat()
     it.database.forget()
 
-    clock.now += LOCK_RENEWAL_INTERVAL_SECONDS + 1
+    clock.now += TIMINGS.lock_renewal_interval_seconds + 1
     await it.beat()
 
     assert it.database.statements[0] == "heartbeat"
     assert it.database.statements[-1] == "renew_locks"
 
 
-# Another id, because somebody unlocked jobs
+# A new id after jobs were unlocked
 
 
 async def test_the_id_is_changed_with_the_next_heartbeat(it):
@@ -744,7 +745,7 @@ async def test_the_id_is_changed_without_a_registry_too(clock):
     it = Scene()
     it.database.has_registry = False
     await it.heartbeat.register()
-    it.hold(1)
+    it.claim(1)
 
     it.heartbeat.request_new_id()
     await it.beat(3)
@@ -752,73 +753,73 @@ async def test_the_id_is_changed_without_a_registry_too(clock):
     assert it.lease.pool_id != "p1"
     assert len(it.lease.pool_ids) == 2
     assert it.database.pools == {}
-    assert it.told == []
+    assert it.reports == []
 
 
-async def test_an_id_that_was_changed_is_vouched_for_while_jobs_are_held_under_it(it):
+async def test_a_former_id_gets_heartbeats_while_it_holds_jobs(it):
     it.started = [1]
-    it.hold(1)
+    it.claim(1)
     it.heartbeat.request_new_id()
 
     await it.beat(3)
 
     assert set(it.database.pools) == {"p1", it.lease.pool_id}
     assert it.database.pools["p1"] == [1]
-    assert it.told == []
+    assert it.reports == []
 
 
 async def test_an_id_that_was_changed_is_signed_off_with_its_last_job(it):
-    held = it.hold(1)
+    claimed = it.claim(1)
     it.heartbeat.request_new_id()
     await it.beat()
-    it.hold(2)
+    it.claim(2)
 
-    it.held.remove(held)
+    it.claimed.remove(claimed)
     await it.beat(2)
 
     assert list(it.database.pools) == [it.lease.pool_id]
     heartbeats = [each for each in it.database.queries if each.statement == "heartbeat"]
     assert heartbeats[-1].args[0] == [it.lease.pool_id]
-    assert it.told == []
+    assert it.reports == []
 
 
 async def test_locks_under_both_ids_are_renewed(it):
-    it.hold(1)
+    it.claim(1)
     it.heartbeat.request_new_id()
     await it.beat()
-    it.hold(2)
+    it.claim(2)
 
     await it.heartbeat.renew_once()
     await it.heartbeat.renew_once()
 
     assert renewals(it) == [(sorted(it.lease.pool_ids), [1, 2], [])]
-    assert it.told == []
+    assert it.reports == []
 
 
-async def test_rust_workers_get_both_ids(rusty):
-    rusty.hold(1)
-    rusty.heartbeat.request_new_id()
+async def test_rust_workers_get_both_ids(with_rust):
+    with_rust.claim(1)
+    with_rust.heartbeat.request_new_id()
 
-    await rusty.beat()
+    await with_rust.beat()
 
-    assert set(rusty.database.rust) == rusty.lease.pool_ids
-
-
-async def test_an_unused_id_is_removed_from_the_rust_registry(rusty, clock):
-    held = rusty.hold(1)
-    rusty.heartbeat.request_new_id()
-    await rusty.beat()
-
-    rusty.held.remove(held)
-    await rusty.beat()
-    clock.now += RUST_HEARTBEAT_INTERVAL_SECONDS + 1
-    await rusty.beat()
-
-    assert list(rusty.database.rust) == [rusty.lease.pool_id]
+    assert set(with_rust.database.rust) == with_rust.lease.pool_ids
 
 
-async def test_an_older_id_that_was_swept_costs_its_jobs_and_not_the_present_id(it):
-    it.hold(1)
+async def test_an_unused_id_is_removed_from_the_rust_registry(with_rust, clock):
+    claimed = with_rust.claim(1)
+    with_rust.heartbeat.request_new_id()
+    await with_rust.beat()
+
+    with_rust.claimed.remove(claimed)
+    await with_rust.beat()
+    clock.now += TIMINGS.rust_heartbeat_interval_seconds + 1
+    await with_rust.beat()
+
+    assert list(with_rust.database.rust) == [with_rust.lease.pool_id]
+
+
+async def test_a_former_id_that_was_recovered_loses_its_jobs_and_not_the_current_id(it):
+    it.claim(1)
     it.heartbeat.request_new_id()
     await it.beat()
     present = it.lease.pool_id
@@ -826,12 +827,12 @@ async def test_an_older_id_that_was_swept_costs_its_jobs_and_not_the_present_id(
     del it.database.pools["p1"]
     await it.beat(3)
 
-    assert it.told == [("swept", "p1", present)]
+    assert it.reports == [("swept", "p1", present)]
     assert it.lease.pool_id == present
 
 
 async def test_an_id_that_could_not_be_changed_is_changed_later(it):
-    it.hold(1)
+    it.claim(1)
     it.heartbeat.request_new_id()
     it.database.errors["register_pool"] = [OSError("gone")]
 
@@ -845,7 +846,7 @@ async def test_an_id_that_could_not_be_changed_is_changed_later(it):
 
 
 async def test_all_lost_ids_are_reported_even_if_the_new_one_is_registered_late(it):
-    it.hold(1)
+    it.claim(1)
     it.heartbeat.request_new_id()
     await it.beat()
     present = it.lease.pool_id
@@ -857,51 +858,51 @@ async def test_all_lost_ids_are_reported_even_if_the_new_one_is_registered_late(
     await it.beat()
 
     new = it.lease.pool_id
-    assert sorted(it.told, key=str) == sorted(
+    assert sorted(it.reports, key=str) == sorted(
         [("swept", "p1", new), ("swept", present, new)], key=str
     )
 
 
-# The end
+# Shutdown
 
 
 @pytest.mark.feature("F146")
-async def test_a_pool_signs_off_under_all_its_ids_and_everywhere(rusty):
-    held = rusty.hold(1)
-    rusty.heartbeat.request_new_id()
-    await rusty.beat()
-    rusty.held.remove(held)
+async def test_a_pool_signs_off_under_all_its_ids_and_everywhere(with_rust):
+    claimed = with_rust.claim(1)
+    with_rust.heartbeat.request_new_id()
+    await with_rust.beat()
+    with_rust.claimed.remove(claimed)
 
-    await rusty.heartbeat.unregister()
+    await with_rust.heartbeat.unregister()
 
-    assert rusty.database.pools == {}
-    assert rusty.database.rust == {}
-    assert not rusty.lease.is_registered
-
-
-async def test_a_pool_signs_off_the_ids_too_that_it_has_not_used_for_a_while(rusty):
-    held = rusty.hold(1)
-    rusty.heartbeat.request_new_id()
-    await rusty.beat()
-    rusty.held.remove(held)
-    await rusty.beat()
-    assert "p1" in rusty.database.rust
-
-    await rusty.heartbeat.unregister()
-
-    assert rusty.database.rust == {}
+    assert with_rust.database.pools == {}
+    assert with_rust.database.rust == {}
+    assert not with_rust.lease.is_registered
 
 
-async def test_the_row_of_an_id_whose_fetch_may_still_lock_jobs_stays_and_is_marked(rusty):
-    rusty.hold(1)
-    rusty.heartbeat.request_new_id()
-    await rusty.beat()
+async def test_a_pool_signs_off_the_ids_too_that_it_has_not_used_for_a_while(with_rust):
+    claimed = with_rust.claim(1)
+    with_rust.heartbeat.request_new_id()
+    await with_rust.beat()
+    with_rust.claimed.remove(claimed)
+    await with_rust.beat()
+    assert "p1" in with_rust.database.rust
 
-    await rusty.heartbeat.unregister()
+    await with_rust.heartbeat.unregister()
 
-    assert rusty.database.stopped == list(rusty.database.pools) == ["p1"]
-    assert list(rusty.database.rust) == ["p1"]
-    assert not rusty.lease.is_registered
+    assert with_rust.database.rust == {}
+
+
+async def test_the_row_of_an_id_whose_fetch_may_still_lock_jobs_stays_and_is_marked(with_rust):
+    with_rust.claim(1)
+    with_rust.heartbeat.request_new_id()
+    await with_rust.beat()
+
+    await with_rust.heartbeat.unregister()
+
+    assert with_rust.database.stopped == list(with_rust.database.pools) == ["p1"]
+    assert list(with_rust.database.rust) == ["p1"]
+    assert not with_rust.lease.is_registered
 
 
 async def test_a_pool_that_is_not_registered_is_not_unregistered(clock):
@@ -922,12 +923,12 @@ async def test_a_server_that_started_later_than_the_last_one_is_reported():
     it = Scene()
     await it.heartbeat.register()
     await it.beat(2)
-    assert it.told == []
+    assert it.reports == []
 
     it.database.server_started += 60
     await it.beat(2)
 
-    assert it.told == ["reconnected"]
+    assert it.reports == ["reconnected"]
 
 
 async def test_a_server_that_was_unreachable_is_reported():
@@ -938,4 +939,4 @@ async def test_a_server_that_was_unreachable_is_reported():
     for _ in range(5):
         await it.heartbeat._beat_and_report()
 
-    assert it.told == ["reconnected"]
+    assert it.reports == ["reconnected"]

@@ -851,7 +851,7 @@ async def _coroutine(moment):
 @pytest.mark.parametrize(
     ("wrapper", "message"),
     [
-        (_generator, "_generator is a generator: decorate it @contextmanager"),
+        (_generator, "_generator is a generator: decorate it with @contextmanager"),
         (_async_generator, "_async_generator is an async generator: .* @asynccontextmanager"),
         (_coroutine, "_coroutine is async: it must be a plain function"),
     ],

@@ -1,11 +1,11 @@
-"""What is said about a job's end, and that nothing is made for nobody."""
+"""Events at the end of a job. Without listeners none are created."""
 
 from typing import Any
 
 import pytest
 
 from graphile_worker._sql.queries.claim import ClaimedJob
-from graphile_worker._worker import job_events as announce_module
+from graphile_worker._worker import job_events as job_events_module
 from graphile_worker._worker.job_events import emit_job_ended, emit_job_started
 from graphile_worker._worker.outcomes import Completed, CompletedInTransaction, Failed, Outcome
 from graphile_worker.events import (
@@ -23,20 +23,20 @@ from graphile_worker.hooks import Hooks
 from tests.support.jobs import make_job
 
 JOB = make_job()
-HELD = ClaimedJob(JOB, None)
+CLAIMED = ClaimedJob(JOB, None)
 
 
 class Known:
-    """All that events say of where a job ran."""
+    """The part of a context that events need."""
 
     pool_id = "p1"
     worker_id = "w1"
     job = JOB
-    held = HELD
+    claimed = CLAIMED
 
 
 class Untouchable:
-    """Nobody may want to know anything of it."""
+    """A context that no code may read."""
 
     def __getattribute__(self, name: str) -> Any:
         raise AssertionError(f"somebody asked for {name}")
@@ -47,40 +47,40 @@ def untouchable() -> Any:
 
 
 def listening(*kinds: type[Event]) -> tuple[Hooks, list[Event]]:
-    hooks, heard = Hooks(), list[Event]()
+    hooks, events = Hooks(), list[Event]()
     for kind in kinds:
-        hooks.on(kind)(heard.append)
-    return hooks, heard
+        hooks.on(kind)(events.append)
+    return hooks, events
 
 
-def end(hooks: Hooks, outcome: Outcome, *, still_ours: bool = True) -> None:
+def end(hooks: Hooks, outcome: Outcome, *, is_still_owned: bool = True) -> None:
     context: Any = Known()
-    emit_job_ended(hooks, context, outcome, is_still_owned=still_ours, seconds=0.5)
+    emit_job_ended(hooks, context, outcome, is_still_owned=is_still_owned, seconds=0.5)
 
 
 @pytest.mark.feature("F189")
 @pytest.mark.parametrize("kinds", [(), (JobErrored,), (JobSucceededLate,), (JobLockLost,)])
 def test_without_listeners_no_success_event_is_built(kinds, monkeypatch):
-    hooks, heard = listening(*kinds)
-    # Both would be called if anything was.
-    monkeypatch.setattr(announce_module, "timedelta", Untouchable())
-    monkeypatch.setattr(announce_module, "_build_events", Untouchable())
+    hooks, events = listening(*kinds)
+    # Both would be called if an event were created.
+    monkeypatch.setattr(job_events_module, "timedelta", Untouchable())
+    monkeypatch.setattr(job_events_module, "_build_events", Untouchable())
 
-    emit_job_ended(hooks, untouchable(), Completed(HELD), is_still_owned=True, seconds=0.5)
+    emit_job_ended(hooks, untouchable(), Completed(CLAIMED), is_still_owned=True, seconds=0.5)
 
-    assert heard == []
+    assert events == []
 
 
 def test_without_listeners_no_start_event_is_built():
-    hooks, heard = listening(JobFinished)
+    hooks, events = listening(JobFinished)
 
     emit_job_started(hooks, untouchable())
 
-    assert heard == []
+    assert events == []
 
 
 @pytest.mark.parametrize(
-    ("kinds", "said"),
+    ("kinds", "text"),
     [
         ((JobSucceeded,), [JobSucceeded]),
         ((JobFinished,), [JobFinished]),
@@ -89,50 +89,50 @@ def test_without_listeners_no_start_event_is_built():
         ((JobSucceeded, JobFinished, JobErrored), [JobSucceeded, JobFinished]),
     ],
 )
-def test_a_listener_gets_the_events_of_its_class(kinds, said):
-    hooks, heard = listening(*kinds)
+def test_a_listener_gets_the_events_of_its_class(kinds, text):
+    hooks, events = listening(*kinds)
 
-    end(hooks, Completed(HELD))
+    end(hooks, Completed(CLAIMED))
 
-    assert [type(event) for event in heard] == said
+    assert [type(event) for event in events] == text
 
 
 def test_a_listener_that_is_added_later_gets_the_next_event():
     hooks, _ = listening()
-    end(hooks, Completed(HELD))
-    heard: list[Event] = []
-    hooks.on(JobSucceeded)(heard.append)
+    end(hooks, Completed(CLAIMED))
+    events: list[Event] = []
+    hooks.on(JobSucceeded)(events.append)
 
-    end(hooks, Completed(HELD))
+    end(hooks, Completed(CLAIMED))
 
-    assert [type(event) for event in heard] == [JobSucceeded]
+    assert [type(event) for event in events] == [JobSucceeded]
 
 
 @pytest.mark.feature("F189")
 def test_a_lost_lock_is_an_event_without_listeners_of_success():
-    hooks, heard = listening(JobLockLost)
+    hooks, events = listening(JobLockLost)
 
-    end(hooks, Completed(HELD), still_ours=False)
+    end(hooks, Completed(CLAIMED), is_still_owned=False)
 
-    assert [type(event) for event in heard] == [JobLockLost]
+    assert [type(event) for event in events] == [JobLockLost]
 
 
 @pytest.mark.feature("F189")
 def test_a_job_that_was_not_ours_any_more_did_not_succeed():
-    hooks, heard = listening(JobEvent)
+    hooks, events = listening(JobEvent)
 
-    end(hooks, Completed(HELD), still_ours=False)
+    end(hooks, Completed(CLAIMED), is_still_owned=False)
 
-    assert [type(event) for event in heard] == [JobLockLost]
+    assert [type(event) for event in events] == [JobLockLost]
 
 
 def test_what_a_task_raised_after_it_had_ended_its_job_is_a_late_success():
     error = OSError("late")
-    hooks, heard = listening(JobEvent)
+    hooks, events = listening(JobEvent)
 
-    end(hooks, CompletedInTransaction(HELD, error))
+    end(hooks, CompletedInTransaction(CLAIMED, error))
 
-    late, finished = heard
+    late, finished = events
     assert isinstance(late, JobSucceededLate)
     assert late.late_error is error
     assert isinstance(finished, JobFinished)
@@ -141,36 +141,36 @@ def test_what_a_task_raised_after_it_had_ended_its_job_is_a_late_success():
 
 @pytest.mark.parametrize("kind", [JobSucceeded, JobSucceededLate])
 def test_a_late_success_is_also_a_success_event(kind):
-    hooks, heard = listening(kind)
+    hooks, events = listening(kind)
 
-    end(hooks, CompletedInTransaction(HELD, OSError("late")))
+    end(hooks, CompletedInTransaction(CLAIMED, OSError("late")))
 
-    assert [type(event) for event in heard] == [JobSucceededLate]
+    assert [type(event) for event in events] == [JobSucceededLate]
 
 
 def test_a_job_that_its_task_ended_in_time_is_a_plain_success():
-    hooks, heard = listening(JobSucceeded)
+    hooks, events = listening(JobSucceeded)
 
-    end(hooks, CompletedInTransaction(HELD, None))
+    end(hooks, CompletedInTransaction(CLAIMED, None))
 
-    assert [type(event) for event in heard] == [JobSucceeded]
+    assert [type(event) for event in events] == [JobSucceeded]
 
 
 def test_a_failure_is_an_event_without_listeners_of_success():
-    hooks, heard = listening(JobErrored)
+    hooks, events = listening(JobErrored)
 
-    end(hooks, Failed(HELD, OSError("no")))
+    end(hooks, Failed(CLAIMED, OSError("no")))
 
-    assert [type(event) for event in heard] == [JobErrored]
+    assert [type(event) for event in events] == [JobErrored]
 
 
 def test_a_start_is_an_event():
-    hooks, heard = listening(JobStarted)
+    hooks, events = listening(JobStarted)
 
     context: Any = Known()
     emit_job_started(hooks, context)
 
-    [event] = heard
+    [event] = events
     assert isinstance(event, JobStarted)
     assert (event.pool_id, event.worker_id, event.job) == ("p1", "w1", JOB)
 
@@ -178,14 +178,14 @@ def test_a_start_is_an_event():
 def test_a_failed_attempt_has_whether_it_is_retried():
     last = make_job(attempts=25, max_attempts=25)
     for job, give_up, will_retry in [(JOB, False, True), (JOB, True, False), (last, False, False)]:
-        hooks, heard = listening(JobErrored, JobFailed)
+        hooks, events = listening(JobErrored, JobFailed)
         context: Any = Known()
         context.job = job
 
-        failed = Failed(HELD, OSError(), is_permanent=give_up)
+        failed = Failed(CLAIMED, OSError(), is_permanent=give_up)
         emit_job_ended(hooks, context, failed, is_still_owned=True, seconds=0.5)
 
-        errored, *rest = heard
+        errored, *others = events
         assert isinstance(errored, JobErrored)
         assert errored.will_retry is will_retry
-        assert [type(event) for event in rest] == ([] if will_retry else [JobFailed])
+        assert [type(event) for event in others] == ([] if will_retry else [JobFailed])

@@ -1,4 +1,4 @@
-"""Lease: until when a pool may take jobs, keep them, and look for dead ones."""
+"""Lease: until when a pool may claim and start jobs, and recover those of dead pools."""
 
 import math
 from datetime import timedelta
@@ -19,35 +19,33 @@ def clock(monkeypatch) -> ManualClock:
 
 @pytest.fixture
 def lease(clock) -> Lease:
-    """One that was renewed a moment ago, for the first time."""
+    """A lease that was just renewed for the first time."""
     lease = Lease(LENGTH, pool_id="p1")
     lease.renew(clock.now)
     return lease
 
 
 def beat(lease: Lease, clock: ManualClock, *, every: float = 5, times: int) -> None:
-    """Let so many heartbeats be heard."""
+    """Renew the lease with this number of heartbeats."""
     for _ in range(times):
         clock.now += every
         lease.renew(clock.now)
 
 
-# How long it lasts
+# Expiry
 
 
 @pytest.mark.parametrize(
-    ("silence", "lets_take"), [(0, True), (14.9, True), (15, False), (25, False), (999, False)]
+    ("elapsed", "can_claim"), [(0, True), (14.9, True), (15, False), (25, False), (999, False)]
 )
-def test_half_a_lease_without_a_heartbeat_ends_the_taking_of_jobs(lease, clock, silence, lets_take):
-    clock.now += silence
+def test_half_a_lease_without_a_heartbeat_ends_the_taking_of_jobs(lease, clock, elapsed, can_claim):
+    clock.now += elapsed
 
-    assert lease.can_claim is lets_take
-    assert lease.seconds_since_heartbeat == pytest.approx(silence)
+    assert lease.can_claim is can_claim
+    assert lease.seconds_since_heartbeat == pytest.approx(elapsed)
 
 
-def test_jobs_are_given_up_when_five_sixths_have_passed_and_so_before_others_may_take_them(
-    lease, clock
-):
+def test_jobs_stop_after_five_sixths_of_the_lease_before_other_pools_recover_them(lease, clock):
     assert lease.seconds_left == pytest.approx(25)
 
     clock.now += 26
@@ -55,11 +53,11 @@ def test_jobs_are_given_up_when_five_sixths_have_passed_and_so_before_others_may
     assert lease.seconds_left == pytest.approx(-1)
 
 
-@pytest.mark.parametrize(("silence", "lets_start"), [(0, True), (24.9, True), (25, False)])
-def test_jobs_may_start_until_they_must_be_given_up(lease, clock, silence, lets_start):
-    clock.now += silence
+@pytest.mark.parametrize(("elapsed", "can_start"), [(0, True), (24.9, True), (25, False)])
+def test_jobs_may_start_until_the_lease_expires(lease, clock, elapsed, can_start):
+    clock.now += elapsed
 
-    assert lease.can_start is lets_start
+    assert lease.can_start is can_start
 
 
 def test_a_heartbeat_counts_from_when_it_was_sent(lease, clock):
@@ -72,7 +70,7 @@ def test_a_heartbeat_counts_from_when_it_was_sent(lease, clock):
     assert lease.seconds_left == pytest.approx(18)
 
 
-def test_a_heartbeat_lets_jobs_be_taken_again_after_the_longest_silence(lease, clock):
+def test_a_heartbeat_allows_claims_again_after_any_time_without_heartbeats(lease, clock):
     clock.now += 1000
     assert not lease.can_claim
 
@@ -82,7 +80,7 @@ def test_a_heartbeat_lets_jobs_be_taken_again_after_the_longest_silence(lease, c
     assert lease.seconds_left == pytest.approx(25)
 
 
-# Others took the pool for dead
+# A lost lease
 
 
 def test_a_lease_that_is_lost_lets_nothing_go_on_until_there_is_another_id(lease, clock):
@@ -99,13 +97,13 @@ def test_a_lease_that_is_lost_lets_nothing_go_on_until_there_is_another_id(lease
     assert lease.can_start
 
 
-def test_who_has_lost_its_lease_does_not_look_for_dead_ones(lease):
+def test_a_pool_with_a_lost_lease_does_not_check_for_dead_pools(lease):
     lease.mark_lost()
 
     assert not lease.is_stable
 
 
-# Nobody knows of it
+# Without registration
 
 
 def test_a_lease_that_was_never_renewed_does_not_end(clock):
@@ -140,11 +138,11 @@ def test_a_lease_that_is_not_registered_does_not_expire(lease, clock):
     assert lease.seconds_left > 0
 
 
-# Whose silence is it?
+# Stability
 
 
 def test_a_lease_is_steady_from_its_first_heartbeat_on(lease):
-    # A worker that is started because others died must not wait for a lease to pass.
+    # A worker that replaces dead ones must not wait for a whole lease duration.
     assert lease.is_stable
 
 
@@ -189,7 +187,7 @@ def test_a_jump_of_the_server_clock_counts_as_an_outage(lease, clock, moved):
     lease.renew(clock.now, server_time=50_000)
     clock.now += 5
 
-    # By that clock, others who beat in time look dead, or dead ones look alive.
+    # By that clock, live pools look dead, or dead ones look alive.
     lease.renew(clock.now, server_time=50_005 + moved)
     assert not lease.is_stable
 
@@ -225,7 +223,7 @@ def test_a_lease_that_starts_again_is_stable(lease, clock):
     assert lease.is_stable
 
 
-# Its id
+# The pool id
 
 
 def test_a_pool_that_goes_on_under_another_id_has_had_both():

@@ -1,4 +1,4 @@
-"""LeaseMonitor: a pool gives up its jobs once for each time that its heartbeat is not heard."""
+"""LeaseMonitor: calls its callback once for each expiry of the lease."""
 
 import asyncio
 from datetime import timedelta
@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from graphile_worker._lease import lease as lease_module
-from graphile_worker._lease import lease_monitor as fence_module
+from graphile_worker._lease import lease_monitor as monitor_module
 from graphile_worker._lease.lease import Lease
 from graphile_worker._lease.lease_monitor import (
     CHECK_INTERVAL_SECONDS,
@@ -17,25 +17,25 @@ from tests.support.clocks import ManualClock
 
 
 class Scene:
-    """A fence, and how often jobs were given up."""
+    """A monitor, and the number of its calls."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.lease = Lease(timedelta(seconds=30))
-        self.given_up = 0
-        self.fence = LeaseMonitor(self.lease, self._give_up)
+        self.expiry_count = 0
+        self.monitor = LeaseMonitor(self.lease, self._on_expired)
 
-    def _give_up(self) -> None:
-        self.given_up += 1
+    def _on_expired(self) -> None:
+        self.expiry_count += 1
 
     def beat(self) -> None:
         self.lease.renew(self.clock.now)
 
-    def look_after(self, seconds: float) -> int:
-        """Look then; how often jobs were given up until now."""
+    def check_after(self, seconds: float) -> int:
+        """Check after a time, and return the number of calls so far."""
         self.clock.now += seconds
-        self.fence.check_once()
-        return self.given_up
+        self.monitor.check_once()
+        return self.expiry_count
 
 
 @pytest.fixture
@@ -44,51 +44,51 @@ def it(monkeypatch) -> Scene:
     return Scene(clock)
 
 
-# When
+# Expiry
 
 
 def test_jobs_are_kept_while_heartbeats_succeed(it):
     for _ in range(20):
         it.beat()
-        assert it.look_after(24.9) == 0
+        assert it.check_after(24.9) == 0
 
 
-def test_jobs_are_given_up_before_the_lease_has_ended(it):
+def test_jobs_are_revoked_before_the_lease_ends(it):
     it.beat()
 
-    assert it.look_after(24.9) == 0
-    assert it.look_after(0.1) == 1
+    assert it.check_after(24.9) == 0
+    assert it.check_after(0.1) == 1
 
 
-def test_jobs_are_given_up_once_however_long_the_silence_lasts(it):
+def test_jobs_are_revoked_once_per_expiry(it):
     it.beat()
 
-    assert [it.look_after(25) for _ in range(10)] == [1] * 10
+    assert [it.check_after(25) for _ in range(10)] == [1] * 10
 
 
-def test_the_next_silence_ends_the_next_jobs(it):
+def test_the_next_expiry_revokes_jobs_again(it):
     it.beat()
-    assert it.look_after(25) == 1
+    assert it.check_after(25) == 1
 
     it.beat()
-    assert it.look_after(1) == 1
-    assert it.look_after(24) == 2
+    assert it.check_after(1) == 1
+    assert it.check_after(24) == 2
 
 
 def test_a_pool_that_is_not_registered_keeps_its_jobs(it):
-    assert it.look_after(1_000_000) == 0
+    assert it.check_after(1_000_000) == 0
 
     it.beat()
     it.lease.mark_unregistered()
-    assert it.look_after(1_000_000) == 0
+    assert it.check_after(1_000_000) == 0
 
 
-# How often it looks
+# Interval of checks
 
 
 @pytest.fixture
 def pauses(monkeypatch) -> list[float]:
-    """How long it waits between its looks; the third one ends it."""
+    """The seconds between checks. The third sleep ends the monitor."""
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -96,13 +96,13 @@ def pauses(monkeypatch) -> list[float]:
         if len(waited) == 3:
             raise asyncio.CancelledError
 
-    stand_in = type("asyncio", (), {"sleep": staticmethod(sleep)})
-    monkeypatch.setattr(fence_module, "asyncio", stand_in)
+    fake_module = type("asyncio", (), {"sleep": staticmethod(sleep)})
+    monkeypatch.setattr(monitor_module, "asyncio", fake_module)
     return waited
 
 
 @pytest.mark.parametrize(
-    ("silence", "pause"),
+    ("elapsed", "pause"),
     [
         (0, CHECK_INTERVAL_SECONDS),
         (24, CHECK_INTERVAL_SECONDS),
@@ -112,11 +112,11 @@ def pauses(monkeypatch) -> list[float]:
         (1000, MIN_CHECK_INTERVAL_SECONDS),
     ],
 )
-async def test_the_closer_the_end_the_sooner_is_the_next_look(it, pauses, silence, pause):
+async def test_checks_are_more_frequent_shortly_before_the_expiry(it, pauses, elapsed, pause):
     it.beat()
-    it.clock.now += silence
+    it.clock.now += elapsed
 
     with pytest.raises(asyncio.CancelledError):
-        await it.fence.run()
+        await it.monitor.run()
 
     assert pauses == [pytest.approx(pause)] * 3

@@ -1,4 +1,4 @@
-"""LeaseService: what keeps a pool alive in the eyes of others, and how that ends."""
+"""LeaseService: stops the heartbeat before the pool is unregistered."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from graphile_worker import Hooks, WorkerOptions
 from graphile_worker._db.worker_connections import WorkerConnections
 from graphile_worker._lease.heartbeat import Heartbeat
 from graphile_worker._lease.lease import Lease
-from graphile_worker._lease.service import LeaseService
+from graphile_worker._lease.service import LeaseService, LeaseTimings
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._support.logs import Logger
 
@@ -26,8 +26,8 @@ class NoDatabase:
     async def close(self) -> None: ...
 
 
-@pytest.mark.parametrize("is_beside", [False, True])
-async def test_the_heartbeat_ends_though_a_cancellation_got_lost(monkeypatch, is_beside):
+@pytest.mark.parametrize("has_own_connection", [False, True])
+async def test_the_heartbeat_ends_though_a_cancellation_got_lost(monkeypatch, has_own_connection):
     cancellations: list[str] = []
     own: Any = NoDatabase()
 
@@ -38,14 +38,14 @@ async def test_the_heartbeat_ends_though_a_cancellation_got_lost(monkeypatch, is
         try:
             await asyncio.Event().wait()
         finally:
-            cancellations.append("heard")
+            cancellations.append("received")
 
-    async def nothing(_heartbeat: Heartbeat) -> None: ...
+    async def do_nothing(_heartbeat: Heartbeat) -> None: ...
 
     monkeypatch.setattr(Heartbeat, "run", lose_the_first)
-    monkeypatch.setattr(Heartbeat, "register", nothing)
-    monkeypatch.setattr(Heartbeat, "unregister", lambda _: _note(cancellations))
-    databases = WorkerConnections(own, own, heartbeat=own if is_beside else None)
+    monkeypatch.setattr(Heartbeat, "register", do_nothing)
+    monkeypatch.setattr(Heartbeat, "unregister", lambda _: _record_unregistered(cancellations))
+    databases = WorkerConnections(own, own, heartbeat=own if has_own_connection else None)
     options = WorkerOptions(recovery=None, warn_blocked_after=None)
     logger = Logger(logging.getLogger("test"))
 
@@ -57,13 +57,13 @@ async def test_the_heartbeat_ends_though_a_cancellation_got_lost(monkeypatch, is
         options,
         {},
         find_no_job,
-        cancel_retry_seconds=0.01,
+        timings=LeaseTimings(cancel_retry_seconds=0.01),
     ):
         await asyncio.sleep(0)
 
-    # It would beat after the pool has signed off, and take itself for swept.
-    assert cancellations == ["lost", "heard", "signed off"]
+    # A later heartbeat would find its row deleted, and report a lost lease.
+    assert cancellations == ["lost", "received", "unregistered"]
 
 
-async def _note(cancellations: list[str]) -> None:
-    cancellations.append("signed off")
+async def _record_unregistered(cancellations: list[str]) -> None:
+    cancellations.append("unregistered")

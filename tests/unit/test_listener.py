@@ -1,8 +1,9 @@
-"""Listener: what is heard, what is asked after silence, and what follows a lost connection."""
+"""NotificationListener: notifications, connection checks, and lost connections."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +11,7 @@ import pytest
 from graphile_worker._db.notifications import Notification, TooManyNotifications
 from graphile_worker._lease.lease import Lease
 from graphile_worker._worker import listener as listener_module
-from graphile_worker._worker.listener import (
-    CONNECTION_CHECK_SECONDS,
-    NotificationListener,
-    parse_job_count,
-)
+from graphile_worker._worker.listener import ListenTimings, NotificationListener, parse_job_count
 from graphile_worker.events import (
     ListenConnecting,
     ListenFailed,
@@ -27,26 +24,29 @@ from graphile_worker.hooks import Hooks
 from tests.support.clocks import skip_delays
 
 MIGRATED = Notification("worker:migrate", '{"migrationNumber":20,"breaking":false}')
+TIMINGS = ListenTimings(migration_check_interval_seconds=0.0)
 
 
 class LostError(Exception):
-    """The connection is gone."""
+    """The connection is lost."""
 
 
 class FakeListening:
-    """Hears what it is made with, None being silence, and is lost afterwards."""
+    """Delivers notifications, None for none in time, and is lost afterwards."""
 
-    def __init__(self, *heard: Notification | Exception | None, unanswered: bool = False) -> None:
+    def __init__(
+        self, *notifications: Notification | Exception | None, unanswered: bool = False
+    ) -> None:
         self.checked: list[float] = []
-        self._heard = list(heard)
+        self._notifications = list(notifications)
         self._unanswered = unanswered
 
     async def wait_for_notification(self, within: float) -> Notification | None:
-        if not self._heard:
+        if not self._notifications:
             raise LostError
-        if isinstance(found := self._heard.pop(0), Exception):
-            raise found
-        return found
+        if isinstance(notification := self._notifications.pop(0), Exception):
+            raise notification
+        return notification
 
     async def check(self, within: float) -> None:
         self.checked.append(within)
@@ -54,8 +54,8 @@ class FakeListening:
             raise TimeoutError
 
 
-class Quiet(FakeListening):
-    """Hears nothing, for ever."""
+class Silence(FakeListening):
+    """Never delivers a notification."""
 
     async def wait_for_notification(self, within: float) -> Notification | None:
         await asyncio.Event().wait()
@@ -63,7 +63,7 @@ class Quiet(FakeListening):
 
 
 class ListeningDatabase:
-    """Gives one connection after the other; an error stands for one that cannot be made."""
+    """Returns one connection after the other. An error stands for a failed connection."""
 
     def __init__(self, *connections: FakeListening | Exception) -> None:
         self.channels: tuple[str, ...] = ()
@@ -84,11 +84,13 @@ class ListeningDatabase:
 
 
 class Scene:
-    """A listener, and what it told."""
+    """A listener, and its calls of the pool."""
 
-    def __init__(self, *connections: FakeListening | Exception) -> None:
+    def __init__(
+        self, *connections: FakeListening | Exception, timings: ListenTimings = TIMINGS
+    ) -> None:
         self.database = ListeningDatabase(*connections)
-        self.told: list[object] = []
+        self.calls: list[object] = []
         self.events: list[PoolEvent] = []
         self.hooks = Hooks()
         self.hooks.on(PoolEvent)(self.events.append)
@@ -97,17 +99,17 @@ class Scene:
             database,
             Lease(pool_id="p1"),
             self.hooks,
-            on_jobs=self.told.append,
+            on_jobs=self.calls.append,
             on_migration=self._migrated,
+            timings=timings,
         )
-        self.listener.migration_check_interval_seconds = 0.0
 
-    async def until_lost(self) -> None:
+    async def listen_until_lost(self) -> None:
         with pytest.raises(LostError):
             await self.listener.listen_once()
 
     async def run_until(self, event: type[PoolEvent], *, times: int) -> None:
-        """Run until that has happened so many times, and end it."""
+        """Run until a condition, and stop the listener."""
         enough = asyncio.Event()
 
         @self.hooks.on(event)
@@ -123,7 +125,7 @@ class Scene:
         await asyncio.wait([running])
 
     async def _migrated(self) -> None:
-        self.told.append("migration")
+        self.calls.append("migration")
 
     @property
     def kinds(self) -> list[type[PoolEvent]]:
@@ -139,7 +141,7 @@ def pauses(monkeypatch) -> list[int]:
     return skip_delays(monkeypatch, listener_module)
 
 
-# What a notification says
+# Payloads
 
 
 @pytest.mark.feature("F102")
@@ -182,10 +184,10 @@ def test_a_notification_of_anybody_else_is_a_hint_of_one_job(payload):
 async def test_a_new_listener_checks_for_earlier_jobs_and_migrations():
     it = Scene(FakeListening())
 
-    await it.until_lost()
+    await it.listen_until_lost()
 
     assert it.database.channels == ("jobs:insert", "worker:migrate")
-    assert it.told == [None, "migration"]
+    assert it.calls == [None, "migration"]
     assert it.kinds == [ListenConnecting, ListenStarted, ListenReleased]
 
 
@@ -193,71 +195,73 @@ async def test_a_new_listener_checks_for_earlier_jobs_and_migrations():
 async def test_each_notification_is_passed_on_as_it_comes():
     it = Scene(FakeListening(*(added(count) for count in range(100))))
 
-    await it.until_lost()
+    await it.listen_until_lost()
 
-    assert it.told[2:] == list(range(100))
+    assert it.calls[2:] == list(range(100))
 
 
-async def test_one_notification_that_stands_for_many_announces_an_unknown_number_of_jobs():
+async def test_a_notification_after_skipped_ones_announces_an_unknown_number_of_jobs():
     it = Scene(
         FakeListening(added(7)._replace(skipped_count=1000), MIGRATED._replace(skipped_count=3))
     )
 
-    await it.until_lost()
+    await it.listen_until_lost()
 
-    assert it.told[2:] == [None, "migration"]
+    assert it.calls[2:] == [None, "migration"]
     assert it.kinds.count(ListenNotified) == 2
 
 
 async def test_a_migration_is_not_a_job():
     it = Scene(FakeListening(MIGRATED))
 
-    await it.until_lost()
+    await it.listen_until_lost()
 
-    assert it.told[2:] == ["migration"]
+    assert it.calls[2:] == ["migration"]
 
 
 async def test_after_many_migration_notifications_the_ledger_is_read_twice():
-    it = Scene(FakeListening(*[MIGRATED] * 100, added(3)))
-    it.listener.migration_check_interval_seconds = 3600.0
+    it = Scene(
+        FakeListening(*[MIGRATED] * 100, added(3)),
+        timings=ListenTimings(migration_check_interval_seconds=3600.0),
+    )
 
-    await it.until_lost()
+    await it.listen_until_lost()
 
-    # At the beginning; the next look is due in an hour, and jobs do not wait for it.
-    assert it.told == [None, "migration", 3]
+    # Only at the start. The next check is due in an hour, and jobs do not wait for it.
+    assert it.calls == [None, "migration", 3]
 
     it = Scene(FakeListening(MIGRATED, added(1)))
-    await it.until_lost()
-    assert it.told[2:] == ["migration", 1]
+    await it.listen_until_lost()
+    assert it.calls[2:] == ["migration", 1]
 
 
 async def test_every_notification_is_an_event():
-    heard = [added(2), MIGRATED, Notification("somebody", "else's")]
-    it = Scene(FakeListening(*heard))
+    notifications = [added(2), MIGRATED, Notification("other_channel", "other payload")]
+    it = Scene(FakeListening(*notifications))
 
-    await it.until_lost()
+    await it.listen_until_lost()
 
-    told = [event for event in it.events if isinstance(event, ListenNotified)]
-    assert [Notification(event.channel, event.payload) for event in told] == heard
-    assert it.told[2:] == [2, "migration"]
+    notified = [event for event in it.events if isinstance(event, ListenNotified)]
+    assert [Notification(event.channel, event.payload) for event in notified] == notifications
+    assert it.calls[2:] == [2, "migration"]
 
 
-async def test_after_silence_the_server_is_asked_whether_it_is_there():
+async def test_a_connection_without_notifications_is_checked():
     connection = FakeListening(None, added(1), None, None)
     it = Scene(connection)
 
-    await it.until_lost()
+    await it.listen_until_lost()
 
-    assert connection.checked == [CONNECTION_CHECK_SECONDS] * 3
-    assert it.told[2:] == [1]
+    assert connection.checked == [TIMINGS.connection_check_seconds] * 3
+    assert it.calls[2:] == [1]
 
 
-# One connection after the other
+# Reconnecting
 
 
 @pytest.mark.feature("F165", "F167")
-async def test_a_connection_that_cannot_be_made_is_tried_for_ever(pauses):
-    it = Scene(*[OSError(f"no {each}") for each in range(50)], Quiet())
+async def test_a_failed_connection_is_retried_forever(pauses):
+    it = Scene(*[OSError(f"no {each}") for each in range(50)], Silence())
 
     await it.run_until(ListenStarted, times=1)
 
@@ -269,33 +273,32 @@ async def test_a_connection_that_cannot_be_made_is_tried_for_ever(pauses):
 
 
 @pytest.mark.feature("F167")
-async def test_a_lost_connection_is_made_again_and_what_was_missed_looked_at():
-    it = Scene(FakeListening(added(1)), FakeListening(added(2)), Quiet())
+async def test_after_a_reconnect_jobs_and_migrations_are_checked():
+    it = Scene(FakeListening(added(1)), FakeListening(added(2)), Silence())
 
     await it.run_until(ListenStarted, times=3)
 
-    assert it.told == [None, "migration", 1, None, "migration", 2, None, "migration"]
+    assert it.calls == [None, "migration", 1, None, "migration", 2, None, "migration"]
     assert it.kinds.count(ListenFailed) == 2
 
 
 async def test_after_a_flood_it_polls_for_a_while_and_listens_again():
-    it = Scene(FakeListening(added(1), TooManyNotifications()), Quiet())
-    it.listener.flood_poll_interval_seconds = 0.0
-    it.listener.flood_poll_duration_seconds = 0.01
+    timings = replace(TIMINGS, flood_poll_interval_seconds=0.0, flood_poll_duration_seconds=0.01)
+    it = Scene(FakeListening(added(1), TooManyNotifications()), Silence(), timings=timings)
 
     await it.run_until(ListenStarted, times=2)
 
     [failed] = [event for event in it.events if isinstance(event, ListenFailed)]
     assert isinstance(failed.error, TooManyNotifications)
-    assert it.told[:3] == [None, "migration", 1]
-    assert it.told[-2:] == [None, "migration"]
-    assert set(it.told[3:-2]) == {None}
-    # Connections are not open meanwhile.
+    assert it.calls[:3] == [None, "migration", 1]
+    assert it.calls[-2:] == [None, "migration"]
+    assert set(it.calls[3:-2]) == {None}
+    # Connections are closed meanwhile.
     assert it.kinds.index(ListenReleased) < it.kinds.index(ListenFailed)
 
 
 async def test_the_first_pause_after_a_success_is_a_short_one_again(pauses):
-    it = Scene(OSError(), OSError(), FakeListening(), OSError(), Quiet())
+    it = Scene(OSError(), OSError(), FakeListening(), OSError(), Silence())
 
     await it.run_until(ListenStarted, times=2)
 
@@ -303,17 +306,17 @@ async def test_the_first_pause_after_a_success_is_a_short_one_again(pauses):
 
 
 async def test_a_server_that_does_not_answer_is_a_lost_connection():
-    it = Scene(FakeListening(None, added(1), unanswered=True), Quiet())
+    it = Scene(FakeListening(None, added(1), unanswered=True), Silence())
 
     await it.run_until(ListenStarted, times=2)
 
     [failed] = [event for event in it.events if isinstance(event, ListenFailed)]
     assert isinstance(failed.error, TimeoutError)
-    assert 1 not in it.told
+    assert 1 not in it.calls
 
 
 async def test_a_connection_is_given_back_when_the_listener_ends():
-    it = Scene(Quiet())
+    it = Scene(Silence())
 
     await it.run_until(ListenStarted, times=1)
 

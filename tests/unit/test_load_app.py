@@ -43,10 +43,10 @@ def write(folder: Path) -> Callable[[str, str], None]:
 def test_an_app_is_found_by_module_and_attribute(write):
     write("shop_jobs.py", APP.format(name="queue"))
 
-    found = load_app("shop_jobs:queue")
+    app = load_app("shop_jobs:queue")
 
-    assert isinstance(found, App)
-    assert found is sys.modules["shop_jobs"].queue
+    assert isinstance(app, App)
+    assert app is sys.modules["shop_jobs"].queue
 
 
 def test_the_default_attribute_is_app(write):

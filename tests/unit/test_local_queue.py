@@ -1,4 +1,4 @@
-"""LocalQueue: its modes, who gets a job, when it fetches, and what it hands back."""
+"""LocalQueue: its modes, which worker gets a job, when it fetches, and what it releases."""
 
 import asyncio
 import math
@@ -13,7 +13,7 @@ import pytest
 
 from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.queries.claim import ClaimedJob
-from graphile_worker._worker import completer as settle_module
+from graphile_worker._worker import completer as completer_module
 from graphile_worker._worker.claimer import Claimer
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.sources import local_queue as local_queue_module
@@ -52,12 +52,12 @@ from tests.support.recorder import wait_until
 
 HOUR = timedelta(hours=1)
 AT_ONCE = timedelta(milliseconds=1)
-# Only a bug takes so long.
+# Only a bug takes that long.
 PATIENCE = 20
 
 
 class Scene(SourceScene):
-    """A local queue, and the modes that it went through."""
+    """A local queue, and the modes that it had."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Scene(SourceScene):
 
 @asynccontextmanager
 async def scene(*ready: int, **options: Any) -> AsyncIterator[Scene]:
-    """A local queue that runs, and found these jobs at its first fetch."""
+    """A running local queue that found these jobs with its first fetch."""
     scene = Scene(**options)
     async with scene.run_with(*ready):
         yield scene
@@ -101,7 +101,7 @@ def ids(jobs: Any) -> list[int]:
 
 @pytest.fixture
 def chance(monkeypatch) -> SimpleNamespace:
-    """What is drawn instead of a random number."""
+    """A value instead of a random number."""
     drawn = SimpleNamespace(number=0.5)
     drawn.random = lambda: drawn.number
     monkeypatch.setattr(local_queue_module, "random", drawn)
@@ -116,10 +116,10 @@ async def test_it_holds_nothing_before_it_runs():
     it = Scene()
     it.ready(1)
 
-    asks = await it.wait_for_jobs("a")
+    waiting_tasks = await it.wait_for_jobs("a")
 
     assert it.queue.mode == LocalQueueMode.STARTING
-    assert (get_results(asks), it.claimer.requested_limits) == (["waits"], [])
+    assert (get_results(waiting_tasks), it.claimer.requested_limits) == (["waits"], [])
     it.queue.stop()
     assert get_results(await it.wait_for_jobs("b")) == [None]
 
@@ -136,9 +136,9 @@ async def test_with_more_jobs_than_workers_ask_for_it_waits_for_them():
     async with scene(1, 2, 3) as it:
         assert it.modes == ["POLLING", "WAITING"]
 
-        asks = await it.wait_for_jobs("a", "b")
+        waiting_tasks = await it.wait_for_jobs("a", "b")
 
-        assert get_results(asks) == [1, 2]
+        assert get_results(waiting_tasks) == [1, 2]
         assert it.queue.mode == LocalQueueMode.WAITING
         assert it.claimer.requested_limits == [10]
 
@@ -172,19 +172,19 @@ async def test_waiting_workers_are_served_before_jobs_are_kept():
 @pytest.mark.feature("F98")
 async def test_jobs_leave_it_in_the_order_in_which_they_came():
     async with scene(5, 3, 9, 1) as it:
-        asks = [(await it.wait_for_jobs("a"))[0] for _ in range(4)]
+        waiting_tasks = [(await it.wait_for_jobs("a"))[0] for _ in range(4)]
 
-        assert get_results(asks) == [5, 3, 9, 1]
+        assert get_results(waiting_tasks) == [5, 3, 9, 1]
 
 
 async def test_jobs_that_all_find_their_worker_leave_it_polling():
     async with scene() as it:
-        asks = await it.wait_for_jobs("a", "b", "c")
+        waiting_tasks = await it.wait_for_jobs("a", "b", "c")
         it.ready(1, 2)
 
         await it.wake(2)
 
-        assert get_results(asks) == [1, 2, "waits"]
+        assert get_results(waiting_tasks) == [1, 2, "waits"]
         assert it.modes == ["POLLING"]
         assert it.claimer.requested_limits == [10, 10]
 
@@ -215,17 +215,17 @@ async def test_a_step_that_does_not_exist_is_a_bug(old, new):
     assert it.events == []
 
 
-# Being told of jobs
+# Announced jobs
 
 
 async def test_a_notification_leads_to_a_fetch():
     async with scene() as it:
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
         it.ready(1)
 
         await it.wake()
 
-        assert get_results(asks) == [1]
+        assert get_results(waiting_tasks) == [1]
 
 
 async def test_while_it_holds_jobs_it_does_not_care_for_more():
@@ -237,7 +237,7 @@ async def test_while_it_holds_jobs_it_does_not_care_for_more():
 
 async def test_a_job_that_is_announced_during_a_fetch_is_fetched_by_the_next():
     async with scene() as it:
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
         it.claimer.answering.clear()
         await it.wake(1)
 
@@ -247,10 +247,10 @@ async def test_a_job_that_is_announced_during_a_fetch_is_fetched_by_the_next():
         await it.finish_fetch()
 
         assert it.claimer.requested_limits == [10, 10, 10]
-        assert get_results(asks) == [1]
+        assert get_results(waiting_tasks) == [1]
 
 
-async def test_what_was_announced_before_a_fetch_is_not_looked_for_after_it():
+async def test_jobs_announced_before_a_fetch_cause_no_other_fetch():
     async with scene(1) as it:
         await it.wake(3)
 
@@ -268,35 +268,35 @@ async def test_an_announcement_of_nothing_fetches_nothing():
 
 async def test_after_a_full_fetch_it_fetches_again():
     it = Scene(size=2)
-    asks = await it.wait_for_jobs("a", "b", "c")
+    waiting_tasks = await it.wait_for_jobs("a", "b", "c")
     it.ready(1, 2, 3)
 
     it.run()
     await run_until_idle()
 
-    assert get_results(asks) == [1, 2, 3]
+    assert get_results(waiting_tasks) == [1, 2, 3]
     assert it.claimer.requested_limits == [2, 2]
     await it.stop()
 
 
 async def test_a_job_without_a_notification_is_found_by_polling():
     async with scene(poll=AT_ONCE) as it:
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
         it.ready(1)
 
-        held = await asyncio.wait_for(asks[0], PATIENCE)
+        claimed = await asyncio.wait_for(waiting_tasks[0], PATIENCE)
 
-        assert held is not None
-        assert held.job.id == 1
+        assert claimed is not None
+        assert claimed.job.id == 1
 
 
 # Named queues
 
 
-async def test_a_named_queue_that_is_freed_is_looked_at():
+async def test_a_freed_named_queue_causes_a_fetch():
     it = Scene()
     it.ready(1, queue=5)
-    asks = await it.wait_for_jobs("a", "b")
+    waiting_tasks = await it.wait_for_jobs("a", "b")
     it.run()
     await run_until_idle()
     it.ready(2, queue=5)
@@ -304,7 +304,7 @@ async def test_a_named_queue_that_is_freed_is_looked_at():
     it.queue.forget(it.claimer.claimed_jobs[1])
     await run_until_idle()
 
-    assert get_results(asks) == [1, 2]
+    assert get_results(waiting_tasks) == [1, 2]
     await it.stop()
 
 
@@ -320,7 +320,7 @@ async def test_the_end_of_a_job_without_a_queue_leads_to_no_fetch():
 
 
 async def test_behind_the_first_job_of_a_named_queue_there_may_be_others():
-    # A fetch looks at so many jobs, which may all be of that queue.
+    # All jobs that a fetch scans may be of that queue.
     it = Scene()
     it.ready(1, queue=5)
     await it.wait_for_jobs("a", "b")
@@ -332,7 +332,7 @@ async def test_behind_the_first_job_of_a_named_queue_there_may_be_others():
     await it.stop()
 
 
-# For how long it holds jobs
+# Time to live
 
 
 @pytest.mark.feature("F98")
@@ -348,12 +348,12 @@ async def test_jobs_older_than_the_ttl_are_released_in_one_write():
 async def test_only_the_remaining_jobs_are_released():
     it = Scene(ttl=AT_ONCE)
     it.ready(1, 2, 3)
-    asks = await it.wait_for_jobs("a")
+    waiting_tasks = await it.wait_for_jobs("a")
 
     it.run()
     await it.until(LocalQueueMode.TTL_EXPIRED)
 
-    assert get_results(asks) == [1]
+    assert get_results(waiting_tasks) == [1]
     assert it.completer.writes == [[2, 3]]
     assert list(it.claimer.claimed_jobs) == [1]
     await it.stop()
@@ -368,9 +368,9 @@ async def test_after_that_it_fetches_only_for_a_worker():
         await asyncio.sleep(0.02)
         assert it.claimer.requested_limits == [10]
 
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
 
-        assert get_results(asks) == [2]
+        assert get_results(waiting_tasks) == [2]
         assert it.modes[-2:] == ["TTL_EXPIRED", "POLLING"]
 
 
@@ -381,46 +381,46 @@ async def test_a_worker_that_waits_during_the_release_is_served_after_it():
     it.run()
     await it.until(LocalQueueMode.TTL_EXPIRED)
     it.ready(2)
-    asks = await it.wait_for_jobs("a")
-    assert get_results(asks) == ["waits"]
+    waiting_tasks = await it.wait_for_jobs("a")
+    assert get_results(waiting_tasks) == ["waits"]
 
     it.completer.answering.set()
     await run_until_idle()
 
-    assert get_results(asks) == [2]
+    assert get_results(waiting_tasks) == [2]
     await it.stop()
 
 
 @pytest.mark.single_version
-async def test_each_batch_may_be_held_for_as_long():
-    # Long enough that a busy machine does not let the first batch expire.
+async def test_each_batch_has_its_own_time_to_live():
+    # Long enough that the first batch does not expire on a busy machine.
     ttl = timedelta(seconds=8)
     async with scene(1, 2, ttl=ttl) as it:
         await asyncio.sleep(0.2)
         it.ready(3)
-        held_since = time.monotonic()
+        claimed_since = time.monotonic()
         await it.wait_for_jobs("a", "b")
 
         await it.until(LocalQueueMode.TTL_EXPIRED)
 
         assert it.completer.writes == [[3]]
-        # Timers may be early by the grain of the clock.
-        assert time.monotonic() - held_since > 0.95 * ttl.total_seconds()
+        # Timers may be early by the resolution of the clock.
+        assert time.monotonic() - claimed_since > 0.95 * ttl.total_seconds()
 
 
-# The delay after a poor fetch
+# The delay after a short fetch
 
 
 @pytest.mark.feature("F98")
 async def test_after_a_poor_fetch_it_lets_jobs_gather(chance):
     async with scene(delay=RefetchDelayOptions(duration=timedelta(minutes=10))) as it:
         chance.number = 0.5
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
         it.ready(1)
 
         await it.wake(1)
 
-        assert get_results(asks) == ["waits"]
+        assert get_results(waiting_tasks) == ["waits"]
         assert it.claimer.requested_limits == [10]
         [started] = it.events_of(LocalQueueRefetchDelayStarted)
         assert (started.job_count, started.threshold) == (0, 0)
@@ -452,14 +452,14 @@ async def test_a_threshold_of_nothing_is_none(chance):
 async def test_the_delay_is_cut_short_by_enough_announcements(chance):
     delay = RefetchDelayOptions(duration=HOUR, max_abort_threshold=6)
     async with scene(delay=delay) as it:
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
         it.ready(1)
 
         await it.wake(2)
         assert it.events_of(LocalQueueRefetchDelayAborted) == []
         await it.wake(2)
 
-        assert get_results(asks) == [1]
+        assert get_results(waiting_tasks) == [1]
         [aborted] = it.events_of(LocalQueueRefetchDelayAborted)
         assert (aborted.count, aborted.abort_threshold) == (4, 3.0)
         assert it.events_of(LocalQueueRefetchDelayExpired) == []
@@ -472,7 +472,7 @@ async def test_what_is_announced_during_the_fetch_counts_too(chance):
     it.run()
     await run_until_idle()
 
-    # The fetch may not have seen them, but two are too few to look at once.
+    # The fetch may have missed them, but two are too few to fetch at once.
     await it.wake(2)
     await it.finish_fetch()
     assert it.claimer.requested_limits == [10]
@@ -484,11 +484,11 @@ async def test_what_is_announced_during_the_fetch_counts_too(chance):
 
 async def test_when_the_delay_is_over_what_was_announced_is_fetched(chance):
     async with scene(delay=RefetchDelayOptions(duration=timedelta(milliseconds=100))) as it:
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
         it.ready(1)
         await it.wake(1)
 
-        await asyncio.wait_for(asks[0], PATIENCE)
+        await asyncio.wait_for(waiting_tasks[0], PATIENCE)
 
         assert len(it.events_of(LocalQueueRefetchDelayExpired)) >= 1
         assert it.events_of(LocalQueueRefetchDelayAborted) == []
@@ -499,13 +499,13 @@ async def test_when_the_delay_is_over_and_nothing_was_announced_it_rests(chance)
         await wait_until(lambda: it.events_of(LocalQueueRefetchDelayExpired))
         await run_until_idle()
         assert it.claimer.requested_limits == [10]
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
         it.ready(1)
 
-        # The delay is over, so that this is not one that cuts it short.
+        # The delay is over, so this does not abort it.
         await it.wake(1000)
 
-        assert get_results(asks) == [1]
+        assert get_results(waiting_tasks) == [1]
         assert it.events_of(LocalQueueRefetchDelayAborted) == []
 
 
@@ -525,12 +525,12 @@ async def test_a_fetch_is_poor_up_to_the_threshold(chance, found, delays):
 async def test_a_full_fetch_is_not_a_poor_one(chance):
     it = Scene(size=2, delay=RefetchDelayOptions(duration=HOUR, threshold=100))
     it.ready(1, 2, 3)
-    asks = await it.wait_for_jobs("a", "b", "c")
+    waiting_tasks = await it.wait_for_jobs("a", "b", "c")
 
     it.run()
     await run_until_idle()
 
-    assert get_results(asks) == [1, 2, 3]
+    assert get_results(waiting_tasks) == [1, 2, 3]
     [started] = it.events_of(LocalQueueRefetchDelayStarted)
     assert started.job_count == 1
     await it.stop()
@@ -544,14 +544,14 @@ async def test_jobs_that_are_kept_start_no_delay(chance):
 
 async def test_a_stop_does_not_wait_for_the_delay(chance):
     async with scene(delay=RefetchDelayOptions(duration=HOUR)) as it:
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
 
         await it.stop()
 
-        assert get_results(asks) == [None]
+        assert get_results(waiting_tasks) == [None]
 
 
-# Stopping
+# Stop
 
 
 async def test_a_stop_before_it_runs_leaves_nothing_to_do():
@@ -567,11 +567,11 @@ async def test_a_stop_before_it_runs_leaves_nothing_to_do():
 
 async def test_a_stop_while_it_polls_sends_all_away():
     async with scene() as it:
-        asks = await it.wait_for_jobs("a", "b")
+        waiting_tasks = await it.wait_for_jobs("a", "b")
 
         await it.stop()
 
-        assert get_results(asks + await it.wait_for_jobs("c")) == [None, None, None]
+        assert get_results(waiting_tasks + await it.wait_for_jobs("c")) == [None, None, None]
         assert it.modes == ["POLLING", "RELEASED"]
         assert it.completer.writes == []
 
@@ -579,11 +579,11 @@ async def test_a_stop_while_it_polls_sends_all_away():
 @pytest.mark.feature("F98")
 async def test_a_stop_releases_the_waiting_jobs_in_one_write():
     async with scene(1, 2, 3) as it:
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
 
         await it.stop()
 
-        assert get_results(asks + await it.wait_for_jobs("b")) == [1, None]
+        assert get_results(waiting_tasks + await it.wait_for_jobs("b")) == [1, None]
         assert it.completer.writes == [[2, 3]]
         assert list(it.claimer.claimed_jobs) == [1]
         assert it.modes == ["POLLING", "WAITING", "RELEASED"]
@@ -596,11 +596,11 @@ async def test_no_job_is_given_out_between_the_stop_and_the_end():
         it.completer.answering.clear()
 
         it.queue.stop()
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
 
-        assert get_results(asks) == [None]
+        assert get_results(waiting_tasks) == [None]
         assert it.completer.writes == [[1, 2]]
-        # Until it is written they are held.
+        # They stay claimed until the release is written.
         assert list(it.claimer.claimed_jobs) == [1, 2]
 
 
@@ -618,13 +618,13 @@ async def test_jobs_fetched_after_the_stop_are_released():
     it = Scene()
     it.claimer.answering.clear()
     it.ready(1, 2, 3)
-    asks = await it.wait_for_jobs("a")
+    waiting_tasks = await it.wait_for_jobs("a")
     it.run()
     await run_until_idle()
 
     it.queue.stop()
     await run_until_idle()
-    assert get_results(asks) == [None]
+    assert get_results(waiting_tasks) == [None]
     assert not it.running.done()
     await it.finish_fetch()
 
@@ -661,7 +661,7 @@ async def test_a_cancelled_local_queue_releases_its_jobs():
 async def test_one_that_is_cancelled_while_it_fetches_sends_all_away():
     it = Scene()
     it.claimer.answering.clear()
-    asks = await it.wait_for_jobs("a")
+    waiting_tasks = await it.wait_for_jobs("a")
     it.run()
     await run_until_idle()
 
@@ -669,7 +669,7 @@ async def test_one_that_is_cancelled_while_it_fetches_sends_all_away():
     await run_until_idle()
 
     assert it.running.cancelled()
-    assert get_results(asks) == [None]
+    assert get_results(waiting_tasks) == [None]
 
 
 # Errors
@@ -680,12 +680,12 @@ async def test_a_failed_fetch_is_retried_until_all_waiting_workers_have_a_job():
     it = Scene()
     it.claimer.errors = [OSError(str(each)) for each in range(5)]
     it.ready(1, 2)
-    asks = await it.wait_for_jobs("a", "b")
+    waiting_tasks = await it.wait_for_jobs("a", "b")
 
     it.run()
     await run_until_idle()
 
-    assert get_results(asks) == [1, 2]
+    assert get_results(waiting_tasks) == [1, 2]
     assert it.claimer.requested_limits == [10] * 6
     assert [(each.worker_id, str(each.error)) for each in it.events_of(GetJobErrored)] == [
         (worker, str(error)) for error in range(5) for worker in "ab"
@@ -694,16 +694,16 @@ async def test_a_failed_fetch_is_retried_until_all_waiting_workers_have_a_job():
 
 
 async def test_a_fetch_that_raises_a_cancellation_is_retried():
-    # Nobody cancelled it: a function for forbidden flags may await what somebody else gave up.
+    # Not a cancellation of the source: a flags function may await a cancelled task.
     it = Scene()
     it.claimer.errors = [asyncio.CancelledError()]
     it.ready(1)
-    asks = await it.wait_for_jobs("a")
+    waiting_tasks = await it.wait_for_jobs("a")
 
     it.run()
     await run_until_idle()
 
-    assert get_results(asks) == [1]
+    assert get_results(waiting_tasks) == [1]
     assert not it.running.done()
     await it.stop()
 
@@ -720,16 +720,16 @@ async def test_each_pause_is_longer_until_a_fetch_succeeds():
 
 async def test_it_is_failing_from_an_error_to_the_next_answer():
     async with scene() as it:
-        seen: list[bool] = []
-        it.hooks.on(GetJobErrored)(lambda event: seen.append(it.queue.is_failing))
-        it.hooks.on(GetJobRecovered)(lambda event: seen.append(it.queue.is_failing))
+        waiting_states: list[bool] = []
+        it.hooks.on(GetJobErrored)(lambda event: waiting_states.append(it.queue.is_failing))
+        it.hooks.on(GetJobRecovered)(lambda event: waiting_states.append(it.queue.is_failing))
         await it.wait_for_jobs("a")
         it.claimer.errors = [OSError()]
         assert not it.queue.is_failing
 
         await it.wake()
 
-        assert seen == [True, False]
+        assert waiting_states == [True, False]
         assert not it.queue.is_failing
 
 
@@ -748,13 +748,13 @@ async def test_announcements_do_not_cut_the_pause_after_an_error_short():
 async def test_a_stop_does_not_wait_for_the_pause_after_an_error():
     async with scene() as it:
         it.backoff_seconds = 3600
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
         it.claimer.errors = [OSError()]
         await it.wake()
 
         await it.stop()
 
-        assert get_results(asks) == [None]
+        assert get_results(waiting_tasks) == [None]
 
 
 # Once
@@ -763,9 +763,9 @@ async def test_a_stop_does_not_wait_for_the_pause_after_an_error():
 @pytest.mark.feature("F98")
 async def test_once_sends_all_away_when_nothing_is_ready_and_nothing_runs():
     async with scene(once=True) as it:
-        asks = await it.wait_for_jobs("a", "b")
+        waiting_tasks = await it.wait_for_jobs("a", "b")
 
-        assert get_results(asks) == [None, None]
+        assert get_results(waiting_tasks) == [None, None]
         assert it.running.done()
         assert it.modes == ["POLLING", "RELEASED"]
 
@@ -775,7 +775,7 @@ async def test_once_waits_for_what_the_running_jobs_may_add():
         busy, idle = await it.wait_for_jobs("a", "b")
         assert get_results([busy, idle]) == [1, "waits"]
 
-        # Nobody announces it: it is looked for every now and then.
+        # No notification announces it: the queue polls.
         it.ready(2)
         it.queue.forget(it.claimer.claimed_jobs[1])
         await asyncio.wait_for(idle, PATIENCE)
@@ -797,12 +797,12 @@ async def test_once_does_not_end_before_a_full_scan():
     it = Scene(once=True)
     it.claimer.next_fetch_at = math.inf
     async with it.run_with():
-        asks = await it.wait_for_jobs("a")
-        assert get_results(asks) == ["waits"]
+        waiting_tasks = await it.wait_for_jobs("a")
+        assert get_results(waiting_tasks) == ["waits"]
 
         it.claimer.next_fetch_at = None
 
-        assert await asyncio.wait_for(asks[0], PATIENCE) is None
+        assert await asyncio.wait_for(waiting_tasks[0], PATIENCE) is None
 
 
 @pytest.mark.feature("F175")
@@ -810,13 +810,13 @@ async def test_once_a_failed_fetch_is_raised_to_the_waiting_workers():
     it = Scene(once=True)
     error = OSError("gone")
     it.claimer.errors = [error]
-    asks = await it.wait_for_jobs("a", "b")
+    waiting_tasks = await it.wait_for_jobs("a", "b")
 
     it.run()
     await run_until_idle()
-    asks += await it.wait_for_jobs("c")
+    waiting_tasks += await it.wait_for_jobs("c")
 
-    assert [each.exception() for each in asks] == [error, error, error]
+    assert [each.exception() for each in waiting_tasks] == [error, error, error]
     assert it.running.done()
 
 
@@ -824,16 +824,16 @@ async def test_once_a_failed_fetch_is_raised_to_the_waiting_workers():
 
 
 @pytest.mark.feature("F237")
-async def test_a_function_is_asked_again_before_a_job_starts_that_has_flags():
+async def test_the_flags_function_is_called_again_before_a_job_with_flags_starts():
     async with scene(flags=make_flags_function(["slow"])) as it:
         it.ready(1, flags='{"slow": true}')
         it.ready(2, flags='{"fast": true}')
         it.ready(3)
         await it.wake()
 
-        asks = await it.wait_for_jobs("a", "b")
+        waiting_tasks = await it.wait_for_jobs("a", "b")
 
-        assert sorted(map(str, get_results(asks))) == ["2", "3"]
+        assert sorted(map(str, get_results(waiting_tasks))) == ["2", "3"]
         assert it.completer.writes == [[1]]
         assert sorted(it.claimer.claimed_jobs) == [2, 3]
         [returned] = it.events_of(LocalQueueReturned)
@@ -858,8 +858,8 @@ async def test_the_flags_function_is_not_called_for_a_job_without_flags():
 
 
 @pytest.mark.feature("F237")
-async def test_a_list_of_flags_is_not_looked_at_again():
-    # The fetch left out what it forbids, and it does not change.
+async def test_a_list_of_flags_is_not_checked_again():
+    # The fetch excluded forbidden flags, which do not change.
     async with scene() as it:
         it.ready(1, flags='{"slow": true}')
         await it.wake()
@@ -874,50 +874,50 @@ async def test_a_function_that_fails_keeps_its_job_from_starting_and_ends_no_wor
         it.ready(1, 2, flags='{"slow": true}')
         await it.wake()
 
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
 
-        assert get_results(asks) == [2]
+        assert get_results(waiting_tasks) == [2]
         assert it.completer.writes == [[1]]
         [failed] = it.events_of(GetJobErrored)
         assert (failed.worker_id, failed.error) == ("a", error)
 
 
-async def test_a_worker_that_is_cancelled_while_the_function_thinks_ends():
+async def test_a_worker_that_is_cancelled_during_the_flags_function_ends():
     forever = asyncio.Event()
     async with scene(flags=forever.wait) as it:
         it.ready(1, flags='{"slow": true}')
         await it.wake()
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
 
-        asks[0].cancel()
+        waiting_tasks[0].cancel()
         await run_until_idle()
 
-        assert get_results(asks) == ["cancelled"]
-        # For whoever hands back at the end what nobody runs.
+        assert get_results(waiting_tasks) == ["cancelled"]
+        # The job stays claimed, and is released with all others at the end.
         assert list(it.claimer.claimed_jobs) == [1]
 
 
-async def test_a_stop_while_the_function_thinks_hands_the_job_back():
-    thinks = asyncio.Event()
+async def test_a_stop_during_the_flags_function_releases_the_job():
+    decided = asyncio.Event()
 
     async def flags() -> None:
-        await thinks.wait()
+        await decided.wait()
 
     async with scene(flags=flags) as it:
         it.ready(1, flags='{"slow": true}')
         await it.wake()
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
 
         it.queue.stop()
-        thinks.set()
+        decided.set()
         await run_until_idle()
 
-        assert get_results(asks) == [None]
+        assert get_results(waiting_tasks) == [None]
         assert it.completer.writes == [[1]]
         assert it.claimer.claimed_jobs == {}
 
 
-# Another id
+# Rotated pool ids
 
 
 @pytest.mark.feature("F98")
@@ -926,28 +926,28 @@ async def test_jobs_that_wait_when_the_pool_gets_another_id_do_not_start():
         it.claimer.pool_id = "p2"
         it.claimer.ready.append(ClaimedJob(make_job(id=3, locked_by="p2"), None))
 
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
 
-        assert get_results(asks) == [3]
+        assert get_results(waiting_tasks) == [3]
         assert it.completer.writes == [[1], [2]]
         assert list(it.claimer.claimed_jobs) == [3]
 
 
-# Those who no longer wait
+# Cancelled workers
 
 
 async def test_the_job_of_one_who_no_longer_waits_goes_to_another():
     it = Scene()
     it.claimer.answering.clear()
     it.ready(1)
-    asks = await it.wait_for_jobs("a", "b")
+    waiting_tasks = await it.wait_for_jobs("a", "b")
     it.run()
     await run_until_idle()
 
-    asks[0].cancel()
+    waiting_tasks[0].cancel()
     await it.finish_fetch()
 
-    assert get_results(asks) == ["cancelled", 1]
+    assert get_results(waiting_tasks) == ["cancelled", 1]
     await it.stop()
 
 
@@ -955,11 +955,11 @@ async def test_the_job_of_one_who_no_longer_waits_is_kept():
     it = Scene()
     it.claimer.answering.clear()
     it.ready(1)
-    asks = await it.wait_for_jobs("a")
+    waiting_tasks = await it.wait_for_jobs("a")
     it.run()
     await run_until_idle()
 
-    asks[0].cancel()
+    waiting_tasks[0].cancel()
     await it.finish_fetch()
 
     assert it.queue.mode == LocalQueueMode.WAITING
@@ -967,7 +967,7 @@ async def test_the_job_of_one_who_no_longer_waits_is_kept():
     await it.stop()
 
 
-# What is said
+# Events
 
 
 @pytest.mark.feature("F98", "F174", "F176")
@@ -1007,50 +1007,54 @@ async def test_all_is_announced_in_the_order_in_which_it_happens():
     assert [each.worker_id for each in it.events_of(GetJobStarted, GetJobEmpty)] == ["a", "b", "b"]
 
 
-# How many it fetches
+# The fetch limit
 
 
-def taken(count: int, letters: int) -> list[ClaimedJob]:
+def make_claimed(count: int, letters: int) -> list[ClaimedJob]:
     return [ClaimedJob(make_job(payload_text="x" * letters), None) for _ in range(count)]
 
 
 @pytest.mark.parametrize(
-    ("limit", "size", "max_bytes", "came", "then"),
+    ("limit", "size", "max_bytes", "arrived", "then"),
     [
-        pytest.param(100, 500, 10**6, taken(100, 2), 400, id="four times as many"),
-        pytest.param(400, 500, 10**6, taken(400, 2), 500, id="no more than the size"),
+        pytest.param(100, 500, 10**6, make_claimed(100, 2), 400, id="four times as many"),
+        pytest.param(400, 500, 10**6, make_claimed(400, 2), 500, id="no more than the size"),
         pytest.param(100, 500, 10**6, [], 100, id="an empty fetch tells nothing"),
-        pytest.param(100, 500, 1000, taken(10, 50), 20, id="as many as fit"),
-        pytest.param(100, 500, 1000, taken(100, 50), 20, id="fewer than came"),
-        pytest.param(100, 500, 1000, taken(1, 5000), 1, id="one at least"),
-        pytest.param(1, 500, 1000, taken(1, 10), 4, id="more again when they are small again"),
+        pytest.param(100, 500, 1000, make_claimed(10, 50), 20, id="as many as fit"),
+        pytest.param(100, 500, 1000, make_claimed(100, 50), 20, id="fewer than came"),
+        pytest.param(100, 500, 1000, make_claimed(1, 5000), 1, id="one at least"),
+        pytest.param(
+            1, 500, 1000, make_claimed(1, 10), 4, id="more again when they are small again"
+        ),
     ],
 )
-def test_the_next_fetch_asks_for_what_fits_by_those_that_came(limit, size, max_bytes, came, then):
-    assert compute_fetch_limit(limit, size, max_bytes, came) == then
+def test_the_next_fetch_requests_what_fits_by_the_size_of_the_last(
+    limit, size, max_bytes, arrived, then
+):
+    assert compute_fetch_limit(limit, size, max_bytes, arrived) == then
 
 
 @pytest.mark.parametrize(("size", "first"), [(10, 10), (100, 100), (500, 100)])
-async def test_the_first_fetch_asks_for_a_hundred_at_most(size, first):
+async def test_the_first_fetch_requests_a_hundred_jobs_at_most(size, first):
     async with scene(size=size) as it:
         assert it.claimer.requested_limits == [first]
 
 
-async def test_the_second_asks_for_more_once_some_came():
+async def test_the_second_fetch_requests_more_jobs():
     async with scene(1, size=500) as it:
         await it.wait_for_jobs("a")
 
         assert it.claimer.requested_limits == [100, 400]
 
 
-# Handing back
+# Release
 
 
 def settler_on(database: Any, **options: Any) -> Completer:
     return Completer(database, Lease(pool_id="p1"), Hooks(), **options)
 
 
-def held_job(job_id: int, queue: int | None = None, pool: str = "p1") -> ClaimedJob:
+def claimed_job(job_id: int, queue: int | None = None, pool: str = "p1") -> ClaimedJob:
     return ClaimedJob(make_job(id=job_id, attempts=1, locked_by=pool), queue)
 
 
@@ -1058,7 +1062,7 @@ def held_job(job_id: int, queue: int | None = None, pool: str = "p1") -> Claimed
 async def test_all_jobs_of_a_pool_are_released_in_one_write_with_their_queues():
     database = FakeDatabase(None)
 
-    await settler_on(database).release([held_job(1), held_job(2, 5), held_job(3, 6)])
+    await settler_on(database).release([claimed_job(1), claimed_job(2, 5), claimed_job(3, 6)])
 
     [query] = database.queries
     assert query.statement == "release_claimed_jobs"
@@ -1069,13 +1073,13 @@ async def test_all_jobs_of_a_pool_are_released_in_one_write_with_their_queues():
 async def test_jobs_claimed_under_another_id_are_released_under_it():
     database = FakeDatabase(None, None)
 
-    await settler_on(database).release([held_job(1), held_job(2, 5, pool="p0")])
+    await settler_on(database).release([claimed_job(1), claimed_job(2, 5, pool="p0")])
 
     assert sorted(query.args[1:3] for query in database.queries) == [("p0", [5]), ("p1", [])]
 
 
 async def test_a_queue_that_is_locked_for_another_job_by_now_is_not_freed():
-    old, new = held_job(1, 5), held_job(2, 5)
+    old, new = claimed_job(1, 5), claimed_job(2, 5)
     database = FakeDatabase(None)
 
     await settler_on(database, claimed_jobs={1: old, 2: new}).release([old])
@@ -1085,28 +1089,28 @@ async def test_a_queue_that_is_locked_for_another_job_by_now_is_not_freed():
 
 
 async def test_it_is_tried_until_it_is_written(monkeypatch):
-    monkeypatch.setattr(settle_module, "compute_backoff", lambda *_: 0)
+    monkeypatch.setattr(completer_module, "compute_backoff", lambda *_: 0)
     database = FakeDatabase(OSError(), OSError(), None)
 
-    await settler_on(database).release([held_job(1, 5)])
+    await settler_on(database).release([claimed_job(1, 5)])
 
-    # Whoever asks again says so: an earlier try may have been heard.
+    # Marked as a retry, because an earlier write may have succeeded.
     assert [query.args[3] for query in database.queries] == [False, True, True]
 
 
 async def test_a_job_that_this_pool_claimed_again_is_not_released(monkeypatch):
-    kept, old = held_job(1, 5), held_job(2, 6)
-    all_held = {1: kept, 2: old}
+    kept, old = claimed_job(1, 5), claimed_job(2, 6)
+    all_claimed = {1: kept, 2: old}
 
     def delay_after(*_: object) -> float:
-        all_held[2] = held_job(2, 6)
+        all_claimed[2] = claimed_job(2, 6)
         return 0
 
-    monkeypatch.setattr(settle_module, "compute_backoff", delay_after)
-    # The first try was heard, but its answer was not.
+    monkeypatch.setattr(completer_module, "compute_backoff", delay_after)
+    # The first write succeeded, but its answer was lost.
     database = FakeDatabase(OSError(), None)
 
-    await settler_on(database, claimed_jobs=all_held).release([kept, old])
+    await settler_on(database, claimed_jobs=all_claimed).release([kept, old])
 
     first, second = database.queries
     assert (str(first.args[0]).count('"id"'), first.args[2]) == (2, [5, 6])
@@ -1117,15 +1121,15 @@ async def test_a_release_in_a_callers_transaction_is_not_retried():
     database = FakeDatabase(OSError("gone"))
 
     with pytest.raises(OSError, match="gone"):
-        await settler_on(database, can_retry=False).release([held_job(1)])
+        await settler_on(database, can_retry=False).release([claimed_job(1)])
 
 
-# What claims know of flags
+# Forbidden flags of the claimer
 
 
 @pytest.mark.feature("F237")
 @pytest.mark.parametrize(
-    ("given", "may_change", "skipped"),
+    ("overrides", "may_change", "skipped"),
     [
         (None, False, None),
         ([], False, None),
@@ -1136,24 +1140,24 @@ async def test_a_release_in_a_callers_transaction_is_not_retried():
     ],
     ids=["none", "empty", "list", "function", "function: none", "async function"],
 )
-async def test_only_what_a_function_forbids_may_change(given, may_change, skipped):
+async def test_only_what_a_function_forbids_may_change(overrides, may_change, skipped):
     database: Any = FakeDatabase()
-    claims = Claimer(database, Lease(pool_id="p1"), ["task"], forbidden_flags=given)
+    claimer = Claimer(database, Lease(pool_id="p1"), ["task"], forbidden_flags=overrides)
 
-    assert claims.has_dynamic_flags is may_change
-    assert await claims.get_forbidden_flags() == skipped
+    assert claimer.has_dynamic_flags is may_change
+    assert await claimer.get_forbidden_flags() == skipped
 
 
-# Fetches that did not look everywhere
+# Fetches without a full scan
 
 
 async def test_the_next_fetch_is_at_next_fetch_at(monkeypatch):
     async with scene() as it:
-        asks = await it.wait_for_jobs("a")
+        waiting_tasks = await it.wait_for_jobs("a")
         poll_again_soon(it.claimer, monkeypatch)
         await it.wake()
         it.ready(1)
 
-        await asyncio.wait(asks, timeout=PATIENCE)
+        await asyncio.wait(waiting_tasks, timeout=PATIENCE)
 
-        assert get_results(asks) == [1]
+        assert get_results(waiting_tasks) == [1]

@@ -1,4 +1,4 @@
-"""How log lines look on a terminal, in a file, and for a program that reads them."""
+"""Log records as text and as JSON, on a terminal and in a file."""
 
 import io
 import json
@@ -24,47 +24,45 @@ from graphile_worker.errors import ConfigurationError, CrontabError, CrontabProb
 from tests.support.hostile import TEXT, unsafe
 from tests.support.jobs import make_job
 
-OURS = "graphile_worker"
+LOGGER_NAME = "graphile_worker"
 
 
-def record(**given: Any) -> logging.LogRecord:
-    """A line that was said."""
-    usual = {
-        "name": OURS,
+def make_record(**values: Any) -> logging.LogRecord:
+    defaults = {
+        "name": LOGGER_NAME,
         "levelno": logging.INFO,
         "levelname": "INFO",
         "msg": "hello %s",
         "args": ("there",),
     }
-    return logging.makeLogRecord({**usual, **given})
+    return logging.makeLogRecord({**defaults, **values})
 
 
-def failed(text: str = "boom") -> dict[str, Any]:
-    """What a record has of an exception."""
+def make_exc_info(text: str = "boom") -> dict[str, Any]:
     try:
         raise LookupError(text)
     except LookupError:
         return {"exc_info": sys.exc_info()}
 
 
-def text(**given: Any) -> str:
-    return TextFormatter(use_color=False).format(record(**given))
+def format_text(**values: Any) -> str:
+    return TextFormatter(use_color=False).format(make_record(**values))
 
 
-def fields(**given: Any) -> dict[str, Any]:
-    line = JsonFormatter().format(record(**given))
+def format_fields(**values: Any) -> dict[str, Any]:
+    line = JsonFormatter().format(make_record(**values))
     assert "\n" not in line
-    found: dict[str, Any] = json.loads(line)
-    return found
+    fields: dict[str, Any] = json.loads(line)
+    return fields
 
 
-# For people
+# Text
 
 
 @pytest.mark.feature("F142")
 def test_a_line_of_a_job_has_label_worker_task_job_level_and_text():
     ids = {"pool_id": "pypool-1a", "worker_id": "worker-2b"}
-    line = text(label="job", **ids, task_identifier="resize", job_id=7)
+    line = format_text(label="job", **ids, task_identifier="resize", job_id=7)
 
     assert line == "[job(pypool-1a: resize{7})] INFO: hello there"
 
@@ -81,31 +79,31 @@ def test_a_line_of_a_job_has_label_worker_task_job_level_and_text():
         ({"worker_id": "w1"}, "core(w1)"),
         ({"label": "job", "job_id": 7}, "job({7})"),
         ({"label": "job", "task_identifier": "resize"}, "job(resize)"),
-        ({"name": f"{OURS}.hooks"}, "core"),
+        ({"name": f"{LOGGER_NAME}.hooks"}, "core"),
         ({"name": "shop.jobs"}, "shop.jobs"),
         ({"name": "graphile_workers"}, "graphile_workers"),
     ],
 )
 def test_unknown_parts_of_the_scope_are_omitted(scope, start):
-    assert text(**scope) == f"[{start}] INFO: hello there"
+    assert format_text(**scope) == f"[{start}] INFO: hello there"
 
 
 def test_a_line_whose_arguments_do_not_fit_is_still_logged():
-    given = {"msg": "%d pictures", "args": ("many",)}
+    values = {"msg": "%d pictures", "args": ("many",)}
 
-    assert text(**given) == "[core] INFO: %d pictures ('many',)"
-    assert fields(**given)["message"] == "%d pictures ('many',)"
+    assert format_text(**values) == "[core] INFO: %d pictures ('many',)"
+    assert format_fields(**values)["message"] == "%d pictures ('many',)"
 
 
 @pytest.mark.parametrize(
     "scope", [{"pool_id": 4}, {"worker_id": 3}, {"job_id": None}, {"label": 5}]
 )
 def test_a_record_of_another_library_can_have_any_value_under_these_names(scope):
-    assert text(name="shop", **scope).endswith("INFO: hello there")
+    assert format_text(name="shop", **scope).endswith("INFO: hello there")
 
 
 @pytest.mark.parametrize(
-    ("name", "colour"),
+    ("name", "color"),
     [
         ("DEBUG", 36),
         ("INFO", 32),
@@ -115,18 +113,18 @@ def test_a_record_of_another_library_can_have_any_value_under_these_names(scope)
         ("Level 25", 0),
     ],
 )
-def test_each_level_has_its_name_and_its_color(name, colour):
-    line = record(levelname=name)
+def test_each_level_has_its_name_and_its_color(name, color):
+    line = make_record(levelname=name)
 
     assert TextFormatter(use_color=False).format(line) == f"[core] {name}: hello there"
     assert (
         TextFormatter(use_color=True).format(line)
-        == f"[core] \x1b[{colour}m{name}\x1b[0m: hello there"
+        == f"[core] \x1b[{color}m{name}\x1b[0m: hello there"
     )
 
 
 def test_the_lines_of_a_traceback_start_with_a_marker():
-    first, *rest = text(**failed()).split("\n")
+    first, *rest = format_text(**make_exc_info()).split("\n")
 
     assert first == "[core] INFO: hello there"
     assert all(line.startswith(CONTINUATION_PREFIX) for line in rest)
@@ -135,12 +133,12 @@ def test_the_lines_of_a_traceback_start_with_a_marker():
 
 
 def test_further_lines_of_a_message_start_with_a_marker():
-    line = text(msg="one\ntwo\n\nfour", args=None)
+    line = format_text(msg="one\ntwo\n\nfour", args=None)
 
     assert line.split("\n") == ["[core] INFO: one", "  | two", "  | ", "  | four"]
 
 
-CARRIED: list[dict[str, Any]] = [
+HOSTILE_VALUES: list[dict[str, Any]] = [
     {"args": (TEXT,)},
     {"msg": TEXT, "args": None},
     {"name": TEXT},
@@ -151,52 +149,57 @@ CARRIED: list[dict[str, Any]] = [
     {"job_id": TEXT},
     {"field": TEXT},
     {"stack_info": TEXT},
-    failed(TEXT),
+    make_exc_info(TEXT),
 ]
 
 
 def test_control_characters_of_every_part_are_made_printable():
-    for given in CARRIED:
+    for values in HOSTILE_VALUES:
         for formatter in (TextFormatter(use_color=False), JsonFormatter()):
-            assert unsafe(formatter.format(record(**given))) == [], given.keys()
+            assert unsafe(formatter.format(make_record(**values))) == [], values.keys()
 
 
 @pytest.mark.parametrize("formatter", [TextFormatter(use_color=False), JsonFormatter()])
 def test_a_long_traceback_is_truncated(formatter):
-    line = formatter.format(record(**failed("x" * 1_000_000)))
+    line = formatter.format(make_record(**make_exc_info("x" * 1_000_000)))
 
     assert "LookupError: xxx" in line
     assert len(line) < 20_000
 
 
-# For programs
+# JSON
 
 
 @pytest.mark.feature("F132")
 def test_a_json_line_has_time_level_logger_and_message():
-    line = fields()
+    line = format_fields()
 
     assert datetime.fromisoformat(line.pop("time")).utcoffset() is not None
-    assert line == {"level": "info", "logger": OURS, "pid": os.getpid(), "message": "hello there"}
+    assert line == {
+        "level": "info",
+        "logger": LOGGER_NAME,
+        "pid": os.getpid(),
+        "message": "hello there",
+    }
 
 
 @pytest.mark.feature("F132", "F136")
 def test_a_json_line_has_the_ids_and_the_extra_fields():
     ids = {"pool_id": "p1", "worker_id": "w1", "job_id": 7}
-    given = {"label": "job", **ids, "task_identifier": "resize", "attempt": 1}
+    values = {"label": "job", **ids, "task_identifier": "resize", "attempt": 1}
 
-    line = fields(**given, duration_ms=1.5, tags=["a", "b"])
+    line = format_fields(**values, duration_ms=1.5, tags=["a", "b"])
 
-    assert given.items() <= line.items()
+    assert values.items() <= line.items()
     assert (line["duration_ms"], line["tags"]) == (1.5, ["a", "b"])
 
 
 def test_a_json_line_has_the_traceback_in_one_field():
-    assert fields(**failed())["exception"].endswith("LookupError: boom")
+    assert format_fields(**make_exc_info())["exception"].endswith("LookupError: boom")
 
 
 def test_a_message_with_a_line_break_is_one_json_line():
-    assert fields(msg="one\ntwo\u2028three", args=None)["message"] == "one\ntwo\u2028three"
+    assert format_fields(msg="one\ntwo\u2028three", args=None)["message"] == "one\ntwo\u2028three"
 
 
 @pytest.mark.parametrize(
@@ -205,8 +208,8 @@ def test_a_message_with_a_line_break_is_one_json_line():
     ids=lambda value: type(value).__name__,
 )
 def test_a_value_that_json_does_not_support_becomes_text(value):
-    # As strict as other languages are: they do not know NaN.
-    line = json.loads(JsonFormatter().format(record(value=value)), parse_constant=pytest.fail)
+    # JSON parsers of other languages reject NaN.
+    line = json.loads(JsonFormatter().format(make_record(value=value)), parse_constant=pytest.fail)
 
     assert line["message"] == "hello there"
     assert "value" in line
@@ -214,15 +217,15 @@ def test_a_value_that_json_does_not_support_becomes_text(value):
 
 @pytest.mark.parametrize("name", ["time", "level", "logger"])
 def test_extra_fields_do_not_replace_standard_fields(name):
-    usual = fields()
+    defaults = format_fields()
 
-    line = fields(**{name: "mine"})
+    line = format_fields(**{name: "mine"})
 
     assert line[name] != "mine"
-    assert usual.keys() <= line.keys()
+    assert defaults.keys() <= line.keys()
 
 
-# The whole program
+# Configuration of the log
 
 
 class Terminal(io.StringIO):
@@ -231,60 +234,60 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def _as_before(monkeypatch) -> Iterator[None]:
-    """The log of this program, which a test sets up, as it was."""
-    root, others = logging.getLogger(), logging.getLogger("asyncio")
-    handlers, levels = root.handlers[:], (root.level, others.level)
+def _restore_logging(monkeypatch) -> Iterator[None]:
+    """Restore the handlers and levels of the log after a test."""
+    root, asyncio_logger = logging.getLogger(), logging.getLogger("asyncio")
+    handlers, levels = root.handlers[:], (root.level, asyncio_logger.level)
     for name in ("NO_COLOR", "GRAPHILE_LOGGER_DEBUG", "GRAPHILE_WORKER_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     yield
     root.handlers[:] = handlers
     root.setLevel(levels[0])
-    others.setLevel(levels[1])
+    asyncio_logger.setLevel(levels[1])
 
 
 @pytest.fixture
-def shown(monkeypatch, _as_before):
-    """What is shown of lines of all levels, ours and another's."""
+def capture_log(monkeypatch, _restore_logging):
+    """Configure the log, write lines of several loggers and levels, and return the output."""
 
-    def show(output: io.StringIO, style: str = "text") -> list[str]:
+    def capture(output: io.StringIO, style: str = "text") -> list[str]:
         monkeypatch.setattr(sys, "stderr", output)
         configure_logging(style)
-        logger = build_job_logger(Logger(logging.getLogger(OURS)), "p1", make_job(id=7))
+        logger = build_job_logger(Logger(logging.getLogger(LOGGER_NAME)), "p1", make_job(id=7))
         logger.debug("details")
         logger.info("hello")
         logging.getLogger("asyncio").info("chatter")
         logging.getLogger("shop").warning("sold out")
         return output.getvalue().splitlines()
 
-    return show
+    return capture
 
 
 @pytest.mark.feature("F132", "F142")
-def test_the_log_of_the_whole_program_goes_to_standard_error(shown):
-    assert shown(io.StringIO()) == [
+def test_the_log_of_the_whole_program_goes_to_standard_error(capture_log):
+    assert capture_log(io.StringIO()) == [
         "[job(p1: resize{7})] INFO: hello",
         "[shop] WARNING: sold out",
     ]
 
 
 @pytest.mark.feature("F132")
-def test_a_terminal_shows_levels_in_color(shown):
-    assert shown(Terminal()) == [
+def test_a_terminal_shows_levels_in_color(capture_log):
+    assert capture_log(Terminal()) == [
         "[job(p1: resize{7})] \x1b[32mINFO\x1b[0m: hello",
         "[shop] \x1b[33mWARNING\x1b[0m: sold out",
     ]
 
 
-def test_no_color_turns_colors_off(shown, monkeypatch):
+def test_no_color_turns_colors_off(capture_log, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
 
-    assert "\x1b" not in "".join(shown(Terminal()))
+    assert "\x1b" not in "".join(capture_log(Terminal()))
 
 
 @pytest.mark.feature("F132")
-def test_json_lines_have_no_colors(shown):
-    hello, sold_out = map(json.loads, shown(Terminal(), "json"))
+def test_json_lines_have_no_colors(capture_log):
+    hello, sold_out = map(json.loads, capture_log(Terminal(), "json"))
 
     assert (hello["message"], hello["level"], hello["job_id"]) == ("hello", "info", 7)
     assert (sold_out["logger"], sold_out["level"]) == ("shop", "warning")
@@ -292,10 +295,10 @@ def test_json_lines_have_no_colors(shown):
 
 @pytest.mark.feature("F133")
 @pytest.mark.parametrize("name", ["GRAPHILE_LOGGER_DEBUG", "GRAPHILE_WORKER_DEBUG"])
-def test_debug_lines_are_shown_on_request(shown, monkeypatch, name):
+def test_debug_lines_are_shown_on_request(capture_log, monkeypatch, name):
     monkeypatch.setenv(name, "1")
 
-    lines = shown(io.StringIO())
+    lines = capture_log(io.StringIO())
 
     assert lines[0] == "[job(p1: resize{7})] DEBUG: details"
     assert len(lines) == 3
@@ -307,6 +310,6 @@ def test_an_error_that_ends_the_command_is_one_printable_line(capsys):
     for error in (ConfigurationError(TEXT), CrontabError([problem], source=TEXT)):
         print_error(error)
 
-        said = capsys.readouterr().err
-        assert unsafe(said) == []
-        assert said.count("\n") == 1
+        output = capsys.readouterr().err
+        assert unsafe(output) == []
+        assert output.count("\n") == 1

@@ -1,4 +1,4 @@
-"""What a program says, line by line, and what is kept of it."""
+"""OutputReader: the lines of a program, and those that are kept."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -7,14 +7,14 @@ import pytest
 from graphile_worker._worker.output import MAX_KEPT_LINES, MAX_LINE_BYTES, OutputReader, format_line
 
 
-async def coming(chunks: Sequence[bytes]) -> AsyncIterator[bytes]:
+async def iter_chunks(chunks: Sequence[bytes]) -> AsyncIterator[bytes]:
     for chunk in chunks:
         yield chunk
 
 
-async def heard(*chunks: bytes) -> tuple[list[str], str]:
+async def read_lines(*chunks: bytes) -> tuple[list[str], str]:
     lines: list[str] = []
-    output = OutputReader(coming(chunks), lines.append)
+    output = OutputReader(iter_chunks(chunks), lines.append)
     await output.read_all()
     return lines, output.last_output
 
@@ -30,18 +30,18 @@ async def heard(*chunks: bytes) -> tuple[list[str], str]:
     ],
 )
 async def test_each_line_is_reported_once(chunks, lines):
-    assert (await heard(*chunks))[0] == lines
+    assert (await read_lines(*chunks))[0] == lines
 
 
 async def test_the_last_lines_are_kept():
-    lines, last = await heard(*(b"%d\n" % number for number in range(100)))
+    lines, last = await read_lines(*(b"%d\n" % number for number in range(100)))
 
     assert len(lines) == 100
     assert last.splitlines() == lines[-MAX_KEPT_LINES:]
 
 
 async def test_a_line_without_an_end_costs_no_memory():
-    lines, _ = await heard(*[b"x" * 100_000] * 20)
+    lines, _ = await read_lines(*[b"x" * 100_000] * 20)
 
     assert lines == ["x" * MAX_LINE_BYTES + "…"]
 

@@ -1,4 +1,4 @@
-"""What travels between a worker and the processes of its tasks comes over as it was."""
+"""Messages between a worker and its task processes keep their values."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ def test_moments_and_durations_are_exact(when):
 
 
 @pytest.mark.parametrize(
-    "signal",
+    "exception",
     [
         Retry(),
         Retry(timedelta(hours=1), reason="busy"),
@@ -44,14 +44,14 @@ def test_moments_and_durations_are_exact(when):
         Discard("gone"),
     ],
 )
-def test_signals_are_the_same_afterwards(signal):
+def test_signals_are_the_same_afterwards(exception):
     read = process_protocol.read_outcome_exception(
-        json.loads(json.dumps(process_protocol.encode_outcome_exception(signal)))
+        json.loads(json.dumps(process_protocol.encode_outcome_exception(exception)))
     )
 
-    assert type(read) is type(signal)
-    assert vars(read) == vars(signal)
-    assert str(read) == str(signal)
+    assert type(read) is type(exception)
+    assert vars(read) == vars(exception)
+    assert str(read) == str(exception)
 
 
 def test_a_job_is_the_same_afterwards():
@@ -65,9 +65,11 @@ def test_an_error_brings_its_name_its_message_and_its_text():
         raise LookupError("not there")
 
     error = caught.value
-    told = process_protocol.read_error(json.loads(json.dumps(process_protocol.encode_error(error))))
-    assert format_error(told) == format_error(error)
-    assert format_error_line(told) == format_error_line(error) == "LookupError: not there"
+    read_back = process_protocol.read_error(
+        json.loads(json.dumps(process_protocol.encode_error(error)))
+    )
+    assert format_error(read_back) == format_error(error)
+    assert format_error_line(read_back) == format_error_line(error) == "LookupError: not there"
 
 
 def test_an_error_without_a_message_is_sent():
@@ -79,17 +81,19 @@ def test_an_error_without_a_message_is_sent():
 
 
 async def test_messages_arrive_whole_and_in_order_until_the_end():
-    ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_connection(sock=ours)
+    near, far = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=near)
     sent = [{"at": at, "text": "é" * at * 10_000} for at in range(5)]
     for message in sent:
         writer.write(process_protocol.encode_message(message))
 
-    got = await asyncio.to_thread(lambda: [process_protocol.receive_message(theirs) for _ in sent])
-    theirs.sendall(process_protocol.encode_message({"n": 1}))
-    theirs.close()
+    received = await asyncio.to_thread(
+        lambda: [process_protocol.receive_message(far) for _ in sent]
+    )
+    far.sendall(process_protocol.encode_message({"n": 1}))
+    far.close()
 
-    assert got == sent
+    assert received == sent
     assert await process_protocol.read_message(reader) == {"n": 1}
     with pytest.raises(EOFError):
         await process_protocol.read_message(reader)

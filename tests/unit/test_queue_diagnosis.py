@@ -17,35 +17,31 @@ from graphile_worker.ops.diagnostics.queue import diagnose_queue
 from graphile_worker.ops.pools import PoolHealth
 from graphile_worker.ops.snapshot import LockedQueue, Snapshot
 from graphile_worker.ops.text import MAX_LINES
-from graphile_worker.ops.trends import SnapshotHistory
-from tests.support.snapshots import make_locked, make_pool, make_snapshot, make_task
+from tests.support.snapshots import make_history, make_locked, make_pool, make_snapshot, make_task
 
 SCHEMAS = Schemas.from_names("graphile_worker")
 NODE = "pool-3fa94c1d77e0aa19b2"
 
 
-def found_in(*snapshots: Snapshot, schemas: Schemas = SCHEMAS) -> list[Finding]:
-    history = SnapshotHistory(snapshots[0])
-    for each in snapshots[1:]:
-        history.add(each)
-    found = diagnose_queue(history, schemas)
-    assert {each.id for each in found} <= QUEUE_FINDINGS
-    return found
+def diagnose(*snapshots: Snapshot, schemas: Schemas = SCHEMAS) -> list[Finding]:
+    findings = diagnose_queue(make_history(*snapshots), schemas)
+    assert {each.id for each in findings} <= QUEUE_FINDINGS
+    return findings
 
 
-def only(found: list[Finding]) -> Finding:
-    assert [each.id for each in found] == [found[0].id]
-    return found[0]
+def get_only(findings: list[Finding]) -> Finding:
+    assert [each.id for each in findings] == [findings[0].id]
+    return findings[0]
 
 
 def test_a_healthy_queue_has_no_findings():
-    seen = make_snapshot(
+    snapshot = make_snapshot(
         make_task(ready=12, running=3, scheduled=900, retrying=2),
         pools=(make_pool(jobs=3),),
         locked=(make_locked(),),
     )
 
-    assert found_in(seen) == []
+    assert diagnose(snapshot) == []
     assert assess_health([]) is QueueHealth.HEALTHY
 
 
@@ -55,12 +51,12 @@ def test_a_healthy_queue_has_no_findings():
 def test_ready_jobs_without_a_worker_are_critical():
     late = make_task(ready=3, oldest_ready=400.0)
 
-    found = only(found_in(make_snapshot(late), make_snapshot(late, after=5)))
+    finding = get_only(diagnose(make_snapshot(late), make_snapshot(late, after=5)))
 
-    assert (found.id, found.severity) == (FindingId.NO_WORKERS, Severity.CRITICAL)
-    assert found.title == "no worker is alive: 3 jobs ready, the oldest for 6m40s"
-    assert found.command == "graphile-worker --app your_module:app"
-    assert assess_health([found]) is QueueHealth.STALLED
+    assert (finding.id, finding.severity) == (FindingId.NO_WORKERS, Severity.CRITICAL)
+    assert finding.title == "no worker is alive: 3 jobs ready, the oldest for 6m40s"
+    assert finding.command == "graphile-worker --app your_module:app"
+    assert assess_health([finding]) is QueueHealth.STALLED
 
 
 @pytest.mark.parametrize(
@@ -76,7 +72,7 @@ def test_ready_jobs_without_a_worker_are_critical():
 def test_a_heartbeat_a_lock_or_a_completed_job_is_the_sign_of_a_worker(sign):
     task = make_task(ready=3, oldest_ready=sign.pop("oldest", 20.0))
 
-    assert found_in(make_snapshot(task), make_snapshot(task, after=5, **sign)) == []
+    assert diagnose(make_snapshot(task), make_snapshot(task, after=5, **sign)) == []
 
 
 # Late tasks
@@ -89,34 +85,34 @@ def test_a_heartbeat_a_lock_or_a_completed_job_is_the_sign_of_a_worker(sign):
 def test_a_job_that_is_ready_for_longer_than_a_minute_is_late(waited, severity):
     task = make_task(ready=529, running=10, oldest_ready=waited, first_ready=88_123)
 
-    found = found_in(make_snapshot(task, pools=(make_pool(jobs=14),)))
+    findings = diagnose(make_snapshot(task, pools=(make_pool(jobs=14),)))
 
     if severity is None:
-        assert found == []
+        assert findings == []
         return
-    assert only(found).severity is severity
-    assert found[0].id is FindingId.LATE
-    assert found[0].evidence == ("529 ready, 10 running", "10 of 10 slots busy")
-    assert found[0].command == "graphile-worker jobs why 88123"
-    assert assess_health(found) is QueueHealth.DEGRADED
+    assert get_only(findings).severity is severity
+    assert findings[0].id is FindingId.LATE
+    assert findings[0].evidence == ("529 ready, 10 running", "10 of 10 slots busy")
+    assert findings[0].command == "graphile-worker jobs why 88123"
+    assert assess_health(findings) is QueueHealth.DEGRADED
 
 
 def test_many_late_tasks_are_cut_to_the_worst():
     tasks = [make_task(f"t{n}", ready=1, running=1, oldest_ready=100.0 + n) for n in range(9)]
 
-    found = found_in(make_snapshot(*tasks, pools=(make_pool(tasks=None),)))
+    findings = diagnose(make_snapshot(*tasks, pools=(make_pool(tasks=None),)))
 
-    assert len(found) == MAX_LINES + 1
-    assert found[0].title.startswith("t8 is late")
-    assert found[-1].title == "the same for 4 more"
+    assert len(findings) == MAX_LINES + 1
+    assert findings[0].title.startswith("t8 is late")
+    assert findings[-1].title == "4 more findings of this kind"
 
 
 # Named queues
 
 
-def locked_queue(**given) -> LockedQueue:
+def locked_queue(**values) -> LockedQueue:
     return LockedQueue(
-        **{"name": "billing", "pool_id": NODE, "age": 2820.0, "waiting": 214, **given}
+        **{"name": "billing", "pool_id": NODE, "age": 2820.0, "waiting": 214, **values}
     )
 
 
@@ -133,16 +129,16 @@ def test_a_queue_that_an_unregistered_worker_locks_for_long_is_blocked():
         pid=None,
     )
 
-    found = only(found_in(make_snapshot(queues=(queue,), pools=(unknown,))))
+    finding = get_only(diagnose(make_snapshot(queues=(queue,), pools=(unknown,))))
 
-    assert (found.id, found.severity) == (FindingId.QUEUE_BLOCKED, Severity.WARNING)
-    assert found.title == 'queue "billing" is locked for 47m by job 88123, 214 jobs waiting'
-    assert found.evidence == (
+    assert (finding.id, finding.severity) == (FindingId.QUEUE_BLOCKED, Severity.WARNING)
+    assert finding.title == 'queue "billing" is locked for 47m by job 88123, 214 jobs waiting'
+    assert finding.evidence == (
         f"locked by node worker {NODE}, not registered",
         "if it is dead, any worker releases the lock in 3h13m",
         "the oldest has waited for 46m",
     )
-    assert (found.affected, found.command) == (214, "graphile-worker jobs why 88124")
+    assert (finding.affected, finding.command) == (214, "graphile-worker jobs why 88124")
 
 
 def test_a_queue_that_a_dead_worker_locks_is_critical_after_two_leases():
@@ -151,18 +147,18 @@ def test_a_queue_that_a_dead_worker_locks_is_critical_after_two_leases():
         make_pool(NODE, health=PoolHealth.DEAD, seconds_since_heartbeat=silence, queues=1)
         for silence in (59.0, 61.0)
     ]
-    assert found_in(make_snapshot(queues=(queue,), pools=(young,))) == []
+    assert diagnose(make_snapshot(queues=(queue,), pools=(young,))) == []
 
-    found = found_in(make_snapshot(queues=(queue,), pools=(pool,)))
+    findings = diagnose(make_snapshot(queues=(queue,), pools=(pool,)))
 
-    assert [each.id for each in found] == [FindingId.QUEUE_BLOCKED, FindingId.DEAD_POOL_LOCKS]
-    assert {each.severity for each in found} == {Severity.CRITICAL}
-    assert {each.command for each in found} == {f"graphile-worker workers recover {NODE}"}
+    assert [each.id for each in findings] == [FindingId.QUEUE_BLOCKED, FindingId.DEAD_POOL_LOCKS]
+    assert {each.severity for each in findings} == {Severity.CRITICAL}
+    assert {each.command for each in findings} == {f"graphile-worker workers recover {NODE}"}
 
 
-@pytest.mark.parametrize("given", [{"waiting": 0}, {"age": 299.0}], ids=["no job waits", "short"])
-def test_a_queue_is_locked_while_its_job_runs(given):
-    assert found_in(make_snapshot(queues=(locked_queue(**given),))) == []
+@pytest.mark.parametrize("values", [{"waiting": 0}, {"age": 299.0}], ids=["no job waits", "short"])
+def test_a_queue_is_locked_while_its_job_runs(values):
+    assert diagnose(make_snapshot(queues=(locked_queue(**values),))) == []
 
 
 # Locks
@@ -175,34 +171,34 @@ def test_the_locks_of_a_dead_pool_are_reported_after_two_leases():
     ]
     job = make_locked(age=3600.0)
 
-    found = only(found_in(make_snapshot(pools=(pool,), locked=(job,))))
+    finding = get_only(diagnose(make_snapshot(pools=(pool,), locked=(job,))))
 
-    assert found_in(make_snapshot(pools=(young,), locked=(job,))) == []
-    assert (found.id, found.severity) == (FindingId.DEAD_POOL_LOCKS, Severity.CRITICAL)
-    assert found.title == "1 job is locked by dead workers"
-    assert found.evidence == (
+    assert diagnose(make_snapshot(pools=(young,), locked=(job,))) == []
+    assert (finding.id, finding.severity) == (FindingId.DEAD_POOL_LOCKS, Severity.CRITICAL)
+    assert finding.title == "1 job is locked by dead workers"
+    assert finding.evidence == (
         f"python worker {pool.id} on web-1, process 412, last heartbeat 8m ago: 1 job, locked for "
         "up to 1h, the first is job 7",
     )
-    assert found.command == f"graphile-worker workers recover {pool.id}"
+    assert finding.command == f"graphile-worker workers recover {pool.id}"
 
 
 def test_after_a_restart_of_the_server_no_pool_counts_as_dead_for_two_leases():
     pool = make_pool(health=PoolHealth.DEAD, seconds_since_heartbeat=480.0, jobs=1)
 
-    assert found_in(make_snapshot(pools=(pool,), locked=(make_locked(),), uptime_seconds=59)) == []
+    assert diagnose(make_snapshot(pools=(pool,), locked=(make_locked(),), uptime_seconds=59)) == []
 
 
 def test_a_lock_of_an_unregistered_worker_is_stale_after_four_hours():
     pool = make_pool(NODE, health=PoolHealth.UNKNOWN, runtime="node", host=None, jobs=1)
     young, old = [make_locked(age=hours * 3600.0, pool_id=NODE) for hours in (3, 5)]
 
-    found = only(found_in(make_snapshot(pools=(pool,), locked=(old,))))
+    finding = get_only(diagnose(make_snapshot(pools=(pool,), locked=(old,))))
 
-    assert found_in(make_snapshot(pools=(pool,), locked=(young,))) == []
-    assert (found.id, found.severity) == (FindingId.STALE_LOCKS, Severity.CRITICAL)
-    assert found.title == "1 job is locked for more than four hours"
-    assert found.evidence == (f"{NODE}: 1 job, locked for up to 5h, the first is job 7",)
+    assert diagnose(make_snapshot(pools=(pool,), locked=(young,))) == []
+    assert (finding.id, finding.severity) == (FindingId.STALE_LOCKS, Severity.CRITICAL)
+    assert finding.title == "1 job is locked for more than four hours"
+    assert finding.evidence == (f"{NODE}: 1 job, locked for up to 5h, the first is job 7",)
 
 
 def test_a_dead_pool_without_locks_is_a_warning_until_a_worker_has_recovered_it():
@@ -211,10 +207,10 @@ def test_a_dead_pool_without_locks_is_a_warning_until_a_worker_has_recovered_it(
         for is_rescued in (False, True)
     ]
 
-    found = only(found_in(make_snapshot(pools=(dead,))))
+    finding = get_only(diagnose(make_snapshot(pools=(dead,))))
 
-    assert (found.id, found.severity) == (FindingId.DEAD_POOLS, Severity.WARNING)
-    assert found_in(make_snapshot(pools=(rescued,))) == []
+    assert (finding.id, finding.severity) == (FindingId.DEAD_POOLS, Severity.WARNING)
+    assert diagnose(make_snapshot(pools=(rescued,))) == []
 
 
 # Tasks that no worker runs
@@ -224,12 +220,12 @@ def test_a_task_that_no_worker_runs_is_reported_with_the_nearest_name():
     task = make_task("sent_email", ready=4, oldest_ready=31.0, first_ready=12)
     pool = make_pool(tasks=("resize", "send_email"))
 
-    found = only(found_in(make_snapshot(task, pools=(pool,))))
+    finding = get_only(diagnose(make_snapshot(task, pools=(pool,))))
 
-    assert (found.id, found.severity) == (FindingId.UNHANDLED_TASK, Severity.CRITICAL)
-    assert found.title == "no worker runs sent_email: 4 jobs ready for up to 31s"
-    assert found.evidence == ("did you mean 'send_email'?", "workers run resize, send_email")
-    assert found.command == "graphile-worker jobs why 12"
+    assert (finding.id, finding.severity) == (FindingId.UNHANDLED_TASK, Severity.CRITICAL)
+    assert finding.title == "no worker runs sent_email: 4 jobs ready for up to 31s"
+    assert finding.evidence == ("did you mean 'send_email'?", "workers run resize, send_email")
+    assert finding.command == "graphile-worker jobs why 12"
 
 
 def test_where_a_worker_does_not_report_its_tasks_the_history_decides():
@@ -239,42 +235,42 @@ def test_where_a_worker_does_not_report_its_tasks_the_history_decides():
         make_snapshot(task, after=n, pools=(unknown,), rows_deleted=n) for n in range(0, 400, 2)
     ]
 
-    assert found_in(*snapshots[:20]) == []
-    assert only(found_in(*snapshots)).id is FindingId.UNHANDLED_TASK
+    assert diagnose(*snapshots[:20]) == []
+    assert get_only(diagnose(*snapshots)).id is FindingId.UNHANDLED_TASK
 
 
 # Failures
 
 
-def failing(found: list[Finding]) -> list[Finding]:
-    return [each for each in found if each.id is FindingId.FAILING]
+def failing(findings: list[Finding]) -> list[Finding]:
+    return [each for each in findings if each.id is FindingId.FAILING]
 
 
 def test_a_growing_number_of_failing_jobs_is_reported():
     before = make_task(retrying=298, failed=27)
     now = make_task(retrying=310, failed=27, newest_failing=9, error="TimeoutError: 30s\n\nTrace")
 
-    found = only(failing(found_in(make_snapshot(before), make_snapshot(now, after=5))))
+    finding = get_only(failing(diagnose(make_snapshot(before), make_snapshot(now, after=5))))
 
-    assert found.severity is Severity.WARNING
-    assert found.evidence == ("job 9: TimeoutError: 30s",)
-    assert found.command == "graphile-worker jobs list 'task:resize state:retrying,failed'"
+    assert finding.severity is Severity.WARNING
+    assert finding.evidence == ("job 9: TimeoutError: 30s",)
+    assert finding.command == "graphile-worker jobs list 'task:resize state:retrying,failed'"
 
 
 @pytest.mark.parametrize("error", [None, "", " \n"])
 def test_an_empty_error_is_not_evidence(error):
     now = make_task(retrying=310, newest_failing=9, error=error)
 
-    found = only(found_in(make_snapshot(make_task(retrying=1)), make_snapshot(now, after=5)))
+    finding = get_only(diagnose(make_snapshot(make_task(retrying=1)), make_snapshot(now, after=5)))
 
-    assert (found.id, found.evidence) == (FindingId.FAILING, ())
+    assert (finding.id, finding.evidence) == (FindingId.FAILING, ())
 
 
 @pytest.mark.parametrize(("before", "now"), [(325, 325), (325, 310), (0, 19)])
 def test_a_stable_or_small_number_of_failing_jobs_is_not_reported(before, now):
     first = make_snapshot(make_task(retrying=before))
 
-    assert found_in(first, make_snapshot(make_task(retrying=now), after=5)) == []
+    assert diagnose(first, make_snapshot(make_task(retrying=now), after=5)) == []
 
 
 def test_permanently_failed_jobs_are_reported_from_one_snapshot_by_task():
@@ -290,24 +286,24 @@ def test_permanently_failed_jobs_are_reported_from_one_snapshot_by_task():
         ),
     ]
 
-    found = only(found_in(make_snapshot(*tasks)))
+    finding = get_only(diagnose(make_snapshot(*tasks)))
 
-    assert (found.id, found.severity) == (FindingId.PERMANENTLY_FAILED, Severity.WARNING)
-    assert found.title == "26 jobs failed permanently, the oldest 2h ago, the newest 30s ago"
-    assert found.evidence == (
+    assert (finding.id, finding.severity) == (FindingId.PERMANENTLY_FAILED, Severity.WARNING)
+    assert finding.title == "26 jobs failed permanently, the oldest 2h ago, the newest 30s ago"
+    assert finding.evidence == (
         "a: 20, the oldest 2h ago, the newest 1m ago",
         "b: 6, the oldest 1m30s ago, the newest 30s ago; job 9: Boom",
     )
-    assert (found.affected, found.command) == (26, "graphile-worker jobs list state:failed")
-    assert assess_health([found]) is QueueHealth.DEGRADED
+    assert (finding.affected, finding.command) == (26, "graphile-worker jobs list state:failed")
+    assert assess_health([finding]) is QueueHealth.DEGRADED
 
 
 def test_jobs_of_deleted_tasks_and_queues_are_critical():
-    found = found_in(make_snapshot(missing_tasks={7: 3}, missing_queues={9: 1}))
+    findings = diagnose(make_snapshot(missing_tasks={7: 3}, missing_queues={9: 1}))
 
-    assert [each.id for each in found] == [FindingId.DANGLING_TASKS, FindingId.DANGLING_QUEUES]
-    assert [each.affected for each in found] == [3, 1]
-    assert found[0].evidence == ("3 jobs with id 7, which is not in _private_tasks",)
+    assert [each.id for each in findings] == [FindingId.DANGLING_TASKS, FindingId.DANGLING_QUEUES]
+    assert [each.affected for each in findings] == [3, 1]
+    assert findings[0].evidence == ("3 jobs with id 7, which is not in _private_tasks",)
 
 
 # The database
@@ -316,12 +312,12 @@ def test_jobs_of_deleted_tasks_and_queues_are_critical():
 def test_a_paused_queue_is_a_note():
     queue = locked_queue(pool_id="paused:ana", age=-1e9)
 
-    found = only(found_in(make_snapshot(queues=(queue,))))
+    finding = get_only(diagnose(make_snapshot(queues=(queue,))))
 
-    assert (found.id, found.severity) == (FindingId.QUEUE_PAUSED, Severity.NOTE)
-    assert found.title == 'queue "billing" is paused by ana, 214 jobs waiting'
-    assert found.command == "graphile-worker workers recover paused:ana"
-    assert assess_health([found]) is QueueHealth.HEALTHY
+    assert (finding.id, finding.severity) == (FindingId.QUEUE_PAUSED, Severity.NOTE)
+    assert finding.title == 'queue "billing" is paused by ana, 214 jobs waiting'
+    assert finding.command == "graphile-worker workers recover paused:ana"
+    assert assess_health([finding]) is QueueHealth.HEALTHY
 
 
 def dead_rows(dead: int, live: int, seconds_since_vacuum: float | None = None) -> DeadRows:
@@ -329,7 +325,7 @@ def dead_rows(dead: int, live: int, seconds_since_vacuum: float | None = None) -
 
 
 @pytest.mark.parametrize(
-    ("given", "id", "evidence"),
+    ("values", "id", "evidence"),
     [
         (
             {"vacuum_blockers": (VacuumBlocker("session", "77, bi", "active", 1200, 5),)},
@@ -348,22 +344,22 @@ def dead_rows(dead: int, live: int, seconds_since_vacuum: float | None = None) -
         ),
     ],
 )
-def test_old_snapshots_and_dead_rows_are_warnings(given, id, evidence):
-    found = only(found_in(make_snapshot(**given)))
+def test_old_snapshots_and_dead_rows_are_warnings(values, id, evidence):
+    finding = get_only(diagnose(make_snapshot(**values)))
 
-    assert (found.id, found.severity, found.evidence) == (id, Severity.WARNING, (evidence,))
+    assert (finding.id, finding.severity, finding.evidence) == (id, Severity.WARNING, (evidence,))
 
 
 @pytest.mark.parametrize(
-    "given",
+    "values",
     [
         {"tables": (dead_rows(90_000, 0),)},
         {"tables": (dead_rows(200_000, 300_000, 60.0),)},
         {"clock_offset": 2.0},
     ],
 )
-def test_a_busy_database_has_no_findings(given):
-    assert found_in(make_snapshot(**given)) == []
+def test_a_busy_database_has_no_findings(values):
+    assert diagnose(make_snapshot(**values)) == []
 
 
 @pytest.mark.parametrize(
@@ -377,18 +373,18 @@ def test_a_busy_database_has_no_findings(given):
     ],
 )
 def test_a_clock_may_be_wrong_by_a_few_seconds(offset, severity, text):
-    found = found_in(make_snapshot(clock_offset=offset))
+    findings = diagnose(make_snapshot(clock_offset=offset))
 
     if severity is None:
-        assert found == []
+        assert findings == []
         return
-    assert (only(found).id, found[0].severity) == (FindingId.CLOCK_OFFSET, severity)
-    assert found[0].title == f"the clock of this machine is {text} the database's"
+    assert (get_only(findings).id, findings[0].severity) == (FindingId.CLOCK_OFFSET, severity)
+    assert findings[0].title == f"the clock of this machine is {text} the database's"
 
 
 def test_a_newer_schema_is_a_note_unless_it_is_breaking():
-    newer = only(found_in(make_snapshot(level=23)))
-    breaking = only(found_in(make_snapshot(level=23, breaking_level=22)))
+    newer = get_only(diagnose(make_snapshot(level=23)))
+    breaking = get_only(diagnose(make_snapshot(level=23, breaking_level=22)))
 
     assert (newer.id, newer.severity) == (FindingId.SCHEMA_NEWER, Severity.NOTE)
     assert (breaking.id, breaking.severity) == (FindingId.SCHEMA_TOO_NEW, Severity.CRITICAL)
@@ -406,17 +402,17 @@ def test_rust_workers_beside_an_unregistered_worker_are_reported():
         seconds_since_heartbeat=None,
     )
 
-    found = only(found_in(make_snapshot(pools=(rust, node))))
+    finding = get_only(diagnose(make_snapshot(pools=(rust, node))))
 
-    assert found.id is FindingId.UNREGISTERED_WORKERS
-    assert found.evidence == (f"node worker {NODE}, not registered: 2 jobs",)
+    assert finding.id is FindingId.UNREGISTERED_WORKERS
+    assert finding.evidence == (f"node worker {NODE}, not registered: 2 jobs",)
 
 
 def test_rows_hidden_from_the_role_are_critical():
-    found = only(found_in(make_snapshot(has_hidden_rows=True, role="reader")))
+    finding = get_only(diagnose(make_snapshot(has_hidden_rows=True, role="reader")))
 
-    assert (found.id, found.severity) == (FindingId.ROWS_HIDDEN, Severity.CRITICAL)
-    assert found.command == "graphile-worker doctor"
+    assert (finding.id, finding.severity) == (FindingId.ROWS_HIDDEN, Severity.CRITICAL)
+    assert finding.command == "graphile-worker doctor"
 
 
 def test_the_worst_finding_comes_first():
@@ -424,11 +420,11 @@ def test_the_worst_finding_comes_first():
     task = make_task(ready=1, running=1, oldest_ready=100.0)
     dead = make_pool(health=PoolHealth.DEAD, seconds_since_heartbeat=61.0)
 
-    found = found_in(
+    findings = diagnose(
         make_snapshot(task, queues=(queue,), pools=(dead, make_pool("b")), locked=(make_locked(),))
     )
 
-    assert [each.severity for each in found] == list(Severity)
+    assert [each.severity for each in findings] == list(Severity)
 
 
 def test_commands_name_the_schema_and_are_quoted():
@@ -438,7 +434,7 @@ def test_commands_name_the_schema_and_are_quoted():
     job = make_locked(pool_id=dead.id)
     snapshot = make_snapshot(task, pools=(dead, make_pool("b")), locked=(job,))
 
-    commands = [each.command for each in found_in(snapshot, schemas=odd)]
+    commands = [each.command for each in diagnose(snapshot, schemas=odd)]
 
     schema = "--schema 'it'\"'\"'s; rm -rf /'"
     assert commands == [

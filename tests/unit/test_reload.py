@@ -34,7 +34,7 @@ def list_watched(settings: Settings) -> set[str]:
     return {*find_watched_paths(settings).scan()}
 
 
-def test_task_files_modules_crontab_and_settings_are_watched(nothing_given):
+def test_task_files_modules_crontab_and_settings_are_watched(empty_environment):
     watched = {"tasks/a.py", "tasks/deep/run.sh", "b.py", "deep/er/c.py", "crontab"}
     watched |= {"graphile-worker.toml", "pyproject.toml"}
     write(*watched, "notes.txt", ".hidden/d.py", "deep/__pycache__/e.py", "node_modules/f.py")
@@ -44,7 +44,7 @@ def test_task_files_modules_crontab_and_settings_are_watched(nothing_given):
     assert list_watched(collect()) == watched
 
 
-def test_paths_of_the_settings_are_watched_in_any_folder(nothing_given, tmp_path_factory):
+def test_paths_of_the_settings_are_watched_in_any_folder(empty_environment, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     write(f"{elsewhere}/jobs/a.sh", f"{elsewhere}/plan", "crontab", "tasks/b.txt")
 
@@ -53,7 +53,7 @@ def test_paths_of_the_settings_are_watched_in_any_folder(nothing_given, tmp_path
     assert found == {f"{elsewhere}/jobs/a.sh", f"{elsewhere}/plan"}
 
 
-def test_tasks_may_be_one_file(nothing_given, tmp_path_factory):
+def test_tasks_may_be_one_file(empty_environment, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     write(f"{elsewhere}/jobs.py", f"{elsewhere}/other.py")
 
@@ -61,7 +61,7 @@ def test_tasks_may_be_one_file(nothing_given, tmp_path_factory):
 
 
 def test_an_app_elsewhere_is_watched_but_not_an_installed_package(
-    nothing_given, tmp_path_factory, monkeypatch
+    empty_environment, tmp_path_factory, monkeypatch
 ):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     write(f"{elsewhere}/watchedfirm/__init__.py", f"{elsewhere}/watchedmodule.py")
@@ -82,7 +82,7 @@ def test_an_app_elsewhere_is_watched_but_not_an_installed_package(
     assert list_watched(collect(app="not a module")) == set()
 
 
-def test_links_to_files_are_followed_and_links_to_folders_are_not(nothing_given):
+def test_links_to_files_are_followed_and_links_to_folders_are_not(empty_environment):
     write("real/a.py")
     os.symlink(".", "real/round")
     os.symlink("real/a.py", "b.py")
@@ -103,7 +103,7 @@ def test_new_deleted_and_different_files_have_changed():
     assert list_changed_files(before, now) == ["gone", "later", "new", "other"]
 
 
-async def test_a_change_is_reported_when_two_scans_agree(nothing_given, monkeypatch):
+async def test_a_change_is_reported_when_two_scans_agree(empty_environment, monkeypatch):
     written = [{"a.py": (count, count, 1)} for count in range(4)]
     first, second, third, last = written
     scans = iter([first, first, second, third, last, last, last])
@@ -115,7 +115,7 @@ async def test_a_change_is_reported_when_two_scans_agree(nothing_given, monkeypa
     assert [*scans] == []
 
 
-async def test_a_reverted_change_is_not_reported(nothing_given, monkeypatch):
+async def test_a_reverted_change_is_not_reported(empty_environment, monkeypatch):
     before: FileStates = {"a.py": (1, 1, 1)}
     after: FileStates = {"a.py": (2, 1, 1)}
     scans = iter([before, after, before, before, after, after, after])
@@ -127,7 +127,7 @@ async def test_a_reverted_change_is_not_reported(nothing_given, monkeypatch):
     assert [*scans] == []
 
 
-async def test_each_change_is_reported_once(nothing_given):
+async def test_each_change_is_reported_once(empty_environment):
     write("a.py")
     watcher = FileWatcher(collect(), check_interval=0.01)
 
@@ -139,7 +139,7 @@ async def test_each_change_is_reported_once(nothing_given):
     await watcher.wait_for_change()
 
 
-async def test_a_file_named_by_changed_settings_is_watched(nothing_given):
+async def test_a_file_named_by_changed_settings_is_watched(empty_environment):
     write("plan")
     watcher = FileWatcher(collect(), check_interval=0.01)
 
@@ -149,7 +149,7 @@ async def test_a_file_named_by_changed_settings_is_watched(nothing_given):
     await watcher.wait_for_change()
 
 
-async def test_an_invalid_config_file_is_still_watched(nothing_given):
+async def test_an_invalid_config_file_is_still_watched(empty_environment):
     watcher = FileWatcher(collect(), check_interval=0.01)
 
     Path("graphile-worker.toml").write_text("nonsense")

@@ -50,7 +50,7 @@ def test_only_retry_has_an_optional_delay():
 
 
 def test_an_outcome_without_a_reason_has_a_message():
-    assert str(Retry()) == "asked for another attempt"
+    assert str(Retry()) == "the task requested a retry"
     assert str(Snooze(SECOND)) == "snoozed"
     assert Retry().reason is None
 

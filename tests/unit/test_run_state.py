@@ -1,4 +1,4 @@
-"""RunState: which steps lead from which state of a run to which."""
+"""RunState: the steps, and the states that they lead to."""
 
 import threading
 
@@ -12,7 +12,7 @@ from graphile_worker._worker.run_state import (
     RunStep,
 )
 
-# All that a step may change. A step that is missing here leaves the state as it is.
+# All changes of state. A step that is missing here does not change the state.
 CHANGES = {
     RunState.CLAIMED: {RunStep.START: RunState.RUNNING, RunStep.DISCARD: RunState.DISCARDED},
     RunState.RUNNING: {
@@ -62,7 +62,7 @@ def test_a_run_that_did_not_start_or_has_ended_is_inactive():
     assert sorted(INACTIVE_STATES) == ["claimed", "ended", "uncertain"]
 
 
-def test_a_task_gives_up_when_it_is_stopped_or_its_job_is_released_or_claimed_again():
+def test_a_task_should_stop_when_it_is_stopped_or_its_job_is_released_or_claimed_again():
     assert sorted(STOPPED_STATES) == ["discarded", "released", "stopping"]
 
 

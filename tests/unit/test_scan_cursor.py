@@ -1,11 +1,11 @@
-"""Beginning: from where on a dear look is spared, and for how long."""
+"""ScanCursor: the position after slow scans, and how long it is used."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from graphile_worker._sql.queries.claim import ClaimedJob
-from graphile_worker._worker import scan_cursor as beginning_module
+from graphile_worker._worker import scan_cursor as scan_cursor_module
 from graphile_worker._worker.scan_cursor import (
     MAX_SCAN_DELAY_SECONDS,
     MIN_SLOW_SCANS,
@@ -22,24 +22,26 @@ NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 @pytest.fixture
 def clock(monkeypatch) -> ManualClock:
-    return ManualClock.patch(monkeypatch, beginning_module)
+    return ManualClock.patch(monkeypatch, scan_cursor_module)
 
 
 def jobs(*minutes: int, priority: int = 0, seconds: float = 0.05) -> list[ClaimedJob]:
-    """Due so many minutes after noon, for which the server searched for some seconds."""
+    """Return jobs due that many minutes after noon, with the search time of the server."""
     times = [(NOON + timedelta(minutes=each)).timestamp() for each in minutes]
-    taken = [ClaimedJob(make_job(run_at=f"{each:.6f}", priority=priority), None) for each in times]
-    taken[0].search_seconds = seconds
-    return taken
+    claimed_jobs = [
+        ClaimedJob(make_job(run_at=f"{each:.6f}", priority=priority), None) for each in times
+    ]
+    claimed_jobs[0].search_seconds = seconds
+    return claimed_jobs
 
 
-def dear(it: ScanCursor, taken: list[ClaimedJob]) -> None:
-    """Looks were dear for as long as it takes to believe it."""
+def record_slow_scans(it: ScanCursor, claimed_jobs: list[ClaimedJob]) -> None:
+    """Record enough slow scans in a row."""
     for _ in range(MIN_SLOW_SCANS):
-        it.record_scan(taken)
+        it.record_scan(claimed_jobs)
 
 
-def test_at_first_it_is_the_first_job_of_all(clock):
+def test_at_first_scans_begin_with_the_first_job(clock):
     assert ScanCursor().position is None
 
 
@@ -47,15 +49,17 @@ def test_at_first_it_is_the_first_job_of_all(clock):
 def test_a_fast_scan_begins_with_the_first_job_each_time(clock, count):
     it = ScanCursor()
 
-    dear(it, jobs(*[1] * count, seconds=SLOW_SCAN_SECONDS + SLOW_SCAN_SECONDS_PER_JOB * count))
+    record_slow_scans(
+        it, jobs(*[1] * count, seconds=SLOW_SCAN_SECONDS + SLOW_SCAN_SECONDS_PER_JOB * count)
+    )
 
     assert it.position is None
 
 
-def test_a_dear_look_is_not_made_again_for_a_while(clock):
+def test_after_slow_scans_the_position_is_used_for_a_while(clock):
     it = ScanCursor()
 
-    dear(it, jobs(1, 2, priority=-3))
+    record_slow_scans(it, jobs(1, 2, priority=-3))
 
     assert it.position == (-3, NOON + timedelta(minutes=1))
     assert it.valid_until == clock.now + SCAN_DELAY_FACTOR * 0.05
@@ -73,9 +77,9 @@ def test_a_few_slow_scans_do_not_set_the_cursor(clock):
         assert it.position is None
 
 
-def test_the_next_dear_look_is_reason_enough(clock):
+def test_one_more_slow_scan_sets_the_position_again(clock):
     it = ScanCursor()
-    dear(it, jobs(1))
+    record_slow_scans(it, jobs(1))
     clock.now += 10
 
     it.record_scan(jobs(9))
@@ -83,17 +87,17 @@ def test_the_next_dear_look_is_reason_enough(clock):
     assert it.position == (0, NOON + timedelta(minutes=9))
 
 
-def test_that_while_is_not_long(clock):
+def test_the_use_of_the_position_is_limited(clock):
     it = ScanCursor()
 
-    dear(it, jobs(1, seconds=60.0))
+    record_slow_scans(it, jobs(1, seconds=60.0))
 
     assert it.valid_until == clock.now + MAX_SCAN_DELAY_SECONDS
 
 
-def test_an_idle_pool_rests_for_as_long_as_a_look_takes(clock):
+def test_a_full_scan_is_delayed_by_the_duration_of_a_scan(clock):
     it = ScanCursor()
-    dear(it, jobs(1))
+    record_slow_scans(it, jobs(1))
     assert it.next_full_scan_at < clock.now
 
     it.delay_full_scan()
@@ -101,9 +105,9 @@ def test_an_idle_pool_rests_for_as_long_as_a_look_takes(clock):
     assert it.next_full_scan_at == clock.now + 0.05
 
 
-def test_it_moves_on_with_what_is_taken(clock):
+def test_the_position_advances_with_claimed_jobs(clock):
     it = ScanCursor()
-    dear(it, jobs(1))
+    record_slow_scans(it, jobs(1))
     until = it.valid_until
 
     clock.now += 0.01
@@ -113,9 +117,9 @@ def test_it_moves_on_with_what_is_taken(clock):
     assert it.valid_until == until
 
 
-def test_a_cheap_look_ends_it(clock):
+def test_a_fast_scan_resets_the_count(clock):
     it = ScanCursor()
-    dear(it, jobs(1))
+    record_slow_scans(it, jobs(1))
     clock.now += 10
 
     it.record_scan(jobs(9, seconds=0.0))

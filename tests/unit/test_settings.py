@@ -16,8 +16,8 @@ from graphile_worker.options import LocalQueueOptions, RecoveryOptions, WorkerOp
 
 
 @pytest.fixture
-def given(nothing_given) -> Callable[..., dict[str, Any]]:
-    """Return the arguments of WorkerOptions that flags give."""
+def collect_options(empty_environment) -> Callable[..., dict[str, Any]]:
+    """Return the function that collects the arguments of WorkerOptions from flags."""
 
     def collect(*flags: str) -> dict[str, Any]:
         with command.make_context("graphile-worker", list(flags)):
@@ -26,8 +26,8 @@ def given(nothing_given) -> Callable[..., dict[str, Any]]:
     return collect
 
 
-def test_flags_that_are_not_given_leave_the_defaults_to_the_options(given):
-    assert given() == {}
+def test_flags_that_are_not_given_leave_the_defaults_to_the_options(collect_options):
+    assert collect_options() == {}
 
 
 @pytest.mark.parametrize(
@@ -46,35 +46,35 @@ def test_flags_that_are_not_given_leave_the_defaults_to_the_options(given):
         (["--local-queue-size", "7"], {"local_queue": LocalQueueOptions(size=7)}),
     ],
 )
-def test_each_flag_sets_its_option(given, flags, options):
-    assert given(*flags) == options
+def test_each_flag_sets_its_option(collect_options, flags, options):
+    assert collect_options(*flags) == options
 
 
 @pytest.mark.feature("F219")
-def test_a_flag_sets_the_lease_duration_in_milliseconds(given):
-    found = given("--lease-duration", "2500")
+def test_a_flag_sets_the_lease_duration_in_milliseconds(collect_options):
+    found = collect_options("--lease-duration", "2500")
 
     assert found == {"recovery": RecoveryOptions(lease_duration=timedelta(seconds=2.5))}
     assert WorkerOptions(**found).recovery == found["recovery"]
 
 
 @pytest.mark.feature("F219")
-def test_a_flag_turns_recovery_off(given):
-    found = given("--no-recovery")
+def test_a_flag_turns_recovery_off(collect_options):
+    found = collect_options("--no-recovery")
 
     # Explicitly None, because the default of the options is on.
     assert found == {"recovery": None}
     assert WorkerOptions(**found).recovery is None
 
 
-def test_turning_recovery_off_excludes_its_flags(given):
+def test_turning_recovery_off_excludes_its_flags(collect_options):
     with pytest.raises(ConfigurationError) as raised:
-        given("--no-recovery", "--lease-duration", "2500")
+        collect_options("--no-recovery", "--lease-duration", "2500")
 
     assert str(raised.value) == "--no-recovery and --lease-duration exclude each other"
 
 
-def test_a_flag_after_the_subcommand_overrides_one_before_it(nothing_given):
+def test_a_flag_after_the_subcommand_overrides_one_before_it(empty_environment):
     done = CliRunner().invoke(command, ["-j", "2", "-s", "one", "config", "-j", "3", "--json"])
 
     found = json.loads(done.stdout)
@@ -82,12 +82,14 @@ def test_a_flag_after_the_subcommand_overrides_one_before_it(nothing_given):
     assert found["schema"]["value"] == "one"
 
 
-@pytest.mark.parametrize(("value", "shown"), [("500", "0:00:00.500000"), ("0", "0:00:00")])
-def test_a_lease_duration_that_is_too_short_is_rejected_with_the_value(given, value, shown):
+@pytest.mark.parametrize(("value", "formatted"), [("500", "0:00:00.500000"), ("0", "0:00:00")])
+def test_a_lease_duration_that_is_too_short_is_rejected_with_the_value(
+    collect_options, value, formatted
+):
     with pytest.raises(ConfigurationError) as raised:
-        given("--lease-duration", value)
+        collect_options("--lease-duration", value)
 
-    assert str(raised.value) == f"lease_duration must be at least 0:00:01, got {shown}"
+    assert str(raised.value) == f"lease_duration must be at least 0:00:01, got {formatted}"
 
 
 @pytest.mark.parametrize("value", ["soon", "2.5", ""])
@@ -99,7 +101,7 @@ def test_a_lease_duration_is_a_number_of_milliseconds_or_has_a_unit(value):
 
 
 def test_an_unknown_variable_is_logged_once_with_the_most_similar_setting(
-    monkeypatch, nothing_given
+    monkeypatch, empty_environment
 ):
     variables = {
         "GRAPHILE_WORKER_CONCURRENT": "did you mean GRAPHILE_WORKER_CONCURRENCY?",
@@ -124,7 +126,7 @@ def test_an_unknown_variable_is_logged_once_with_the_most_similar_setting(
 
 
 def test_supervised_processes_do_not_repeat_the_line_about_unknown_variables(
-    monkeypatch, nothing_given
+    monkeypatch, empty_environment
 ):
     monkeypatch.setenv("GRAPHILE_WORKER_CONCURRENT", "1")
 

@@ -1,4 +1,4 @@
-"""Signals: who hears them, and who has them afterwards."""
+"""Signals: which handlers are called, and which ones are restored."""
 
 import asyncio
 import os
@@ -17,26 +17,26 @@ from graphile_worker._worker.signals import SIGNAL_NAMES, handle_signals, is_int
 SIGNALS = [signal.Signals[name] for name in SIGNAL_NAMES]
 
 
-class Ear:
-    """Remembers the signals it heard, and lets a test wait for them."""
+class SignalRecorder:
+    """Records signals, and lets a test wait for them."""
 
     def __init__(self) -> None:
-        self.heard: asyncio.Queue[signal.Signals] = asyncio.Queue()
+        self.received: asyncio.Queue[signal.Signals] = asyncio.Queue()
 
     def __call__(self, number: signal.Signals) -> None:
-        # Only on the loop: a queue knows its own.
+        # Called on the event loop, because the queue is not thread-safe.
         assert asyncio.get_running_loop()
-        self.heard.put_nowait(number)
+        self.received.put_nowait(number)
 
 
 @pytest.fixture(autouse=True)
-def others() -> Iterator[list[int]]:
-    """The signals that the program itself hears, with handlers of its own."""
-    heard: list[int] = []
+def program_signals() -> Iterator[list[int]]:
+    """The signals that the program's own handlers received."""
+    received: list[int] = []
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number in SIGNALS:
-        signal.signal(number, lambda number, frame: heard.append(number))
-    yield heard
+        signal.signal(number, lambda number, frame: received.append(number))
+    yield received
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -51,100 +51,102 @@ def send(number: signal.Signals) -> None:
 
 @pytest.mark.feature("F212")
 @pytest.mark.parametrize("number", SIGNALS)
-async def test_the_signals_of_graphile_worker_for_node_are_handled_on_the_loop(number, others):
-    ear = Ear()
+async def test_the_signals_of_graphile_worker_for_node_are_handled_on_the_loop(
+    number, program_signals
+):
+    recorder = SignalRecorder()
 
-    with handle_signals(ear):
+    with handle_signals(recorder):
         send(number)
-        assert await ear.heard.get() is number
+        assert await recorder.received.get() is number
 
-    assert others == []
+    assert program_signals == []
 
 
 async def test_a_signal_may_come_again():
-    ear = Ear()
+    recorder = SignalRecorder()
 
-    with handle_signals(ear):
+    with handle_signals(recorder):
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
             send(number)
-            assert await ear.heard.get() is number
+            assert await recorder.received.get() is number
 
 
 async def test_a_closed_pipe_does_not_shut_down():
     before = signal.getsignal(signal.SIGPIPE)
 
-    with handle_signals(Ear()):
+    with handle_signals(SignalRecorder()):
         assert signal.getsignal(signal.SIGPIPE) is before
 
 
 async def test_all_runners_of_a_program_get_a_signal():
-    first, second = Ear(), Ear()
+    first, second = SignalRecorder(), SignalRecorder()
 
     with handle_signals(first), handle_signals(second):
         send(signal.SIGTERM)
 
-        assert await first.heard.get() is signal.SIGTERM
-        assert await second.heard.get() is signal.SIGTERM
+        assert await first.received.get() is signal.SIGTERM
+        assert await second.received.get() is signal.SIGTERM
 
 
-async def test_a_runner_that_ended_gets_no_signal_and_the_others_do():
+async def test_only_running_runners_get_signals():
     first, second = ExitStack(), ExitStack()
-    gone, ear = Ear(), Ear()
-    first.enter_context(handle_signals(gone))
-    second.enter_context(handle_signals(ear))
+    removed, recorder = SignalRecorder(), SignalRecorder()
+    first.enter_context(handle_signals(removed))
+    second.enter_context(handle_signals(recorder))
 
-    # In the order in which they came, not the other way round as blocks would have it.
+    # In the order of their start, unlike nested blocks.
     with second:
         first.close()
         send(signal.SIGTERM)
 
-        assert await ear.heard.get() is signal.SIGTERM
-        assert gone.heard.empty()
+        assert await recorder.received.get() is signal.SIGTERM
+        assert removed.received.empty()
 
 
-async def test_the_last_to_go_gives_the_signals_back(others):
+async def test_the_last_to_go_gives_the_signals_back(program_signals):
     before = handlers()
 
-    with handle_signals(Ear()):
-        with handle_signals(Ear()):
+    with handle_signals(SignalRecorder()):
+        with handle_signals(SignalRecorder()):
             pass
         assert handlers() != before
 
     assert handlers() == before
     send(signal.SIGTERM)
-    assert others == [signal.SIGTERM]
+    assert program_signals == [signal.SIGTERM]
 
 
 async def test_signals_are_given_back_after_an_error():
     before = handlers()
 
-    with pytest.raises(LookupError), handle_signals(Ear()):
+    with pytest.raises(LookupError), handle_signals(SignalRecorder()):
         raise LookupError
 
     assert handlers() == before
 
 
-async def test_signals_can_be_taken_over_again():
-    ear = Ear()
-    with handle_signals(Ear()):
+async def test_signals_can_be_handled_again():
+    recorder = SignalRecorder()
+    with handle_signals(SignalRecorder()):
         pass
 
-    with handle_signals(ear):
+    with handle_signals(recorder):
         send(signal.SIGHUP)
-        assert await ear.heard.get() is signal.SIGHUP
+        assert await recorder.received.get() is signal.SIGHUP
 
 
 async def test_signal_handlers_of_the_program_are_restored():
-    ear = Ear()
+    recorder = SignalRecorder()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, ear, signal.SIGTERM)
+    loop.add_signal_handler(signal.SIGTERM, recorder, signal.SIGTERM)
 
-    with handle_signals(Ear()):
+    with handle_signals(SignalRecorder()):
         pass
     send(signal.SIGTERM)
 
     async with asyncio.timeout(40):
-        assert await ear.heard.get() is signal.SIGTERM
+        assert await recorder.received.get() is signal.SIGTERM
     loop.remove_signal_handler(signal.SIGTERM)
 
 
@@ -152,11 +154,11 @@ async def test_outside_the_main_thread_signals_are_left_alone():
     before = handlers()
     during: list[Any] = []
 
-    async def elsewhere() -> None:
-        with handle_signals(Ear()):
+    async def handle_in_thread() -> None:
+        with handle_signals(SignalRecorder()):
             during.extend(handlers())
 
-    thread = threading.Thread(target=lambda: asyncio.run(elsewhere()))
+    thread = threading.Thread(target=lambda: asyncio.run(handle_in_thread()))
     thread.start()
     await asyncio.to_thread(thread.join)
 
@@ -167,7 +169,7 @@ async def test_outside_the_main_thread_signals_are_left_alone():
 # KeyboardInterrupt
 
 
-def caught(call: Any) -> BaseException:
+def catch(call: Any) -> BaseException:
     with pytest.raises(KeyboardInterrupt) as raised:
         call()
     return raised.value
@@ -175,7 +177,7 @@ def caught(call: Any) -> BaseException:
 
 def ctrl_c() -> None:
     send(signal.SIGINT)
-    # A handler runs between two instructions, at the latest here.
+    # A handler runs between two instructions, here at the latest.
     time.sleep(20)
 
 
@@ -199,27 +201,32 @@ def test_a_keyboard_interrupt_of_a_signal_differs_from_one_that_a_task_raises():
 
     for handler in (signal.default_int_handler, handle, partial(handle), Handler()):
         signal.signal(signal.SIGINT, handler)
-        assert is_interrupt(caught(ctrl_c))
-        assert is_interrupt(caught(partial(task_that_tidies_up, ctrl_c)))
-    others: list[Any] = [signal.default_int_handler, handle, partial(handle), signal.SIG_IGN]
-    for other in others:
-        signal.signal(signal.SIGINT, other)
-        assert not is_interrupt(caught(task))
-        assert not is_interrupt(caught(partial(task_that_tidies_up, task)))
+        assert is_interrupt(catch(ctrl_c))
+        assert is_interrupt(catch(partial(task_that_tidies_up, ctrl_c)))
+    handlers_to_try: list[Any] = [
+        signal.default_int_handler,
+        handle,
+        partial(handle),
+        signal.SIG_IGN,
+    ]
+    for handler in handlers_to_try:
+        signal.signal(signal.SIGINT, handler)
+        assert not is_interrupt(catch(task))
+        assert not is_interrupt(catch(partial(task_that_tidies_up, task)))
     assert not is_interrupt(SystemExit())
 
 
 def test_a_keyboard_interrupt_in_another_thread_comes_from_its_code():
-    found: list[bool] = []
+    results: list[bool] = []
 
     def body() -> None:
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt as error:
-            found.append(is_interrupt(error))
+            results.append(is_interrupt(error))
 
     thread = threading.Thread(target=body)
     thread.start()
     thread.join()
 
-    assert found == [False]
+    assert results == [False]

@@ -12,6 +12,7 @@ from graphile_worker import ConfigurationError
 from graphile_worker._discovery.discovery import load_tasks
 from graphile_worker._discovery.executables import Executable
 from graphile_worker._discovery.task_folder import find_task_files
+from graphile_worker._support.trust import TrustChecker
 from tests.support.names import HOSTILE
 
 PYTHON = "async def task(payload, ctx):\n    return 'python'\n"
@@ -37,7 +38,7 @@ def program(path: Path) -> Path:
 
 
 def names(folder: Path) -> list[str]:
-    return [file.identifier for file in find_task_files(folder)]
+    return [file.identifier for file in find_task_files(folder, TrustChecker(folder))]
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -72,11 +73,11 @@ def test_an_executable_is_a_task_named_by_its_path(tmp_path):
 
 
 @pytest.mark.feature("F121")
-@pytest.mark.parametrize(("mode", "is_one"), [(0o100, True), (0o755, True), (0o655, False)])
-def test_the_owner_bit_makes_a_file_executable(tmp_path, mode, is_one):
+@pytest.mark.parametrize(("mode", "is_task"), [(0o100, True), (0o755, True), (0o655, False)])
+def test_the_owner_bit_makes_a_file_executable(tmp_path, mode, is_task):
     write(tmp_path / "tool", PROGRAM, mode)
 
-    assert names(tmp_path) == (["tool"] if is_one else [])
+    assert names(tmp_path) == (["tool"] if is_task else [])
 
 
 def test_an_executable_python_file_is_imported(tmp_path):
@@ -90,7 +91,7 @@ def test_python_comes_before_an_executable_of_the_same_name(tmp_path, caplog):
     program(tmp_path / "one.a")
     write(tmp_path / "one.py")
 
-    [file] = find_task_files(tmp_path)
+    [file] = find_task_files(tmp_path, TrustChecker(tmp_path))
 
     assert file.path.name == "one.py"
     assert warnings(caplog) == [
@@ -103,7 +104,7 @@ def test_the_first_of_several_files_is_chosen(tmp_path, caplog):
     for name in ("one.sh", "one.bash", "one.d"):
         program(tmp_path / name)
 
-    [file] = find_task_files(tmp_path)
+    [file] = find_task_files(tmp_path, TrustChecker(tmp_path))
 
     assert file.path.name == "one.bash"
     assert f"ignored {tmp_path}/one.d, {tmp_path}/one.sh" in caplog.text
@@ -113,14 +114,14 @@ def test_files_that_are_not_tasks_are_not_chosen(tmp_path, caplog):
     write(tmp_path / "one.a")
     program(tmp_path / "one.b")
 
-    [file] = find_task_files(tmp_path)
+    [file] = find_task_files(tmp_path, TrustChecker(tmp_path))
 
     assert file.path.name == "one.b"
     assert warnings(caplog) == []
 
 
 @pytest.mark.parametrize("name", ["-rf", "--help", "_", "0"])
-def test_a_name_that_looks_like_a_flag_is_an_ordinary_name(tmp_path, name):
+def test_a_name_with_a_leading_dash_is_an_ordinary_name(tmp_path, name):
     program(tmp_path / name)
 
     assert names(tmp_path) == [name]
@@ -130,14 +131,17 @@ def test_a_name_that_looks_like_a_flag_is_an_ordinary_name(tmp_path, name):
 
 
 def test_a_link_has_its_own_name_and_the_code_of_its_target(tmp_path):
-    # As volumes of Kubernetes are made.
+    # The layout of Kubernetes volumes.
     write(tmp_path / "..2026_11_15" / "real.py")
     program(tmp_path / "..2026_11_15" / "tool.bin")
     (tmp_path / "..data").symlink_to("..2026_11_15")
     (tmp_path / "alias.py").symlink_to("..data/real.py")
     (tmp_path / "run").symlink_to("..data/tool.bin")
 
-    assert [(file.identifier, file.path.name) for file in find_task_files(tmp_path)] == [
+    assert [
+        (file.identifier, file.path.name)
+        for file in find_task_files(tmp_path, TrustChecker(tmp_path))
+    ] == [
         ("alias", "real.py"),
         ("run", "tool.bin"),
     ]
@@ -261,16 +265,16 @@ def test_no_file_with_a_hostile_name_is_a_task(tmp_path, caplog):
     folder = tmp_path / "tasks"
     folder.mkdir()
     program(tmp_path / "canary")
-    put = [name for name in HOSTILE if _put(folder, name)]
+    put = [name for name in HOSTILE if _write(folder, name)]
     program(folder / "good")
 
     assert names(folder) == ["good"]
     assert len(put) >= 35
-    # What others called their files does not make lines of ours.
+    # File names must not create log lines.
     assert not re.search("[\x00-\x08\x0a-\x1f\x7f\u202e]", "".join(caplog.messages))
 
 
-def _put(folder: Path, name: str) -> bool:
+def _write(folder: Path, name: str) -> bool:
     """Make a program of this name, if the file system allows it."""
     if "/" in name or name in (".", ".."):
         return False

@@ -1,4 +1,4 @@
-"""Threads for plain functions: kept for the next one, never waited for, gone in the end."""
+"""ThreadPool: idle threads are kept, and never keep a program running."""
 
 import asyncio
 import subprocess
@@ -20,17 +20,17 @@ async def threads() -> AsyncIterator[ThreadPool]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Until something is so that happens in a thread."""
+    """Wait for a condition that a thread fulfills."""
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.001)
 
 
-async def begun(
+async def start_calls(
     threads: ThreadPool, count: int
 ) -> tuple[threading.Event, list[asyncio.Task[object]]]:
-    """So many functions that run at once, until the event is set."""
+    """Start functions that run at once until the event is set."""
     release = threading.Event()
     together = threading.Barrier(count + 1)
 
@@ -46,9 +46,9 @@ async def begun(
 
 @pytest.mark.feature("F106")
 async def test_a_function_runs_in_a_thread_that_the_loop_does_not_wait_for(threads):
-    release, [call] = await begun(threads, 1)
+    release, [call] = await start_calls(threads, 1)
 
-    # The loop turns meanwhile, or this would never be reached.
+    # The event loop runs meanwhile, or this would never be reached.
     release.set()
 
     thread = await call
@@ -80,7 +80,7 @@ async def test_what_a_future_cannot_carry_is_an_error_that_names_it(threads, err
 
 
 async def test_as_many_threads_are_made_as_run_at_once(threads):
-    release, calls = await begun(threads, 5)
+    release, calls = await start_calls(threads, 5)
 
     release.set()
 
@@ -88,23 +88,23 @@ async def test_as_many_threads_are_made_as_run_at_once(threads):
 
 
 async def test_a_thread_is_kept_for_the_next_function(threads):
-    found = [await threads.run(threading.current_thread) for _ in range(5)]
+    threads_used = [await threads.run(threading.current_thread) for _ in range(5)]
 
-    assert len(set(found)) == 1
+    assert len(set(threads_used)) == 1
 
 
 async def test_a_thread_that_raised_is_kept_as_well(threads):
-    found = []
+    threads_used = []
 
     def call() -> None:
-        found.append(threading.current_thread())
+        threads_used.append(threading.current_thread())
         raise SystemExit
 
     for _ in range(2):
         with pytest.raises(SystemExit):
             await threads.run(call)
 
-    assert found[0] is found[1]
+    assert threads_used[0] is threads_used[1]
 
 
 async def test_a_function_whose_caller_is_cancelled_runs_on(threads):
@@ -136,7 +136,7 @@ async def test_close_ends_the_threads_that_are_idle():
 
 async def test_close_does_not_wait_for_a_running_function_whose_thread_ends_with_it():
     threads = ThreadPool()
-    release, [call] = await begun(threads, 1)
+    release, [call] = await start_calls(threads, 1)
 
     threads.close()
     assert not call.done()

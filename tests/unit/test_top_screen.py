@@ -6,32 +6,25 @@ import pytest
 
 from graphile_worker._cli.top.content import Frame
 from graphile_worker._cli.top.screen import render, render_all
-from graphile_worker._cli.top.text import BAD, Line, line_width, render_plain
+from graphile_worker._cli.top.text import BAD, StyledLine, line_width, render_plain
 from graphile_worker._cli.top.view import Page, TaskSort, View
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker.ops.alerts import find_alerts
+from graphile_worker.ops.diagnostics.queue import diagnose_queue
 from graphile_worker.ops.pools import PoolHealth
 from graphile_worker.ops.snapshot import LockedQueue
 from graphile_worker.ops.states import JobState
 from graphile_worker.ops.trends import SnapshotHistory
-from tests.support.snapshots import make_locked, make_pool, make_snapshot, make_task
+from tests.support.snapshots import make_history, make_locked, make_pool, make_snapshot, make_task
 
 SCHEMAS = Schemas.from_names("graphile_worker")
 HOSTILE = "\x1b[31m名前\u202e" + "long" * 30 + "\n\t\ud800"
-
-
-def make_history(*snapshots) -> SnapshotHistory:
-    history = SnapshotHistory(snapshots[0])
-    for each in snapshots[1:]:
-        history.add(each)
-    return history
 
 
 def make_frame(history: SnapshotHistory, columns: int = 160, rows: int = 50, **values) -> Frame:
     view = values.pop("view", View())
     return Frame(
         history=history,
-        alerts=find_alerts(history, SCHEMAS),
+        alerts=diagnose_queue(history, SCHEMAS),
         schemas=SCHEMAS,
         view=view,
         columns=columns,
@@ -90,8 +83,8 @@ def make_empty_queue() -> SnapshotHistory:
 
 SIZES = [(160, 50), (60, 20), (80, 24), (130, 24), (129, 60), (40, 12), (20, 6), (300, 100)]
 VIEWS = [
-    View(page=page, has_detail=detail, cursor=cursor, filter=wanted)
-    for page, detail, cursor, wanted in itertools.product(
+    View(page=page, has_detail=detail, cursor=cursor, filter=text)
+    for page, detail, cursor, text in itertools.product(
         Page, (False, True), (0, 999), ("", "nothing")
     )
 ]
@@ -245,10 +238,10 @@ def test_tasks_are_sorted_by_the_chosen_column(sort, first):
     ]
 
     lines = render_text(make_history(make_snapshot(*tasks)), view=View(page=Page.TASKS, sort=sort))
-    heads = next(n for n, line in enumerate(lines) if line.startswith("TASK"))
+    header = next(n for n, line in enumerate(lines) if line.startswith("TASK"))
 
-    assert lines[heads + 1].split()[0] == first
-    assert "▼" in lines[heads]
+    assert lines[header + 1].split()[0] == first
+    assert "▼" in lines[header]
 
 
 def test_a_filter_shows_only_tasks_that_contain_it():
@@ -321,6 +314,6 @@ def test_a_long_interval_shows_the_age_of_the_snapshot():
 def test_a_stale_lock_is_red():
     stale = make_locked(state=JobState.STALE, age=20_000.0)
 
-    lines: list[Line] = render(make_frame(make_history(make_snapshot(locked=(stale,)))))
+    lines: list[StyledLine] = render(make_frame(make_history(make_snapshot(locked=(stale,)))))
 
     assert ("5h33m", BAD) in [(text.strip(), style) for line in lines for text, style in line]

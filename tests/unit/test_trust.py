@@ -1,4 +1,4 @@
-"""The one rule for everything that a worker runs or believes: who may change it?"""
+"""Trust in files: a worker rejects files that other users can change."""
 
 import importlib
 import logging

@@ -1,4 +1,4 @@
-"""Watchdog: a task that stands still is named, once, with where it stands."""
+"""Watchdog: names a task that blocks, once, with its stack."""
 
 import asyncio
 import threading
@@ -39,27 +39,27 @@ class Line(NamedTuple):
 
 
 class Log:
-    """What was said, from any thread."""
+    """The log lines of all threads."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
-        self.said = threading.Event()
+        self.logged = threading.Event()
 
     def __call__(self, scope: Mapping[str, Any]) -> Any:
         def log(level: str, message: str, meta: Mapping[str, Any]) -> None:
             self.lines.append(Line(level, message))
-            self.said.set()
+            self.logged.set()
 
         return log
 
     @property
     def first_lines(self) -> list[tuple[str, str]]:
-        """Without the calls that follow."""
+        """Return the lines without their stacks."""
         return [(each.level, each.message.splitlines()[0]) for each in self.lines]
 
 
 class Scene:
-    """A watchdog of the test's own loop, the jobs that it sees there, and what it says."""
+    """A watchdog of the test's loop, and its log."""
 
     def __init__(self, clock: ManualClock, after: timedelta) -> None:
         self.clock = clock
@@ -67,31 +67,31 @@ class Scene:
         self.watchdog = Watchdog(Logger(self.log), after, partial(find_job_in_frame, {"p1"}))
         self.threads = ThreadPool()
 
-    def look_after(self, *seconds: float) -> None:
-        """Look from another thread, while this one waits; the time between the looks is given."""
+    def check_after(self, *seconds: float) -> None:
+        """Check from another thread, after each of these pauses, while this thread is blocked."""
 
-        def look() -> None:
+        def check() -> None:
             for each in seconds:
                 self.clock.now += each
                 self.watchdog.check_once()
 
-        looking = threading.Thread(target=look)
-        looking.start()
-        looking.join(20)
+        checking = threading.Thread(target=check)
+        checking.start()
+        checking.join(20)
 
     async def run(
         self, function: Callable[..., Any], *, pool_id: str = "p1", **options: Any
     ) -> None:
-        """Run a job of that task, as a worker of that pool would."""
+        """Run a job of the task, as a worker of the pool does."""
         task: Task[..., Any] = TaskRouter[None]().task(name="resize", **options)(function)
-        held = ClaimedJob(make_job(id=7, locked_by=pool_id), None)
-        context = Context(held, "w1", surroundings())
-        places = Executors(self.threads, ProcessPool(TaskProcessOptions()))
-        outcome = await run_job(task, context, places, Hooks())
+        claimed = ClaimedJob(make_job(id=7, locked_by=pool_id), None)
+        context = Context(claimed, "w1", resources())
+        executors = Executors(self.threads, ProcessPool(TaskProcessOptions()))
+        outcome = await run_job(task, context, executors, Hooks())
         assert isinstance(outcome, Completed), outcome
 
 
-def surroundings() -> PoolResources:
+def resources() -> PoolResources:
     nothing: Any = None
     return PoolResources(
         deps=None,
@@ -112,36 +112,36 @@ async def it(monkeypatch) -> AsyncIterator[Scene]:
     it.threads.close()
 
 
-async def turns() -> None:
-    """Let the loop turn."""
+async def run_loop_briefly() -> None:
+    """Let the event loop run."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-async def looks(it: Scene, *seconds: float) -> None:
-    """Look while the loop turns; the time between the looks is given."""
+async def check_after_each(it: Scene, *seconds: float) -> None:
+    """Check after each of these pauses, while the event loop runs."""
     for each in seconds:
-        it.look_after(each)
-        await turns()
+        it.check_after(each)
+        await run_loop_briefly()
 
 
 # The loop
 
 
 async def test_a_loop_that_turns_is_not_mentioned(it):
-    await looks(it, *[5] * 10)
+    await check_after_each(it, *[5] * 10)
 
     assert it.log.lines == []
 
 
 async def test_a_task_that_blocks_the_loop_is_named_while_it_does(it):
-    said: list[list[tuple[str, str]]] = []
+    logged: list[list[tuple[str, str]]] = []
 
     async def resize() -> None:
-        it.look_after(0, 4.9)
-        said.append(it.log.first_lines)
-        it.look_after(0.1)
-        said.append(it.log.first_lines)
+        it.check_after(0, 4.9)
+        logged.append(it.log.first_lines)
+        it.check_after(0.1)
+        logged.append(it.log.first_lines)
 
     await it.run(resize)
 
@@ -150,12 +150,12 @@ async def test_a_task_that_blocks_the_loop_is_named_while_it_does(it):
         "task 'resize' (job 7) has blocked the event loop for 5.0 s, "
         "nothing else of this worker runs",
     )
-    assert said == [[], [line]]
+    assert logged == [[], [line]]
 
 
 async def test_a_plain_function_that_runs_on_the_loop_is_named_too(it):
     def resize() -> None:
-        it.look_after(0, 5)
+        it.check_after(0, 5)
 
     await it.run(resize, run_in="loop")
 
@@ -163,23 +163,23 @@ async def test_a_plain_function_that_runs_on_the_loop_is_named_too(it):
 
 
 async def test_the_calls_from_the_task_on_are_shown_and_not_those_that_led_to_it(it):
-    def look_for_long() -> None:
-        it.look_after(0, 5)
+    def check_for_long() -> None:
+        it.check_after(0, 5)
 
     async def resize() -> None:
-        look_for_long()
+        check_for_long()
 
     await it.run(resize)
 
     stack = it.log.lines[0].message
-    assert stack.index("in resize") < stack.index("in look_for_long")
-    assert "look_for_long()" in stack
+    assert stack.index("in resize") < stack.index("in check_for_long")
+    assert "check_for_long()" in stack
     assert "run_job" not in stack
 
 
 async def test_a_block_is_reported_once_however_long_it_lasts(it):
     async def resize() -> None:
-        it.look_after(0, *[5] * 20)
+        it.check_after(0, *[5] * 20)
 
     await it.run(resize)
 
@@ -188,67 +188,67 @@ async def test_a_block_is_reported_once_however_long_it_lasts(it):
 
 async def test_the_duration_of_a_block_is_logged_at_its_end(it):
     async def resize() -> None:
-        it.look_after(0, 5, 60)
+        it.check_after(0, 5, 60)
 
     await it.run(resize)
-    await turns()
+    await run_loop_briefly()
 
     assert it.log.first_lines[1:] == [("warning", "the event loop was blocked for 65.0 s")]
 
 
 async def test_the_next_block_is_reported_again(it):
     async def resize() -> None:
-        it.look_after(0, 5)
+        it.check_after(0, 5)
 
     for _ in range(3):
         await it.run(resize)
-        await turns()
+        await run_loop_briefly()
 
     assert [level for level, _ in it.log.first_lines] == ["warning"] * 6
 
 
 async def test_a_block_that_ends_in_time_is_not_mentioned_when_it_ends(it):
     async def resize() -> None:
-        it.look_after(0, 4.9)
+        it.check_after(0, 4.9)
 
     await it.run(resize)
-    await turns()
+    await run_loop_briefly()
 
     assert it.log.lines == []
 
 
 async def test_a_block_that_the_watchdog_missed_is_logged_at_its_end(it):
     async def resize() -> None:
-        # A call that lets no other thread run holds up the one that looks, too.
-        it.look_after(0)
+        # A call that blocks all threads delays the watchdog, too.
+        it.check_after(0)
         it.clock.now += 60
 
     await it.run(resize)
-    await turns()
+    await run_loop_briefly()
 
     assert it.log.first_lines == [("warning", "the event loop was blocked for 60.0 s")]
 
 
 async def test_what_blocks_the_loop_without_a_job_is_shown_all_the_same(it):
-    def somebody() -> None:
-        it.look_after(0, 5)
+    def block_loop() -> None:
+        it.check_after(0, 5)
 
-    asyncio.get_running_loop().call_soon(somebody)
-    await turns()
+    asyncio.get_running_loop().call_soon(block_loop)
+    await run_loop_briefly()
 
     line = it.log.lines[0].message
-    assert line.startswith("something has blocked the event loop for 5.0 s")
-    assert "in somebody" in line
+    assert line.startswith("code outside of tasks has blocked the event loop for 5.0 s")
+    assert "in block_loop" in line
 
 
-async def test_a_loop_that_is_really_blocked_is_seen_from_a_thread_beside_it():
+async def test_a_blocked_loop_is_detected_from_another_thread():
     it = Scene(ManualClock(), timedelta(milliseconds=20))
 
     async def resize() -> None:
-        # Here, as a busy machine may keep the loop waiting before it comes to the task.
+        # Started here, because a busy machine may delay the task.
         it.watchdog.start()
         # Nothing is awaited: only another thread can end this.
-        assert it.log.said.wait(20)
+        assert it.log.logged.wait(20)
 
     await it.run(resize)
     await wait_until(lambda: len(it.log.lines) > 1)
@@ -261,48 +261,50 @@ async def test_a_loop_that_is_really_blocked_is_seen_from_a_thread_beside_it():
 async def test_the_watchdog_ends_after_stop(it):
     before = set(threading.enumerate())
     it.watchdog.start()
-    [looking] = set(threading.enumerate()) - before
+    [checking] = set(threading.enumerate()) - before
 
     it.watchdog.stop()
-    await asyncio.to_thread(looking.join, 20)
+    await asyncio.to_thread(checking.join, 20)
 
-    assert not looking.is_alive()
-    assert looking.daemon
+    assert not checking.is_alive()
+    assert checking.daemon
 
 
 async def test_a_loop_that_turns_while_it_is_described_does_no_harm():
     log = Log()
-    began, looked_at, turned = threading.Event(), threading.Event(), threading.Event()
+    began, checked, resumed = threading.Event(), threading.Event(), threading.Event()
     errors: list[BaseException] = []
 
-    def stand_still() -> None:
+    def block() -> None:
         began.set()
-        assert looked_at.wait(20)
+        assert checked.wait(20)
 
-    def go_on_meanwhile(frame: FrameType) -> Job | None:
-        if frame.f_code is stand_still.__code__:
-            looked_at.set()
-            assert turned.wait(20)
+    def resume_meanwhile(frame: FrameType) -> Job | None:
+        if frame.f_code is block.__code__:
+            checked.set()
+            assert resumed.wait(20)
         return None
 
-    def look() -> None:
+    def check() -> None:
         assert began.wait(20)
         try:
-            while not looked_at.is_set():
+            while not checked.is_set():
                 watchdog.check_once()
         except BaseException as error:
             errors.append(error)
 
-    watchdog = Watchdog(Logger(log), timedelta(milliseconds=1), go_on_meanwhile)
-    looking = threading.Thread(target=look, daemon=True)
-    looking.start()
-    stand_still()
-    await turns()
-    turned.set()
-    await asyncio.to_thread(looking.join, 20)
+    watchdog = Watchdog(Logger(log), timedelta(milliseconds=1), resume_meanwhile)
+    checking = threading.Thread(target=check, daemon=True)
+    checking.start()
+    block()
+    await run_loop_briefly()
+    resumed.set()
+    await asyncio.to_thread(checking.join, 20)
 
     assert errors == []
-    assert any("something has blocked the event loop" in line.message for line in log.lines)
+    assert any(
+        "code outside of tasks has blocked the event loop" in line.message for line in log.lines
+    )
 
 
 def test_a_closed_loop_is_not_an_error():
@@ -320,7 +322,7 @@ def test_a_closed_loop_is_not_an_error():
 
 
 class Plain:
-    """A plain function that stands still in two places, and goes on when it is told to."""
+    """A plain function that blocks at two places, and continues on request."""
 
     def __init__(self) -> None:
         self._arrived: Any = SimpleQueue()
@@ -329,15 +331,15 @@ class Plain:
         self._second.acquire()
 
     def resize(self) -> None:
-        # Both on one line: having said so, it stands where it will stand.
+        # On one line, so that the location does not change after the event is set.
         _ = (self._arrived.put(None), self._first.acquire(True, 20))
         _ = (self._arrived.put(None), self._second.acquire(True, 20))
 
     async def arrives(self) -> None:
         await asyncio.to_thread(self._arrived.get, timeout=20)
 
-    def go_on(self) -> None:
-        """From the first place to the second."""
+    def resume(self) -> None:
+        """Continue from the first place to the second."""
         self._first.release()
 
     def end(self) -> None:
@@ -348,7 +350,7 @@ class Plain:
 
 @pytest.fixture
 async def plain(it) -> AsyncIterator[Plain]:
-    """One that stands still in its thread, for a job."""
+    """A function that blocks its thread, for a job."""
     plain = Plain()
     running = asyncio.create_task(it.run(plain.resize))
     await plain.arrives()
@@ -358,10 +360,10 @@ async def plain(it) -> AsyncIterator[Plain]:
 
 
 async def test_a_plain_function_that_blocks_its_thread_is_logged(it, plain):
-    await looks(it, 0, 4.9)
+    await check_after_each(it, 0, 4.9)
     assert it.log.lines == []
 
-    await looks(it, 0.1)
+    await check_after_each(it, 0.1)
 
     [line] = it.log.lines
     assert line.level == "info"
@@ -372,30 +374,30 @@ async def test_a_plain_function_that_blocks_its_thread_is_logged(it, plain):
 
 
 async def test_a_blocked_thread_is_logged_once(it, plain):
-    await looks(it, *[5] * 20)
+    await check_after_each(it, *[5] * 20)
 
     assert len(it.log.lines) == 1
 
 
 async def test_a_thread_that_is_blocked_elsewhere_is_logged_again(it, plain):
-    await looks(it, 0, 5)
+    await check_after_each(it, 0, 5)
 
-    plain.go_on()
+    plain.resume()
     await plain.arrives()
-    await looks(it, 5)
+    await check_after_each(it, 5)
     assert len(it.log.lines) == 1
 
-    await looks(it, 5)
+    await check_after_each(it, 5)
     assert [line.level for line in it.log.lines] == ["info"] * 2
     assert "_second.acquire" in it.log.lines[1].message
 
 
 async def test_a_thread_that_moves_is_not_mentioned(it, plain):
-    await looks(it, 0, 4)
+    await check_after_each(it, 0, 4)
 
-    plain.go_on()
+    plain.resume()
     await plain.arrives()
-    await looks(it, 4, 4)
+    await check_after_each(it, 4, 4)
 
     assert it.log.lines == []
 
@@ -405,7 +407,7 @@ async def test_the_jobs_of_another_pool_in_this_program_are_left_to_its_own_watc
     running = asyncio.create_task(it.run(plain.resize, pool_id="p2"))
     await plain.arrives()
 
-    await looks(it, 0, 5, 5)
+    await check_after_each(it, 0, 5, 5)
     plain.end()
     await running
 
@@ -414,11 +416,11 @@ async def test_the_jobs_of_another_pool_in_this_program_are_left_to_its_own_watc
 
 async def test_threads_that_run_no_task_are_not_mentioned(it):
     release = threading.Event()
-    standing = threading.Thread(target=release.wait, args=(20,))
-    standing.start()
+    blocked_thread = threading.Thread(target=release.wait, args=(20,))
+    blocked_thread.start()
 
-    await looks(it, 0, 5, 5)
+    await check_after_each(it, 0, 5, 5)
     release.set()
-    standing.join(20)
+    blocked_thread.join(20)
 
     assert it.log.lines == []

@@ -1,10 +1,11 @@
-"""WorkerPool: how it begins, the steps in which it stops, and what becomes of running jobs."""
+"""WorkerPool: its start, its shutdown in steps, and running jobs at shutdown."""
 
 import asyncio
 import gc
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,6 @@ from graphile_worker._discovery.discovery import build_tasks
 from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._support.logs import resolve_logger
-from graphile_worker._worker import pool as pool_module
 from graphile_worker._worker.cancellation import Cancellation
 from graphile_worker._worker.completion_batcher import CompletionBatchers
 from graphile_worker._worker.context import PoolResources
@@ -26,7 +26,7 @@ from graphile_worker._worker.outcomes import (
     Interrupted,
     Outcome,
 )
-from graphile_worker._worker.pool import WorkerPool
+from graphile_worker._worker.pool import ShutdownTimings, WorkerPool
 from graphile_worker._worker.process_pool import ProcessPool
 from graphile_worker._worker.run_job import Executors
 from graphile_worker._worker.run_state import RunStep
@@ -60,6 +60,13 @@ from tests.support.recorder import wait_until
 
 SOON = timedelta(milliseconds=1)
 MANY = timedelta(hours=1)
+
+# A busy machine may take longer than the 2 s of the worker.
+PATIENT = ShutdownTimings(cleanup_timeout_seconds=20, write_timeout_seconds=20)
+
+# For tasks that do not end when they are cancelled.
+IMPATIENT = replace(PATIENT, cleanup_timeout_seconds=0.01)
+
 KNOWN = (
     "slow",
     "stubborn",
@@ -74,13 +81,13 @@ KNOWN = (
 
 
 class FakeSource:
-    """Has these jobs and no others, one for each task that is named."""
+    """Has one job for each of these tasks."""
 
     is_failing = False
 
     def __init__(self, *identifiers: str) -> None:
         self.pulses: list[int | None] = []
-        self.settled: list[ClaimedJob] = []
+        self.written: list[ClaimedJob] = []
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
         self.error: BaseException | None = None
@@ -116,60 +123,60 @@ class FakeSource:
     def wake(self, count: int | None = None) -> None:
         self.pulses.append(count)
 
-    def forget(self, held: ClaimedJob) -> None:
-        self.settled.append(held)
+    def forget(self, claimed: ClaimedJob) -> None:
+        self.written.append(claimed)
 
     def stop(self) -> None:
         self.stopping.set()
 
 
-class FakeSettler:
-    """Writes outcomes down, when it is told to answer."""
+class FakeCompleter:
+    """Records outcomes, and answers while an event is set."""
 
     def __init__(self) -> None:
-        self.still_ours = True
-        self.settled: list[Outcome] = []
-        self.asked = asyncio.Event()
+        self.is_still_owned = True
+        self.written: list[Outcome] = []
+        self.started = asyncio.Event()
         self.answering = asyncio.Event()
         self.answering.set()
 
     async def complete(self, outcome: Outcome, *, is_uncertain: bool = False) -> Outcome | None:
-        self.asked.set()
+        self.started.set()
         await self.answering.wait()
-        self.settled.append(outcome)
-        return outcome if self.still_ours else None
+        self.written.append(outcome)
+        return outcome if self.is_still_owned else None
 
     async def complete_all(self, outcomes: Sequence[Outcome]) -> list[Outcome | None]:
         return [await self.complete(each) for each in outcomes]
 
 
-class FakeStarts:
-    """Lets jobs begin, when it is told to answer."""
+class FakeStartGuard:
+    """Lets jobs start while an event is set."""
 
     def __init__(self) -> None:
-        self.not_now: timedelta | None = None
+        self.rejection: timedelta | None = None
         self.error: Exception | None = None
         self.ended: list[int] = []
-        self.asked = asyncio.Event()
+        self.started = asyncio.Event()
         self.answering = asyncio.Event()
         self.answering.set()
 
-    def needs_check(self, held: ClaimedJob) -> bool:
+    def needs_check(self, claimed: ClaimedJob) -> bool:
         return True
 
-    async def check_start(self, held: ClaimedJob) -> Interrupted | None:
-        self.asked.set()
+    async def check_start(self, claimed: ClaimedJob) -> Interrupted | None:
+        self.started.set()
         await self.answering.wait()
         if self.error is not None:
             raise self.error
-        return None if self.not_now is None else Interrupted(held, self.not_now)
+        return None if self.rejection is None else Interrupted(claimed, self.rejection)
 
-    def forget(self, held: ClaimedJob) -> None:
-        self.ended.append(held.job.id)
+    def forget(self, claimed: ClaimedJob) -> None:
+        self.ended.append(claimed.job.id)
 
 
 class Scene:
-    """A pool that has started, with real workers, and all that happens in it."""
+    """A started pool with real workers, and its events."""
 
     def __init__(
         self,
@@ -180,12 +187,13 @@ class Scene:
         cancel_after: timedelta | None = None,
         shutdown_timeout: timedelta | None = None,
         complete_batch_delay: timedelta | None = None,
+        timings: ShutdownTimings = PATIENT,
     ) -> None:
         self.source = source
-        self.settler = FakeSettler()
-        self.starts = FakeStarts()
-        settler: Any = self.settler
-        self.batches = CompletionBatchers(settler, complete_delay=complete_batch_delay)
+        self.completer = FakeCompleter()
+        self.start_guard = FakeStartGuard()
+        completer: Any = self.completer
+        self.batches = CompletionBatchers(completer, complete_delay=complete_batch_delay)
         self.hooks = Hooks()
         self.events: list[Event] = []
         self.hooks.on(Event)(self.events.append)
@@ -202,14 +210,15 @@ class Scene:
             tasks=tasks,
             cancel_after=cancel_after,
             shutdown_timeout=shutdown_timeout,
+            timings=timings,
         )
         self.running = asyncio.create_task(self.pool.run())
 
     def _worker(self, tasks: dict[str, Callable[..., Any]]) -> Worker:
         nothing: Any = None
-        settler: Any = self.settler
-        starts: Any = self.starts
-        surroundings = PoolResources(
+        completer: Any = self.completer
+        start_guard: Any = self.start_guard
+        resources = PoolResources(
             deps=None,
             logger=resolve_logger(None),
             cancellation=self.cancellation,
@@ -220,11 +229,11 @@ class Scene:
         )
         return Worker(
             source=self.source,
-            completer=settler,
+            completer=completer,
             batchers=self.batches,
-            start_guard=starts,
+            start_guard=start_guard,
             tasks=build_tasks(tasks),
-            resources=surroundings,
+            resources=resources,
             executors=Executors(self.threads, ProcessPool(TaskProcessOptions())),
             hooks=self.hooks,
         )
@@ -235,7 +244,7 @@ class Scene:
 
     @property
     def outcomes(self) -> list[tuple[type[Outcome], str]]:
-        return [(type(each), each.claimed.job.task_identifier) for each in self.settler.settled]
+        return [(type(each), each.claimed.job.task_identifier) for each in self.completer.written]
 
     @property
     def kinds(self) -> list[type[Event]]:
@@ -243,14 +252,14 @@ class Scene:
 
 
 class Functions:
-    """Tasks that say that they have begun, and end when they are let go."""
+    """Tasks that record their start, and end when a test lets them."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Semaphore(0)
         self.release = asyncio.Event()
         self.release_thread = threading.Event()
-        # What a task saw of the request to give up.
-        self.seen: list[bool] = []
+        # Whether a task saw the request to stop.
+        self.cancelled_states: list[bool] = []
         self._loop = asyncio.get_running_loop()
 
     async def slow(self, payload: object) -> None:
@@ -258,7 +267,7 @@ class Functions:
         await self.release.wait()
 
     async def stubborn(self, payload: object) -> None:
-        """Does not want to be cancelled."""
+        """Suppress the cancellation."""
         self.begun.release()
         while not self.release.is_set():
             try:
@@ -267,45 +276,45 @@ class Functions:
                 continue
 
     async def polite(self, payload: object, ctx: Any) -> None:
-        """Ends when it is asked to."""
+        """End when asked to stop."""
         self.begun.release()
         await ctx.wait_cancelled()
 
     async def tidy(self, payload: object, ctx: Any) -> None:
-        """Takes its time when it is cancelled, and counts how often that is."""
+        """Clean up for some time after a cancellation, and count cancellations."""
         self.begun.release()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            self.seen.append(ctx.cancelled)
+            self.cancelled_states.append(ctx.cancelled)
             await self.release.wait()
             raise
 
     async def ending(self, payload: object, ctx: Any) -> None:
-        """Has begun to end its job in a transaction of its own."""
+        """Start to complete the job in its own transaction."""
         ctx.advance(RunStep.BEGIN_COMMIT)
         await self.slow(payload)
 
     def committed(self, payload: object, ctx: Any) -> None:
-        """Runs on after its own transaction completed the job."""
+        """Run on after its own transaction completed the job."""
         ctx.advance(RunStep.BEGIN_COMMIT)
         ctx.advance(RunStep.CONFIRM_COMMIT)
         self.plain(payload, ctx)
 
     async def watching(self, payload: object, ctx: Any) -> None:
-        """Waits in a task of its own for the request to give up."""
+        """Wait in its own asyncio task for the request to stop."""
         waiting = asyncio.create_task(ctx.wait_cancelled(timedelta(seconds=20)))
         self.begun.release()
         try:
             await asyncio.shield(waiting)
         except asyncio.CancelledError:
-            self.seen.append(await waiting)
+            self.cancelled_states.append(await waiting)
             raise
 
     def plain(self, payload: object, ctx: Any) -> None:
         self._loop.call_soon_threadsafe(self.begun.release)
         self.release_thread.wait(20)
-        self.seen.append(ctx.cancelled)
+        self.cancelled_states.append(ctx.cancelled)
 
     def polite_plain(self, payload: object, ctx: Any) -> None:
         self._loop.call_soon_threadsafe(self.begun.release)
@@ -322,7 +331,7 @@ async def tasks() -> Any:
 
 @pytest.fixture
 def scene(tasks: Functions) -> Callable[..., Any]:
-    """Start a pool, and see its jobs begin."""
+    """Start a pool, and wait until its jobs run."""
 
     async def start(*jobs: str, workers: int | None = None, **limits: Any) -> Scene:
         functions = {name: getattr(tasks, name) for name in KNOWN}
@@ -335,21 +344,8 @@ def scene(tasks: Functions) -> Callable[..., Any]:
     return start
 
 
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch):
-    """A slow machine is no reason to give up."""
-    monkeypatch.setattr(pool_module, "CLEANUP_TIMEOUT_SECONDS", 20)
-    monkeypatch.setattr(pool_module, "WRITE_TIMEOUT_SECONDS", 20)
-
-
-@pytest.fixture
-def impatient(monkeypatch, _patient):
-    """For what does not end anyway."""
-    monkeypatch.setattr(pool_module, "CLEANUP_TIMEOUT_SECONDS", 0.01)
-
-
-async def turns() -> None:
-    """Let everything happen that can happen by itself."""
+async def run_until_idle() -> None:
+    """Let the event loop run until nothing changes."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -359,14 +355,14 @@ def task_named(name: str) -> "asyncio.Task[Any]":
     return found
 
 
-# At work
+# Running jobs
 
 
 @pytest.mark.feature("F164", "F171")
 async def test_a_pool_and_its_workers_are_announced_with_the_tasks_they_know(scene):
     it = await scene(workers=2)
 
-    await turns()
+    await run_until_idle()
 
     assert it.kinds == [PoolCreated, WorkerCreated, WorkerCreated]
     created = [event for event in it.events if isinstance(event, WorkerCreated)]
@@ -379,7 +375,7 @@ async def test_each_worker_runs_a_job_and_they_are_counted(scene, tasks):
     assert (it.pool.job_count, it.pool.has_claimed_jobs) == (0, True)
 
     tasks.release.set()
-    await turns()
+    await run_until_idle()
 
     assert (it.pool.job_count, it.pool.has_claimed_jobs) == (3, False)
     assert it.outcomes == [(Completed, "slow")] * 3
@@ -409,15 +405,15 @@ async def test_a_pool_is_ready_while_its_source_answers_and_it_does_not_stop(sce
     assert it.pool.is_stopping
 
 
-# A graceful stop
+# Graceful shutdown
 
 
 @pytest.mark.feature("F159", "F213")
-async def test_a_graceful_stop_takes_no_more_jobs_and_waits_for_those_that_run(scene, tasks):
+async def test_a_graceful_shutdown_claims_no_more_jobs_and_waits_for_running_ones(scene, tasks):
     it = await scene("slow", "slow", workers=1)
 
     it.pool.stop_gracefully("bye")
-    await turns()
+    await run_until_idle()
     assert not it.running.done()
 
     tasks.release.set()
@@ -428,7 +424,7 @@ async def test_a_graceful_stop_takes_no_more_jobs_and_waits_for_those_that_run(s
 @pytest.mark.feature("F168", "F169", "F172", "F173")
 async def test_a_stop_is_announced_step_by_step(scene):
     it = await scene(workers=1)
-    await turns()
+    await run_until_idle()
     it.events.clear()
 
     it.pool.stop_gracefully("bye")
@@ -456,7 +452,7 @@ async def test_to_stop_twice_is_to_stop_once(scene):
 
 
 @pytest.mark.parametrize("task", ["polite", "polite_plain"])
-async def test_after_abort_after_tasks_are_asked_to_give_up(scene, task):
+async def test_after_cancel_after_tasks_are_asked_to_stop(scene, task):
     it = await scene(task, cancel_after=SOON, shutdown_timeout=MANY)
     assert not it.cancellation.is_requested
 
@@ -466,11 +462,11 @@ async def test_after_abort_after_tasks_are_asked_to_give_up(scene, task):
     assert it.outcomes == [(Completed, task)]
 
 
-async def test_no_task_is_asked_to_give_up_before_cancel_after(scene, tasks):
+async def test_no_task_is_asked_to_stop_before_cancel_after(scene, tasks):
     it = await scene("slow", cancel_after=MANY, shutdown_timeout=None)
 
     it.pool.stop_gracefully("bye")
-    await turns()
+    await run_until_idle()
     assert not it.cancellation.is_requested
 
     tasks.release.set()
@@ -501,26 +497,26 @@ async def test_a_task_that_ends_well_when_it_is_cancelled_has_ended_well(scene, 
     assert it.outcomes == [(Completed, "stubborn")]
 
 
-async def test_without_limits_a_stop_waits_for_ever(scene, tasks):
+async def test_without_timeouts_a_shutdown_waits_forever(scene, tasks):
     it = await scene("slow", cancel_after=None, shutdown_timeout=None)
 
     it.pool.stop_gracefully("bye")
-    await turns()
+    await run_until_idle()
     assert not it.running.done()
 
     tasks.release.set()
     await it.end()
 
 
-async def test_a_step_that_takes_too_long_leaves_nothing_to_complain_about(scene, caplog):
-    # What other tests left behind on purpose is not the matter here.
+async def test_a_slow_shutdown_leaves_no_unretrieved_exception(scene, caplog):
+    # Garbage that other tests left on purpose does not matter here.
     gc.collect()
     caplog.clear()
     it = await scene("slow", cancel_after=SOON, shutdown_timeout=2 * SOON)
 
     it.pool.stop_gracefully("bye")
     await it.end()
-    # asyncio says what nobody looked at when it is thrown away.
+    # asyncio logs an exception that was never retrieved when its task is deleted.
     gc.collect()
 
     assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
@@ -530,7 +526,7 @@ async def test_running_jobs_have_time_when_no_more_jobs_come(scene, tasks):
     it = await scene("slow", cancel_after=timedelta(0), shutdown_timeout=timedelta(0))
 
     it.source.drained.set()
-    await turns()
+    await run_until_idle()
     assert not it.cancellation.is_requested
     assert not it.running.done()
 
@@ -541,12 +537,12 @@ async def test_running_jobs_have_time_when_no_more_jobs_come(scene, tasks):
     assert it.kinds[-1] is PoolReleased
 
 
-# What cannot be cancelled
+# Tasks that cannot be cancelled
 
 
 @pytest.mark.parametrize("task", ["plain", "stubborn"])
-async def test_jobs_that_cannot_be_cancelled_are_released_last(scene, task, impatient):
-    it = await scene(task, shutdown_timeout=SOON)
+async def test_jobs_that_cannot_be_cancelled_are_released_last(scene, task):
+    it = await scene(task, shutdown_timeout=SOON, timings=IMPATIENT)
 
     it.pool.stop_gracefully("bye")
     await it.running
@@ -560,15 +556,15 @@ async def test_jobs_that_cannot_be_cancelled_are_released_last(scene, task, impa
 
 
 @pytest.mark.parametrize("task", ["plain", "stubborn"])
-async def test_the_outcome_of_a_released_job_is_not_written(scene, tasks, task, impatient):
-    it = await scene(task, shutdown_timeout=SOON)
+async def test_the_outcome_of_a_released_job_is_not_written(scene, tasks, task):
+    it = await scene(task, shutdown_timeout=SOON, timings=IMPATIENT)
     it.pool.stop_gracefully("bye")
     await it.end()
 
     tasks.release.set()
     tasks.release_thread.set()
     await it.threads.run(lambda: None)
-    await turns()
+    await run_until_idle()
 
     assert it.outcomes == [(Interrupted, task)]
     assert JobSucceeded not in it.kinds
@@ -586,16 +582,16 @@ async def test_a_plain_function_that_ends_in_time_has_ended_well(scene, tasks):
 
 
 @pytest.mark.parametrize("task", ["plain", "slow"])
-async def test_a_job_whose_end_cannot_be_written_is_named(scene, task, impatient, monkeypatch):
-    monkeypatch.setattr(pool_module, "WRITE_TIMEOUT_SECONDS", 0.01)
-    it = await scene(task, shutdown_timeout=SOON)
-    it.settler.answering.clear()
+async def test_a_job_whose_end_cannot_be_written_is_named(scene, task):
+    timings = replace(IMPATIENT, write_timeout_seconds=0.01)
+    it = await scene(task, shutdown_timeout=SOON, timings=timings)
+    it.completer.answering.clear()
 
     it.pool.stop_gracefully("bye")
-    with pytest.raises(JobsLeftLocked) as left:
+    with pytest.raises(JobsLeftLocked) as raised_error:
         await it.end()
 
-    assert left.value.job_ids == [1]
+    assert raised_error.value.job_ids == [1]
     [event] = [each for each in it.events if isinstance(each, PoolGracefulShutdownWorkerError)]
     assert event.job is not None
     assert event.job.id == 1
@@ -603,15 +599,15 @@ async def test_a_job_whose_end_cannot_be_written_is_named(scene, task, impatient
 
 
 @pytest.fixture
-def writing(scene, impatient):
-    """A pool that has stopped while the ends of jobs are still being written."""
+def writing(scene):
+    """A pool that has stopped while outcomes are still being written."""
 
     async def start(*jobs: str) -> Scene:
-        it: Scene = await scene(*jobs, shutdown_timeout=SOON)
-        it.settler.answering.clear()
+        it: Scene = await scene(*jobs, shutdown_timeout=SOON, timings=IMPATIENT)
+        it.completer.answering.clear()
         it.pool.stop_gracefully("bye")
         await it.running
-        await it.settler.asked.wait()
+        await it.completer.started.wait()
         return it
 
     return start
@@ -620,10 +616,10 @@ def writing(scene, impatient):
 async def test_a_job_whose_end_is_written_late_is_not_left_locked(writing):
     it = await writing("slow")
 
-    handing_back = asyncio.create_task(it.pool.release_remaining())
-    await turns()
-    it.settler.answering.set()
-    await handing_back
+    releasing = asyncio.create_task(it.pool.release_remaining())
+    await run_until_idle()
+    it.completer.answering.set()
+    await releasing
 
     assert it.outcomes == [(Interrupted, "slow")]
 
@@ -631,8 +627,8 @@ async def test_a_job_whose_end_is_written_late_is_not_left_locked(writing):
 async def test_a_job_whose_end_is_written_at_that_moment_is_not_left_locked(writing):
     it = await writing("slow")
 
-    # The answer is there, but its worker has not heard of it when the rest is looked for.
-    it.settler.answering.set()
+    # The answer has arrived, but its worker has not run yet.
+    it.completer.answering.set()
     await it.pool.release_remaining()
 
     assert it.outcomes == [(Interrupted, "slow")]
@@ -641,16 +637,16 @@ async def test_a_job_whose_end_is_written_at_that_moment_is_not_left_locked(writ
 async def test_a_job_whose_end_is_written_does_not_wait_for_what_never_ends(writing):
     it = await writing("slow", "stubborn")
 
-    handing_back = asyncio.create_task(it.pool.release_remaining())
-    await turns()
-    it.settler.answering.set()
+    releasing = asyncio.create_task(it.pool.release_remaining())
+    await run_until_idle()
+    it.completer.answering.set()
 
-    # The task that goes on for ever keeps its worker, and must not make the other's job look lost.
-    await handing_back
+    # The endless task keeps its worker, and the job of the other one must not count as locked.
+    await releasing
     assert sorted(it.outcomes, key=str) == [(Interrupted, "slow"), (Interrupted, "stubborn")]
 
 
-# A forceful stop
+# Forceful shutdown
 
 
 @pytest.mark.feature("F212")
@@ -669,7 +665,7 @@ async def test_a_forceful_stop_cancels_at_once(scene):
 async def test_a_graceful_stop_may_be_made_a_forceful_one(scene, cancel_after):
     it = await scene("slow", cancel_after=cancel_after, shutdown_timeout=None)
     it.pool.stop_gracefully("bye")
-    await turns()
+    await run_until_idle()
 
     it.pool.stop_forcefully("now")
     it.pool.stop_forcefully("really")
@@ -679,18 +675,16 @@ async def test_a_graceful_stop_may_be_made_a_forceful_one(scene, cancel_after):
     assert it.kinds.count(PoolForcefulShutdown) == 1
 
 
-# What makes it impossible to go on
+# Fatal errors
 
 
 @pytest.mark.feature("F161", "F177")
-async def test_a_worker_that_fails_ends_the_pool_and_is_raised_when_the_others_are_done(
-    scene, tasks
-):
+async def test_the_error_of_a_worker_stops_the_pool_and_is_raised_at_the_end(scene, tasks):
     it = await scene("slow", "plain")
     it.source.error = error = LookupError("boom")
 
     tasks.release.set()
-    await turns()
+    await run_until_idle()
     assert it.pool.is_stopping
     assert not it.running.done()
 
@@ -715,28 +709,28 @@ async def test_a_worker_that_fails_is_announced_with_its_error(scene, tasks):
     assert it.running.exception() is error
 
 
-async def test_a_worker_that_breaks_down_spends_the_attempt_of_the_job_it_held(tasks):
+async def test_a_worker_that_fails_also_fails_its_job(tasks):
     it = Scene(FakeSource("slow"), {"slow": tasks.slow})
-    it.starts.error = error = LookupError("boom")
+    it.start_guard.error = error = LookupError("boom")
 
     with pytest.raises(LookupError):
         await it.end()
 
-    [outcome] = it.settler.settled
+    [outcome] = it.completer.written
     assert isinstance(outcome, Failed)
     assert outcome.error is error
     assert not it.pool.has_claimed_jobs
     assert JobErrored in it.kinds
-    assert [held.job.id for held in it.source.settled] == [1]
+    assert [claimed.job.id for claimed in it.source.written] == [1]
 
 
 @pytest.mark.parametrize("job", ["slow", "plain", None])
 async def test_a_worker_that_ends_while_its_pool_runs_starts_again(scene, tasks, job):
     it = await scene(*([] if job is None else [job, "slow"]), workers=1)
-    await turns()
+    await run_until_idle()
 
     task_named(it.workers[0].id).cancel()
-    await turns()
+    await run_until_idle()
 
     if job is not None:
         assert it.outcomes == [(Interrupted, job)]
@@ -753,11 +747,11 @@ async def test_a_worker_that_ends_while_its_pool_runs_starts_again(scene, tasks,
 async def test_a_loop_that_cancels_all_its_tasks_ends_the_pool(scene):
     it = await scene("slow", workers=2)
 
-    # As asyncio.run does in the end.
+    # As asyncio.run does at the end.
     for each in asyncio.all_tasks() - {asyncio.current_task()}:
         each.cancel()
     await asyncio.wait([it.running])
-    await turns()
+    await run_until_idle()
 
     assert it.running.cancelled()
     assert it.outcomes == [(Interrupted, "slow")]
@@ -775,7 +769,7 @@ async def test_a_retry_policy_that_raises_does_not_end_the_worker():
         raise LookupError("boom")
 
     it = Scene(FakeSource("failing", "failing"), {"failing": failing})
-    await turns()
+    await run_until_idle()
 
     assert it.outcomes == [(Failed, "failing")] * 2
     assert not it.pool.is_stopping
@@ -813,10 +807,10 @@ async def test_what_ends_a_pool_from_outside_is_raised_by_it(scene, tasks):
     assert it.outcomes == [(Completed, "slow")]
 
 
-# A program that ends around it
+# The end of the program
 
 
-async def test_a_pool_that_is_cancelled_hands_its_jobs_back(scene):
+async def test_a_cancelled_pool_releases_its_jobs(scene):
     it = await scene("slow", "slow")
 
     it.running.cancel()
@@ -825,13 +819,13 @@ async def test_a_pool_that_is_cancelled_hands_its_jobs_back(scene):
     assert it.running.cancelled()
     assert it.outcomes == [(Interrupted, "slow")] * 2
     await it.pool.release_remaining()
-    assert len(it.settler.settled) == 2
+    assert len(it.completer.written) == 2
 
 
-async def test_a_pool_that_is_cancelled_while_it_stops_hands_its_jobs_back(scene):
+async def test_a_pool_that_is_cancelled_during_a_shutdown_releases_its_jobs(scene):
     it = await scene("slow")
     it.pool.stop_gracefully("bye")
-    await turns()
+    await run_until_idle()
 
     it.running.cancel()
     await asyncio.wait([it.running])
@@ -852,12 +846,12 @@ async def test_the_job_of_a_plain_function_of_a_cancelled_pool_is_released_last(
 
 
 async def test_a_cancelled_pool_releases_the_jobs_of_its_last_fetch(scene, monkeypatch):
-    handed_back: list[str] = []
+    released_claims: list[str] = []
 
     async def fetching(self: FakeSource) -> None:
         await self.stopping.wait()
-        await turns()
-        handed_back.append("what came too late")
+        await run_until_idle()
+        released_claims.append("what came too late")
 
     monkeypatch.setattr(FakeSource, "run", fetching)
     it = await scene("slow")
@@ -866,7 +860,7 @@ async def test_a_cancelled_pool_releases_the_jobs_of_its_last_fetch(scene, monke
     await asyncio.wait([it.running])
 
     assert it.running.cancelled()
-    assert handed_back == ["what came too late"]
+    assert released_claims == ["what came too late"]
 
 
 async def test_a_pool_that_is_cancelled_does_not_wait_for_a_fetch_without_an_answer(
@@ -876,107 +870,106 @@ async def test_a_pool_that_is_cancelled_does_not_wait_for_a_fetch_without_an_ans
         await asyncio.Event().wait()
 
     monkeypatch.setattr(FakeSource, "run", fetching)
-    monkeypatch.setattr(pool_module, "RELEASE_TIMEOUT_SECONDS", 0.01)
-    it = await scene()
+    it = await scene(timings=replace(PATIENT, release_timeout_seconds=0.01))
     it.pool.stop_gracefully("bye")
-    await turns()
+    await run_until_idle()
 
-    # All workers have ended, only a last fetch has not.
+    # All workers have ended, only the last fetch has not.
     it.running.cancel()
     await asyncio.wait([it.running])
 
     assert it.running.cancelled()
 
 
-# Jobs that others have or may take
+# Revoked jobs
 
 
-def anything(held: ClaimedJob) -> bool:
+def match_all(claimed: ClaimedJob) -> bool:
     return True
 
 
 async def test_a_revoked_job_is_cancelled_and_released(scene, tasks):
     it = await scene("slow", "slow", workers=1)
 
-    assert it.pool.revoke_jobs(anything) == (1,)
+    assert it.pool.revoke_jobs(match_all) == (1,)
     await tasks.begun.acquire()
 
     assert it.outcomes == [(Interrupted, "slow")]
     assert JobInterrupted in it.kinds
-    # The worker goes on with the next one, as if nothing had happened.
+    # The worker continues with the next job.
     assert it.pool.claimed_ids == [2]
     tasks.release.set()
-    await turns()
+    await run_until_idle()
     assert it.outcomes[1:] == [(Completed, "slow")]
     assert not it.pool.is_stopping
 
 
-async def test_only_those_jobs_are_given_up_that_are_meant(scene, tasks):
+async def test_only_matching_jobs_are_revoked(scene, tasks):
     it = await scene("slow", "slow", "slow")
 
-    assert it.pool.revoke_jobs(lambda held: held.job.id == 2) == (2,)
-    await turns()
+    assert it.pool.revoke_jobs(lambda claimed: claimed.job.id == 2) == (2,)
+    await run_until_idle()
 
-    assert [outcome.claimed.job.id for outcome in it.settler.settled] == [2]
+    assert [outcome.claimed.job.id for outcome in it.completer.written] == [2]
     assert it.pool.claimed_ids == [1, 3]
 
 
-async def test_a_pool_without_jobs_has_none_to_give_up(scene):
+async def test_a_pool_without_jobs_revokes_none(scene):
     it = await scene(workers=2)
 
-    assert it.pool.revoke_jobs(anything) == ()
+    assert it.pool.revoke_jobs(match_all) == ()
     assert it.pool.claimed_ids == []
 
 
 async def test_a_task_that_is_cancelled_sees_why(scene, tasks):
     it = await scene("tidy", "slow")
 
-    it.pool.revoke_jobs(lambda held: held.job.id == 1)
-    await turns()
+    it.pool.revoke_jobs(lambda claimed: claimed.job.id == 1)
+    await run_until_idle()
 
-    assert tasks.seen == [True]
+    assert tasks.cancelled_states == [True]
     assert not it.cancellation.is_requested
 
 
-async def test_who_waits_for_the_request_to_give_up_is_woken_by_it(scene, tasks):
+async def test_a_task_that_waits_for_the_request_to_stop_is_woken(scene, tasks):
     it = await scene("watching")
 
-    it.pool.revoke_jobs(anything)
-    await turns()
+    it.pool.revoke_jobs(match_all)
+    await run_until_idle()
 
-    assert tasks.seen == [True]
+    assert tasks.cancelled_states == [True]
     assert it.outcomes == [(Interrupted, "watching")]
 
 
 async def test_a_revoked_job_wakes_no_other_task(scene, tasks):
     it = await scene("polite", "slow")
 
-    it.pool.revoke_jobs(lambda held: held.job.id == 2)
-    await turns()
+    it.pool.revoke_jobs(lambda claimed: claimed.job.id == 2)
+    await run_until_idle()
 
     assert it.pool.claimed_ids == [1]
     assert it.outcomes == [(Interrupted, "slow")]
 
 
-async def test_a_plain_function_is_asked_to_give_up_and_not_cancelled(scene, tasks):
+async def test_a_plain_function_is_asked_to_stop_and_not_cancelled(scene, tasks):
     it = await scene("plain")
 
-    assert it.pool.revoke_jobs(anything) == (1,)
-    await turns()
+    assert it.pool.revoke_jobs(match_all) == (1,)
+    await run_until_idle()
     assert it.pool.claimed_ids == [1]
     assert it.outcomes == []
 
     tasks.release_thread.set()
-    await it.settler.asked.wait()
-    assert tasks.seen == [True]
+    await it.completer.started.wait()
+    assert tasks.cancelled_states == [True]
     assert it.outcomes == [(Completed, "plain")]
 
 
-async def test_a_plain_function_that_waits_to_be_asked_is_woken(scene):
+async def test_a_plain_function_that_waits_for_the_request_to_stop_is_woken(scene):
     it = await scene("polite_plain")
 
-    it.pool.revoke_jobs(anything)
-    await it.settler.asked.wait()
+    it.pool.revoke_jobs(match_all)
+    await it.completer.started.wait()
 
     assert it.outcomes == [(Completed, "polite_plain")]
 
@@ -984,53 +977,53 @@ async def test_a_plain_function_that_waits_to_be_asked_is_woken(scene):
 async def test_a_task_that_does_not_want_to_be_cancelled_ends_as_it_ends(scene, tasks):
     it = await scene("stubborn")
 
-    it.pool.revoke_jobs(anything)
-    await turns()
+    it.pool.revoke_jobs(match_all)
+    await run_until_idle()
     assert it.pool.claimed_ids == [1]
 
     tasks.release.set()
-    await turns()
+    await run_until_idle()
     assert it.outcomes == [(Completed, "stubborn")]
 
 
-async def test_a_job_that_others_had_taken_already_is_announced_as_lost(scene):
+async def test_a_job_that_another_pool_claimed_emits_a_lost_lock(scene):
     it = await scene("slow")
-    it.settler.still_ours = False
+    it.completer.is_still_owned = False
 
-    it.pool.revoke_jobs(anything)
-    await turns()
+    it.pool.revoke_jobs(match_all)
+    await run_until_idle()
 
     assert it.kinds[-1] is JobLockLost
     assert JobInterrupted not in it.kinds
 
 
-@pytest.mark.parametrize("again", ["give up", "drop", "stop"])
-async def test_a_task_that_gives_up_is_not_cancelled_a_second_time(scene, tasks, again):
+@pytest.mark.parametrize("again", ["revoke", "discard", "stop"])
+async def test_a_stopping_task_is_not_cancelled_a_second_time(scene, tasks, again):
     it = await scene("tidy")
-    it.pool.revoke_jobs(anything)
-    await turns()
+    it.pool.revoke_jobs(match_all)
+    await run_until_idle()
 
     match again:
-        case "give up":
-            # That it gives up this job is no news any more.
-            assert it.pool.revoke_jobs(anything) == ()
-        case "drop":
+        case "revoke":
+            # The job was revoked before, so this is not reported again.
+            assert it.pool.revoke_jobs(match_all) == ()
+        case "discard":
             it.pool.discard_run(it.workers[0].claimed)
         case _:
             it.pool.stop_forcefully("now")
-    await turns()
+    await run_until_idle()
     assert it.outcomes == []
 
     tasks.release.set()
     it.pool.stop_gracefully("bye")
     await it.end()
-    assert tasks.seen == [True]
-    assert it.outcomes == ([] if again == "drop" else [(Interrupted, "tidy")])
+    assert tasks.cancelled_states == [True]
+    assert it.outcomes == ([] if again == "discard" else [(Interrupted, "tidy")])
 
 
-async def test_a_worker_whose_job_was_given_up_can_still_be_stopped(scene, tasks):
+async def test_a_worker_with_a_revoked_job_can_still_be_stopped(scene, tasks):
     it = await scene("slow", "slow", workers=1)
-    it.pool.revoke_jobs(anything)
+    it.pool.revoke_jobs(match_all)
     await tasks.begun.acquire()
 
     it.pool.stop_forcefully("now")
@@ -1042,48 +1035,48 @@ async def test_a_worker_whose_job_was_given_up_can_still_be_stopped(scene, tasks
 async def test_a_job_that_is_committing_is_not_revoked(scene, tasks):
     it = await scene("ending")
 
-    assert it.pool.revoke_jobs(anything) == ()
-    await turns()
+    assert it.pool.revoke_jobs(match_all) == ()
+    await run_until_idle()
     assert it.pool.claimed_ids == [1]
 
-    # Whether it was still ours is said by that transaction.
+    # The transaction decides whether the pool still held the job.
     tasks.release.set()
-    await turns()
+    await run_until_idle()
     assert it.outcomes == [(Completed, "ending")]
 
 
 async def test_a_job_whose_end_is_being_written_is_left_alone(scene, tasks):
     it = await scene("slow")
-    it.settler.answering.clear()
+    it.completer.answering.clear()
     tasks.release.set()
-    await it.settler.asked.wait()
+    await it.completer.started.wait()
 
-    assert it.pool.revoke_jobs(anything) == ()
-    it.settler.answering.set()
-    await turns()
+    assert it.pool.revoke_jobs(match_all) == ()
+    it.completer.answering.set()
+    await run_until_idle()
 
     assert it.outcomes == [(Completed, "slow")]
     assert JobSucceeded in it.kinds
 
 
-# A job that this pool has taken again
+# Jobs that this pool claimed again
 
 
 async def test_nothing_is_written_about_a_discarded_run(scene, tasks):
     it = await scene("slow")
-    held = it.workers[0].claimed
+    claimed = it.workers[0].claimed
 
-    it.pool.discard_run(held)
-    await turns()
+    it.pool.discard_run(claimed)
+    await run_until_idle()
 
-    # What is written would end the run that has the job now.
+    # A write would end the newer run of the job.
     assert it.outcomes == []
     assert it.kinds[-1] is JobLockLost
-    assert it.source.settled == [held]
+    assert it.source.written == [claimed]
     assert it.pool.claimed_ids == []
 
 
-async def test_a_plain_function_whose_run_is_discarded_is_asked_to_give_up(scene, tasks):
+async def test_a_plain_function_whose_run_is_discarded_is_asked_to_stop(scene, tasks):
     it = await scene("polite_plain")
 
     it.pool.discard_run(it.workers[0].claimed)
@@ -1094,7 +1087,7 @@ async def test_a_plain_function_whose_run_is_discarded_is_asked_to_give_up(scene
 
 async def test_a_revoked_run_that_is_discarded_writes_nothing(scene, tasks):
     it = await scene("plain")
-    it.pool.revoke_jobs(anything)
+    it.pool.revoke_jobs(match_all)
 
     it.pool.discard_run(it.workers[0].claimed)
     tasks.release_thread.set()
@@ -1107,16 +1100,16 @@ async def test_a_discarded_run_that_is_revoked_writes_nothing(scene, tasks):
     it = await scene("plain")
     it.pool.discard_run(it.workers[0].claimed)
 
-    it.pool.revoke_jobs(anything)
+    it.pool.revoke_jobs(match_all)
     tasks.release_thread.set()
     await wait_until(lambda: JobLockLost in it.kinds)
 
     assert it.outcomes == []
 
 
-async def test_the_job_of_a_discarded_run_is_not_released_at_the_end(scene, tasks, impatient):
-    # A release would unlock the job for others while the newer run still has it.
-    it = await scene("plain", shutdown_timeout=SOON)
+async def test_the_job_of_a_discarded_run_is_not_released_at_the_end(scene, tasks):
+    # A release would unlock the job for other pools while the newer run still has it.
+    it = await scene("plain", shutdown_timeout=SOON, timings=IMPATIENT)
     it.pool.discard_run(it.workers[0].claimed)
 
     it.pool.stop_gracefully("test")
@@ -1126,8 +1119,8 @@ async def test_the_job_of_a_discarded_run_is_not_released_at_the_end(scene, task
     assert it.kinds.count(JobLockLost) == 1
 
 
-async def test_a_task_that_runs_on_after_its_own_transaction_has_succeeded(scene, tasks, impatient):
-    it = await scene("committed", shutdown_timeout=SOON)
+async def test_a_task_that_runs_on_after_its_own_transaction_has_succeeded(scene, tasks):
+    it = await scene("committed", shutdown_timeout=SOON, timings=IMPATIENT)
 
     it.pool.stop_gracefully("test")
     await it.end()
@@ -1141,7 +1134,7 @@ async def test_only_the_older_run_of_a_job_is_discarded(scene, tasks):
     same_job = ClaimedJob(make_job(id=1, locked_by="p1"), None)
 
     it.pool.discard_run(same_job)
-    await turns()
+    await run_until_idle()
 
     assert it.pool.claimed_ids == [1, 2]
     assert it.outcomes == []
@@ -1152,11 +1145,11 @@ async def test_only_the_older_run_of_a_job_is_discarded(scene, tasks):
 
 async def test_a_job_that_must_not_start_is_released(tasks):
     it = Scene(FakeSource("slow"), {"slow": tasks.slow})
-    it.starts.not_now = MANY
+    it.start_guard.rejection = MANY
 
-    await turns()
+    await run_until_idle()
 
-    [outcome] = it.settler.settled
+    [outcome] = it.completer.written
     assert isinstance(outcome, Interrupted)
     assert outcome.when == MANY
     assert JobStarted not in it.kinds
@@ -1166,52 +1159,52 @@ async def test_a_job_that_must_not_start_is_released(tasks):
 
 async def test_a_job_has_started_from_when_it_may_begin_until_its_end_is_written(tasks):
     it = Scene(FakeSource("slow", "slow"), {"slow": tasks.slow})
-    it.starts.answering.clear()
-    await it.starts.asked.wait()
+    it.start_guard.answering.clear()
+    await it.start_guard.started.wait()
     assert (it.pool.claimed_ids, it.pool.started_ids) == ([1], [])
 
-    it.starts.answering.set()
+    it.start_guard.answering.set()
     await tasks.begun.acquire()
     assert (it.pool.claimed_ids, it.pool.started_ids) == ([1], [1])
 
-    it.settler.answering.clear()
+    it.completer.answering.clear()
     tasks.release.set()
-    await it.settler.asked.wait()
+    await it.completer.started.wait()
     assert (it.pool.claimed_ids, it.pool.started_ids) == ([1], [1])
-    assert it.starts.ended == []
+    assert it.start_guard.ended == []
 
-    # Of the next one nobody knows yet whether it may.
-    it.starts.answering.clear()
-    it.settler.answering.set()
-    await turns()
+    # It is unknown yet whether the next job may start.
+    it.start_guard.answering.clear()
+    it.completer.answering.set()
+    await run_until_idle()
     assert (it.pool.claimed_ids, it.pool.started_ids) == ([2], [])
-    assert it.starts.ended == [1]
+    assert it.start_guard.ended == [1]
 
 
 async def test_a_job_counts_as_running_until_the_batch_with_its_completion_is_written(tasks):
-    # If this process died before that, the job would be recovered as one that was running.
+    # If this process died before, the job would be recovered as a running one.
     it = Scene(FakeSource("slow"), {"slow": tasks.slow}, complete_batch_delay=timedelta(0))
-    it.settler.answering.clear()
+    it.completer.answering.clear()
     tasks.release.set()
-    await it.settler.asked.wait()
+    await it.completer.started.wait()
     assert (it.pool.claimed_ids, it.pool.started_ids) == ([1], [1])
-    assert it.starts.ended == []
+    assert it.start_guard.ended == []
 
-    it.settler.answering.set()
-    await turns()
-    assert it.starts.ended == [1]
+    it.completer.answering.set()
+    await run_until_idle()
+    assert it.start_guard.ended == [1]
 
 
 async def test_a_run_that_is_discarded_before_its_start_never_starts(tasks):
     it = Scene(FakeSource("slow"), {"slow": tasks.slow})
-    it.starts.answering.clear()
-    await it.starts.asked.wait()
+    it.start_guard.answering.clear()
+    await it.start_guard.started.wait()
 
-    held = it.workers[0].claimed
-    assert held is not None
-    it.pool.discard_run(held)
-    it.starts.answering.set()
-    await turns()
+    claimed = it.workers[0].claimed
+    assert claimed is not None
+    it.pool.discard_run(claimed)
+    it.start_guard.answering.set()
+    await run_until_idle()
 
     assert it.outcomes == []
     assert it.kinds[-1] is JobLockLost

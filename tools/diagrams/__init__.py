@@ -1,1 +1,1 @@
-"""The diagrams of docs/concepts: `python -m tools.diagrams` draws them anew into docs/images."""
+"""The diagrams of the documentation: `python -m tools.diagrams` draws them into docs/images."""

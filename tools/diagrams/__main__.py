@@ -1,4 +1,4 @@
-"""Draw all diagrams anew."""
+"""Draw all diagrams."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Drawing: boxes, arrows and text on a light ground, written as SVG.
+"""Drawing: boxes, arrows and text on a light background, written as SVG.
 
-Pictures are narrow and tall, so that a phone shows them nearly in their own size.
+Pictures are narrow and tall, so that a phone shows them at nearly full size.
 """
 
 from html import escape
@@ -28,7 +28,7 @@ Point = tuple[float, float]
 
 
 class Drawing:
-    """A picture; what comes later lies above what came before."""
+    """A picture. Later shapes cover earlier ones."""
 
     def __init__(self, title: str, description: str, height: int) -> None:
         self._title = title
@@ -37,7 +37,7 @@ class Drawing:
         self._parts: list[str] = []
 
     def box(self, x: float, y: float, width: float, height: float, *lines: str, kind: str) -> None:
-        """A box with its lines in the middle, the first of them in bold."""
+        """Draw a box with centered lines, the first in bold."""
         fill, line = KINDS[kind]
         self._parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="8" '
@@ -45,8 +45,8 @@ class Drawing:
         )
         first = y + height / 2 - (len(lines) - 1) * LINE / 2 + 5.5
         for number, text in enumerate(lines):
-            at = (x + width / 2, first + number * LINE)
-            self.text(*at, text, anchor="middle", bold=number == 0)
+            y_of_line = first + number * LINE
+            self.text(x + width / 2, y_of_line, text, anchor="middle", bold=number == 0)
 
     def text(
         self,
@@ -57,7 +57,7 @@ class Drawing:
         bold: bool = False,
         color: str = INK,
     ) -> None:
-        """Lines of text, the first with its foot at `y`."""
+        """Draw lines of text, the first with its baseline at `y`."""
         weight = ' font-weight="600"' if bold else ""
         for number, line in enumerate(lines):
             self._parts.append(
@@ -66,7 +66,7 @@ class Drawing:
             )
 
     def arrow(self, *points: Point, both: bool = False, dashed: bool = False) -> None:
-        """A line from point to point with a head at its end, or at both."""
+        """Draw a line from point to point with a head at its end, or at both ends."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         heads = ' marker-start="url(#head)"' if both else ""
         dashes = ' stroke-dasharray="5 4"' if dashed else ""
@@ -83,7 +83,7 @@ class Drawing:
         )
 
     def number(self, x: float, y: float, number: int) -> None:
-        """A number in a circle, which a table beside the picture explains."""
+        """Draw a number in a circle, which a table of the page explains."""
         self._parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="11" fill="{INK}"/>')
         self.text(x, y + 5.5, str(number), anchor="middle", color="#ffffff", bold=True)
 

@@ -8,18 +8,18 @@ MIDDLE = WIDTH / 2
 
 
 def life_of_a_job() -> Drawing:
-    """The states, and numbers on what moves a job from one to the next."""
+    """Draw the states, with a number for each transition."""
     drawing = Drawing(
         "The life of a job",
-        "A job is scheduled or ready when it is added. A worker takes it; then its row is gone, "
-        "it is retried, it has failed for good, or it is handed back. A stale lock is released.",
+        "A job is scheduled or ready when it is added. A worker claims it. Then the worker deletes "
+        "its row, or the job is retried, fails permanently or is released. Stale locks expire.",
         478,
     )
     drawing.text(MIDDLE, 32, "add_job", anchor="middle", bold=True)
     drawing.arrow((MIDDLE - 38, 27), (84, 27), (84, 70))
     drawing.arrow((MIDDLE, 40), (MIDDLE, 70))
     drawing.box(16, 72, 136, 62, "scheduled", "not due yet", kind="plain")
-    drawing.box(172, 72, 136, 62, "ready", "could run now", kind="good")
+    drawing.box(172, 72, 136, 62, "ready", "can run now", kind="good")
     drawing.box(328, 72, 136, 62, "waiting", "queue is busy", kind="late")
     drawing.arrow((152, 103), (170, 103))
     drawing.arrow((310, 103), (326, 103), both=True)
@@ -29,9 +29,9 @@ def life_of_a_job() -> Drawing:
     drawing.arrow((248, 238), (248, 136))
     drawing.arrow((308, 269), (342, 269))
     drawing.arrow((404, 238), (404, 176), (288, 176), (288, 136))
-    drawing.box(16, 396, 136, 62, "retrying", "has to wait", kind="late")
-    drawing.box(172, 396, 136, 62, "done", "the row is gone", kind="good")
-    drawing.box(328, 396, 136, 62, "failed", "the row stays", kind="bad")
+    drawing.box(16, 396, 136, 62, "retrying", "in backoff", kind="late")
+    drawing.box(172, 396, 136, 62, "done", "row is deleted", kind="good")
+    drawing.box(328, 396, 136, 62, "failed", "row stays", kind="bad")
     drawing.arrow((MIDDLE, 300), (MIDDLE, 394))
     drawing.arrow((190, 300), (190, 346), (84, 346), (84, 394))
     drawing.arrow((290, 300), (290, 346), (396, 346), (396, 394))
@@ -51,73 +51,73 @@ def life_of_a_job() -> Drawing:
 
 
 def how_a_fetch_works() -> Drawing:
-    """One worker asks for three jobs at 09:01."""
+    """Draw how one worker claims three jobs at 09:01."""
     drawing = Drawing(
         "How a fetch works",
-        "A worker wakes by NOTIFY or every two seconds, asks for three jobs in one statement, and "
-        "passes over those that are locked, wait for a queue, are of another task or are not due.",
+        "A worker wakes by NOTIFY or every two seconds and claims three jobs in one statement. It "
+        "skips jobs that are locked, wait for a queue, belong to another task or are not due.",
         608,
     )
     drawing.box(16, 20, 212, 62, "NOTIFY", "a job was added", kind="plain")
-    drawing.box(252, 20, 212, 62, "every 2 s", "and after a lost link", kind="plain")
+    drawing.box(252, 20, 212, 62, "every 2 s", "and after a reconnect", kind="plain")
     drawing.box(
-        96, 116, 288, 62, "worker A wants 3 jobs", "it is 09:01 in the database", kind="busy"
+        96, 116, 288, 62, "worker A claims 3 jobs", "it is 09:01 in the database", kind="busy"
     )
     drawing.arrow((122, 82), (122, 114))
     drawing.arrow((358, 82), (358, 114))
     drawing.arrow((MIDDLE, 178), (MIDDLE, 206))
-    _jobs_in_order(drawing, top=232)
-    drawing.text(24, 572, "Taken: locked_by, locked_at, attempts + 1,", color=PALE)
-    drawing.text(24, 592, "and the row of the named queue is locked.", color=PALE)
+    _draw_job_rows(drawing, top=232)
+    drawing.text(24, 572, "A claim sets locked_by and locked_at, adds 1", color=PALE)
+    drawing.text(24, 592, "to attempts, and locks the named queue.", color=PALE)
     return drawing
 
 
-def _jobs_in_order(drawing: Drawing, top: float) -> None:
+def _draw_job_rows(drawing: Drawing, top: float) -> None:
     for x, head in [(30, "prio"), (82, "due"), (150, "queue"), (240, "worker A")]:
         drawing.text(x, top, head, color=PALE)
     rows = [
-        ("-5", "08:59", "", "skips: B has locked it", "area"),
-        ("0", "08:57", "", "takes it", "good"),
-        ("0", "08:58", "user:7", "takes it", "good"),
-        ("0", "08:59", "user:7", "waits for the queue", "late"),
-        ("0", "09:00", "", "has no such task", "area"),
-        ("0", "09:30", "", "not due", "area"),
-        ("5", "08:30", "", "takes it, last", "good"),
+        ("-5", "08:59", "", "skips it: B locked it", "area"),
+        ("0", "08:57", "", "claims it", "good"),
+        ("0", "08:58", "user:7", "claims it", "good"),
+        ("0", "08:59", "user:7", "skips it: queue busy", "late"),
+        ("0", "09:00", "", "skips it: other task", "area"),
+        ("0", "09:30", "", "skips it: not due", "area"),
+        ("5", "08:30", "", "claims it last", "good"),
     ]
-    for number, (priority, due, queue, what, kind) in enumerate(rows):
+    for number, (priority, due, queue, action, kind) in enumerate(rows):
         y = top + 12 + number * 44
         drawing.box(16, y, 448, 38, kind=kind)
         for x, text in [(36, priority), (82, due), (150, queue)]:
             drawing.text(x, y + 24.5, text)
-        drawing.text(240, y + 24.5, what, bold=kind == "good")
+        drawing.text(240, y + 24.5, action, bold=kind == "good")
 
 
 def locks_and_recovery() -> Drawing:
-    """What a silent pool and the others do, second by second, with the default threshold."""
+    """Draw what a pool without heartbeats and other pools do, with the default lease."""
     drawing = Drawing(
-        "A pool that falls silent",
-        "Without a heartbeat a pool takes no more jobs after 15 seconds and gives up those it has "
-        "after 25. After 30 it counts as dead, and within 10 more a sweep frees its jobs.",
+        "A pool without heartbeats",
+        "Without a heartbeat, a pool claims no more jobs after 15 seconds and gives up its jobs "
+        "after 25. After 30 it counts as dead. Within 10 more, a rescuer releases its jobs.",
         566,
     )
-    drawing.text(96, 34, "the silent pool", bold=True)
-    drawing.text(304, 34, "the others", bold=True)
+    drawing.text(96, 34, "pool A", bold=True)
+    drawing.text(304, 34, "other pools", bold=True)
     drawing.line((76, 48), (76, 546))
-    for y, when, ours, theirs in [
-        (50, "0 s", ("busy", "last heartbeat", "that was heard"), None),
-        (132, "15 s", ("late", "no more jobs", "are taken"), None),
-        (214, "25 s", ("late", "jobs given up", "tasks are cancelled"), None),
-        (296, "30 s", None, ("plain", "counts as dead")),
-        (378, "≤ 40 s", None, ("good", "one sweeps", "its jobs are free")),
-        (460, "later", ("bad", "goes on anew", "its id is refused"), None),
+    for y, when, own, others in [
+        (50, "0 s", ("busy", "last heartbeat", "arrives"), None),
+        (132, "15 s", ("late", "claims no", "more jobs"), None),
+        (214, "25 s", ("late", "gives up its jobs", "cancels tasks"), None),
+        (296, "30 s", None, ("plain", "pool A is dead")),
+        (378, "≤ 40 s", None, ("good", "rescuer", "releases jobs")),
+        (460, "later", ("bad", "gets a new id", "old id is rejected"), None),
     ]:
         drawing.text(66, y + 36, when, anchor="end")
         drawing.line((70, y + 30), (82, y + 30))
-        if ours:
-            drawing.box(96, y, 184, 62, *ours[1:], kind=ours[0])
-        if theirs:
-            drawing.box(304, y, 160, 62, *theirs[1:], kind=theirs[0])
-    drawing.box(304, 460, 160, 62, "they run again", kind="good")
+        if own:
+            drawing.box(96, y, 184, 62, *own[1:], kind=own[0])
+        if others:
+            drawing.box(304, y, 160, 62, *others[1:], kind=others[0])
+    drawing.box(304, 460, 160, 62, "jobs run again", kind="good")
     drawing.arrow((384, 440), (384, 458))
     drawing.arrow((384, 358), (384, 376))
     drawing.arrow((188, 112), (188, 130))
@@ -127,32 +127,32 @@ def locks_and_recovery() -> Drawing:
 
 
 def time_and_clocks() -> Drawing:
-    """Three programs with three clocks, and the one that counts."""
+    """Draw three programs with different clocks, and the database's clock, which they use."""
     drawing = Drawing(
-        "Whose clock",
-        "Programs whose own clocks differ send how long to wait, ask what is due and which minute "
-        "it is; the database's clock answers. For a cron item one of two workers adds the job.",
+        "The database's clock",
+        "Programs with different clocks send delays, and ask which jobs are due and which minute "
+        "it is. The database's clock answers. For a cron item, one of two workers adds the job.",
         588,
     )
     drawing.box(316, 20, 148, 324, kind="area")
     drawing.text(390, 150, "the database", anchor="middle", bold=True)
     drawing.text(390, 176, "09:00:00", anchor="middle", bold=True)
-    drawing.text(390, 202, "the only clock", anchor="middle")
-    drawing.text(390, 222, "that counts", anchor="middle")
-    for y, who, clock, question, more in [
-        (20, "web server", "says 08:57", "in 10 min", "run_at 09:10"),
-        (138, "worker A", "says 09:04", "what is due?", "run_at ≤ 09:00"),
-        (256, "worker B", "says 09:00", "which minute?", "09:00"),
+    drawing.text(390, 202, "all use", anchor="middle")
+    drawing.text(390, 222, "this clock", anchor="middle")
+    for y, program, clock, request, answer in [
+        (20, "web server", "clock: 08:57", "in 10 min", "run_at 09:10"),
+        (138, "worker A", "clock: 09:04", "due jobs?", "run_at ≤ 09:00"),
+        (256, "worker B", "clock: 09:00", "which minute?", "09:00"),
     ]:
-        drawing.box(16, y, 132, 88, who, clock, kind="plain")
-        drawing.text(232, y + 28, question, anchor="middle")
+        drawing.box(16, y, 132, 88, program, clock, kind="plain")
+        drawing.text(232, y + 28, request, anchor="middle")
         drawing.arrow((150, y + 38), (314, y + 38))
-        drawing.text(232, y + 80, more, anchor="middle", color=PALE)
+        drawing.text(232, y + 80, answer, anchor="middle", color=PALE)
         drawing.arrow((314, y + 60), (150, y + 60), dashed=True)
     drawing.line((16, 366), (464, 366))
     drawing.text(24, 394, "rollup, due every hour", bold=True)
     drawing.box(16, 410, 132, 62, "worker A", "adds 09:00", kind="good")
-    drawing.box(16, 504, 132, 62, "worker B", "is too late", kind="area")
+    drawing.box(16, 504, 132, 62, "worker B", "adds no job", kind="area")
     drawing.box(256, 446, 208, 84, "rollup", "last_execution", "08:00 → 09:00", kind="busy")
     drawing.arrow((150, 441), (210, 441), (210, 474), (254, 474))
     drawing.arrow((150, 535), (210, 535), (210, 504), (254, 504), dashed=True)
@@ -160,44 +160,44 @@ def time_and_clocks() -> Drawing:
 
 
 def local_queue() -> Drawing:
-    """Down on the right through a worker's process, and back into the table on the left."""
+    """Draw the path of jobs from the table through a worker's process and back."""
     drawing = Drawing(
         "The local queue",
-        "One fetch brings jobs into a worker's process, where they wait for a tenth of a second at "
-        "most; slots run them, and their ends gather and are written together.",
+        "One fetch brings jobs into a worker's process, where they wait for at most about 0.1 s. "
+        "Slots run them. The worker collects their outcomes and writes them together.",
         548,
     )
     drawing.box(16, 20, 124, 508, kind="area")
-    drawing.text(78, 262, "the table", anchor="middle", bold=True)
+    drawing.text(78, 262, "table", anchor="middle", bold=True)
     drawing.text(78, 286, "of jobs", anchor="middle", bold=True)
     drawing.box(234, 20, 230, 508, kind="area")
-    drawing.text(349, 48, "a worker's process", anchor="middle", bold=True)
-    drawing.box(254, 66, 190, 84, "local queue", "what will end", "in 0.1 s", kind="late")
+    drawing.text(349, 48, "worker process", anchor="middle", bold=True)
+    drawing.box(254, 66, 190, 84, "local queue", "about 0.1 s", "of work", kind="late")
     for number in range(3):
         drawing.box(254 + number * 66, 232, 58, 58, "slot", kind="busy")
     drawing.text(349, 316, "concurrency: 3", anchor="middle", color=PALE)
-    drawing.box(254, 386, 190, 84, "ends gather", "while the last batch", "is written", kind="good")
+    drawing.box(254, 386, 190, 84, "outcomes", "collected while a", "write runs", kind="good")
     for number in range(3):
         x = 283 + number * 66
         drawing.arrow((x, 150), (x, 230))
         drawing.arrow((x, 326), (x, 384))
-    drawing.text(187, 70, "a fetch", anchor="middle")
+    drawing.text(187, 70, "fetch", anchor="middle")
     drawing.arrow((142, 84), (252, 84))
-    drawing.text(187, 152, "back, if", anchor="middle")
-    drawing.text(187, 172, "too late", anchor="middle")
+    drawing.text(187, 152, "release,", anchor="middle")
+    drawing.text(187, 172, "if late", anchor="middle")
     drawing.arrow((252, 130), (142, 130), dashed=True)
     drawing.text(187, 392, "one write", anchor="middle")
-    drawing.text(187, 412, "for all", anchor="middle")
+    drawing.text(187, 412, "per batch", anchor="middle")
     drawing.arrow((252, 426), (142, 426))
     return drawing
 
 
 def sharing_a_database() -> Drawing:
-    """Who reads and writes what."""
+    """Draw the objects that Python, Node and Rust workers use."""
     drawing = Drawing(
         "One database, three languages",
         "Python, Node and Rust share the schema graphile_worker: its tables, functions and ledger. "
-        "Python alone has four indexes in it and the companion schema graphile_worker_ext.",
+        "Only Python has four indexes in it and the companion schema graphile_worker_ext.",
         636,
     )
     for x, name in [(16, "Python"), (172, "Node"), (328, "Rust")]:
@@ -208,19 +208,19 @@ def sharing_a_database() -> Drawing:
     drawing.box(
         70, 176, 376, 62, "tables and functions", "jobs, queues, tasks, crontabs", kind="good"
     )
-    drawing.box(70, 250, 376, 40, "the ledger: level 20", kind="good")
-    drawing.box(70, 302, 376, 62, "_private_workers", "Rust's, where Rust made it", kind="plain")
-    drawing.box(70, 376, 376, 50, "4 indexes gwpy_…: Python's", kind="late")
+    drawing.box(70, 250, 376, 40, "ledger: level 20", kind="good")
+    drawing.box(70, 302, 376, 62, "_private_workers", "if Rust workers created it", kind="plain")
+    drawing.box(70, 376, 376, 50, "4 indexes gwpy_…, only for Python", kind="late")
     drawing.box(52, 466, 412, 150, kind="area")
     drawing.text(258, 494, "graphile_worker_ext", anchor="middle", bold=True)
-    drawing.box(70, 508, 376, 40, "pools: who lives", kind="late")
-    drawing.box(70, 560, 376, 40, "recoveries, and a ledger of its own", kind="late")
+    drawing.box(70, 508, 376, 40, "pools and their heartbeats", kind="late")
+    drawing.box(70, 560, 376, 40, "recoveries, and a separate ledger", kind="late")
     drawing.arrow((32, 82), (32, 541), (50, 541))
     return drawing
 
 
 def architecture() -> Drawing:
-    """The five layers, with PostgreSQL below."""
+    """Draw the five layers, with PostgreSQL below."""
     drawing = Drawing(
         "The five layers",
         "Edges, assembly, engine, database and words: imports point down. The database layer "

@@ -6,7 +6,7 @@ comment is a key of KINDS, and the other words are passed to its function.
 
 from pathlib import Path
 
-from tools.pages import DOCS, filled
+from tools.pages import DOCS, fill_parts
 from tools.reference.commands import flag_table, subcommand_sections
 from tools.reference.events import event_table
 from tools.reference.options import option_table, setting_table
@@ -23,17 +23,16 @@ KINDS = {
 }
 
 
-def pages() -> list[Path]:
+def list_pages() -> list[Path]:
     """Return the pages that have generated parts."""
     return [page for page in sorted(DOCS.rglob("*.md")) if "<!-- generated: " in page.read_text()]
 
 
-def written(page: Path) -> str:
+def build_page(page: Path) -> str:
     """Return the whole page with its generated parts up to date."""
-    return filled(page.read_text(encoding="utf-8"), content)
+    return fill_parts(page.read_text(encoding="utf-8"), _build_part)
 
 
-def content(part: str) -> str:
-    """Return the text of one generated part."""
-    kind, _, about = part.partition(" ")
-    return KINDS[kind](about)
+def _build_part(part: str) -> str:
+    kind, _, arguments = part.partition(" ")
+    return KINDS[kind](arguments)

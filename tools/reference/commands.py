@@ -19,8 +19,8 @@ def flag_table(name: str) -> str:
     return table(["flag", "meaning"], _rows(command.commands[name] if name else command))
 
 
-def options_of(it: click.Command) -> list[click.Option]:
-    """Return all flags of a command that are shown, help included."""
+def list_options(it: click.Command) -> list[click.Option]:
+    """Return all flags of a command that are not hidden, with `--help`."""
     options = [each for each in it.get_params(_context(it)) if isinstance(each, click.Option)]
     return [each for each in options if not each.hidden]
 
@@ -40,7 +40,7 @@ def _section(name: str, it: click.Command) -> str:
 
 
 def _rows(it: click.Command) -> list[list[str]]:
-    options = options_of(it)
+    options = list_options(it)
     if it is command:
         return [format_row(each) for each in options if not _is_setting(each)]
     shared = [each for each in options if not each.expose_value]
@@ -76,4 +76,4 @@ def _context(it: click.Command) -> click.Context:
 
 
 SETTING_ARGUMENTS = {name.replace(".", "_") for name in SETTINGS}
-COMMAND_FLAGS = {each.opts[-1]: each for each in options_of(command)}
+COMMAND_FLAGS = {each.opts[-1]: each for each in list_options(command)}

@@ -14,24 +14,24 @@ def event_table(group: str) -> str:
     """Return the table of the events, or operations, below one comment of events.py."""
     classes = groups()[group]
     if issubclass(classes[0], Operation):
-        rows = [[code(each.__name__), code(*fields(each)), words(each)] for each in classes]
+        rows = [[code(each.__name__), code(*fields(each)), describe(each)] for each in classes]
         return table(["operation", "fields", "when"], rows)
     return table(["event", "name", "is a", "fields", "when"], map(_event, classes))
 
 
 def groups() -> dict[str, list[type[Any]]]:
     """Return the classes of events.py by the comment before them."""
-    found: dict[str, list[type[Any]]] = {}
+    classes: dict[str, list[type[Any]]] = {}
     for line in inspect.getsource(events).splitlines():
         if line.startswith("# "):
-            group = found.setdefault(line.removeprefix("# "), [])
+            group = classes.setdefault(line.removeprefix("# "), [])
         elif match := re.match(r"class (\w+)\(", line):
             each = getattr(events, match[1])
             if each in EVENTS_BY_NAME.values() or (
                 issubclass(each, Operation) and each is not Operation
             ):
                 group.append(each)
-    return found
+    return classes
 
 
 def _event(event: type[Any]) -> list[str]:
@@ -42,7 +42,7 @@ def _event(event: type[Any]) -> list[str]:
         code(event.name),
         code(base.__name__),
         code(*own),
-        words(event),
+        describe(event),
     ]
 
 
@@ -50,5 +50,6 @@ def fields(kind: type[Any]) -> list[str]:
     return [field.name for field in dataclasses.fields(kind)]
 
 
-def words(kind: type[Any]) -> str:
+def describe(kind: type[Any]) -> str:
+    """Return the docstring of a class in one line."""
     return " ".join((inspect.getdoc(kind) or "").split())

@@ -11,7 +11,7 @@ from graphile_worker._cli.settings.definitions import SETTINGS, Setting
 from graphile_worker._cli.settings.values import format_default
 from graphile_worker._support.durations import format_exact_duration
 from graphile_worker._support.option_fields import OptionField
-from tools.pages import DOCS, headings
+from tools.pages import DOCS, find_headings
 from tools.reference.commands import COMMAND_FLAGS, format_row
 from tools.reference.tables import code, table
 
@@ -25,7 +25,7 @@ def option_table(class_name: str) -> str:
     return table(["option", "default", "meaning"], rows)
 
 
-def setting_table(_about: str) -> str:
+def setting_table(_arguments: str) -> str:
     """Return the table of all settings: the flag, the key in a config file and the default."""
     flags, text = format_row(COMMAND_FLAGS["--config"])
     rows = [[flags, "", "", text], *map(_setting_row, SETTINGS.values())]
@@ -34,8 +34,8 @@ def setting_table(_about: str) -> str:
 
 def _option_row(field: dataclasses.Field[Any]) -> list[str]:
     declared: OptionField = field.metadata["option"]
-    words = f": {declared.default_text}" if declared.default_text else ""
-    default = code(format_python(declared.default)) + words
+    default_text = f": {declared.default_text}" if declared.default_text else ""
+    default = code(format_python(declared.default)) + default_text
     return [code(field.name), default, describe(declared, none="None")]
 
 
@@ -46,7 +46,7 @@ def _setting_row(setting: Setting) -> list[str]:
 
 
 def describe(declared: OptionField, *, none: str) -> str:
-    """Return all that a declaration contains, as sentences."""
+    """Return the sentences that describe an option."""
     sentences = [f"{declared.help}."]
     if declared.detail:
         sentences.append(declared.detail)
@@ -64,8 +64,8 @@ def describe(declared: OptionField, *, none: str) -> str:
 def link(target: str) -> str:
     """Return a link from a page of docs/reference whose text is the title of its target."""
     path, _, anchor = target.partition("#")
-    found = headings((DOCS / path).read_text(encoding="utf-8"))
-    [title, *_] = [each.text for each in found if not anchor or each.anchor == anchor]
+    headings = find_headings((DOCS / path).read_text(encoding="utf-8"))
+    [title, *_] = [each.text for each in headings if not anchor or each.anchor == anchor]
     return f"[{title}]({os.path.relpath(target, 'reference')})"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from tools.reference.tables import code, table
 
 # Classes that a user does not create: they are shown without `__init__`.
-GIVEN = {"BatchTask", "DrainResult", "Job", "ParsedCronItem", "Runner", "Task"}
+WITHOUT_INIT = {"BatchTask", "DrainResult", "Job", "ParsedCronItem", "Runner", "Task"}
 
 # Methods that only the package calls.
 INTERNAL = {
@@ -44,41 +44,41 @@ WIDTH = 100
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def stubs(about: str) -> str:
+def stubs(arguments: str) -> str:
     """Return a section for each name of a module: its docstring and its signature."""
-    module, names = named(about)
+    module, names = parse_names(arguments)
     return "\n".join(_section(module, name) for name in names)
 
 
-def name_table(about: str) -> str:
+def name_table(arguments: str) -> str:
     """Return a table of names that have a separate page."""
-    module, names = named(about)
-    found = [(name, getattr(importlib.import_module(module), name)) for name in names]
-    return table(["name", ""], [[code(name), _first_line(it)] for name, it in found])
+    module, names = parse_names(arguments)
+    objects = [(name, getattr(importlib.import_module(module), name)) for name in names]
+    return table(["name", ""], [[code(name), _first_line(each)] for name, each in objects])
 
 
-def named(about: str) -> tuple[str, list[str]]:
+def parse_names(arguments: str) -> tuple[str, list[str]]:
     """Split `module: name name` into the module and its names."""
-    module, _, names = about.partition(": ")
+    module, _, names = arguments.partition(": ")
     return module, names.split()
 
 
 def _section(module: str, name: str) -> str:
-    found = getattr(importlib.import_module(module), name)
+    documented = getattr(importlib.import_module(module), name)
     # Two modules can have the same name, and each needs its anchor.
     title = f"### {name}" if module == "graphile_worker" else f"### {_last(module)}.{name}"
-    if found.__name__ != name:
-        return f"{title}\n\nAn alias of `{found.__name__}`.\n"
-    words = _as_markdown(inspect.getdoc(found) or "")
-    stub = _Stub(_get_source(found)).text()
-    return f"{title}\n\n{words}\n\n```pyi\n{stub}\n```\n"
+    if documented.__name__ != name:
+        return f"{title}\n\nAn alias of `{documented.__name__}`.\n"
+    description = _as_markdown(inspect.getdoc(documented) or "")
+    stub = _Stub(_get_source(documented)).text()
+    return f"{title}\n\n{description}\n\n```pyi\n{stub}\n```\n"
 
 
-def _get_source(found: Any) -> str:
+def _get_source(documented: Any) -> str:
     """Return the source, with the constructor of a private base class."""
-    source = textwrap.dedent(inspect.getsource(found))
-    base = found.__mro__[1] if inspect.isclass(found) else object
-    if "__init__" not in vars(found) and "graphile_worker._" in base.__module__:
+    source = textwrap.dedent(inspect.getsource(documented))
+    base = documented.__mro__[1] if inspect.isclass(documented) else object
+    if "__init__" not in vars(documented) and "graphile_worker._" in base.__module__:
         source = source.replace(f"({base.__name__})", "") + inspect.getsource(
             vars(base)["__init__"]
         )
@@ -130,8 +130,8 @@ class _Stub:
         fields = "".join(f"    {line}\n" for line in self._fields(node))
         # A blank line follows only methods with a docstring, as in formatted stubs.
         first_init = sorted(_methods(node), key=lambda each: each.name != "__init__")
-        shown = [self._function(each) for each in first_init]
-        methods = "".join(f"    {each}\n" + "\n" * each.endswith('"') for each in shown)
+        stubs = [self._function(each) for each in first_init]
+        methods = "".join(f"    {each}\n" + "\n" * each.endswith('"') for each in stubs)
         body = "\n".join(part for part in (fields, methods) if part).rstrip("\n")
         return self._header(node) + (f"\n{body}" if body else " ...")
 
@@ -193,10 +193,10 @@ def _target(node: ast.AnnAssign | ast.Assign) -> str:
 
 
 def _methods(node: ast.ClassDef) -> Iterator[Function]:
-    """Yield the public methods; of an overloaded one, only the overloads."""
+    """Yield the public methods. Only the overloads of an overloaded method are yielded."""
     functions = [each for each in node.body if isinstance(each, Function)]
     overloaded = {each.name for each in functions if _is_overload(each)}
-    hidden = INTERNAL.get(node.name, set()) | ({"__init__"} if node.name in GIVEN else set())
+    hidden = INTERNAL.get(node.name, set()) | ({"__init__"} if node.name in WITHOUT_INIT else set())
     for each in functions:
         if not _is_public(each.name) or each.name in hidden or _is_setter(each):
             continue
@@ -209,8 +209,8 @@ def _attributes(init: Function) -> Iterator[str]:
     kinds = {each.arg: each.annotation for each in init.args.args + init.args.kwonlyargs}
     for node in init.body:
         match node:
-            case ast.Assign([ast.Attribute(attr=name)], ast.Name(id=given)) if _is_public(name):
-                if kind := kinds.get(given):
+            case ast.Assign([ast.Attribute(attr=name)], ast.Name(id=argument)) if _is_public(name):
+                if kind := kinds.get(argument):
                     yield f"{name}: {ast.unparse(kind)}"
             case ast.Assign([ast.Attribute(attr=name)], ast.Call(func=ast.Name(id=kind))):
                 if _is_public(name) and kind[0].isupper():

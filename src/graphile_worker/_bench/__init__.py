@@ -1,1 +1,1 @@
-"""What `graphile-worker bench` measures, in a schema that it drops afterwards."""
+"""The benchmarks of `graphile-worker bench`, in a schema that they drop at the end."""

@@ -9,13 +9,13 @@ from graphile_worker.sync import Client
 
 BATCH_SIZE = 1000
 
-# There are fewer calls for one job each, because they take longer.
+# Calls with one job each take longer, so there are fewer of them.
 SINGLE_CALL_DIVISOR = 10
 
 
 @dataclass(frozen=True, slots=True)
 class AddingResult:
-    """Results on one connection, one call after the other."""
+    """The rates of adding jobs on one connection, one call after the other."""
 
     jobs: int
     batch: int

@@ -11,7 +11,7 @@ from graphile_worker.sync import Client
 # The first jobs include one-time preparations.
 WARM_UP_JOBS = 20
 
-# Until the previous job is completed and the worker is idle.
+# The time in which the previous job is completed and the worker becomes idle.
 PAUSE_SECONDS = 0.003
 
 

@@ -34,7 +34,7 @@ class WorkerProcess:
         )
 
     def read_message(self, key: str) -> dict[str, Any]:
-        """The next message with this key."""
+        """Read messages until one has this key, and return it."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             message: dict[str, Any] = json.loads(line)
@@ -48,7 +48,7 @@ class WorkerProcess:
         self._process.stdin.flush()
 
     def wait(self) -> None:
-        """Wait for its end, with any exit code."""
+        """Wait until the process exits, with any exit code."""
         self._process.wait()
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from graphile_worker.runner import Runner
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """Milliseconds, including the connection and the check of the schema.
+    """The time to start and stop in ms, including the connection and the check of the schema.
 
     `process` is the whole command, including Python and imports. `runner` is a worker that starts
     and stops in a running program.

@@ -29,6 +29,6 @@ def summarize(samples: Sequence[float]) -> SampleStats:
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float:
-    """The smallest measurement that `percent` of all do not exceed."""
+    """Return the smallest measurement that `percent` of all measurements do not exceed."""
     rank = -(-len(ordered) * percent // 100)
     return ordered[max(rank, 1) - 1]

@@ -11,7 +11,7 @@ from graphile_worker.errors import GraphileWorkerError
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """From the start of all processes, which are ready, until the last one has no jobs left."""
+    """The throughput from the start signal until the last process has no jobs left."""
 
     jobs: int
     processes: int
@@ -31,9 +31,9 @@ def measure_throughput(
         for worker in workers:
             worker.send_start()
         reports = [worker.read_message("done") for worker in workers]
-    ran = sum(report["jobs"] for report in reports)
-    if ran != jobs:
-        raise GraphileWorkerError(f"only {ran} of {jobs} jobs ran")
+    total = sum(report["jobs"] for report in reports)
+    if total != jobs:
+        raise GraphileWorkerError(f"only {total} of {jobs} jobs ran")
     seconds = max(report["done"] for report in reports) - started_at
     cpu = sum(report["cpu"] for report in reports)
     return Throughput(jobs, processes, concurrency, seconds, jobs / seconds, cpu / jobs * 1e6)

@@ -24,7 +24,7 @@ class FactorParam(click.FloatRange):
         return factor
 
 
-class DurationParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer ones only
+class DurationParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
     """A duration with units, for example `10s` or `1m30s`."""
 
     name = "duration"

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import click
 
 from graphile_worker._cli.job_output import HIDDEN_ROWS_MESSAGE, NoSuchJob, print_jobs
-from graphile_worker._cli.printing import pluralize, print_json
+from graphile_worker._cli.printing import print_json
 from graphile_worker._cli.settings.layers import Settings
 from graphile_worker._cli.settings.resolve import open_database
 from graphile_worker._db.database import SyncDatabase, run_plan_sync
 from graphile_worker._sql.plans.admin import plan_remove_job
+from graphile_worker._support.text import pluralize
 from graphile_worker.errors import GraphileWorkerError
 from graphile_worker.jobs import check_text
 from graphile_worker.ops.bulk import (
@@ -33,7 +34,7 @@ INTERRUPTED_EXIT_CODE = 130
 
 
 class ConfirmationRequired(GraphileWorkerError):
-    """Raised when the user declines, or cannot be asked without a terminal."""
+    """Raised when the user declines, or standard input is not a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +60,7 @@ class ChangeOptions:
 def change_jobs(
     settings: Settings, action: BulkAction, job_filter: Filter, options: ChangeOptions
 ) -> BulkResult | None:
-    """Change the jobs that match. Returns None after a dry run."""
+    """Change the jobs that match. A dry run changes none and returns None."""
     with open_database(settings) as database:
         plan = plan_bulk_preview(action, job_filter, database.schemas, limit=options.limit)
         preview = run_plan_sync(database, plan)
@@ -79,22 +80,22 @@ def change_jobs(
 
 
 def _report_missing(database: SyncDatabase, ids: Sequence[int]) -> None:
-    """Print the ids of missing jobs. Raises NoSuchJob if all are missing."""
+    """Print the ids of missing jobs, or raise NoSuchJob if all are missing."""
     plan = plan_list_jobs(filter_by_ids(ids), database.schemas, limit=len(ids))
     page = run_plan_sync(database, plan)
     if page.has_hidden_rows:
         click.echo(f"graphile-worker: {HIDDEN_ROWS_MESSAGE}", err=True)
         return
-    found = {job.id for job in page.jobs}
-    missing = [job_id for job_id in dict.fromkeys(ids) if job_id not in found]
-    if not found:
+    existing = {job.id for job in page.jobs}
+    missing = [job_id for job_id in dict.fromkeys(ids) if job_id not in existing]
+    if not existing:
         raise NoSuchJob(*missing)
     if missing:
         click.echo(f"graphile-worker: {NoSuchJob(*missing)}", err=True)
 
 
 def confirm(question: str, warning: str, is_confirmed: bool) -> None:
-    """Ask for confirmation unless `--yes` was passed. Raises if the user declines."""
+    """Ask for confirmation unless `--yes` was passed, and raise if the user declines."""
     if is_confirmed:
         return
     if not sys.stdin.isatty():
@@ -179,8 +180,8 @@ def _print_preview(preview: BulkPreview, options: ChangeOptions) -> None:
             }
         )
         return
-    found = f" (found: {_format_by_state(preview)})" if preview.count.total else ""
-    click.echo(f"would {options.verb} {pluralize(preview.total, 'job')}{found}")
+    states = f" (found: {_format_by_state(preview)})" if preview.count.total else ""
+    click.echo(f"would {options.verb} {pluralize(preview.total, 'job')}{states}")
     if preview.sample and preview.now is not None:
         print_jobs(preview.sample, preview.now)
 
@@ -198,7 +199,7 @@ def remove_by_key(
     dry_run: bool,
     as_json: bool,
 ) -> bool:
-    """Delete the jobs with these keys. Returns whether all are deleted or will not run again."""
+    """Delete the jobs with these keys, and return whether each key had a job to delete."""
     options = ChangeOptions(
         verb="delete",
         past_tense="deleted",

@@ -1,4 +1,4 @@
-"""`graphile-worker doctor`: run the diagnosis with these settings, and print its report."""
+"""The diagnosis of `graphile-worker doctor`, and its report as text or JSON."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 
 from graphile_worker._cli.settings.layers import Settings
-from graphile_worker._support.logs import make_printable
+from graphile_worker._support.error_format import make_printable
 from graphile_worker.ops.diagnostics import DoctorOptions, Finding, Report, examine
 from graphile_worker.ops.diagnostics.findings import count_severities
 
@@ -34,7 +34,7 @@ def run_doctor(
 
 
 def get_exit_code(report: Report, *, strict: bool) -> int:
-    """Get the exit code for monitoring; 2 is a usage error."""
+    """Return the exit code for monitoring. The code 2 is for usage errors."""
     if report.is_critical:
         return 3
     return 1 if report.has_warnings or (strict and report.findings) else 0
@@ -42,13 +42,13 @@ def get_exit_code(report: Report, *, strict: bool) -> int:
 
 def format_report_json(report: Report) -> str:
     """Format the report as one JSON object."""
-    found = {
+    values = {
         "verdict": report.verdict,
         "facts": dict(report.facts),
         "findings": [asdict(each) for each in report.findings],
         "is_critical": report.is_critical,
     }
-    return json.dumps(found, indent=2)
+    return json.dumps(values, indent=2)
 
 
 def format_report(report: Report) -> str:

@@ -13,7 +13,10 @@ logger = logging.getLogger("graphile_worker")
 
 
 def choose_loop_factory(name: str | None) -> LoopFactory | None:
-    """Return the factory of uvloop if it is installed and `name` allows it; None is asyncio's."""
+    """Return the loop factory of uvloop, or None for the loop of asyncio.
+
+    Without a name, uvloop is chosen if it is installed.
+    """
     factory = None if name == "asyncio" else _load_uvloop()
     if factory is None and name == "uvloop":
         raise ConfigurationError(

@@ -39,7 +39,7 @@ MAX_REQUEST_BYTES = 8192
 # The pause after a failed accept, for example without a free file descriptor.
 ACCEPT_RETRY_SECONDS = 0.1
 
-# As of Kubernetes: the answer lists the details.
+# The answer to this target lists details, as in Kubernetes.
 VERBOSE_TARGET = b"/readyz?verbose"
 
 Checks = Mapping[str, Callable[[], bool]]
@@ -73,7 +73,7 @@ class HealthTimings:
     max_loop_delay: float = MAX_LOOP_DELAY_SECONDS
     loop_check_interval: float = 1.0
     request_timeout: float = 5.0
-    """For the whole request and its answer, even if the client keeps sending bytes."""
+    """The limit for a request and its answer, even if the client keeps sending bytes."""
 
 
 DEFAULT_TIMINGS = HealthTimings()
@@ -106,7 +106,7 @@ async def health_server(
     describe: Describe | None = None,
     timings: HealthTimings = DEFAULT_TIMINGS,
 ) -> AsyncIterator[int]:
-    """Serve `/livez` and `/readyz` until the context ends; yield the port.
+    """Serve `/livez` and `/readyz` until the context ends, and yield the port.
 
     Args:
         port: The port, 0 for any free one, None for no server.
@@ -170,7 +170,7 @@ class _HealthServer:
         self._checks = checks
         self._describe = describe
         self._timings = timings
-        # The first is closed first when there are too many.
+        # The first client is closed when there are too many.
         self._clients: OrderedDict[socket.socket, asyncio.Task[None]] = OrderedDict()
         # Not the proactor of Windows, which psycopg does not support.
         self._loop = asyncio.SelectorEventLoop()
@@ -207,7 +207,7 @@ class _HealthServer:
                 return connection
 
     def _admit(self, group: asyncio.TaskGroup, connection: socket.socket) -> None:
-        """Answer this client; if there are too many, close it or another one."""
+        """Answer this client. If there are too many, close it or another one."""
         received = _receive_available(connection)
         if len(self._clients) == MAX_CONNECTIONS:
             # A probe sends its request at once, so clients with a partial request are closed first.
@@ -224,12 +224,12 @@ class _HealthServer:
         client = group.create_task(self._respond(connection, received))
         self._clients[connection] = client
 
-        def end(_: object) -> None:
+        def close_connection(_: object) -> None:
             # Not in the task: a task that is cancelled before it begins never runs.
             self._clients.pop(connection, None)
             connection.close()
 
-        client.add_done_callback(end)
+        client.add_done_callback(close_connection)
 
     async def _respond(self, connection: socket.socket, received: bytes) -> None:
         # A client that is late or gone gets no answer and no log line.
@@ -242,9 +242,9 @@ class _HealthServer:
 
     async def _build_response(self, request: bytes) -> bytes:
         """Build the answer to a request, of which only the first line counts."""
-        words = request.partition(b"\n")[0].split()
-        status, text = _evaluate(words, self._checks)
-        if self._describe is not None and words[1:2] == [VERBOSE_TARGET]:
+        request_line = request.partition(b"\n")[0].split()
+        status, text = _evaluate(request_line, self._checks)
+        if self._describe is not None and request_line[1:2] == [VERBOSE_TARGET]:
             text = f"{text}\n{await self._describe()}\n"
         body = text.encode()
         head = (
@@ -255,10 +255,10 @@ class _HealthServer:
             f"Content-Length: {len(body)}\r\n"
             "\r\n"
         )
-        return head.encode("ascii") + (b"" if words[:1] == [b"HEAD"] else body)
+        return head.encode("ascii") + (b"" if request_line[:1] == [b"HEAD"] else body)
 
     async def _read_request(self, connection: socket.socket, received: bytes) -> bytes | None:
-        """Read the head of a request; empty if it is too long, None if the client is gone."""
+        """Return the head of a request, empty if it is too long, or None if the client is gone."""
         while not _is_complete(received):
             if len(received) > MAX_REQUEST_BYTES:
                 return b""
@@ -283,8 +283,8 @@ def _is_complete(request: bytes) -> bool:
     return b"\r\n\r\n" in request or b"\n\n" in request
 
 
-def _evaluate(words: list[bytes], checks: Checks) -> tuple[HTTPStatus, str]:
-    match words:
+def _evaluate(request_line: list[bytes], checks: Checks) -> tuple[HTTPStatus, str]:
+    match request_line:
         case [b"GET" | b"HEAD", target, _]:
             check = checks.get(target.partition(b"?")[0].decode("latin-1"))
             if check is None:

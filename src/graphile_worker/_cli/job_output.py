@@ -19,7 +19,7 @@ from graphile_worker._cli.settings.layers import Settings
 from graphile_worker._cli.settings.resolve import open_database
 from graphile_worker._db.database import run_plan_sync
 from graphile_worker._support.durations import format_duration
-from graphile_worker._support.logs import make_printable
+from graphile_worker._support.error_format import make_printable
 from graphile_worker.errors import GraphileWorkerError
 from graphile_worker.jobs import Job
 from graphile_worker.ops.explain import Explanation, plan_explain

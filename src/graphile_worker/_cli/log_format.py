@@ -34,9 +34,10 @@ def configure_logging(log_format: str) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """`[label(worker: task{job})] LEVEL: text`, as in Graphile Worker for Node.
+    """Formats a record as `[label(worker: task{job})] LEVEL: text`.
 
-    Further lines of a message, and a traceback, start with a marker.
+    Graphile Worker for Node writes the same format. Further lines of a message, and a traceback,
+    start with a marker.
     """
 
     def __init__(self, *, use_color: bool) -> None:
@@ -62,7 +63,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line, with the ids and everything else in `extra`."""
+    """Formats a record as one line of JSON, with the ids and other values of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -77,7 +78,7 @@ class JsonFormatter(logging.Formatter):
         extra = {
             name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES
         }
-        # The standard fields first, and not overridden.
+        # The standard fields come first, and `extra` does not override them.
         return _dump_json({**line, **extra, **line})
 
 
@@ -103,7 +104,7 @@ def _dump_json(line: dict[str, Any]) -> str:
 
 
 def _format_scope(record: logging.LogRecord) -> str:
-    """Return, for example, `job(pypool-1a2b: hello{7})`, `core(pypool-1a2b)`, `core` or a logger.
+    """Format the scope, for example `job(pypool-1a2b: hello{7})`, `core(pypool-1a2b)` or `core`.
 
     The worker is the id of its pool, which `workers list` shows.
     """

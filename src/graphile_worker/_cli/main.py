@@ -69,7 +69,7 @@ for each in SUBCOMMANDS:
 
 
 def main() -> None:
-    """Run the command. An expected error is one line, not a traceback."""
+    """Run the command, and print an expected error as one line without a traceback."""
     open_standard_streams()
     fork_if_pid1()
     try:

@@ -13,8 +13,7 @@ from typing import Any
 import click
 
 from graphile_worker._cli.top.text import clip, display_width, fit, sanitize
-from graphile_worker._support.logs import make_printable
-from graphile_worker._support.text import pluralize as pluralize
+from graphile_worker._support.error_format import make_printable
 
 EMPTY_CELL = "-"
 
@@ -68,7 +67,7 @@ def print_table(
 
 
 def print_fields(values: Mapping[str, Any]) -> None:
-    """Print a name and its value per line. A value of several lines follows its name, indented."""
+    """Print each name with its value. The lines of a longer value follow its name, indented."""
     longest = max(map(len, values))
     for name, value in values.items():
         lines = str("" if value is None else value).splitlines() or [EMPTY_CELL]
@@ -83,9 +82,9 @@ def format_cell(value: Any) -> str:
 
 
 def format_time(time: datetime) -> str:
-    """Return a time in the time zone of this machine, with the zone."""
+    """Format a time in the time zone of this machine, with the zone."""
     try:
         return f"{time.astimezone():%Y-%m-%d %H:%M:%S %Z}"
     except OverflowError:
-        # At the limits of datetime.
+        # The time is at the limits of datetime.
         return f"{time:%Y-%m-%d %H:%M:%S %Z}"

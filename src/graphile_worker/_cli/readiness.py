@@ -6,7 +6,7 @@ import time
 from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.sqlstate import INSUFFICIENT_PRIVILEGE, get_sqlstate
-from graphile_worker._support.logs import make_printable
+from graphile_worker._support.error_format import make_printable
 from graphile_worker.errors import SchemaMissing
 from graphile_worker.ops.diagnostics.connectivity import build_unreachable_finding
 from graphile_worker.ops.diagnostics.findings import (
@@ -39,7 +39,7 @@ class QueueProbe:
         self._lock = asyncio.Lock()
 
     async def describe(self) -> str:
-        """Format the verdict and the findings, one in each line."""
+        """Format the verdict and the findings, one per line."""
         async with self._lock:
             if time.monotonic() >= self._next_at:
                 self._text = await self._diagnose()

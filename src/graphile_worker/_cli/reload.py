@@ -1,6 +1,6 @@
-"""`--watch`: wait until a file that a worker is made from changes.
+"""`--watch`: wait until a file of a worker changes.
 
-The watcher polls, which needs no other package and works on every file system.
+The watcher polls: this needs no other package and works on every file system.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class WatchedPaths:
 
 
 def find_watched_paths(settings: Settings) -> WatchedPaths:
-    """Find the paths that a worker is made from. They may not exist yet."""
+    """Find the tasks, modules, crontab and config files of a worker. They may not exist yet."""
     files = [resolve_crontab(settings) or DEFAULT_CRONTAB]
     files += [CONFIG_PATH, PYPROJECT_PATH] if settings.config is None else [Path(settings.config)]
     app = settings.value("app")
@@ -87,7 +87,7 @@ class FileWatcher:
         logger.info("watching %s files", len(self._last_scan))
 
     async def wait_for_change(self) -> None:
-        """Wait until files have changed, and two scans in a row find the same."""
+        """Wait until files have changed, and two scans in a row return the same state."""
         previous = self._last_scan
         while True:
             started = time.monotonic()
@@ -112,8 +112,8 @@ def list_changed_files(before: FileStates, now: FileStates) -> list[str]:
 
 
 def _format_names(names: list[str]) -> str:
-    shown, more = names[:3], len(names) - 3
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    first, more = names[:3], len(names) - 3
+    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
 
 
 def _scan_folder(folder: str, suffix: str = "") -> Iterator[tuple[str, FileState]]:

@@ -23,7 +23,7 @@ def open_standard_streams() -> None:
 
 
 def flush_standard_streams() -> None:
-    """Flush the output, and ignore a stream without a reader."""
+    """Flush standard output and standard error, and ignore a stream without a reader."""
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()

@@ -12,7 +12,8 @@ from graphile_worker._cli.settings.layers import Settings
 from graphile_worker._cli.settings.resolve import open_database
 from graphile_worker._db.database import SyncDatabase, run_plan_sync
 from graphile_worker._sql.plans.admin import plan_list_locked_jobs, plan_recover_jobs
-from graphile_worker._support.logs import make_printable
+from graphile_worker._support.error_format import make_printable
+from graphile_worker._support.text import pluralize
 from graphile_worker.errors import ConfigurationError, GraphileWorkerError
 from graphile_worker.jobs import Job
 from graphile_worker.ops.pools import (
@@ -23,7 +24,7 @@ from graphile_worker.ops.pools import (
     plan_get_lock_holders,
 )
 from graphile_worker.ops.search import limit_plan, with_limits
-from graphile_worker.ops.text import format_seconds, pluralize
+from graphile_worker.ops.text import format_seconds
 
 WORKER_HEADERS = (
     "worker",
@@ -39,7 +40,7 @@ WORKER_HEADERS = (
 
 
 class NoSuchWorker(GraphileWorkerError):
-    """A worker is not registered and holds no locks."""
+    """Raised for a worker that is not registered and holds no locks."""
 
     def __init__(self, id: str) -> None:
         super().__init__(
@@ -73,7 +74,7 @@ def recover_jobs(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Release the locks of these workers, so that others run the jobs."""
+    """Release the locks of these workers, so that other workers run the jobs."""
     with open_database(settings) as database:
         schemas = database.schemas
         pools = _get_pools(database)
@@ -110,7 +111,7 @@ def _get_pools(database: SyncDatabase) -> list[PoolInfo]:
 def _reject_unknown(ids: Iterable[str], pools: Sequence[PoolInfo]) -> None:
     known = {pool.id for pool in pools}
     for each in ids:
-        # The name of a pause resumes a named queue.
+        # The id of a pause resumes the named queue.
         if each not in known and not each.startswith(PAUSED_PREFIX):
             raise NoSuchWorker(each)
 

@@ -1,4 +1,4 @@
-"""Which past minutes a cron item has to backfill."""
+"""Find the past minutes that cron items have to backfill."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -25,7 +25,7 @@ def ceil_minute(timestamp: datetime) -> datetime:
 def find_first_missed(
     item: ParsedCronItem, known: Mapping[str, KnownCrontab], start: datetime
 ) -> datetime | None:
-    """The first minute to backfill of this item; None: nothing."""
+    """Return the first minute of this item to backfill, or None."""
     crontab = known.get(item.identifier)
     if crontab is None or not item.backfill:
         return None
@@ -35,7 +35,7 @@ def find_first_missed(
         first = floor_minute(crontab.last_execution) + MINUTE
     else:
         first = ceil_minute(crontab.known_since)
-    # Subtract only if needed: a long period would be out of range.
+    # Subtracted only if needed, because a long period would be out of range.
     return first if start - first <= item.backfill else ceil_minute(start - item.backfill)
 
 
@@ -44,17 +44,16 @@ def iter_missed_minutes(
     known: Mapping[str, KnownCrontab],
     start: datetime,
     *,
-    until: datetime | None = None,
-    on_error: Callable[[ParsedCronItem, Exception], None] | None = None,
+    until: datetime,
+    on_error: Callable[[ParsedCronItem, Exception], None],
 ) -> Iterator[tuple[datetime, list[ParsedCronItem]]]:
-    """Yield the minutes before `start` at which items should have run, with those items.
+    """Yield the minutes before `start` and `until` at which items should have run, with the items.
 
-    With `until`, only the minutes before that. An item whose function raises is skipped, after a
-    call of `on_error`.
+    If the function of an item raises, `on_error` is called and the item is skipped.
     """
-    end = start if until is None else min(start, until)
+    end = min(start, until)
     minutes = [
-        _iter_missed_by(position, item, first, end, on_error)
+        _iter_item_minutes(position, item, first, end, on_error)
         for position, item in enumerate(items)
         if (first := find_first_missed(item, known, start)) is not None
     ]
@@ -62,17 +61,15 @@ def iter_missed_minutes(
         yield minute, [item for _, _, item in group]
 
 
-def _iter_missed_by(
+def _iter_item_minutes(
     position: int,
     item: ParsedCronItem,
     first: datetime,
     end: datetime,
-    on_error: Callable[[ParsedCronItem, Exception], None] | None,
+    on_error: Callable[[ParsedCronItem, Exception], None],
 ) -> Iterator[tuple[datetime, int, ParsedCronItem]]:
     try:
         for minute in item.due_between(first, end):
             yield minute, position, item
     except Exception as error:
-        if on_error is None:
-            raise
         on_error(item, error)

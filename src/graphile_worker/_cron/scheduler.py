@@ -1,4 +1,4 @@
-"""CronScheduler: adds the jobs of cron items each minute."""
+"""CronScheduler: adds the jobs of cron items when they are due."""
 
 import asyncio
 import time
@@ -47,9 +47,9 @@ MAX_CATCH_UP = timedelta(minutes=10)
 
 
 class CronScheduler:
-    """Adds the jobs of cron items; any number of schedulers may do the same.
+    """Adds the jobs of cron items. Several schedulers of one schema add each job once.
 
-    It uses the clock of the database. `items` is called each time, because it may change.
+    It uses the clock of the database. It calls `items` each minute, because the list may change.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class CronScheduler:
         self._clock_reading: tuple[datetime, float] | None = None
 
     async def run(self) -> None:
-        """Run until cancelled; an error is retried after a backoff."""
+        """Add jobs until cancelled, and retry after an error."""
         while True:
             try:
                 minute = await self.start()
@@ -77,7 +77,7 @@ class CronScheduler:
                 await asyncio.sleep(delay.total_seconds())
 
     async def start(self) -> datetime:
-        """Backfill, and return the minute to go on with."""
+        """Register new items, backfill, and return the next minute."""
         start = await self._read_time()
         self._hooks.emit(CronStarting(start=start))
         known = await self._db.run(get_known_crontabs())
@@ -97,7 +97,7 @@ class CronScheduler:
         return first
 
     async def tick(self, minute: datetime) -> dict[str, int]:
-        """Add the jobs that are due at this minute; returns the job ids by item."""
+        """Add the jobs that are due at this minute, and return their ids by item."""
         due = [item for item in self._unique_items() if self._is_due(item, minute)]
         if not due:
             return {}
@@ -109,7 +109,7 @@ class CronScheduler:
         return added
 
     async def _process_minute(self, minute: datetime) -> datetime:
-        """Wait for a minute and add its jobs; returns the next minute to wait for."""
+        """Wait for a minute, add its jobs, and return the next minute."""
         self._next_minute = minute
         await asyncio.sleep(self._seconds_until(minute))
         now = await self._read_time()
@@ -146,8 +146,10 @@ class CronScheduler:
                 self._hooks.emit(CronFailed(error=error, identifier=jobs[0].identifier))
                 return {}
         # A rejected job must not prevent the others.
-        one_by_one = [await self._add_jobs(minute, [job]) for job in jobs]
-        return {identifier: job_id for added in one_by_one for identifier, job_id in added.items()}
+        job_ids: dict[str, int] = {}
+        for job in jobs:
+            job_ids |= await self._add_jobs(minute, [job])
+        return job_ids
 
     async def _send_jobs(self, minute: datetime, jobs: Sequence[CronJob]) -> dict[str, int]:
         query = schedule_jobs([(job.identifier, job.spec) for job in jobs], minute)
@@ -161,7 +163,7 @@ class CronScheduler:
         return await self._db.run(query)
 
     def _unique_items(self) -> list[ParsedCronItem]:
-        """The last item of each identifier, because a list that may change can have two."""
+        """Return the last item of each identifier, because a list that changed may have two."""
         return list({item.identifier: item for item in self._items()}.values())
 
     def _is_due(self, item: ParsedCronItem, minute: datetime) -> bool:
@@ -181,11 +183,14 @@ class CronScheduler:
         return now
 
     def _seconds_until(self, minute: datetime) -> float:
-        """Seconds of the database's clock; at most a minute, because that clock may change."""
+        """Return the seconds until the minute by the database's clock.
+
+        At most 60, because that clock may be changed meanwhile.
+        """
         assert self._clock_reading is not None
-        now, at = self._clock_reading
-        seconds = (minute - now).total_seconds() - (time.monotonic() - at)
-        # A little more, to wake after the minute began.
+        now, read_at = self._clock_reading
+        seconds = (minute - now).total_seconds() - (time.monotonic() - read_at)
+        # 1 ms more, to wake after the start of the minute.
         return min(max(seconds, 0.0) + 0.001, MINUTE.total_seconds())
 
 

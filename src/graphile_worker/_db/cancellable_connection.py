@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, Error, capabilities, generators, waiting
@@ -20,12 +21,25 @@ INTERRUPT_CHECK_INTERVAL_SECONDS = 0.1
 # For the request to the server to cancel a statement.
 CANCEL_REQUEST_TIMEOUT_SECONDS = 2.0
 
-# For a driver to cancel a statement, before its connection is cut.
-CANCEL_GRACE_SECONDS = 1.0
-
 # Running tasks: an event loop has only weak references to them.
 _cancel_requests: set[asyncio.Task[None]] = set()
 _abandonments: set[asyncio.Task[None]] = set()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CancelTimings:
+    """Time limits of a driver that cancels a statement."""
+
+    grace_seconds: float = 1.0
+    """Time to cancel the statement before its connection is cut."""
+    retry_seconds: float = 1.0
+    """Time between two cuts while the driver still waits."""
+
+
+DEFAULT_TIMINGS = CancelTimings()
+
+# For statements that need not be canceled on the server.
+NO_GRACE = CancelTimings(grace_seconds=0)
 
 
 class NoWaitCancelConnection(AsyncConnection[Row]):
@@ -75,14 +89,14 @@ async def run_with_deadline(
     seconds: float | None,
     connections: Sequence[Any],
     *,
-    grace_seconds: float = CANCEL_GRACE_SECONDS,
+    timings: CancelTimings = DEFAULT_TIMINGS,
     on_abandon: Callable[[], Awaitable[object]] | None = None,
 ) -> T:
-    """Await `work`; abandon it after `seconds`, or if the caller is canceled.
+    """Await `work`, and abandon it after `seconds` or if the caller is canceled.
 
-    For drivers that wait for their server even if they are canceled. The driver has
-    `grace_seconds` to cancel the statement. Then `connections` are cut, so that the work ends.
-    `on_abandon` runs at the same time.
+    For drivers that wait for their server even if they are canceled. The driver has a grace period
+    to cancel the statement. Then `connections` are cut, so that the work ends. `on_abandon` runs at
+    the same time.
     """
     task = asyncio.create_task(work)
     try:
@@ -90,7 +104,7 @@ async def run_with_deadline(
     finally:
         is_late = not task.done()
         if is_late:
-            ending = asyncio.create_task(_abandon(task, connections, grace_seconds, on_abandon))
+            ending = asyncio.create_task(_abandon(task, connections, timings, on_abandon))
             _abandonments.add(ending)
             ending.add_done_callback(_abandonments.discard)
             # If the caller is canceled again, it does not wait for the end.
@@ -104,27 +118,27 @@ async def run_with_deadline(
 async def _abandon(
     task: asyncio.Task[Any],
     connections: Sequence[Any],
-    grace_seconds: float,
+    timings: CancelTimings,
     on_abandon: Callable[[], Awaitable[object]] | None,
 ) -> None:
-    ends: list[Awaitable[object]] = [_cancel_task(task, connections, grace_seconds)]
+    ends: list[Awaitable[object]] = [_cancel_task(task, connections, timings)]
     if on_abandon is not None:
         ends.append(on_abandon())
     await asyncio.gather(*ends, return_exceptions=True)
 
 
 async def _cancel_task(
-    task: asyncio.Task[Any], connections: Sequence[Any], grace_seconds: float
+    task: asyncio.Task[Any], connections: Sequence[Any], timings: CancelTimings
 ) -> None:
     task.cancel()
-    await asyncio.wait([task], timeout=grace_seconds)
+    await asyncio.wait([task], timeout=timings.grace_seconds)
     while not task.done():
         for connection in connections:
             terminate_connection(connection)
         # Again: a driver may wait for another event now, and before Python 3.12
         # asyncio.wait_for can lose a cancellation.
         task.cancel()
-        await asyncio.wait([task], timeout=CANCEL_GRACE_SECONDS)
+        await asyncio.wait([task], timeout=timings.retry_seconds)
     if not task.cancelled():
         # Retrieve it, or asyncio logs that it was never retrieved.
         task.exception()
@@ -142,7 +156,7 @@ def terminate_connection(connection: Any) -> None:
 
 
 def _shutdown_socket(descriptor: int) -> None:
-    """Close both directions of a connection; libpq still owns the descriptor."""
+    """Close both directions of a connection, whose descriptor libpq still owns."""
     copy = socket.socket(fileno=descriptor)
     try:
         copy.shutdown(socket.SHUT_RDWR)

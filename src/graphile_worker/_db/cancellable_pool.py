@@ -11,7 +11,12 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar
 
-from graphile_worker._db.cancellable_connection import CANCEL_GRACE_SECONDS, run_with_deadline
+from graphile_worker._db.cancellable_connection import (
+    DEFAULT_TIMINGS,
+    NO_GRACE,
+    CancelTimings,
+    run_with_deadline,
+)
 from graphile_worker._db.database import Connection
 from graphile_worker._db.external_connections import adapt_connection
 from graphile_worker._db.external_pools import (
@@ -30,13 +35,15 @@ CHECK_TIMEOUT_SECONDS = 1.0
 
 
 class NoWaitCancelDatabase(ExternalPoolDatabase):
-    """Removes connections from the caller's pool if their server does not answer."""
+    """The caller's pool, from which connections to a server that does not answer are removed."""
 
     def __init__(
         self,
         database: ExternalPoolDatabase,
         query_timeout: timedelta,
         count_idle: Callable[[], int],
+        *,
+        timings: CancelTimings = DEFAULT_TIMINGS,
     ) -> None:
         super().__init__(
             database._connect,
@@ -46,6 +53,7 @@ class NoWaitCancelDatabase(ExternalPoolDatabase):
         )
         self._timeout_seconds = query_timeout.total_seconds()
         self._count_idle = count_idle
+        self._timings = timings
 
     @asynccontextmanager
     async def listen(self, *channels: str) -> AsyncIterator[NotificationStream]:
@@ -57,13 +65,15 @@ class NoWaitCancelDatabase(ExternalPoolDatabase):
             raise
 
     def _acquire(self, connect: ConnectionFactory) -> AbstractAsyncContextManager[Any]:
-        return _DeadlineContext(connect(), self._timeout_seconds)
+        return _DeadlineContext(connect(), self._timeout_seconds, self._timings)
 
     def _begin_transaction(self, connection: Any) -> AbstractAsyncContextManager[Any]:
-        return _DeadlineContext(self._begin(connection), self._timeout_seconds, connection)
+        return _DeadlineContext(
+            self._begin(connection), self._timeout_seconds, self._timings, connection
+        )
 
     def _adapt(self, connection: Any) -> Connection:
-        return _CancellableConnection(adapt_connection(connection, self.schemas))
+        return _CancellableConnection(adapt_connection(connection, self.schemas), self._timings)
 
     async def _run_once(self, query: Query[T]) -> T:
         acquired: list[Any] = []
@@ -71,32 +81,35 @@ class NoWaitCancelDatabase(ExternalPoolDatabase):
             self._run_on_pool(query, acquired),
             self._timeout_seconds,
             acquired,
+            timings=self._timings,
             on_abandon=self._check_idle_connections,
         )
 
     async def _check_idle_connections(self) -> None:
-        """If one connection was lost, the others probably are too, without an error."""
+        """Check the idle connections: if one was lost, the others probably are too."""
         checks = [self._check_connection() for _ in range(self._count_idle())]
         await asyncio.gather(*checks, return_exceptions=True)
 
     async def _check_connection(self) -> None:
         acquired: list[Any] = []
         await run_with_deadline(
-            self._run_on_pool(probe(), acquired), CHECK_TIMEOUT_SECONDS, acquired, grace_seconds=0
+            self._run_on_pool(probe(), acquired), CHECK_TIMEOUT_SECONDS, acquired, timings=NO_GRACE
         )
 
 
 class _DeadlineContext:
-    """Enters and leaves a context of a driver in time, or cuts its connection."""
+    """Enter and leave a context of a driver in time, or cut its connection."""
 
     def __init__(
         self,
         inner: AbstractAsyncContextManager[Any],
         timeout_seconds: float,
+        timings: CancelTimings,
         connection: Any = None,
     ) -> None:
         self._inner = inner
         self._timeout_seconds = timeout_seconds
+        self._timings = timings
         self._stack = AsyncExitStack()
         self._acquired = [] if connection is None else [get_driver_connection(connection)]
 
@@ -120,7 +133,7 @@ class _DeadlineContext:
     ) -> bool | None:
         # A canceled call probably got no answer: do not wait for the full timeout again.
         if isinstance(error, asyncio.CancelledError):
-            self._timeout_seconds = min(self._timeout_seconds, CANCEL_GRACE_SECONDS)
+            self._timeout_seconds = min(self._timeout_seconds, self._timings.grace_seconds)
         try:
             return await self._run_with_deadline(self._stack.__aexit__(kind, error, trace))
         except Exception:
@@ -130,16 +143,21 @@ class _DeadlineContext:
             return False
 
     async def _run_with_deadline(self, work: Coroutine[Any, Any, T]) -> T:
-        return await run_with_deadline(work, self._timeout_seconds, self._acquired)
+        return await run_with_deadline(
+            work, self._timeout_seconds, self._acquired, timings=self._timings
+        )
 
 
 class _CancellableConnection:
     """A connection whose statements have no timeout, but can be canceled."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, timings: CancelTimings) -> None:
         self.raw = connection.raw
         self._connection = connection
+        self._timings = timings
         self._acquired = [get_driver_connection(connection.raw)]
 
     async def run(self, query: Query[T]) -> T:
-        return await run_with_deadline(self._connection.run(query), None, self._acquired)
+        return await run_with_deadline(
+            self._connection.run(query), None, self._acquired, timings=self._timings
+        )

@@ -39,7 +39,7 @@ BARE_NAME_PATTERN = re.compile(r"[^=@/:]+")
 
 
 def resolve_conninfo(conninfo: str | None) -> str:
-    """The connection string: the argument, `DATABASE_URL`, or libpq's if PGDATABASE is set.
+    """Return the connection string: the argument, `DATABASE_URL`, or libpq's with PGDATABASE.
 
     A bare word is the name of a database, as in Graphile Worker for Node. The driver in a URL such
     as `postgresql+asyncpg://` is ignored.
@@ -59,7 +59,7 @@ def resolve_conninfo(conninfo: str | None) -> str:
 
 
 def redact_secrets(text: str) -> str:
-    """A connection string for people: name=value pairs, with stars in place of passwords."""
+    """Format a connection string for people: name=value pairs, with stars for passwords."""
     try:
         settings = _parse_conninfo(text)
     except ConfigurationError:
@@ -75,9 +75,9 @@ def redact_secrets(text: str) -> str:
 
 
 def find_plaintext_risk(info: ConnectionInfo) -> str | None:
-    """Host and sslmode of a connection to another machine that does not require TLS.
+    """Return host and sslmode of a connection to another machine that does not require TLS.
 
-    None if the connection stays on this machine or always uses encryption.
+    Return None if the connection stays on this machine or always uses encryption.
     """
     settings = info.get_parameters()
     sslmode = settings.get("sslmode", DEFAULT_SSLMODE)
@@ -87,7 +87,7 @@ def find_plaintext_risk(info: ConnectionInfo) -> str | None:
 
 
 def _is_local(host: str, address: str) -> bool:
-    """Is it a Unix socket or a loopback address?"""
+    """Return whether it is a Unix socket or a loopback address."""
     if host.startswith(("/", "@")):
         return True
     try:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, assert_never
 from psycopg.pq.abc import PGresult
 
 from graphile_worker._db.notifications import NotificationStream
-from graphile_worker._db.retry import get_retry_delay
+from graphile_worker._db.retry import MAX_ATTEMPTS, get_retry_delay
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Atomic, Pause, Plan, Query, Step
 from graphile_worker._sql.sqlstate import add_hint
@@ -20,20 +20,20 @@ T = TypeVar("T")
 
 
 class QueryRunner(Protocol):
-    """Runs queries."""
+    """An object that runs queries."""
 
     async def run(self, query: Query[T]) -> T: ...
 
 
 class Connection(QueryRunner, Protocol):
-    """One connection of this package or of the caller; `raw` is the driver's."""
+    """One connection of this package or of the caller. `raw` is the driver's."""
 
     @property
     def raw(self) -> Any: ...
 
 
 class TransactionalRunner(QueryRunner, Protocol):
-    """Commits each query on its own, or several in one transaction."""
+    """A runner that commits each query separately, or several in one transaction."""
 
     schemas: Schemas
 
@@ -64,7 +64,7 @@ class SyncConnection(SyncQueryRunner, Protocol):
 
 
 class ConnectionProvider(Protocol):
-    """Lends connections to plain functions."""
+    """A database that lends connections to plain functions."""
 
     def connection(self) -> AbstractContextManager[SyncConnection]: ...
 
@@ -82,7 +82,7 @@ class SyncDatabase(SyncQueryRunner, Protocol):
 
 
 async def run_plan(database: TransactionalRunner, plan: Plan[T]) -> T:
-    """Run a plan. Each step commits on its own."""
+    """Run a plan. Each step commits separately."""
     return await drive(plan, lambda step: _execute_step(database, step))
 
 
@@ -92,12 +92,12 @@ async def run_plan_on(connection: QueryRunner, plan: Plan[T]) -> T:
 
 
 def run_plan_sync(database: SyncDatabase, plan: Plan[T]) -> T:
-    """`run_plan` without await."""
+    """Run a plan without await. See `run_plan`."""
     return drive_sync(plan, lambda step: _execute_step_sync(database, step))
 
 
 def run_plan_sync_on(connection: SyncQueryRunner, plan: Plan[T]) -> T:
-    """`run_plan_on` without await."""
+    """Run a plan in the caller's transaction without await."""
     return drive_sync(plan, lambda step: connection.run(_require_query(step)))
 
 
@@ -144,14 +144,14 @@ def _require_query(step: Step) -> Query[Any]:
     return step
 
 
-async def with_retries(run: Callable[[], Awaitable[T]]) -> T:
+async def with_retries(run: Callable[[], Awaitable[T]], *, max_attempts: int = MAX_ATTEMPTS) -> T:
     """Call `run` until it succeeds, or fails with an error that a retry does not fix."""
     attempt = 0
     while True:
         try:
             return await run()
         except Exception as error:
-            delay = get_retry_delay(error, attempt)
+            delay = get_retry_delay(error, attempt, max_attempts)
             if delay is None:
                 add_hint(error)
                 raise
@@ -159,14 +159,14 @@ async def with_retries(run: Callable[[], Awaitable[T]]) -> T:
         attempt += 1
 
 
-def with_retries_sync(run: Callable[[], T]) -> T:
-    """`with_retries` without await."""
+def with_retries_sync(run: Callable[[], T], *, max_attempts: int = MAX_ATTEMPTS) -> T:
+    """Call `run` without await. See `with_retries`."""
     attempt = 0
     while True:
         try:
             return run()
         except Exception as error:
-            delay = get_retry_delay(error, attempt)
+            delay = get_retry_delay(error, attempt, max_attempts)
             if delay is None:
                 add_hint(error)
                 raise
@@ -175,14 +175,14 @@ def with_retries_sync(run: Callable[[], T]) -> T:
 
 
 def has_input(descriptor: int) -> bool:
-    """Is there anything to read from an idle connection? Costs no round trip."""
+    """Return whether an idle connection has input to read, without a round trip."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def has_rows(result: PGresult | None) -> bool:
-    """Does a result of psycopg have columns? Cheaper than the description of its cursor."""
+    """Return whether a result of psycopg has columns. The cursor's description costs more."""
     return result is not None and result.nfields > 0
 
 
@@ -204,7 +204,7 @@ async def drive(plan: Plan[T], execute_step: Callable[[Step], Awaitable[Any]]) -
 
 
 def drive_sync(plan: Plan[T], execute_step: Callable[[Step], Any]) -> T:
-    """`drive` without await."""
+    """Run a plan without await. See `drive`."""
     try:
         step = next(plan)
         while True:

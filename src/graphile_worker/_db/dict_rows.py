@@ -9,7 +9,7 @@ from graphile_worker.errors import ConfigurationError
 
 
 async def fetch_rows(connection: Any, statement: str, args: Any) -> list[dict[str, Any]]:
-    """The rows of a statement with psycopg's placeholders, %s for each argument."""
+    """Run a statement with psycopg's placeholders, %s for each argument, and return its rows."""
     if not isinstance(connection, psycopg.AsyncConnection):
         raise ConfigurationError(
             f"query() needs a psycopg connection, and this worker uses a "
@@ -23,7 +23,7 @@ async def fetch_rows(connection: Any, statement: str, args: Any) -> list[dict[st
 def fetch_rows_sync(
     connection: psycopg.Connection[Any], statement: str, args: Any
 ) -> list[dict[str, Any]]:
-    """`fetch_rows` without await."""
+    """Run a statement and return its rows without await. See `fetch_rows`."""
     with connection.cursor(row_factory=dict_row) as cursor:
         cursor.execute(statement.encode(), args)
         return cursor.fetchall() if cursor.description else []

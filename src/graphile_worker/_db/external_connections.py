@@ -26,12 +26,12 @@ SUPPORTED_LIBRARIES = "psycopg, psycopg2, asyncpg, SQLAlchemy or Django"
 
 
 def adapt_connection(connection: object, schemas: Schemas) -> Connection:
-    """The caller's async connection or session as a `Connection`."""
+    """Wrap the caller's async connection or session as a `Connection`."""
     adapter = _find_async_adapter(connection)
     if adapter is not None:
         return adapter(connection, schemas)
     name = f"{type(connection).__module__}.{type(connection).__qualname__}"
-    if _find_sync_adapter(connection) is not None:
+    if is_sync_connection(connection):
         raise TypeError(
             f"{name} is a blocking connection: call enqueue() or add_job() without await, or use "
             "graphile_worker.sync.Client"
@@ -40,7 +40,7 @@ def adapt_connection(connection: object, schemas: Schemas) -> Connection:
 
 
 def adapt_sync_connection(connection: object, schemas: Schemas) -> SyncQueryRunner:
-    """The caller's blocking connection or session as a `SyncQueryRunner`."""
+    """Wrap the caller's blocking connection or session as a `SyncQueryRunner`."""
     adapter = _find_sync_adapter(connection)
     if adapter is not None:
         return adapter(connection, schemas)
@@ -69,7 +69,7 @@ class ExternalConnectionDatabase:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """A savepoint in an open transaction, otherwise a transaction."""
+        """Open a savepoint in an open transaction, otherwise a transaction."""
         raw = self._connection.raw
         begin = raw.begin_nested if hasattr(raw, "begin_nested") else raw.transaction
         async with begin():
@@ -79,11 +79,11 @@ class ExternalConnectionDatabase:
         raise ConfigurationError("a worker on one connection of the caller cannot listen")
 
     async def close(self) -> None:
-        """Do nothing: the connection belongs to the caller."""
+        """Do nothing. The connection belongs to the caller."""
 
 
 class _ExternalConnection:
-    """A connection of the caller; `raw` is the caller's object."""
+    """A connection of the caller. `raw` is the caller's object."""
 
     def __init__(self, connection: Any, schemas: Schemas) -> None:
         self.raw = connection
@@ -123,7 +123,7 @@ class _SqlalchemyBase(_ExternalConnection):
             text = sys.modules["sqlalchemy"].text(self._render(query, ParameterStyle.SQLALCHEMY))
             return partial(self.raw.execute, text, _name_args(query))
         # text() doubles every % for psycopg2, which undoes that only with parameters. Only
-        # connections of an engine run statements without parameters; sessions never do.
+        # connections of an engine run statements without parameters, never sessions.
         text = self._render(query, ParameterStyle.NATIVE)
         return partial(self.raw.exec_driver_sql, text, None, {"no_parameters": True})
 
@@ -184,8 +184,13 @@ def _find_async_adapter(connection: object) -> Callable[..., Connection] | None:
     return None
 
 
+def is_sync_connection(connection: object) -> bool:
+    """Return whether it is a connection for blocking code."""
+    return _find_sync_adapter(connection) is not None
+
+
 def is_instance_by_name(connection: object, module: str, *names: str) -> bool:
-    """Is it an instance of one of these classes of a module, if that is imported?"""
+    """Return whether it is an instance of one of these classes, if their module is imported."""
     loaded = sys.modules.get(module)
     return loaded is not None and isinstance(
         connection, tuple(getattr(loaded, name) for name in names)

@@ -1,7 +1,7 @@
 """Databases of a client: opened from a connection string, or on the caller's pool or engine.
 
-The package takes connections from a pool or engine of the caller for its own queries, each of
-which commits on its own. It never closes the pool.
+The package takes connections from a pool or engine of the caller for its queries, each of which
+commits separately. It never closes the pool.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ SyncConnectionFactory = Callable[[], AbstractContextManager[Any]]
 def open_database(
     source: object, schemas: Schemas, *, prepared_statements: bool = True
 ) -> Database:
-    """The database of an async client, opened from its first argument."""
+    """Open the database of an async client from its first argument."""
     if isinstance(source, PsycopgDatabase | ExternalPoolDatabase | ExternalConnectionDatabase):
         return source
     if source is None or isinstance(source, str):
@@ -75,7 +75,7 @@ def open_database(
 def open_sync_database(
     source: object, schemas: Schemas, *, prepared_statements: bool = True
 ) -> SyncDatabase:
-    """The database of a blocking client, opened from its first argument."""
+    """Open the database of a blocking client from its first argument."""
     if isinstance(source, SyncPsycopgDatabase | SyncConnectionPool | SyncExternalPoolDatabase):
         return source
     if source is None or isinstance(source, str):
@@ -95,7 +95,7 @@ def open_sync_database(
 
 
 class ExternalPoolDatabase:
-    """Takes a connection of the caller's pool for each query, which commits as it is returned."""
+    """The caller's pool. Each query takes a connection, whose return to the pool commits it."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class ExternalPoolDatabase:
         self._begin = begin or _begin_driver_transaction
 
     def limit_connections(self, max_connections: int) -> "ExternalPoolDatabase":
-        """The same pool, with a limit on the connections that are taken at the same time."""
+        """Return the same pool with a limit on the connections that are taken at the same time."""
         slots = asyncio.Semaphore(max_connections)
         connect, connect_without_transaction = (
             partial(_connect_in_slot, each, slots)
@@ -174,7 +174,7 @@ class ExternalPoolDatabase:
 
 
 class SyncExternalPoolDatabase:
-    """`ExternalPoolDatabase` without await."""
+    """The caller's blocking pool. See `ExternalPoolDatabase`."""
 
     def __init__(
         self, connect: SyncConnectionFactory, begin: SyncConnectionFactory, schemas: Schemas
@@ -236,7 +236,7 @@ def get_driver_connection(connection: Any) -> Any:
 
 
 async def _get_autocommit_connection(connection: Any) -> Any:
-    """The driver's connection in autocommit mode: a LISTEN takes effect at its commit."""
+    """Return the driver's connection in autocommit mode: a LISTEN takes effect at its commit."""
     if is_instance_by_name(connection, "sqlalchemy.ext.asyncio", "AsyncConnection"):
         await connection.commit()
         await connection.execution_options(isolation_level="AUTOCOMMIT")

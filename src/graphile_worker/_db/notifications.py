@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from psycopg import AsyncConnection, OperationalError, sql
 
-from graphile_worker._db.cancellable_connection import run_with_deadline
+from graphile_worker._db.cancellable_connection import NO_GRACE, run_with_deadline
 from graphile_worker.errors import ConfigurationError
 
 # Checks that the server answers. This function also lets the server remove notifications that all
@@ -50,11 +50,11 @@ class NotificationStream(Protocol):
     """A connection that receives notifications."""
 
     async def wait_for_notification(self, timeout_seconds: float) -> Notification | None:
-        """The next notification, None after the timeout; raises if the connection is lost."""
+        """Return the next notification, or None after the timeout. Raise if it is disconnected."""
         ...
 
     async def check(self, timeout_seconds: float) -> None:
-        """Check that the server answers; raises if it does not in time."""
+        """Raise unless the server answers in time."""
         ...
 
 
@@ -73,9 +73,8 @@ async def open_notification_stream(
         kind = type(connection).__qualname__
         raise ConfigurationError(f"cannot listen on a {kind}: set listen=False to poll instead")
     try:
-        # Without a grace period: a LISTEN need not be canceled on the server.
         await run_with_deadline(
-            stream.start(*channels), LISTEN_TIMEOUT_SECONDS, [connection], grace_seconds=0
+            stream.start(*channels), LISTEN_TIMEOUT_SECONDS, [connection], timings=NO_GRACE
         )
         yield stream
     finally:
@@ -103,7 +102,7 @@ class _NotificationQueue:
         self._queue.put_nowait(error)
 
     def check_rate(self, count: int) -> None:
-        """Count notifications; raise TooManyNotifications if there are too many in this second."""
+        """Count notifications, and raise TooManyNotifications if a second has too many."""
         now = time.monotonic()
         if now - self._window_started_at >= 1.0:
             self._window_started_at, self._window_count = now, 0
@@ -128,7 +127,7 @@ class _NotificationQueue:
 
 
 class _PsycopgNotificationStream(_NotificationQueue):
-    """Reads the socket as soon as there is input, which psycopg does only on request."""
+    """A stream that reads the socket when it has input. psycopg reads only on request."""
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         super().__init__()
@@ -147,7 +146,7 @@ class _PsycopgNotificationStream(_NotificationQueue):
         # psycopg needs the socket for itself during a statement.
         self._loop.remove_reader(self._socket)
         ping = self._connection.execute(PING_STATEMENT)
-        await run_with_deadline(ping, timeout_seconds, [self._connection], grace_seconds=0)
+        await run_with_deadline(ping, timeout_seconds, [self._connection], timings=NO_GRACE)
         self._loop.add_reader(self._socket, self._read_socket)
 
     def stop(self) -> None:
@@ -174,7 +173,7 @@ class _PsycopgNotificationStream(_NotificationQueue):
 
 
 class _AsyncpgNotificationStream(_NotificationQueue):
-    """Uses the callbacks of asyncpg."""
+    """A stream of the callbacks of asyncpg."""
 
     def __init__(self, connection: Any) -> None:
         super().__init__()
@@ -188,7 +187,7 @@ class _AsyncpgNotificationStream(_NotificationQueue):
 
     async def check(self, timeout_seconds: float) -> None:
         ping = self._connection.fetchval(PING_STATEMENT)
-        await run_with_deadline(ping, timeout_seconds, [self._connection], grace_seconds=0)
+        await run_with_deadline(ping, timeout_seconds, [self._connection], timings=NO_GRACE)
 
     def stop(self) -> None:
         # It raises if the connection is closed and back in its pool.

@@ -17,6 +17,7 @@ from graphile_worker._db.cancellable_connection import NoWaitCancelConnection
 from graphile_worker._db.conninfo import resolve_conninfo
 from graphile_worker._db.database import has_input, has_rows, with_retries
 from graphile_worker._db.notifications import NotificationStream, open_notification_stream
+from graphile_worker._db.retry import MAX_ATTEMPTS
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query
 from graphile_worker._sql.render import render_bytes
@@ -37,7 +38,7 @@ FIRST_DISCARD_DELAY_SECONDS = 1.0
 
 
 def get_psycopg_implementation() -> str:
-    """How psycopg is built: binary, c, or python, which is several times slower."""
+    """Return how psycopg is built: binary, c, or python, which is several times slower."""
     return pq.__impl__
 
 
@@ -56,7 +57,7 @@ class PsycopgConnection:
 
 
 class PsycopgDatabase:
-    """Opens connections on demand, up to a number, for one event loop.
+    """A database that opens connections on demand, up to a number, for one event loop.
 
     Not psycopg_pool: its background tasks can keep a program from exiting, and hide for 30 s why
     a database is unreachable.
@@ -71,17 +72,23 @@ class PsycopgDatabase:
         prepared_statements: bool = True,
         prepare_after: int = 5,
         query_timeout: timedelta | None = None,
+        max_attempts: int = MAX_ATTEMPTS,
+        slow_query_seconds: float = SLOW_QUERY_SECONDS,
+        first_discard_delay_seconds: float = FIRST_DISCARD_DELAY_SECONDS,
     ) -> None:
         self.schemas = schemas
         self._conninfo = resolve_conninfo(conninfo)
         self._max_size = max_size
         self._query_timeout = query_timeout
+        self._max_attempts = max_attempts
+        self._slow_query_seconds = slow_query_seconds
+        self._first_discard_delay_seconds = first_discard_delay_seconds
         # PgBouncer before 1.21 does not support prepared statements in transaction mode.
         self._prepare_threshold = prepare_after if prepared_statements else None
         self._pool: _LoopConnectionPool | None = None
 
     async def run(self, query: Query[T]) -> T:
-        return await with_retries(lambda: self._run_once(query))
+        return await with_retries(lambda: self._run_once(query), max_attempts=self._max_attempts)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PsycopgConnection]:
@@ -90,7 +97,7 @@ class PsycopgDatabase:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[PsycopgConnection]:
-        """A connection in autocommit mode. A transaction left open on it is rolled back."""
+        """Yield a connection in autocommit mode. A transaction left open on it is rolled back."""
         async with self._get_pool().acquire() as connection:
             yield PsycopgConnection(connection, self.schemas)
 
@@ -115,7 +122,7 @@ class PsycopgDatabase:
             answer = await PsycopgConnection(connection, self.schemas).run(query)
             # Without prepared statements a connection has no plans to discard.
             if self._prepare_threshold is not None:
-                is_slow = time.monotonic() - started_at > SLOW_QUERY_SECONDS
+                is_slow = time.monotonic() - started_at > self._slow_query_seconds
                 self._get_pool().record_query_speed(connection, is_slow=is_slow)
             return answer
 
@@ -126,8 +133,13 @@ class PsycopgDatabase:
 
     def _get_pool(self) -> "_LoopConnectionPool":
         if self._pool is None:
-            self._pool = _LoopConnectionPool(self._connect, self._apply_timeout, self._max_size)
-        # Connections work only in the loop that opened them; calls from another loop would hang.
+            self._pool = _LoopConnectionPool(
+                self._connect,
+                self._apply_timeout,
+                self._max_size,
+                self._first_discard_delay_seconds,
+            )
+        # Connections work only in the loop that opened them. Calls from another loop would hang.
         if self._pool.loop is not asyncio.get_running_loop():
             raise ConfigurationError(
                 "this client was first used in another event loop and not closed there. Create one "
@@ -150,11 +162,13 @@ class _LoopConnectionPool:
         connect: Callable[[], Awaitable[AsyncConnection[TupleRow]]],
         apply_timeout: Callable[[], AbstractAsyncContextManager[object]],
         max_size: int,
+        first_discard_delay_seconds: float,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._connect = connect
         self._apply_timeout = apply_timeout
         self._slots = asyncio.Semaphore(max_size)
+        self._first_discard_delay_seconds = first_discard_delay_seconds
         # The last one used is the next one used, so that the others stay idle.
         self._idle: list[AsyncConnection[TupleRow]] = []
         # Connections that must discard their plans before the next use. For connections that have
@@ -220,7 +234,7 @@ class _LoopConnectionPool:
             self._stale_plans.discard(connection)
             self._plans_discarded_at[connection] = time.monotonic()
             self._discard_delays[connection] = 2 * self._discard_delays.get(
-                connection, FIRST_DISCARD_DELAY_SECONDS / 2
+                connection, self._first_discard_delay_seconds / 2
             )
         return True
 

@@ -1,4 +1,4 @@
-"""Which database errors are retried, and after how long."""
+"""Decide which database errors are retried, and after which delay."""
 
 import random
 
@@ -24,19 +24,21 @@ MIN_DELAY_SECONDS = 0.05
 MAX_DELAY_SECONDS = 5.0
 
 
-def get_retry_delay(error: Exception, attempt: int) -> float | None:
-    """Seconds until the next attempt after a conflict with other sessions; None if there is none.
+def get_retry_delay(
+    error: Exception, attempt: int, max_attempts: int = MAX_ATTEMPTS
+) -> float | None:
+    """Return the seconds until the retry after a conflict with other sessions, or None.
 
-    For statements that commit on their own. On a caller's connection the whole transaction is
-    lost, so there is nothing to retry.
+    For statements that commit separately. On a caller's connection the whole transaction is lost,
+    so there is nothing to retry.
     """
-    if attempt + 1 >= MAX_ATTEMPTS or get_sqlstate(error) not in TRANSIENT:
+    if attempt + 1 >= max_attempts or get_sqlstate(error) not in TRANSIENT:
         return None
     return compute_backoff(attempt)
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Can the same statement succeed later: after a lost connection, a restart or a timeout?"""
+    """Return whether the same statement can succeed later, for example after a restart."""
     state = get_sqlstate(error)
     if state is None:
         return isinstance(error, psycopg.OperationalError | OSError | TimeoutError)
@@ -44,7 +46,7 @@ def is_temporary(error: BaseException) -> bool:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Is the database unreachable, or does it not answer in time?"""
+    """Return whether the database is unreachable, or does not answer in time."""
     state = get_sqlstate(error)
     if state is not None:
         return state in UNREACHABLE or state[:2] == CONNECTION_EXCEPTION
@@ -58,6 +60,6 @@ def _is_connection_error(error: BaseException) -> bool:
 
 
 def compute_backoff(attempt: int, max_delay: float = MAX_DELAY_SECONDS) -> float:
-    """Seconds to wait after failure number `attempt`, from 0 on, with jitter."""
+    """Return the seconds to wait after failure number `attempt`, from 0 on, with jitter."""
     delay: float = min(MIN_DELAY_SECONDS * 1.5 ** min(attempt, 50), max_delay)
     return delay * (0.5 + random.random())

@@ -22,7 +22,7 @@ LOCK_TIMEOUT_MS = 250
 
 
 class SlowQueryDatabase:
-    """Runs each query in a transaction; the time limit doubles after each that took too long."""
+    """Run each query in a transaction. The time limit doubles after each that took too long."""
 
     def __init__(self, database: TransactionalRunner) -> None:
         self._db = database

@@ -16,6 +16,7 @@ from psycopg.rows import TupleRow, tuple_row
 
 from graphile_worker._db.conninfo import resolve_conninfo
 from graphile_worker._db.database import has_input, has_rows, with_retries_sync
+from graphile_worker._db.retry import MAX_ATTEMPTS
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query
 from graphile_worker._sql.render import render_bytes
@@ -46,19 +47,21 @@ class SyncPsycopgConnection:
 
 
 class _SyncDatabase:
-    """What both databases share: they differ in who gets which connection."""
+    """The common part of both databases, which differ in how they choose a connection."""
 
     def __init__(
         self,
         conninfo: str | None,
         schemas: Schemas,
         prepared_statements: bool,
-        ping_after_idle_seconds: float,
+        ping_after_idle_seconds: float = PING_AFTER_IDLE_SECONDS,
+        max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
         self.schemas = schemas
         self._conninfo = resolve_conninfo(conninfo)
         self._prepare_threshold = 5 if prepared_statements else None
         self._ping_after_idle_seconds = ping_after_idle_seconds
+        self._max_attempts = max_attempts
 
     def connection(self) -> AbstractContextManager[SyncPsycopgConnection]:
         raise NotImplementedError
@@ -69,7 +72,7 @@ class _SyncDatabase:
             yield connection
 
     def run(self, query: Query[T]) -> T:
-        return with_retries_sync(lambda: self._run_once(query))
+        return with_retries_sync(lambda: self._run_once(query), max_attempts=self._max_attempts)
 
     def _run_once(self, query: Query[T]) -> T:
         with self.connection() as connection:
@@ -92,8 +95,11 @@ class SyncPsycopgDatabase(_SyncDatabase):
         *,
         prepared_statements: bool = True,
         ping_after_idle_seconds: float = PING_AFTER_IDLE_SECONDS,
+        max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
-        super().__init__(conninfo, schemas, prepared_statements, ping_after_idle_seconds)
+        super().__init__(
+            conninfo, schemas, prepared_statements, ping_after_idle_seconds, max_attempts
+        )
         self._local = threading.local()
         self._thread_connections: weakref.WeakSet[_ReusableConnection] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -131,7 +137,7 @@ class SyncConnectionPool(_SyncDatabase):
         max_size: int,
         prepared_statements: bool = True,
     ) -> None:
-        super().__init__(conninfo, schemas, prepared_statements, PING_AFTER_IDLE_SECONDS)
+        super().__init__(conninfo, schemas, prepared_statements)
         self._slots = threading.Semaphore(max_size)
         self._idle: list[_ReusableConnection] = []
         self._closed = False
@@ -207,7 +213,7 @@ class _ReusableConnection:
         self.close()
 
     def _is_responsive(self) -> bool:
-        """Does the server answer? Checked after a long idle time, or if it has sent anything."""
+        """Return whether the server answers. Ask it after a long idle time, or if it sent input."""
         idle_seconds = time.monotonic() - self._last_used_at
         if idle_seconds <= self._ping_after_idle_seconds and not has_input(
             self._connection.fileno()
@@ -224,7 +230,7 @@ class _ReusableConnection:
             return
         _inherited_connections.append(self._connection)
         if not self._connection.closed:
-            # Only the copy of the socket in this process; the server is not notified.
+            # Only the copy of the socket in this process. The server is not notified.
             os.close(self._connection.fileno())
 
 

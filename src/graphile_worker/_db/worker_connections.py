@@ -13,6 +13,7 @@ import psycopg
 import psycopg_pool
 from psycopg.conninfo import make_conninfo
 
+from graphile_worker._db.cancellable_connection import CancelTimings
 from graphile_worker._db.cancellable_pool import NoWaitCancelDatabase
 from graphile_worker._db.database import Database
 from graphile_worker._db.external_connections import ExternalConnectionDatabase
@@ -23,9 +24,6 @@ from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import WorkerOptions
 from graphile_worker.tasks import Task
-
-# A statement of a worker takes milliseconds; after this time its server counts as lost.
-QUERY_TIMEOUT = timedelta(seconds=10)
 
 # Arguments of psycopg's connect() that are not settings of libpq.
 PSYCOPG_ONLY_SETTINGS = {
@@ -38,6 +36,19 @@ PSYCOPG_ONLY_SETTINGS = {
 
 # For jobs that plain functions add. The statements are short, so one is enough.
 SYNC_ENQUEUE_CONNECTIONS = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConnectionTimings:
+    """Time limits of the worker's own connections."""
+
+    query_timeout: timedelta = timedelta(seconds=10)
+    """A statement of a worker takes milliseconds; after this time its server counts as lost."""
+    cancel: CancelTimings = CancelTimings()
+    """For statements on the caller's pool."""
+
+
+DEFAULT_TIMINGS = ConnectionTimings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +75,16 @@ class WorkerConnections:
 
 
 def open_worker_connections(
-    source: object, options: WorkerOptions, tasks: Collection[Task[..., Any]]
+    source: object,
+    options: WorkerOptions,
+    tasks: Collection[Task[..., Any]],
+    timings: ConnectionTimings = DEFAULT_TIMINGS,
 ) -> WorkerConnections:
     """Open the connections of a worker: from a connection string, or on a pool or engine."""
     schemas = Schemas.from_names(options.schema, options.ext_schema)
     if source is None or isinstance(source, str):
         return _open_own_connections(
-            source, schemas, options, _split_task_connections(options, tasks)
+            source, schemas, options, _split_task_connections(options, tasks), timings
         )
     database = open_database(source, schemas)
     assert isinstance(database, ExternalPoolDatabase)
@@ -82,9 +96,11 @@ def open_worker_connections(
             f"the pool has at most {size} connections, and a worker needs {min_size}"
         )
     tasks_database = database.limit_connections(max(1, (size + 1 - min_size) // 2))
-    own = NoWaitCancelDatabase(database, QUERY_TIMEOUT, partial(_count_idle, source))
+    own = NoWaitCancelDatabase(
+        database, timings.query_timeout, partial(_count_idle, source), timings=timings.cancel
+    )
     return WorkerConnections(
-        own, tasks_database, heartbeat=_derive_heartbeat_database(source, schemas)
+        own, tasks_database, heartbeat=_derive_heartbeat_database(source, schemas, timings)
     )
 
 
@@ -99,7 +115,7 @@ def wrap_connection(connection: object, options: WorkerOptions) -> WorkerConnect
 def _split_task_connections(
     options: WorkerOptions, tasks: Collection[Task[..., Any]]
 ) -> tuple[int, int]:
-    """The number of connections for async tasks, and for plain functions."""
+    """Return the number of connections for async tasks, and for plain functions."""
     count = options.task_connections
     if not all(task.is_async for task in tasks) and any(task.is_async for task in tasks):
         return (count + 1) // 2, max(1, count // 2)
@@ -107,7 +123,11 @@ def _split_task_connections(
 
 
 def _open_own_connections(
-    source: str | None, schemas: Schemas, options: WorkerOptions, task_connections: tuple[int, int]
+    source: str | None,
+    schemas: Schemas,
+    options: WorkerOptions,
+    task_connections: tuple[int, int],
+    timings: ConnectionTimings,
 ) -> WorkerConnections:
     prepared = options.prepared_statements
     return WorkerConnections(
@@ -118,7 +138,7 @@ def _open_own_connections(
             prepared_statements=prepared,
             # The same few statements, many times.
             prepare_after=0,
-            query_timeout=QUERY_TIMEOUT,
+            query_timeout=timings.query_timeout,
         ),
         PsycopgDatabase(
             source, schemas, max_size=task_connections[0], prepared_statements=prepared
@@ -129,12 +149,14 @@ def _open_own_connections(
         SyncConnectionPool(
             source, schemas, max_size=SYNC_ENQUEUE_CONNECTIONS, prepared_statements=prepared
         ),
-        _open_heartbeat_database(source, schemas),
+        _open_heartbeat_database(source, schemas, timings),
         PsycopgDatabase(source, schemas, max_size=1, prepared_statements=False),
     )
 
 
-def _open_heartbeat_database(source: str | None, schemas: Schemas) -> Database:
+def _open_heartbeat_database(
+    source: str | None, schemas: Schemas, timings: ConnectionTimings
+) -> Database:
     # Preparing a statement or discarding its plan costs a round trip: over a slow network the
     # heartbeat could be late.
     return PsycopgDatabase(
@@ -142,14 +164,16 @@ def _open_heartbeat_database(source: str | None, schemas: Schemas) -> Database:
         schemas,
         max_size=1,
         prepared_statements=False,
-        query_timeout=QUERY_TIMEOUT,
+        query_timeout=timings.query_timeout,
     )
 
 
-def _derive_heartbeat_database(pool: object, schemas: Schemas) -> Database | None:
-    """A separate connection to the database of a pool, if its address is known.
+def _derive_heartbeat_database(
+    pool: object, schemas: Schemas, timings: ConnectionTimings
+) -> Database | None:
+    """Open a separate connection to the database of a pool, if its address is known.
 
-    Without it heartbeats use the pool, in the event loop that tasks may block.
+    Otherwise heartbeats use the pool, in the event loop that tasks may block.
     """
     if not isinstance(pool, psycopg_pool.AsyncConnectionPool):
         return None
@@ -163,11 +187,11 @@ def _derive_heartbeat_database(pool: object, schemas: Schemas) -> Database | Non
         name: value for name, value in settings.items() if name not in PSYCOPG_ONLY_SETTINGS
     }
     target = make_conninfo(conninfo, **libpq_settings)
-    return _open_heartbeat_database(target, schemas) if target else None
+    return _open_heartbeat_database(target, schemas, timings) if target else None
 
 
 def _get_pool_size(pool: object, options: WorkerOptions) -> int:
-    """The maximum size of the caller's pool."""
+    """Return the maximum size of the caller's pool."""
     if isinstance(pool, psycopg_pool.AsyncConnectionPool):
         return pool.max_size
     if hasattr(pool, "get_max_size"):
@@ -175,14 +199,14 @@ def _get_pool_size(pool: object, options: WorkerOptions) -> int:
         return size
     queue: Any = getattr(pool, "pool", None)
     if hasattr(queue, "size"):
-        # SQLAlchemy; an overflow of -1 means no limit.
+        # In SQLAlchemy, an overflow of -1 means no limit.
         size = queue.size() + queue._max_overflow
         return options.max_pool_size if queue._max_overflow < 0 else size
     return options.max_pool_size
 
 
 def _count_idle(pool: object) -> int:
-    """The number of idle connections of the caller's pool, if it provides one."""
+    """Return the number of idle connections of the caller's pool, or 0 if it is unknown."""
     if isinstance(pool, psycopg_pool.AsyncConnectionPool):
         return pool.get_stats()["pool_available"]
     # asyncpg, and the pool of a SQLAlchemy engine.

@@ -1,1 +1,1 @@
-"""Find tasks and crontabs: in a folder of files, or in the app of a module."""
+"""Find tasks and crontabs in a folder of files, or in the app of a module."""

@@ -48,7 +48,7 @@ def load_tasks(
 
 
 def build_tasks(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Task[..., Any]]:
-    """Make tasks of a mapping, whose functions are called as `fn(payload, context)`."""
+    """Build tasks from a mapping. Plain functions are called as `fn(payload, context)`."""
     return {
         name: function.with_identifier(name)
         if isinstance(function, Task)
@@ -79,8 +79,8 @@ def resolve_cron_items(
 ) -> Callable[[], list[ParsedCronItem]] | None:
     """Return a function that lists the cron items of an app and of one other source.
 
-    The function is called again and again, because `cron_items` may change while a worker runs.
-    Returns None if both have no items.
+    Call the function each time, because `cron_items` may change while a worker runs. Returns None
+    if both have no items.
     """
     sources = (crontab, crontab_file, cron_items)
     if sum(source is not None for source in sources) > 1:
@@ -121,12 +121,12 @@ def load_app(path: str) -> TaskRouter[Any]:
             f"--app {path}: no module {module_name!r}. Write package.module:app"
         )
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        # As with python -m, a program finds its own modules.
+        # So that the program finds its own modules, as with python -m.
         sys.path.insert(0, str(Path.cwd()))
     module = _import_app_module(path, module_name)
-    found = getattr(module, attribute or "app", None)
-    if isinstance(found, TaskRouter):
-        return found
+    app = getattr(module, attribute or "app", None)
+    if isinstance(app, TaskRouter):
+        return app
     apps = [name for name, value in vars(module).items() if isinstance(value, TaskRouter)]
     hint = f"Write {module_name}:{apps[0]}" if apps else "It has no App: write app = App()"
     raise ConfigurationError(f"no app {attribute or 'app'!r} in {module_name}. {hint}")

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from graphile_worker._payloads.javascript import stringify
-from graphile_worker._support.logs import Logger, make_printable
+from graphile_worker._support.error_format import make_printable
+from graphile_worker._support.logs import Logger
 from graphile_worker._support.pipes import Pipes
 from graphile_worker._support.process_group import ProcessGroup
 from graphile_worker.errors import ExecutableFailed
@@ -97,7 +98,7 @@ class Executable:
             pipes.close_child_ends()
 
     async def _wait(self, group: ProcessGroup, ctx: JobContext[Any]) -> bool:
-        """Wait for the end, the timeout or a cancellation, and return whether it still runs."""
+        """Wait for the exit, the timeout or a cancellation, and return whether it still runs."""
         limit = self._options.timeout
         ended = asyncio.ensure_future(group.wait())
         cancelled = asyncio.ensure_future(ctx.wait_cancelled())
@@ -167,7 +168,7 @@ def build_environment(job: Job, options: ExecutableOptions) -> dict[str, str]:
         "GRAPHILE_WORKER_JOB_PRIORITY": str(job.priority),
         "GRAPHILE_WORKER_JOB_RUN_AT": _format_run_at(job),
     }
-    # In UTF-8 with any locale. Inherited variables keep their bytes.
+    # Encoded as UTF-8 in any locale. Inherited variables keep their bytes.
     encoded = {
         name: None if fact is None else os.fsdecode(fact.encode()) for name, fact in facts.items()
     }
@@ -199,10 +200,8 @@ class ProgramOutput:
     def last_output(self) -> str:
         """Return the last lines of standard error."""
         lines = [make_printable(line.rstrip("\r")) for line in self.stderr.tail.split("\n")]
-        shown = "\n".join([line for line in lines if line.strip()][-MAX_LAST_LINES:])
-        return (
-            shown if len(shown) <= MAX_LAST_OUTPUT_CHARS else f"…{shown[-MAX_LAST_OUTPUT_CHARS:]}"
-        )
+        text = "\n".join([line for line in lines if line.strip()][-MAX_LAST_LINES:])
+        return text if len(text) <= MAX_LAST_OUTPUT_CHARS else f"…{text[-MAX_LAST_OUTPUT_CHARS:]}"
 
     def _log_line(self, log: Callable[[str], None], line: str) -> bool:
         """Log a line, and return False when the maximum is reached."""
@@ -217,7 +216,7 @@ class ProgramOutput:
 
 
 class OutputStream:
-    """One output stream of a program, split into lines. Only its tail is kept."""
+    """Splits one output stream of a program into lines, and keeps its tail."""
 
     def __init__(self, log_line: Callable[[str], bool]) -> None:
         self._log_line = log_line

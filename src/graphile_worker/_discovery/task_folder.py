@@ -1,4 +1,4 @@
-"""The files of a tasks folder: which ones are tasks, their identifiers, and whether to trust them.
+"""Find the task files of a tasks folder, their identifiers, and whether to trust them.
 
 Any user who can write a task file runs code as the worker. So a file that `TrustChecker` does not
 trust is not a task, and neither is a link to a file outside of the folder.
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from graphile_worker._support.logs import make_printable
+from graphile_worker._support.error_format import make_printable
 from graphile_worker._support.trust import TrustChecker
 
 FOLDER_NAME_PATTERN = re.compile(r"[A-Za-z0-9_-]+")
@@ -32,13 +32,12 @@ class TaskFile(NamedTuple):
     is_python: bool
 
 
-def find_task_files(root: Path, trust: TrustChecker | None = None) -> list[TaskFile]:
+def find_task_files(root: Path, trust: TrustChecker) -> list[TaskFile]:
     """Find the task files of a folder and its subfolders, in the order of their identifiers.
 
     Raises:
         ConfigurationError: The folder itself is not trusted.
     """
-    trust = trust or TrustChecker(root)
     trust.check("the tasks folder")
     root = root.resolve()
     groups: dict[str, list[TaskFile]] = {}
@@ -105,7 +104,10 @@ def _resolve_trusted_file(root: Path, entry: Path, trust: TrustChecker) -> Path 
 
 
 def _is_executable(path: Path) -> bool:
-    """Return whether the owner may run it, as Graphile Worker for Node does. Never on Windows."""
+    """Return whether its owner may run the file, as Graphile Worker for Node checks.
+
+    False on Windows.
+    """
     return os.name != "nt" and bool(path.stat().st_mode & stat.S_IXUSR)
 
 

@@ -1,1 +1,1 @@
-"""What a pool does beside its jobs, for the good of all pools."""
+"""Heartbeats and leases of pools, and the recovery of jobs of dead pools."""

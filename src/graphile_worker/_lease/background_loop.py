@@ -1,4 +1,4 @@
-"""BackgroundLoop: an event loop in its own thread, which no task of the worker can block."""
+"""BackgroundLoop: an event loop in its own thread, which tasks of the worker cannot block."""
 
 import asyncio
 import threading
@@ -17,15 +17,15 @@ CANCEL_RETRY_SECONDS = 2.0
 
 
 class BackgroundLoop:
-    """`start` it from the worker's loop; `stop` cancels all that runs in it."""
+    """Runs coroutines in its own thread. `stop` cancels all of them."""
 
     _loop: asyncio.AbstractEventLoop
 
     def __init__(self, stop_timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
         self._stop_timeout_seconds = stop_timeout_seconds
-        # A program does not wait for it to end.
+        # A daemon, so that the program does not wait for it.
         self._thread = threading.Thread(
-            target=self._run, name="graphile-worker side loop", daemon=True
+            target=self._run, name="graphile-worker background loop", daemon=True
         )
 
     def start(self) -> None:
@@ -33,16 +33,16 @@ class BackgroundLoop:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, None]) -> Future[None]:
-        """Run a coroutine there until it ends or this stops."""
+        """Start a coroutine on the background loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and return its result."""
+        """Run a coroutine on the background loop and return its result."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def stop(self) -> None:
         try:
-            # A task there that cannot be cancelled does not delay the end.
+            # A task that cannot be cancelled must not delay the end.
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._stop_timeout_seconds):
                     await self.call(_cancel_others())
@@ -60,9 +60,9 @@ class BackgroundLoop:
 async def cancel_until_done(
     tasks: Collection[asyncio.Task[Any]], *, retry_seconds: float = CANCEL_RETRY_SECONDS
 ) -> None:
-    """Cancel tasks until all have ended.
+    """Cancel tasks repeatedly until all have ended.
 
-    Before Python 3.12, asyncio.wait_for can lose a cancellation.
+    asyncio.wait_for can lose a cancellation before Python 3.12.
     """
     while tasks:
         for task in tasks:

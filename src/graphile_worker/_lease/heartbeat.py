@@ -29,37 +29,43 @@ from graphile_worker._support.failpoints import failpoint
 
 T = TypeVar("T")
 
-# Upper bound for Rust workers, which recover the jobs of a pool after minutes without a heartbeat.
-MAX_INTERVAL = timedelta(seconds=10)
 
-# Seconds: Rust workers expect a heartbeat every 30 s, and may install their registry later.
-RUST_HEARTBEAT_INTERVAL_SECONDS = 9.0
-REGISTRY_CHECK_INTERVAL_SECONDS = 30.0
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeartbeatTimings:
+    """Intervals and time limits of a heartbeat."""
 
-# Seconds after which a lock is renewed. It would be stale after 4 hours, or after 5 minutes where
-# Rust workers run.
-LOCK_RENEWAL_INTERVAL_SECONDS = 60.0
+    max_interval: timedelta = timedelta(seconds=10)
+    """Upper bound for Rust workers, which recover the jobs of a pool after minutes without a
+    heartbeat."""
+    rust_heartbeat_interval_seconds: float = 9.0
+    """Rust workers expect a heartbeat every 30 s."""
+    registry_check_interval_seconds: float = 30.0
+    """Another program may install a registry later."""
+    lock_renewal_interval_seconds: float = 60.0
+    """A lock would be stale after 4 hours, or after 5 minutes where Rust workers run."""
+    min_query_timeout_seconds: float = 1.0
+    """A query may take a third of the lease duration, between this and the maximum."""
+    max_query_timeout_seconds: float = 10.0
+    """The limit before the registration, which may have to connect."""
 
-# Limits in seconds for a query: a third of the lease duration, between these two. Before the
-# registration, which may have to connect, it is the larger one.
-MIN_QUERY_TIMEOUT_SECONDS = 1.0
-MAX_QUERY_TIMEOUT_SECONDS = 10.0
+
+DEFAULT_TIMINGS = HeartbeatTimings()
 
 
 @dataclass(frozen=True, slots=True)
 class PoolCallbacks:
-    """What the heartbeat reads from its pool and reports to it; each is thread-safe."""
+    """Functions that the heartbeat calls to read from its pool and report to it, thread-safe."""
 
     started_ids: Callable[[], list[int]]
     claimed: Callable[[], Collection[ClaimedJob]]
     ids_in_use: Callable[[], set[str]]
-    """Ids under which the pool holds jobs, or may hold them without an answer."""
+    """Ids under which the pool holds jobs, or may hold jobs of a fetch without an answer."""
     on_lease_lost: Callable[[str, str], None]
-    """Other pools recovered all jobs of the first id; the second one is used from now on."""
+    """Other pools recovered all jobs of the first id. The pool continues as the second one."""
     on_jobs_lost: Callable[[set[int]], None]
     """These jobs were unlocked by another session."""
     on_error: Callable[[Exception, int], None]
-    """A heartbeat failed; the number counts failures in a row."""
+    """A heartbeat failed. The number counts failures in a row."""
     on_recovered: Callable[[], None]
     """A heartbeat succeeded after failures."""
     on_reconnected: Callable[[], None] = lambda: None
@@ -67,7 +73,7 @@ class PoolCallbacks:
 
 
 class Heartbeat:
-    """Runs in one event loop, which should not be the one that tasks can block."""
+    """Sends heartbeats. Run it in an event loop that tasks cannot block."""
 
     def __init__(
         self,
@@ -79,6 +85,7 @@ class Heartbeat:
         lease_duration: timedelta | None,
         interval: timedelta | None,
         details: Mapping[str, Any],
+        timings: HeartbeatTimings = DEFAULT_TIMINGS,
     ) -> None:
         self.has_registry = False
         self._db = database
@@ -86,17 +93,19 @@ class Heartbeat:
         self._lease = lease
         self._pool = pool
         self._lease_duration = lease_duration
-        self._interval_seconds = min(interval or MAX_INTERVAL, MAX_INTERVAL).total_seconds()
+        self._timings = timings
+        longest = timings.max_interval
+        self._interval_seconds = min(interval or longest, longest).total_seconds()
         self._details = details
-        self._query_timeout_seconds = MAX_QUERY_TIMEOUT_SECONDS
+        self._query_timeout_seconds = timings.max_query_timeout_seconds
         self._has_rust = False
         self._registries_checked_at = 0.0
         self._rust_heartbeat_at = 0.0
         self._locks_renewed_at = time.monotonic()
         self._previously_claimed: dict[int, ClaimedJob] = {}
-        # Replaced ids, under which the pool still holds jobs.
+        # Former ids, under which the pool still holds jobs.
         self._previous_ids: set[str] = set()
-        # Ids without jobs, which are still in the registry of Rust workers.
+        # Ids without jobs that are still in the registry of Rust workers.
         self._retired_ids: set[str] = set()
         self._failures = 0
         self._server_started_at: float | None = None
@@ -105,55 +114,56 @@ class Heartbeat:
         self._lost_ids: set[str] = set()
 
     async def register(self) -> None:
-        """Enter the pool in the registries before its first claim."""
+        """Add the pool to the registries before its first claim."""
         await self._check_registries()
         await self._send_rust_heartbeat()
         if self._lease_duration is not None:
             third = self._lease_duration.total_seconds() / 3
             self._query_timeout_seconds = max(
-                MIN_QUERY_TIMEOUT_SECONDS, min(MAX_QUERY_TIMEOUT_SECONDS, third)
+                self._timings.min_query_timeout_seconds,
+                min(self._timings.max_query_timeout_seconds, third),
             )
 
     async def run(self) -> None:
         while True:
-            next_after = await self._beat_and_report()
-            await asyncio.sleep(next_after)
+            seconds = await self._beat_and_report()
+            await asyncio.sleep(seconds)
 
     async def beat_once(self) -> None:
-        """Send one heartbeat, and do what is due beside it."""
+        """Send one heartbeat, and check registries and renew locks if that is due."""
         await self._beat()
         now = time.monotonic()
-        if now - self._registries_checked_at > REGISTRY_CHECK_INTERVAL_SECONDS:
+        if now - self._registries_checked_at > self._timings.registry_check_interval_seconds:
             await self._check_registries()
-        if now - self._rust_heartbeat_at > RUST_HEARTBEAT_INTERVAL_SECONDS:
+        if now - self._rust_heartbeat_at > self._timings.rust_heartbeat_interval_seconds:
             await self._send_rust_heartbeat()
-        if now - self._locks_renewed_at > LOCK_RENEWAL_INTERVAL_SECONDS:
+        if now - self._locks_renewed_at > self._timings.lock_renewal_interval_seconds:
             self._locks_renewed_at = now
             await self.renew_once()
 
     async def renew_once(self) -> None:
-        """Renew the locks of jobs that this pool held at the last renewal already."""
+        """Renew the locks of jobs that this pool already held at the last renewal."""
         claimed = {each.job.id: each for each in self._pool.claimed()}
         previous, self._previously_claimed = self._previously_claimed, claimed
-        old = {id: each for id, each in claimed.items() if previous.get(id) is each}
-        if not old:
+        long_held = {id: each for id, each in claimed.items() if previous.get(id) is each}
+        if not long_held:
             return
-        queues = [each.queue_id for each in old.values() if each.queue_id is not None]
-        pool_ids = {each.pool_id for each in old.values()}
-        renewed_ids = await self._run_query(renew_locks(sorted(pool_ids), list(old), queues))
-        lost = old.keys() - renewed_ids
-        if lost:
-            self._pool.on_jobs_lost(lost)
+        queues = [each.queue_id for each in long_held.values() if each.queue_id is not None]
+        pool_ids = {each.pool_id for each in long_held.values()}
+        renewed_ids = await self._run_query(renew_locks(sorted(pool_ids), list(long_held), queues))
+        lost_ids = long_held.keys() - renewed_ids
+        if lost_ids:
+            self._pool.on_jobs_lost(lost_ids)
 
     def request_new_id(self) -> None:
-        """Change the id with the next heartbeat, because jobs of this pool were unlocked."""
+        """Change the pool id with the next heartbeat, because jobs of this pool were unlocked."""
         self._must_rotate_id = True
 
     async def unregister(self) -> None:
-        """Leave the registries at the very end, when no job is locked any more.
+        """Remove the pool from the registries at the end, when it holds no job.
 
-        A fetch without an answer may still lock jobs. The row of its id stays, marked as stopped:
-        other pools find this one dead and release the jobs.
+        A fetch without an answer may still lock jobs. So the row of its id is only marked as
+        stopped: other pools treat this pool as dead and release the jobs.
         """
         used_ids = self._get_ids() & self._pool.ids_in_use()
         unused_ids = self._get_ids() - used_ids
@@ -168,7 +178,7 @@ class Heartbeat:
 
     async def _beat_and_report(self) -> float:
         """Send a heartbeat, and return the seconds until the next one."""
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             await self.beat_once()
         except Exception as error:
@@ -178,7 +188,7 @@ class Heartbeat:
         if self._failures:
             self._failures = 0
             self._pool.on_recovered()
-        return max(0.0, began + self._interval_seconds - time.monotonic())
+        return max(0.0, started_at + self._interval_seconds - time.monotonic())
 
     async def _beat(self) -> None:
         if self.has_registry:
@@ -194,30 +204,30 @@ class Heartbeat:
 
     async def _send_heartbeat(self) -> None:
         ids = self._get_ids()
-        sent = time.monotonic()
+        sent_at = time.monotonic()
         failpoint("heartbeat")
         answer = await self._run_query(heartbeat(sorted(ids), self._pool.started_ids()))
         if self._lease.pool_id in answer.server_times:
-            self._lease.renew(sent, answer.server_times[self._lease.pool_id])
+            self._lease.renew(sent_at, answer.server_times[self._lease.pool_id])
         self._detect_server_restart(answer.server_started_at)
         await self._handle_lost_ids(ids - answer.server_times.keys())
 
     def _detect_server_restart(self, started_at: float | None) -> None:
-        """Report another server than before, or one that was unreachable meanwhile."""
+        """Report that the server restarted, changed or was unreachable."""
         if started_at is None:
             return
-        is_other = self._server_started_at not in (None, started_at)
+        has_restarted = self._server_started_at not in (None, started_at)
         self._server_started_at = started_at
-        if is_other or self._failures:
+        if has_restarted or self._failures:
             self._pool.on_reconnected()
 
     async def _handle_lost_ids(self, lost_ids: set[str]) -> None:
-        """Other pools recovered these ids: this pool holds nothing under them any more."""
+        """Handle ids that other pools recovered: this pool no longer holds jobs under them."""
         is_current = self._lease.pool_id in lost_ids
         if is_current:
             self._lease.mark_lost()
             self._next_id = self._next_id or generate_pool_id()
-        # First, because what follows may fail.
+        # Before the registration of a new id, which may fail.
         for pool_id in lost_ids - self._lost_ids:
             self._pool.on_lease_lost(pool_id, self._next_id or self._lease.pool_id)
         self._lost_ids = lost_ids
@@ -237,11 +247,11 @@ class Heartbeat:
 
     async def _register_pool(self, pool_id: str) -> None:
         assert self._lease_duration is not None
-        sent = time.monotonic()
-        # `doctor` compares it with the time of the database.
+        sent_at = time.monotonic()
+        # `doctor` compares this clock with the time of the database.
         details = {**self._details, "clock": datetime.now(UTC).timestamp()}
         await self._run_query(register_pool(pool_id, self._lease_duration, details))
-        self._lease.renew(sent)
+        self._lease.renew(sent_at)
 
     async def _unregister_previous_ids(self) -> None:
         unused = self._previous_ids - self._pool.ids_in_use()
@@ -251,7 +261,7 @@ class Heartbeat:
         self._retired_ids |= unused
 
     async def _check_registries(self) -> None:
-        """Find the registries; another program may install one later."""
+        """Find the registries, because another program may install one later."""
         is_wanted = self._lease_duration is not None and not self.has_registry
         if is_wanted and await self._run_query(has_registry(self._schemas)):
             await self._register_pool(self._lease.pool_id)
@@ -271,16 +281,16 @@ class Heartbeat:
         except Exception as error:
             if get_sqlstate(error) not in MISSING_OBJECT | {INSUFFICIENT_PRIVILEGE}:
                 raise
-            # `_check_registries` looks for it again.
+            # `_check_registries` checks again whether it exists.
             self._has_rust = False
 
     def _handle_missing_registry(self, error: Exception) -> None:
-        """The registry, or the privilege on it, is gone: heartbeats have no effect any more."""
+        """Continue without heartbeats after the registry, or the privilege on it, was removed."""
         state = get_sqlstate(error)
         if state not in MISSING_OBJECT | {INSUFFICIENT_PRIVILEGE}:
             return
         self.has_registry = False
-        # Without the privilege, other pools still find this one, and recover its jobs.
+        # If only the privilege is missing, other pools recover the jobs of this one.
         lost = self._get_ids() - self._lost_ids if state == INSUFFICIENT_PRIVILEGE else set()
         if lost or self._next_id:
             new_id = self._next_id or generate_pool_id()
@@ -299,5 +309,5 @@ class Heartbeat:
             async with asyncio.timeout(self._query_timeout_seconds):
                 return await self._db.run(query)
         except TimeoutError as error:
-            # A TimeoutError has no message.
+            # The TimeoutError of asyncio has no message.
             raise TimeoutError(f"no answer within {self._query_timeout_seconds:g} s") from error

@@ -12,14 +12,14 @@ EXPIRY_FRACTION = 5 / 6
 
 
 class Lease:
-    """The heartbeat renews it, from its own thread; claimer and start guard read it.
+    """The lease of a pool. The heartbeat renews it from its own thread.
 
-    Before it is renewed for the first time it does not expire: no other pool knows this one.
+    Before the first renewal it does not expire, because no other pool knows this one.
     """
 
     def __init__(self, duration: timedelta | None = None, *, pool_id: str | None = None) -> None:
         self.pool_id = pool_id or generate_pool_id()
-        # All ids that it had.
+        # All ids of the pool so far.
         self.pool_ids = {self.pool_id}
         self.duration_seconds = math.inf if duration is None else duration.total_seconds()
         self._renewed_at = math.inf
@@ -29,17 +29,17 @@ class Lease:
 
     @property
     def is_registered(self) -> bool:
-        """Is this pool in the registry, so that other pools recover its jobs without heartbeats?"""
+        """Return whether this pool is in the registry, so that other pools may recover its jobs."""
         return self._renewed_at != math.inf
 
     @property
     def seconds_since_heartbeat(self) -> float:
-        """Seconds since the last heartbeat that the database answered."""
+        """Return the seconds since the last heartbeat that the database answered."""
         return time.monotonic() - self._renewed_at if self.is_registered else 0.0
 
     @property
     def can_claim(self) -> bool:
-        """May this pool claim jobs?"""
+        """Return whether this pool may claim jobs."""
         return (
             not self._is_lost
             and self.seconds_since_heartbeat < self.duration_seconds * CLAIM_FRACTION
@@ -47,8 +47,8 @@ class Lease:
 
     @property
     def can_start(self) -> bool:
-        """May this pool start the jobs that it holds?"""
-        # `seconds_left > 0`, written out because it is read for every job.
+        """Return whether this pool may start the jobs that it holds."""
+        # The same as `seconds_left > 0`, but faster, because it is read for every job.
         return (
             not self._is_lost
             and time.monotonic() - self._renewed_at < self.duration_seconds * EXPIRY_FRACTION
@@ -56,38 +56,38 @@ class Lease:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds after which the jobs must stop, unless a heartbeat succeeds."""
+        """Return the seconds until the jobs must stop, unless a heartbeat succeeds."""
         return self.duration_seconds * EXPIRY_FRACTION - self.seconds_since_heartbeat
 
     @property
     def is_stable(self) -> bool:
-        """Did all heartbeats of the last lease duration succeed?
+        """Return whether all heartbeats of the last lease duration succeeded.
 
         Otherwise the database was unreachable, perhaps for other pools too, which only seem dead.
         """
         return self.can_claim and time.monotonic() - self._stable_since > self.duration_seconds
 
     def was_renewed_since(self, timestamp: float) -> bool:
-        """Did the database accept a heartbeat that was sent later? True if none are sent."""
+        """Return whether the database accepted a later heartbeat. True without heartbeats."""
         return not self.is_registered or self._renewed_at > timestamp
 
     def renew(self, sent_at: float, server_time: float | None = None) -> None:
-        """The database answered the heartbeat that was sent at this time."""
+        """Renew the lease after the database answered the heartbeat sent at this time."""
         if self.is_registered and self._is_interruption(sent_at, server_time):
             self._stable_since = sent_at
         self._renewed_at = sent_at
         self._server_time = server_time
 
     def mark_lost(self) -> None:
-        """Another pool recovered the jobs: claim and start nothing until `rotate_id`."""
+        """Claim and start no jobs until `rotate_id`, because another pool recovered the jobs."""
         self._is_lost = True
 
     def mark_unregistered(self) -> None:
-        """The pool is not in the registry any more."""
+        """Stop the expiry, because the pool is no longer in the registry."""
         self._renewed_at = math.inf
 
     def _is_interruption(self, sent_at: float, server_time: float | None) -> bool:
-        """Was there no heartbeat for long, or did the clock of the server jump?"""
+        """Return whether heartbeats were late, or the clock of the server jumped."""
         passed = sent_at - self._renewed_at
         if server_time is None or self._server_time is None:
             return passed > self.duration_seconds * CLAIM_FRACTION
@@ -95,7 +95,7 @@ class Lease:
         return max(passed, drift) > self.duration_seconds * CLAIM_FRACTION
 
     def rotate_id(self, pool_id: str) -> None:
-        """Claim further jobs under another id; locks of the old id may be lost."""
+        """Use another pool id for further jobs, because locks of the old one may be lost."""
         self.pool_ids.add(pool_id)
         self.pool_id = pool_id
         self._is_lost = False

@@ -1,4 +1,4 @@
-"""LeaseMonitor: notices that a lease expires, before other pools recover its jobs."""
+"""LeaseMonitor: detects that a lease expires, before other pools recover its jobs."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ MIN_CHECK_INTERVAL_SECONDS = 0.05
 
 
 class LeaseMonitor:
-    """Calls `on_expired` once each time that the lease expires."""
+    """Calls `on_expired` each time the lease expires."""
 
     def __init__(self, lease: Lease, on_expired: Callable[[], None]) -> None:
         self._lease = lease

@@ -17,8 +17,9 @@ from graphile_worker._sql.queries.workers import (
     recover_jobs,
     try_lock_rescue,
 )
+from graphile_worker._support.error_format import make_printable
 from graphile_worker._support.failpoints import failpoint
-from graphile_worker._support.logs import Logger, make_printable
+from graphile_worker._support.logs import Logger
 from graphile_worker.events import JobRecovered, RecoveryFailed
 from graphile_worker.hooks import Hooks
 from graphile_worker.options import RecoveryOptions
@@ -33,7 +34,7 @@ RETRY_INTERVAL_SECONDS = 1.0
 
 
 class JobRescuer:
-    """Looks for dead pools now and then; it reads the table of jobs only if there is one."""
+    """Checks for dead pools at intervals, and reads the table of jobs only if there are any."""
 
     def __init__(
         self,
@@ -61,14 +62,14 @@ class JobRescuer:
 
     async def run(self) -> None:
         interval = self._options.effective_rescue_interval.total_seconds()
-        # At other times than other pools.
+        # A random delay, so that pools do not check at the same time.
         await asyncio.sleep(random.random() * interval)
         while True:
             await self.rescue_once()
             await asyncio.sleep(interval)
 
     async def rescue_at_start(self) -> None:
-        """Run one round for a short program; retry while another pool has the rescue lock."""
+        """Run one round for a short program, and retry while another pool has the rescue lock."""
         await self.rescue_once()
         for _ in range(MAX_MISSED_LOCKS - 1):
             if not self._missed_locks:
@@ -77,7 +78,7 @@ class JobRescuer:
             await self.rescue_once()
 
     async def rescue_once(self) -> int:
-        """Release the jobs of dead pools and return their number; a failure is only an event."""
+        """Release the jobs of dead pools and return their number. A failure is an event."""
         if not self._lease.is_registered or not self._lease.is_stable:
             return 0
         try:
@@ -113,7 +114,10 @@ class JobRescuer:
         return recovered
 
     async def _can_rescue(self, connection: QueryRunner) -> bool:
-        """Take the rescue lock; go on without it after too many rounds."""
+        """Take the rescue lock, and return whether to continue.
+
+        After too many rounds without the lock, the round continues without it.
+        """
         if await self._try_rescue_lock(connection):
             self._missed_locks = 0
             return True

@@ -1,7 +1,7 @@
-"""LeaseService: the heartbeat of a pool, and what follows if it is missed.
+"""LeaseService: sends the heartbeats of a pool, and handles a lease that expires or is lost.
 
-Heartbeat and watchdog run outside of the worker's event loop, which a task may block. Lease monitor
-and rescuer run in it.
+Heartbeat and watchdog run outside of the worker's event loop, because a task may block that loop.
+Lease monitor and rescuer run in it.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +22,7 @@ from graphile_worker._lease.background_loop import (
     BackgroundLoop,
     cancel_until_done,
 )
-from graphile_worker._lease.heartbeat import Heartbeat, PoolCallbacks
+from graphile_worker._lease.heartbeat import Heartbeat, HeartbeatTimings, PoolCallbacks
 from graphile_worker._lease.lease import Lease
 from graphile_worker._lease.lease_monitor import LeaseMonitor
 from graphile_worker._lease.rescuer import JobRescuer
@@ -37,11 +38,21 @@ from graphile_worker.options import WorkerOptions
 
 T = TypeVar("T")
 
-# Seconds that a program that ends may take to delete its row in the registry.
-UNREGISTER_TIMEOUT_SECONDS = 2.0
-
 # Finds the job of one of these pools whose task is called in a frame.
 FindJob = Callable[[Collection[str], FrameType], Job | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaseTimings:
+    """Intervals and time limits of a lease service."""
+
+    heartbeat: HeartbeatTimings = HeartbeatTimings()
+    unregister_timeout_seconds: float = 2.0
+    """Time for a program that ends to delete its row in the registry."""
+    cancel_retry_seconds: float = CANCEL_RETRY_SECONDS
+
+
+DEFAULT_TIMINGS = LeaseTimings()
 
 
 class LeasedPool(Protocol):
@@ -81,9 +92,9 @@ class LeaseService:
         tasks: Mapping[str, object],
         find_job: FindJob,
         *,
-        cancel_retry_seconds: float = CANCEL_RETRY_SECONDS,
+        timings: LeaseTimings = DEFAULT_TIMINGS,
     ) -> None:
-        self._cancel_retry_seconds = cancel_retry_seconds
+        self._timings = timings
         self._lease = lease
         self._databases = databases
         self._hooks = hooks
@@ -112,7 +123,7 @@ class LeaseService:
         return LeaseMonitor(self._lease, self._on_lease_expired)
 
     def build_rescuer(self) -> JobRescuer | None:
-        """The rescuer of dead pools; None if recovery is off."""
+        """Build the rescuer of dead pools. None if recovery is off."""
         if self._options.recovery is None or self._pool is None:
             return None
         return JobRescuer(
@@ -147,13 +158,13 @@ class LeaseService:
         trace: TracebackType | None,
     ) -> None:
         try:
-            # Otherwise a heartbeat would find its row deleted, as if the lease was lost.
+            # First, because a heartbeat that finds its row deleted would report a lost lease.
             await self._call_on_heartbeat_loop(self._stop_heartbeat())
             if self._has_no_jobs:
-                async with asyncio.timeout(UNREGISTER_TIMEOUT_SECONDS):
+                async with asyncio.timeout(self._timings.unregister_timeout_seconds):
                     await self._call_on_heartbeat_loop(self._heartbeat.unregister())
         except Exception as failure:
-            # Other pools then find a dead pool without jobs.
+            # Other pools then delete the row, as that of a dead pool without jobs.
             self._logger.debug("unregistering failed: %s", format_error_line(failure))
         finally:
             await self._close()
@@ -167,10 +178,10 @@ class LeaseService:
         await self._heartbeat.run()
 
     async def _stop_heartbeat(self) -> None:
-        """Cancel the heartbeat until it has ended, in its own loop."""
+        """Cancel the heartbeat and wait for its end, in its own loop."""
         if self._heartbeat_task is not None and not self._heartbeat_task.done():
             await cancel_until_done(
-                [self._heartbeat_task], retry_seconds=self._cancel_retry_seconds
+                [self._heartbeat_task], retry_seconds=self._timings.cancel_retry_seconds
             )
 
     async def _close(self) -> None:
@@ -179,13 +190,13 @@ class LeaseService:
         try:
             if self._databases.heartbeat is not None:
                 with suppress(Exception):
-                    async with asyncio.timeout(UNREGISTER_TIMEOUT_SECONDS):
+                    async with asyncio.timeout(self._timings.unregister_timeout_seconds):
                         await self._background_loop.call(self._databases.heartbeat.close())
         finally:
             await self._background_loop.stop()
 
     async def _call_on_heartbeat_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run on the loop of the heartbeat's connection; a caller's pool uses the worker's loop."""
+        """Run on the loop of the heartbeat's connection: for a caller's pool the worker's loop."""
         return await (
             work if self._databases.heartbeat is None else self._background_loop.call(work)
         )
@@ -227,12 +238,14 @@ class LeaseService:
             details=_build_details(self._options, tasks),
             lease_duration=None if recovery is None else recovery.lease_duration,
             interval=None if recovery is None else recovery.effective_heartbeat_interval,
+            timings=self._timings.heartbeat,
         )
 
     def _call_on_worker_loop(self, callback: Callable[..., None]) -> Callable[..., None]:
-        """The callback for any thread; the loop may be closed at the end of a program."""
+        """Return a function that calls the callback on the worker's loop from any thread."""
 
         def call_on_loop(*args: Any) -> None:
+            # The loop may be closed at the end of a program.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(callback, *args)
 
@@ -241,15 +254,15 @@ class LeaseService:
     # Callbacks of the heartbeat, on the worker's loop
 
     def _on_lease_lost(self, pool_id: str, new_id: str) -> None:
-        lost: tuple[int, ...] = ()
+        job_ids: tuple[int, ...] = ()
         if self._pool is not None:
-            lost = self._pool.revoke_jobs(lambda claimed: claimed.pool_id == pool_id)
-        # The listener that logs the event looks for this id.
+            job_ids = self._pool.revoke_jobs(lambda claimed: claimed.pool_id == pool_id)
+        # `log_events` logs only events of these ids.
         self._lease.pool_ids.add(new_id)
-        self._hooks.emit(LeaseLost(pool_id=new_id, old_pool_id=pool_id, job_ids=lost))
+        self._hooks.emit(LeaseLost(pool_id=new_id, old_pool_id=pool_id, job_ids=job_ids))
 
     def _on_jobs_lost(self, job_ids: set[int]) -> None:
-        # A job may have ended since.
+        # A new id is needed only if one of the jobs still runs.
         if self._pool is not None and self._pool.revoke_jobs(
             lambda claimed: claimed.job.id in job_ids
         ):
@@ -279,7 +292,7 @@ def _get_version() -> str:
     try:
         return version("graphile-worker")
     except PackageNotFoundError:
-        # The program is frozen, or contains a copy of this package.
+        # A frozen program, or one with a copy of this package, has no metadata.
         return "unknown"
 
 

@@ -18,7 +18,7 @@ MAX_FIRST_DELAY = timedelta(minutes=1)
 
 
 class StaleLocks:
-    """Releases stale locks now and then, at other times than other pools."""
+    """Releases stale locks at random intervals, so that pools do not do it at the same time."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class StaleLocks:
             await self.unlock_once(next_after=delay)
 
     async def unlock_once(self, next_after: timedelta | None = None) -> int:
-        """Release stale locks and return the number of jobs; a failure is only an event."""
+        """Release stale locks and return the number of jobs. A failure is an event."""
         pool_id = self._lease.pool_id
         self._hooks.emit(ResetLockedStarted(pool_id=pool_id))
         now = None if self._clock is None else self._clock.now()
         try:
-            # Locks of this pool on jobs that it does not run are stale, too.
+            # Locks of this pool on jobs that it no longer holds are stale, too.
             claimed = list(self._claimed.values())
             query = unlock_stale_jobs(
                 now,

@@ -1,4 +1,4 @@
-"""Watchdog: logs the task that blocks the event loop, or its thread."""
+"""Watchdog: logs a task that blocks the event loop or its thread."""
 
 import asyncio
 import sys
@@ -22,7 +22,7 @@ CHECKS_PER_PERIOD = 5
 
 @dataclass(slots=True)
 class _ThreadPosition:
-    """The innermost call of a thread, and since when."""
+    """The innermost call of a thread, and since when the thread is there."""
 
     location: tuple[int, int]
     since: float
@@ -30,10 +30,10 @@ class _ThreadPosition:
 
 
 class Watchdog:
-    """Checks a loop and the threads of tasks from its own thread.
+    """Checks the event loop and the threads of tasks from its own thread.
 
-    `find_job` returns the job whose task a frame calls, if any. The lines are logged from here,
-    because the loop that would emit an event may be blocked.
+    `find_job` returns the job whose task a frame calls, if any. The watchdog writes log lines
+    itself, because the loop that would emit an event may be blocked.
     """
 
     def __init__(self, logger: Logger, warn_after: timedelta, find_job: FindJob) -> None:
@@ -78,10 +78,10 @@ class Watchdog:
                 self._loop.call_soon_threadsafe(self._on_ping_returned)
         elif now - sent_at >= self._warn_after_seconds and not self._is_reported:
             self._is_reported = True
-            who, stack = self._describe(frame)
+            subject, stack = self._describe(frame)
             self._logger.warning(
                 "%s has blocked the event loop for %.1f s, nothing else of this worker runs\n%s",
-                who,
+                subject,
                 now - sent_at,
                 stack,
             )
@@ -106,21 +106,20 @@ class Watchdog:
         if position.is_reported or seconds < self._warn_after_seconds:
             return
         position.is_reported = True
-        who, stack = self._describe(frame)
-        self._logger.info("%s has blocked its thread for %.1f s\n%s", who, seconds, stack)
+        subject, stack = self._describe(frame)
+        self._logger.info("%s has blocked its thread for %.1f s\n%s", subject, seconds, stack)
 
     def _is_running_task(self, frame: FrameType) -> bool:
         return any(self._find_job(each) for each, _ in traceback.walk_stack(frame))
 
     def _describe(self, frame: FrameType) -> tuple[str, str]:
-        """Whose code it is, and its calls down to the innermost one."""
+        """Return the task that a frame belongs to, and its calls down to the innermost one."""
         calls: list[tuple[FrameType, int]] = []
         for each, line in traceback.walk_stack(frame):
             if job := self._find_job(each):
-                who = f"task {job.task_identifier!r} (job {job.id})"
-                return who, _format_stack(calls)
+                return f"task {job.task_identifier!r} (job {job.id})", _format_stack(calls)
             calls.append((each, line))
-        return "something", _format_stack(calls)
+        return "code outside of tasks", _format_stack(calls)
 
 
 def _update_position(previous: _ThreadPosition | None, frame: FrameType) -> _ThreadPosition:

@@ -23,12 +23,12 @@ _UNSUPPORTED_REASONS: dict[Any, str] = {
     timedelta: "JSON has no durations; take seconds as int or float",
 }
 
-# By annotation and its spelling: `A | B` equals `B | A`, but its members are tried in their order.
+# Keyed by annotation and spelling: `A | B` equals `B | A`, but its members are tried in order.
 _reader_cache: dict[tuple[Any, str], Reader] = {}
 
 
 def build_reader(annotation: Any) -> Reader:
-    """Build a function that reads a JSON value as the annotation asks, or raises Mismatch.
+    """Build a function that reads a JSON value as the annotation requires, or raises Mismatch.
 
     Readers never convert between types, for example text to a number. For a union the first member
     that fits is taken, except that an integer stays one where int is a member. An annotation that
@@ -259,7 +259,7 @@ def _get_wrapper(annotation: Any) -> str | None:
     origin = typing.get_origin(annotation)
     if origin is Annotated:
         return "Annotated"
-    # By name, because typing_extensions defines some of them itself.
+    # Compared by name, because typing_extensions defines some of them itself.
     name = getattr(origin, "_name", None)
     return name if name in ("Final", "Required", "NotRequired", "ReadOnly", "ClassVar") else None
 
@@ -270,7 +270,7 @@ def _has_fixed_length(annotation: Any, arguments: Sequence[Any]) -> bool:
 
 
 def _is_alias(annotation: Any) -> bool:
-    # By name, because Python 3.11 has the class only in typing_extensions.
+    # Compared by name, because Python 3.11 has the class only in typing_extensions.
     return type(annotation).__name__ == "TypeAliasType"
 
 

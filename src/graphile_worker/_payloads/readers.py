@@ -36,15 +36,15 @@ class Mismatch(ValueError):
         return f"{self.path}: {self.reason}" if self.path else self.reason
 
     def _format_sentence(self) -> str:
-        what = f'"{self.path}"' if self.path else "the payload"
+        subject = f'"{self.path}"' if self.path else "the payload"
         if self.path.startswith("["):
-            what = f"payload{self.path}"
+            subject = f"payload{self.path}"
         if self.reason == "missing":
-            return f"{what} is missing"
+            return f"{subject} is missing"
         if self.reason.startswith("not the text"):
-            return f"{what} is {self.reason}"
+            return f"{subject} is {self.reason}"
         must_be = re.fullmatch(r"expected ((?!\d|.*; or ).*)", self.reason, re.DOTALL)
-        return f"{what} must be {must_be[1]}" if must_be else f"{what}: {self.reason}"
+        return f"{subject} must be {must_be[1]}" if must_be else f"{subject}: {self.reason}"
 
     def prepend_path(self, step: str) -> None:
         """Put a field or an `[index]` in front of the path."""
@@ -101,10 +101,10 @@ def _read_float(value: Any) -> float:
 
 
 def _read_datetime(value: Any) -> datetime:
-    moment: datetime = _read_any_datetime(value)
-    if moment.utcoffset() is None:
+    parsed: datetime = _read_any_datetime(value)
+    if parsed.utcoffset() is None:
         raise Mismatch("", "naive datetime: expected one with an offset")
-    return moment
+    return parsed
 
 
 _read_none = _build_exact_reader(NoneType)
@@ -222,18 +222,18 @@ class Field(NamedTuple):
 
 def read_fields(value: dict[str, Any], fields: Iterable[Field]) -> dict[str, Any]:
     """Read the fields of an object by keyword. Other keys are ignored."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     key = ""
     try:
         for key, keyword, _, is_required, read in fields:
             if key in value:
-                found[keyword] = read(value[key])
+                arguments[keyword] = read(value[key])
             elif is_required:
                 raise Mismatch("", "missing")
     except Mismatch as mismatch:
         mismatch.prepend_path(key)
         raise
-    return found
+    return arguments
 
 
 def build_typed_dict_reader(kind: type, fields: Sequence[Field]) -> Reader:
@@ -244,9 +244,9 @@ def build_class_reader(kind: type, fields: Sequence[Field]) -> Reader:
     def read(value: Any) -> Any:
         if type(value) is not dict:
             raise _build_type_mismatch(f"an object ({kind.__name__})", value)
-        found = read_fields(value, fields)
+        arguments = read_fields(value, fields)
         try:
-            return kind(**found)
+            return kind(**arguments)
         except (TypeError, ValueError) as error:
             # Only the first argument: attrs adds its attribute and the value after the message.
             reason = error.args[0] if error.args else type(error).__name__
@@ -332,9 +332,9 @@ def build_union_reader(readers: Sequence[Reader]) -> Reader:
 
 
 def _select_readers(readers: Iterable[Reader], kind: type) -> list[Reader]:
-    able = [read for read in readers if kind in _ACCEPTED_TYPES.get(read, _JSON_TYPES)]
+    accepting = [read for read in readers if kind in _ACCEPTED_TYPES.get(read, _JSON_TYPES)]
     # Float and Decimal come last for an integer, because they accept it too.
-    return sorted(able, key=lambda read: kind is int and read in (_read_float, _read_decimal))
+    return sorted(accepting, key=lambda read: kind is int and read in (_read_float, _read_decimal))
 
 
 def build_choice_reader(choices: Iterable[Any], find: Callable[[Any], Any] | None = None) -> Reader:

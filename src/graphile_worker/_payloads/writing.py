@@ -80,7 +80,7 @@ def _descend(value: Any, depth_left: int) -> int:
 
 def _to_json_value(value: Any) -> Any:
     if isinstance(value, datetime) and value.utcoffset() is None:
-        raise _build_payload_error(value, "naive datetime: give it a tzinfo", "22007")
+        raise _build_payload_error(value, "naive datetime: set its tzinfo", "22007")
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, UUID | Decimal):
@@ -124,7 +124,7 @@ def _dump_struct(struct: Any) -> Any:
     return convert(struct, builtin_types=(datetime, date, time), str_keys=True)
 
 
-# Made once, because json.dumps makes one for each call with options.
+# One encoder for all calls: json.dumps creates one for each call with options.
 encode_json = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_to_json_value
 ).encode

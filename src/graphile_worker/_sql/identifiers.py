@@ -22,7 +22,7 @@ class Schemas:
 
     @classmethod
     def from_names(cls, schema: str, ext_schema: str | None = None) -> "Schemas":
-        """Check both names; derive the companion's if there is none."""
+        """Check both names. Derive the name of the companion schema if there is none."""
         _check_name(schema, "schema")
         companion = derive_companion_schema(schema) if ext_schema is None else ext_schema
         _check_name(companion, "ext_schema")
@@ -36,7 +36,7 @@ def quote_identifier(name: str) -> str:
 
 
 def derive_companion_schema(schema: str) -> str:
-    """`<schema>_ext`, shortened with a checksum where PostgreSQL would truncate it."""
+    """Return `<schema>_ext`, shortened with a checksum where PostgreSQL would truncate it."""
     plain = f"{schema}_ext"
     if len(plain.encode()) <= MAX_NAME_BYTES:
         return plain

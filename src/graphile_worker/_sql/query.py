@@ -16,7 +16,7 @@ RowReader = Callable[[Sequence[Row]], T]
 
 
 def read_nothing(rows: Sequence[Row]) -> None:
-    """For statements without a result."""
+    """Return None, for statements without a result."""
 
 
 def read_count(rows: Sequence[Row]) -> int:
@@ -32,12 +32,12 @@ def read_column(rows: Sequence[Row]) -> list[Any]:
 
 
 def read_dict(rows: Sequence[Row]) -> dict[Any, Any]:
-    """The first column of each row, and the second one by it."""
+    """Return the second column of each row by the first one."""
     return {row[0]: row[1] for row in rows}
 
 
 def read_first(rows: Sequence[Row]) -> Any:
-    """The first column of the first row, None without rows."""
+    """Return the first column of the first row, or None without rows."""
     return rows[0][0] if rows else None
 
 
@@ -51,19 +51,14 @@ class Query(Generic[T]):
     """One statement, its arguments, and the function that reads its rows."""
 
     statement: str | Statement
-    """The name of a file of statements/ is enough where nothing else is chosen."""
+    """A plain name is the name of a file of statements/."""
     args: tuple[object, ...] = ()
     read: RowReader[T] = read_nothing  # type: ignore[assignment]  # then T is None
-
-    @property
-    def name(self) -> str:
-        """The name of the file."""
-        return str(self.statement)
 
 
 @dataclass(frozen=True, slots=True)
 class Atomic:
-    """Queries in one transaction; the result is the list of their results."""
+    """Queries in one transaction. The result is the list of their results."""
 
     queries: tuple[Query[Any], ...]
 
@@ -77,5 +72,5 @@ class Pause:
 
 Step = Query[Any] | Atomic | Pause
 
-# A plan yields steps, is sent their results, sees their errors raised, and returns its own result.
+# A plan yields steps and receives their results or errors. It returns its own result.
 Plan = Generator[Step, Any, T]

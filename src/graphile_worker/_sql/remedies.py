@@ -12,7 +12,7 @@ _PLACEHOLDER = re.compile(r"""(?<!:):(?:"(\w+)"|'(\w+)'|(schema|ext_schema)\b)""
 
 
 def format_remedy(name: str, schemas: Schemas, /, **values: str | int) -> str:
-    """The SQL of a file of remedies/, ready to be run."""
+    """Return the SQL of a file of remedies/, ready to be run."""
     known: dict[str, str | int] = {
         "schema": schemas.shared,
         "ext_schema": schemas.companion,

@@ -1,4 +1,4 @@
-"""Statements as text: read once, with the schemas filled in and the parameters of a driver."""
+"""Render statements as text, with the schemas filled in and the parameters of a driver."""
 
 import re
 from enum import Enum
@@ -14,8 +14,8 @@ _OTHER_COLONS = re.compile(r"::|:(?!(?:schema|ext_schema)\b)")
 _PLACEHOLDER = re.compile(r"\$(\d+)")
 _BODY_QUOTE = "$gw$"
 
-# What several statements share. A fragment may contain those that follow it here. Every statement
-# that returns jobs has the same columns in the same order: see _sql/queries/jobs.py.
+# Parts that several statements share. A fragment may contain those that follow it here. Every
+# statement that returns jobs has the same columns in the same order: see _sql/queries/jobs.py.
 _FRAGMENTS = (
     "claim_params",
     "soonest_jobs",
@@ -48,7 +48,7 @@ class ParameterStyle(Enum):
 
 @cache
 def render(statement: str | Statement, schemas: Schemas, style: ParameterStyle) -> str:
-    """The text of a statement for these schemas, in that style."""
+    """Return the text of a statement for these schemas, in this style."""
     text = _load_source(statement)
     # Placeholders first: the name of a schema may look like one.
     match style:
@@ -56,7 +56,7 @@ def render(statement: str | Statement, schemas: Schemas, style: ParameterStyle) 
             text = _PLACEHOLDER.sub(r"%(p\1)s", text.replace("%", "%%"))
         case ParameterStyle.SQLALCHEMY:
             text = _OTHER_COLONS.sub(lambda match: match[0].replace(":", "\\:"), text)
-            # SQLAlchemy sees no parameter in ":p1::text"; the parentheses make it one.
+            # In ":p1::text" SQLAlchemy finds a parameter only with the parentheses.
             text = _PLACEHOLDER.sub(r"(:p\1)", text)
         case ParameterStyle.NATIVE:
             pass
@@ -65,12 +65,12 @@ def render(statement: str | Statement, schemas: Schemas, style: ParameterStyle) 
 
 @cache
 def render_bytes(statement: str | Statement, schemas: Schemas) -> bytes:
-    """The text in native style, as psycopg takes it."""
+    """Return the text in native style, as psycopg takes it."""
     return render(statement, schemas, ParameterStyle.NATIVE).encode()
 
 
 def render_script(path: str, schemas: Schemas) -> str:
-    """A whole script with its comments, for people."""
+    """Return a whole script with its comments, for people."""
     return _fill_schemas(_read_file(path), schemas, ParameterStyle.NATIVE)
 
 
@@ -83,7 +83,7 @@ def list_script_statements(path: str) -> tuple[Statement, ...]:
 
 
 def split_script(text: str) -> list[str]:
-    """The statements of a script: each ends with a semicolon at the end of a line."""
+    """Return the statements of a script. Each ends with a semicolon at the end of a line."""
     statements, current, in_body = [], [], False
     for line in text.splitlines():
         current.append(line)
@@ -125,8 +125,8 @@ def _strip_comments(text: str) -> str:
 
 
 def _build_conditions(clauses: tuple[ClauseText, ...], offset: int) -> str:
-    """The clauses as SQL; `offset` is the number of parameters before theirs."""
-    found = []
+    """Return the clauses as SQL. `offset` is the number of parameters before theirs."""
+    conditions = []
     for clause in clauses:
         parts = []
         for name in clause.conditions:
@@ -134,8 +134,8 @@ def _build_conditions(clauses: tuple[ClauseText, ...], offset: int) -> str:
             parts.append(f"({_renumber(part, offset)})")
             offset += _count_parameters(part)
         # A condition that is null counts as false.
-        found.append(f"({' or '.join(parts)}){' is not true' * clause.is_negated}")
-    return "\n  and ".join(found) or "true"
+        conditions.append(f"({' or '.join(parts)}){' is not true' * clause.is_negated}")
+    return "\n  and ".join(conditions) or "true"
 
 
 def _count_parameters(text: str) -> int:

@@ -56,7 +56,7 @@ class DatabaseErrorInfo:
 
 
 def get_error_info(error: BaseException) -> DatabaseErrorInfo | None:
-    """The facts of an error or of its causes; None if it does not come from the server."""
+    """Return the facts of an error or of its causes, or None if it is not from the server."""
     for candidate in iter_causes(error):
         state = getattr(candidate, "sqlstate", None) or getattr(candidate, "pgcode", None)
         if isinstance(state, str):
@@ -77,7 +77,7 @@ def add_hint(error: BaseException) -> None:
 
 
 def _get_constraint(error: BaseException) -> str | None:
-    # With SQLAlchemy over asyncpg the name is two causes further down than the code.
+    # With SQLAlchemy and asyncpg, the error with the name is two causes below that with the code.
     for candidate in iter_causes(error):
         name: Any = getattr(candidate, "constraint_name", None)
         name = name or getattr(getattr(candidate, "diag", None), "constraint_name", None)
@@ -87,7 +87,7 @@ def _get_constraint(error: BaseException) -> str | None:
 
 
 def iter_causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and its causes: `orig` in SQLAlchemy, `__cause__` in Django and drivers."""
+    """Yield the error and its causes: `orig` in SQLAlchemy, `__cause__` in Django and drivers."""
     waiting, seen = [error], set()
     while waiting:
         candidate = waiting.pop(0)

@@ -1,4 +1,4 @@
-"""Which SQL to run: a file, and the conditions or the part of it that a query chooses.
+"""Statement: the SQL of a query, which is a file with chosen conditions, or a part of it.
 
 A condition is a file of conditions/ with its own parameters from $1 on. A statement that takes
 conditions has `:conditions` where they go.
@@ -19,7 +19,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """True if one of the conditions is true; negated, if none is true, which includes null."""
+    """Conditions of which one must be true. If negated, all must be false or null."""
 
     any_of: tuple[Condition, ...]
     is_negated: bool = False
@@ -41,11 +41,11 @@ class Statement:
     clauses: tuple[ClauseText, ...] = ()
     """All of them must be true."""
     position: int | None = None
-    """Of one statement in a script, from 0 on."""
+    """The position of one statement in a script, counted from 0."""
 
     @classmethod
     def with_clauses(cls, name: str, clauses: Sequence[Clause]) -> Self:
-        """A file of statements/ with these clauses."""
+        """Return the statement of a file of statements/ with these clauses."""
         chosen = [
             ClauseText(tuple(each.name for each in clause.any_of), clause.is_negated)
             for clause in clauses
@@ -57,5 +57,5 @@ class Statement:
 
 
 def collect_args(clauses: Sequence[Clause]) -> tuple[object, ...]:
-    """The arguments of all conditions, in the order of their parameters."""
+    """Return the arguments of all conditions, in the order of their parameters."""
     return tuple(arg for clause in clauses for each in clause.any_of for arg in each.args)

@@ -5,7 +5,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Returns the current time, aware and in UTC."""
+    """A clock. Its time is aware and in UTC."""
 
     def now(self) -> datetime: ...
 

@@ -9,7 +9,7 @@ DURATION_PATTERN = re.compile("".join(rf"(?:{NUMBER_PATTERN}{unit}\s*)?" for uni
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """The duration of a text such as `1m30s`; None if it is invalid."""
+    """Parse a duration, for example `1m30s`. Return None if it is invalid."""
     match = DURATION_PATTERN.fullmatch(text)
     if match is None or not any(match.groups()):
         return None
@@ -21,14 +21,14 @@ def parse_duration(text: str) -> timedelta | None:
 
 
 def format_exact_duration(duration: timedelta) -> str:
-    """Text from which `parse_duration` reads the same duration."""
+    """Format a duration without rounding, as `parse_duration` reads it."""
     if duration < timedelta(0):
         return f"-{format_exact_duration(-duration)}"
     return _join_units(_split_units(duration), duration.microseconds / 1000) or "0s"
 
 
 def format_duration(duration: timedelta) -> str:
-    """The two largest units, for people: `2m40s`. Below 10 s with one decimal."""
+    """Format the two largest units, for people: `2m40s`. Below 10 s there is one decimal."""
     if duration < timedelta(0):
         return f"-{format_duration(-duration)}"
     if duration < timedelta(seconds=10):
@@ -45,7 +45,7 @@ def to_seconds(duration: timedelta | None) -> float | None:
 
 
 def _split_units(duration: timedelta) -> list[int]:
-    """Days, hours, minutes and seconds."""
+    """Return the days, hours, minutes and seconds."""
     minutes, seconds = divmod(duration.seconds, 60)
     return [duration.days, *divmod(minutes, 60), seconds]
 

@@ -32,7 +32,7 @@ _UNPRINTABLE = re.compile(
 
 
 def make_printable(text: object) -> str:
-    """The text as one line, with escapes for control characters."""
+    """Return the text as one line, with escapes for control characters."""
     line = str(text)
     if line.isprintable():
         return line
@@ -40,12 +40,12 @@ def make_printable(text: object) -> str:
 
 
 def format_one_line(text: str) -> str:
-    """The words of the text in one printable line."""
+    """Return the words of the text in one printable line."""
     return make_printable(" ".join(text.split()))
 
 
 def format_error(error: BaseException) -> str:
-    """The summary and the traceback, as text that PostgreSQL can store."""
+    """Format the summary and the traceback, as text that PostgreSQL can store."""
     text = (
         _get_process_attribute(error, "text")
         or f"{_format_summary(error)}\n\n{_format_traceback(error)}"
@@ -54,25 +54,25 @@ def format_error(error: BaseException) -> str:
 
 
 def format_error_message(error: BaseException) -> str:
-    """The message of an error alone, as text that PostgreSQL can store."""
+    """Format only the message of an error, as text that PostgreSQL can store."""
     return truncate(_make_storable(str(error)))
 
 
 def escape_non_ascii(text: str) -> str:
-    """The text with escapes, for a database whose encoding lacks some characters."""
+    """Replace non-ASCII characters, for a database whose encoding lacks some of them."""
     return text.encode("ascii", "backslashreplace").decode("ascii")
 
 
 def get_hints(error: BaseException) -> list[str]:
-    """The notes of an error that describe what to do."""
+    """Return the notes of an error that describe what to do."""
     notes = getattr(error, "__notes__", ())
     return [note for note in notes if isinstance(note, str) and note.startswith(HINT_PREFIX)]
 
 
 def format_import_traceback(error: BaseException) -> list[str]:
-    """The traceback of a failed import, with the frames of the user's code only.
+    """Format the traceback of a failed import, with the frames of the user's code only.
 
-    Empty unless the error was raised for a module that could not be imported.
+    The list is empty unless the error was raised for a module that could not be imported.
     """
     cause = error.__cause__
     if cause is None or not hasattr(error, "is_import_error"):
@@ -95,14 +95,14 @@ def _iter_chain(
 
 
 def format_error_line(error: BaseException) -> str:
-    """The summary and the hints of an error in one line, for a log."""
-    words = "; ".join([_format_summary(error), *get_hints(error)])
-    line = make_printable(_make_storable(words[: MAX_LINE_CHARS + 1]))
+    """Format the summary and the hints of an error in one line, for a log."""
+    text = "; ".join([_format_summary(error), *get_hints(error)])
+    line = make_printable(_make_storable(text[: MAX_LINE_CHARS + 1]))
     return line if len(line) <= MAX_LINE_CHARS else f"{line[: MAX_LINE_CHARS - 1]}…"
 
 
 def _get_process_attribute(error: BaseException, attribute: str) -> str | None:
-    """The class name or text of an error from another process."""
+    """Return the class name or the text of an error from another process."""
     value: str | None = getattr(error, attribute) if hasattr(error, "is_from_process") else None
     return value
 
@@ -131,7 +131,7 @@ def _make_storable(text: str) -> str:
 
 
 def truncate(text: str) -> str:
-    """The start and the end of a long text."""
+    """Return the text, or only the start and the end of a long one."""
     encoded = text.encode(errors="replace")
     if len(encoded) <= MAX_ERROR_BYTES:
         return text

@@ -15,6 +15,6 @@ def failpoint(name: str) -> None:
 
 
 def install_hook(hook: Callable[[str], None] | None) -> None:
-    """Call `hook` with the name of each failpoint that is reached; None removes it."""
+    """Call `hook` with the name of each failpoint that is reached. None removes the hook."""
     global _hook
     _hook = hook

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from graphile_worker._support.error_format import make_printable as make_printable
-
 Scope = Mapping[str, Any]
 LogFunction = Callable[[str, str, Mapping[str, Any]], object]
 LogFactory = Callable[[Scope], LogFunction]
@@ -86,14 +84,14 @@ class Logger:
 
 
 def resolve_logger(logger: "Logger | logging.Logger | None") -> Logger:
-    """The logger of a program, or the default."""
+    """Return the logger of a program, or the default logger."""
     if isinstance(logger, Logger):
         return logger
     return Logger(logger or logging.getLogger("graphile_worker"))
 
 
 def is_level_enabled(logger: Logger, level: str) -> bool:
-    """Is a line of this level written? Check before collecting values for every job."""
+    """Return whether lines of this level are written. Check it before collecting values per job."""
     factory = logger._factory
     return not isinstance(factory, logging.Logger) or factory.isEnabledFor(LEVELS[level])
 

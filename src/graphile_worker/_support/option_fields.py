@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptionField:
-    """One option. `help` has neither its default nor a period; both are added where it is shown."""
+    """One option. `help` has neither its default nor a period: the command and pages add both."""
 
     default: Any
     help: str

@@ -23,7 +23,7 @@ class ProcessGroup:
     """
 
     def __init__(self, *command: str, **options: Any) -> None:
-        """Start the program; options are those of Popen."""
+        """Start the program with the options of Popen."""
         self.returncode: int | None = None
         self._process = subprocess.Popen(command, start_new_session=True, **options)
         self._exited = asyncio.Event()
@@ -42,33 +42,33 @@ class ProcessGroup:
 
     @property
     def exit_status(self) -> str:
-        """The exit code, or the name of the signal that ended the program."""
+        """Return the exit code, or the name of the signal that ended the program."""
         code = self.returncode
         assert code is not None
         return f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
 
     @property
     def has_exited(self) -> bool:
-        """Has the program ended, even if `wait` has not returned yet?"""
+        """Return whether the program has ended, even if `wait` has not returned yet."""
         if self._process.returncode is not None:
             return True
         if not hasattr(os, "waitid"):
             return False
         try:
-            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         except ChildProcessError:
             # It ended in this moment.
             return True
-        return found is not None
+        return result is not None
 
     async def wait(self) -> int:
-        """Wait until the whole group has ended; the exit code of the program."""
+        """Wait until the whole group has ended, and return the exit code of the program."""
         await self._exited.wait()
         assert self.returncode is not None
         return self.returncode
 
     def kill(self) -> None:
-        """Kill the group; does nothing if it has ended."""
+        """Kill the group if it has not ended."""
         self._send_signal(signal.SIGKILL)
 
     async def terminate(self, within: float) -> None:

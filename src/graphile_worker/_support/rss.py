@@ -10,7 +10,7 @@ PAGE_SIZE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 
 
 def read_resident_bytes(pid: int) -> int | None:
-    """The resident memory of a process, without its children; None if it is unknown."""
+    """Return the resident memory of a process, without its children, or None if it is unknown."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_SIZE_BYTES
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Trust: may the worker run the files at a path?
+"""Trust: decide whether the worker may run the files at a path.
 
 One rule for the tasks folder, a single task file, executables, the crontab and the config file,
 because any user who can change one of them decides which code runs as the worker.
@@ -12,13 +12,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from graphile_worker._support.logs import make_printable
+from graphile_worker._support.error_format import make_printable
 from graphile_worker.errors import ConfigurationError
 
 # The limit of Linux on the symbolic links in a path.
 MAX_LINKS = 40
 
-# Paths in a warning; further ones are counted.
+# Paths that a warning lists. It counts the others.
 MAX_LISTED_PATHS = 3
 
 ROOT_USER = 0
@@ -27,7 +27,7 @@ logger = logging.getLogger("graphile_worker")
 
 
 class TrustChecker:
-    """Checks a file or folder, the files below it, and the folders on the path to each of them.
+    """Check a file or folder, the files below it, and the folders on the path to each of them.
 
     A path is not trusted if any user may write to it, or to a link or folder on the path, unless
     that folder has the sticky bit. It is not trusted either if the owner of one of these is
@@ -51,13 +51,13 @@ class TrustChecker:
             )
 
     def find_problem(self, path: Path) -> str | None:
-        """Why a path is not trusted and what to do about it; None if it is trusted."""
+        """Return why a path is not trusted and what to do, or None if it is trusted."""
         if not self._is_checked:
             return None
         try:
-            for step, found in _walk_path(path):
-                problem = self._find_step_problem(step, found)
-                if problem is not None and not _is_read_only(step, found):
+            for step, status in _walk_path(path):
+                problem = self._find_step_problem(step, status)
+                if problem is not None and not _is_read_only(step, status):
                     return problem
         except OSError as error:
             return f"{make_printable(path)} cannot be examined ({error.strerror}): make it readable"
@@ -66,7 +66,7 @@ class TrustChecker:
     def warn_group_writable(self) -> None:
         """Log the checked paths that the members of a group may change."""
         if paths := list(self._group_writable):
-            shown = [shlex.quote(make_printable(path)) for path in paths[:MAX_LISTED_PATHS]]
+            listed = [shlex.quote(make_printable(path)) for path in paths[:MAX_LISTED_PATHS]]
             more = (
                 f" and {len(paths) - MAX_LISTED_PATHS} more"
                 if len(paths) > MAX_LISTED_PATHS
@@ -75,13 +75,13 @@ class TrustChecker:
             logger.warning(
                 "members of a group may change %s%s, which decide what this worker runs: unless "
                 "they should, type chmod g-w %s",
-                ", ".join(shown),
+                ", ".join(listed),
                 more,
-                " ".join(shown),
+                " ".join(listed),
             )
 
-    def _find_step_problem(self, path: Path, found: os.stat_result) -> str | None:
-        mode, owner = found.st_mode, found.st_uid
+    def _find_step_problem(self, path: Path, status: os.stat_result) -> str | None:
+        mode, owner = status.st_mode, status.st_uid
         if owner not in self._owners:
             return (
                 f"{make_printable(path)} belongs to user {owner}, who is neither root, the user of "
@@ -95,13 +95,13 @@ class TrustChecker:
                 f"any user may change {make_printable(path)}: type "
                 f"chmod o-w {shlex.quote(make_printable(path))}"
             )
-        if mode & stat.S_IWGRP and not _is_read_only(path, found):
+        if mode & stat.S_IWGRP and not _is_read_only(path, status):
             self._group_writable[path] = None
         return None
 
 
 def _walk_path(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Each folder and each link on the path to a file, and then the file."""
+    """Yield each folder and each link on the path to a file, and then the file."""
     left = list(reversed(path.absolute().parts))
     folder = Path()
     links = 0
@@ -110,13 +110,13 @@ def _walk_path(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
         name = left.pop()
         step = folder.parent if name == ".." else folder / name
         try:
-            found = os.lstat(step)
+            status = os.lstat(step)
         except FileNotFoundError:
             # /proc has links to files without a name, for example to the pipe of `<(command)`.
             yield path, os.stat(path)
             return
-        yield step, found
-        if not stat.S_ISLNK(found.st_mode):
+        yield step, status
+        if not stat.S_ISLNK(status.st_mode):
             folder = step
             continue
         links += 1
@@ -134,7 +134,7 @@ def _find_trusted_owners(path: Path) -> frozenset[int]:
 
 
 def _is_mount_point(path: Path) -> bool:
-    """Is it a mount, for example a folder that `docker run -v` adds to a container?
+    """Return whether it is a mount, for example a folder that `docker run -v` adds to a container.
 
     Only root can mount. The device number does not show a bind mount.
     """
@@ -149,20 +149,20 @@ def _is_mount_point(path: Path) -> bool:
     return any(name in line.split(" ")[4:5] for line in mounts.split("\n"))
 
 
-def _is_read_only(path: Path, found: os.stat_result) -> bool:
-    """Is it on a read-only mount?"""
+def _is_read_only(path: Path, status: os.stat_result) -> bool:
+    """Return whether it is on a read-only mount."""
     try:
-        target = path.parent if stat.S_ISLNK(found.st_mode) else path
+        target = path.parent if stat.S_ISLNK(status.st_mode) else path
         return bool(os.statvfs(target).f_flag & os.ST_RDONLY)
     except OSError:
         return False
 
 
 def _has_permissions(mode: int) -> bool:
-    """Links have no permissions, and nothing is read from /dev/null."""
+    """Return whether permissions matter. Links have none, and nothing is read from /dev/null."""
     return not stat.S_ISLNK(mode) and not stat.S_ISCHR(mode)
 
 
 def _is_sticky_folder(mode: int) -> bool:
-    """May users add files, but neither replace nor remove files of other owners?"""
+    """Return whether users may add files, but not replace or remove files of other owners."""
     return stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX)

@@ -1,1 +1,1 @@
-"""Running jobs: take one, run its task, record how it ended."""
+"""Claim jobs, run their tasks, and write their outcomes."""

@@ -1,4 +1,4 @@
-"""Results of a task: those that were never awaited, and the outcomes of the items of a batch."""
+"""Check the result of a task, and read the outcomes of the items of a batch."""
 
 import asyncio
 import inspect
@@ -11,7 +11,7 @@ NO_ERRORS: ItemErrors = {}
 
 
 def reject_unawaited(result: object) -> None:
-    """A function that returned a coroutine or a generator has done nothing yet."""
+    """Raise TypeError for a coroutine or a generator, whose code has not run yet."""
     if inspect.iscoroutine(result):
         result.close()
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
@@ -38,12 +38,12 @@ async def _await_item(outcome: object) -> object:
             raise
         return error
     except BaseException as error:
-        # Any other would end the loop.
+        # KeyboardInterrupt and SystemExit would end the event loop.
         return error
 
 
 def get_item_errors(batch: BatchItems | None, failure: PartialFailure) -> ItemErrors:
-    """The errors of a batch by the position of the item."""
+    """Return the errors of a batch by the position of the item."""
     if batch is None:
         raise TypeError(
             "PartialFailure is for batches, and this payload is not an array"

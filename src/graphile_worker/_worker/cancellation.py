@@ -1,4 +1,4 @@
-"""Cancellation: the request to the tasks of a pool to give up."""
+"""Cancellation: the request to the tasks of a pool to stop."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ from graphile_worker._support.durations import to_seconds
 
 
 class Cancellation:
-    """Asks all tasks of a pool, or one of them, to give up; for the event loop and for threads."""
+    """Asks all tasks of a pool, or one of them, to stop, on the event loop and in threads."""
 
     def __init__(self) -> None:
         self.is_requested = False
@@ -17,18 +17,19 @@ class Cancellation:
         self._thread_condition = threading.Condition()
 
     def request(self) -> None:
-        """Ask all tasks."""
+        """Ask all tasks to stop."""
         self.is_requested = True
         self.recheck()
 
     def recheck(self) -> None:
-        """Let all tasks that wait check whether they are asked."""
+        """Let all waiting tasks check again whether they should stop."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         with self._thread_condition:
             self._thread_condition.notify_all()
 
     async def wait(self, is_cancelled: Callable[[], bool], within: timedelta | None) -> bool:
+        """Wait until the task should stop, and return whether it should."""
         try:
             async with asyncio.timeout(to_seconds(within)):
                 while not is_cancelled():
@@ -38,6 +39,7 @@ class Cancellation:
         return True
 
     def wait_in_thread(self, is_cancelled: Callable[[], bool], within: timedelta | None) -> bool:
+        """Do the same as `wait` in the thread of a plain function."""
         seconds = to_seconds(within)
         with self._thread_condition:
             return self._thread_condition.wait_for(is_cancelled, seconds)

@@ -1,4 +1,4 @@
-"""Claimer: claims jobs for one pool, and knows which ones it holds."""
+"""Claimer: claims jobs for one pool, and keeps track of them."""
 
 import asyncio
 import inspect
@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from graphile_worker._db.database import QueryRunner
@@ -25,24 +26,15 @@ from graphile_worker._support.clock import Clock
 from graphile_worker._support.failpoints import failpoint
 from graphile_worker._worker.fetch_strategy import JobFetcher
 from graphile_worker._worker.payload_budget import PayloadBudget
+from graphile_worker._worker.scan_cursor import SLOW_SCAN_SECONDS
 from graphile_worker.errors import ConfigurationError, LeaseExpiredError
 
 Flags = Collection[str] | None
 ForbiddenFlags = Flags | Callable[[], Flags | Awaitable[Flags]]
 
-# The row of a task may be deleted and created again, under another id, while a worker runs.
-TASK_CHECK_INTERVAL_SECONDS = 10.0
-
-# Limits for registering the names of tasks: the wait for a transaction that adds one of them, and
-# the time for all names. No job of that name is visible before that transaction ends, so the pool
-# can go on without it.
+# Milliseconds to wait for a transaction that adds the name of a task. No job of that name is
+# visible before that transaction ends, so the pool can go on without it.
 REGISTER_LOCK_TIMEOUT_MILLISECONDS = 100
-REGISTER_TASKS_TIMEOUT_SECONDS = 0.5
-
-# Seconds in which the server may still execute an abandoned fetch, and between two checks for jobs
-# that it locked, each of which may read the whole table.
-UNCONFIRMED_CLAIM_SECONDS = 60.0
-ORPHAN_CHECK_INTERVAL_SECONDS = 10.0
 
 # After this many empty fetches in a row, the next one waits: any role can send notifications
 # without adding jobs.
@@ -53,8 +45,26 @@ EMPTY_FETCH_DELAY_SECONDS = 0.02
 QUICK_FETCH_SECONDS = 1.0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClaimTimings:
+    """Intervals and time limits of a claimer."""
+
+    task_check_interval_seconds: float = 10.0
+    """The row of a task may be deleted and created again, under another id, while a worker runs."""
+    register_tasks_timeout_seconds: float = 0.5
+    """Time to register the names of all tasks, one by one."""
+    unconfirmed_claim_seconds: float = 60.0
+    """Time in which the server may still execute an abandoned fetch."""
+    orphan_check_interval_seconds: float = 10.0
+    """Between two checks for jobs that such a fetch locked. Each may read the whole table."""
+    slow_scan_seconds: float = SLOW_SCAN_SECONDS
+
+
+DEFAULT_TIMINGS = ClaimTimings()
+
+
 class Claimer:
-    """One fetch at a time: `claim` must not be called again before it returns."""
+    """Claims jobs, one fetch at a time: call `claim` again only after it returned."""
 
     def __init__(
         self,
@@ -68,8 +78,10 @@ class Claimer:
         slow_database_at_shutdown: QueryRunner | None = None,
         waits_for_register_lock: bool = False,
         payload_budget: PayloadBudget | None = None,
+        timings: ClaimTimings = DEFAULT_TIMINGS,
     ) -> None:
         self.claimed_jobs: dict[int, ClaimedJob] = {}
+        self._timings = timings
         self._payload_budget = payload_budget or PayloadBudget(database)
         # Locked during a fetch, whose jobs are not in `claimed_jobs` yet.
         self.fetch_lock = asyncio.Lock()
@@ -91,7 +103,10 @@ class Claimer:
             None if waits_for_register_lock else REGISTER_LOCK_TIMEOUT_MILLISECONDS
         )
         self._task_ids: dict[int, str] = {}
-        self._fetcher = JobFetcher(database, self.claimed_jobs)
+        self._fetcher = JobFetcher(
+            database, self.claimed_jobs, slow_scan_seconds=timings.slow_scan_seconds
+        )
+        self._task_check_interval_seconds = timings.task_check_interval_seconds
         self._tasks_checked_at = -math.inf
         # The id of a fetch without an answer yet, and until when earlier such ids are checked.
         self._unconfirmed_claim: str | None = None
@@ -107,7 +122,7 @@ class Claimer:
         self._max_fetch = math.inf
         # Tasks whose jobs are not claimed for now.
         self.paused_tasks: Collection[str] = ()
-        # Was the limit of the last fetch reduced, so that there may be more jobs?
+        # Whether the last fetch requested fewer jobs than its limit, so that there may be more.
         self.was_truncated = False
 
     @property
@@ -116,26 +131,17 @@ class Claimer:
 
     @property
     def has_dynamic_flags(self) -> bool:
-        """Does a function return the forbidden flags, which may change each time?"""
+        """Return whether a function returns the forbidden flags, so that they may change."""
         return callable(self._forbidden_flags)
 
     @property
     def next_fetch_at(self) -> float | None:
-        """When to fetch again, if the last fetch was short and did not scan the whole table."""
+        """Return when to fetch again, if the last fetch did not scan the whole table."""
         return self._fetcher.next_fetch_at
 
     @property
-    def has_unconfirmed_claims(self) -> bool:
-        """May jobs be locked for this pool without its knowledge?"""
-        return (
-            self._unconfirmed_claim is not None
-            or bool(self._unconfirmed_until)
-            or bool(self._orphaned_pool_ids)
-        )
-
-    @property
     def pool_ids_in_use(self) -> set[str]:
-        """The ids under which this pool holds jobs, or may hold them."""
+        """Return the ids under which this pool holds jobs, or may hold them."""
         unconfirmed = set() if self._unconfirmed_claim is None else {self._unconfirmed_claim}
         claimed = {each.pool_id for each in list(self.claimed_jobs.values())}
         return claimed | set(self._unconfirmed_until) | set(self._orphaned_pool_ids) | unconfirmed
@@ -150,12 +156,12 @@ class Claimer:
         await self._refresh_task_ids()
         flags = await self.get_forbidden_flags()
         async with self.fetch_lock:
-            # Again, because the calls above may have taken long.
+            # Checked again, because the calls above may have taken long.
             self._check_lease()
             now = None if self._clock is None else self._clock.now()
             pool_id = self.pool_id
             failpoint("before_claim")
-            # An error or a cancellation may come after the database committed.
+            # The database may commit even if this call raises or is cancelled.
             self._unconfirmed_claim = pool_id
             with self._payload_budget.reserve_fetch(limit) as share:
                 claimed_jobs = await self._fetch_limited(
@@ -166,30 +172,32 @@ class Claimer:
                 if pool_id != self.pool_id:
                     # Another pool recovered the old id meanwhile, so no lease covers these jobs.
                     # They are released. One check is enough, because the fetch has answered.
-                    self._mark_unconfirmed(pool_id, seconds=-math.inf)
+                    self._mark_unconfirmed(pool_id, -math.inf)
                     return []
                 self._count_empty_fetches(claimed_jobs)
                 self._record_claimed(claimed_jobs)
                 return claimed_jobs
 
     def forget(self, claimed: ClaimedJob) -> None:
-        """The outcome of that job is written, or it was released."""
+        """Forget a job after its outcome was written, or after it was released."""
         if self.claimed_jobs.get(claimed.job.id) is claimed:
             del self.claimed_jobs[claimed.job.id]
             self._payload_budget.forget(claimed)
 
     def forget_all_but(self, job_ids: Collection[int]) -> None:
-        """At shutdown, treat all other jobs as orphaned, because no worker runs them."""
+        """Treat all other jobs as orphaned at shutdown, because no worker runs them."""
         for job_id in self.claimed_jobs.keys() - set(job_ids):
-            self._mark_unconfirmed(self.claimed_jobs.pop(job_id).pool_id)
+            self._mark_unconfirmed(
+                self.claimed_jobs.pop(job_id).pool_id, self._timings.unconfirmed_claim_seconds
+            )
 
     def mark_orphaned(self) -> None:
-        """Check all ids of this pool, because the server may have lost commits."""
+        """Let `run` check all ids of this pool, because the server may have lost commits."""
         self._orphaned_pool_ids |= self.pool_ids_in_use | {self.pool_id}
         self._orphan_check_needed.set()
 
     async def run(self) -> None:
-        """Release orphaned claims, while fetches go on."""
+        """Release orphaned claims while fetches continue."""
         failures = 0
         while True:
             await self._orphan_check_needed.wait()
@@ -205,16 +213,17 @@ class Claimer:
             failures = 0
             if self._unconfirmed_until or self._orphaned_pool_ids:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(ORPHAN_CHECK_INTERVAL_SECONDS):
+                    async with asyncio.timeout(self._timings.orphan_check_interval_seconds):
                         await self._orphan_check_needed.wait()
                 self._orphan_check_needed.set()
 
     async def release_orphaned_claims(self, *, at_once: bool = False) -> None:
-        """Release the jobs of fetches without an answer, and those of ids to check."""
+        """Release jobs that abandoned fetches locked, and unknown jobs of the ids to check."""
         if not self.fetch_lock.locked():
             self._mark_unconfirmed_claim()
         now = time.monotonic()
-        is_time = at_once or now - self._orphans_checked_at >= ORPHAN_CHECK_INTERVAL_SECONDS
+        elapsed = now - self._orphans_checked_at
+        is_time = at_once or elapsed >= self._timings.orphan_check_interval_seconds
         unconfirmed = dict(self._unconfirmed_until) if is_time else {}
         if unconfirmed:
             self._orphans_checked_at = now
@@ -224,40 +233,40 @@ class Claimer:
             if not await self._release_orphaned(pool_id, database):
                 continue
             self._orphaned_pool_ids.discard(pool_id)
-            # Only after an answer of the database, and not while the id has other jobs, which the
-            # abandoned fetch may have locked again.
+            # The check goes on until the abandoned fetch cannot run any more, and while the id has
+            # other jobs, which that fetch may have locked again.
             if pool_id in unconfirmed and now > unconfirmed[pool_id] and pool_id not in in_use:
                 del self._unconfirmed_until[pool_id]
 
     async def _release_orphaned(self, pool_id: str, database: QueryRunner) -> bool:
         """Find orphaned claims, then release them while no fetch is under way.
 
-        False if another session has locked some of the rows.
+        Returns False if another session has locked some of the rows.
         """
-        found = await database.run(find_orphaned_claims(pool_id, *self._claimed_ids()))
-        if not found.job_ids and not found.queue_ids:
+        orphans = await database.run(find_orphaned_claims(pool_id, *self._claimed_ids()))
+        if not orphans.job_ids and not orphans.queue_ids:
             return True
         async with self.fetch_lock:
-            query = release_orphaned_claims(pool_id, found, *self._claimed_ids())
+            query = release_orphaned_claims(pool_id, orphans, *self._claimed_ids())
             released = await self._db.run(query)
         if released:
             self.on_released(len(released))
-        return released >= found.job_ids - self.claimed_jobs.keys()
+        return released >= orphans.job_ids - self.claimed_jobs.keys()
 
     def _claimed_ids(self) -> tuple[list[int], list[int]]:
-        """The jobs that this pool holds, and their named queues."""
+        """Return the ids of the jobs that this pool holds, and of their named queues."""
         queues = [each.queue_id for each in self.claimed_jobs.values() if each.queue_id is not None]
         return list(self.claimed_jobs), queues
 
     def _mark_unconfirmed_claim(self) -> None:
         if self._unconfirmed_claim is not None:
-            self._mark_unconfirmed(self._unconfirmed_claim)
+            self._mark_unconfirmed(self._unconfirmed_claim, self._timings.unconfirmed_claim_seconds)
             self._unconfirmed_claim = None
 
     async def _delay_after_empty(self) -> None:
-        left = self._last_empty_at + EMPTY_FETCH_DELAY_SECONDS - time.monotonic()
-        if self._empty_fetches >= EMPTY_FETCHES_BEFORE_DELAY and left > 0:
-            await asyncio.sleep(left)
+        seconds_left = self._last_empty_at + EMPTY_FETCH_DELAY_SECONDS - time.monotonic()
+        if self._empty_fetches >= EMPTY_FETCHES_BEFORE_DELAY and seconds_left > 0:
+            await asyncio.sleep(seconds_left)
 
     def _count_empty_fetches(self, claimed_jobs: list[ClaimedJob]) -> None:
         self._empty_fetches = 0 if claimed_jobs else self._empty_fetches + 1
@@ -265,7 +274,7 @@ class Claimer:
             self._last_empty_at = time.monotonic()
 
     async def _fetch_limited(self, pool_id: str, limit: int, **options: Any) -> list[ClaimedJob]:
-        """Request fewer jobs after a fetch that timed out."""
+        """Fetch up to `limit` jobs, or fewer after a fetch that timed out."""
         self.was_truncated = self._max_fetch < limit
         limit = int(min(limit, self._max_fetch))
         began = time.monotonic()
@@ -276,7 +285,7 @@ class Claimer:
         except TimeoutError:
             self._max_fetch = max(1.0, limit // 2)
             raise
-        # An empty answer is always quick.
+        # An empty result is always quick, so it does not raise the limit.
         if claimed_jobs and time.monotonic() - began < QUICK_FETCH_SECONDS:
             self._max_fetch *= 2
         return claimed_jobs
@@ -294,7 +303,7 @@ class Claimer:
             )
 
     def _record_claimed(self, claimed_jobs: list[ClaimedJob]) -> None:
-        # Later than the last time, also if the clock has not ticked: see find_releasable_queues.
+        # Unique even if the clock did not tick, because find_releasable_queues compares these.
         now = self._claimed_at = max(time.monotonic(), math.nextafter(self._claimed_at, math.inf))
         self._payload_budget.add_claimed(claimed_jobs)
         for each in claimed_jobs:
@@ -305,7 +314,7 @@ class Claimer:
                 self._payload_budget.forget(older)
                 self.on_reclaimed(older)
 
-    def _mark_unconfirmed(self, pool_id: str, seconds: float = UNCONFIRMED_CLAIM_SECONDS) -> None:
+    def _mark_unconfirmed(self, pool_id: str, seconds: float) -> None:
         until = time.monotonic() + seconds
         self._unconfirmed_until[pool_id] = max(until, self._unconfirmed_until.get(pool_id, until))
         self._orphans_checked_at = -math.inf
@@ -313,7 +322,7 @@ class Claimer:
 
     async def _refresh_task_ids(self) -> None:
         now = time.monotonic()
-        is_due = now - self._tasks_checked_at >= TASK_CHECK_INTERVAL_SECONDS
+        is_due = now - self._tasks_checked_at >= self._task_check_interval_seconds
         if self._has_all_task_ids and not is_due:
             return
         # With many tasks, each fetch finds the ids that it needs.
@@ -338,8 +347,8 @@ class Claimer:
         """Insert rows for these tasks, except those that another transaction is adding."""
         if await self._try_register_tasks(list(names)):
             return
-        until = time.monotonic() + REGISTER_TASKS_TIMEOUT_SECONDS
-        # In random order: if the time is not enough for all, the next call begins with others.
+        until = time.monotonic() + self._timings.register_tasks_timeout_seconds
+        # In random order, so that each name gets its chance if the time is too short for all.
         for name in random.sample(sorted(names), len(names)):
             if time.monotonic() < until:
                 await self._try_register_tasks([name])
@@ -354,7 +363,7 @@ class Claimer:
         return True
 
     async def get_forbidden_flags(self) -> list[str] | None:
-        """The flags of jobs that are not claimed."""
+        """Return the flags of jobs that this pool must not claim."""
         flags = self._forbidden_flags
         if callable(flags):
             result = flags()

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
 
@@ -45,16 +46,11 @@ from graphile_worker.events import PoolFatalError
 from graphile_worker.hooks import Hooks
 from graphile_worker.retries import PartialFailure
 
-# The next job must run soon after a database outage.
-MAX_BACKOFF_SECONDS = 0.6
-
 # After this many permanent rejections, the job fails with the database's message instead. From then
 # on both are tried alternately, with longer pauses, and reported rarely. If the database rejects
 # heartbeats too, for example because it has no transaction ids left, the outcome is not at fault:
 # then it is retried until the lease expires.
 REJECTIONS_BEFORE_FAILURE = 10
-MAX_REJECTED_BACKOFF_SECONDS = 5.0
-REPORT_INTERVAL_SECONDS = 60.0
 
 # A class of SQLSTATE, and two codes: a timestamp out of range, and a character that the encoding of
 # the database does not have.
@@ -62,8 +58,22 @@ DATA_EXCEPTION = "22"
 OUT_OF_RANGE = "22008"
 UNTRANSLATABLE = "22P05"
 
-
 NO_LOCK = nullcontext()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompletionTimings:
+    """Intervals between the tries to write an outcome."""
+
+    max_backoff_seconds: float = 0.6
+    """The next job must run soon after a database outage."""
+    max_rejected_backoff_seconds: float = 5.0
+    """The maximum after many rejections."""
+    report_interval_seconds: float = 60.0
+    """Between two reports of a rejection."""
+
+
+DEFAULT_TIMINGS = CompletionTimings()
 
 
 class Completer:
@@ -79,8 +89,10 @@ class Completer:
         fetch_lock: asyncio.Lock | None = None,
         interrupted_delay: timedelta | None = None,
         can_retry: bool = True,
+        timings: CompletionTimings = DEFAULT_TIMINGS,
     ) -> None:
         self._db = database
+        self._timings = timings
         self._lease = lease
         self._hooks = hooks
         self._claimed_jobs = claimed_jobs
@@ -93,37 +105,37 @@ class Completer:
     async def complete(
         self, outcome: Outcome, *, attempt: int = 0, is_uncertain: bool = False
     ) -> Outcome | None:
-        """Write the outcome, however long that takes.
+        """Write the outcome, and retry until that succeeds.
 
         Args:
-            outcome: how the job ended.
-            attempt: the number of earlier tries.
-            is_uncertain: the task's own transaction may have completed the job already.
+            outcome: How the job ended.
+            attempt: The number of earlier writes.
+            is_uncertain: Whether the task's own transaction may have completed the job already.
 
         Returns:
-            What was written: a failure if the database keeps rejecting the outcome. None if this
-            pool no longer holds the job.
+            The outcome that was written: a failure if the database keeps rejecting `outcome`.
+            None if this pool no longer holds the job.
         """
         if isinstance(outcome, CompletedInTransaction):
             return outcome
-        # An uncertain commit is like a try whose answer was lost.
+        # An uncertain commit counts as a write whose answer was lost.
         attempt += is_uncertain
-        rejections = _Rejections(outcome, self._lease)
+        rejections = _Rejections(outcome, self._lease, self._timings)
         while True:
-            writing = rejections.choose_outcome()
+            candidate = rejections.choose_outcome()
             try:
-                owned_ids = await self._try_write(writing, attempt, rejections.data_error)
+                owned_ids = await self._try_write(candidate, attempt, rejections.data_error)
             except Exception as error:
                 if not self._can_retry:
                     raise
                 self._report_rejection(rejections, error)
             else:
                 if owned_ids is None or outcome.claimed.job.id in owned_ids:
-                    return writing
+                    return candidate
                 if is_uncertain and await self._is_job_deleted(outcome):
                     return CompletedInTransaction(outcome.claimed, getattr(outcome, "error", None))
-                tries = attempt - is_uncertain
-                return writing if await self._was_written(outcome, tries) else None
+                earlier_writes = attempt - is_uncertain
+                return candidate if await self._was_written(outcome, earlier_writes) else None
             await asyncio.sleep(compute_backoff(attempt, rejections.max_backoff_seconds))
             attempt += 1
 
@@ -131,8 +143,8 @@ class Completer:
         """Write outcomes of one kind and one pool id together, if that succeeds at once.
 
         Returns:
-            What was written, with None for each job that this pool no longer holds; or None if they
-            have to be written one by one, because one was rejected or the answer was lost.
+            The outcomes, with None for each job that this pool no longer holds. None instead of a
+            list if one was rejected or the answer was lost: write them one by one.
         """
         try:
             owned_ids = await self._send(type(outcomes[0]), self._build_batch_query(outcomes))
@@ -143,10 +155,10 @@ class Completer:
         return [outcome if outcome.claimed.job.id in owned_ids else None for outcome in outcomes]
 
     async def complete_unless_rejected(self, outcome: Outcome) -> Outcome | None:
-        """Write one of several outcomes; wait only while the database cannot be reached.
+        """Write one of several outcomes, and retry only while the database is unreachable.
 
         Raises:
-            Exception: the database rejected it, and the other outcomes should not wait for it.
+            Exception: The database rejected it, and the other outcomes should not wait for it.
         """
         attempt = 1
         while True:
@@ -159,11 +171,11 @@ class Completer:
                 if owned_ids is None or outcome.claimed.job.id in owned_ids:
                     return outcome
                 return outcome if await self._was_written(outcome, attempt) else None
-            await asyncio.sleep(compute_backoff(attempt, MAX_BACKOFF_SECONDS))
+            await asyncio.sleep(compute_backoff(attempt, self._timings.max_backoff_seconds))
             attempt += 1
 
     async def release(self, unstarted: Sequence[ClaimedJob]) -> None:
-        """Release jobs that did not start, however long that takes."""
+        """Release jobs that did not start, and retry until that succeeds."""
         for pool_id in {each.pool_id for each in unstarted}:
             jobs = [each for each in unstarted if each.pool_id == pool_id]
             attempt = 0
@@ -178,18 +190,21 @@ class Completer:
                 except Exception:
                     if not self._can_retry:
                         raise
-                await asyncio.sleep(compute_backoff(attempt, MAX_BACKOFF_SECONDS))
+                await asyncio.sleep(compute_backoff(attempt, self._timings.max_backoff_seconds))
                 attempt += 1
 
     async def notify_jobs_available(self, count: int) -> None:
-        """Notify other workers of ready jobs, which they would find by polling, too."""
+        """Notify other workers of ready jobs. Without it they find the jobs by polling."""
         with suppress(Exception):
             await self._db.run(notify_jobs(count))
 
     async def _try_write(
         self, outcome: Outcome, attempt: int, rejection: Exception | None
     ) -> set[int] | None:
-        """Write the outcome; None if an earlier write succeeded and the job was claimed again."""
+        """Write the outcome and return the ids of jobs that this pool still held.
+
+        Returns None if an earlier write succeeded and this pool claimed the job again.
+        """
         async with self._get_retry_lock(attempt):
             if attempt > 0 and self._was_reclaimed(outcome.claimed):
                 return None
@@ -197,10 +212,10 @@ class Completer:
             return await self._send(type(outcome), query)
 
     def _get_retry_lock(self, attempt: int) -> AbstractAsyncContextManager[object]:
-        """Delay a repeated write until the end of a fetch; the first write is sent at once.
+        """Return the lock that delays a repeated write until the end of a fetch.
 
         If an earlier write succeeded, the fetch may claim the same job again, or another job of its
-        queue. The repeated write would then release the wrong claim.
+        queue. The repeated write would then release the wrong claim. The first write does not wait.
         """
         return self._fetch_lock if attempt > 0 else NO_LOCK
 
@@ -220,7 +235,7 @@ class Completer:
         return written
 
     def _was_reclaimed(self, claimed: ClaimedJob) -> bool:
-        """Has this pool claimed the job again, because an earlier try succeeded?"""
+        """Return whether this pool claimed the job again, because an earlier write succeeded."""
         return self._claimed_jobs.get(claimed.job.id, claimed) is not claimed
 
     def _build_release_query(
@@ -232,17 +247,17 @@ class Completer:
         )
 
     async def _was_written(self, outcome: Outcome, attempt: int) -> bool:
-        """This pool does not hold the job: did an earlier try succeed, or is the lock lost?"""
+        """Return whether an earlier write succeeded. If not, the lock of the job is lost."""
         if attempt == 0 or not self._lease.is_registered:
             return attempt > 0
         try:
-            # A pool whose jobs were recovered is not in the registry any more.
+            # Recovery deletes the row of a pool in the registry.
             return await self._db.run(is_pool_alive(outcome.claimed.pool_id))
         except Exception:
             return True
 
     async def _is_job_deleted(self, outcome: Outcome) -> bool:
-        """Has the task's own transaction deleted the job?"""
+        """Return whether the task's own transaction deleted the job."""
         attempt = 0
         while True:
             try:
@@ -250,11 +265,11 @@ class Completer:
             except Exception as error:
                 if not self._can_retry or not is_temporary(error):
                     return True
-            await asyncio.sleep(compute_backoff(attempt, MAX_BACKOFF_SECONDS))
+            await asyncio.sleep(compute_backoff(attempt, self._timings.max_backoff_seconds))
             attempt += 1
 
     def _report_rejection(self, rejections: "_Rejections", error: Exception) -> None:
-        """Report a permanent rejection, at once and then once a minute."""
+        """Report a permanent rejection at once, and repeat that once a minute."""
         if is_temporary(error) or not rejections.add(error):
             return
         outcome = rejections.outcome
@@ -276,7 +291,7 @@ class Completer:
     def _build_query(
         self, outcome: Outcome, is_retry: bool, rejection: Exception | None
     ) -> Query[set[int]]:
-        """The write without the data that PostgreSQL rejected, for example a time out of range."""
+        """Build the write without data that PostgreSQL rejects, for example a time out of range."""
         job, pool_id = outcome.claimed.job, outcome.claimed.pool_id
         queue = find_releasable_queues([outcome.claimed], self._claimed_jobs)
         match outcome:
@@ -303,12 +318,13 @@ class Completer:
 
 
 class _Rejections:
-    """How often the database rejected an outcome, and what is written instead."""
+    """Counts how often the database rejected an outcome, and chooses what to write instead."""
 
-    def __init__(self, outcome: Outcome, lease: Lease) -> None:
+    def __init__(self, outcome: Outcome, lease: Lease, timings: CompletionTimings) -> None:
         self.outcome = outcome
         self._lease = lease
-        # An error in the data of the outcome: the next try leaves that data out.
+        self._timings = timings
+        # An error in the data of the outcome: the next write leaves that data out.
         self.data_error: Exception | None = None
         self._rejection_count = 0
         self._first_rejected_at = math.inf
@@ -319,10 +335,12 @@ class _Rejections:
     @property
     def max_backoff_seconds(self) -> float:
         too_many = self._rejection_count > 2 * REJECTIONS_BEFORE_FAILURE
-        return MAX_REJECTED_BACKOFF_SECONDS if too_many else MAX_BACKOFF_SECONDS
+        if too_many:
+            return self._timings.max_rejected_backoff_seconds
+        return self._timings.max_backoff_seconds
 
     def add(self, error: Exception) -> bool:
-        """Count a rejection; should it be reported?"""
+        """Count a rejection, and return whether to report it."""
         now = time.monotonic()
         self._rejection_count += 1
         self._first_rejected_at = min(self._first_rejected_at, now)
@@ -331,13 +349,13 @@ class _Rejections:
         self._last_error = error
         if _is_data_error(error):
             self.data_error = error
-        if now - self._reported_at < REPORT_INTERVAL_SECONDS:
+        if now - self._reported_at < self._timings.report_interval_seconds:
             return False
         self._reported_at = now
         return True
 
     def choose_outcome(self) -> Outcome:
-        """The outcome; after many rejections, in every other try, a failure with the last one."""
+        """Return the outcome, or after many rejections every other time a failure instead."""
         is_over = (
             self._rejection_count >= REJECTIONS_BEFORE_FAILURE and self._rejection_count % 2 == 0
         )
@@ -358,7 +376,7 @@ class _Rejections:
 
 
 def _build_failed_attempt(failed: Failed) -> FailedAttempt:
-    # For a batch the messages of its items, as Graphile Worker for Node writes them.
+    # Graphile Worker for Node stores only the messages of the items of a batch.
     is_batch = isinstance(failed.error, PartialFailure)
     text = format_error_message(failed.error) if is_batch else format_error(failed.error)
     return FailedAttempt(
@@ -371,7 +389,7 @@ def _is_rejection_failure(outcome: Outcome) -> bool:
 
 
 def _build_fallback_attempt(outcome: Failed | Snoozed, error: Exception) -> FailedAttempt:
-    """The failure without its message and time, and without the payload if that may be rejected."""
+    """Build the failure without its message and time, and without a payload at fault."""
     job, state = outcome.claimed.job, get_sqlstate(error)
     if not isinstance(outcome, Failed):
         return FailedAttempt(job, format_error(error))
@@ -385,7 +403,7 @@ def _build_fallback_attempt(outcome: Failed | Snoozed, error: Exception) -> Fail
 
 
 def _is_unreachable(error: Exception) -> bool:
-    """Is the server unreachable, so that no other outcome can be written either?"""
+    """Return whether the server is unreachable, so that no outcome can be written."""
     state = get_sqlstate(error)
     if state is None:
         return is_temporary(error) and not isinstance(error, TimeoutError)
@@ -393,7 +411,7 @@ def _is_unreachable(error: Exception) -> bool:
 
 
 def _is_data_error(error: Exception) -> bool:
-    # The client encoding of a caller's pool may not have a character.
+    # The client encoding of a caller's pool may lack a character.
     return (
         isinstance(error, UnicodeEncodeError) or (get_sqlstate(error) or "")[:2] == DATA_EXCEPTION
     )

@@ -1,4 +1,4 @@
-"""CompletionBatcher: writes outcomes together, while their workers go on with the next jobs."""
+"""CompletionBatcher: writes outcomes together, while their workers run the next jobs."""
 
 import asyncio
 import time
@@ -11,6 +11,9 @@ from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._support.failpoints import failpoint
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.outcomes import Completed, Failed, Outcome
+
+# Outcomes that may wait to be written; beyond that workers wait too, and nothing is fetched.
+MAX_PENDING = 1000
 
 
 class PendingCompletion(NamedTuple):
@@ -31,17 +34,17 @@ class CompletionBatcher:
     it does not delay the others.
     """
 
-    # Outcomes that may wait to be written; beyond that workers wait too, and nothing is fetched.
-    max_pending = 1000
-
-    def __init__(self, completer: Completer, delay: timedelta) -> None:
+    def __init__(
+        self, completer: Completer, delay: timedelta, *, max_pending: int = MAX_PENDING
+    ) -> None:
         self._completer = completer
+        self._max_pending = max_pending
         self._delay_seconds = delay.total_seconds()
         self._queued: list[PendingCompletion] = []
         self._writing: list[PendingCompletion] = []
         self._separate_writes: dict[asyncio.Task[None], PendingCompletion] = {}
         self._first_queued_at = 0.0
-        # There are outcomes to write; they must not wait; some are being written, or were.
+        # Set when there are outcomes to write, when they must not wait, and after each write.
         self._has_queued = asyncio.Event()
         self._urgent = asyncio.Event()
         self._progressed = asyncio.Event()
@@ -49,22 +52,25 @@ class CompletionBatcher:
 
     @property
     def pending_jobs(self) -> list[ClaimedJob]:
-        """The jobs whose outcome is not written yet, read from other threads too."""
+        """Return the jobs whose outcome is not written yet. Other threads read this too."""
         unwritten = (*list(self._separate_writes.values()), *self._writing, *self._queued)
         return [each.outcome.claimed for each in unwritten]
 
     async def put(self, completion: PendingCompletion) -> None:
-        """Wait until there is room for it; a closed batcher writes it at once."""
+        """Add an outcome, once there is room for it. A closed batcher writes it at once."""
         if self._is_closed:
             completion.finish(await self._completer.complete(completion.outcome))
             return
-        while len(self._queued) + len(self._separate_writes) >= self.max_pending:
+        while len(self._queued) + len(self._separate_writes) >= self._max_pending:
             await self._wait_for_progress()
         if not self._queued:
             self._first_queued_at = time.monotonic()
             self._has_queued.set()
         self._queued.append(completion)
-        if completion.outcome.claimed.queue_id is not None or len(self._queued) >= self.max_pending:
+        if (
+            completion.outcome.claimed.queue_id is not None
+            or len(self._queued) >= self._max_pending
+        ):
             self._urgent.set()
 
     async def run(self) -> None:
@@ -91,7 +97,7 @@ class CompletionBatcher:
         if written is None:
             await self._write_one_by_one(completions)
             return
-        # Without `finish`, whose call would cost time for every job.
+        # Not with `finish`, because that call costs time for every job.
         for (outcome, on_written), stored in zip(completions, written, strict=True):
             on_written(stored or outcome, stored is not None)
 
@@ -111,7 +117,7 @@ class CompletionBatcher:
         completion.finish(await self._completer.complete(completion.outcome, attempt=1))
 
     def _on_separate_write_done(self, task: asyncio.Task[None]) -> None:
-        # A write that was cancelled stays unwritten.
+        # The outcome of a cancelled write stays pending.
         if not task.cancelled():
             del self._separate_writes[task]
             self._progressed.set()
@@ -128,15 +134,15 @@ class CompletionBatcher:
         await self.flush()
 
     def abandon(self) -> None:
-        """Stop writing rejected outcomes; their jobs stay locked until recovery."""
+        """Stop writing rejected outcomes, whose jobs stay locked until recovery."""
         for task in list(self._separate_writes):
             task.cancel()
 
     async def _wait_for_more(self) -> None:
-        left = self._first_queued_at + self._delay_seconds - time.monotonic()
-        if left > 0:
+        seconds_left = self._first_queued_at + self._delay_seconds - time.monotonic()
+        if seconds_left > 0:
             with suppress(TimeoutError):
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(seconds_left):
                     await self._urgent.wait()
 
     async def _wait_for_progress(self) -> None:
@@ -145,7 +151,7 @@ class CompletionBatcher:
 
 
 def _group_by_pool_id(completions: list[PendingCompletion]) -> list[list[PendingCompletion]]:
-    """Outcomes by the id of this pool under which their job is locked, nearly always one."""
+    """Group outcomes by the pool id that locks their job: nearly always one."""
     ids = {each.outcome.claimed.job.locked_by for each in completions}
     if len(ids) == 1:
         return [completions]
@@ -163,11 +169,12 @@ class CompletionBatchers:
         *,
         complete_delay: timedelta | None = None,
         fail_delay: timedelta | None = None,
+        max_pending: int = MAX_PENDING,
     ) -> None:
-        self._completions = (
-            None if complete_delay is None else CompletionBatcher(completer, complete_delay)
+        self._completions, self._failures = (
+            None if delay is None else CompletionBatcher(completer, delay, max_pending=max_pending)
+            for delay in (complete_delay, fail_delay)
         )
-        self._failures = None if fail_delay is None else CompletionBatcher(completer, fail_delay)
 
     @property
     def batchers(self) -> Sequence[CompletionBatcher]:
@@ -178,7 +185,7 @@ class CompletionBatchers:
         return [claimed for batcher in self.batchers for claimed in batcher.pending_jobs]
 
     def get_batcher(self, outcome: Outcome) -> CompletionBatcher | None:
-        """The batcher for such an outcome; None: it is written separately."""
+        """Return the batcher for an outcome, or None if the outcome is written separately."""
         if isinstance(outcome, Completed):
             return self._completions
         return self._failures if isinstance(outcome, Failed) else None

@@ -1,4 +1,4 @@
-"""The context of a task: what it receives besides its payload."""
+"""The context that a task receives besides its payload."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -31,7 +31,7 @@ from graphile_worker.tasks import CronRun, read_cron_run
 
 
 class PoolResources(NamedTuple):
-    """What all jobs of a pool share."""
+    """Resources that all jobs of a pool share."""
 
     deps: Any
     logger: Logger
@@ -48,23 +48,23 @@ class PoolResources(NamedTuple):
 
 
 class Context(JobRun):
-    """For async tasks."""
+    """The run of a job, and the context of an async task."""
 
-    # On the class until they change, because one context is made for every job.
+    # Defaults are on the class, because a context is created for every job.
     is_batch = False
-    """A batch keeps its failed items, so its task cannot complete the job itself."""
+    """Whether the job is a batch, which keeps failed items: its task cannot complete the job."""
     next_attempt: NextAttempt | None = None
-    """When to retry, if the process of the task has decided it."""
+    """When to retry, if the task process decided that."""
     timeout_handle: asyncio.Timeout | None = None
     """Ends the task at its timeout, if it has one."""
     overrun_event: JobOverran | None = None
     """Set while the function runs past its timeout in a thread, where it cannot be stopped."""
     worker_task: asyncio.Task[Any] | None = None
-    """The asyncio task of its worker, which waits for that of the job."""
+    """The asyncio task of the worker, which waits for `job_task`."""
     job_task: asyncio.Task[None] | None = None
     """The asyncio task of the job."""
     outcome: Outcome | None = None
-    """How the job ended, once its task did."""
+    """How the job ended. Set when its task ends."""
 
     def __init__(self, claimed: ClaimedJob, worker_id: str, resources: PoolResources) -> None:
         self.claimed = claimed
@@ -77,7 +77,7 @@ class Context(JobRun):
 
     @property
     def sync_context(self) -> "SyncContext":
-        """The context for a plain function."""
+        """Return the context for a plain function."""
         return SyncContext(self, self._resources)
 
     @property
@@ -110,17 +110,18 @@ class Context(JobRun):
 
     @property
     def is_worker_cancelled(self) -> bool:
-        """Is its worker cancelled, because the program ends?"""
+        """Return whether the worker is cancelled, because the program ends."""
         return self.worker_task is not None and self.worker_task.cancelling() > 0
 
     @property
     def logger(self) -> Logger:
-        """A logger whose lines carry the ids of this job."""
-        around = self._resources
-        return build_job_logger(around.logger, self.pool_id, self.job, worker_id=self.worker_id)
+        """Return a logger whose lines carry the ids of this job."""
+        return build_job_logger(
+            self._resources.logger, self.pool_id, self.job, worker_id=self.worker_id
+        )
 
     def mark_overrun(self, timeout: timedelta) -> None:
-        """The function reached its timeout: ask it to give up, because it cannot be stopped."""
+        """Ask a function that reached its timeout to stop, because a thread cannot be stopped."""
         self.overrun_event = JobOverran(
             pool_id=self.pool_id, worker_id=self.worker_id, job=self.job, timeout=timeout
         )
@@ -129,7 +130,7 @@ class Context(JobRun):
         self._resources.cancellation.recheck()
 
     def clear_overrun(self) -> None:
-        """The function returned."""
+        """Record that a function returned after its timeout."""
         if self.overrun_event is not None and self._resources.runaways is not None:
             self._resources.runaways.remove(self.overrun_event)
 
@@ -160,7 +161,7 @@ class Context(JobRun):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """A transaction that also completes the job: its effects happen once, or not at all."""
+        """Open a transaction that also completes the job, so that its effects happen once."""
         _reject_batch(self)
         async with self._resources.database.transaction() as connection:
             yield connection.raw
@@ -174,7 +175,7 @@ class Context(JobRun):
 
 
 class SyncContext:
-    """For plain functions, which run in a thread: the same without await."""
+    """The context of a plain function, which runs in a thread: the same without await."""
 
     def __init__(self, context: Context, resources: PoolResources) -> None:
         self._context = context
@@ -210,7 +211,7 @@ class SyncContext:
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """A transaction that also completes the job: its effects happen once, or not at all."""
+        """Open a transaction that also completes the job, so that its effects happen once."""
         _reject_batch(self._context)
         with self._get_database().transaction() as connection:
             yield connection.raw
@@ -247,6 +248,6 @@ def _build_no_sync_error() -> ConfigurationError:
 
 
 def _check_still_owned(still_owned_ids: set[int], claimed: ClaimedJob) -> None:
-    # Raised inside the transaction, so that what the task did in it is rolled back.
+    # Raised inside the transaction, which rolls back the changes of the task.
     if claimed.job.id not in still_owned_ids:
         raise JobLockLostError(f"job {claimed.job.id} is no longer held by this pool")

@@ -17,7 +17,7 @@ from graphile_worker._sql.queries.claim import (
 )
 from graphile_worker._sql.query import Query
 from graphile_worker._worker.many_tasks import MAX_TASKS_PER_FETCH, TaskScanner
-from graphile_worker._worker.scan_cursor import ScanCursor
+from graphile_worker._worker.scan_cursor import SLOW_SCAN_SECONDS, ScanCursor
 
 # A strategy that misses jobs this many times in a row is replaced by the next one; once or twice a
 # job may just have been added. After these seconds the cheaper strategy is used once.
@@ -30,7 +30,7 @@ FULL_SCAN_DELAY_RANGE_SECONDS = (0.02, 0.1)
 
 
 class FetchStrategy(IntEnum):
-    """The cheapest first. Only if the last one finds nothing, no job is ready."""
+    """The ways to fetch, the cheapest first. Only the last one finds all ready jobs."""
 
     PLAIN = auto()
     SOONEST = auto()
@@ -38,13 +38,19 @@ class FetchStrategy(IntEnum):
 
 
 class JobFetcher:
-    """Tries the strategy that usually finds jobs, then the one that finds all.
+    """Uses the strategy that usually finds jobs, then the one that finds all.
 
     If the soonest jobs are of named queues, and this pool keeps one of them busy, an empty or short
     answer is not always followed by a full scan: `next_fetch_at` is the time of the next one.
     """
 
-    def __init__(self, database: QueryRunner, claimed_jobs: Mapping[int, ClaimedJob]) -> None:
+    def __init__(
+        self,
+        database: QueryRunner,
+        claimed_jobs: Mapping[int, ClaimedJob],
+        *,
+        slow_scan_seconds: float = SLOW_SCAN_SECONDS,
+    ) -> None:
         self.has_indexes = False
         self.next_fetch_at: float | None = None
         self._db = database
@@ -52,22 +58,25 @@ class JobFetcher:
         self._preferred = FetchStrategy.PLAIN
         self._misses = 0
         self._retry_cheaper_at = 0.0
-        self._scan_cursor = ScanCursor()
+        self._scan_cursor = ScanCursor(slow_scan_seconds)
         self._task_scanner = TaskScanner(database)
-        # How many jobs the last short answer had, and when to scan for others.
+        # The size of the last short result, and when to scan for other jobs.
         self._last_short_count = 0
         self._next_full_scan_at = math.inf
         self._full_scan_delay = FULL_SCAN_DELAY_RANGE_SECONDS[0]
         self._full_scanned_at = -math.inf
 
     def has_too_many_tasks(self, tasks: Mapping[int, str]) -> bool:
-        """Are there more tasks than one fetch can name?"""
+        """Return whether there are more tasks than one fetch can name."""
         return self.has_indexes and len(tasks) > MAX_TASKS_PER_FETCH
 
     async def fetch(
         self, pool_id: str, tasks: Mapping[int, str], *, limit: int, **options: Any
     ) -> list[ClaimedJob]:
-        """Claim up to `limit` jobs. None are ready if it returns none without `next_fetch_at`."""
+        """Claim up to `limit` jobs.
+
+        If it claims none and `next_fetch_at` is None, no job is ready.
+        """
         self.next_fetch_at = None
         if not self.has_too_many_tasks(tasks):
             return await self._fetch_by_strategy(pool_id, tasks, limit=limit, **options)
@@ -84,18 +93,20 @@ class JobFetcher:
     async def _fetch_by_strategy(
         self, pool_id: str, tasks: Mapping[int, str], *, limit: int, **options: Any
     ) -> list[ClaimedJob]:
-        tried = self._choose_strategy()
-        if tried is FetchStrategy.PLAIN and (since := self._scan_cursor.position) is not None:
+        strategy = self._choose_strategy()
+        if strategy is FetchStrategy.PLAIN and (since := self._scan_cursor.position) is not None:
             return await self._fetch_since(since, pool_id, tasks, limit=limit, **options)
-        # A job that ends during the query may end too late for its answer.
-        busy = get_busy_queue_ids(self._claimed_jobs) if tried is FetchStrategy.SOONEST else set()
-        if tried < FetchStrategy.FULL_SCAN:
+        # Read before the query, because a job that ends meanwhile may end too late for it.
+        busy = (
+            get_busy_queue_ids(self._claimed_jobs) if strategy is FetchStrategy.SOONEST else set()
+        )
+        if strategy < FetchStrategy.FULL_SCAN:
             claimed_jobs = await self._db.run(
-                self._build_query(tried, pool_id, tasks, limit=limit, **options)
+                self._build_query(strategy, pool_id, tasks, limit=limit, **options)
             )
             if claimed_jobs:
-                self._record_hit(tried, len(claimed_jobs), limit)
-                if tried is FetchStrategy.PLAIN:
+                self._record_hit(strategy, len(claimed_jobs), limit)
+                if strategy is FetchStrategy.PLAIN:
                     self._scan_cursor.record_scan(claimed_jobs)
                 return claimed_jobs
             if busy and time.monotonic() < self._full_scanned_at + self._full_scan_delay:
@@ -103,13 +114,13 @@ class JobFetcher:
                 return []
         query = self._build_query(FetchStrategy.FULL_SCAN, pool_id, tasks, limit=limit, **options)
         claimed_jobs = await self._db.run(query)
-        self._record_full_scan(tried, claimed_jobs, busy)
+        self._record_full_scan(strategy, claimed_jobs, busy)
         return claimed_jobs
 
     async def _fetch_since(
         self, position: JobPosition, *args: Any, **options: Any
     ) -> list[ClaimedJob]:
-        """Scan from the position on; if that finds nothing, workers are idle, so scan all."""
+        """Scan from the position on, and scan all jobs if that finds none: workers are idle."""
         for strategy in (FetchStrategy.PLAIN, FetchStrategy.SOONEST):
             query = self._build_query(strategy, *args, since=position, **options)
             claimed_jobs = await self._db.run(query)
@@ -146,18 +157,18 @@ class JobFetcher:
             self.next_fetch_at = self._next_full_scan_at
 
     def _record_full_scan(
-        self, tried: FetchStrategy, claimed_jobs: list[ClaimedJob], busy_queue_ids: set[int]
+        self, strategy: FetchStrategy, claimed_jobs: list[ClaimedJob], busy_queue_ids: set[int]
     ) -> None:
         is_wider, self._next_full_scan_at = self._next_full_scan_at < math.inf, math.inf
         self._full_scanned_at = time.monotonic()
-        if tried is FetchStrategy.FULL_SCAN:
+        if strategy is FetchStrategy.FULL_SCAN:
             found_more = is_wider and len(claimed_jobs) > self._last_short_count
             if found_more:
                 self._prefer(FetchStrategy.FULL_SCAN)
         else:
             found_more = any(each.queue_id not in busy_queue_ids for each in claimed_jobs)
-            if found_more and tried is self._preferred:
-                self._record_miss(tried)
+            if found_more and strategy is self._preferred:
+                self._record_miss(strategy)
         self._full_scan_delay = (
             FULL_SCAN_DELAY_RANGE_SECONDS[0]
             if found_more
@@ -189,5 +200,5 @@ class JobFetcher:
 
 
 def get_busy_queue_ids(claimed_jobs: Mapping[int, ClaimedJob]) -> set[int]:
-    """The named queues of those jobs."""
+    """Return the ids of the named queues of these jobs."""
     return {each.queue_id for each in claimed_jobs.values() if each.queue_id is not None}

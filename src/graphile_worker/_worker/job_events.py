@@ -1,4 +1,4 @@
-"""The events of a job: its start, and its end once that is written."""
+"""Emit the events of a job: its start, and its end after the outcome was written."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -35,7 +35,7 @@ def emit_job_started(hooks: Hooks, context: Context) -> None:
 def emit_job_ended(
     hooks: Hooks, context: Context, outcome: Outcome, *, is_still_owned: bool, seconds: float
 ) -> None:
-    """Emit how the job ended; if its lock was lost, only that."""
+    """Emit how the job ended, or only that its lock was lost."""
     if is_still_owned and isinstance(outcome, Completed) and not _has_success_listeners(hooks):
         return
     fields = _build_event_fields(context)
@@ -74,7 +74,7 @@ def _build_events(
             if is_last:
                 yield JobFailed(**more)
         case _:
-            # Snoozed: neither a success nor an error.
+            # Snoozed is neither a success nor an error.
             pass
     yield JobFinished(**fields, error=outcome.error if isinstance(outcome, Failed) else None)
 

@@ -1,10 +1,11 @@
-"""NotificationListener: LISTEN for new jobs and migrations, on its own connection."""
+"""NotificationListener: listens for new jobs and migrations on its own connection."""
 
 import asyncio
 import json
 import math
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from graphile_worker._db.database import Database
 from graphile_worker._db.notifications import Notification, NotificationStream, TooManyNotifications
@@ -22,22 +23,28 @@ from graphile_worker.hooks import Hooks
 JOBS_CHANNEL = "jobs:insert"
 MIGRATIONS_CHANNEL = "worker:migrate"
 
-# Seconds without a notification after which the connection is checked, and that the check may take:
-# a connection to a server that vanished looks idle.
-CONNECTION_CHECK_SECONDS = 5.0
 MAX_BACKOFF_SECONDS = 0.6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListenTimings:
+    """Intervals and time limits of a listener."""
+
+    connection_check_seconds: float = 5.0
+    """Time without a notification after which the connection is checked, and limit of that check:
+    a connection to a server that vanished looks idle."""
+    migration_check_interval_seconds: float = 1.0
+    """Between two reads of the ledger, because any role can send the notification."""
+    flood_poll_duration_seconds: float = 10.0
+    """After too many notifications a worker polls for this time instead of listening."""
+    flood_poll_interval_seconds: float = 0.2
+
+
+DEFAULT_TIMINGS = ListenTimings()
 
 
 class NotificationListener:
     """Calls `on_jobs` with the number of added jobs, or None if unknown, and `on_migration`."""
-
-    # Seconds between two reads of the ledger, because any role can send the notification.
-    migration_check_interval_seconds = 1.0
-
-    # After too many notifications a worker polls for this many seconds instead of listening, at
-    # this interval.
-    flood_poll_duration_seconds = 10.0
-    flood_poll_interval_seconds = 0.2
 
     def __init__(
         self,
@@ -47,12 +54,14 @@ class NotificationListener:
         *,
         on_jobs: Callable[[int | None], None],
         on_migration: Callable[[], Awaitable[None]],
+        timings: ListenTimings = DEFAULT_TIMINGS,
     ) -> None:
         self._db = database
         self._lease = lease
         self._hooks = hooks
         self._on_jobs = on_jobs
         self._on_migration = on_migration
+        self._timings = timings
         self._attempts = 0
         self._migration_checked_at = -math.inf
         # When to read the ledger, after a notification.
@@ -70,7 +79,7 @@ class NotificationListener:
             self._attempts += 1
 
     async def listen_once(self) -> None:
-        """Connect and listen until an error."""
+        """Connect, and listen until an error occurs."""
         self._hooks.emit(ListenConnecting(pool_id=self._lease.pool_id, attempts=self._attempts))
         async with self._db.listen(JOBS_CHANNEL, MIGRATIONS_CHANNEL) as notifications:
             self._attempts = 0
@@ -83,7 +92,7 @@ class NotificationListener:
                 self._hooks.emit(ListenReleased(pool_id=self._lease.pool_id))
 
     async def _catch_up(self) -> None:
-        """Check for what happened before the connection listened."""
+        """Check for jobs and migrations from before the connection listened."""
         self._on_jobs(None)
         await self._check_migration()
 
@@ -92,30 +101,30 @@ class NotificationListener:
         if notification is not None:
             self._handle_notification(notification)
         elif self._check_migration_at is None:
-            await notifications.check(CONNECTION_CHECK_SECONDS)
+            await notifications.check(self._timings.connection_check_seconds)
         if self._check_migration_at is not None and time.monotonic() >= self._check_migration_at:
             await self._check_migration()
 
     async def _poll_during_flood(self) -> None:
         """Poll for jobs instead of listening."""
-        until = time.monotonic() + self.flood_poll_duration_seconds
+        until = time.monotonic() + self._timings.flood_poll_duration_seconds
         while time.monotonic() < until:
             self._on_jobs(None)
-            await asyncio.sleep(self.flood_poll_interval_seconds)
+            await asyncio.sleep(self._timings.flood_poll_interval_seconds)
 
     def _compute_timeout(self) -> float:
         if self._check_migration_at is None:
-            return CONNECTION_CHECK_SECONDS
+            return self._timings.connection_check_seconds
         return max(0.0, self._check_migration_at - time.monotonic())
 
     def _handle_notification(self, notification: Notification) -> None:
         self._emit_notified(notification)
         if notification.channel == JOBS_CHANNEL:
-            is_one = not notification.skipped_count
-            self._on_jobs(parse_job_count(notification.payload) if is_one else None)
+            count = None if notification.skipped_count else parse_job_count(notification.payload)
+            self._on_jobs(count)
         elif notification.channel == MIGRATIONS_CHANNEL:
             self._check_migration_at = (
-                self._migration_checked_at + self.migration_check_interval_seconds
+                self._migration_checked_at + self._timings.migration_check_interval_seconds
             )
 
     async def _check_migration(self) -> None:
@@ -135,7 +144,7 @@ class NotificationListener:
 
 
 def parse_job_count(payload: str) -> int:
-    """The number of jobs in a notification; 1 if it cannot be read."""
+    """Return the number of jobs in a notification, or 1 if the payload is invalid."""
     try:
         count = json.loads(payload)["count"]
     except (ValueError, TypeError, KeyError, RecursionError):

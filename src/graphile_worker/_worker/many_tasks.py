@@ -16,10 +16,10 @@ NEXT_SCAN_DELAY_SECONDS = 0.1
 
 
 class TaskScanner:
-    """Goes through all tasks with waiting jobs in rounds, `MAX_TASKS_PER_FETCH` at a time.
+    """Scans all tasks with waiting jobs in rounds of `MAX_TASKS_PER_FETCH` tasks.
 
-    Most often no more than that have jobs: then one query is enough, and jobs run in their order.
-    Tasks are known by name, because a row may be deleted and created again under another id.
+    Usually fewer tasks have jobs: then one query is enough, and jobs run in their order. Tasks are
+    known by name, because a row may be deleted and created again under another id.
     """
 
     def __init__(self, database: QueryRunner) -> None:
@@ -33,7 +33,7 @@ class TaskScanner:
     async def find_tasks_with_jobs(
         self, tasks: Mapping[int, str], limit: int, *, now: RunAt | None, since: JobPosition | None
     ) -> dict[int, str]:
-        """The tasks that a fetch of up to `limit` jobs has to name."""
+        """Return the tasks that a fetch of up to `limit` jobs has to name."""
         if tasks is not self._tasks:
             self._tasks, self._known_identifiers = tasks, frozenset(tasks.values())
         if self._after_id == 0:
@@ -41,11 +41,13 @@ class TaskScanner:
         query = find_waiting_tasks(
             limit, now=now, since=since, after_id=self._after_id, max_tasks=MAX_TASKS_PER_FETCH
         )
-        found, self._after_id = await self._db.run(query)
-        return {task_id: name for task_id, name in found.items() if name in self._known_identifiers}
+        waiting, self._after_id = await self._db.run(query)
+        return {
+            task_id: name for task_id, name in waiting.items() if name in self._known_identifiers
+        }
 
     def get_next_scan_at(self, claimed_jobs: list[ClaimedJob]) -> float | None:
-        """When to scan the next tasks; None: there is a job, or a whole round found none."""
+        """Return when to scan the next tasks. None after a job, or after a round without any."""
         if claimed_jobs:
             self._is_round_empty = False
             return None

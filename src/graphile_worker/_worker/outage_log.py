@@ -1,4 +1,4 @@
-"""OutageLog: the log lines about an unreachable database."""
+"""OutageLog: logs that the database is unreachable."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,6 @@
-"""How a job can end in this process.
+"""Outcomes: how a job can end in this process.
 
-One outcome is made for every job. They are not frozen, which would take three times as long.
+One is created for every job, so they are not frozen, which would take three times as long.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Failed:
 
 @dataclass(slots=True)
 class Snoozed:
-    """The task asked to run again later; the attempt is not counted."""
+    """The task asked to run again later. The attempt is not counted."""
 
     claimed: ClaimedJob
     when: RunAt
@@ -38,7 +38,7 @@ class Snoozed:
 
 @dataclass(slots=True)
 class Interrupted:
-    """The worker stopped the task or did not start it: release the job, attempt not counted."""
+    """The worker stopped the task or did not start it. The attempt is not counted."""
 
     claimed: ClaimedJob
     when: RunAt | None = None
@@ -46,7 +46,7 @@ class Interrupted:
 
 @dataclass(slots=True)
 class CompletedInTransaction:
-    """The task completed the job in its own transaction; `late_error` is what it raised later."""
+    """The task completed the job in its own transaction. It may have raised `late_error` later."""
 
     claimed: ClaimedJob
     late_error: BaseException | None = None

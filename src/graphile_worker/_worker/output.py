@@ -1,22 +1,22 @@
-"""OutputReader: the output of a program line by line; the last lines are kept for errors."""
+"""OutputReader: reads the output of a program by line, and keeps the last lines for errors."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
-from graphile_worker._support.logs import make_printable
+from graphile_worker._support.error_format import make_printable
 
 MAX_LINE_BYTES = 2_000
 MAX_KEPT_LINES = 20
 
 
 class OutputReader:
-    """Reads to the end, so that the program never has to wait."""
+    """Reads output until its end, so that the program never waits for a full pipe."""
 
     def __init__(
         self, chunks: AsyncIterator[bytes], on_line: Callable[[str], object] | None = None
     ) -> None:
         self.on_line = on_line
-        """Called with each line; may be replaced at any time."""
+        """Called with each line. You may replace it at any time."""
         self._chunks = chunks
         self._last_lines: deque[str] = deque(maxlen=MAX_KEPT_LINES)
 
@@ -35,7 +35,7 @@ class OutputReader:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 self._handle_line(line)
-            # Of an endless line, only the part that is shown is kept.
+            # Of an endless line, only the part for the log is kept.
             rest = rest[: MAX_LINE_BYTES + 1]
         if rest:
             self._handle_line(rest)
@@ -48,6 +48,6 @@ class OutputReader:
 
 
 def format_line(line: bytes) -> str:
-    """A line for a log: control characters escaped, not too long."""
+    """Format a line for a log: escape control characters, and cut off a long line."""
     text = make_printable(line[:MAX_LINE_BYTES].decode(errors="replace").rstrip("\r"))
     return f"{text}…" if len(line) > MAX_LINE_BYTES else text

@@ -8,21 +8,21 @@ from graphile_worker.hooks import Hooks
 
 
 class RunawayTracker:
-    """Pauses a task that has `max_runaways` of them: none of its jobs is claimed or started.
+    """Pauses a task with `max_runaways` such functions: its jobs are not claimed or started.
 
     A function in a thread cannot be stopped. It keeps its job and its slot until it returns.
     """
 
     def __init__(self, hooks: Hooks, max_runaways: int | None) -> None:
         self.paused_tasks: set[str] = set()
-        # Called when a task is not paused any more.
+        # Called after the pause of a task.
         self.on_resumed: Callable[[], None] = lambda: None
         self._hooks = hooks
         self._max_runaways = max_runaways
         self._counts: Counter[str] = Counter()
 
     def add(self, event: JobOverran) -> None:
-        """A function reached its timeout."""
+        """Count a function that reached its timeout."""
         name = event.job.task_identifier
         self._counts[name] += 1
         self._hooks.emit(event)
@@ -33,7 +33,7 @@ class RunawayTracker:
             )
 
     def remove(self, event: JobOverran) -> None:
-        """The function returned."""
+        """Stop counting a function, because it returned."""
         name = event.job.task_identifier
         self._counts[name] -= 1
         if name in self.paused_tasks and not self._has_too_many(name):

@@ -1,6 +1,6 @@
 """PayloadBudget: limits the bytes of payloads that a pool has in memory.
 
-The payloads of waiting and running jobs count together. A fetch reads those that fit. Any other
+The payloads of waiting and running jobs count together. A fetch reads those that fit. A larger one
 stays in the database until its job is about to start and there is room.
 """
 
@@ -21,7 +21,7 @@ STOP_CHECK_INTERVAL_SECONDS = 0.2
 
 
 class PayloadBudget:
-    """Counts the bytes, and reads payloads that did not come with a fetch."""
+    """Counts the bytes of payloads, and reads those that did not come with a fetch."""
 
     def __init__(
         self,
@@ -48,9 +48,10 @@ class PayloadBudget:
 
     @contextmanager
     def reserve_fetch(self, limit: int) -> Iterator[int]:
-        """The largest payload that comes with the fetch of up to `limit` jobs in the block.
+        """Reserve memory for one fetch of up to `limit` jobs in the block.
 
-        Only one fetch at a time is under way.
+        Yields the size of the largest payload that the fetch may bring. Only one fetch may be under
+        way at a time.
         """
         room = (self._max_bytes - self.loaded_bytes) // limit
         share = min(max(room, SMALL_PAYLOAD_BYTES), self._max_payload_bytes)
@@ -62,11 +63,11 @@ class PayloadBudget:
             self._freed.set()
 
     def add_claimed(self, claimed_jobs: Iterable[ClaimedJob]) -> None:
-        """A fetch brought these jobs."""
+        """Count the payloads that came with a fetch."""
         self.loaded_bytes += sum(each.size for each in claimed_jobs if not each.unread_bytes)
 
     def forget(self, claimed: ClaimedJob) -> None:
-        """The outcome of that job is written, or it was released."""
+        """Stop counting the payload of a job that ended or was released."""
         if claimed.unread_bytes:
             self._free(claimed.job.id)
         else:
@@ -76,9 +77,9 @@ class PayloadBudget:
         """Read the payload of a job, once there is room for it.
 
         Raises:
-            PayloadTooLarge: it is larger than `max_payload_bytes`.
-            JobLockLostError: this pool does not hold the job any more.
-            WorkerStoppedError: the pool shuts down.
+            PayloadTooLarge: It is larger than `max_payload_bytes`.
+            JobLockLostError: This pool does not hold the job any more.
+            WorkerStoppedError: The pool shuts down.
         """
         if claimed.size > self._max_payload_bytes:
             raise PayloadTooLarge(claimed.size, self._max_payload_bytes)
@@ -96,8 +97,8 @@ class PayloadBudget:
         claimed.job.payload_text = text
 
     async def _wait_for_room(self, size: int) -> None:
-        # Waiting jobs may have to wait for this one, so only running jobs are waited for: a single
-        # payload is always read.
+        # Wait only while another large payload is in use. Otherwise this one would wait for jobs in
+        # the buffer, which may wait for it.
         while self._separate_bytes and self._used_bytes + size > self._max_bytes:
             if self._is_stopping():
                 raise WorkerStoppedError("no more jobs are started")

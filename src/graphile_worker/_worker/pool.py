@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -33,18 +34,31 @@ from graphile_worker.events import (
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job
 
-# Seconds that a cancelled task may clean up, and that a write may take, before a shutdown goes on
-# without them. With the default `shutdown_timeout` they add up to less than the 30 s after which
-# orchestrators kill.
-CLEANUP_TIMEOUT_SECONDS = 2.0
-WRITE_TIMEOUT_SECONDS = 2.0
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShutdownTimings:
+    """Time limits of the steps of a shutdown, which goes on without those that take longer.
+
+    With the default `shutdown_timeout`, cleanup and write take less than the 30 s after which
+    orchestrators kill.
+    """
+
+    cleanup_timeout_seconds: float = 2.0
+    """Time for a cancelled task to clean up."""
+    write_timeout_seconds: float = 2.0
+    """Time for the write of an outcome."""
+    release_timeout_seconds: float = RELEASE_TIMEOUT_SECONDS
+    """Time to release the jobs of a program that was cancelled."""
+
+
+DEFAULT_TIMINGS = ShutdownTimings()
 
 
 class WorkerPool:
     """Runs until `stop_gracefully` or `stop_forcefully`, or until its source has no more jobs.
 
     A graceful shutdown claims no more jobs and waits for those that run. After `cancel_after` it
-    asks their tasks to give up. At `shutdown_timeout` it cancels them and releases their jobs. A
+    asks their tasks to stop. At `shutdown_timeout` it cancels them and releases their jobs. A
     task that cannot be cancelled still runs when `run` returns; `release_remaining` releases its
     job.
     """
@@ -61,6 +75,7 @@ class WorkerPool:
         tasks: Iterable[str],
         cancel_after: timedelta | None,
         shutdown_timeout: timedelta | None,
+        timings: ShutdownTimings = DEFAULT_TIMINGS,
     ) -> None:
         self._lease = lease
         self._source = source
@@ -72,6 +87,7 @@ class WorkerPool:
         self._tasks = tuple(tasks)
         self._cancel_after = to_seconds(cancel_after)
         self._shutdown_timeout = to_seconds(shutdown_timeout)
+        self._timings = timings
         self._stop = asyncio.Event()
         self._is_finishing = False
         self.forced = asyncio.Event()
@@ -86,12 +102,12 @@ class WorkerPool:
 
     @property
     def job_count(self) -> int:
-        """The number of jobs that ran."""
+        """Return the number of jobs that ran."""
         return sum(worker.job_count for worker in self._workers)
 
     @property
     def is_ready(self) -> bool:
-        """Does it claim jobs, and is the database reachable?"""
+        """Return whether the pool claims jobs and the database is reachable."""
         return not self._stop.is_set() and not self._is_finishing and not self._source.is_failing
 
     @property
@@ -108,7 +124,7 @@ class WorkerPool:
 
     @property
     def started_ids(self) -> list[int]:
-        """The jobs whose task started, until their outcome is written."""
+        """Return the ids of jobs whose task started, until their outcome is written."""
         return self._get_job_ids([worker for worker in self._workers if worker.has_started])
 
     def _get_job_ids(self, workers: list[Worker]) -> list[int]:
@@ -117,7 +133,7 @@ class WorkerPool:
         return [claimed.job.id for claimed in by_workers + self._batchers.pending_jobs]
 
     def wake(self, count: int | None = None) -> None:
-        """This many jobs may be ready; None if the number is unknown."""
+        """Fetch soon, because `count` jobs may be ready. None if the number is unknown."""
         if not self._stop.is_set() and not self._is_finishing:
             self._source.wake(count)
 
@@ -139,12 +155,17 @@ class WorkerPool:
         self._cancellation.recheck()
 
     def stop_on_error(self, error: BaseException) -> None:
-        """Shut down because of this error, which `run` raises."""
+        """Shut down gracefully; `run` then raises this error."""
         self._fatal_error = self._fatal_error or error
         self.stop_gracefully(str(error))
 
+    def stop_on_task_error(self, task: asyncio.Task[None]) -> None:
+        """Shut down if this task, which has ended, raised an error."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.stop_on_error(error)
+
     def finish(self) -> None:
-        """Claim no more jobs; `run` returns when those that run have ended, without a limit."""
+        """Claim no more jobs; `run` returns when the running ones have ended, without a timeout."""
         self._is_finishing = True
         self._source.stop()
 
@@ -171,11 +192,11 @@ class WorkerPool:
         self._fetch_task = asyncio.create_task(self._source.run())
         self._write_tasks = [asyncio.create_task(each.run()) for each in self._batchers.batchers]
         for task in self._write_tasks:
-            task.add_done_callback(self._on_writer_done)
+            task.add_done_callback(self.stop_on_task_error)
         self._running = {self._start_worker(worker): worker for worker in self._workers}
 
     async def run(self) -> None:
-        """Work until the pool is shut down; raises the error that ended it."""
+        """Run jobs until the pool is shut down, and raise the error that stopped it."""
         if self._fetch_task is None:
             self.start()
         assert self._fetch_task is not None
@@ -188,8 +209,12 @@ class WorkerPool:
         except asyncio.CancelledError:
             self._source.stop()
             await self._cancel_workers()
-            # It releases the jobs that its last fetch brings.
-            await _wait_then_cancel(fetching, RELEASE_TIMEOUT_SECONDS, CLEANUP_TIMEOUT_SECONDS / 4)
+            # The source releases the jobs that its last fetch brings.
+            await _wait_then_cancel(
+                fetching,
+                self._timings.release_timeout_seconds,
+                self._timings.cleanup_timeout_seconds / 4,
+            )
             raise
         if self._fatal_error is not None:
             raise self._fatal_error
@@ -198,13 +223,13 @@ class WorkerPool:
         """Release the jobs of tasks that cannot be stopped.
 
         Raises:
-            JobsLeftLocked: some outcomes could not be written.
+            JobsLeftLocked: Some outcomes could not be written.
         """
         busy = [worker for worker in self._workers if worker.claimed]
         locked = [each for each in await asyncio.gather(*map(self._release_job, busy)) if each]
         for task, worker in self._running.items():
-            # A worker without a job may be releasing one that came too late, which lasts as long as
-            # a database outage.
+            # A worker without a job may be releasing one that came too late, which can take as long
+            # as a database outage.
             if worker.claimed is None:
                 task.cancel()
         locked += await self._flush()
@@ -238,7 +263,7 @@ class WorkerPool:
 
     @property
     def _is_active(self) -> bool:
-        """False if this pool shuts down, or its program ends."""
+        """Return False if this pool shuts down or its program ends."""
         if (
             self._stop.is_set()
             or self._is_finishing
@@ -256,24 +281,20 @@ class WorkerPool:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stop.cancel()
-        self._check_fetch_task(fetch_task)
+        if fetch_task.done():
+            self.stop_on_task_error(fetch_task)
 
     async def _stop_fetching(self, fetch_task: asyncio.Task[None]) -> None:
         self._source.stop()
-        # Without waiting for a server that does not answer.
-        await _wait_then_cancel(
-            fetch_task, CLEANUP_TIMEOUT_SECONDS / 2, CLEANUP_TIMEOUT_SECONDS / 2
-        )
-        self._check_fetch_task(fetch_task)
-
-    def _check_fetch_task(self, fetch_task: asyncio.Task[None]) -> None:
-        if fetch_task.done() and not fetch_task.cancelled() and (error := fetch_task.exception()):
-            self.stop_on_error(error)
+        # Cancelled, because the server may not answer.
+        half = self._timings.cleanup_timeout_seconds / 2
+        await _wait_then_cancel(fetch_task, half, half)
+        self.stop_on_task_error(fetch_task)
 
     async def _shut_down_workers(self) -> None:
         cancel_after, shutdown_timeout = self._cancel_after, self._shutdown_timeout
         if not self._stop.is_set():
-            # No more jobs will come, so those that run have time.
+            # The source has no more jobs: wait for the running ones without a timeout.
             await self._wait_for_workers(None, unless=self._stop)
         if cancel_after is not None and (
             shutdown_timeout is None or cancel_after < shutdown_timeout
@@ -285,24 +306,24 @@ class WorkerPool:
         self._cancellation.request()
         interrupted = [task for task, worker in self._running.items() if worker.interrupt()]
         if interrupted:
-            await asyncio.wait(interrupted, timeout=CLEANUP_TIMEOUT_SECONDS)
+            await asyncio.wait(interrupted, timeout=self._timings.cleanup_timeout_seconds)
 
     async def _cancel_workers(self) -> None:
-        """The program ends: release the jobs that can be released."""
+        """Cancel the workers, which release their jobs if they can, because the program ends."""
         for task, worker in self._running.items():
             if not worker.is_writing:
                 task.cancel()
-        await self._wait_for_workers(RELEASE_TIMEOUT_SECONDS, unless=None)
+        await self._wait_for_workers(self._timings.release_timeout_seconds, unless=None)
         for task in self._running:
             task.cancel()
 
     async def _wait_for_workers(
         self, timeout_seconds: float | None, *, unless: asyncio.Event | None
     ) -> None:
-        """Wait until all workers have ended, for the timeout, or for the event."""
-        waiting = [asyncio.create_task(self._wait_for_all_workers())]
+        """Wait until all workers have ended, the timeout expires or the event is set."""
+        waiting: list[asyncio.Task[Any]] = [asyncio.create_task(self._wait_for_all_workers())]
         if unless is not None:
-            waiting.append(asyncio.create_task(_wait_for_event(unless)))
+            waiting.append(asyncio.create_task(unless.wait()))
         try:
             await asyncio.wait(
                 waiting, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED
@@ -316,10 +337,10 @@ class WorkerPool:
             await asyncio.wait(self._running)
 
     async def _release_job(self, worker: Worker) -> ClaimedJob | None:
-        """Release the job of this worker; returns the job if that cannot be done."""
+        """Release the job of a worker, and return the job if that fails."""
         claimed = worker.claimed
         try:
-            async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
+            async with asyncio.timeout(self._timings.write_timeout_seconds):
                 await worker.release()
         except TimeoutError as error:
             self._emit_left_locked(None if claimed is None else claimed.job, error)
@@ -328,26 +349,22 @@ class WorkerPool:
         return None
 
     async def _flush(self) -> list[ClaimedJob]:
-        """Write the collected outcomes; returns the jobs for which that cannot be done."""
+        """Write the collected outcomes, and return the jobs for which that fails."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
+            async with asyncio.timeout(self._timings.write_timeout_seconds):
                 for batcher in self._batchers.batchers:
                     await batcher.close()
         for task in self._write_tasks:
             task.cancel()
         for batcher in self._batchers.batchers:
             batcher.abandon()
-        left = self._batchers.pending_jobs
-        for claimed in left:
+        unwritten = self._batchers.pending_jobs
+        for claimed in unwritten:
             self._emit_left_locked(claimed.job, TimeoutError())
-        return left
+        return unwritten
 
     def _emit_left_locked(self, job: Job | None, error: BaseException) -> None:
         self._hooks.emit(PoolGracefulShutdownWorkerError(pool_id=self.id, error=error, job=job))
-
-    def _on_writer_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()):
-            self.stop_on_error(error)
 
     def _emit_shutdown_result(self, error: Exception | None) -> None:
         forced = self.forced.is_set()
@@ -361,14 +378,10 @@ class WorkerPool:
 
 
 async def _wait_then_cancel(fetch_task: asyncio.Task[None], *timeouts: float) -> None:
-    """Wait until it has ended, and cancel it after each timeout.
+    """Wait until the task has ended, and cancel it after each timeout.
 
-    After a cancellation it releases its jobs, which lasts as long as a database outage.
+    After a cancellation it releases its jobs, which can take as long as a database outage.
     """
     for seconds in (*timeouts, None):
         await asyncio.wait([fetch_task], timeout=seconds)
         fetch_task.cancel()
-
-
-async def _wait_for_event(event: asyncio.Event) -> None:
-    await event.wait()

@@ -1,6 +1,6 @@
 """The program of a task process: runs the jobs that its worker sends, without an event loop.
 
-It ends when the worker does, with all processes that its tasks started.
+When the worker ends, it ends too, with all processes that its tasks started.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _is_task_process = False
 
 
 def reject_in_task_process() -> None:
-    """Reject a script that starts a worker when it is imported."""
+    """Raise ConfigurationError if a script starts a worker while a task process imports it."""
     if _is_task_process:
         raise ConfigurationError(
             "a task process started a worker while it imported this program. Start the worker "
@@ -50,27 +50,27 @@ def main(socket_fd: int) -> None:
     """Run the jobs that come through the socket."""
     global _is_task_process
     _is_task_process = True
-    line = socket.socket(fileno=socket_fd)
-    # For this process, not for its children.
-    line.set_inheritable(False)
+    sock = socket.socket(fileno=socket_fd)
+    # Child processes of tasks must not keep it open.
+    sock.set_inheritable(False)
     _enable_crash_tracebacks()
-    _set_up(process_protocol.receive_message(line))
+    _set_up(process_protocol.receive_message(sock))
     requests: SimpleQueue[Message] = SimpleQueue()
-    threading.Thread(target=_read_requests, args=(line, requests), daemon=True).start()
-    own = os.getpid()
+    threading.Thread(target=_read_requests, args=(sock, requests), daemon=True).start()
+    own_pid = os.getpid()
     while True:
-        answer = _handle_request(requests.get())
-        if os.getpid() != own:
-            # A task forked, and the child returned to here.
+        response = _handle_request(requests.get())
+        if os.getpid() != own_pid:
+            # A task forked, and this is the child.
             os._exit(0)
         sys.stdout.flush()
-        line.sendall(process_protocol.encode_message(answer | _read_process_state(answer)))
+        sock.sendall(process_protocol.encode_message(response | _read_process_state(response)))
 
 
 def _enable_crash_tracebacks() -> None:
     """Print the traceback of a task that crashes the interpreter."""
     if sys.version_info >= (3, 14):
-        # Without the C stack, which would fill most of the last lines.
+        # Without the C stack, which would fill most of the lines that the worker keeps.
         faulthandler.enable(c_stack=False)
     else:
         faulthandler.enable()
@@ -101,7 +101,7 @@ def _read_requests(sock: socket.socket, requests: "SimpleQueue[Message]") -> Non
     with suppress(OSError, EOFError):
         while True:
             requests.put(process_protocol.receive_message(sock))
-    # The worker is gone.
+    # The worker has ended.
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
@@ -122,19 +122,19 @@ def _run_task(location: TaskLocation, job: Job) -> Message:
         raise
     except BaseException as error:
         if isinstance(error, MemoryError):
-            # The answer needs memory, too.
+            # The response needs memory, too.
             _limit_memory(None)
-        following = decide_next_attempt(task, job, error)
+        next_attempt = decide_next_attempt(task, job, error)
         return {
             "error": process_protocol.encode_error(error),
-            "next": process_protocol.encode_next_attempt(following),
+            "next": process_protocol.encode_next_attempt(next_attempt),
         }
     if not errors:
         return {}
-    following = decide_next_attempt(task, job, PartialFailure(errors))
+    next_attempt = decide_next_attempt(task, job, PartialFailure(errors))
     return {
-        "items": {at: process_protocol.encode_error(error) for at, error in errors.items()},
-        "next": process_protocol.encode_next_attempt(following),
+        "items": {index: process_protocol.encode_error(error) for index, error in errors.items()},
+        "next": process_protocol.encode_next_attempt(next_attempt),
     }
 
 
@@ -156,7 +156,7 @@ async def _await_result(result: Any) -> object:
 
 
 def _read_process_state(response: Message) -> Message:
-    """The state that the worker reads after each job."""
+    """Return the state of this process, which the worker checks after each job."""
     return {"memory": read_resident_bytes(os.getpid()), "must_end": _find_end_reason(response)}
 
 
@@ -169,7 +169,10 @@ def _find_end_reason(response: Message) -> str | None:
 
 
 def _has_child_processes() -> bool:
-    """Did a task leave processes behind? Without `waitid` they end with this one."""
+    """Return whether a task left processes behind.
+
+    False on systems without `waitid`, where those processes end with this one.
+    """
     if not hasattr(os, "waitid"):
         return False
     try:

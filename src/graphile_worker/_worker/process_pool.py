@@ -36,9 +36,9 @@ logger = logging.getLogger("graphile_worker")
 
 
 class ProcessPool:
-    """Has as many processes as run at once, and keeps each for the next job.
+    """Starts a process when none is idle, and keeps each process for the next job.
 
-    They are spawned: a fork of a program with threads and connections would not work.
+    Processes are spawned, because a program with threads and connections cannot be forked.
     """
 
     def __init__(self, options: TaskProcessOptions) -> None:
@@ -47,9 +47,15 @@ class ProcessPool:
         self._alive: set[_PoolProcess] = set()
 
     async def run(self, task: TaskLocation, job: Job, on_line: Callable[[str], object]) -> Message:
-        """Run a job in a process and return its response; a cancellation kills the process.
+        """Run a job in a process and return its response. A cancellation kills the process.
 
-        `on_line` is called with each line of output. Raises TaskProcessDied if the process exits.
+        Args:
+            task: Where the process finds the task.
+            job: The job to run.
+            on_line: Called with each line of output.
+
+        Raises:
+            TaskProcessDied: The process exited.
         """
         process = self._take_idle() or await _PoolProcess.start(self._options, self._alive)
         try:
@@ -93,8 +99,8 @@ class ProcessPool:
 
 def _spawn(socket_fd: int, output_fd: int) -> ProcessGroup:
     return ProcessGroup(
-        # -P: with -c, modules would be imported from the current directory first, and a file called
-        # socket.py there would run. Tasks are found by the worker's own path.
+        # -P, because -c puts the current directory first: a file socket.py there would run. Tasks
+        # are found on the worker's own path.
         *(sys.executable, "-P", "-u", "-c", PROGRAM.format(socket_fd)),
         pass_fds=[socket_fd],
         stdin=subprocess.DEVNULL,
@@ -127,19 +133,20 @@ class _PoolProcess:
 
     @classmethod
     async def start(cls, options: TaskProcessOptions, alive: "set[_PoolProcess]") -> "_PoolProcess":
-        ours, theirs = socket.socketpair()
+        worker_socket, process_socket = socket.socketpair()
         output = PipeEnds(*os.pipe())
         try:
-            group = _spawn(theirs.fileno(), output.write)
+            group = _spawn(process_socket.fileno(), output.write)
         except BaseException:
-            ours.close()
+            worker_socket.close()
             os.close(output.read)
             raise
         finally:
-            theirs.close()
+            process_socket.close()
             os.close(output.write)
         try:
-            process = cls(group, *await asyncio.open_connection(sock=ours), output.read, alive)
+            streams = await asyncio.open_connection(sock=worker_socket)
+            process = cls(group, *streams, output.read, alive)
         except BaseException:
             group.kill()
             os.close(output.read)
@@ -174,7 +181,7 @@ class _PoolProcess:
             raise await self._build_exit_error() from None
 
     def kill(self) -> None:
-        """Kill it with all its children; no error if it has exited."""
+        """Kill the process and its children, if they still run."""
         self._group.kill()
         self._writer.close()
 
@@ -182,7 +189,7 @@ class _PoolProcess:
         self._writer.write(encode_message(message))
 
     async def _build_exit_error(self) -> TaskProcessDied:
-        # It may only have closed the socket.
+        # The process may only have closed the socket.
         await asyncio.wait([self.exit_task], timeout=EXIT_TIMEOUT_SECONDS)
         self.kill()
         await asyncio.wait([self.exit_task])

@@ -1,4 +1,4 @@
-"""Messages between a worker and its task processes: JSON after its length."""
+"""Messages between a worker and its task processes: JSON with its length as a prefix."""
 
 import asyncio
 import json
@@ -24,14 +24,18 @@ def encode_message(message: Message) -> bytes:
 
 
 async def read_message(reader: asyncio.StreamReader) -> Message:
-    """Read the next message; raises EOFError at the end."""
+    """Read the next message.
+
+    Raises:
+        EOFError: The other process closed the socket.
+    """
     (length,) = LENGTH_PREFIX.unpack(await reader.readexactly(LENGTH_PREFIX.size))
     message: Message = json.loads(await reader.readexactly(length))
     return message
 
 
 def receive_message(sock: socket.socket) -> Message:
-    """`read_message` for blocking code."""
+    """Read the next message as `read_message` does, without an event loop."""
     (length,) = LENGTH_PREFIX.unpack(_receive_bytes(sock, LENGTH_PREFIX.size))
     message: Message = json.loads(_receive_bytes(sock, length))
     return message
@@ -51,7 +55,7 @@ def _receive_bytes(sock: socket.socket, length: int) -> bytes:
 
 
 def encode_job(job: Job) -> list[Any]:
-    """The fields of a job for JSON, in the order of its arguments."""
+    """Return the fields of a job for JSON, in the order of the arguments of `Job`."""
     return [
         job.id,
         job.task_identifier,
@@ -76,7 +80,7 @@ def encode_job(job: Job) -> list[Any]:
 
 
 def encode_error(error: BaseException) -> Message:
-    """The text of an error for JSON."""
+    """Return the name, the message and the text of an error for JSON."""
     try:
         message = str(error)
     except Exception as broken:
@@ -85,39 +89,39 @@ def encode_error(error: BaseException) -> Message:
 
 
 def read_error(fields: Message) -> TaskProcessError:
-    """The error with its text; a log shows its traceback in the process."""
+    """Return the error with its text as a note, so that logs show the traceback of the process."""
     error = TaskProcessError(**fields)
     error.add_note(error.text)
     return error
 
 
-# How a job goes on
+# Requested outcomes and next attempts
 
 
 def encode_outcome_exception(exception: Snooze | Retry | Discard) -> Message:
     delay = None if isinstance(exception, Discard) else format_when(exception.delay)
-    return {"signal": type(exception).__name__, "delay": delay, "reason": exception.reason}
+    return {"requested": type(exception).__name__, "delay": delay, "reason": exception.reason}
 
 
 def read_outcome_exception(fields: Message) -> Snooze | Retry | Discard:
     delay, reason = read_when(fields["delay"]), fields["reason"]
-    if fields["signal"] == Discard.__name__:
+    if fields["requested"] == Discard.__name__:
         return Discard(reason)
-    if fields["signal"] == Snooze.__name__ and delay is not None:
+    if fields["requested"] == Snooze.__name__ and delay is not None:
         return Snooze(delay, reason=reason)
     return Retry(delay, reason=reason)
 
 
 def encode_next_attempt(attempt: NextAttempt) -> Message:
-    return {"when": format_when(attempt.when), "give_up": attempt.is_permanent}
+    return {"when": format_when(attempt.when), "is_permanent": attempt.is_permanent}
 
 
 def read_next_attempt(fields: Message) -> NextAttempt:
-    return NextAttempt(read_when(fields["when"]), fields["give_up"])
+    return NextAttempt(read_when(fields["when"]), fields["is_permanent"])
 
 
 def format_when(when: RunAt | None) -> str | None:
-    """A time as ISO 8601, a duration as microseconds."""
+    """Format a time as ISO 8601, a duration as microseconds."""
     if isinstance(when, timedelta):
         return str(when // timedelta(microseconds=1))
     return None if when is None else when.isoformat()

@@ -1,4 +1,4 @@
-"""The log lines of a worker: one listener turns events into lines."""
+"""Log the events of a worker: one listener turns events into log lines."""
 
 import math
 import os
@@ -67,7 +67,7 @@ QUARANTINED_TEMPLATE = RECOVERED_TEMPLATE.replace("recovered", "quarantined", 1)
 
 
 class _Line(NamedTuple):
-    """A log line that shows fields of an event."""
+    """A log line with fields of an event."""
 
     level: str
     template: str
@@ -155,11 +155,11 @@ def log_events(
     """Log the events of one pool inside the block.
 
     Args:
-        hooks: where the events are emitted, also those of other pools.
-        logger: gets the lines.
-        pool_ids: the ids of the pool, to which it may add others while it runs.
-        is_outage: is this the error of an unreachable database?
-        clock: seconds for the lines that are repeated rarely.
+        hooks: Where the events are emitted, including those of other pools.
+        logger: Where to write the lines.
+        pool_ids: The ids of the pool. The collection may grow while the pool runs.
+        is_outage: Returns whether an error means that the database is unreachable.
+        clock: Returns the current time in seconds, to limit repeated lines.
     """
 
     def register(event: type[Event], log: Callable[[Any], None]) -> None:
@@ -181,7 +181,7 @@ def log_events(
 
 
 def build_job_logger(logger: Logger, pool_id: str, job: Job, **more: Any) -> Logger:
-    """A logger whose lines carry the fields of a job."""
+    """Return a logger whose lines carry the fields of a job."""
     return logger.scope(
         label="job",
         pool_id=pool_id,
@@ -195,7 +195,7 @@ def build_job_logger(logger: Logger, pool_id: str, job: Job, **more: Any) -> Log
 
 
 class _EventLogger:
-    """Writes the lines; what is retried all the time is logged once a minute."""
+    """Writes the lines. An error that repeats is logged once a minute."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class _EventLogger:
         self._clock = clock
         self._outage = OutageLog(clock)
         self._last_error: BaseException | None = None
-        # When a line about an error that repeats was written last.
+        # When the last line about a repeated error was written.
         self._logged_at: dict[tuple[str, type[BaseException]], float] = {}
 
     def get_handlers(self) -> dict[type[Event], Callable[[Any], None]]:
@@ -237,7 +237,7 @@ class _EventLogger:
         if not os.environ.get("NO_LOG_SUCCESS"):
             handlers[RunnerStarted] = partial(self._log_line, STARTED_LINE)
             handlers[JobSucceeded] = self._log_job_succeeded
-        # One more line for every job, only for debugging.
+        # One more line for each job, only for debugging.
         if os.environ.get("GRAPHILE_LOGGER_DEBUG") or os.environ.get("GRAPHILE_WORKER_DEBUG"):
             handlers[JobStarted] = partial(self._log_line, JOB_STARTED_LINE)
         return handlers
@@ -363,7 +363,7 @@ class _EventLogger:
         event: ResetLockedFailed | RecoveryFailed | CronFailed,
         level: str = "warning",
     ) -> None:
-        """Log an error that is retried now and then; an outage has its own lines."""
+        """Log an error of a rare background task. OutageLog logs an outage."""
         is_slow = isinstance(event.error, TimeoutError) and not self._outage.is_active
         is_covered = self._is_outage(event.error) and not is_slow
         _log_error(self._get_logger(event), "debug" if is_covered else level, template, event.error)
@@ -390,7 +390,7 @@ def _log_error(logger: Logger, level: str, template: str, error: BaseException) 
 
 
 def _compute_times(event: JobSucceeded | JobErrored | JobFailed) -> dict[str, float | None]:
-    """How long the task ran, and how long its job was ready before this pool claimed it."""
+    """Return how long the task ran, and how long its job was ready before it was claimed."""
     locked_at, run_at = event.job.locked_at, event.job.run_at
     wait = None if locked_at is None else max(0.0, (locked_at - run_at) / MILLISECOND)
     return {
@@ -415,7 +415,7 @@ def _log_failure(log: Callable[..., None], template: str, event: JobErrored | Jo
 
 
 def _format_database_error(error: BaseException) -> str:
-    """The error without the row that PostgreSQL quotes, because payloads may contain secrets."""
+    """Format an error without the row that PostgreSQL quotes: payloads may contain secrets."""
     message = getattr(getattr(error, "diag", None), "message_primary", None)
     return format_one_line(str(message)) if message else format_error_line(error)
 

@@ -1,4 +1,4 @@
-"""When a failed job is retried, by the policy of its task."""
+"""Decide when a failed job is retried, by the policy of its task."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from graphile_worker.tasks import Task
 
 @dataclass(frozen=True, slots=True)
 class NextAttempt:
-    """Without `when` the default backoff applies; `is_permanent` uses up all attempts."""
+    """When to retry: by default after the default backoff. `is_permanent` uses up all attempts."""
 
     when: RunAt | None = None
     is_permanent: bool = False
@@ -23,7 +23,7 @@ DEFAULT_BACKOFF = NextAttempt()
 
 
 def decide_next_attempt(task: Task[..., Any], job: Job, error: BaseException) -> NextAttempt:
-    """Apply the retry policy of the task; if that raises, the default backoff applies."""
+    """Apply the retry policy of the task, or the default backoff if the policy raises."""
     if isinstance(error, JobLockLostError) or task.options.retry is None:
         return DEFAULT_BACKOFF
     try:

@@ -1,4 +1,4 @@
-"""Run one task and turn its end into an outcome; its errors fail only its own job."""
+"""Run one task and turn its result into an outcome. Its errors fail only its own job."""
 
 import asyncio
 import contextvars
@@ -61,7 +61,7 @@ class Executors(NamedTuple):
 if sys.version_info >= (3, 12):
 
     def _start_job_task(body: JobCoroutine, variables: contextvars.Context) -> JobTask | None:
-        # Eager: a task that never waits does not need the event loop.
+        # Started eagerly, so that a task that never waits needs no turn of the event loop.
         loop = asyncio.get_running_loop()
         return asyncio.Task(body, loop=loop, context=variables, eager_start=True)
 
@@ -69,8 +69,8 @@ else:
 
     def _start_job_task(body: JobCoroutine, variables: contextvars.Context) -> JobTask | None:
         # The first step runs here, because an asyncio task costs more than a tiny job. A task that
-        # cancels the current asyncio task in this step may cancel its worker, which WorkerPool
-        # then restarts.
+        # cancels the current asyncio task in this step cancels its worker. WorkerPool then restarts
+        # the worker.
         try:
             awaited = variables.run(body.send, None)
         except StopIteration:
@@ -78,7 +78,7 @@ else:
         return asyncio.create_task(_ResumedCoroutine(body, awaited), context=variables)
 
     class _ResumedCoroutine(Coroutine[Any, Any, None]):
-        """The steps of a coroutine after the first, which ended with `awaited`."""
+        """The rest of a coroutine after its first step, which ended with `awaited`."""
 
         def __init__(self, body: JobCoroutine, awaited: Any) -> None:
             self._body = body
@@ -94,7 +94,7 @@ else:
         def throw(self, *error: Any) -> Any:
             if not self._is_resumed:
                 self._is_resumed = True
-                # Cancelled before the asyncio task could cancel what it waits for.
+                # Cancelled before the asyncio task could cancel the future that it waits for.
                 if self._awaited is not None and self._awaited.cancel():
                     return self._awaited
             return self._body.throw(*error)
@@ -113,10 +113,10 @@ async def run_job(
     hooks: Hooks,
     variables: contextvars.Context | None = None,
 ) -> Outcome:
-    """Run the task of a claimed job in its own asyncio task, and return how it ended.
+    """Run the task of a claimed job in its own asyncio task, and return its outcome.
 
-    A task may cancel its asyncio task and change its copy of the context variables without an
-    effect on other jobs.
+    The task may cancel its asyncio task and change its copy of the context variables: other jobs
+    are not affected.
     """
     worker_task = context.worker_task = asyncio.current_task()
     assert worker_task is not None
@@ -133,18 +133,18 @@ async def run_job(
     if job_task is not None and not job_task.done():
         with suppress(asyncio.CancelledError):
             await job_task
-    # Without an outcome if it was cancelled from outside, or before its first step.
+    # The outcome is missing if the task was cancelled from outside or before its first step.
     return context.outcome or _build_error_outcome(task, context, asyncio.CancelledError())
 
 
 async def _undo_cancellation(
     worker_task: asyncio.Task[Any], cancel_count: int, job_task: JobTask | None
 ) -> None:
-    """The first step of a task cancelled its worker: undo that."""
+    """Undo that the first step of a task cancelled its worker."""
     while worker_task.cancelling() > cancel_count:
         worker_task.uncancel()
     if job_task is None:
-        # Otherwise the next job would get the cancellation.
+        # Otherwise the cancellation would reach the next job.
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
 
@@ -172,7 +172,7 @@ async def _run_task(
             )
     except BaseException as error:
         outcome = _build_error_outcome(task, context, error)
-    # Not returned: asyncio loses the result of a task that is cancelled in its last step.
+    # Not returned, because asyncio loses the result of a task that is cancelled in its last step.
     context.outcome = outcome
 
 
@@ -194,7 +194,7 @@ async def _run_on_loop(
             async with hooks.around_async(_build_operation(context)):
                 result = await _call_task(task, context, args, kwargs)
         elif task.is_async:
-            # As _call_task does, without the cost of its call.
+            # The same as `_call_task`, without the cost of that call.
             result = await task.fn(*args, **kwargs)
         else:
             result = await _call_task(task, context, args, kwargs)
@@ -238,7 +238,7 @@ async def _run_in_thread(
 async def _wait_past_timeout(task: Task[..., Any], context: Context, work: Awaitable[Any]) -> Any:
     """Wait for a function in a thread, which cannot be stopped at its timeout.
 
-    If the job failed then, its next attempt would run at the same time.
+    If the job failed at the timeout, its next attempt would run at the same time.
     """
     limit, timeout = context.timeout_handle, task.options.timeout
     assert limit is not None
@@ -275,15 +275,15 @@ async def _run_in_process(
 
 
 def _read_response(context: Context, response: Message) -> ItemErrors:
-    """Raise or return the result of a task process."""
-    if "signal" in response:
+    """Return the errors of the items, or raise what the task raised in its process."""
+    if "requested" in response:
         raise read_outcome_exception(response)
     if response.get("next") is not None:
-        # The retry policy ran there, where the error object is.
+        # The retry policy ran in the process, because it needs the error object.
         context.next_attempt = read_next_attempt(response["next"])
     if "error" in response:
         raise read_error(response["error"])
-    return {int(at): read_error(each) for at, each in response.get("items", {}).items()}
+    return {int(index): read_error(each) for index, each in response.get("items", {}).items()}
 
 
 def _build_operation(context: Context) -> RunningJob:
@@ -300,7 +300,7 @@ def _run_in_current_thread(
 
 
 def find_job_in_frame(pool_ids: Collection[str], frame: FrameType) -> Job | None:
-    """The job of one of these pools whose task this frame calls, if any."""
+    """Return the job of one of these pools whose task this frame calls, or None."""
     if frame.f_code not in (
         _call_task.__code__,
         _run_on_loop.__code__,
@@ -312,7 +312,7 @@ def find_job_in_frame(pool_ids: Collection[str], frame: FrameType) -> Job | None
 
 
 def _build_error_outcome(task: Task[..., Any], context: Context, error: BaseException) -> Outcome:
-    """The outcome of a task that raised; errors from outside of the task are raised again."""
+    """Return the outcome of a task that raised. Raise errors that come from outside of it."""
     claimed, is_committed = context.claimed, context.state is RunState.COMMITTED
     if isinstance(error, asyncio.CancelledError):
         if is_committed:
@@ -321,7 +321,7 @@ def _build_error_outcome(task: Task[..., Any], context: Context, error: BaseExce
             return Interrupted(claimed)
         if context.is_worker_cancelled:
             raise error
-        # A task that should give up may raise this itself.
+        # A task that should stop may raise this itself.
         if context.cancelled:
             return Interrupted(claimed)
     elif is_interrupt(error):
@@ -333,12 +333,12 @@ def _build_error_outcome(task: Task[..., Any], context: Context, error: BaseExce
             return _build_requested_outcome(claimed, error)
         return _build_failure(task, context, error)
     except Exception as broken:
-        # The error itself is broken, for example a subclass of Retry that has no delay.
+        # The error itself is invalid, for example a subclass of Retry that has no delay.
         return Failed(claimed, broken)
 
 
 def _build_requested_outcome(claimed: ClaimedJob, exception: Snooze | Retry | Discard) -> Outcome:
-    """The outcome that a task requested."""
+    """Return the outcome that a task requested."""
     match exception:
         case Snooze():
             return Snoozed(claimed, exception.delay)
@@ -349,7 +349,7 @@ def _build_requested_outcome(claimed: ClaimedJob, exception: Snooze | Retry | Di
 
 
 def _build_partial_failure(task: Task[..., Any], context: Context, errors: ItemErrors) -> Outcome:
-    """Only the failed items of a batch are retried."""
+    """Return the outcome of a batch with failed items: only those are retried."""
     failure = PartialFailure(errors)
     failure.__cause__ = BaseExceptionGroup("of its items", list(failure.errors.values()))
     if context.state is RunState.COMMITTED:
@@ -358,9 +358,9 @@ def _build_partial_failure(task: Task[..., Any], context: Context, errors: ItemE
     # Read again, because the task may have changed the payload that it received.
     items = json.loads(context.job.payload_text)
     if len(errors) < len(items):
-        # JSON numbers that Python cannot encode stay where they are, with all items.
+        # If Python cannot encode one of the numbers, the payload keeps all items.
         with suppress(JobSpecError):
-            outcome.remaining_payload = encode([items[at] for at in failure.errors])
+            outcome.remaining_payload = encode([items[index] for index in failure.errors])
     return outcome
 
 

@@ -1,4 +1,4 @@
-"""RunState: how far the run of a job is, and the steps that lead from one state to the next."""
+"""RunState: the state of the run of a job, and the steps from one state to the next."""
 
 import threading
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ class RunState(StrEnum):
     """The state of one run of a job in this process."""
 
     CLAIMED = auto()
-    """This pool holds the job; its task has not started, or must not."""
+    """This pool holds the job. Its task has not started, or must not start."""
     RUNNING = auto()
     """The task runs."""
     STOPPING = auto()
-    """The task runs and is asked to stop: the pool stops, or other workers may claim the job."""
+    """The task runs and should stop: the pool shuts down, or other workers may claim the job."""
     COMMITTING = auto()
-    """The task's own transaction is completing the job; the database has not confirmed it."""
+    """The task's own transaction is completing the job. The database has not confirmed it."""
     COMMITTED = auto()
-    """The task's own transaction completed the job; the task may still run."""
+    """The task's own transaction completed the job. The task may still run."""
     ENDED = auto()
-    """The task returned or raised; its outcome is being written."""
+    """The task returned or raised. Its outcome is being written."""
     UNCERTAIN = auto()
     """The task ended while its own transaction was committing: the job may be completed already."""
     RELEASED = auto()
@@ -29,7 +29,7 @@ class RunState(StrEnum):
 
 
 class RunStep(StrEnum):
-    """What happens to a run."""
+    """An event that may change the state of a run."""
 
     START = auto()
     STOP = auto()
@@ -48,16 +48,16 @@ ACTIVE_STATES = frozenset(
 # No task runs in these states: the run is checked, or its outcome is written.
 INACTIVE_STATES = frozenset({RunState.CLAIMED, RunState.ENDED, RunState.UNCERTAIN})
 
-# A step that has no entry for a state leaves a run in that state. RELEASED stays as it is.
+# A step without an entry for a state does not change that state. RELEASED never changes.
 TRANSITIONS: Mapping[RunStep, Mapping[RunState, RunState]] = {
     RunStep.START: {RunState.CLAIMED: RunState.RUNNING},
     RunStep.STOP: {RunState.RUNNING: RunState.STOPPING},
-    # The statement that completes the job checks its lock, also for a run that is asked to stop.
+    # Allowed while stopping, because the statement that completes the job checks its lock.
     RunStep.BEGIN_COMMIT: dict.fromkeys([RunState.RUNNING, RunState.STOPPING], RunState.COMMITTING),
     RunStep.CONFIRM_COMMIT: dict.fromkeys(
         [RunState.COMMITTING, RunState.DISCARDED], RunState.COMMITTED
     ),
-    # A job that must not start stays CLAIMED while that is written.
+    # A job that must not start stays CLAIMED while it is released or fails.
     RunStep.END: dict.fromkeys(
         [RunState.RUNNING, RunState.STOPPING, RunState.COMMITTED], RunState.ENDED
     )
@@ -69,7 +69,7 @@ TRANSITIONS: Mapping[RunStep, Mapping[RunState, RunState]] = {
     ),
 }
 
-# A task that runs in these states should give up.
+# A task that runs in these states should stop.
 STOPPED_STATES = frozenset({RunState.STOPPING, RunState.RELEASED, RunState.DISCARDED})
 
 # A plain function changes the state of its run from its thread.
@@ -77,16 +77,16 @@ _lock = threading.Lock()
 
 
 class JobRun:
-    """One run of a job; `advance` is the only way to change its state."""
+    """One run of a job. Only `advance` changes its state."""
 
-    # On the class until it changes, because one is made for every job.
+    # The default is on the class, because a run is created for every job.
     state = RunState.CLAIMED
 
     def advance(self, step: RunStep) -> bool:
-        """Make a step; False if the state stays as it is."""
+        """Apply a step, and return whether the state changed."""
         with _lock:
-            following = TRANSITIONS[step].get(self.state)
-            if following is None:
+            next_state = TRANSITIONS[step].get(self.state)
+            if next_state is None:
                 return False
-            self.state = following
+            self.state = next_state
             return True

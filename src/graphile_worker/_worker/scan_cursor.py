@@ -1,4 +1,4 @@
-"""ScanCursor: where a scan for plain jobs begins, while a scan from the first job is slow."""
+"""ScanCursor: the position to scan for plain jobs from, while a full scan is slow."""
 
 import math
 import time
@@ -19,13 +19,14 @@ MAX_SCAN_DELAY_SECONDS = 3.0
 class ScanCursor:
     """Remembers the position of the first jobs that a slow scan found.
 
-    Before them are dead rows, which PostgreSQL cannot remove while a transaction has a snapshot.
-    For a while scans begin at the position. A job with a better priority that is added meanwhile is
-    found later, while there are other jobs to run. If there are none, the pool scans all, and waits
-    only for as long as a scan takes.
+    Dead rows precede them, which PostgreSQL cannot remove while a transaction has a snapshot. For a
+    while scans begin at the position. While there are jobs to run, a job of a better priority that
+    is added meanwhile is found later. If there are none, the pool scans all jobs, and pauses for
+    the duration of a scan.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, slow_scan_seconds: float = SLOW_SCAN_SECONDS) -> None:
+        self._slow_scan_seconds = slow_scan_seconds
         self.valid_until = -math.inf
         self.next_full_scan_at = -math.inf
         self._position: JobPosition | None = None
@@ -34,16 +35,16 @@ class ScanCursor:
 
     @property
     def position(self) -> JobPosition | None:
-        """Where to begin; None: with the first job."""
+        """Return where to begin a scan, or None for the first job."""
         return self._position if time.monotonic() < self.valid_until else None
 
     def record_scan(self, claimed_jobs: list[ClaimedJob]) -> None:
-        """Record what a scan from the first job found, and how long the server took.
+        """Record the jobs that a scan from the first job found, and how long the server took.
 
         The time does not include the round trip, which does not depend on the table.
         """
         seconds = claimed_jobs[0].search_seconds
-        if seconds <= SLOW_SCAN_SECONDS + SLOW_SCAN_SECONDS_PER_JOB * len(claimed_jobs):
+        if seconds <= self._slow_scan_seconds + SLOW_SCAN_SECONDS_PER_JOB * len(claimed_jobs):
             self._slow_scans = 0
             return
         self._slow_scans += 1
@@ -58,5 +59,5 @@ class ScanCursor:
         self._position = claimed_jobs[0].job.priority, claimed_jobs[0].job.run_at
 
     def delay_full_scan(self) -> None:
-        """Wait with the next full scan for as long as a scan takes."""
+        """Delay the next full scan for the duration of a scan."""
         self.next_full_scan_at = time.monotonic() + min(self._scan_seconds, MAX_SCAN_DELAY_SECONDS)

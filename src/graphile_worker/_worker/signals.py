@@ -1,4 +1,4 @@
-"""Signals: the first shuts all runners down gracefully, the second forcefully."""
+"""Handle signals: the first one shuts down all runners gracefully, the second one forcefully."""
 
 import asyncio
 import opcode
@@ -27,7 +27,7 @@ _previous_handlers: dict[signal.Signals, Any] = {}
 def handle_signals(handler: SignalHandler) -> Iterator[None]:
     """Call the function on the event loop for each signal inside the block."""
     if threading.current_thread() is not threading.main_thread():
-        # Only the main thread receives signals: the program there must call stop().
+        # Only the main thread receives signals: the program must call stop() there.
         yield
         return
     if not _handlers:
@@ -49,7 +49,7 @@ def _install_handlers() -> None:
         # A handler that Python did not set, for example faulthandler's, could not be restored.
         if number is None or signal.getsignal(number) is None:
             continue
-        # Under nohup a worker outlives its terminal.
+        # nohup ignores SIGHUP, so that a worker runs on without its terminal.
         if name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN:
             _previous_handlers[number] = signal.signal(number, partial(_forward_signal, loop))
 
@@ -70,7 +70,7 @@ def _call_handlers(number: signal.Signals) -> None:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Did a signal raise this KeyboardInterrupt, as Ctrl-C does, or the code of a task itself?"""
+    """Return whether a signal raised this KeyboardInterrupt, and not the code of a task."""
     if not isinstance(error, KeyboardInterrupt):
         return False
     if threading.current_thread() is not threading.main_thread():
@@ -78,7 +78,7 @@ def is_interrupt(error: BaseException) -> bool:
     trace = list(_iterate_traceback(error.__traceback__))
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
-        # It is written in C and leaves no frame. What it interrupts is not a `raise` statement.
+        # This handler is written in C and has no frame. It interrupts any code but a `raise`.
         last = trace[-1]
         return last.tb_frame.f_code.co_code[last.tb_lasti] != RAISE_OPCODE
     while isinstance(handler, partial):

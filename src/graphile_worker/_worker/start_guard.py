@@ -22,9 +22,9 @@ RETRY_START_DELAY = timedelta(seconds=1)
 class StartGuard:
     """Checks jobs before they start.
 
-    The start of a recovered job is written first: if it kills this process too, the pool that
-    recovers it knows that it was running. A job that the next crash would quarantine does not run
-    while another job runs that was running at a crash: either of them could cause the next one.
+    The start of a recovered job is recorded before its task runs. If the job kills this process
+    too, the pool that recovers it knows that it was running. A job that the next crash would
+    quarantine does not run while another suspect runs: either of them could cause that crash.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class StartGuard:
         self._suspect_ids: set[int] = set()
 
     def needs_check(self, claimed: ClaimedJob) -> bool:
-        """Must `check_start` be called? Most jobs never failed, and the lease is valid."""
+        """Return whether to call `check_start`. Most jobs, which never failed, do not need it."""
         lease = self._lease
         return (
             claimed.job.last_error is not None
@@ -60,7 +60,7 @@ class StartGuard:
         )
 
     async def check_start(self, claimed: ClaimedJob) -> Interrupted | Failed | None:
-        """The outcome of the job if its task must not run, or not now."""
+        """Return an outcome if the task must not run now, or None if it may run."""
         if claimed.job.task_identifier in self._paused_tasks:
             # The job was claimed before the pause. Other pools may run it.
             return Interrupted(claimed)
@@ -75,12 +75,12 @@ class StartGuard:
         return None
 
     def forget(self, claimed: ClaimedJob) -> None:
-        """The outcome is written, so the job does not count as running at a crash."""
+        """Stop counting a job as running, because its outcome is written."""
         self._suspect_ids.discard(claimed.job.id)
         self._release_last_chance(claimed)
 
     async def _read_payload(self, claimed: ClaimedJob) -> Interrupted | Failed | None:
-        """Read a payload that did not come with the fetch; returns the outcome if that fails."""
+        """Read a payload that did not come with the fetch, and return an outcome if that fails."""
         try:
             await self._payload_budget.read(claimed)
         except PayloadTooLarge as error:
@@ -95,13 +95,13 @@ class StartGuard:
         return None
 
     async def _record_start(self, claimed: ClaimedJob) -> bool:
-        """Record that the job starts; False if it must not start now.
+        """Record that the job starts, and return whether it may start now.
 
-        A job that the next crash would quarantine does not run at the same time as another job that
-        was running at a crash, or may have been: it would be quarantined for the other.
+        A job that the next crash would quarantine does not run at the same time as another suspect:
+        it could be quarantined for a crash that the other one causes.
         """
         job_id = claimed.job.id
-        # While a job has its last chance, only jobs start that were not running at any crash.
+        # While a job has its last chance, only jobs that were not running at a crash may start.
         limit = self._last_chance_crashes if self._last_chance_job is None else 1
         self._suspect_ids.add(job_id)
         try:

@@ -1,6 +1,6 @@
-"""ThreadPool: threads for plain functions, which a program does not wait for.
+"""ThreadPool: daemon threads for plain functions.
 
-The threads of concurrent.futures would keep a program alive while a function still runs.
+The threads of concurrent.futures would keep a program running until every function returns.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ class _WorkItem(NamedTuple):
 
 
 class ThreadPool:
-    """Has as many threads as run at once. `close` ends the idle ones, and the others later."""
+    """Starts a thread when none is idle. `close` ends idle threads, and busy ones afterwards."""
 
     def __init__(self) -> None:
         self._idle: list[_PoolThread] = []
         self._is_closed = False
 
     async def run(self, call: Callable[[], Any]) -> Any:
-        """Run a function in a thread; after a cancellation it runs on without a result."""
+        """Run a function in a thread. After a cancellation it continues without a result."""
         thread = self._idle.pop() if self._idle else _PoolThread(self._on_thread_idle)
         loop = asyncio.get_running_loop()
         result = loop.create_future()
@@ -55,7 +55,7 @@ class _PoolThread:
         while work := self.work_items.get():
             result, error = _capture_result(work.call)
             self._on_idle(self)
-            # The loop may be closed since then.
+            # The event loop may be closed meanwhile.
             with suppress(RuntimeError):
                 work.loop.call_soon_threadsafe(_set_result, work.result, result, error)
             del work, result, error

@@ -1,4 +1,4 @@
-"""Worker: takes a job, runs it, records how it ended, and asks for the next."""
+"""Worker: runs the jobs of a source one after the other, and writes their outcomes."""
 
 import asyncio
 import contextvars
@@ -30,7 +30,7 @@ RELEASE_TIMEOUT_SECONDS = 5.0
 
 
 class Worker:
-    """Runs one job at a time. `claimed` is that job until its outcome is written."""
+    """Runs one job at a time. `claimed` is the job until its outcome is written."""
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Worker:
         resources: PoolResources,
         executors: Executors,
         hooks: Hooks,
+        release_timeout_seconds: float = RELEASE_TIMEOUT_SECONDS,
     ) -> None:
         self.id = f"worker-{secrets.token_hex(9)}"
         self.job_error: BaseException | None = None
@@ -55,17 +56,18 @@ class Worker:
         self._resources = resources
         self._executors = executors
         self._hooks = hooks
+        self._release_timeout_seconds = release_timeout_seconds
         # Each job gets its own copy.
         self._variables = contextvars.copy_context()
         self._asyncio_task: asyncio.Task[Any] | None = None
         # The run of its job, until the outcome is written or passed to a batch.
         self._context: Context | None = None
-        # Set when this worker holds no job any more, if `release` waits for that.
+        # Set when this worker no longer holds a job, if `release` waits for that.
         self._released: asyncio.Event | None = None
 
     @property
     def claimed(self) -> ClaimedJob | None:
-        """The job that it holds, read from other threads too."""
+        """Return the job that this worker holds. Other threads read this too."""
         context = self._context
         return None if context is None else context.claimed
 
@@ -76,16 +78,16 @@ class Worker:
 
     @property
     def is_writing(self) -> bool:
-        """Is it deciding whether the job may start, or writing how the job ended?"""
+        """Return whether this worker checks the start of its job, or writes the outcome."""
         context = self._context
         return context is not None and context.state in INACTIVE_STATES
 
     async def run(self) -> None:
-        """Run jobs until no more will come."""
+        """Run jobs until the source has no more."""
         self._asyncio_task = asyncio.current_task()
-        if (left := self._context) is not None:
+        if (context := self._context) is not None:
             # This worker was cancelled while it held a job, and could not release it.
-            await self._release_run(left)
+            await self._release_run(context)
         take, wait = self._source.take_buffered, self._source.wait_for_job
         while claimed := take() or await wait(self.id):
             try:
@@ -97,14 +99,14 @@ class Worker:
                 await self._hooks.catch_up()
 
     async def work_once(self, claimed: ClaimedJob) -> None:
-        """Run one job that this pool holds, and record how it ended."""
+        """Run one job that this pool holds, and write its outcome."""
         context = self._context = Context(claimed, self.id, self._resources)
-        began = time.monotonic()
+        started_at = time.monotonic()
         outcome = await self._execute(context)
         state = context.state
         if state is RunState.RELEASED:
             return
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started_at
         self._source.record_duration(seconds)
         if (state is RunState.ENDED or state is RunState.CLAIMED) and (
             batcher := self._batchers.get_batcher(outcome)
@@ -130,18 +132,18 @@ class Worker:
         self, context: Context, seconds: float, outcome: Outcome, is_still_owned: bool
     ) -> None:
         self._source.forget(context.claimed)
-        # Only now: if this process dies before, the job counts as one that was running.
+        # Not earlier: if this process dies before the write, the job counts as running.
         self._start_guard.forget(context.claimed)
-        # Only now: listeners may rely on the state in the database.
+        # Not earlier, because listeners may rely on the state in the database.
         emit_job_ended(
             self._hooks, context, outcome, is_still_owned=is_still_owned, seconds=seconds
         )
 
     def interrupt(self) -> bool:
-        """Cancel the running task, whose job is then released; False if that cannot be done."""
+        """Cancel the running task to release its job, and return whether that is possible."""
         context = self._context
         if context is None or self.is_writing:
-            # Writing the outcome takes only a moment.
+            # An outcome that is being written is nearly done.
             return context is not None
         if not self._is_cancellable(context):
             return False
@@ -151,10 +153,10 @@ class Worker:
         return True
 
     def revoke(self) -> bool:
-        """Ask the running task to give up, because other workers may claim its job.
+        """Ask the running task to stop, because other workers may claim its job.
 
-        Cancels the task if that can be done. False if no task runs, if the task was asked before,
-        or if its own transaction is completing the job.
+        Cancels the task if it is cancellable. Returns False if no task runs, if the task was asked
+        before, or if its own transaction is completing the job.
         """
         context = self._context
         if context is None or not context.advance(RunStep.STOP):
@@ -163,7 +165,7 @@ class Worker:
         return True
 
     def discard(self) -> None:
-        """End this run, because this pool claimed its job again; nothing is written about it."""
+        """End this run without writing an outcome, because this pool claimed its job again."""
         context = self._context
         if context is None:
             return
@@ -172,7 +174,11 @@ class Worker:
             self._cancel_job_task(context)
 
     async def release(self) -> None:
-        """Return once this worker holds no job; release the job of a task that still runs."""
+        """Release the job of a task that still runs, or wait until the outcome is written.
+
+        Raises:
+            TimeoutError: The worker failed before it could write the outcome.
+        """
         context = self._context
         if context is None:
             return
@@ -188,7 +194,7 @@ class Worker:
             await self._released.wait()
 
     def cancel(self) -> None:
-        """End now, because the program does."""
+        """Cancel this worker, because the program ends."""
         assert self._asyncio_task is not None
         self._asyncio_task.cancel()
 
@@ -199,9 +205,9 @@ class Worker:
             emit_job_started(self._hooks, context)
             return Failed(claimed, TaskNotFound(claimed.job.task_identifier, known=self._tasks))
         if self._start_guard.needs_check(claimed):
-            not_now = await self._start_guard.check_start(claimed)
-            if not_now or context.state is RunState.DISCARDED:
-                return not_now or Interrupted(claimed)
+            rejection = await self._start_guard.check_start(claimed)
+            if rejection or context.state is RunState.DISCARDED:
+                return rejection or Interrupted(claimed)
         context.advance(RunStep.START)
         variables = self._variables.copy()
         if self._hooks.has_listeners(JobStarted):
@@ -211,7 +217,7 @@ class Worker:
         try:
             outcome = await run_job(task, context, self._executors, self._hooks, variables)
         except asyncio.CancelledError:
-            # A plain function goes on in its thread: `release` is for that, at the very end.
+            # A plain function still runs in its thread: `release` releases its job at the end.
             if context.state is not RunState.RELEASED and task.is_cancellable:
                 await self._release_on_cancel(context)
             raise
@@ -225,7 +231,7 @@ class Worker:
             self._released.set()
 
     async def _handle_fatal_error(self, error: Exception) -> None:
-        """Spend the attempt of the job that this worker holds: another worker might fail, too."""
+        """Fail the job that this worker holds, because it may make other workers fail, too."""
         context = self._context
         if context is not None:
             context.advance(RunStep.END)
@@ -239,11 +245,11 @@ class Worker:
         await self._complete_now(context, outcome)
 
     async def _release_on_cancel(self, context: Context) -> None:
-        """The program is ending: release the job, or it would stay locked for hours."""
+        """Release the job before the program ends. Otherwise it would stay locked for hours."""
         outcome = _build_release_outcome(context)
         context.advance(RunStep.END)
         with suppress(TimeoutError):
-            async with asyncio.timeout(RELEASE_TIMEOUT_SECONDS):
+            async with asyncio.timeout(self._release_timeout_seconds):
                 await self._complete_now(context, outcome)
 
     async def _complete_now(self, context: Context, outcome: Outcome) -> None:

@@ -1,1 +1,1 @@
-"""Integrations with other packages, one module each; nothing here is imported by the rest."""
+"""Integrations with other packages, one module each. No other module imports them."""

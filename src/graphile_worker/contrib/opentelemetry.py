@@ -5,8 +5,8 @@
     instrument(app)
 
 Names and attributes follow the conventions for messaging, with the task as the destination. A span
-never contains a payload, and values that are often made from payloads only where `record` names
-them.
+never contains a payload. It contains values that are often made from payloads only if `record`
+lists them.
 """
 
 import json
@@ -90,7 +90,7 @@ def instrument(
 
 
 class _SpanHook:
-    """Equal to any hook of its class, so that hooks contain only one of each."""
+    """A hook that equals any hook of its class, so that hooks contain only one of each."""
 
     def __init__(
         self, tracer: Tracer, propagation: Propagation, record: Collection[RecordedField]
@@ -293,7 +293,7 @@ def _build_trace_context(span: Span) -> dict[str, str | int] | None:
 
 def _add_trace_context(spec: JobSpec, trace_context: Mapping[str, object]) -> JobSpec:
     text = encode(spec.payload)
-    # The database stores an empty object where no payload is given.
+    # The database stores an empty object for a job without a payload.
     payload = {} if text is None else json.loads(text)
     if isinstance(payload, dict):
         payload[TRACE_KEY] = trace_context
@@ -306,21 +306,21 @@ def _add_trace_context(spec: JobSpec, trace_context: Mapping[str, object]) -> Jo
 
 def _build_links(payload: object) -> list[Link]:
     """Build links to the spans that added a job or the items of a batch, each once."""
-    found: dict[tuple[int, int], Link] = {}
+    links: dict[tuple[int, int], Link] = {}
     for item in payload if isinstance(payload, list) else [payload]:
-        if len(found) == MAX_LINKS:
+        if len(links) == MAX_LINKS:
             break
         if (context := _read_span_context(item)) is not None:
-            found.setdefault((context.trace_id, context.span_id), Link(context))
-    return list(found.values())
+            links.setdefault((context.trace_id, context.span_id), Link(context))
+    return list(links.values())
 
 
 def _read_span_context(item: object) -> SpanContext | None:
     mark = item.get(TRACE_KEY) if isinstance(item, dict) else None
     if not isinstance(mark, dict):
         return None
-    named = _parse_traceparent(mark.get("traceparent"), mark.get("tracestate"))
-    return named or _parse_traceparent(_format_traceparent(mark))
+    w3c_context = _parse_traceparent(mark.get("traceparent"), mark.get("tracestate"))
+    return w3c_context or _parse_traceparent(_format_traceparent(mark))
 
 
 def _format_traceparent(trace_context: Mapping[str, object]) -> str | None:

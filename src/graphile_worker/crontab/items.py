@@ -29,7 +29,7 @@ class CronItem:
         task: The identifier of the task.
         match: When it runs: a pattern, or a function of a `TimestampDigest`.
         pattern: Another name of `match`.
-        payload: The payload of each job; the key `_cron` is added.
+        payload: The payload of each job, to which the key `_cron` is added.
         identifier: The name of the item, unique among all items (default: the task).
         backfill: How far back to add the jobs of minutes without a worker.
         max_attempts: The number of attempts of each job.
@@ -66,12 +66,12 @@ class ParsedCronItem:
 
     @property
     def task(self) -> str:
-        """The identifier of the task."""
+        """Return the identifier of the task."""
         return self.spec.identifier
 
     @property
     def payload(self) -> dict[str, Any]:
-        """The payload, without the key `_cron`."""
+        """Return the payload, without the key `_cron`."""
         return self.spec.payload or {}
 
     def is_due(self, minute: datetime) -> bool:
@@ -154,7 +154,7 @@ def find_repeated_identifiers(items: Iterable[ParsedCronItem]) -> list[str]:
 
 
 def build_cron_spec(task: str, payload: Any, **options: Any) -> JobSpec:
-    """The job of an item, checked; the default mode of a key is replace."""
+    """Build and check the job of an item. The default mode of a key is replace."""
     encode(payload)
     if options.get("job_key") is not None and options.get("job_key_mode") is None:
         options["job_key_mode"] = "replace"

@@ -45,7 +45,7 @@ def parse_crontab(text: str, *, source: str = "crontab") -> list[ParsedCronItem]
         The items, in the order of their lines.
 
     Raises:
-        CrontabError: With all problems of the crontab.
+        CrontabError: The crontab is invalid. The error lists all problems.
     """
     problems = Problems()
     if (size := len(text.encode(errors="replace"))) > MAX_CRONTAB_BYTES:
@@ -74,7 +74,7 @@ def _check_identifiers(items: dict[int, ParsedCronItem], problems: Problems) -> 
 
 
 class _LineScanner:
-    """Reads a line word by word; `column` is that of the next word, from 1 on."""
+    """A reader of the words of a line. `column` is that of the next word, counted from 1."""
 
     def __init__(self, line: str) -> None:
         self._line = line.rstrip(WHITESPACE)
@@ -89,7 +89,7 @@ class _LineScanner:
         return self._line[self._position :]
 
     def next_word(self) -> tuple[int, str]:
-        """The column and the text of the next word, which is empty at the end."""
+        """Return the column and the text of the next word, which is empty at the end."""
         column = self.column
         match = WORD_PATTERN.match(self._line, self._position)
         assert match is not None
@@ -98,18 +98,18 @@ class _LineScanner:
 
 
 def _read_line(line: str, problems: Problems) -> ParsedCronItem | None:
-    """The item of a line; None for a comment, an empty line, or a line with problems."""
-    words = _LineScanner(line)
-    if words.rest == "" or words.rest.startswith("#"):
+    """Return the item of a line, or None for a comment, an empty line or a line with problems."""
+    scanner = _LineScanner(line)
+    if scanner.rest == "" or scanner.rest.startswith("#"):
         return None
-    before = len(problems)
-    pattern = _read_fields(words, problems)
+    problem_count = len(problems)
+    pattern = _read_fields(scanner, problems)
     if pattern is None:
         return None
-    task = _read_task(words, problems)
-    options = _read_options(words, problems)
-    payload = _read_payload(words, problems)
-    if len(problems) > before:
+    task = _read_task(scanner, problems)
+    options = _read_options(scanner, problems)
+    payload = _read_payload(scanner, problems)
+    if len(problems) > problem_count:
         return None
     identifier, backfill = options.pop("id", task), options.pop("fill", timedelta(0))
     spec = build_cron_spec(task, payload, **options)

@@ -27,7 +27,7 @@ PERIOD_UNITS = {
 
 
 def read_period(text: str) -> timedelta:
-    """Parse a period such as `4w3d2h1m`; ValueError if it is invalid."""
+    """Parse a period, for example `4w3d2h1m`. Raise ValueError if it is invalid."""
     if not re.fullmatch(r"(?:[0-9]+[smhdw])+", text):
         raise ValueError(text)
     parts = re.findall(r"([0-9]+)([smhdw])", text)
@@ -56,7 +56,7 @@ def _read_job_key(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CrontabOption:
-    """The name in code, the expected value, and a parser that raises ValueError."""
+    """An option: its name in code, the expected value, and a parser that raises ValueError."""
 
     name: str
     expected: str
@@ -83,26 +83,26 @@ OPTIONS = {
 
 
 def read_options(column: int, text: str, problems: Problems) -> dict[str, Any]:
-    """The options by their names in code; problems are recorded."""
-    found: dict[str, Any] = {}
+    """Return the options by their names in code, and record problems."""
+    options: dict[str, Any] = {}
     for pair in text.split("&"):
         if pair:
-            _read_pair(column, pair, found, problems)
+            _read_pair(column, pair, options, problems)
         column += len(pair) + 1
-    return found
+    return options
 
 
-def _read_pair(column: int, pair: str, found: dict[str, Any], problems: Problems) -> None:
+def _read_pair(column: int, pair: str, options: dict[str, Any], problems: Problems) -> None:
     key, _, value = (unquote_plus(part, errors="replace") for part in pair.partition("="))
     option = OPTIONS.get(key)
     if option is None:
         problems.record(column, key, f"one of {', '.join(OPTIONS)}")
-    elif option.name in found:
+    elif option.name in options:
         problems.record(column, pair, f"{key} only once")
     else:
-        found[option.name] = None
+        options[option.name] = None
         try:
-            found[option.name] = _read_value(option, value)
+            options[option.name] = _read_value(option, value)
         except JobSpecError as error:
             problems.record(column, pair, f"another value for {key}: {error.reason}")
         except (ValueError, OverflowError):

@@ -13,7 +13,7 @@ FIELD_CHARACTERS = frozenset("0123456789*/,-")
 
 @dataclass(frozen=True, slots=True)
 class TimestampDigest:
-    """The parts of a minute; `dow` is the day of the week, 0 for Sunday."""
+    """The parts of a minute. `dow` is the day of the week, 0 for Sunday."""
 
     min: int
     hour: int
@@ -36,7 +36,7 @@ class TimestampDigest:
 
 
 class PatternField(NamedTuple):
-    """One of the five fields and its range; `alias` is another number for the minimum."""
+    """One of the five fields and its range. `alias` is another number for the minimum."""
 
     name: str
     minimum: int
@@ -66,7 +66,7 @@ FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class CronPattern:
-    """Matches a minute if all fields do, except for the two day fields: see `matches_day`."""
+    """A pattern. It matches a minute if all fields match, with one exception: see `matches_day`."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -87,7 +87,10 @@ class CronPattern:
         return len(self.hours) == 24
 
     def matches_day(self, day: date) -> bool:
-        """If both day fields are restricted, one match is enough, as in every cron."""
+        """Return whether the pattern matches a day.
+
+        If both day fields are restricted, one match is enough, as in every cron.
+        """
         return day.month in self.months and self._matches_day(day.day, day.isoweekday() % 7)
 
     def _matches_day(self, date: int, dow: int) -> bool:
@@ -97,7 +100,7 @@ class CronPattern:
 
 
 def read_pattern(fields: Iterable[tuple[int, str]], problems: Problems) -> CronPattern:
-    """Parse five fields, each with its column; problems are recorded."""
+    """Parse five fields, each with its column, and record problems."""
     values = [
         _read_field(field, column, text, problems)
         for field, (column, text) in zip(FIELDS, fields, strict=True)
@@ -108,21 +111,21 @@ def read_pattern(fields: Iterable[tuple[int, str]], problems: Problems) -> CronP
 def _read_field(field: PatternField, column: int, text: str, problems: Problems) -> frozenset[int]:
     values: set[int] = set()
     for part in text.split(","):
-        found = _read_part(field, part)
-        if isinstance(found, str):
-            problems.record(column, part, found)
+        part_values = _read_part(field, part)
+        if isinstance(part_values, str):
+            problems.record(column, part, part_values)
         else:
-            if part.startswith("*/") and len(found) == 1:
+            if part.startswith("*/") and len(part_values) == 1:
                 problems.record_warning(
                     column, part, f"only {field.minimum}: the next value exceeds {field.maximum}"
                 )
-            values.update(field.minimum if value == field.alias else value for value in found)
+            values.update(field.minimum if value == field.alias else value for value in part_values)
         column += len(part) + 1
     return frozenset(values)
 
 
 def _read_part(field: PatternField, text: str) -> range | str:
-    """The values of one part, or a text with what was expected."""
+    """Return the values of one part, or a text that describes the expected form."""
     if text == "*":
         return range(field.minimum, field.maximum + 1)
     if text.startswith("*/"):
@@ -134,7 +137,10 @@ def _read_part(field: PatternField, text: str) -> range | str:
 
 
 def _read_steps(field: PatternField, text: str) -> range | str:
-    """Steps start at the minimum, as in Graphile Worker for Node: */2 days are 1, 3, 5."""
+    """Return the values of `*/n`, from the minimum as in Graphile Worker for Node.
+
+    For example, */2 days are 1, 3, 5.
+    """
     if not _is_number(text) or _parse_number(text) == 0:
         return "a step of 1 or more after */"
     return range(field.minimum, field.maximum + 1, _parse_number(text))

@@ -9,7 +9,7 @@ logger = logging.getLogger("graphile_worker")
 
 
 class Problems(list[CrontabProblem]):
-    """The problems of one text; `line` is the line that is being parsed."""
+    """The problems of one text. `line` is the line that is being parsed."""
 
     def __init__(self, line: int = 1) -> None:
         super().__init__()

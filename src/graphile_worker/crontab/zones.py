@@ -18,7 +18,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def is_due(match: Matcher, zone: ZoneInfo | None, minute: datetime) -> bool:
-    """Does it match this minute of UTC, converted to local time?"""
+    """Return whether the item matches this minute of UTC, converted to local time."""
     if zone is None:
         return match(TimestampDigest.from_datetime(minute))
     local = minute.astimezone(zone)
@@ -31,7 +31,7 @@ def is_due(match: Matcher, zone: ZoneInfo | None, minute: datetime) -> bool:
 
 
 def _iter_skipped_times(zone: ZoneInfo, minute: datetime) -> Iterator[datetime]:
-    """The local times that clocks skip between the previous minute and this one."""
+    """Yield the local times that clocks skip between the previous minute and this one."""
     before = (minute - MINUTE).astimezone(zone).replace(tzinfo=None)
     current = minute.astimezone(zone).replace(tzinfo=None)
     skipped = before + MINUTE
@@ -43,7 +43,7 @@ def _iter_skipped_times(zone: ZoneInfo, minute: datetime) -> Iterator[datetime]:
 def iter_upcoming_minutes(
     match: Matcher, zone: ZoneInfo | None, after: datetime
 ) -> Iterator[datetime]:
-    """The matching minutes after a time; ends after a long period without one."""
+    """Yield the matching minutes after a time. Stop after a long period without one."""
     next_minute = after.astimezone(UTC).replace(second=0, microsecond=0) + MINUTE
     return iter_due_minutes(match, zone, next_minute)
 
@@ -51,7 +51,7 @@ def iter_upcoming_minutes(
 def iter_due_minutes(
     match: Matcher, zone: ZoneInfo | None, minute: datetime, before: datetime | None = None
 ) -> Iterator[datetime]:
-    """The matching minutes from this one on."""
+    """Yield the matching minutes from this one on."""
     last = _find_search_end(match, minute, before)
     while minute < last:
         if isinstance(match, CronPattern) and not _may_match_day(match, zone, minute):
@@ -76,7 +76,7 @@ def _find_search_end(match: Matcher, minute: datetime, before: datetime | None) 
 
 
 def _may_match_day(pattern: CronPattern, zone: ZoneInfo | None, minute: datetime) -> bool:
-    """Does the pattern match this day of UTC? In a zone, also the day before or after it.
+    """Return whether the pattern matches this day of UTC, or in a zone a day next to it.
 
     The local date is one of these, or skips one of them.
     """

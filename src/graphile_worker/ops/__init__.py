@@ -1,1 +1,1 @@
-"""What a person sees of a queue and does to it; nothing here prints or knows of a terminal."""
+"""Search, change, explain and diagnose a queue, without output to a terminal."""

@@ -51,14 +51,15 @@ class Scanner:
         return self._text[self._position :]
 
     def advance_to_term(self) -> bool:
-        """Skip spaces. Returns False at the end of the filter."""
+        """Skip spaces, and return whether a term follows."""
         self._match(SPACE_PATTERN)
         return bool(self.remaining)
 
     def accept(self, text: str) -> bool:
-        is_found = self._text.startswith(text, self._position)
-        self._position += len(text) * is_found
-        return is_found
+        """Skip this text, and return whether it was there."""
+        is_next = self._text.startswith(text, self._position)
+        self._position += len(text) * is_next
+        return is_next
 
     def read_field_name(self) -> str | None:
         """Read the name of a field if a colon or a path follows it."""
@@ -102,8 +103,8 @@ class Scanner:
         return Token(tuple(parts), is_quoted, column)
 
     def _match(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self._text, self._position)
-        if found is None:
+        match = pattern.match(self._text, self._position)
+        if match is None:
             return ""
-        self._position = found.end()
-        return found[0]
+        self._position = match.end()
+        return match[0]

@@ -1,6 +1,6 @@
 """Change many jobs in batches, beside running workers.
 
-A preview counts the jobs, and the change runs on what the preview found. Each batch is a separate
+A preview counts the jobs, and the change affects only jobs of the preview. Each batch is a separate
 transaction that checks the filter again, never waits for a lock, and skips jobs of workers.
 """
 
@@ -76,7 +76,7 @@ class BulkAction(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetryAction:
-    """Run jobs now. Jobs without attempts left start again at 0."""
+    """Run jobs now. The attempts of permanently failed jobs count from 0 again."""
 
     states = (JobState.FAILED, JobState.RETRYING, JobState.SCHEDULED)
     _notifies_workers = True
@@ -87,7 +87,7 @@ class RetryAction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RescheduleAction:
-    """Change the values that are not None."""
+    """Change the time, priority or attempts of jobs. None leaves a value as it is."""
 
     run_at: RunAt | None = None
     priority: int | None = None
@@ -262,8 +262,8 @@ def plan_bulk_change(
         return result
     dead = yield from plan_get_dead_pools(schemas, WRITE_LIMITS)
     # The scan also finds locked jobs, because the result counts them.
-    found_states = filter_by_states(*{*action.states, *LOCKED_STATES})
-    found_clauses = build_clauses(preview.job_filter & found_states, dead)
+    scan_states = filter_by_states(*{*action.states, *LOCKED_STATES})
+    scan_clauses = build_clauses(preview.job_filter & scan_states, dead)
     clauses = build_clauses(preview.job_filter & filter_by_states(*action.states), dead)
 
     def count_remaining() -> int:
@@ -276,7 +276,7 @@ def plan_bulk_change(
     after: int | None = preview.count.first_id - 1
     while after is not None and count_remaining():
         started = time.monotonic()
-        scan = find_job_ids(after, preview.count.last_id, scan_batch_size, found_clauses)
+        scan = find_job_ids(after, preview.count.last_id, scan_batch_size, scan_clauses)
         after, ids = yield from with_limits(scan, schemas, WRITE_LIMITS)
         yield from pause_since(started)
         while ids and (size := min(batch_size, count_remaining())):

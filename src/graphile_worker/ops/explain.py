@@ -1,10 +1,9 @@
 """Explain why a job does not run: the reasons that apply, the decisive one first."""
 
 import difflib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
 from graphile_worker._sql.identifiers import Schemas
@@ -36,7 +35,7 @@ from graphile_worker.ops.search import (
     QueryLimits,
     with_limits,
 )
-from graphile_worker.ops.states import JobState
+from graphile_worker.ops.states import JobState, compute_default_backoff
 from graphile_worker.ops.text import format_seconds, summarize_error
 
 MAX_JOBS_AHEAD = 10_000
@@ -70,7 +69,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A job, its state, and the reasons why it does not run; the first reason is decisive."""
+    """A job, its state, and the reasons why it does not run, the decisive one first."""
 
     job: Job
     state: JobState
@@ -111,7 +110,7 @@ class ExplanationContext:
 
     @property
     def is_unhandled(self) -> bool:
-        """Whether no worker runs the task; an unregistered worker that holds a lock may."""
+        """Whether no worker runs the task. An unregistered worker that holds a lock may run it."""
         has_pools = any(pool.health is not PoolHealth.DEAD for pool in self.pools)
         served = is_served(self.pools, self.job.task_identifier) if has_pools else False
         return self.has_registry and served is False
@@ -137,7 +136,7 @@ def plan_explain(
 
 
 def find_reasons(context: ExplanationContext) -> Iterator[Reason]:
-    """Find all reasons that apply, in their order; there is at least one."""
+    """Find all reasons that apply, at least one, in their order."""
     if context.state is JobState.STALE:
         yield _explain_stale(context)
         return
@@ -232,7 +231,7 @@ def _explain_not_due(context: ExplanationContext) -> Reason:
     if context.state is JobState.SCHEDULED:
         sentence = f"it is scheduled: due in {format_duration(left)}"
         return Reason(ReasonCode.SCHEDULED, sentence, evidence)
-    backoff = timedelta(seconds=math.exp(min(job.attempts, 10)))
+    backoff = compute_default_backoff(job.attempts)
     return Reason(
         ReasonCode.BACKING_OFF,
         f"attempt {job.attempts} of {job.max_attempts} failed; the next is due in "
@@ -349,7 +348,7 @@ def _plan_read_context(
 
 
 def _list_competing_tasks(context: ExplanationContext) -> list[str] | None:
-    """List the tasks of the workers that run this one; None if a worker does not report them."""
+    """List the tasks of the workers that run this one, or None if a worker does not report them."""
     pools = context.capable_pools
     if not pools or any(pool.tasks is None for pool in pools):
         return None

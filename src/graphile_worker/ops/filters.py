@@ -269,7 +269,7 @@ def _parse_states(token: Token) -> tuple[JobState, ...]:
 
 
 def _parse_json(token: Token) -> Iterator[FilterValue]:
-    """Without quotes, a literal or a number also matches the string of the same text."""
+    """Parse a value of a payload. An unquoted number or literal also matches as a string."""
     text = token.unquoted_text
     if text is not None and (text in JSON_LITERALS or JSON_NUMBER_PATTERN.fullmatch(text)):
         yield JsonValue(text)
@@ -293,13 +293,13 @@ def _parse_time_range(token: Token) -> Iterator[FilterValue]:
 
 def _parse_open_range(token: Token, expected: str, parse: Callable[[str], Bound | None]) -> Range:
     """Parse a range of times. A date at its end includes that day."""
-    found = _parse_range(token, expected, parse)
+    bounds = _parse_range(token, expected, parse)
     has_end = ".." in token.text or token.text.startswith("<=")
-    if has_end and DATE_PATTERN.fullmatch(token.text[-10:]) and isinstance(found.high, datetime):
-        found = Range(found.low, _get_end_of_day(found.high))
-    if found.low == found.high:
+    if has_end and DATE_PATTERN.fullmatch(token.text[-10:]) and isinstance(bounds.high, datetime):
+        bounds = Range(bounds.low, _get_end_of_day(bounds.high))
+    if bounds.low == bounds.high:
         raise token.build_error(expected)
-    return found
+    return bounds
 
 
 def _parse_range(token: Token, expected: str, parse: Callable[[str], Bound | None]) -> Range:
@@ -312,9 +312,9 @@ def _parse_range(token: Token, expected: str, parse: Callable[[str], Bound | Non
     first, dots, last = token.text.partition("..")
     if dots and (first or last):
         return Range(parse_bound(first) if first else None, parse_bound(last) if last else None)
-    found = COMPARISON_PATTERN.fullmatch(token.text)
-    assert found is not None
-    sign, value = found[1], parse_bound(found[2])
+    comparison = COMPARISON_PATTERN.fullmatch(token.text)
+    assert comparison is not None
+    sign, value = comparison[1], parse_bound(comparison[2])
     if isinstance(value, int) and sign in ("<", ">"):
         # The next integer. Times are continuous, so their bound stays.
         value += 1 if sign == ">" else -1
@@ -344,8 +344,8 @@ def _parse_time(text: str) -> datetime | timedelta | None:
     if not DATE_PATTERN.fullmatch(text) and not TIMESTAMP_PATTERN.fullmatch(text):
         return _parse_duration(text)
     try:
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
+        time = datetime.fromisoformat(text)
+        return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
@@ -374,7 +374,7 @@ VALUE_PARSERS: Mapping[str, ValueParser] = {
     FilterField.PAYLOAD: _parse_json,
 }
 
-# Command lines take other words that begin with a minus as options.
+# Arguments that begin with a minus and are not such terms are options of the command.
 NEGATED_TERM_PATTERN = re.compile(rf"-({'|'.join(VALUE_PARSERS)})[:.]")
 
 

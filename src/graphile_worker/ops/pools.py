@@ -40,7 +40,7 @@ class PoolHealth(StrEnum):
     DEAD = "dead"
     """Its lease has expired, or another worker recovered its jobs."""
     UNKNOWN = "unknown"
-    """It holds locks and is not registered, as Node workers."""
+    """It holds locks and is not registered, for example a Node worker."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,7 @@ class PoolInfo:
     version: str | None = None
     concurrency: int | None = None
     tasks: tuple[str, ...] | None = None
-    """The tasks that it runs; None if it does not report them."""
+    """The tasks that it runs, or None if it does not report them."""
     is_rescued: bool = False
     """Another worker has recovered its jobs."""
     clock_offset: float = 0.0
@@ -80,20 +80,20 @@ def plan_get_pools(schemas: Schemas, run_query: RunQuery) -> Plan[list[PoolInfo]
         run_query: Runs each query, for example with time limits.
     """
     has_python, has_rust = yield from run_query(check_registries(schemas))
-    found: dict[str, PoolInfo] = {}
+    pools: dict[str, PoolInfo] = {}
     if has_rust:
         rows = yield from run_query(get_rust_workers())
-        found |= {row[0]: _read_rust_pool(row) for row in rows}
+        pools |= {row[0]: _read_rust_pool(row) for row in rows}
     if has_python:
         # Python workers may be in both registries; theirs has more details.
         for row in (yield from run_query(get_pools())):
             details = _PoolDetails(row[-1])
             if details.has_stopped:
                 # The row stays for jobs that a late fetch of the pool may lock.
-                found.pop(row[0], None)
+                pools.pop(row[0], None)
             else:
-                found[row[0]] = _read_python_pool(row, details)
-    return [found[id] for id in sorted(found)]
+                pools[row[0]] = _read_python_pool(row, details)
+    return [pools[id] for id in sorted(pools)]
 
 
 def plan_get_lock_holders(schemas: Schemas, run_query: RunQuery) -> Plan[list[PoolInfo]]:
@@ -145,27 +145,27 @@ def is_served(pools: Iterable[PoolInfo], task: str | None) -> bool | None:
 
 
 def _read_python_pool(row: Row, details: "_PoolDetails") -> PoolInfo:
-    id, started_at, silence, lease, is_rescued, _ = row
-    pool = _build_pool(id, started_at, silence, lease, details)
+    id, started_at, heartbeat_age, lease, is_rescued, _ = row
+    pool = _build_pool(id, started_at, heartbeat_age, lease, details)
     offset = details.get_clock_offset(float(started_at))
     health = PoolHealth.DEAD if is_rescued else pool.health
     return replace(pool, health=health, is_rescued=is_rescued, clock_offset=offset)
 
 
 def _read_rust_pool(row: Row) -> PoolInfo:
-    id, started_at, silence, details = row
-    return _build_pool(id, started_at, silence, RUST_LEASE_SECONDS, _PoolDetails(details))
+    id, started_at, heartbeat_age, details = row
+    return _build_pool(id, started_at, heartbeat_age, RUST_LEASE_SECONDS, _PoolDetails(details))
 
 
 def _build_pool(
-    id: str, started_at: str, silence: float, lease: float, details: "_PoolDetails"
+    id: str, started_at: str, heartbeat_age: float, lease: float, details: "_PoolDetails"
 ) -> PoolInfo:
     return PoolInfo(
         id=id,
-        health=PoolHealth.DEAD if silence > lease else PoolHealth.ALIVE,
+        health=PoolHealth.DEAD if heartbeat_age > lease else PoolHealth.ALIVE,
         runtime=details.get_text("runtime") or build_unknown_pool(id).runtime,
         started_at=parse_timestamp(started_at),
-        seconds_since_heartbeat=silence,
+        seconds_since_heartbeat=heartbeat_age,
         lease=lease,
         host=details.get_text("host"),
         pid=details.get_int("pid"),
@@ -176,7 +176,7 @@ def _build_pool(
 
 
 class _PoolDetails:
-    """The JSON that a pool registered. Other programs write there too, so nothing is assumed."""
+    """The JSON that a pool registered. Other programs write it too, so each value is checked."""
 
     def __init__(self, details: str | None) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Find the jobs that match a filter: list them from the newest on, or count them.
+"""Find the jobs that match a filter: list them, the newest first, or count them.
 
 Searches do not disturb workers: each statement has a timeout and a lock timeout, and uses one
 server process.
@@ -47,7 +47,7 @@ MIN_ID = -(2**63)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueryLimits:
-    """How long a statement may run, and wait for a lock."""
+    """The limits of the time that a statement runs and waits for a lock."""
 
     statement_timeout: timedelta = timedelta(seconds=10)
     lock_timeout: timedelta = timedelta(milliseconds=500)
@@ -346,8 +346,8 @@ def _build_payload_condition(term: Term) -> Condition:
     others = [value.text for value in values if value.string is None]
     texts = list(dict.fromkeys(strings + others))
     # A payload contains the text as it is, or a backslash where JSON escapes it.
-    signs = [r"%\\%", *(f"%{TextPattern((text,)).like_pattern}%" for text in texts)]
-    return Condition("payload", (list(term.path), texts, others, "null" in others, signs))
+    text_patterns = [r"%\\%", *(f"%{TextPattern((text,)).like_pattern}%" for text in texts)]
+    return Condition("payload", (list(term.path), texts, others, "null" in others, text_patterns))
 
 
 def _list_patterns(term: Term) -> list[TextPattern]:

@@ -1,7 +1,7 @@
 """A snapshot of a queue, and the pause before the next one.
 
-A snapshot reads every job once, without payloads, in one short read-only transaction. The larger
-the table, the longer is the pause after it, so that watching a queue does not slow it down.
+A snapshot reads every job once, without payloads, in one short read-only transaction. The pause
+after it grows with the size of the table, so that watching a queue does not slow it down.
 """
 
 import asyncio
@@ -127,7 +127,7 @@ class LockedQueue:
 
     @property
     def is_paused(self) -> bool:
-        """A person locked the queue, not a worker."""
+        """Whether a person locked the queue, not a worker."""
         return (self.pool_id or "").startswith(PAUSED_PREFIX) or self.age < PAUSED_LOCK_AGE_SECONDS
 
 
@@ -154,7 +154,7 @@ class ServerStats:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """The state of a queue at one time; ages are in seconds, by the database's clock."""
+    """The state of a queue at one time. Ages are in seconds, by the database's clock."""
 
     now: datetime
     server: ServerStats
@@ -184,18 +184,8 @@ class Snapshot:
         return max(ages, default=None)
 
 
-def compute_pause(duration: float, interval: float) -> float:
-    """Compute the seconds to wait after a snapshot.
-
-    Args:
-        duration: Seconds that the snapshot took.
-        interval: The shortest pause.
-    """
-    return max(interval, min(duration * PAUSE_FACTOR, MAX_PAUSE_SECONDS))
-
-
 class PollPacer:
-    """Computes the pause after each of a series of snapshots."""
+    """Computes the pause after each of a series of snapshots. `interval` is the shortest pause."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
@@ -205,7 +195,8 @@ class PollPacer:
     def compute_pause(self, duration: float) -> float:
         """Compute the seconds to wait after a snapshot that took `duration` seconds."""
         self._durations.append(duration)
-        return compute_pause(min(self._durations), self._interval)
+        pause = min(self._durations) * PAUSE_FACTOR
+        return max(self._interval, min(pause, MAX_PAUSE_SECONDS))
 
 
 async def take_snapshot(database: TransactionalRunner) -> Snapshot:
@@ -319,9 +310,11 @@ class _NameLookup:
 def _plan_get_names(rows: Iterable[JobCountRow], locks: Iterable[LockRow]) -> Plan[_NameLookup]:
     task_ids = sorted({row.task_id for row in rows})
     queue_ids = sorted({lock.queue_id for lock in locks if lock.queue_id is not None})
-    found: Sequence[Row] = (yield get_task_and_queue_names(task_ids, queue_ids)) if task_ids else ()
+    name_rows: Sequence[Row] = (
+        (yield get_task_and_queue_names(task_ids, queue_ids)) if task_ids else ()
+    )
     names: dict[str, dict[int, str]] = {"task": {}, "queue": {}}
-    for kind, id, name in found:
+    for kind, id, name in name_rows:
         names[kind][id] = name
     return _NameLookup(names["task"], names["queue"])
 

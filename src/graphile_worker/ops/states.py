@@ -39,16 +39,21 @@ STATE_ALIASES: Mapping[str, tuple[JobState, ...]] = {
 
 
 def parse_states(name: str) -> tuple[JobState, ...]:
-    """Get the states of a name or alias; none if it is unknown."""
+    """Return the states of a name or alias, or no states if it is unknown."""
     if name in STATE_ALIASES:
         return STATE_ALIASES[name]
     return (JobState(name),) if name in set(JobState) else ()
 
 
+def compute_default_backoff(attempts: int) -> timedelta:
+    """Compute the delay before the next attempt of a task without its own backoff."""
+    return timedelta(seconds=math.exp(min(attempts, 10)))
+
+
 def estimate_failed_at(
     *, run_at: datetime, updated_at: datetime, attempts: int, now: datetime
 ) -> datetime:
-    """Estimate when a job failed permanently; `_sql/fragments/failed_at.sql` does the same.
+    """Estimate when a job failed permanently, as `_sql/fragments/failed_at.sql` does.
 
     Python workers write that time to `run_at`. Other workers add the backoff of the attempt to
     it. A command that fails jobs changes `updated_at`.
@@ -60,5 +65,5 @@ def estimate_failed_at(
         now: The database's time.
     """
     if run_at > now:
-        run_at -= timedelta(seconds=math.exp(min(attempts, 10)))
+        run_at -= compute_default_backoff(attempts)
     return min(now, max(run_at, updated_at))

@@ -6,7 +6,7 @@ from datetime import timedelta
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.storage import VacuumBlocker
 from graphile_worker._support.durations import format_duration
-from graphile_worker._support.text import pluralize as pluralize
+from graphile_worker._support.text import pluralize
 from graphile_worker.options import DEFAULT_SCHEMA
 from graphile_worker.retries import BATCH_FAILURES
 
@@ -45,7 +45,7 @@ def format_vacuum_blocker(blocker: VacuumBlocker) -> str:
 
 
 def summarize_error(error: str | None) -> str:
-    """Get the line of an error that names the failure; for a batch, with its first item."""
+    """Return the line of an error that names the failure, for a batch with its first item."""
     first, _, rest = (error or "").strip().partition("\n")
     if first != BATCH_FAILURES:
         return first

@@ -66,7 +66,7 @@ class SnapshotHistory:
 
     @property
     def rates(self) -> Rates | None:
-        """The rates of the last ten seconds; None if there is only one snapshot."""
+        """The rates of the last ten seconds, or None if there is only one snapshot."""
         last = self._points[-1]
         first = self._get_point_before(RATE_WINDOW)
         seconds = (last.now - first.now).total_seconds()
@@ -79,7 +79,7 @@ class SnapshotHistory:
 
     @property
     def seconds_until_drained(self) -> float | None:
-        """Seconds until no job is ready at the current rates; None if the backlog grows."""
+        """Seconds until no job is ready at the current rates, or None if the backlog grows."""
         rates = self.rates
         if rates is None or rates.growth >= 0:
             return None

@@ -67,11 +67,11 @@ class BatchSignature(Signature):
 
     def __init__(self, fn: Callable[..., Any], task: str | None = None) -> None:
         super().__init__(fn, task)
-        found = [
+        checks = [
             (each.kind in _ITEM_PARAMETER_KINDS, each.default is _NO_DEFAULT)
             for each in self._parameters
         ]
-        if found != [(True, True)]:
+        if checks != [(True, True)]:
             raise ConfigurationError(
                 f"{get_function_name(fn)}: a batch task takes its items in one parameter without "
                 "a default, after the context if any"
@@ -84,8 +84,8 @@ class BatchSignature(Signature):
         return self.normalize_payload(list(items))
 
     def check_payload(self, payload: Any) -> None:
-        for misfit in self._parse_items(payload).errors.values():
-            raise misfit
+        for mismatch in self._parse_items(payload).errors.values():
+            raise mismatch
 
     def read_arguments(self, payload: Any) -> tuple[list[Any], dict[str, Any]]:
         items = self._parse_items(payload)
@@ -108,9 +108,9 @@ class BatchSignature(Signature):
         for position, raw in enumerate(payload):
             try:
                 (item,) = read([_strip_trace(raw)])
-            except Mismatch as misfit:
-                misfit.path = f"[{position}]{misfit.path.removeprefix('[0]')}"
-                items.errors[position] = misfit
+            except Mismatch as mismatch:
+                mismatch.path = f"[{position}]{mismatch.path.removeprefix('[0]')}"
+                items.errors[position] = mismatch
             else:
                 items.append(item)
                 items.positions.append(position)

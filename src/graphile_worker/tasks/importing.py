@@ -80,10 +80,10 @@ class TaskLocation:
         Raises:
             TaskLoadError: The name is not a task in this process.
         """
-        found = reduce(getattr, self.name.split("."), self._import_module())
-        if not isinstance(found, Task):
+        task = reduce(getattr, self.name.split("."), self._import_module())
+        if not isinstance(task, Task):
             raise TaskLoadError(f"{self.module}.{self.name} is not a task in this process")
-        return found
+        return task
 
     def _import_module(self) -> Any:
         if self.file is None:
@@ -100,10 +100,10 @@ def locate_task(task: Task[..., Any]) -> TaskLocation:
     name = task.fn.__qualname__
     module = sys.modules.get(task.fn.__module__)
     try:
-        found = reduce(getattr, name.split("."), module)
+        attribute = reduce(getattr, name.split("."), module)
     except AttributeError:
-        found = None
-    if module is None or getattr(found, "fn", None) is not task.fn:
+        attribute = None
+    if module is None or getattr(attribute, "fn", None) is not task.fn:
         raise ConfigurationError(
             f"task {task.identifier!r} runs in a process, which must find it under the name "
             f"{task.fn.__module__}.{name}: decorate the function where it is defined"

@@ -240,10 +240,10 @@ class TaskRouter(Generic[D]):
 
     def tasks(self) -> dict[str, Task[..., Any]]:
         """Return all tasks by identifier, with those of included routers."""
-        found = dict(self._tasks)
+        tasks = dict(self._tasks)
         for router in self._routers:
-            found |= router.tasks()
-        return found
+            tasks |= router.tasks()
+        return tasks
 
     def find(self, identifier: str) -> Task[..., Any] | None:
         """Find a task by identifier in the app that includes this router, or return None."""
@@ -279,11 +279,11 @@ class TaskRouter(Generic[D]):
         Raises:
             ConfigurationError: Two items have the same identifier.
         """
-        found = list(self._cron_items)
+        items = list(self._cron_items)
         for router in self._routers:
-            found += router.cron_items()
-        check_identifiers(found)
-        return found
+            items += router.cron_items()
+        check_identifiers(items)
+        return items
 
     def find_enqueuer(self) -> Enqueuer:
         """Return the app that includes this router.
@@ -328,8 +328,8 @@ class TaskRouter(Generic[D]):
     def _find(self, identifier: str) -> Task[..., Any] | None:
         if (task := self._tasks.get(identifier)) is not None:
             return task
-        found = (router._find(identifier) for router in self._routers)
-        return next((task for task in found if task is not None), None)
+        matches = (router._find(identifier) for router in self._routers)
+        return next((task for task in matches if task is not None), None)
 
     def _root(self) -> "TaskRouter[Any]":
         return self if self._parent is None else self._parent._root()

@@ -46,7 +46,7 @@ class Signature:
 
     @property
     def keys(self) -> list[str] | None:
-        """The keys that its payloads may have. None if they may have any."""
+        """Return the keys that payloads may have, or None if they may have any."""
         if self.takes_whole_payload or self._kwargs_name is not None:
             return None
         return [each.name for each in self._parameters]
@@ -128,10 +128,10 @@ class Signature:
         if not isinstance(payload, dict):
             kind = type(payload).__name__
             raise Mismatch("", f"expected an object with the parameters as keys, got {kind}")
-        found = read_fields(payload, self._fields or ())
+        arguments = read_fields(payload, self._fields or ())
         if self._kwargs_name is not None:
-            self._read_rest(payload, found, readers[self._kwargs_name])
-        return [], found
+            self._read_rest(payload, arguments, readers[self._kwargs_name])
+        return [], arguments
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> inspect.BoundArguments:
         try:
@@ -145,12 +145,12 @@ class Signature:
         mismatch.prepend_path("payload")
         return JobSpecError(mismatch.path, value, mismatch.reason, "22023", text)
 
-    def _read_rest(self, payload: dict[str, Any], found: dict[str, Any], read: Reader) -> None:
+    def _read_rest(self, payload: dict[str, Any], arguments: dict[str, Any], read: Reader) -> None:
         key = ""
         try:
             for key, value in payload.items():
-                if key not in found and not key.startswith("_"):
-                    found[key] = read(value)
+                if key not in arguments and not key.startswith("_"):
+                    arguments[key] = read(value)
         except Mismatch as mismatch:
             mismatch.prepend_path(key)
             raise
@@ -253,7 +253,8 @@ def is_async_function(fn: Callable[..., Any]) -> bool:
 def _evaluate(fn: Callable[..., Any], annotation: Any) -> Any:
     """Resolve the strings in an annotation with the names of the function's module.
 
-    One annotation at a time, so that names for the context or the result may be missing.
+    Each annotation is resolved separately, so that names for the context or the result may be
+    missing.
     """
     plain = inspect.unwrap(fn)
     holder = SimpleNamespace(
@@ -274,7 +275,8 @@ def _find_context(fn: Callable[..., Any], parameter: inspect.Parameter) -> type 
     annotation = parameter.annotation
     text = getattr(annotation, "__forward_arg__", annotation)
     if isinstance(text, str):
-        # Without its argument: both it and the class may be imported for type checkers only.
+        # Without the argument of the annotation: it and the class may be imported for type
+        # checkers only.
         text = text.partition("[")[0]
         try:
             annotation = _evaluate(fn, text)

@@ -53,8 +53,8 @@ class TaskFolderFinder(MetaPathFinder):
     def _find_trust(self, file: Path) -> TrustChecker | None:
         # Compiled files are next to a link, not next to its target.
         folder = file.parent.resolve()
-        found = (self.folders[each] for each in self.folders if folder.is_relative_to(each))
-        return next(found, None)
+        trusts = (self.folders[each] for each in self.folders if folder.is_relative_to(each))
+        return next(trusts, None)
 
 
 def _build_import_error(spec: ModuleSpec, reason: str) -> ImportError:

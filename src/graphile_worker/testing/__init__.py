@@ -1,4 +1,4 @@
-"""Test programs that add and run jobs. The pytest fixture `gw` gives a `Harness`."""
+"""Test programs that add and run jobs. The pytest fixture `gw` is a `Harness`."""
 
 from graphile_worker.testing.harness import Harness
 from graphile_worker.testing.runner import DrainResult

@@ -14,6 +14,7 @@ from graphile_worker._db.external_connections import (
     adapt_connection,
     adapt_sync_connection,
     is_instance_by_name,
+    is_sync_connection,
 )
 from graphile_worker._db.external_pools import ExternalPoolDatabase, SyncExternalPoolDatabase
 from graphile_worker._sql.identifiers import Schemas
@@ -30,7 +31,6 @@ from graphile_worker.testing.savepoints import (
     get_async_driver_connection,
     get_driver_connection,
     is_django_connection,
-    is_sync_connection,
     savepoint,
     unwrap_scoped_session,
 )
@@ -140,7 +140,8 @@ class SyncConnectionDatabase(SyncTestDatabase):
         return get_driver_connection(self._raw)
 
     def prepare(self) -> None:
-        # Other sessions do not see what our own connection prepares, and might wait for its locks.
+        # Other sessions do not see what a connection of this package prepares, and might wait for
+        # its locks.
         if not self._owns_connection:
             with self._prepare_lock:
                 self._prepare()
@@ -171,9 +172,9 @@ class SyncAsAsync(TestDatabase):
         return AsyncFacade(self._database.savepoint(always=always), self._executor.call_sync)
 
     async def get_driver_connection(self) -> Any:
-        found = await self._executor.call_sync(self._database.get_driver_connection)
-        is_psycopg = isinstance(found, psycopg.Connection)
-        return AsyncFacade(found, self._executor.call_sync) if is_psycopg else found
+        driver = await self._executor.call_sync(self._database.get_driver_connection)
+        is_psycopg = isinstance(driver, psycopg.Connection)
+        return AsyncFacade(driver, self._executor.call_sync) if is_psycopg else driver
 
 
 class AsyncConnectionDatabase(TestDatabase):
@@ -236,9 +237,9 @@ class AsyncAsSync(SyncTestDatabase):
         return SyncFacade(self._database.savepoint(always=always), self._executor.run_main)
 
     def get_driver_connection(self) -> Any:
-        found = self._executor.run_main(self._database.get_driver_connection)
-        is_psycopg = isinstance(found, psycopg.AsyncConnection)
-        return SyncFacade(found, self._executor.run_main) if is_psycopg else found
+        driver = self._executor.run_main(self._database.get_driver_connection)
+        is_psycopg = isinstance(driver, psycopg.AsyncConnection)
+        return SyncFacade(driver, self._executor.run_main) if is_psycopg else driver
 
 
 @dataclass(frozen=True)

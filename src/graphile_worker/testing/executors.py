@@ -19,7 +19,7 @@ MainCoroutine = Callable[[], Coroutine[Any, Any, T]]
 
 
 class Executor(ThreadPool):
-    """Runs code for one kind of connection. Its `run` calls the plain function of a task."""
+    """Run code for one kind of connection. `run` calls the plain function of a task."""
 
     def run_main(self, main: MainCoroutine[T]) -> T:
         """Run a coroutine from blocking code and wait for its result."""
@@ -100,7 +100,7 @@ class AsyncExecutor(Executor):
 
 
 class LoopThread:
-    """A loop in a second thread. The thread that waits for it calls the functions it asks for."""
+    """A loop in a second thread. The thread that waits for it runs the calls of `call_sync`."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()

@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class Harness:
-    """The queue of an app in a test: what the pytest fixture `gw` gives.
+    """The queue of an app in a test. The pytest fixture `gw` is one.
 
     Everything happens on the connection of the test, in its transaction: the jobs that the app
     adds, the assertions, and the jobs that `drain` and `inline` run. The harness never commits.
@@ -44,7 +44,7 @@ class Harness:
 
     @property
     def deps(self) -> Any:
-        """The value of `ctx.deps` in tasks. If a test sets it, no lifespan is entered."""
+        """Return the value of `ctx.deps` in tasks. If a test sets it, no lifespan is entered."""
         return None if self._session.deps is FROM_LIFESPAN else self._session.deps
 
     @deps.setter
@@ -87,7 +87,7 @@ class Harness:
         options: Mapping[str, Any] | None = None,
         **payload: Any,
     ) -> list[Job]:
-        """`enqueued` for async code."""
+        """List the jobs that will run, from async code. See `enqueued`."""
         matcher = self._build_matcher(task, options, payload)
         query = get_enqueued_jobs(matcher.identifier)
         jobs = await self._session.runtime.connection.database.run(query)
@@ -115,10 +115,10 @@ class Harness:
             AssertionError: No job matches.
         """
         __tracebackhide__ = True
-        found = self.enqueued(task, options=options, **payload)
-        if not found:
+        jobs = self.enqueued(task, options=options, **payload)
+        if not jobs:
             raise self._build_missing_error(self.enqueued(), task, options, payload)
-        return max(found, key=_get_job_id)
+        return max(jobs, key=_get_job_id)
 
     async def aassert_enqueued(
         self,
@@ -128,12 +128,12 @@ class Harness:
         options: Mapping[str, Any] | None = None,
         **payload: Any,
     ) -> Job:
-        """`assert_enqueued` for async code."""
+        """Fail unless `enqueued` finds a job, from async code. See `assert_enqueued`."""
         __tracebackhide__ = True
-        found = await self.aenqueued(task, options=options, **payload)
-        if not found:
+        jobs = await self.aenqueued(task, options=options, **payload)
+        if not jobs:
             raise self._build_missing_error(await self.aenqueued(), task, options, payload)
-        return max(found, key=_get_job_id)
+        return max(jobs, key=_get_job_id)
 
     def assert_not_enqueued(
         self,
@@ -154,8 +154,8 @@ class Harness:
             AssertionError: A job matches.
         """
         __tracebackhide__ = True
-        if found := self.enqueued(task, options=options, **payload):
-            raise self._build_found_error(found, task, options, payload)
+        if jobs := self.enqueued(task, options=options, **payload):
+            raise self._build_unexpected_error(jobs, task, options, payload)
 
     async def aassert_not_enqueued(
         self,
@@ -165,10 +165,10 @@ class Harness:
         options: Mapping[str, Any] | None = None,
         **payload: Any,
     ) -> None:
-        """`assert_not_enqueued` for async code."""
+        """Fail if `enqueued` finds a job, from async code. See `assert_not_enqueued`."""
         __tracebackhide__ = True
-        if found := await self.aenqueued(task, options=options, **payload):
-            raise self._build_found_error(found, task, options, payload)
+        if jobs := await self.aenqueued(task, options=options, **payload):
+            raise self._build_unexpected_error(jobs, task, options, payload)
 
     # Running
 
@@ -206,7 +206,7 @@ class Harness:
         raise_errors: bool = True,
         at_most: int = MAX_DRAINED_JOBS,
     ) -> DrainResult:
-        """`drain` for async code."""
+        """Run the jobs that are due, from async code. See `drain`."""
         until = MAX_DATETIME if include_delayed else None
         result = await self._session.drain(until, stop_at_error=raise_errors, at_most=at_most)
         return result.raise_first() if raise_errors else result
@@ -276,7 +276,7 @@ class Harness:
             payload: The payload of the job.
             deps: The value of `ctx.deps`.
             attempts: The number of attempts, with this one.
-            cancelled: Whether the task is asked to stop.
+            cancelled: Whether `ctx.cancelled` is True.
 
         Returns:
             A context for async code, or for plain code if the task is a plain function.
@@ -335,12 +335,12 @@ class Harness:
         self._session.runtime.connection.sync_database.run(clear_jobs(2**31 - 2))
 
     async def aclear(self) -> None:
-        """`clear` for async code."""
+        """Delete all jobs, from async code. See `clear`."""
         await self._session.runtime.connection.database.run(clear_jobs(2**31 - 2))
 
     @property
     def was_used(self) -> bool:
-        """Whether the test did anything that needs a connection."""
+        """Return whether the test did anything that needs a connection."""
         return self._session.was_used
 
     def __enter__(self) -> Self:
@@ -371,11 +371,13 @@ class Harness:
     def _build_missing_error(self, jobs: list[Job], *criteria: Any) -> AssertionError:
         matcher = self._build_matcher(*criteria)
         return AssertionError(
-            f"no job is enqueued of {matcher}. Enqueued are:\n{format_jobs(jobs)}"
+            f"no enqueued job matches {matcher}. Enqueued jobs:\n{format_jobs(jobs)}"
         )
 
-    def _build_found_error(self, jobs: list[Job], *criteria: Any) -> AssertionError:
-        return AssertionError(f"enqueued of {self._build_matcher(*criteria)}:\n{format_jobs(jobs)}")
+    def _build_unexpected_error(self, jobs: list[Job], *criteria: Any) -> AssertionError:
+        return AssertionError(
+            f"enqueued jobs match {self._build_matcher(*criteria)}:\n{format_jobs(jobs)}"
+        )
 
     def _restore_clock_on_exit(self) -> AbstractContextManager[Any]:
         stack = ExitStack()

@@ -32,7 +32,7 @@ MATCHABLE_FIELDS = (
 
 
 class JobMatcher:
-    """The jobs that a test asks for."""
+    """Select the jobs that an assertion is about."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class JobMatcher:
     def __str__(self) -> str:
         parts = [self.identifier or "any task"]
         parts += [f"{key}={value!r}" for key, value in self._payload.items()]
-        parts += [f"having {name}={value!r}" for name, value in self._fields.items()]
+        parts += [f"with {name}={value!r}" for name, value in self._fields.items()]
         return ", ".join(parts)
 
     def _matches(self, job: Job, clock: TestClock) -> bool:
@@ -110,11 +110,11 @@ def _field_matches(field: str, expected: Any, job: Job, clock: TestClock) -> boo
         return _equals_as_json(job.payload, expected)
     if field == "flags":
         return job.flags == frozenset(expected or ())
-    found = getattr(job, "key" if field == "job_key" else field)
-    if isinstance(expected, timedelta) and isinstance(found, datetime):
-        difference = abs(found - clock.resolve(expected))
+    actual = getattr(job, "key" if field == "job_key" else field)
+    if isinstance(expected, timedelta) and isinstance(actual, datetime):
+        difference = abs(actual - clock.resolve(expected))
         return difference <= (timedelta(0) if clock.is_frozen else RUN_AT_TOLERANCE)
-    return bool(found == expected)
+    return bool(actual == expected)
 
 
 def _payload_contains(payload: object, expected: Mapping[str, Any]) -> bool:
@@ -123,12 +123,12 @@ def _payload_contains(payload: object, expected: Mapping[str, Any]) -> bool:
     return all(key in payload and _equals_as_json(payload[key], expected[key]) for key in expected)
 
 
-def _equals_as_json(found: object, expected: Any) -> bool:
-    if found == expected:
+def _equals_as_json(actual: object, expected: Any) -> bool:
+    if actual == expected:
         return True
     try:
         text = encode([expected])
     except JobSpecError:
         return False
     assert text is not None
-    return bool([found] == json.loads(text))
+    return bool([actual] == json.loads(text))

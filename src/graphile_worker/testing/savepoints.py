@@ -21,17 +21,6 @@ def is_django_connection(connection: object) -> bool:
     ) or is_instance_by_name(connection, "django.db.backends.base.base", "BaseDatabaseWrapper")
 
 
-def is_sync_connection(connection: object) -> bool:
-    """Return whether it is a connection for blocking code."""
-    return (
-        isinstance(connection, psycopg.Connection)
-        or is_django_connection(connection)
-        or is_instance_by_name(connection, "psycopg2.extensions", "connection")
-        or is_instance_by_name(connection, "sqlalchemy.engine", "Connection")
-        or is_instance_by_name(connection, "sqlalchemy.orm", "Session", "scoped_session")
-    )
-
-
 def unwrap_scoped_session(connection: Any) -> Any:
     """Return the session of a scoped session, which would make another one in each thread."""
     is_scoped = is_instance_by_name(
@@ -58,7 +47,7 @@ def savepoint(connection: Any, *, always: bool) -> Any:
 
 @asynccontextmanager
 async def async_savepoint(connection: Any, *, always: bool) -> AsyncIterator[None]:
-    """`savepoint` on an async connection."""
+    """Open a savepoint on an async connection. See `savepoint`."""
     if not always and not _is_in_transaction(await get_async_driver_connection(connection)):
         yield
     elif hasattr(connection, "begin_nested"):
@@ -82,7 +71,7 @@ def get_driver_connection(connection: Any) -> Any:
 
 
 async def get_async_driver_connection(connection: Any) -> Any:
-    """`get_driver_connection` for async connections."""
+    """Return the driver's connection of an async session or connection."""
     if is_instance_by_name(connection, "sqlalchemy.ext.asyncio", "AsyncSession"):
         connection = await connection.connection()
     if is_instance_by_name(connection, "sqlalchemy.ext.asyncio", "AsyncConnection"):

@@ -103,7 +103,7 @@ def _set_run_at(spec: JobSpec, clock: TestClock) -> JobSpec:
 
 
 class _NoCommitConnection(Connection[Any]):
-    """Ignores the commits of tasks, so that the test can roll back everything."""
+    """A connection that ignores commits of tasks, so that the test can roll back everything."""
 
     def commit(self) -> None: ...
 
@@ -111,7 +111,7 @@ class _NoCommitConnection(Connection[Any]):
 
 
 class TestSession:
-    """Replaces the clients of the app during a test. It connects before the first statement."""
+    """Replace the clients of the app during a test, and connect before the first statement."""
 
     __test__ = False
 
@@ -175,7 +175,7 @@ class TestSession:
             result.raise_first()
 
     def handle_added_sync(self, jobs: Sequence[Job], conn: object) -> None:
-        """`handle_added` for blocking code."""
+        """Run jobs that were added inline, from blocking code."""
         if self._begin_inline_run(jobs):
             with self._runtime_for(conn) as runtime:
                 result = runtime.connection.executor.run_main(partial(self._run_pending, runtime))

@@ -29,7 +29,7 @@ def plan_prepare_schema(schemas: Schemas) -> Plan[bool]:
 
 
 def plan_prepare_empty_schema(schemas: Schemas) -> Plan[bool]:
-    """Install the schema and delete leftover jobs, on a connection that only we roll back."""
+    """Install the schema and delete leftover jobs, on a connection of this package."""
     yield from plan_prepare_schema(schemas)
     count: int = yield clear_jobs(MAX_LEFTOVER_JOBS)
     if count > MAX_LEFTOVER_JOBS:
@@ -48,7 +48,7 @@ def plan_keep_schema(schemas: Schemas) -> Plan[bool]:
 
 
 class SchemaPreparation:
-    """Runs the plan before the first statement, or before each if a rollback can undo it."""
+    """Run the plan before the first statement, or before each if a rollback can undo it."""
 
     def __init__(self, plan: PreparePlan, schemas: Schemas) -> None:
         self.is_done = False

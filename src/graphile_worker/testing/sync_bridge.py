@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-# Their results are context managers or iterators, and are wrapped too.
+# The results of these methods are context managers or iterators, and are wrapped too.
 WRAPPED_METHODS = ("cursor", "transaction", "pipeline", "copy", "stream", "results", "notifies")
 
 # Methods that are not awaited on psycopg's async classes either.
@@ -34,18 +34,18 @@ class AsyncFacade:
 
     @property  # type: ignore[misc]  # read-only
     def __class__(self) -> type:
-        """The class for `isinstance`."""
+        """Return the class for `isinstance`."""
         return psycopg.AsyncConnection if _is_connection(self._wrapped) else AsyncFacade
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._wrapped, name)
-        if not callable(found) or name in NON_BLOCKING_METHODS:
-            return found
+        member = getattr(self._wrapped, name)
+        if not callable(member) or name in NON_BLOCKING_METHODS:
+            return member
         if name in WRAPPED_METHODS:
-            return lambda *args, **kwargs: AsyncFacade(found(*args, **kwargs), self._call_sync)
+            return lambda *args, **kwargs: AsyncFacade(member(*args, **kwargs), self._call_sync)
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            return self._wrap(await self._call_sync(partial(found, *args, **kwargs)))
+            return self._wrap(await self._call_sync(partial(member, *args, **kwargs)))
 
         return call
 
@@ -74,12 +74,12 @@ class SyncFacade:
 
     @property  # type: ignore[misc]  # read-only
     def __class__(self) -> type:
-        """The class for `isinstance`."""
+        """Return the class for `isinstance`."""
         return psycopg.Connection if _is_connection(self._wrapped) else SyncFacade
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._wrapped, name)
-        return partial(self._call, found) if callable(found) else found
+        member = getattr(self._wrapped, name)
+        return partial(self._call, member) if callable(member) else member
 
     def __enter__(self) -> Any:
         return self._call(self._wrapped.__aenter__)

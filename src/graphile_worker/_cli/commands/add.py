@@ -10,7 +10,7 @@ import click
 from graphile_worker._cli.arguments import WHEN, json_option
 from graphile_worker._cli.settings.flags import current_settings, setting_flags
 from graphile_worker._cli.settings.resolve import open_client, resolve_app
-from graphile_worker._support.logs import make_printable
+from graphile_worker._support.error_format import make_printable
 from graphile_worker.jobs import JobKeyMode, JobKeyModeName
 
 

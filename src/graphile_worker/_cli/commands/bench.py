@@ -45,11 +45,11 @@ def startup(rounds: int, as_json: bool) -> None:
     """Measure the start and stop of an idle worker."""
     from graphile_worker._bench.startup import measure_startup
 
-    def format_text(found: Any) -> str:
+    def format_text(result: Any) -> str:
         return (
-            f"start and stop, {found.rounds} times\n"
-            f"  {'the command':<18} {_format_range(found.process)}\n"
-            f"  {'inside a program':<18} {_format_range(found.runner)}"
+            f"start and stop, {result.rounds} times\n"
+            f"  {'the command':<18} {_format_range(result.process)}\n"
+            f"  {'inside a program':<18} {_format_range(result.runner)}"
         )
 
     _run_benchmark(lambda target: measure_startup(target, rounds=rounds), format_text, as_json)
@@ -68,11 +68,12 @@ def throughput(jobs: int, processes: int, concurrency: int, as_json: bool) -> No
     def measure(target: "BenchTarget") -> Any:
         return measure_throughput(target, jobs=jobs, processes=processes, concurrency=concurrency)
 
-    def format_text(found: Any) -> str:
+    def format_text(result: Any) -> str:
         return (
-            f"{found.jobs:,} jobs, {found.processes} processes, {found.concurrency} at once in each"
-            f"\n  {found.jobs_per_second:,.0f} jobs/s: {found.seconds:.2f} s, "
-            f"{found.cpu_microseconds_per_job:.0f} µs of CPU time per job"
+            f"{result.jobs:,} jobs, {result.processes} processes, "
+            f"{result.concurrency} at once in each\n"
+            f"  {result.jobs_per_second:,.0f} jobs/s: {result.seconds:.2f} s, "
+            f"{result.cpu_microseconds_per_job:.0f} µs of CPU time per job"
         )
 
     _run_benchmark(measure, format_text, as_json)
@@ -86,8 +87,10 @@ def latency(jobs: int, as_json: bool) -> None:
     """Measure the time from adding a job to its start."""
     from graphile_worker._bench.latency import measure_latency
 
-    def format_text(found: Any) -> str:
-        return f"from add to start, {found.samples:,} jobs\n  {_format_percentiles(found.latency)}"
+    def format_text(result: Any) -> str:
+        return (
+            f"from add to start, {result.samples:,} jobs\n  {_format_percentiles(result.latency)}"
+        )
 
     _run_benchmark(lambda target: measure_latency(target, samples=jobs), format_text, as_json)
 
@@ -101,12 +104,12 @@ def add(jobs: int, batch: int, as_json: bool) -> None:
     """Measure adding jobs, one per call and many per call."""
     from graphile_worker._bench.adding import measure_adding
 
-    def format_text(found: Any) -> str:
-        many = f"{found.batch:,} in a call"
+    def format_text(result: Any) -> str:
+        many = f"{result.batch:,} in a call"
         return (
-            f"adding {found.jobs:,} jobs\n"
-            f"  {'one by one':<18} {found.one_by_one_per_second:>9,.0f} jobs/s\n"
-            f"  {many:<18} {found.in_batches_per_second:>9,.0f} jobs/s"
+            f"adding {result.jobs:,} jobs\n"
+            f"  {'one by one':<18} {result.one_by_one_per_second:>9,.0f} jobs/s\n"
+            f"  {many:<18} {result.in_batches_per_second:>9,.0f} jobs/s"
         )
 
     _run_benchmark(
@@ -125,9 +128,9 @@ def _run_benchmark(
         raise ConfigurationError("bench uses a temporary schema. Remove --schema.")
     connection = current_settings().value("connection")
     with _handle_interrupts(), open_bench_target(connection) as target:
-        found = measure(target)
+        result = measure(target)
     name = click.get_current_context().info_name or ""
-    click.echo(format_json(name, found, target) if as_json else format_text(found))
+    click.echo(format_json(name, result, target) if as_json else format_text(result))
 
 
 @contextmanager
@@ -137,31 +140,31 @@ def _handle_interrupts() -> Iterator[None]:
     def handle(number: int, _frame: FrameType | None) -> None:
         raise _SignalReceived(number)
 
-    before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
+    previous = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     except _SignalReceived as interrupted:
         click.echo("graphile-worker: interrupted", err=True)
         click.get_current_context().exit(128 + interrupted.number)
     finally:
-        for each, handler in before.items():
+        for each, handler in previous.items():
             signal.signal(each, handler)
 
 
 class _SignalReceived(KeyboardInterrupt):
-    """A signal. Because of its base class, psycopg cancels the running statement."""
+    """Raised by a signal. As for its base class, psycopg cancels the running statement."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
 
 
-def _format_range(found: "SampleStats") -> str:
-    return f"min {found.minimum:.0f} ms, median {found.p50:.0f}, max {found.maximum:.0f}"
+def _format_range(stats: "SampleStats") -> str:
+    return f"min {stats.minimum:.0f} ms, median {stats.p50:.0f}, max {stats.maximum:.0f}"
 
 
-def _format_percentiles(found: "SampleStats") -> str:
+def _format_percentiles(stats: "SampleStats") -> str:
     return (
-        f"min {found.minimum:.2f} ms, average {found.average:.2f}, p50 {found.p50:.2f}, "
-        f"p95 {found.p95:.2f}, p99 {found.p99:.2f}, max {found.maximum:.2f}"
+        f"min {stats.minimum:.2f} ms, average {stats.average:.2f}, p50 {stats.p50:.2f}, "
+        f"p95 {stats.p95:.2f}, p99 {stats.p99:.2f}, max {stats.maximum:.2f}"
     )

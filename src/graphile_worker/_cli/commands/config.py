@@ -43,16 +43,16 @@ def iter_effective_settings(settings: Settings) -> Iterator[SettingRow]:
                 continue
             if setting.kind is SettingKind.GROUP:
                 value = value is not None
-            given = settings.values.get(setting.name)
-            yield setting, given or _resolve_default(setting, value, settings)
+            entry = settings.values.get(setting.name)
+            yield setting, entry or _resolve_default(setting, value, settings)
 
 
 def _walk(options: object, name: str) -> list[Any]:
     """Return the options, the groups around a setting and its value."""
-    found = [options]
-    for word in name.split("."):
-        found.append(None if found[-1] is None else getattr(found[-1], word))
-    return found
+    path = [options]
+    for part in name.split("."):
+        path.append(None if path[-1] is None else getattr(path[-1], part))
+    return path
 
 
 def _resolve_default(setting: Setting, value: Any, settings: Settings) -> SettingValue:
@@ -66,18 +66,18 @@ def _resolve_default(setting: Setting, value: Any, settings: Settings) -> Settin
 
 
 def _format_table(rows: list[SettingRow]) -> str:
-    cells = [(each.name, format_value(each, given.value), given.where) for each, given in rows]
+    cells = [(each.name, format_value(each, entry.value), entry.where) for each, entry in rows]
     names, values = (max(len(row[column]) for row in cells) for column in (0, 1))
     return "\n".join(f"{name:<{names}}  {value:<{values}}  {where}" for name, value, where in cells)
 
 
 def _format_json(rows: list[SettingRow]) -> str:
-    found = {
+    values = {
         setting.name: {
-            "value": to_json_value(setting, given.value),
-            "source": given.source,
-            "where": None if given.source is SettingSource.DEFAULT else given.where,
+            "value": to_json_value(setting, entry.value),
+            "source": entry.source,
+            "where": None if entry.source is SettingSource.DEFAULT else entry.where,
         }
-        for setting, given in rows
+        for setting, entry in rows
     }
-    return json.dumps(found, indent=2)
+    return json.dumps(values, indent=2)

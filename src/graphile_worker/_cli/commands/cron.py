@@ -10,7 +10,7 @@ from typing import Any
 import click
 import psycopg
 
-from graphile_worker._cli.printing import pluralize
+from graphile_worker._cli.arguments import POSITIVE_INT
 from graphile_worker._cli.settings.flags import current_settings, setting_flags
 from graphile_worker._cli.settings.layers import Settings
 from graphile_worker._cli.settings.resolve import (
@@ -23,6 +23,7 @@ from graphile_worker._discovery.discovery import load_crontab, resolve_cron_item
 from graphile_worker._sql.queries.cron import KnownCrontab
 from graphile_worker._support.durations import format_duration
 from graphile_worker._support.error_format import format_error_line, format_one_line, make_printable
+from graphile_worker._support.text import pluralize
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.errors import ConfigurationError, SchemaMissing
 from graphile_worker.tasks import TaskRouter
@@ -43,13 +44,13 @@ def check(file: str | None) -> None:
     if file is None:
         source, items = _load_items_to_check()
     else:
-        # The file is only parsed, so it need not be trusted.
+        # The file is only parsed, so its permissions do not matter.
         source, items = file, load_crontab(Path(file), allow_unsafe=True)
     click.echo(f"{source}: {pluralize(len(items), 'item')}, nothing wrong")
 
 
 @cron.command(name="next")
-@click.option("--count", type=click.IntRange(min=1), default=3, help="Runs per item (default: 3).")
+@click.option("--count", type=POSITIVE_INT, default=3, help="Runs per item (default: 3).")
 @source_flags
 def next_runs(count: int) -> None:
     """List the next runs of each item, and its last one."""
@@ -78,7 +79,7 @@ def run(identifier: str) -> None:
 
 
 def _load_items_to_check() -> tuple[str, list[ParsedCronItem]]:
-    """Return the sources of the items of a worker, and the items of its app and its crontab."""
+    """Return the names of the app and the crontab of a worker, and their items."""
     settings, app = _load_sources()
     path = resolve_crontab(settings)
     if app is None:

@@ -4,13 +4,13 @@ from datetime import timedelta
 
 import click
 
-from graphile_worker._cli.arguments import POSITIVE_DURATION
+from graphile_worker._cli.arguments import POSITIVE_DURATION, json_option
 from graphile_worker._cli.settings.flags import current_settings, reject_flag, setting_flags
 from graphile_worker._support.renamed import RENAMED_FLAGS
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.option("--strict", is_flag=True, help="Exit with 1 for notes, too.")
 @click.option(
     "--timeout",

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphile_worker._cli.arguments import DURATION, FACTOR, POSITIVE_INT, WHEN
-from graphile_worker._cli.settings.flags import current_settings, reject_flag, setting_flags
+from graphile_worker._cli.arguments import DURATION, FACTOR, POSITIVE_INT, WHEN, json_option
+from graphile_worker._cli.settings.flags import (
+    Command,
+    current_settings,
+    reject_flag,
+    setting_flags,
+)
 from graphile_worker._support.renamed import RENAMED_FLAGS
 
 if TYPE_CHECKING:
@@ -17,13 +22,10 @@ if TYPE_CHECKING:
 
     from graphile_worker.ops.bulk import BulkAction
 
-Command = Callable[..., Any]
-
 where_option = click.option(
-    "--where", multiple=True, metavar="FILTER", help="Filter; a job must match every one."
+    "--where", multiple=True, metavar="FILTER", help="Filter that the jobs must match. Repeatable."
 )
 queue_flags = setting_flags("connection", "schema", "ext_schema")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show the jobs, change nothing.")
 yes_option = click.option(
     "--yes", "is_confirmed", is_flag=True, help="Do not ask for confirmation."
@@ -37,7 +39,7 @@ def jobs() -> None:
 
 
 class FilterCommand(click.Command):
-    """A command whose arguments may be negated terms, which click would take for options."""
+    """A command with negated terms as arguments, which click would otherwise parse as options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         from graphile_worker.ops.filters import NEGATED_TERM_PATTERN
@@ -48,7 +50,7 @@ class FilterCommand(click.Command):
 
 
 @jobs.command(name="list", cls=FilterCommand)
-@click.argument("words", nargs=-1, metavar="[FILTER]...")
+@click.argument("terms", nargs=-1, metavar="[FILTER]...")
 @where_option
 @click.option("--limit", type=POSITIVE_INT, default=50, show_default=True, help="Page size.")
 @click.option("--before", type=int, metavar="ID", help="Only older jobs: the next page.")
@@ -57,7 +59,7 @@ class FilterCommand(click.Command):
 @json_option
 @queue_flags
 def list_jobs(
-    words: tuple[str, ...],
+    terms: tuple[str, ...],
     where: tuple[str, ...],
     limit: int,
     before: int | None,
@@ -71,7 +73,7 @@ def list_jobs(
 
     print_job_list(
         current_settings(),
-        build_filter((*words, *where)),
+        build_filter((*terms, *where)),
         limit=limit,
         before=before,
         newest=newest,
@@ -107,8 +109,10 @@ def change_options(function: Command) -> Command:
     options: list[Callable[[Command], Command]] = [
         click.argument("ids", nargs=-1, type=int, metavar="[ID]..."),
         where_option,
-        click.option("--all", "is_all", is_flag=True, help="Every job."),
-        click.option("--limit", type=POSITIVE_INT, help="Change at most this many, oldest first."),
+        click.option("--all", "is_all", is_flag=True, help="Change all jobs."),
+        click.option(
+            "--limit", type=POSITIVE_INT, help="Maximum number of jobs, the oldest first."
+        ),
         click.option(
             "--throttle",
             type=FACTOR,
@@ -186,7 +190,7 @@ def reschedule(
 
 
 @jobs.command()
-@click.option("--force", is_flag=True, help="Also jobs of workers that may be alive.")
+@click.option("--force", is_flag=True, help="Also release jobs of workers that may be alive.")
 @yes_option
 @change_options
 def unlock(force: bool, **options: Any) -> None:
@@ -228,13 +232,13 @@ def _run_change(
     from graphile_worker.ops.filters import filter_by_ids
 
     ids, where, is_all = options.pop("ids"), options.pop("where"), options.pop("is_all")
-    wanted = build_filter(where)
+    job_filter = build_filter(where)
     # An empty filter may come from an unset shell variable, so it does not mean all jobs.
-    if not ids and not wanted.terms and not is_all:
+    if not ids and not job_filter.terms and not is_all:
         raise click.UsageError("no jobs chosen. Pass ids, --where or --all.")
     if ids:
-        wanted = filter_by_ids(ids) & wanted
+        job_filter = filter_by_ids(ids) & job_filter
     change = ChangeOptions(verb=verb, past_tense=past_tense, ids=ids, **more, **options)
-    result = change_jobs(current_settings(), action, wanted, change)
+    result = change_jobs(current_settings(), action, job_filter, change)
     if result is not None and change.limit is None and result.changed < len(set(ids)):
         click.get_current_context().exit(1)

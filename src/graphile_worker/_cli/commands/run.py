@@ -64,7 +64,7 @@ NO_CONNECTION_PATTERN = re.compile(r"connection (failed|is bad|timeout)|failed t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunMode:
-    """What the command does. `parent` is the descriptor of the pipe to a supervisor."""
+    """The mode of the command. `parent` is the descriptor of the pipe to a supervisor."""
 
     once: bool = False
     schema_only: bool = False
@@ -79,10 +79,10 @@ class RunMode:
     def one_shot_flag(self) -> str | None:
         """The flag after which the command ends without a signal."""
         flags = {"--once": self.once, "--schema-only": self.schema_only, "--cleanup": self.cleanup}
-        return next((flag for flag, is_given in flags.items() if is_given), None)
+        return next((flag for flag, is_set in flags.items() if is_set), None)
 
     def check_settings(self, settings: Settings) -> None:
-        """Reject --watch beside a one-shot flag. `watch` in a file or variable is ignored then."""
+        """Reject --watch beside a one-shot flag, which ignores `watch` of other sources."""
         watch = settings.values.get("watch")
         if self.one_shot_flag and watch and watch.value and watch.source is SettingSource.FLAG:
             raise ConfigurationError(f"{self.one_shot_flag} and --watch exclude each other")
@@ -208,7 +208,7 @@ async def _run_worker(
 async def _attach_controls(
     runner: Runner, mode: RunMode, command: CommandOptions, pipe: ParentPipe | None
 ) -> AsyncIterator[None]:
-    """Connect a worker to its supervisor, or else serve its health."""
+    """Connect a worker to its supervisor, or else start its health server."""
     if command.max_jobs is not None:
         # With --once no process replaces this one.
         end = runner.finish if pipe is None or mode.once else partial(pipe.send, REPLACEMENT_DUE)

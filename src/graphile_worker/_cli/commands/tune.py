@@ -8,7 +8,7 @@ from graphile_worker._cli.settings.flags import current_settings, setting_flags
 from graphile_worker._cli.settings.resolve import open_client, resolve_schema
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.tuning import TableTuning, Tuning, render_tuning_sql
-from graphile_worker._support.logs import make_printable
+from graphile_worker._support.error_format import make_printable
 from graphile_worker.ops.text import format_vacuum_blocker
 
 

@@ -2,7 +2,8 @@
 
 import click
 
-from graphile_worker._cli.commands.jobs import dry_run_option, json_option, queue_flags, yes_option
+from graphile_worker._cli.arguments import json_option
+from graphile_worker._cli.commands.jobs import dry_run_option, queue_flags, yes_option
 from graphile_worker._cli.settings.flags import current_settings, reject_flag
 from graphile_worker._support.renamed import RENAMED_FLAGS
 
@@ -25,9 +26,9 @@ def list_workers(as_json: bool) -> None:
 
 @workers.command()
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--all-dead", is_flag=True, help="All workers whose lease has expired.")
+@click.option("--all-dead", is_flag=True, help="Recover jobs of all workers with an expired lease.")
 @reject_flag("--dead", RENAMED_FLAGS["--dead"])
-@click.option("--force", is_flag=True, help="Also workers that are alive.")
+@click.option("--force", is_flag=True, help="Also recover jobs of workers that are alive.")
 @yes_option
 @dry_run_option
 @json_option
@@ -40,7 +41,7 @@ def recover(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Release the jobs of dead workers, so that others run them."""
+    """Release the jobs of dead workers, so that other workers run them."""
     from graphile_worker._cli.worker_output import recover_jobs
 
     if not ids and not all_dead:

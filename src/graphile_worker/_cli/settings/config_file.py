@@ -16,7 +16,7 @@ PYPROJECT_TABLE = "graphile-worker"
 
 
 def find_config_file(config_path: str | None) -> Path | None:
-    """Return the given path, or else the config file of the current directory."""
+    """Return this path, or else the config file of the current directory."""
     if config_path is not None:
         return Path(config_path)
     if CONFIG_PATH.is_file():
@@ -36,12 +36,12 @@ def read_config(path: Path, *, is_explicit: bool, allow_unsafe: bool = False) ->
             table = table.get(name) if isinstance(table, Mapping) else None
         if is_explicit and not isinstance(table, Mapping):
             raise ConfigurationError(f"{path} has no table [tool.{PYPROJECT_TABLE}]")
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, key, value in _read_table(table if isinstance(table, Mapping) else {}, path):
-        if name in found:
-            raise ConfigurationError(f"{path}: {key} is given twice, with - and with _")
-        found[name] = value
-    return found
+        if name in settings:
+            raise ConfigurationError(f"{path}: {key} is set twice, with - and with _")
+        settings[name] = value
+    return settings
 
 
 def warn_group_writable(config_path: str | None, *, allow_unsafe: bool) -> None:
@@ -55,9 +55,9 @@ def warn_group_writable(config_path: str | None, *, allow_unsafe: bool) -> None:
 def _read_table(
     table: Mapping[str, Any], path: Path, prefix: str = ""
 ) -> Iterator[tuple[str, str, Any]]:
-    """Yield the name of each setting, its key as it is written in the file, and its value."""
-    for written, value in table.items():
-        name, key = prefix + written.replace("-", "_"), prefix + written
+    """Yield the name of each setting, its key in the file, and its value."""
+    for raw_key, value in table.items():
+        name, key = prefix + raw_key.replace("-", "_"), prefix + raw_key
         if name in GROUPS and isinstance(value, Mapping):
             if name in SETTINGS:
                 yield name, key, True

@@ -180,8 +180,8 @@ class Setting:
     @property
     def parent_groups(self) -> list[str]:
         """The groups around it, the outermost first."""
-        words = self.name.split(".")
-        return [".".join(words[:count]) for count in range(1, len(words))]
+        parts = self.name.split(".")
+        return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def iter_settings(options: type, prefix: str = "") -> Iterator[Setting]:
@@ -214,20 +214,20 @@ def _find_kind(annotation: Any) -> SettingKind:
 
 def build_arguments(options: type, values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the keyword arguments that create an option class with these settings."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for each in fields(options):
         name = prefix + each.name
         group: Any = split_optional(each.type)[0]
         if _find_kind(group) is not SettingKind.GROUP:
             if name in values:
-                found[each.name] = values[name]
+                arguments[each.name] = values[name]
             continue
         inner = build_arguments(group, values, f"{name}.")
         if values.get(name) is False:
-            found[each.name] = None
+            arguments[each.name] = None
         elif inner or values.get(name):
-            found[each.name] = group(**inner)
-    return found
+            arguments[each.name] = group(**inner)
+    return arguments
 
 
 OPTION_CLASSES: tuple[type, ...] = (CommandOptions, WorkerOptions)

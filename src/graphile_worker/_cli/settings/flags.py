@@ -16,7 +16,7 @@ Command = Callable[..., Any]
 
 @dataclass(slots=True)
 class Flags:
-    """The settings that flags gave so far, and the path of -C."""
+    """The settings of the flags that are parsed so far, and the path of -C."""
 
     values: dict[str, SettingValue] = field(default_factory=dict)
     config: str | None = None
@@ -27,7 +27,7 @@ def current_flags() -> Flags:
 
 
 def current_settings() -> Settings:
-    """Return the settings of the flags so far, the environment and the config file."""
+    """Return the settings of the flags, the environment and the config file."""
     flags = current_flags()
     return Settings.collect(flags.values, flags.config)
 
@@ -69,7 +69,7 @@ def reject_flag(old: str, new: str) -> Callable[[Command], Command]:
     )
 
 
-class SettingParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer ones only
+class SettingParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
     """The value of a flag, wrapped because None means "off"."""
 
     def __init__(self, setting: Setting) -> None:
@@ -80,17 +80,17 @@ class SettingParam(click.ParamType):  # type: ignore[type-arg]  # generic in new
         self, value: str, parameter: click.Parameter | None, context: click.Context | None
     ) -> SettingValue:
         try:
-            found = parse_text(self._setting, value)
+            parsed = parse_text(self._setting, value)
         except InvalidValue as error:
             self.fail(f"{error}.", parameter, context)
-        return SettingValue(found, SettingSource.FLAG, self._setting.flag)
+        return SettingValue(parsed, SettingSource.FLAG, self._setting.flag)
 
 
 def _build_option(setting: Setting) -> Callable[[Command], Command]:
     argument = setting.name.replace(".", "_")
     no_flag = f"--no-{setting.flag[2:]}"
 
-    def remember(context: click.Context, _option: click.Parameter, value: Any) -> None:
+    def store(context: click.Context, _option: click.Parameter, value: Any) -> None:
         if isinstance(value, bool):
             value = SettingValue(value, SettingSource.FLAG, setting.flag if value else no_flag)
         if value is not None:
@@ -100,7 +100,7 @@ def _build_option(setting: Setting) -> Callable[[Command], Command]:
     common: dict[str, Any] = {
         "default": None,
         "expose_value": False,
-        "callback": remember,
+        "callback": store,
         "help": setting.field.help + (f" (default: {default})." if default else "."),
     }
     if setting.is_toggle:
@@ -113,7 +113,7 @@ def _build_option(setting: Setting) -> Callable[[Command], Command]:
 
 
 def _build_config_option() -> Callable[[Command], Command]:
-    def remember(context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    def store(context: click.Context, _option: click.Parameter, value: str | None) -> None:
         if value is not None:
             context.ensure_object(Flags).config = value
 
@@ -122,6 +122,6 @@ def _build_config_option() -> Callable[[Command], Command]:
         "--config",
         metavar="PATH",
         expose_value=False,
-        callback=remember,
+        callback=store,
         help="Config file (default: ./graphile-worker.toml).",
     )

@@ -59,7 +59,7 @@ SettingLayer = Mapping[str, SettingValue]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings that each source gives, by name. `config` is the path that -C gives."""
+    """The settings of each source by name. `config` is the path of -C."""
 
     file: SettingLayer
     environment: SettingLayer
@@ -71,7 +71,7 @@ class Settings:
     def collect(cls, flags: SettingLayer, config: str | None = None) -> "Settings":
         """Read the environment and the config file."""
         environment = dict(_read_environment())
-        # The file itself cannot turn its own check off.
+        # A config file cannot turn off its own check.
         unsafe = flags.get("allow_unsafe_tasks") or environment.get("allow_unsafe_tasks")
         file = dict(_read_file(config, allow_unsafe=unsafe is not None and unsafe.value))
         return cls(
@@ -86,18 +86,18 @@ class Settings:
         return Settings.collect(self.flags, self.config)
 
     def with_app(self, app: object) -> "Settings":
-        """Add what the app sets in its own code."""
+        """Add the options that the code of the app sets."""
         return replace(self, app=_read_app(app, self.value("app")) if isinstance(app, App) else {})
 
     @cached_property
     def values(self) -> dict[str, SettingValue]:
-        """The value that takes precedence for each setting that a source gives."""
-        found: dict[str, SettingValue] = {}
+        """The value that takes precedence for each setting of a source."""
+        merged: dict[str, SettingValue] = {}
         for layer in (self.file, self.environment, self.app, self.flags):
             if any(name in layer for name in TASK_SOURCES):
-                found = {name: each for name, each in found.items() if name not in TASK_SOURCES}
-            found.update(layer)
-        return found
+                merged = {name: each for name, each in merged.items() if name not in TASK_SOURCES}
+            merged.update(layer)
+        return merged
 
     def value(self, name: str) -> Any:
         return self.values[name].value if name in self.values else None
@@ -111,7 +111,7 @@ class Settings:
         return WorkerOptions(**self.collect_worker_options())
 
     def collect_worker_options(self) -> dict[str, Any]:
-        """Return the arguments of WorkerOptions that a source gives."""
+        """Return the arguments of WorkerOptions that a source sets."""
         return self._build_arguments(WorkerOptions)
 
     def _build_arguments(self, options: type) -> dict[str, Any]:
@@ -132,8 +132,8 @@ def find_unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
 
 def _read_file(config: str | None, *, allow_unsafe: bool) -> Iterator[tuple[str, SettingValue]]:
     if (path := find_config_file(config)) is not None:
-        found = read_config(path, is_explicit=config is not None, allow_unsafe=allow_unsafe)
-        for name, value in found.items():
+        settings = read_config(path, is_explicit=config is not None, allow_unsafe=allow_unsafe)
+        for name, value in settings.items():
             yield name, SettingValue(value, SettingSource.FILE, str(path))
 
 
@@ -164,16 +164,16 @@ def _enable_groups(layer: SettingLayer) -> SettingLayer:
     """Turn a group on if its source sets something in it, and reject contradictions."""
     if all(name in layer for name in TASK_SOURCES):
         raise _build_conflict_error(layer, *TASK_SOURCES)
-    found = dict(layer)
-    for name, given in layer.items():
-        if given.value is False and SETTINGS[name].kind is SettingKind.GROUP:
+    enabled = dict(layer)
+    for name, entry in layer.items():
+        if entry.value is False and SETTINGS[name].kind is SettingKind.GROUP:
             continue
         for group in SETTINGS[name].parent_groups:
             if group not in SETTINGS:
                 continue
-            if found.setdefault(group, replace(given, value=True)).value is False:
+            if enabled.setdefault(group, replace(entry, value=True)).value is False:
                 raise _build_conflict_error(layer, group, name)
-    return found
+    return enabled
 
 
 def _build_conflict_error(layer: SettingLayer, *names: str) -> ConfigurationError:

@@ -26,7 +26,7 @@ def resolve_crontab(settings: Settings) -> Path | None:
 
 
 def resolve_tasks_folder(settings: Settings) -> Path | None:
-    """Return the folder of the settings, or else ./tasks if it exists; None if there is an app."""
+    """Return the folder of the settings, or else ./tasks if it exists, or None beside an app."""
     if settings.value("app") is not None:
         return None
     path: Path | None = settings.value("tasks")

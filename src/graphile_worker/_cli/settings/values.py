@@ -23,7 +23,7 @@ KINDS_WITH_OFF = (SettingKind.NUMBER, SettingKind.DURATION, SettingKind.CHOICE)
 
 
 class InvalidValue(ValueError):
-    """A value that its setting does not accept. The message has the expected and the given one."""
+    """Raised for a value that its setting does not accept. The message contains both."""
 
     def __init__(self, setting: Setting, value: Any, hint: str = "") -> None:
         got = "" if setting.field.is_secret else f", got {_format_json(value)}"
@@ -31,7 +31,7 @@ class InvalidValue(ValueError):
 
 
 def parse_text(setting: Setting, text: str) -> Any:
-    """Parse the value of a flag or an environment variable; a bare time is in milliseconds."""
+    """Parse the value of a flag or an environment variable. A bare time is in milliseconds."""
     if _is_off(setting, text.lower()):
         return None
     if setting.is_toggle and text.lower() in BOOLEAN_WORDS:
@@ -45,7 +45,7 @@ def parse_text(setting: Setting, text: str) -> Any:
 
 
 def parse_toml(setting: Setting, value: Any, folder: Path) -> Any:
-    """Parse the value of a config file in that folder."""
+    """Parse a value of a config file in this folder."""
     if setting.kind is SettingKind.GROUP and value == OFF:
         return False
     if setting.is_toggle and isinstance(value, bool):
@@ -58,8 +58,8 @@ def parse_toml(setting: Setting, value: Any, folder: Path) -> Any:
     is_number = is_integer or isinstance(value, float) or INTEGER_PATTERN.fullmatch(str(value))
     if setting.kind is SettingKind.DURATION and is_number:
         raise InvalidValue(setting, value, f'. Add a unit, for example "{value}ms".')
-    found = _parse_string(setting, value)
-    return folder / found if setting.kind is SettingKind.PATH else found
+    parsed = _parse_string(setting, value)
+    return folder / parsed if setting.kind is SettingKind.PATH else parsed
 
 
 def to_json_value(setting: Setting, value: Any) -> Any:
@@ -81,7 +81,7 @@ def format_value(setting: Setting, value: Any) -> str:
 
 
 def format_default(setting: Setting) -> str:
-    """Return the default in words, or nothing if there is none."""
+    """Format the default of a setting. Without a default, the text is empty."""
     if setting.field.default_text or setting.default is None:
         return setting.field.default_text
     return format_value(setting, setting.default)

@@ -46,17 +46,17 @@ class SupervisedProcess:
     @classmethod
     async def start(cls, on_end: "Callable[[SupervisedProcess], None]") -> "SupervisedProcess":
         """Start this command again, with a pipe to it."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        fd = theirs.fileno()
+        parent_end, child_end = socket.socketpair()
+        parent_end.setblocking(False)
+        fd = child_end.fileno()
         try:
             process = await asyncio.create_subprocess_exec(*build_child_command(fd), pass_fds=[fd])
         except OSError:
-            ours.close()
+            parent_end.close()
             raise
         finally:
-            theirs.close()
-        return cls(process, ours, on_end)
+            child_end.close()
+        return cls(process, parent_end, on_end)
 
     @property
     def pid(self) -> int:
@@ -69,8 +69,8 @@ class SupervisedProcess:
     @property
     def is_alive(self) -> bool:
         """Whether its event loop has reported recently. A starting process counts as alive."""
-        silence = time.monotonic() - self._last_message_at
-        return not self.was_ready or silence < MAX_LOOP_DELAY_SECONDS
+        message_age = time.monotonic() - self._last_message_at
+        return not self.was_ready or message_age < MAX_LOOP_DELAY_SECONDS
 
     @property
     def seconds_served(self) -> float:

@@ -1,4 +1,4 @@
-"""What `top` shows of a snapshot: numbers, alerts and tables, without a layout."""
+"""The content of `top`: numbers, alerts and tables of a snapshot, without a layout."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,29 +13,30 @@ from graphile_worker._cli.top.text import (
     PLAIN,
     STRONG,
     WARNING,
-    Line,
     Span,
+    StyledLine,
     TextStyle,
     make_line,
     sanitize,
 )
 from graphile_worker._cli.top.view import Page, TaskSort, View
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker.ops.alerts import (
-    Alert,
+from graphile_worker._support.text import pluralize
+from graphile_worker.ops.diagnostics.findings import (
+    Finding,
     QueueHealth,
     Severity,
     assess_health,
-    format_seconds,
+    count_severities,
 )
+from graphile_worker.ops.diagnostics.thresholds import DEFAULT_THRESHOLDS
 from graphile_worker.ops.pools import PoolHealth, PoolInfo, list_alive_pools
 from graphile_worker.ops.snapshot import LockedJob, Snapshot, TaskCount
 from graphile_worker.ops.states import JobState
-from graphile_worker.ops.text import format_command, pluralize, summarize_error
+from graphile_worker.ops.text import format_command, format_seconds, summarize_error
 from graphile_worker.ops.trends import SnapshotHistory
 
-LATE_SECONDS, VERY_LATE_SECONDS = 60.0, 300.0
-# A smaller backlog has no drain time.
+# The drain time of a smaller backlog is not shown.
 MIN_BACKLOG = 100
 MAX_JOB_ROWS = 200
 
@@ -52,7 +53,7 @@ class Frame:
     """The input of one screen."""
 
     history: SnapshotHistory
-    alerts: Sequence[Alert]
+    alerts: Sequence[Finding]
     schemas: Schemas
     view: View
     columns: int
@@ -70,7 +71,7 @@ class Frame:
 # The lines at the top
 
 
-def build_title(frame: Frame) -> tuple[Line, Line]:
+def build_title(frame: Frame) -> tuple[StyledLine, StyledLine]:
     """Build the left and the right part of the first line."""
     server = frame.snapshot.server
     database = (sanitize(f"{server.database}/{frame.schemas.shared}"), STRONG)
@@ -84,7 +85,7 @@ def build_title(frame: Frame) -> tuple[Line, Line]:
     return (left if frame.columns >= 80 else (database,)), right
 
 
-def build_health(frame: Frame) -> Line:
+def build_health(frame: Frame) -> StyledLine:
     """Build the line with the health of the queue and the number of alerts."""
     alerts = list(frame.alerts)
     health = assess_health(alerts)
@@ -92,19 +93,13 @@ def build_health(frame: Frame) -> Line:
         notes = f", {pluralize(len(alerts), 'note')}" if alerts else ""
         return (("● HEALTHY", GOOD), (f"  nothing is wrong{notes}", FAINT))
     mark, style = SEVERITY_MARKS[alerts[0].severity]
-    counts = [(sum(each.severity is kind for each in alerts), kind) for kind in Severity]
-    summary = ", ".join(
-        f"{count} critical" if kind is Severity.CRITICAL else pluralize(count, kind.value)
-        for count, kind in counts
-        if count
-    )
     # The other pages list the alerts.
     is_listed = frame.view.page in (Page.OVERVIEW, Page.ALERTS)
     title = "" if is_listed else f": {alerts[0].title}"
-    return ((f"{mark} {health.upper()}", style), *make_line(f"  {summary}{title}"))
+    return ((f"{mark} {health.upper()}", style), *make_line(f"  {count_severities(alerts)}{title}"))
 
 
-def build_metrics(frame: Frame) -> Iterator[Line]:
+def build_metrics(frame: Frame) -> Iterator[StyledLine]:
     """Build a part for each number, such as `READY 12`."""
     for name, value, style in _list_metrics(frame):
         yield ((f"{name} ", FAINT), (value, style))
@@ -145,7 +140,7 @@ def _list_metrics(frame: Frame) -> Iterator[tuple[str, str, TextStyle]]:
 
 
 def _count_slots(snapshot: Snapshot) -> int | None:
-    """How many jobs can run at once, or None if a worker does not report its concurrency."""
+    """Count the jobs that can run at once, or return None if a worker does not report it."""
     if any(pool.health is PoolHealth.UNKNOWN for pool in snapshot.pools):
         return None
     slots = [pool.concurrency or 0 for pool in list_alive_pools(snapshot.pools)]
@@ -157,14 +152,14 @@ def _format_rate(rate: float) -> str:
 
 
 def _style_age(seconds: float, default: TextStyle = PLAIN) -> TextStyle:
-    if seconds > VERY_LATE_SECONDS:
+    if seconds > DEFAULT_THRESHOLDS.late_critical.total_seconds():
         return BAD
-    return WARNING if seconds > LATE_SECONDS else default
+    return WARNING if seconds > DEFAULT_THRESHOLDS.late_warning.total_seconds() else default
 
 
-def build_alerts(alerts: Sequence[Alert], detail: int = 3) -> list[Line]:
+def build_alerts(alerts: Sequence[Finding], detail: int = 3) -> list[StyledLine]:
     """Build the lines of alerts: with detail 1 the titles, 2 also commands, 3 also evidence."""
-    lines: list[Line] = []
+    lines: list[StyledLine] = []
     for alert in alerts:
         mark = SEVERITY_MARKS[alert.severity]
         lines.append((mark, (" ", PLAIN), *make_line(alert.title, STRONG)))
@@ -189,7 +184,7 @@ class TableKind:
     build_details: Callable[[Any, Schemas], list[str]]
 
 
-def build_page_table(frame: Frame, page: Page, cells: int | None = None) -> list[Line]:
+def build_page_table(frame: Frame, page: Page, cells: int | None = None) -> list[StyledLine]:
     """Build the table of a page, in the width of the terminal or in a number of cells."""
     kind = TABLES[page]
     rows = [kind.build_row(item) for item in kind.select(frame)]
@@ -221,10 +216,10 @@ SORT_KEYS: dict[TaskSort, Callable[[TaskCount], float]] = {
 
 
 def _select_tasks(frame: Frame) -> list[TaskCount]:
-    wanted = frame.view.filter.lower()
-    found = [task for task in frame.snapshot.tasks if wanted in task.identifier.lower()]
+    text = frame.view.filter.lower()
+    tasks = [task for task in frame.snapshot.tasks if text in task.identifier.lower()]
     sort_key = SORT_KEYS[frame.view.sort]
-    return sorted(found, key=lambda task: (sort_key(task), task.identifier))
+    return sorted(tasks, key=lambda task: (sort_key(task), task.identifier))
 
 
 def _build_task_row(task: TaskCount) -> list[Span]:
@@ -260,9 +255,9 @@ def _build_task_details(task: TaskCount, schemas: Schemas) -> list[str]:
 
 
 def _select_jobs(frame: Frame) -> list[LockedJob]:
-    wanted = frame.view.filter.lower()
-    found = [job for job in frame.snapshot.locked if wanted in job.task_identifier.lower()]
-    return found[: max(frame.rows, MAX_JOB_ROWS)]
+    text = frame.view.filter.lower()
+    jobs = [job for job in frame.snapshot.locked if text in job.task_identifier.lower()]
+    return jobs[: max(frame.rows, MAX_JOB_ROWS)]
 
 
 def _build_job_row(job: LockedJob) -> list[Span]:

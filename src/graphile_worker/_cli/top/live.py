@@ -19,7 +19,8 @@ from graphile_worker._cli.top.view import View, handle_key, read_keys
 from graphile_worker._db.database import TransactionalRunner
 from graphile_worker._support.error_format import format_error_line
 from graphile_worker.errors import GraphileWorkerError
-from graphile_worker.ops.alerts import Alert, find_alerts
+from graphile_worker.ops.diagnostics.findings import Finding
+from graphile_worker.ops.diagnostics.queue import diagnose_queue
 from graphile_worker.ops.snapshot import (
     MAX_PAUSE_SECONDS,
     PAUSE_FACTOR,
@@ -48,7 +49,7 @@ class LiveScreen:
         self._pacer = PollPacer(interval)
         self._view = View()
         self._history: SnapshotHistory | None = None
-        self._alerts: list[Alert] = []
+        self._alerts: list[Finding] = []
         self._snapshot_at = time.monotonic()
         self._snapshot_interval = interval
         self._outage: str | None = None
@@ -116,7 +117,7 @@ class LiveScreen:
         else:
             history = self._history
             history.add(snapshot)
-        self._alerts = find_alerts(history, self._db.schemas)
+        self._alerts = diagnose_queue(history, self._db.schemas)
         self._snapshot_at = time.monotonic()
         self._snapshot_interval = self._pacer.compute_pause(snapshot.duration)
         return history

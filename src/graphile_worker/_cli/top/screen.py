@@ -1,4 +1,4 @@
-"""The layout of `top`: at most as many lines as the terminal has rows, none wider than it."""
+"""The layout of `top`, in which every line fits the rows and columns of the terminal."""
 
 from collections.abc import Iterable, Sequence
 
@@ -20,8 +20,8 @@ from graphile_worker._cli.top.text import (
     SELECTED,
     STRONG,
     WARNING,
-    Line,
     Span,
+    StyledLine,
     TextStyle,
     clip_line,
     fit,
@@ -34,7 +34,7 @@ from graphile_worker._cli.top.text import (
     wrap_text,
 )
 from graphile_worker._cli.top.view import Page
-from graphile_worker.ops.alerts import format_seconds
+from graphile_worker.ops.text import format_seconds
 
 # Wide terminals show running jobs beside workers, tall ones show a blank line between blocks.
 WIDE_LAYOUT_COLUMNS = 130
@@ -42,7 +42,7 @@ TALL_LAYOUT_ROWS = 24
 MIN_COLUMNS, MIN_ROWS = 20, 6
 TOO_SMALL_MESSAGE = "Terminal too small: enlarge it."
 TABLE_PAGES = (Page.TASKS, Page.RUNNING, Page.WORKERS)
-INDENT: Line = (("  ", PLAIN),)
+INDENT: StyledLine = (("  ", PLAIN),)
 
 KEY_HELP = (
     ("q", "quit (also Ctrl-C)"),
@@ -59,7 +59,7 @@ KEY_HELP = (
 )
 
 
-def render(frame: Frame) -> list[Line]:
+def render(frame: Frame) -> list[StyledLine]:
     """Render one screen."""
     if frame.columns < MIN_COLUMNS or frame.rows < MIN_ROWS:
         return [clip_line(make_line(TOO_SMALL_MESSAGE), frame.columns)]
@@ -72,14 +72,14 @@ def render(frame: Frame) -> list[Line]:
     return [clip_line(line, frame.columns) for line in lines[: frame.rows]]
 
 
-def render_all(frame: Frame) -> list[Line]:
+def render_all(frame: Frame) -> list[StyledLine]:
     """Render the overview at its full length, for `--once`."""
     tables = [build_page_table(frame, page) for page in TABLE_PAGES]
     lines = [*_render_header(frame), *_join_blocks([build_alerts(frame.alerts), *tables], 1)]
     return [clip_line(line, frame.columns) for line in lines]
 
 
-def _render_header(frame: Frame) -> list[Line]:
+def _render_header(frame: Frame) -> list[StyledLine]:
     health = build_health(frame)
     if frame.outage is not None:
         age = format_seconds(frame.snapshot_age_seconds)
@@ -94,7 +94,7 @@ def _get_gap(frame: Frame) -> int:
     return 1 if frame.rows >= TALL_LAYOUT_ROWS else 0
 
 
-def _render_body(frame: Frame, room: int) -> list[Line]:
+def _render_body(frame: Frame, room: int) -> list[StyledLine]:
     match frame.view.page:
         case Page.OVERVIEW:
             return _render_overview(frame, room)
@@ -107,25 +107,25 @@ def _render_body(frame: Frame, room: int) -> list[Line]:
 # The overview
 
 
-def _render_overview(frame: Frame, room: int) -> list[Line]:
+def _render_overview(frame: Frame, room: int) -> list[StyledLine]:
     """Share the rows between the alerts and the tables."""
     gap = _get_gap(frame)
     is_small = not gap and frame.columns < WIDE_LAYOUT_COLUMNS
     groups = _build_table_groups(frame)
     # On a small screen the workers get only the rows that the other blocks leave.
     last = groups.pop() if is_small else []
-    wanted = [max(len(lines) for _, lines in group) for group in groups]
-    blocks = len(wanted) + bool(frame.alerts)
+    needed = [max(len(lines) for _, lines in group) for group in groups]
+    blocks = len(needed) + bool(frame.alerts)
     room -= gap * (blocks - 1)
-    alerts = _fit_alerts(frame, _allocate_rows([len(build_alerts(frame.alerts)), *wanted], room)[0])
-    shares = _allocate_rows([len(alerts), *wanted], room)[1:]
+    alerts = _fit_alerts(frame, _allocate_rows([len(build_alerts(frame.alerts)), *needed], room)[0])
+    shares = _allocate_rows([len(alerts), *needed], room)[1:]
     drawn = [alerts, *(_render_group(frame, *each) for each in zip(groups, shares, strict=True))]
     if last:
         drawn.append(_render_group(frame, last, room - sum(map(len, drawn))))
     return _join_blocks(drawn, gap)
 
 
-def _build_table_groups(frame: Frame) -> list[list[tuple[Page, list[Line]]]]:
+def _build_table_groups(frame: Frame) -> list[list[tuple[Page, list[StyledLine]]]]:
     """Build the tables, in groups that are drawn side by side."""
     if frame.columns < WIDE_LAYOUT_COLUMNS:
         return [[(page, build_page_table(frame, page))] for page in TABLE_PAGES]
@@ -137,7 +137,9 @@ def _build_table_groups(frame: Frame) -> list[list[tuple[Page, list[Line]]]]:
     ]
 
 
-def _render_group(frame: Frame, group: Sequence[tuple[Page, list[Line]]], room: int) -> list[Line]:
+def _render_group(
+    frame: Frame, group: Sequence[tuple[Page, list[StyledLine]]], room: int
+) -> list[StyledLine]:
     left, *others = (_truncate(lines, room, page) for page, lines in group)
     if not others:
         return left
@@ -150,7 +152,7 @@ def _get_half_width(frame: Frame) -> int:
     return frame.columns // 2 - 1
 
 
-def _fit_alerts(frame: Frame, room: int) -> list[Line]:
+def _fit_alerts(frame: Frame, room: int) -> list[StyledLine]:
     """Render the alerts in the most detail that fits."""
     for detail in (3, 2, 1):
         lines = build_alerts(frame.alerts, detail)
@@ -159,20 +161,20 @@ def _fit_alerts(frame: Frame, room: int) -> list[Line]:
     return _truncate(lines, room, Page.ALERTS)
 
 
-def _allocate_rows(wanted: Sequence[int], room: int) -> list[int]:
+def _allocate_rows(needed: Sequence[int], room: int) -> list[int]:
     """Give each block one row in turn, until all have what they need or no rows are left."""
-    shares = [0] * len(wanted)
-    left = max(0, min(room, sum(wanted)))
+    shares = [0] * len(needed)
+    left = max(0, min(room, sum(needed)))
     while left:
-        for n, want in enumerate(wanted):
-            if shares[n] < want and left:
+        for n, rows in enumerate(needed):
+            if shares[n] < rows and left:
                 shares[n] += 1
                 left -= 1
     return shares
 
 
-def _truncate(lines: Sequence[Line], room: int, page: Page) -> list[Line]:
-    """Cut a block; its last line then counts the rest and names the page that shows it."""
+def _truncate(lines: Sequence[StyledLine], room: int, page: Page) -> list[StyledLine]:
+    """Cut a block. Its last line then counts the other lines and names the page with all."""
     if len(lines) <= room:
         return list(lines)
     if room < 2:
@@ -181,24 +183,24 @@ def _truncate(lines: Sequence[Line], room: int, page: Page) -> list[Line]:
     return [*lines[: room - 1], make_line(more, FAINT)]
 
 
-def _join_blocks(blocks: Iterable[Sequence[Line]], gap: int) -> list[Line]:
-    lines: list[Line] = []
+def _join_blocks(blocks: Iterable[Sequence[StyledLine]], gap: int) -> list[StyledLine]:
+    lines: list[StyledLine] = []
     for block in filter(None, blocks):
         lines += [EMPTY_LINE] * gap if lines else []
         lines += block
     return lines
 
 
-def _pad_lines(lines: Sequence[Line], height: int) -> list[Line]:
+def _pad_lines(lines: Sequence[StyledLine], height: int) -> list[StyledLine]:
     return [*lines[:height], *[EMPTY_LINE] * (height - len(lines))]
 
 
 # The other pages
 
 
-def _render_alerts_page(frame: Frame, room: int) -> list[Line]:
+def _render_alerts_page(frame: Frame, room: int) -> list[StyledLine]:
     """Render all alerts without cuts, because users copy the commands."""
-    lines: list[Line] = []
+    lines: list[StyledLine] = []
     for alert in frame.alerts:
         [(mark, *_)] = build_alerts([alert], detail=1)
         lines += [EMPTY_LINE] if lines else []
@@ -211,12 +213,12 @@ def _render_alerts_page(frame: Frame, room: int) -> list[Line]:
     return lines[first : first + room] or [make_line("No alerts.", FAINT)]
 
 
-def _wrap(frame: Frame, text: str, prefix: Line, style: TextStyle) -> list[Line]:
+def _wrap(frame: Frame, text: str, prefix: StyledLine, style: TextStyle) -> list[StyledLine]:
     parts = wrap_text(text, frame.columns - 2)
     return [(*(INDENT if n else prefix), (part, style)) for n, part in enumerate(parts)]
 
 
-def _render_table_page(frame: Frame, page: Page, room: int) -> list[Line]:
+def _render_table_page(frame: Frame, page: Page, room: int) -> list[StyledLine]:
     """Render the header and the rows around the cursor, with the details of its row below."""
     header, *rows = build_page_table(frame, page)
     cursor = min(frame.view.cursor, len(rows) - 1)
@@ -227,18 +229,18 @@ def _render_table_page(frame: Frame, page: Page, room: int) -> list[Line]:
     return [header, *_pad_lines(rows[first : first + height], height), *details]
 
 
-def _render_details(frame: Frame, page: Page, cursor: int) -> list[Line]:
+def _render_details(frame: Frame, page: Page, cursor: int) -> list[StyledLine]:
     items = TABLES[page].select(frame)
     if not frame.view.has_detail or not items:
         return []
-    lines: list[Line] = [EMPTY_LINE]
+    lines: list[StyledLine] = [EMPTY_LINE]
     for text in TABLES[page].build_details(items[cursor], frame.schemas):
         style = COMMAND if text.startswith("$ ") else PLAIN
         lines += [((part, style),) for part in wrap_text(text, frame.columns)]
     return lines
 
 
-def _render_footer(frame: Frame) -> Line:
+def _render_footer(frame: Frame) -> StyledLine:
     view = frame.view
     if view.is_editing_filter:
         return (("task: ", STRONG), *make_line(view.filter), ("▏", SELECTED))
@@ -255,8 +257,8 @@ def _render_footer(frame: Frame) -> Line:
     return justify(left, tuple(right), frame.columns)
 
 
-def _render_help(frame: Frame) -> list[Line]:
-    lines: list[Line] = [make_line("Keys", STRONG), EMPTY_LINE]
+def _render_help(frame: Frame) -> list[StyledLine]:
+    lines: list[StyledLine] = [make_line("Keys", STRONG), EMPTY_LINE]
     for key, text in KEY_HELP:
         for n, part in enumerate(wrap_text(text, max(10, frame.columns - 7))):
             lines.append(((f"  {key if n == 0 else '':<5}", STRONG), (part, PLAIN)))

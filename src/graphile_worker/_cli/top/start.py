@@ -21,7 +21,8 @@ from graphile_worker._cli.top.view import View
 from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.errors import ConfigurationError
-from graphile_worker.ops.alerts import assess_health, find_alerts
+from graphile_worker.ops.diagnostics.findings import assess_health
+from graphile_worker.ops.diagnostics.queue import diagnose_queue
 from graphile_worker.ops.snapshot import PollPacer, take_counter_snapshot, take_snapshot
 from graphile_worker.ops.states import JobState
 from graphile_worker.ops.trends import SnapshotHistory
@@ -92,7 +93,7 @@ async def _print_once(database: PsycopgDatabase, seconds: float, *, as_json: boo
         return
     frame = Frame(
         history=history,
-        alerts=find_alerts(history, database.schemas),
+        alerts=diagnose_queue(history, database.schemas),
         schemas=database.schemas,
         view=View(),
         columns=shutil.get_terminal_size((DEFAULT_COLUMNS, 24)).columns,
@@ -114,7 +115,7 @@ async def _print_json_lines(database: PsycopgDatabase, seconds: float) -> None:
 
 
 def _print_json_line(history: SnapshotHistory, schemas: Schemas) -> None:
-    snapshot, alerts = history.last, find_alerts(history, schemas)
+    snapshot, alerts = history.last, diagnose_queue(history, schemas)
     values = {
         "now": snapshot.now,
         "took": snapshot.duration,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from graphile_worker._cli.top.text import (
     HEADER,
     PLAIN,
-    Line,
     Span,
+    StyledLine,
     TextStyle,
     clip_line,
     display_width,
@@ -31,7 +31,7 @@ class Column:
 
 def build_table(
     columns: Sequence[Column], rows: Sequence[Sequence[Span]], cells: int
-) -> list[Line]:
+) -> list[StyledLine]:
     """Build the header line and one line per row."""
     widths = _compute_widths(columns, rows, cells)
     header = [(column.header, HEADER) for column in columns]
@@ -65,7 +65,7 @@ def _total_width(widths: dict[int, int]) -> int:
 
 def _build_line(
     columns: Sequence[Column], row: Sequence[Span], widths: dict[int, int], gap_style: TextStyle
-) -> Line:
+) -> StyledLine:
     spans: list[Span] = []
     for n, width in widths.items():
         text, style = row[n]

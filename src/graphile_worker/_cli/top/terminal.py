@@ -6,7 +6,7 @@ import termios
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from graphile_worker._cli.top.text import Line, render_ansi
+from graphile_worker._cli.top.text import StyledLine, render_ansi
 
 # The alternate screen, without a cursor and without wrapping of long lines.
 ENTER_SCREEN = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
@@ -65,7 +65,7 @@ class Terminal:
             return DEFAULT_SIZE
         return size if all(size) else DEFAULT_SIZE
 
-    def draw(self, lines: Sequence[Line], size: os.terminal_size) -> None:
+    def draw(self, lines: Sequence[StyledLine], size: os.terminal_size) -> None:
         texts = [render_ansi(line, is_color_enabled=self._is_color_enabled) for line in lines]
         changes = []
         if size != self._drawn_size or not self._drawn_lines:

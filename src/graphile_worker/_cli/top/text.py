@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
 
-from graphile_worker._support.logs import make_printable
+from graphile_worker._support.error_format import make_printable
 
 ELLIPSIS = "…"
 
@@ -23,21 +23,21 @@ SELECTED: TextStyle = ("7", "7")
 ALARM: TextStyle = ("1;37;41", "1;7")
 
 Span = tuple[str, TextStyle]
-Line = tuple[Span, ...]
+StyledLine = tuple[Span, ...]
 
-EMPTY_LINE: Line = ()
+EMPTY_LINE: StyledLine = ()
 
 
 @lru_cache(10_000)
 def sanitize(text: str) -> str:
     """Put a text on one line, without control characters and characters of unclear width."""
-    shown = make_printable(text).replace("\t", " ")
-    if shown.isascii():
-        return shown
-    return "".join(letter for letter in shown if not _is_invisible(letter))
+    printable = make_printable(text).replace("\t", " ")
+    if printable.isascii():
+        return printable
+    return "".join(letter for letter in printable if not _is_invisible(letter))
 
 
-def make_line(text: str, style: TextStyle = PLAIN) -> Line:
+def make_line(text: str, style: TextStyle = PLAIN) -> StyledLine:
     return ((sanitize(text), style),)
 
 
@@ -47,7 +47,7 @@ def display_width(text: str) -> int:
     return len(text) if text.isascii() else sum(map(_measure_letter, text))
 
 
-def line_width(line: Line) -> int:
+def line_width(line: StyledLine) -> int:
     return sum(display_width(text) for text, _ in line)
 
 
@@ -68,38 +68,38 @@ def clip(text: str, cells: int) -> str:
 
 def fit(text: str, cells: int, *, align_right: bool = False) -> str:
     """Cut or pad a text to a number of cells."""
-    shown = clip(text, cells)
-    blank = " " * (cells - display_width(shown))
-    return blank + shown if align_right else shown + blank
+    clipped = clip(text, cells)
+    blank = " " * (cells - display_width(clipped))
+    return blank + clipped if align_right else clipped + blank
 
 
-def clip_line(line: Line, cells: int) -> Line:
+def clip_line(line: StyledLine, cells: int) -> StyledLine:
     """Cut a line to a number of cells."""
     spans: list[Span] = []
     for text, style in line:
-        shown = clip(text, cells)
-        spans.append((shown, style))
-        cells -= display_width(shown)
-        if shown != text:
+        clipped = clip(text, cells)
+        spans.append((clipped, style))
+        cells -= display_width(clipped)
+        if clipped != text:
             break
     return tuple(spans)
 
 
-def fit_line(line: Line, cells: int) -> Line:
+def fit_line(line: StyledLine, cells: int) -> StyledLine:
     """Cut or pad a line to a number of cells."""
-    shown = clip_line(line, cells)
-    return (*shown, (" " * (cells - line_width(shown)), PLAIN))
+    clipped = clip_line(line, cells)
+    return (*clipped, (" " * (cells - line_width(clipped)), PLAIN))
 
 
-def justify(left: Line, right: Line, cells: int) -> Line:
-    """Put two lines on one, at its start and at its end; only the left one is cut."""
+def justify(left: StyledLine, right: StyledLine, cells: int) -> StyledLine:
+    """Put two parts on one line, at its start and at its end. Only the left one is cut."""
     room = cells - line_width(right) - 1
     return clip_line(left, cells) if room < 1 else (*fit_line(left, room), (" ", PLAIN), *right)
 
 
-def flow_lines(parts: Iterable[Line], cells: int, gap: int = 3) -> list[Line]:
+def flow_lines(parts: Iterable[StyledLine], cells: int, gap: int = 3) -> list[StyledLine]:
     """Put parts beside each other, on as many lines as that takes."""
-    lines: list[Line] = []
+    lines: list[StyledLine] = []
     for part in parts:
         if lines and line_width(lines[-1]) + gap + line_width(part) <= cells:
             lines[-1] = (*lines[-1], (" " * gap, PLAIN), *part)
@@ -125,7 +125,7 @@ def wrap_text(text: str, cells: int) -> list[str]:
     return lines
 
 
-def render_ansi(line: Line, *, is_color_enabled: bool) -> str:
+def render_ansi(line: StyledLine, *, is_color_enabled: bool) -> str:
     """Render a line with the SGR codes of its styles."""
     parts = []
     for text, style in line:
@@ -134,7 +134,7 @@ def render_ansi(line: Line, *, is_color_enabled: bool) -> str:
     return "".join(parts)
 
 
-def render_plain(line: Line) -> str:
+def render_plain(line: StyledLine) -> str:
     return "".join(text for text, _ in line).rstrip()
 
 

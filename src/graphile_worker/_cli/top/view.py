@@ -1,4 +1,4 @@
-"""Which page the live view shows, how it is sorted and filtered, and how keys change that."""
+"""The page, sort order and filter of the live view, and the keys that change them."""
 
 import re
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ CURSOR_STEPS = {"j": 1, "down": 1, "k": -1, "up": -1, "page down": 10, "page up"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """What the user chose to see."""
+    """The choices of the user."""
 
     page: Page = Page.OVERVIEW
     sort: TaskSort = TaskSort.OLDEST
@@ -81,8 +81,8 @@ def handle_key(view: View, key: str) -> View:
             return replace(view, is_paused=not view.is_paused)
         case "s":
             sorts = list(TaskSort)
-            following = sorts[(sorts.index(view.sort) + 1) % len(sorts)]
-            return replace(view, sort=following, cursor=0)
+            next_sort = sorts[(sorts.index(view.sort) + 1) % len(sorts)]
+            return replace(view, sort=next_sort, cursor=0)
         case "/":
             return replace(view, is_editing_filter=True)
         case "?" | "h":

@@ -1,7 +1,7 @@
 -- The value at path $1 of its payload is one of the texts $2, and a string unless it is one of $3
--- as well; or it is null, if $4. A payload that matches none of $5 cannot contain the value, which
--- is cheap to check first. json may contain what PostgreSQL cannot store as text: NUL, and half of
--- a surrogate pair.
+-- as well. With $4, it may also be null. A payload that matches none of $5 cannot contain the value,
+-- which is cheap to check first. json may contain characters that PostgreSQL cannot store as text:
+-- NUL, and half of a surrogate pair.
 case
   when jobs.payload::text not like all ($5::text[]) then false
   when jobs.payload::text like '%\\u%'

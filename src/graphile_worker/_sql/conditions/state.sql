@@ -1,2 +1,2 @@
--- Its state is one of $2; pools $1 are dead.
+-- Its state is one of $2, where pools $1 are dead.
 :job_state = any ($2::text[])

@@ -3,11 +3,11 @@ create table if not exists :ext_schema.pools (
   id text constraint pools_pkey primary key,
   started_at timestamptz not null default pg_catalog.now(),
   seen_at timestamptz not null default pg_catalog.now(),
-  -- Without a heartbeat for this long, it loses its jobs; it stops working on them before.
+  -- A pool without a heartbeat for this time loses its jobs. It stops working on them before.
   lease interval not null,
   started_jobs bigint[] not null default '{}',
-  -- Rescued as dead: its heartbeats no longer count. The row stays for another lease, because the
-  -- pool may still lock jobs.
+  -- When the pool was rescued as dead. Its heartbeats no longer count. The row stays for another
+  -- lease, because the pool may still lock jobs.
   swept_at timestamptz,
   details json not null
 ) with (fillfactor = 50);

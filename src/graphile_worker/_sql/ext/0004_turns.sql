@@ -1,5 +1,5 @@
--- Work of one worker at a time: the transaction that locks a row has the turn. Only roles that may
--- update this table can take it; any role that may connect can hold an advisory lock.
+-- Work that one worker at a time may do: the transaction that locks the row does it. Only roles that
+-- may update this table can lock a row, whereas any role that may connect can take an advisory lock.
 create table if not exists :ext_schema.turns (
   name text constraint turns_pkey primary key
 );

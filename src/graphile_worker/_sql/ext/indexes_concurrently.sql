@@ -1,4 +1,4 @@
--- The indexes of 0003 for a table in use: no session waits for them. Each is built on its own,
+-- The indexes of 0003 for a table in use: no session waits for them. Each is built separately,
 -- outside of a transaction.
 create index concurrently if not exists gwpy_free_jobs
 on :schema._private_jobs (task_id, priority, run_at, id)

@@ -20,7 +20,7 @@ jobs.last_error,
 extract(epoch from jobs.created_at)::text,
 case when jobs.updated_at <> jobs.created_at then extract(epoch from jobs.updated_at)::text end,
 jobs.key,
-(select extract(epoch from moment)::text from given),
+(select extract(epoch from claim_time)::text from params),
 $1::text,
 jobs.revision,
 jobs.flags::text

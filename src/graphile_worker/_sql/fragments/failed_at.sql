@@ -1,4 +1,5 @@
--- When a job failed permanently, as far as its row shows: see estimate_failed_at in ops/states.py.
+-- The time at which a job failed permanently, as far as its row shows: see estimate_failed_at in
+-- ops/states.py.
 least(
   pg_catalog.now(),
   greatest(

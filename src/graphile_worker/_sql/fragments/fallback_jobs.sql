@@ -5,12 +5,12 @@ one_by_one as (
   from (
     select job.id, job.job_queue_id
     from candidates as job
-    where (select not exists (select from together))
+    where (select not exists (select from locked_candidates))
       and :lock_job
     limit 200
   ) as job
-  limit (select wanted from given)
-), at_last as (
+  limit (select max_jobs from params)
+), remaining_jobs as (
   -- Other workers have locked every candidate: read all jobs, also those after the first job of a
   -- queue. One priority at a time, so that future jobs are not read: see claim_plain_jobs.
   select job.id, job.job_queue_id, job.priority, job.run_at
@@ -19,7 +19,7 @@ one_by_one as (
     from priorities
     where priority is not null
       and (
-        select not exists (select from together)
+        select not exists (select from locked_candidates)
           and exists (select from candidates)
           and not exists (select from one_by_one)
       )
@@ -31,26 +31,26 @@ one_by_one as (
       from :schema._private_jobs as jobs
       where jobs.is_available = true
         and jobs.priority = line.priority
-        and jobs.run_at <= (select moment from given)
-        and jobs.task_id = any ((select tasks from given)::int[])
-        and (jobs.flags ?| (select flags from given)) is not true
+        and jobs.run_at <= (select claim_time from params)
+        and jobs.task_id = any ((select tasks from params)::int[])
+        and (jobs.flags ?| (select flags from params)) is not true
       order by jobs.run_at
       offset 0
     ) as job
     where :lock_job
     limit 200
   ) as job
-  limit (select wanted from given)
-), taken as (
+  limit (select max_jobs from params)
+), jobs_to_claim as (
   select id, job_queue_id
-  from together
+  from locked_candidates
   union all
   select id, job_queue_id
   from one_by_one
   union all
   (
     select distinct on (coalesce(-job_queue_id, id)) id, job_queue_id
-    from at_last
+    from remaining_jobs
     order by coalesce(-job_queue_id, id), priority, run_at, id
   )
 )

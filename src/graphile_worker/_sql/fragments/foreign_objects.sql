@@ -1,5 +1,5 @@
 -- Schema $1 and its tables, if their owner is neither this role nor a role with the privileges of
--- the owner of schema $2: code of such a role could run as each role that uses them.
+-- the owner of schema $2. Code of another role could run as each role that uses them.
 select
   objects.name,
   pg_catalog.pg_get_userbyid(objects.owner)::text

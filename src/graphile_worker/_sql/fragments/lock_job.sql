@@ -1,4 +1,4 @@
--- Can this job and its queue be claimed? If so, both are locked.
+-- Lock this job and its queue if both can be claimed.
 case
   when job.job_queue_id is null or exists (
     select
@@ -11,9 +11,9 @@ case
     from :schema._private_jobs as jobs
     where jobs.id = job.id
       and jobs.is_available is not false
-      and jobs.run_at <= (select moment from given)
-      and jobs.task_id = any ((select tasks from given)::int[])
-      and (jobs.flags ?| (select flags from given)) is not true
+      and jobs.run_at <= (select claim_time from params)
+      and jobs.task_id = any ((select tasks from params)::int[])
+      and (jobs.flags ?| (select flags from params)) is not true
       and jobs.job_queue_id is not distinct from job.job_queue_id
     for update skip locked
   )

@@ -2,7 +2,7 @@
 best as (
   select id, job_queue_id
   from candidates
-  limit (select wanted from given)
+  limit (select max_jobs from params)
 ), locked_queues as (
   select job_queues.id
   from :schema._private_job_queues as job_queues
@@ -25,11 +25,11 @@ best as (
       join locked_queues on locked_queues.id = best.job_queue_id
     ))
     and jobs.is_available is not false
-    and jobs.run_at <= (select moment from given)
-    and jobs.task_id = any ((select tasks from given)::int[])
-    and (jobs.flags ?| (select flags from given)) is not true
+    and jobs.run_at <= (select claim_time from params)
+    and jobs.task_id = any ((select tasks from params)::int[])
+    and (jobs.flags ?| (select flags from params)) is not true
   for update skip locked
-), together as (
+), locked_candidates as (
   -- A job that has another queue since it was found is skipped.
   select locked_jobs.id, locked_jobs.job_queue_id
   from locked_jobs

@@ -1,4 +1,4 @@
--- How many of the existing jobs were skipped because they are locked.
+-- The number of existing jobs that were skipped because they are locked.
 (
   select pg_catalog.count(*)
   from existing

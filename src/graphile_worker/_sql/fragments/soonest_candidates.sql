@@ -1,12 +1,12 @@
 -- The soonest jobs that can be claimed, one of each named queue, in their order.
 near as (
-  -- In their order, so that no more queues are read than needed.
+  -- Sorted, so that no more queues are read than needed.
   select job.id, job.job_queue_id, job.priority, job.run_at
   from (
     select id, job_queue_id, priority, run_at
     from soonest
-    where run_at <= (select moment from given)
-      and task_id = any ((select tasks from given)::int[])
+    where run_at <= (select claim_time from params)
+      and task_id = any ((select tasks from params)::int[])
       and is_allowed
     order by priority, run_at, id
     offset 0
@@ -18,8 +18,8 @@ near as (
       select distinct on (first.job_queue_id) first.id
       from soonest as first
       where first.job_queue_id is not null
-        and first.run_at <= (select moment from given)
-        and first.task_id = any ((select tasks from given)::int[])
+        and first.run_at <= (select claim_time from params)
+        and first.task_id = any ((select tasks from params)::int[])
         and first.is_allowed
       order by first.job_queue_id, first.priority, first.run_at, first.id
     ) then (

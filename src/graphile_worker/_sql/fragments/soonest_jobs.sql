@@ -9,7 +9,7 @@ soonest as (
       jobs.job_queue_id,
       jobs.priority,
       jobs.run_at,
-      (jobs.flags ?| (select flags from given)) is not true as is_allowed
+      (jobs.flags ?| (select flags from params)) is not true as is_allowed
     from :schema._private_jobs as jobs
     where jobs.is_available = true
       -- The planner does not use these values.
@@ -20,5 +20,5 @@ soonest as (
     order by jobs.priority, jobs.run_at
     limit 2550
   ) as job
-  limit (select enough from given)
+  limit (select enough from params)
 )

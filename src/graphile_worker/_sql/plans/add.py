@@ -57,7 +57,7 @@ _SQLSTATE_ERRORS = {
 
 
 def plan_add_job(spec: JobSpec, schemas: Schemas, *, max_bytes: int | None) -> Plan[Job]:
-    """Add one job; returns it."""
+    """Add one job and return it."""
     query = sql.add_job(spec, encode(spec.payload, max_bytes=max_bytes))
     for _ in range(MAX_ADD_ATTEMPTS):
         try:
@@ -72,10 +72,10 @@ def plan_add_job(spec: JobSpec, schemas: Schemas, *, max_bytes: int | None) -> P
 def plan_add_jobs(
     specs: Sequence[JobSpec], schemas: Schemas, *, max_bytes: int | None, all_or_nothing: bool
 ) -> Plan[list[Job]]:
-    """Add many jobs in one round trip; returns them in the order of the specs.
+    """Add many jobs in one round trip, and return them in the order of the specs.
 
-    With `all_or_nothing` a batch that lost a key is rolled back and sent again. In a caller's
-    transaction an error would abort that, so only the jobs with lost keys are sent again.
+    With `all_or_nothing` a batch that lost a key is rolled back and sent again. An error would
+    abort a caller's transaction, so there only the jobs with lost keys are sent again.
     """
     _check_specs(specs)
     payloads = [encode(spec.payload, max_bytes=max_bytes) for spec in specs]
@@ -106,7 +106,7 @@ def match_rows_to_specs(
     *,
     jobs: list[Job | None],
 ) -> list[int]:
-    """Put each row at the position of its spec; returns the positions without a row.
+    """Put each row at the position of its spec, and return the positions without a row.
 
     A keyed row is matched by its key, others by all values of the spec. Between two equal specs,
     it does not matter which gets which row.
@@ -139,7 +139,7 @@ def _match_nameless_rows(
     specs: Sequence[JobSpec],
     jobs: list[Job | None],
 ) -> None:
-    """Match rows without names: the job ran, and a cleanup deleted its names, already."""
+    """Match rows without names: their job already ran, and a cleanup deleted its names."""
     for row in rows:
         rest = _build_row_key(row)[2:]
         left = [(key, equal) for key, equal in alike.items() if equal]
@@ -161,7 +161,7 @@ def _plan_get_names(task_ids: list[int], queue_ids: list[int]) -> Plan[Sequence[
 def encode_specs(
     specs: Sequence[JobSpec], payloads: Sequence[str | None], positions: Iterable[int]
 ) -> str:
-    """The specs at these positions, as the argument of add_jobs.sql."""
+    """Encode the specs at these positions as the argument of add_jobs.sql."""
     listing = [_encode_spec(specs[index], payloads[index]) for index in positions]
     return json.dumps(listing, ensure_ascii=False, separators=(",", ":"))
 
@@ -215,7 +215,7 @@ def _check_specs(specs: Sequence[JobSpec]) -> None:
 
 
 def _plan_read_job(row: Row, spec: JobSpec) -> Plan[Job]:
-    """The job of a row; its names may be newer than the snapshot of the statement."""
+    """Return the job of a row, whose names may be newer than the snapshot of the statement."""
     job = read_job(row)
     known = job.task_identifier is not None and (
         job.queue_name is not None or row[QUEUE_ID_COLUMN] is None
@@ -224,15 +224,15 @@ def _plan_read_job(row: Row, spec: JobSpec) -> Plan[Job]:
         return job
     if spec.job_key is not None and spec.job_key_mode == JobKeyMode.UNSAFE_DEDUPE and job.revision:
         # An existing job: its names may differ from those of the spec.
-        found: Job | None = yield sql.get_job(job.id)
-        return found or job
+        stored: Job | None = yield sql.get_job(job.id)
+        return stored or job
     job.task_identifier = spec.identifier
     job.queue_name = spec.queue_name
     return job
 
 
 def _plan_fill_names(rows: Sequence[Row], specs: Sequence[JobSpec]) -> Plan[list[Row]]:
-    """The rows with the names of tasks and queues that the same statement created."""
+    """Return the rows with the names of tasks and queues that the same statement created."""
     tasks = {row[TASK_ID_COLUMN] for row in rows if row[1] is None}
     queues = {
         row[QUEUE_ID_COLUMN] for row in rows if row[2] is None and row[QUEUE_ID_COLUMN] is not None

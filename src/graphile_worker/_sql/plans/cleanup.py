@@ -30,22 +30,26 @@ class CleanupTask(StrEnum):
 
 
 def plan_cleanup(
-    tasks: Iterable[CleanupTask | str], keep: Collection[str], schemas: Schemas
+    tasks: Iterable[CleanupTask | str],
+    keep: Collection[str],
+    schemas: Schemas,
+    *,
+    max_attempts: int = MAX_CLEANUP_ATTEMPTS,
 ) -> Plan[dict[CleanupTask, int]]:
-    """Run these cleanup tasks, except for the task identifiers to keep; how many rows each."""
+    """Run these cleanup tasks, and return the number of rows that each deleted."""
     chosen = {_parse_cleanup_task(task) for task in tasks}
     kept = sorted(check_text("task_identifiers_to_keep", name) for name in keep)
     deleted: dict[CleanupTask, int] = {}
     try:
         for task in CleanupTask:
             if task in chosen:
-                deleted[task] = yield from _plan_cleanup_task(task, kept)
+                deleted[task] = yield from _plan_cleanup_task(task, kept, max_attempts)
     except Exception as error:
         raise_schema_missing(error, schemas)
     return deleted
 
 
-def _plan_cleanup_task(task: CleanupTask, kept: list[str]) -> Plan[int]:
+def _plan_cleanup_task(task: CleanupTask, kept: list[str], max_attempts: int) -> Plan[int]:
     count = 0
     match task:
         case CleanupTask.DELETE_PERMAFAILED_JOBS:
@@ -53,18 +57,19 @@ def _plan_cleanup_task(task: CleanupTask, kept: list[str]) -> Plan[int]:
         case CleanupTask.GC_TASK_IDENTIFIERS:
             if (yield cleanup.has_unused_tasks(kept)):
                 deletion = cleanup.delete_unused_tasks(kept)
-                count = yield from _plan_delete_locked(cleanup.lock_tasks(), deletion)
+                count = yield from _plan_delete_locked(cleanup.lock_tasks(), deletion, max_attempts)
         case CleanupTask.GC_JOB_QUEUES:
             if (yield cleanup.has_unused_queues()):
                 deletion = cleanup.delete_unused_queues()
-                count = yield from _plan_delete_locked(cleanup.lock_queues(), deletion)
+                lock = cleanup.lock_queues()
+                count = yield from _plan_delete_locked(lock, deletion, max_attempts)
         case _:
             assert_never(task)
     return count
 
 
-def _plan_delete_locked(lock: Query[None], deletion: Query[int]) -> Plan[int]:
-    for _ in range(MAX_CLEANUP_ATTEMPTS):
+def _plan_delete_locked(lock: Query[None], deletion: Query[int], max_attempts: int) -> Plan[int]:
+    for _ in range(max_attempts):
         try:
             *_, count = yield Atomic((cleanup.set_short_lock_timeout(), lock, deletion))
             return int(count)

@@ -33,7 +33,7 @@ from graphile_worker.errors import MigrationBlocked, SchemaError
 
 logger = logging.getLogger("graphile_worker")
 
-# Between two checks of what another installer has done.
+# Interval between two checks of the objects that another installer creates.
 CHECK_INTERVAL_SECONDS = 0.25
 
 # A role without permission may skip this step, and it is repeated while an index is missing.
@@ -48,7 +48,7 @@ INDEX_BUILD_CONFLICTS = (
 
 
 def plan_upgrade_companion(schemas: Schemas, max_checks: int) -> Plan[bool]:
-    """Install or upgrade the companion; False if this role may not."""
+    """Install or upgrade the companion schema. Return False if this role may not."""
     catalog: CatalogState = yield inspect_database(schemas)
     level = 0
     try:
@@ -180,7 +180,7 @@ def _plan_build_concurrently(schemas: Schemas, max_checks: int) -> Plan[bool]:
 
 
 def plan_try_scripts(*paths: str) -> Plan[Exception | None]:
-    """Run scripts in one transaction; the error if another installer creates the same objects."""
+    """Run scripts in one transaction. Return the error if another installer creates the objects."""
     try:
         yield Atomic(load_scripts(paths))
     except Exception as error:

@@ -95,7 +95,7 @@ _STEPS_BY_LEVEL: dict[int, tuple[MigrationStep, ...]] = {
 def plan_migrate(
     schemas: Schemas, *, stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS
 ) -> Plan[int]:
-    """Install or upgrade both schemas; the new level of the shared one."""
+    """Install or upgrade both schemas, and return the new level of the shared one."""
     max_checks = int(stall_timeout_seconds / CHECK_INTERVAL_SECONDS)
     level = yield from _plan_upgrade_shared(schemas, max_checks)
     yield from _plan_replace_functions(schemas)
@@ -105,7 +105,7 @@ def plan_migrate(
 
 
 def plan_check_schema(schemas: Schemas) -> Plan[int]:
-    """The level of the shared schema, if it can be used as it is; changes nothing."""
+    """Return the level of the shared schema if this release can use it, without changing it."""
     catalog, ledger = yield from _plan_inspect(schemas)
     step = choose_next_step(schemas, catalog, ledger)
     if step in (MigrationStep.CREATE_LEDGER, MigrationStep.INSTALL):
@@ -209,7 +209,7 @@ def _plan_upgrade_shared(schemas: Schemas, max_checks: int) -> Plan[int]:
 
 
 def _plan_inspect(schemas: Schemas) -> Plan[tuple[CatalogState, Ledger]]:
-    # The catalogue first: reading a missing ledger would leave an error in the server's log.
+    # Read the catalog first: reading a missing ledger would leave an error in the server's log.
     catalog: CatalogState = yield inspect_database(schemas)
     version = catalog.server_version
     if version < MIN_SERVER_VERSION:
@@ -253,9 +253,9 @@ def _plan_check_complete(schemas: Schemas) -> Plan[None]:
 
 
 def _plan_replace_functions(schemas: Schemas) -> Plan[None]:
-    """Replace functions of an earlier release of this package; those of Node and Rust stay."""
-    found: list[FunctionBody] = yield inspect_functions(schemas)
-    outdated = find_outdated(found, schemas)
+    """Replace functions of an earlier release of this package. Those of Node and Rust stay."""
+    bodies: list[FunctionBody] = yield inspect_functions(schemas)
+    outdated = find_outdated(bodies, schemas)
     if not all(each.can_replace for each in outdated):
         logger.warning(
             "functions of schema %r are those of an earlier release, and this role may not replace "

@@ -44,7 +44,7 @@ class TableSetting:
 
     @property
     def is_set(self) -> bool:
-        """Whether the current value is the recommended one."""
+        """Return whether the current value is the recommended one."""
         current = self.current_value
         return current is not None and _parse_value(current) == _parse_value(self.value)
 
@@ -60,13 +60,13 @@ class TableTuning:
 
     @property
     def is_set(self) -> bool:
-        """Whether all settings have their recommended values."""
+        """Return whether all settings have their recommended values."""
         return all(each.is_set for each in self.settings)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAdvice:
-    """A setting of the server that slows down a queue; an administrator runs `sql` to change it."""
+    """A server setting that slows down a queue. An administrator runs `sql` to change it."""
 
     name: str
     value: str
@@ -143,7 +143,7 @@ SERVER_RULES = (
 def plan_get_tuning(
     schemas: Schemas, max_transaction_age: timedelta = MAX_TRANSACTION_AGE
 ) -> Plan[Tuning]:
-    """Compare the current settings with the recommended ones; change nothing."""
+    """Compare the current settings with the recommended ones, without changing them."""
     tables = yield from _plan_get_tables(schemas)
     settings = yield storage.get_server_settings([rule.name for rule in SERVER_RULES])
     blockers = yield storage.get_vacuum_blockers(max_transaction_age)
@@ -152,7 +152,7 @@ def plan_get_tuning(
 
 
 def plan_apply_tuning(schemas: Schemas, max_attempts: int = MAX_TUNING_ATTEMPTS) -> Plan[list[str]]:
-    """Apply the settings to the tables that this role owns; return the names of changed tables."""
+    """Apply the settings to the tables that this role owns, and return the changed tables."""
     changed = []
     for each in (yield from _plan_get_tables(schemas)):
         if each.can_change and not each.is_set:
@@ -179,15 +179,17 @@ def _format_state(setting: TableSetting) -> str:
 
 
 def _plan_get_tables(schemas: Schemas) -> Plan[tuple[TableTuning, ...]]:
-    found = yield storage.get_storage(schemas, list(TUNING_STATEMENTS))
-    if set(found) != set(TUNING_STATEMENTS):
+    storages = yield storage.get_storage(schemas, list(TUNING_STATEMENTS))
+    if set(storages) != set(TUNING_STATEMENTS):
         raise SchemaMissing(schemas.shared)
-    return tuple(_build_table_tuning(table, found[table], schemas) for table in TUNING_STATEMENTS)
+    return tuple(
+        _build_table_tuning(table, storages[table], schemas) for table in TUNING_STATEMENTS
+    )
 
 
-def _build_table_tuning(table: str, found: TableStorage, schemas: Schemas) -> TableTuning:
-    settings = tuple(_parse_settings(_render_statement(table, schemas), found.settings))
-    return TableTuning(table, settings, found.can_change, found.owner)
+def _build_table_tuning(table: str, stored: TableStorage, schemas: Schemas) -> TableTuning:
+    settings = tuple(_parse_settings(_render_statement(table, schemas), stored.settings))
+    return TableTuning(table, settings, stored.can_change, stored.owner)
 
 
 def _render_statement(table: str, schemas: Schemas) -> str:
@@ -212,7 +214,7 @@ def _build_advice(settings: Mapping[str, ServerSetting]) -> Iterator[ServerAdvic
 
 
 def _plan_change_table(change: Query[None], max_attempts: int) -> Plan[None]:
-    # The change waits only for a vacuum or another change; no session that uses jobs waits for it.
+    # The change waits only for a vacuum or another change. No session that uses jobs waits for it.
     for attempt in range(max_attempts):
         try:
             yield Atomic((storage.set_vacuum_lock_timeout(), change))

@@ -12,7 +12,7 @@ from graphile_worker._sql.queries.migrations import FETCH_INDEXES
 from graphile_worker._sql.query import Query, Row, read_bool, read_dict, read_first
 from graphile_worker.jobs import Job, RunAt
 
-# The first character in place of a payload that was not sent; its size in bytes follows.
+# The statement sends this character and the size in bytes instead of a payload over the limit.
 UNREAD_MARK = "#"
 
 # The largest limit that a statement takes. Payloads are smaller.
@@ -33,7 +33,7 @@ class ClaimedJob:
     queue_id: int | None
     claimed_at: float = field(default=0.0, compare=False)
     search_seconds: float = field(default=0.0, compare=False)
-    """How long the server searched; set for the first job of `claim_plain_jobs`."""
+    """The search time of the server, set for the first job of `claim_plain_jobs`."""
     unread_bytes: int = 0
     """The size of a payload that was not sent with the claim, otherwise 0."""
     size: int = field(init=False, compare=False)
@@ -44,7 +44,7 @@ class ClaimedJob:
 
     @property
     def pool_id(self) -> str:
-        """The id of the pool at the time of the claim; the pool may have a new id since."""
+        """Return the id of the pool at the time of the claim. The pool may have a new id since."""
         return self.job.locked_by or ""
 
 
@@ -64,7 +64,7 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedJob:
-    """A claimed job to release, its attempt not counted; `when` sets a later run_at."""
+    """A claimed job to release, its attempt not counted. `when` sets a later run_at."""
 
     job: Job
     when: RunAt | None = None
@@ -87,7 +87,7 @@ def get_task_ids(identifiers: list[str]) -> Query[dict[int, str]]:
 
 
 def has_fetch_indexes() -> Query[bool]:
-    """Are the indexes that `claim_jobs` needs complete?"""
+    """Return whether the indexes that `claim_jobs` needs are complete."""
     return Query("has_fetch_indexes", (list(FETCH_INDEXES),), read_bool)
 
 
@@ -126,12 +126,12 @@ def find_waiting_tasks(
     return Query("find_waiting_tasks", args, lambda rows: _read_waiting_tasks(rows, max_tasks))
 
 
-# Only an empty result means that no job is ready; one below the limit does not. The second
+# An empty result means that no job is ready. A result below the limit does not. The second
 # statement is for a schema without the indexes of this package.
 claim_jobs = partial(_build_claim_query, "claim_jobs")
 claim_jobs_unindexed = partial(_build_claim_query, "claim_jobs_unindexed")
 
-# At a third of the cost; after an empty result jobs may still be ready.
+# These two cost a third. After an empty result, jobs may still be ready.
 claim_plain_jobs = partial(_build_claim_query, "claim_plain_jobs")
 claim_soonest_jobs = partial(_build_claim_query, "claim_soonest_jobs")
 
@@ -212,7 +212,7 @@ def notify_jobs(count: int) -> Query[None]:
 def find_releasable_queues(
     ended: Sequence[ClaimedJob], claimed_jobs: Mapping[int, ClaimedJob]
 ) -> list[int]:
-    """The named queues of jobs that end, except queues that their pool has locked again since.
+    """Return the named queues of jobs that end, except those that their pool has locked again.
 
     A job that was claimed earlier does not count: it ended, and its result is still on the way.
     """
@@ -234,7 +234,7 @@ def find_releasable_queues(
 
 
 def format_ids(ids: Iterable[int]) -> str:
-    """An array literal: drivers take three times as long to adapt a list."""
+    """Format ids as an array literal. Drivers take three times as long to adapt a list."""
     return f"{{{','.join(map(str, ids))}}}"
 
 
@@ -244,8 +244,8 @@ def _encode_range(now: RunAt | None, since: JobPosition | None) -> tuple[object,
 
 
 def _encode_run_at(when: RunAt | None) -> dict[str, object]:
-    moment, delay = encode_when(when)
-    return {"run_at": moment, "delay": delay}
+    run_at, delay = encode_when(when)
+    return {"run_at": run_at, "delay": delay}
 
 
 def _read_claimed_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[ClaimedJob]:
@@ -260,7 +260,7 @@ def _read_plain_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[Clai
 
 
 def _get_position(row: Row) -> tuple[int, float, int]:
-    """The order in which jobs run: by priority, then run_at, then id."""
+    """Return the sort key of the order in which jobs run: priority, run_at, id."""
     return row[4], float(row[5] or row[9]), row[0]
 
 
@@ -282,5 +282,5 @@ def _read_orphaned_claims(rows: Sequence[Row]) -> OrphanedClaims:
 
 def _read_waiting_tasks(rows: Sequence[Row], max_tasks: int) -> tuple[dict[int, str], int]:
     following = [task_id for task_id, _, is_next in rows if is_next]
-    found = {task_id: name for task_id, name, _ in rows if name is not None}
-    return found, max(following) if len(following) == max_tasks else 0
+    tasks = {task_id: name for task_id, name, _ in rows if name is not None}
+    return tasks, max(following) if len(following) == max_tasks else 0

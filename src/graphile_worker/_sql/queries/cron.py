@@ -50,7 +50,7 @@ def schedule_jobs(jobs: Sequence[tuple[str, JobSpec]], minute: datetime) -> Quer
 
 
 def is_rejection(error: Exception) -> bool:
-    """Does the database reject the job permanently, for example by a trigger or a constraint?"""
+    """Return whether the database rejects the job permanently, for example by a constraint."""
     state = get_sqlstate(error)
     return (
         state is not None

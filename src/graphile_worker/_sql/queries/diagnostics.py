@@ -49,7 +49,7 @@ class ObjectAccess:
 
 @dataclass(frozen=True, slots=True)
 class SharedMigration:
-    """One row of the shared ledger; `applied_at` in seconds since 1970."""
+    """One row of the shared ledger. `applied_at` is in seconds since 1970."""
 
     id: int
     applied_at: float
@@ -67,7 +67,7 @@ class CompanionMigration:
 
 @dataclass(frozen=True, slots=True)
 class DeadRows:
-    """The live and dead rows of a table; `seconds_since_vacuum` is None if there was no vacuum."""
+    """The live and dead rows of a table. `seconds_since_vacuum` is None without a vacuum."""
 
     table: str
     live_rows: int

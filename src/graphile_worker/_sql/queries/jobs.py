@@ -73,7 +73,7 @@ def force_unlock_workers(pool_ids: list[str]) -> Query[None]:
 
 
 def encode_when(when: RunAt | None) -> tuple[str | None, int | None]:
-    """A time that every driver takes: ISO text in UTC, or microseconds from the server's now()."""
+    """Encode a time for every driver: ISO text in UTC, or microseconds from the server's now()."""
     if isinstance(when, datetime):
         return when.astimezone(UTC).isoformat(), None
     if isinstance(when, timedelta):

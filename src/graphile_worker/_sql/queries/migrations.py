@@ -16,11 +16,11 @@ LATEST_LEVEL = 20
 # of them records itself.
 EXT_STEPS = ("0001_ledger", "0002_leases", "0003_indexes", "0004_turns")
 
-# In the order of their scripts. The catalogue shows which exist, not the ledger: an index can be
+# In the order of their scripts. The catalog shows which exist, not the ledger: an index can be
 # missing after its migration, and another role may create it.
 INDEXES = ("gwpy_free_jobs", "gwpy_queued_jobs", "gwpy_jobs_of_queues", "gwpy_locked_jobs")
 
-# The ones that a claim needs; the last one finds the jobs that a worker has locked.
+# A claim needs these. The last index finds the jobs that a worker has locked.
 FETCH_INDEXES = INDEXES[:3]
 
 # The functions of the shared schema: the statement that creates each, and the checksums of all
@@ -78,8 +78,8 @@ class IndexState:
 
     @property
     def missing(self) -> list[int]:
-        """Positions of the indexes to create."""
-        return [at for at, name in enumerate(INDEXES) if name not in self.ready]
+        """Return the positions of the indexes to create."""
+        return [index for index, name in enumerate(INDEXES) if name not in self.ready]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,12 @@ class FunctionBody:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The levels of the shared schema; 0 while it is empty."""
+    """The levels of the shared schema, 0 while it is empty."""
 
     level: int
     breaking_level: int
     breaking_19: bool | None
-    """Only Graphile Worker for Node marks level 19 as breaking; the Rust worker has another 19."""
+    """Only Graphile Worker for Node marks level 19 as breaking. The Rust worker has another 19."""
 
 
 def inspect_database(schemas: Schemas) -> Query[CatalogState]:
@@ -148,12 +148,12 @@ def drop_schemas() -> Query[None]:
 
 
 def load_script(path: str) -> tuple[Query[Any], ...]:
-    """The statements of a script of schema/ or ext/, in order."""
+    """Return the statements of a script of schema/ or ext/, in order."""
     return tuple(map(Query, list_script_statements(path)))
 
 
 def find_outdated(bodies: Iterable[FunctionBody], schemas: Schemas) -> list[FunctionBody]:
-    """The functions that an earlier release of this package created."""
+    """Return the functions that an earlier release of this package created."""
     return [
         each
         for each in bodies
@@ -162,13 +162,13 @@ def find_outdated(bodies: Iterable[FunctionBody], schemas: Schemas) -> list[Func
 
 
 def compute_checksum(body: str, schemas: Schemas) -> str:
-    """The checksum of a function's body, the same for every name of the schema."""
+    """Compute the checksum of a function's body, the same for every name of the schema."""
     plain = body.replace(quote_identifier(schemas.shared), ":schema")
     return sha256(plain.encode()).hexdigest()[:CHECKSUM_DIGITS]
 
 
 def build_replacements(bodies: Iterable[FunctionBody]) -> tuple[Query[Any], ...]:
-    """The statements that give functions the bodies of this release."""
+    """Build the statements that give functions the bodies of this release."""
     return tuple(Query(FUNCTION_BODIES[each.function][0]) for each in bodies)
 
 

@@ -35,7 +35,7 @@ def count_jobs(dead_pool_ids: list[str], clauses: Clauses) -> Query[list[Row]]:
 def find_job_ids(
     after: int, until: int, limit: int, clauses: Clauses
 ) -> Query[tuple[int | None, list[int]]]:
-    """Returns the id at which the search stopped, None at the end, and the ids found."""
+    """Return the id at which the search stopped, None at the end, and the matching ids."""
     return _build_query("find_job_ids", (after, until, limit), clauses, _read_pair)
 
 

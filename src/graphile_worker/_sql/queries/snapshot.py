@@ -9,7 +9,7 @@ from graphile_worker._sql.query import Query, read_as, read_dict
 
 @dataclass(frozen=True, slots=True)
 class JobCountRow:
-    """Jobs of a task in one state; `locked_id` is the id of the locked job or queue."""
+    """Jobs of a task in one state. `locked_id` is the id of the locked job or queue."""
 
     task_id: int
     state: str

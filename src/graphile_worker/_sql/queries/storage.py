@@ -22,10 +22,7 @@ class TableStorage:
 
 @dataclass(frozen=True, slots=True)
 class ServerSetting:
-    """A setting of the server, as a number or word and as `show` prints it.
-
-    `change_prefix` begins the statement that changes it, for this database alone where possible.
-    """
+    """A setting of the server, as a number or word and as `show` prints it."""
 
     value: str
     display_value: str

@@ -26,7 +26,7 @@ from graphile_worker._sql.query import (
 )
 from graphile_worker.jobs import Job, RunAt
 
-# In the details of a pool, which are for people.
+# Task names that the details of a pool list, for people.
 MAX_TASK_NAMES = 100
 
 # The start of the error that Python and Rust workers write to jobs of a dead pool.
@@ -189,7 +189,7 @@ def unlock_stale_jobs(
 
 
 def has_been_recovered(job: Job) -> bool:
-    """Was this job taken over from a dead pool, without an attempt that ended since?"""
+    """Return whether this job was taken over from a dead pool, with no attempt that ended since."""
     return job.last_error is not None and job.last_error.startswith(RECOVERED_MESSAGE)
 
 

@@ -1,7 +1,7 @@
 -- Set the limits of a rescue, and try to take the advisory lock of Rust workers, whose numbers
--- these are; is it free? A rescue waits briefly for locks, may read a large table, and ends with
--- the program that began it. It reads the table by the index on locks, which the planner estimates
--- to cost as much as the whole table.
+-- these are. Returns whether it was free. A rescue waits briefly for locks, may read a large table,
+-- and ends with the program that began it. It reads the table by the index on locks, although the
+-- planner estimates that the index costs as much as the whole table.
 select
   pg_catalog.pg_try_advisory_xact_lock(1196905043, 1398228304),
   pg_catalog.set_config('lock_timeout', '250ms', true),

@@ -1,5 +1,5 @@
--- May this role read the registry of Python pools, in schema $1, and that of Rust workers, in
--- schema $2?
+-- Return whether this role may read the registry of Python pools, in schema $1, and that of Rust
+-- workers, in schema $2.
 select
   coalesce(pg_catalog.bool_or(schemas.nspname = $1::text and relations.relname = 'pools'), false)
     and not exists (:foreign_objects),

@@ -1,16 +1,16 @@
 -- Claim up to $4 ready jobs of tasks $2 for pool $1, without the flags $3, at time $5 or now.
 --
--- Only an empty result means that no job is ready; fewer than $4 rows do not. The first ready job
--- is always among them, unless another session has locked its row.
+-- An empty result means that no job is ready. A result of fewer than $4 rows does not. The first
+-- ready job is always in the result, unless another session has locked its row.
 --
 -- The statement finds candidates without locks, then locks the first of them together. If the
 -- soonest jobs are not enough, other searches follow, each only if the one before it found nothing:
 -- a condition without a column turns the whole step off. The cost depends on the jobs that are
--- claimed, not on the size of the tables. That needs the indexes gwpy_…; see claim_jobs_unindexed
--- for a schema without them.
+-- claimed, not on the size of the tables. That needs the indexes gwpy_…. For a schema without them,
+-- see claim_jobs_unindexed.
 --
--- Parameters are read from a separate step, and limits are beside plain numbers, for the planner:
--- it sees the same cheap statement for all arguments, so it keeps one plan and does not compile it.
+-- For the planner, a separate step reads the parameters, and limits are beside plain numbers. So it
+-- sees the same cheap statement for all arguments, keeps one plan and does not compile it.
 with recursive :claim_params,
 :soonest_jobs,
 :soonest_candidates,
@@ -18,12 +18,12 @@ near_fails as (
   select case
       when (select pg_catalog.count(*) from soonest) < enough then false
       else (
-        select pg_catalog.count(*) from (select from near limit (select wanted from given)) as found
-      ) < wanted
+        select pg_catalog.count(*) from (select from near limit (select max_jobs from params)) as found
+      ) < max_jobs
     end as yes
-  from given
+  from params
 ), queues_with_jobs as (
-  -- From one to the next by the index.
+  -- Reads one entry per queue, by the index.
   (
     select jobs.job_queue_id
     from :schema._private_jobs as jobs
@@ -48,14 +48,14 @@ near_fails as (
   select job_queue_id
   from queues_with_jobs
   where job_queue_id is not null
-  limit (select few from given)
+  limit (select few from params)
 ), few_queues as (
   select case
       when (select not yes from near_fails) then false
       when (select pg_catalog.count(distinct job_queue_id) from soonest) >= few then false
       else (select pg_catalog.count(*) from some_queues) < few
     end as yes
-  from given
+  from params
 ), many_queues as (
   select near_fails.yes and not few_queues.yes as yes
   from near_fails, few_queues
@@ -90,7 +90,7 @@ near_fails as (
       where job_queues.id = job.job_queue_id
     )
   end
-  limit (select enough from given)
+  limit (select enough from params)
 ), far_heads as (
   select distinct on (coalesce(-job.job_queue_id, job.id))
     job.id,
@@ -100,12 +100,12 @@ near_fails as (
   from (
     select id, job_queue_id, priority, run_at
     from far
-    where run_at <= (select moment from given)
-      and task_id = any ((select tasks from given)::int[])
-    limit (select enough from given)
+    where run_at <= (select claim_time from params)
+      and task_id = any ((select tasks from params)::int[])
+    limit (select enough from params)
   ) as job
-  where (select flags from given) is null or (
-    select (jobs.flags ?| (select flags from given)) is not true
+  where (select flags from params) is null or (
+    select (jobs.flags ?| (select flags from params)) is not true
     from :schema._private_jobs as jobs
     where jobs.id = job.id
   )
@@ -130,7 +130,7 @@ near_fails as (
         limit 1
       ) as job
     ) as priority
-  from pg_catalog.unnest((select tasks from given)) as tasks (task_id)
+  from pg_catalog.unnest((select tasks from params)) as tasks (task_id)
   where (select few_queues.yes or far_fails.yes from few_queues, far_fails)
   union all
   select
@@ -166,17 +166,17 @@ near_fails as (
           and jobs.job_queue_id is null
           and jobs.task_id = lane.task_id
           and jobs.priority = lane.priority
-          and jobs.run_at <= (select moment from given)
-          and (jobs.flags ?| (select flags from given)) is not true
+          and jobs.run_at <= (select claim_time from params)
+          and (jobs.flags ?| (select flags from params)) is not true
         order by jobs.run_at, jobs.id
         limit 2550
       ) as job
-      limit (select enough from given)
+      limit (select enough from params)
     ) as job
     order by job.priority, job.run_at, job.id
     limit 2550
   ) as job
-  limit (select enough from given)
+  limit (select enough from params)
 ), queued_lanes as (
   select
     tasks.task_id,
@@ -192,7 +192,7 @@ near_fails as (
         limit 1
       ) as job
     ) as priority
-  from pg_catalog.unnest((select tasks from given)) as tasks (task_id)
+  from pg_catalog.unnest((select tasks from params)) as tasks (task_id)
   where (select yes from far_fails)
   union all
   select
@@ -225,23 +225,23 @@ near_fails as (
         jobs.job_queue_id,
         jobs.priority,
         jobs.run_at,
-        (jobs.flags ?| (select flags from given)) is not true as is_allowed
+        (jobs.flags ?| (select flags from params)) is not true as is_allowed
       from :schema._private_jobs as jobs
       where jobs.is_available = true
         and jobs.job_queue_id is not null
         and jobs.task_id = lane.task_id
         and jobs.priority = lane.priority
-        and jobs.run_at <= (select moment from given)
+        and jobs.run_at <= (select claim_time from params)
       order by jobs.run_at, jobs.id
       limit 2550
     ) as job
-    limit (select enough from given)
+    limit (select enough from params)
   ) as job
 ), horizon as (
-  -- A lane continues after the rows that were read of it; the rows after that have no defined order.
+  -- A lane continues after the rows that were read. The rows after those have no defined order.
   select priority, run_at, id
   from queued
-  where nth = (select enough from given)
+  where nth = (select enough from params)
   order by priority, run_at, id
   limit 1
 ), queued_heads as (
@@ -283,9 +283,9 @@ near_fails as (
     from :schema._private_jobs as jobs
     where jobs.is_available = true
       and jobs.job_queue_id = queue.job_queue_id
-      and jobs.run_at <= (select moment from given)
-      and jobs.task_id = any ((select tasks from given)::int[])
-      and (jobs.flags ?| (select flags from given)) is not true
+      and jobs.run_at <= (select claim_time from params)
+      and jobs.task_id = any ((select tasks from params)::int[])
+      and (jobs.flags ?| (select flags from params)) is not true
     order by jobs.priority, jobs.run_at, jobs.id
     limit 1
   ) as head

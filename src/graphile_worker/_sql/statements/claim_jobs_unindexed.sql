@@ -8,9 +8,9 @@ near_fails as (
   select
     (select pg_catalog.count(*) from soonest) = enough
     and (
-      select pg_catalog.count(*) from (select from near limit (select wanted from given)) as found
-    ) < wanted as yes
-  from given
+      select pg_catalog.count(*) from (select from near limit (select max_jobs from params)) as found
+    ) < max_jobs as yes
+  from params
 ), queues_are_small as (
   -- Reading all of them is then cheaper than finding thousands one by one.
   select coalesce((
@@ -37,19 +37,19 @@ free as (
       where jobs.is_available = true
         and jobs.job_queue_id is null
         and jobs.priority = line.priority
-        and jobs.run_at <= (select moment from given)
-        and jobs.task_id = any ((select tasks from given)::int[])
+        and jobs.run_at <= (select claim_time from params)
+        and jobs.task_id = any ((select tasks from params)::int[])
       order by jobs.run_at
       offset 0
     ) as job
-    where (select flags from given) is null or (
-      select (jobs.flags ?| (select flags from given)) is not true
+    where (select flags from params) is null or (
+      select (jobs.flags ?| (select flags from params)) is not true
       from :schema._private_jobs as jobs
       where jobs.id = job.id
     )
     limit 2550
   ) as job
-  limit (select enough from given)
+  limit (select enough from params)
 ), queued as (
   -- If all queues are locked, their jobs need not be read.
   select job.id, job.job_queue_id, job.priority, job.run_at
@@ -71,8 +71,8 @@ free as (
       where jobs.is_available = true
         and jobs.job_queue_id is not null
         and jobs.priority = line.priority
-        and jobs.run_at <= (select moment from given)
-        and jobs.task_id = any ((select tasks from given)::int[])
+        and jobs.run_at <= (select claim_time from params)
+        and jobs.task_id = any ((select tasks from params)::int[])
       order by jobs.run_at
       offset 0
     ) as job
@@ -88,19 +88,19 @@ free as (
           where job_queues.id = job.job_queue_id
         )
       end
-      and ((select flags from given) is null or (
-        select (jobs.flags ?| (select flags from given)) is not true
+      and ((select flags from params) is null or (
+        select (jobs.flags ?| (select flags from params)) is not true
         from :schema._private_jobs as jobs
         where jobs.id = job.id
       ))
     limit 2550
   ) as job
-  limit (select enough from given)
+  limit (select enough from params)
 ), horizon as (
-  -- Queued jobs continue after the rows that were read of them; later rows have no defined order.
+  -- Queued jobs continue after the rows that were read. Later rows have no defined order.
   select id, priority, run_at
   from queued
-  offset (select enough - 1 from given)
+  offset (select enough - 1 from params)
   limit 1
 ), rest_heads as (
   select distinct on (coalesce(-job.job_queue_id, job.id))

@@ -1,8 +1,8 @@
 -- Claim jobs like claim_jobs, if all ready jobs among the soonest are plain: of known tasks,
 -- without a queue.
 --
--- That is nearly always so, and takes a third of the time. An empty result does not mean that no
--- job is ready: run claim_jobs then. The steps have the form of claim_jobs for the same reasons.
+-- That is nearly always the case, and takes a third of the time. An empty result does not mean that
+-- no job is ready: run claim_jobs then. The steps have the form of claim_jobs for the same reasons.
 with :claim_params,
 :soonest_jobs,
 spans as (
@@ -14,10 +14,10 @@ spans as (
     pg_catalog.bool_and(
       job_queue_id is null
       and is_allowed
-      and task_id = any ((select tasks from given)::int[])
+      and task_id = any ((select tasks from params)::int[])
     ) as are_plain
   from soonest
-  where run_at <= (select moment from given)
+  where run_at <= (select claim_time from params)
   group by priority
 ), seen as (
   select
@@ -30,7 +30,7 @@ spans as (
   -- They are locked as they are read, which is cheapest. The search starts at the first job of each
   -- priority, because the index may have thousands of deleted ones before it, and ends at the last
   -- one that is due, because a million future jobs may follow. Before version 18, PostgreSQL stops
-  -- at a time only if the priority is one value; with a row of both it reads the whole priority.
+  -- at a time only if the priority is one value. With a row of both it reads the whole priority.
   select job.id
   from rows from (
     pg_catalog.unnest((select priorities from seen)),
@@ -50,16 +50,16 @@ spans as (
     for update skip locked
   ) as job
   where (select all_are_plain from seen)
-    and job.task_id = any ((select tasks from given)::int[])
-    and (job.flags ?| (select flags from given)) is not true
+    and job.task_id = any ((select tasks from params)::int[])
+    and (job.flags ?| (select flags from params)) is not true
   -- The limit on the jobs that are locked.
-  limit (select wanted from given)
+  limit (select max_jobs from params)
 )
 update :schema._private_jobs as jobs
 set attempts = jobs.attempts + 1,
     locked_by = $1::text,
     -- With a worker's slow clock, a change before the claim would seem to come after it.
-    locked_at = greatest((select moment from given), jobs.updated_at)
+    locked_at = greatest((select claim_time from params), jobs.updated_at)
 where jobs.id = any (array(select id from plain))
 -- In no order: the worker sorts them, which is cheaper than sorting them here.
 returning

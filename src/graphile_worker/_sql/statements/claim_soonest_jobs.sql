@@ -11,8 +11,8 @@ candidates as (
   from near
 ),
 :lock_jobs,
-taken as (
+jobs_to_claim as (
   select id, job_queue_id
-  from together
+  from locked_candidates
 ),
 :claim_locked_jobs;

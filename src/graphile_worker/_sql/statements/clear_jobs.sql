@@ -10,7 +10,7 @@ with counted as (
 ), deleted as (
   delete from :schema._private_jobs as jobs
   where (select count from counted) <= $1::int
-), freed as (
+), unlocked_queues as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,
       locked_at = null

@@ -5,7 +5,7 @@ with finished as (
   where jobs.id = any ($1::text::bigint[])
     and jobs.locked_by = $2::text
   returning jobs.id
-), freed as (
+), unlocked_queues as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,
       locked_at = null

@@ -1,4 +1,4 @@
--- How many connections are open, and how many are available to roles without privileges.
+-- Count the open connections, and those that are available to roles without privileges.
 select
   (select pg_catalog.count(*) from pg_catalog.pg_stat_activity where backend_type = 'client backend'),
   pg_catalog.current_setting('max_connections')::int

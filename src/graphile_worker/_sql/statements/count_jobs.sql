@@ -1,5 +1,5 @@
--- How many jobs that the conditions select are in each state, with the first and the last id. Pools
--- $1 are dead.
+-- Count the jobs that the conditions select by state, with the first and the last id. Pools $1 are
+-- dead.
 select
   :job_state as state,
   pg_catalog.count(*),

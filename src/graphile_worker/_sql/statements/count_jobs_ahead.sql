@@ -1,5 +1,5 @@
--- How many ready jobs run before job $1, counted up to $3: of tasks $2, if given, and not in a
--- locked named queue.
+-- Count the ready jobs that run before job $1, up to $3: those of tasks $2, or of all, that are not
+-- in a locked named queue.
 select pg_catalog.count(*)
 from (
   select

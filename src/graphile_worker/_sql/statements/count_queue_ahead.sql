@@ -1,4 +1,4 @@
--- How many ready jobs of the same named queue run before job $1, counted up to $2.
+-- Count the ready jobs of the same named queue that run before job $1, up to $2.
 select pg_catalog.count(*)
 from (
   select

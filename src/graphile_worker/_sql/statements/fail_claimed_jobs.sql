@@ -48,7 +48,7 @@ with failures as (
       or jobs.attempts >= jobs.max_attempts
     )
   returning jobs.id
-), freed as (
+), unlocked_queues as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,
       locked_at = null

@@ -1,5 +1,5 @@
--- The widest range of ids without a task and without a job that refers to one: its first id and its
--- size.
+-- Return the widest range of ids without a task and without a job that refers to one: its first id
+-- and its size.
 select used.id + 1, used.next_id - used.id - 1
 from (
   select ids.id, pg_catalog.lead(ids.id, 1, 2147483648) over (order by ids.id) as next_id

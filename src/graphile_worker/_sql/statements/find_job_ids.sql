@@ -1,4 +1,4 @@
--- Of the $3 jobs after id $1, up to $2: the last id, and the ids of jobs that the conditions
+-- Return the last id of the $3 jobs after id $1, up to $2, and the ids of those that the conditions
 -- select.
 select
   pg_catalog.max(jobs.id),

@@ -1,5 +1,5 @@
--- The jobs and the named queues that pool $1 has locked, except jobs $2 and queues $3, which it
--- knows about.
+-- Return the jobs and the named queues that pool $1 has locked, except jobs $2 and queues $3, which
+-- it knows about.
 select jobs.id, null::int
 from :schema._private_jobs as jobs
 -- A comparison, so that the index gwpy_locked_jobs skips ranges without locked rows.

@@ -1,6 +1,6 @@
--- Tasks with waiting jobs: the tasks of the soonest jobs that a claim of up to $1 reads, from
--- priority $3 and run_at $4 on, if they are ready at time $2 or now; and of all tasks the next $6
--- after id $5.
+-- Return tasks with waiting jobs: the tasks of the soonest jobs that a claim of up to $1 reads,
+-- from priority $3 and run_at $4 on, if they are ready at time $2 or now, and of all tasks the next
+-- $6 after id $5.
 --
 -- For a worker with more tasks than a claim can list. The indexes gwpy_free_jobs and
 -- gwpy_queued_jobs lead from one task to the next, at any number of jobs per task.

@@ -1,6 +1,7 @@
--- The pools whose last heartbeat is older than their lease, if pool $1 had one just now: otherwise
--- the clock was moved. None right after a restart of the server, when no heartbeat could arrive. A
--- rescued pool is returned again after another lease, until it has no locks left.
+-- Return the pools whose last heartbeat is older than their lease, if pool $1 sent one recently:
+-- otherwise the clock was moved. Returns none right after a restart of the server, when no
+-- heartbeat could arrive. A rescued pool is returned again after another lease, until it has no
+-- locks left.
 select pools.id
 from :ext_schema.pools as pools
 where pools.seen_at < pg_catalog.now() - pools.lease

@@ -1,4 +1,4 @@
--- The live and dead rows of the tables of schema $1, and the seconds since the last vacuum.
+-- Return the live and dead rows of the tables of schema $1, and the seconds since the last vacuum.
 select
   tables.relname::text,
   tables.n_live_tup,

@@ -1,4 +1,4 @@
--- The jobs with attempts left, in the order in which they run: of task $1, or all.
+-- Return the jobs with attempts left, of task $1 or of all, in the order in which they run.
 select
   jobs.id,
   tasks.identifier,

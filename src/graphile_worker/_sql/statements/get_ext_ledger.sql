@@ -1,2 +1,2 @@
--- The last migration of the companion schema.
+-- Return the last migration of the companion schema.
 select pg_catalog.max(id) from :ext_schema.migrations;

@@ -1,4 +1,4 @@
--- The job with id $1.
+-- Return the job with id $1.
 select
   jobs.id,
   tasks.identifier,

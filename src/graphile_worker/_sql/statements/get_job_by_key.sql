@@ -1,4 +1,4 @@
--- The job with key $1.
+-- Return the job with key $1.
 select
   jobs.id,
   tasks.identifier,

@@ -1,5 +1,5 @@
--- Job $2, its state, the current time, and the pool that has locked its named queue. Pools $1 are
--- dead.
+-- Return job $2, its state, the current time, and the pool that has locked its named queue. Pools
+-- $1 are dead.
 select
   jobs.id,
   tasks.identifier,

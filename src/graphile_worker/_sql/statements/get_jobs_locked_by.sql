@@ -1,4 +1,4 @@
--- The jobs that pools $1 have locked.
+-- Return the jobs that pools $1 have locked.
 select
   jobs.id,
   tasks.identifier,

@@ -1,4 +1,4 @@
--- The known crontab items: since when they are known, and the minute of their last job.
+-- Return the known crontab items, since when they are known, and the minute of their last job.
 select
   identifier,
   extract(epoch from known_since)::text,

@@ -1,4 +1,5 @@
--- The level of the shared schema, its highest breaking level, and whether level 19 is breaking.
+-- Return the level of the shared schema, its highest breaking level, and whether level 19 is
+-- breaking.
 select
   pg_catalog.max(id),
   pg_catalog.max(id) filter (where breaking),

@@ -1,4 +1,5 @@
--- How many jobs and named queues each pool has locked, and since when. Reads the whole table.
+-- Count the jobs and named queues that each pool has locked, and return since when. Reads the whole
+-- table.
 select
   locks.locked_by,
   pg_catalog.count(*) filter (where locks.is_job),

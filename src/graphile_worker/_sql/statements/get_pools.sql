@@ -1,5 +1,5 @@
--- The pools of the registry: last heartbeat, lease in seconds, whether they were rescued, and their
--- details.
+-- Return the pools of the registry: last heartbeat, lease in seconds, whether they were rescued,
+-- and their details.
 select
   pools.id,
   extract(epoch from pools.started_at)::text,

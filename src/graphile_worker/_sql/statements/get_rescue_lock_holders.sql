@@ -1,6 +1,6 @@
--- The sessions that hold the rescue lock: a row of the table of turns in schema $1, or the advisory
--- lock of Rust workers. Process, role, application, and the seconds since the transaction began, if
--- this role may see it. A prepared transaction has no process.
+-- Return the sessions that hold the rescue lock: a row of the table of turns in schema $1, or the
+-- advisory lock of Rust workers. Each has its process, role, application, and the seconds since the
+-- transaction began, if this role may see it. A prepared transaction has no process.
 select distinct
   locks.pid,
   sessions.usename::text,

@@ -1,5 +1,5 @@
--- The workers of the Rust registry, which includes Python pools: seconds since their last
--- heartbeat.
+-- Return the workers of the Rust registry, which includes Python pools, and the seconds since their
+-- last heartbeat.
 select
   workers.id,
   extract(epoch from workers.started_at)::text,

@@ -1,4 +1,4 @@
--- The last value of each sequence of ids of schema $1; 0 if this role may not read it.
+-- Return the last value of each sequence of ids of schema $1, or 0 if this role may not read it.
 select
   tables.relname::text,
   ids.sequencename::text,

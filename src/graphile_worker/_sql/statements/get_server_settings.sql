@@ -1,4 +1,4 @@
--- The settings $1 that this server has, and the start of a statement that changes each.
+-- Return the settings $1 that this server has, and the start of a statement that changes each.
 select
   settings.name,
   settings.setting,

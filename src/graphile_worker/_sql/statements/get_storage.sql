@@ -1,4 +1,5 @@
--- The storage parameters of the tables $2 of schema $1, and whether this role may change them.
+-- Return the storage parameters of the tables $2 of schema $1, and whether this role may change
+-- them.
 select
   tables.relname::text,
   coalesce(tables.reloptions, '{}'),

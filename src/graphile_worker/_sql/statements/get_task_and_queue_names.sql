@@ -1,4 +1,4 @@
--- The names of the tasks $1 and of the queues $2.
+-- Return the names of the tasks $1 and of the queues $2.
 select 'task', tasks.id, tasks.identifier
 from :schema._private_tasks as tasks
 where tasks.id = any ($1::int[])

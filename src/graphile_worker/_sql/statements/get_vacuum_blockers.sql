@@ -1,5 +1,5 @@
--- What has kept dead rows of this database from being removed for $1 seconds or longer, oldest
--- first.
+-- Return the sessions, transactions, slots and standbys that have kept dead rows of this database
+-- from being removed for $1 seconds or longer, oldest first.
 select kind, name, state, seconds, transactions
 from (
   select
@@ -30,7 +30,7 @@ from (
     null,
     pg_catalog.age(xmin)
   from pg_catalog.pg_replication_slots
-) as held
+) as blockers
 -- Slots and standbys have no age: ten thousand transactions behind counts as long.
 where transactions is not null
   and (seconds >= $1::int or seconds is null and transactions > 10000)

@@ -1,4 +1,5 @@
--- Do the indexes $1 that claim_jobs needs exist? They count once their build is complete.
+-- Return whether the indexes $1 that claim_jobs needs exist. An index counts once its build is
+-- complete.
 select pg_catalog.count(*) = pg_catalog.cardinality($1::text[])
 from pg_catalog.pg_index as definition
 join pg_catalog.pg_class as relation on relation.oid = definition.indexrelid

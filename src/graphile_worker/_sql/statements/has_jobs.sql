@@ -1,2 +1,2 @@
--- Is there any job?
+-- Return whether there is any job.
 select exists (select from :schema._private_jobs);

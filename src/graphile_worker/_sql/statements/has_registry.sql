@@ -1,4 +1,5 @@
--- Does schema $1, beside schema $2, contain the registry of pools, and may this role use it?
+-- Return whether schema $1, beside schema $2, contains the registry of pools and this role may use
+-- it.
 select pg_catalog.count(*) = 2
 from pg_catalog.pg_class as relation
 join pg_catalog.pg_namespace as schema on schema.oid = relation.relnamespace

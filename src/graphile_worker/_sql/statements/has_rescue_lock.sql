@@ -1,4 +1,4 @@
--- Does schema $1 contain the table of turns, and may this role lock its rows?
+-- Return whether schema $1 contains the table of turns and this role may lock its rows.
 select exists (
   select
   from pg_catalog.pg_class as relation

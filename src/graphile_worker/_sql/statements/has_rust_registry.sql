@@ -1,4 +1,4 @@
--- Does schema $1 contain the registry of Rust workers, and may this role use it?
+-- Return whether schema $1 contains the registry of Rust workers and this role may use it.
 select exists (
   select
   from pg_catalog.pg_proc as routine

@@ -1,4 +1,4 @@
--- Is there a queue without jobs and without a lock?
+-- Return whether there is a queue without jobs and without a lock.
 select exists (
   select
   from :schema._private_job_queues as job_queues

@@ -1,4 +1,4 @@
--- Is there a task without jobs, except the names $1?
+-- Return whether there is a task without jobs, except the names $1.
 select exists (
   select
   from :schema._private_tasks as tasks

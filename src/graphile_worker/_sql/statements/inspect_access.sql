@@ -1,5 +1,5 @@
--- The privileges that this role lacks on schema $1 and companion $2, and the tables whose rows it
--- would not see.
+-- Return the privileges that this role lacks on schema $1 and companion $2, and the tables whose
+-- rows it would not see.
 select
   schemas.nspname = $2::text,
   relations.relname::text,
@@ -11,7 +11,7 @@ select
     from pg_catalog.unnest(pg_catalog.string_to_array(needed.privileges, ' ')) as privileges (privilege)
     where not pg_catalog.has_table_privilege(relations.oid, privileges.privilege)
   ),
-  -- An owner sees all rows unless row security is forced; a policy may let other roles see them.
+  -- An owner sees all rows unless row security is forced. A policy may let other roles see them.
   pg_catalog.row_security_active(relations.oid)
     and not exists (
       select

@@ -1,4 +1,4 @@
--- The server version and the objects of schemas $1 and $2, from the catalogue alone.
+-- Return the server version and the objects of schemas $1 and $2, from the catalog alone.
 select
   pg_catalog.current_setting('server_version_num')::int,
   exists (select from pg_catalog.pg_namespace where nspname = $1::text),

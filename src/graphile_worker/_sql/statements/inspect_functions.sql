@@ -1,4 +1,4 @@
--- The bodies of functions $2 of schema $1, and whether this role may replace them.
+-- Return the bodies of functions $2 of schema $1, and whether this role may replace them.
 select
   routines.proname::text,
   routines.prosrc,

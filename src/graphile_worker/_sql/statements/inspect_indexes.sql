@@ -1,4 +1,4 @@
--- Which indexes of this package schema $1 has, and whether this role may create them.
+-- Return the indexes of this package that schema $1 has, and whether this role may create them.
 select
   exists (
     select

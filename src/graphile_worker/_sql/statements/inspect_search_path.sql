@@ -1,6 +1,7 @@
--- The roles that may create functions in schemas on the search path of this session, except roles
--- that may do so anyway: the owner of schema $1 and its members, the owner of the database,
--- superusers. Do they own the schema, and does PostgreSQL search it before pg_catalog?
+-- Return the roles that may create functions in schemas on the search path of this session, except
+-- roles that may do so anyway: the owner of schema $1 and its members, the owner of the database,
+-- superusers. For each: whether it owns the schema, and whether PostgreSQL searches that before
+-- pg_catalog.
 select
   places.nspname::text,
   coalesce(roles.rolname::text, 'public'),

@@ -1,4 +1,4 @@
--- The server, the role of this session, and whether the server accepts writes.
+-- Return the server, the role of this session, and whether the server accepts writes.
 select
   pg_catalog.current_setting('server_version_num')::int,
   pg_catalog.current_setting('server_version'),

@@ -1,5 +1,5 @@
--- The newest jobs before id $2 that the conditions select, at most $3, and the current time. Pools
--- $1 are dead.
+-- Return the newest jobs before id $2 that the conditions select, at most $3, and the current time.
+-- Pools $1 are dead.
 select
   jobs.id,
   tasks.identifier,

@@ -1,2 +1,2 @@
--- Does this transaction accept statements, or did one fail in it? Returns 1.
+-- Return 1, or fail if a statement of this transaction failed before.
 select $1::int;

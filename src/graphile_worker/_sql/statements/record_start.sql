@@ -1,5 +1,5 @@
 -- Record that pool $2 starts job $1, which was taken over from a dead pool, at attempt $3. Returns
--- its number of crashes; no row if the pool has lost the job, or if the number is $4.
+-- its number of crashes, or no row if the pool has lost the job or the number is $4.
 insert into :ext_schema.recoveries as recoveries (job_id, count, started_by, started_attempt)
 select jobs.id, 0, jobs.locked_by, jobs.attempts
 from :schema._private_jobs as jobs

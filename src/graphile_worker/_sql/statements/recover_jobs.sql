@@ -1,6 +1,6 @@
--- Take over what the dead ones among pools $1 have locked, or what all of them have if $4. Returns
--- the jobs, with the pool that had them and what happens to each. Each runs $2 microseconds from
--- now at the earliest; one that was running at $3 recoveries is quarantined.
+-- Take over the locks of the dead ones among pools $1, or of all of them if $4. Returns the jobs,
+-- with the pool that had them and what happens to each. Each runs $2 microseconds from now at the
+-- earliest. A job that was running at $3 recoveries is quarantined.
 with dead as (
   update :ext_schema.pools as pools
   set swept_at = coalesce(pools.swept_at, pg_catalog.now())
@@ -20,7 +20,7 @@ with dead as (
   select job_queues.id
   from :schema._private_job_queues as job_queues
   where job_queues.locked_by = any (array(select id from owners))
-  -- The next rescue takes rows that another session has locked; this one must not wait for them.
+  -- The next rescue takes rows that another session has locked. This one must not wait for them.
   for update skip locked
 ), busy_queues as (
   select job_queues.id
@@ -33,7 +33,7 @@ with dead as (
   from :schema._private_jobs as jobs
   where jobs.locked_at > '-infinity'::timestamptz
     and jobs.locked_by = any (array(select id from owners))
-), taken as (
+), recovered as (
   select
     jobs.id,
     jobs.locked_by,
@@ -57,27 +57,27 @@ with dead as (
       or jobs.job_queue_id <> all (array(select id from busy_queues))
     )
   for update of jobs skip locked
-), kept as (
+), queues_to_keep as (
   select locked.job_queue_id
   from locked
   where locked.job_queue_id is not null
-    and locked.id <> all (array(select id from taken))
-), judged as (
+    and locked.id <> all (array(select id from recovered))
+), outcomes as (
   select
-    taken.id,
-    taken.locked_by,
-    taken.was_started,
-    taken.count_before + coalesce(taken.was_started, false)::int as count,
-    taken.was_started is true and taken.count_before + 1 >= $3::int as is_quarantined,
+    recovered.id,
+    recovered.locked_by,
+    recovered.was_started,
+    recovered.count_before + coalesce(recovered.was_started, false)::int as count,
+    recovered.was_started is true and recovered.count_before + 1 >= $3::int as is_quarantined,
     -- Removed or replaced by its key before it could start: it never runs.
-    taken.was_started is false and taken.is_superseded as is_removed
-  from taken
+    recovered.was_started is false and recovered.is_superseded as is_removed
+  from recovered
 ), recorded as (
   insert into :ext_schema.recoveries (job_id, count)
   -- A quarantined job that is retried starts with a count of 0.
-  select judged.id, case when judged.is_quarantined then 0 else judged.count end
-  from judged
-  where not judged.is_removed
+  select outcomes.id, case when outcomes.is_quarantined then 0 else outcomes.count end
+  from outcomes
+  where not outcomes.is_removed
   on conflict (job_id) do update
   set count = excluded.count,
       recovered_at = excluded.recovered_at,
@@ -85,48 +85,48 @@ with dead as (
       started_attempt = null
 ), removed as (
   delete from :schema._private_jobs as jobs
-  where jobs.id = any (array(select id from judged where is_removed))
+  where jobs.id = any (array(select id from outcomes where is_removed))
 ), jobs as (
   update :schema._private_jobs as jobs
   set attempts = case
         when :is_superseded then jobs.attempts
-        when judged.is_quarantined then jobs.max_attempts
-        when judged.was_started is false then greatest(0, jobs.attempts - 1)
+        when outcomes.is_quarantined then jobs.max_attempts
+        when outcomes.was_started is false then greatest(0, jobs.attempts - 1)
         else greatest(0, least(jobs.attempts, jobs.max_attempts - 1))
       end,
       run_at = :delayed_run_at,
-      -- Starts like the error of Rust workers; see _sql/queries/workers.py.
+      -- Starts like the error of Rust workers: see _sql/queries/workers.py.
       last_error = 'Job recovered after worker interruption: ' || case
-        when judged.is_quarantined then
-          'quarantined, as it was running at ' || judged.count::text || ' recoveries, last in pool '
-        when judged.was_started is false then 'it was fetched, not started, by pool '
+        when outcomes.is_quarantined then
+          'quarantined, as it was running at ' || outcomes.count::text || ' recoveries, last in pool '
+        when outcomes.was_started is false then 'it was fetched, not started, by pool '
         else 'it was held by pool '
-      end || judged.locked_by,
+      end || outcomes.locked_by,
       locked_by = null,
       locked_at = null
-  from judged
-  where jobs.id = judged.id
+  from outcomes
+  where jobs.id = outcomes.id
     -- An array beside the join, for the planner: see claim_jobs.
-    and jobs.id = any (array(select id from judged where not is_removed))
+    and jobs.id = any (array(select id from outcomes where not is_removed))
   returning :stored_columns
-), freed as (
+), unlocked_queues as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,
       locked_at = null
   where job_queues.id = any (array(select id from queues))
-    and job_queues.id <> all (array(select job_queue_id from kept))
+    and job_queues.id <> all (array(select job_queue_id from queues_to_keep))
 )
 select
   jobs.id,
   tasks.identifier,
   job_queues.queue_name,
   :job_columns,
-  judged.locked_by,
-  judged.was_started,
-  judged.count,
-  judged.is_quarantined
+  outcomes.locked_by,
+  outcomes.was_started,
+  outcomes.count,
+  outcomes.is_quarantined
 from jobs
-join judged on judged.id = jobs.id
+join outcomes on outcomes.id = jobs.id
 left join :schema._private_tasks as tasks on tasks.id = jobs.task_id
 left join :schema._private_job_queues as job_queues on job_queues.id = jobs.job_queue_id
 order by jobs.id;

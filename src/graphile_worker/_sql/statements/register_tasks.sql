@@ -1,6 +1,6 @@
--- Add rows for the task identifiers $1; existing ones cost no sequence value. Wait up to $2
--- milliseconds, or as long as the session is set to, if another transaction is adding one of them.
-with patience as materialized (
+-- Add rows for the task identifiers $1. Existing ones cost no sequence value. If another
+-- transaction adds one of them, wait up to $2 milliseconds, or for the lock timeout of the session.
+with timeout_setting as materialized (
   select pg_catalog.set_config(
     'lock_timeout',
     coalesce($2::int::text, pg_catalog.current_setting('lock_timeout')),
@@ -9,7 +9,7 @@ with patience as materialized (
 )
 insert into :schema._private_tasks (identifier)
 select names.name
-from patience
+from timeout_setting
 cross join pg_catalog.unnest($1::text[]) as names (name)
 where not exists (
   select from :schema._private_tasks as tasks where tasks.identifier = names.name

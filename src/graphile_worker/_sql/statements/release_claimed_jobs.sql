@@ -9,7 +9,7 @@ with returns as (
     run_at timestamptz,
     delay bigint
   )
-), held as materialized (
+), owned_jobs as materialized (
   -- Locked first: a job may be removed by its key at this moment.
   select
     jobs.id,
@@ -23,7 +23,7 @@ with returns as (
   for update of jobs
 ), removed as (
   delete from :schema._private_jobs as jobs
-  where jobs.id = any (array(select id from held where is_removed))
+  where jobs.id = any (array(select id from owned_jobs where is_removed))
 ), returned as (
   update :schema._private_jobs as jobs
   set attempts = case
@@ -41,15 +41,15 @@ with returns as (
       locked_at = null
   from returns
   where jobs.id = returns.id
-    and jobs.id = any (array(select id from held where not is_removed))
+    and jobs.id = any (array(select id from owned_jobs where not is_removed))
   returning jobs.id
-), freed as (
+), unlocked_queues as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,
       locked_at = null
   where job_queues.id = any ($3::int[])
     and job_queues.locked_by = $2::text
     -- In a retry ($4), the first attempt may have unlocked it, and this pool may have locked it again.
-    and (not $4::boolean or exists (select from held))
+    and (not $4::boolean or exists (select from owned_jobs))
 )
-select id from held;
+select id from owned_jobs;

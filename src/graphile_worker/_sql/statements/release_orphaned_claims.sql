@@ -2,7 +2,7 @@
 -- ids of the jobs. The pool knows about jobs $4 and queues $5. For a claim whose result was lost,
 -- so none of its jobs has started. Rows that another session has locked are skipped: claims wait
 -- for this statement.
-with unheld as (
+with orphaned_jobs as (
   select jobs.id
   from :schema._private_jobs as jobs
   where jobs.id = any ($2::bigint[])
@@ -17,9 +17,9 @@ with unheld as (
       end,
       locked_by = null,
       locked_at = null
-  where jobs.id = any (array(select id from unheld))
+  where jobs.id = any (array(select id from orphaned_jobs))
   returning jobs.id
-), freed as (
+), unlocked_queues as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,
       locked_at = null
@@ -31,7 +31,7 @@ with unheld as (
       select jobs.job_queue_id
       from :schema._private_jobs as jobs
       where jobs.id = any ($2::bigint[])
-        and jobs.id <> all (array(select id from unheld))
+        and jobs.id <> all (array(select id from orphaned_jobs))
         and jobs.locked_by = $1::text
         and jobs.job_queue_id is not null
     ))

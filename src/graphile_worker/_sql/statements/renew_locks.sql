@@ -1,6 +1,6 @@
 -- Renew the locks of pools $1 on jobs $2 and named queues $3, except rows that another session has
 -- locked. Returns the ids of the jobs that they have locked.
-with jobs_held as (
+with owned_jobs as (
   select
     jobs.id,
     -- Superseded by its key. Only the order of the two times shows that, so it is kept.
@@ -15,12 +15,12 @@ with jobs_held as (
   update :schema._private_jobs as jobs
   set locked_at = pg_catalog.now(),
       updated_at = case
-        when jobs.id = any (array(select id from jobs_held where is_superseded))
+        when jobs.id = any (array(select id from owned_jobs where is_superseded))
           then pg_catalog.now() + interval '1 microsecond'
         else jobs.updated_at
       end
-  where jobs.id = any (array(select id from jobs_held))
-), queues_held as (
+  where jobs.id = any (array(select id from owned_jobs))
+), owned_queues as (
   select job_queues.id
   from :schema._private_job_queues as job_queues
   where job_queues.id = any ($3::int[])
@@ -29,7 +29,7 @@ with jobs_held as (
 ), queues_renewed as (
   update :schema._private_job_queues
   set locked_at = pg_catalog.now()
-  where id = any (array(select id from queues_held))
+  where id = any (array(select id from owned_queues))
 )
 select jobs.id
 from :schema._private_jobs as jobs

@@ -34,7 +34,7 @@ with due as (
     priority,
     position
   )
-), won as (
+), acquired as (
   insert into :schema._private_known_crontabs as known (identifier, known_since, last_execution)
   select identifier, $2::text::timestamptz, $2::text::timestamptz
   from due
@@ -60,7 +60,7 @@ with due as (
       due.job_key_mode,
       due.priority
     from due
-    inner join won on won.identifier = due.identifier
+    inner join acquired on acquired.identifier = due.identifier
     order by due.position
     -- The order in which they are added.
     offset 0

@@ -1,3 +1,2 @@
--- For this transaction: wait long enough for a lock that an automatic vacuum, which yields after 1
--- s, ends.
+-- Wait for a lock in this transaction until an automatic vacuum ends, which yields after 1 s.
 set local lock_timeout = '3s';

@@ -1,7 +1,7 @@
--- All jobs in one pass: how many of each task are in which state, where pools $1 are dead. Locked jobs
--- have a row each; jobs of a locked queue have a row for each queue, and so do jobs whose queue is deleted.
--- Then how long ago the first was due, in seconds, the first id and the last, and how long ago the first
--- and the last failed, in seconds, if they failed permanently. At most $2 rows.
+-- Count all jobs in one pass, by task and state, where pools $1 are dead. Locked jobs have a row
+-- each. Jobs of a locked queue, and jobs whose queue is deleted, have a row for each queue. Each
+-- row has the seconds since its first job was due, the first and the last id, and the seconds since
+-- the first and the last permanent failure. At most $2 rows.
 select
   jobs.task_id,
   :job_state,

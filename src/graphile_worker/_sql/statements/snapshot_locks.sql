@@ -1,4 +1,5 @@
--- Which of jobs $1 are still locked: the pool, the age of the lock in seconds, and the attempt.
+-- Return the lock of each of the jobs $1 that is still locked: the pool, its age in seconds, and
+-- the attempt.
 select
   jobs.id,
   jobs.job_queue_id,

@@ -1,4 +1,4 @@
--- The locked named queues, at most $1, oldest locks first; ages in seconds.
+-- Return the locked named queues, at most $1, oldest locks first, with their ages in seconds.
 select
   job_queues.id,
   job_queues.queue_name,

@@ -1,5 +1,6 @@
--- The time, this session's database and role, the levels of schema $1, the counters of its table of jobs,
--- who owns that table, whether its rows are hidden from this role, and the server's uptime in seconds.
+-- Return the time, this session's database and role, the levels of schema $1, the counters of its
+-- table of jobs, who owns that table, whether its rows are hidden from this role, and the server's
+-- uptime in seconds.
 select
   extract(epoch from pg_catalog.clock_timestamp())::text,
   pg_catalog.current_database()::text,
@@ -14,7 +15,7 @@ select
   tables.n_tup_ins,
   tables.n_tup_del,
   pg_catalog.pg_get_userbyid(relations.relowner)::text,
-  -- An owner sees all rows unless row security is forced; a policy may show them to other roles.
+  -- An owner sees all rows unless row security is forced. A policy may show them to other roles.
   pg_catalog.row_security_active(relations.oid)
     and not exists (
       select

@@ -26,7 +26,7 @@ with existing as materialized (
     and :conditions
   order by jobs.id
   for update of jobs skip locked
-), kept as (
+), queues_to_keep as (
   -- The same worker has another job of that queue locked.
   select jobs.job_queue_id
   from :schema._private_jobs as jobs
@@ -38,7 +38,7 @@ with existing as materialized (
         when :is_superseded then jobs.attempts
         else greatest(0, least(jobs.attempts, jobs.max_attempts - 1))
       end,
-      -- Starts like the error of Rust workers; see _sql/queries/workers.py.
+      -- Starts like the error of Rust workers: see _sql/queries/workers.py.
       last_error = 'Job recovered after worker interruption: it was held by pool ' || chosen.locked_by,
       locked_by = null,
       locked_at = null
@@ -46,12 +46,12 @@ with existing as materialized (
   where jobs.id = chosen.id
     and jobs.id = any (array(select chosen.id from chosen))
   returning jobs.id
-), freed as (
+), unlocked_queues as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,
       locked_at = null
   where job_queues.id = any (array(select queues.id from queues))
-    and job_queues.id <> all (array(select kept.job_queue_id from kept))
+    and job_queues.id <> all (array(select queues_to_keep.job_queue_id from queues_to_keep))
 )
 select
   (select pg_catalog.count(*) from changed),

@@ -1,5 +1,5 @@
 -- Release all locks of pools $1 in a database without the registry of pools. Returns the jobs. Each
--- runs $2 microseconds from now at the earliest; its attempt counts, but is not the last.
+-- runs $2 microseconds from now at the earliest. Its attempt counts, but is not the last.
 with owned as (
   select jobs.id, jobs.locked_by
   from :schema._private_jobs as jobs
@@ -20,7 +20,7 @@ with owned as (
   where jobs.id = owned.id
     and jobs.id = any (array(select id from owned))
   returning :stored_columns
-), freed as (
+), unlocked_queues as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,
       locked_at = null

@@ -1,1 +1,1 @@
-"""Where the jobs of a worker come from: fetched one by one, ahead by time, or ahead by count."""
+"""Sources of jobs: fetch jobs one by one, ahead by time, or ahead by count."""

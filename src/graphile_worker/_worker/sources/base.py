@@ -45,7 +45,7 @@ class FetchOptions:
 
 
 class JobSource(ABC):
-    """Gives out jobs that this pool has locked, one at a time.
+    """Delivers jobs that this pool has claimed, one at a time.
 
     One fetch is under way at a time. A fetch that fails is retried after a backoff. With `once` the
     source stops when nothing is ready and nothing runs, or when a fetch fails.
@@ -83,29 +83,29 @@ class JobSource(ABC):
 
     @abstractmethod
     def wake(self, count: int | None = None) -> None:
-        """This many jobs may be ready; None if the number is unknown."""
+        """Fetch soon, because `count` jobs may be ready. None if the number is unknown."""
 
     @abstractmethod
     async def step_once(self) -> None:
-        """Fetch if that is needed; otherwise wait until something changes."""
+        """Fetch jobs if needed, or wait for a change."""
 
     def record_duration(self, seconds: float) -> None:  # noqa: B027
-        """A job ran for this long."""
+        """Record how long a job ran."""
 
     def forget(self, claimed: ClaimedJob) -> None:
-        """The outcome of that job is written, and its named queue is free."""
+        """Forget a job after its outcome was written, which freed its named queue."""
         self._claimer.forget(claimed)
         if claimed.queue_id is not None:
-            # The next job of the queue is ready, without a notification.
+            # No notification reports that the next job of the queue is ready.
             self.wake()
 
     def stop(self) -> None:
-        """Fetch no more; workers that wait get no job."""
+        """Stop fetching. Waiting workers get None."""
         self._buffer.close()
         self._changed.set()
 
     async def run(self) -> None:
-        """Get jobs until stopped, then release those that no worker took."""
+        """Fetch jobs until stopped, then release those that no worker took."""
         try:
             while not self._buffer.is_closed:
                 await self.step_once()
@@ -119,7 +119,7 @@ class JobSource(ABC):
     # Fetching
 
     async def _claim(self, limit: int) -> list[ClaimedJob] | None:
-        """Fetch up to `limit` jobs; None if that failed, after the backoff."""
+        """Fetch up to `limit` jobs. If that fails, wait for the backoff and return None."""
         self._emit_for_waiters(GetJobStarted, self._buffer.prune_waiters())
         try:
             claimed_jobs = await self._claimer.claim(limit)
@@ -151,7 +151,7 @@ class JobSource(ABC):
         await self._wait_until(lambda: False, timeout_seconds=pause)
 
     def _can_retry_once(self, error: BaseException) -> bool:
-        """With `once`, may a fetch be retried after this error?"""
+        """Return whether to retry a fetch after this error, if the source runs once."""
         return False
 
     def _emit_for_waiters(
@@ -165,7 +165,7 @@ class JobSource(ABC):
     # Waiting
 
     def _poll_by(self, timestamp: float | None) -> None:
-        """Poll at this time, or earlier if that is planned."""
+        """Poll at this time at the latest."""
         if timestamp is not None:
             self._poll_at = min(self._poll_at, timestamp)
 
@@ -186,9 +186,9 @@ class JobSource(ABC):
     async def _wait_until(
         self, condition: Callable[[], bool], *, timeout_seconds: float = math.inf
     ) -> None:
-        """Wait for the condition, the end of the time, or the stop of this source."""
+        """Wait until the condition holds, the timeout expires or this source stops."""
         ends_at = time.monotonic() + timeout_seconds
-        left = max(0.0, timeout_seconds)
-        while left >= 0 and not self._buffer.is_closed and not condition():
-            await self._wait_for_change(None if left == math.inf else left)
-            left = ends_at - time.monotonic()
+        seconds_left = max(0.0, timeout_seconds)
+        while seconds_left >= 0 and not self._buffer.is_closed and not condition():
+            await self._wait_for_change(None if seconds_left == math.inf else seconds_left)
+            seconds_left = ends_at - time.monotonic()

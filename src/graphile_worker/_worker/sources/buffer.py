@@ -1,4 +1,4 @@
-"""JobBuffer: jobs that were fetched and wait for a worker, and workers that wait for a job."""
+"""JobBuffer: fetched jobs that wait for a worker, and workers that wait for a job."""
 
 import asyncio
 from collections import deque
@@ -21,7 +21,7 @@ FETCH_LIMIT_GROWTH = 4
 
 
 class Waiter:
-    """A worker that waits for a job; None means that there will be no more."""
+    """A worker that waits for a job. It gets None if the source stops."""
 
     __slots__ = ("_future", "worker_id")
 
@@ -31,7 +31,7 @@ class Waiter:
 
     @property
     def is_waiting(self) -> bool:
-        """False once it has an answer, or its worker was cancelled."""
+        """Return False after the delivery, or if the worker was cancelled."""
         return not self._future.done()
 
     async def wait(self) -> ClaimedJob | None:
@@ -47,7 +47,7 @@ class Waiter:
 
 
 class JobBuffer:
-    """Jobs leave it by priority, and those of one priority in the order in which they came.
+    """Delivers jobs by priority, and jobs of one priority in the order of their arrival.
 
     It calls `on_low` when fewer than `low_watermark` jobs are left, or when a worker has to wait.
     """
@@ -76,7 +76,7 @@ class JobBuffer:
     # For workers
 
     def take_buffered(self) -> ClaimedJob | None:
-        """The next job, if it can start without a wait."""
+        """Return the next job if it can start without a wait, else None."""
         if (
             not self.jobs
             or self.is_closed
@@ -89,7 +89,7 @@ class JobBuffer:
         return self._pop()
 
     async def wait_for_job(self, worker_id: str) -> ClaimedJob | None:
-        """Wait for the next job; None if there will be no more."""
+        """Wait for the next job. Return None if the buffer is closed."""
         while True:
             if self._jobs_until_yield <= 0:
                 await asyncio.sleep(0)
@@ -107,7 +107,7 @@ class JobBuffer:
     # For the source that fills it
 
     def put(self, claimed_jobs: list[ClaimedJob]) -> None:
-        """Give jobs to the workers that wait, and keep the rest."""
+        """Deliver jobs to waiting workers, and keep the rest."""
         if self._emits_events and self._hooks.has_listeners(LocalQueueFetched):
             jobs = tuple(each.job for each in claimed_jobs)
             self._hooks.emit(LocalQueueFetched(pool_id=self._claimer.pool_id, jobs=jobs))
@@ -119,7 +119,7 @@ class JobBuffer:
         failpoint("job_prefetched")
 
     def close(self, error: BaseException | None = None) -> None:
-        """Give out no more jobs; workers that wait get None, or the error."""
+        """Stop delivering jobs. Waiting workers get None or the error."""
         self._error = self._error or error
         self.is_closed = True
         while self.waiters:
@@ -130,7 +130,7 @@ class JobBuffer:
                 waiter.fail(error)
 
     def prune_waiters(self) -> deque[Waiter]:
-        """The workers that still wait, without those that were cancelled."""
+        """Remove waiters whose worker was cancelled, and return the others."""
         if any(not waiter.is_waiting for waiter in self.waiters):
             self.waiters = deque(waiter for waiter in self.waiters if waiter.is_waiting)
         return self.waiters
@@ -180,11 +180,14 @@ class JobBuffer:
         return await waiter.wait()
 
     async def _can_run(self, claimed: ClaimedJob, worker_id: str) -> bool:
-        """May a job that waited here still run? Its lease may be lost, or its flags forbidden."""
+        """Return whether a buffered job may still run, and release it if not.
+
+        Its lease may be lost, or its flags may be forbidden meanwhile.
+        """
         is_allowed = claimed.pool_id == self._claimer.pool_id and not await self._is_forbidden(
             claimed, worker_id
         )
-        # The buffer may be closed since then.
+        # The buffer may have been closed meanwhile.
         if is_allowed and not self.is_closed:
             return True
         await self.release([claimed])
@@ -198,7 +201,7 @@ class JobBuffer:
         except (Exception, asyncio.CancelledError) as error:
             if is_being_cancelled():
                 raise
-            # Released, because the flags are unknown. The next fetch calls the function again.
+            # The flags are unknown: release the job. The next fetch calls the function again.
             pool_id = self._claimer.pool_id
             self._hooks.emit(GetJobErrored(pool_id=pool_id, worker_id=worker_id, error=error))
             return True
@@ -208,7 +211,7 @@ class JobBuffer:
 def compute_fetch_limit(
     limit: int, max_limit: int, max_bytes: int, claimed_jobs: list[ClaimedJob]
 ) -> int:
-    """How many jobs to fetch next: as many as fit, by the size of the last ones."""
+    """Return how many jobs to fetch next: as many as fit if they are as large as the last."""
     size = sum(each.size for each in claimed_jobs)
     if not size:
         return limit

@@ -1,4 +1,4 @@
-"""DirectSource: fetches a job when a worker asks for one."""
+"""DirectSource: fetches a job when a worker needs one."""
 
 import asyncio
 from collections import deque
@@ -14,10 +14,10 @@ from graphile_worker.hooks import Hooks
 
 
 class DirectSource(JobSource):
-    """Fetches for the workers that wait, never more jobs than workers.
+    """Fetches for the waiting workers, never more jobs than workers.
 
-    A worker that gets nothing becomes idle. An idle one waits again when a job is announced, when a
-    named queue became free that no other worker took from, or at the next poll.
+    A worker that gets no job becomes idle. It waits again when a job is announced, when a named
+    queue becomes free and no other worker took its next job, or at the next poll.
     """
 
     emits_buffer_events = False
@@ -30,7 +30,7 @@ class DirectSource(JobSource):
         self._freed_queue_ids: set[int] = set()
         # A job may be announced while a fetch that cannot see it is under way.
         self._missed_wakes = 0
-        # There may be more jobs than announced: each worker that gets one wakes the next.
+        # Whether there may be more jobs than announced: a worker that gets one wakes the next.
         self._may_have_more = False
 
     def wake(self, count: int | None = None) -> None:
@@ -59,10 +59,10 @@ class DirectSource(JobSource):
             await self._fetch()
 
     async def _fetch(self) -> None:
-        """Fetch once for all workers that wait."""
+        """Fetch once for all waiting workers."""
         waiters = list(self._buffer.waiters)
         self._missed_wakes = 0
-        # Queues that become free during the fetch may be free too late for it.
+        # The fetch may miss queues that become free while it runs.
         freed, self._freed_queue_ids = self._freed_queue_ids, set()
         is_eager, self._may_have_more = self._may_have_more, False
         had_jobs = bool(self._claimer.claimed_jobs)
@@ -74,9 +74,9 @@ class DirectSource(JobSource):
         self._set_idle([each for each in waiters if each.is_waiting], has_jobs=bool(claimed_jobs))
         await self._release_buffered()
         if claimed_jobs:
-            # Most often the worker that freed a queue takes its next job itself.
+            # Usually the worker that freed a queue takes the next job of that queue itself.
             self._wake_idle(len(freed - {each.queue_id for each in claimed_jobs}))
-        # The next job of a queue that was busy here is one that its worker would have taken.
+        # A job of a queue that was busy here does not count: its worker would have claimed it.
         if (
             is_eager
             and len(claimed_jobs) == len(waiters)
@@ -89,12 +89,12 @@ class DirectSource(JobSource):
             self.stop()
 
     def _set_idle(self, unserved: list[Waiter], *, has_jobs: bool) -> None:
-        """Workers that got nothing wait for the next fetch if others got a job, or become idle."""
+        """Make workers without a job idle, unless others got one: then they wait on."""
         if not unserved or (has_jobs and self._claimer.next_fetch_at is None):
             return
         if not has_jobs:
             self._emit_for_waiters(GetJobEmpty, unserved)
-        # Those of the fetch come before those that began to wait since.
+        # The workers of this fetch precede those that started to wait later.
         waiters = self._buffer.prune_waiters()
         for _ in unserved:
             self._idle_waiters.append(waiters.popleft())
@@ -102,9 +102,9 @@ class DirectSource(JobSource):
         self._wake_idle(missed)
 
     async def _wake_for_freed_queues(self) -> None:
-        """If the worker that freed a queue began to wait before that, wake another."""
+        """Wake an idle worker for a freed queue, unless the worker that freed it fetches next."""
         if self._freed_queue_ids and not self._buffer.waiters:
-            # It may be about to wait.
+            # That worker may be about to wait.
             await asyncio.sleep(0)
             if not self._buffer.waiters:
                 self._wake_idle(len(self._freed_queue_ids))

@@ -1,4 +1,4 @@
-"""LocalQueue: a source that fetches many jobs at once and gives them out one by one."""
+"""LocalQueue: a source that fetches many jobs at once and delivers them one by one."""
 
 import math
 import random
@@ -22,7 +22,7 @@ from graphile_worker.options import LocalQueueOptions, RefetchDelayOptions
 
 
 class LocalQueueMode(StrEnum):
-    """The mode of a local queue; `_set_mode` is the only way to change it."""
+    """The mode of a local queue. Only `_set_mode` changes it."""
 
     STARTING = "STARTING"
     """Has no jobs and waits for `run`. Changes to POLLING."""
@@ -32,9 +32,9 @@ class LocalQueueMode(StrEnum):
     """Has jobs and waits for workers. Changes to POLLING when it is empty, to TTL_EXPIRED when it
     had them for too long."""
     TTL_EXPIRED = "TTL_EXPIRED"
-    """Has no jobs, because it released all. Changes to POLLING when a worker waits."""
+    """Has no jobs, because it released all of them. Changes to POLLING when a worker waits."""
     RELEASED = "RELEASED"
-    """Has no jobs and fetches no more."""
+    """Has no jobs and does not fetch any more."""
 
 
 ALLOWED_TRANSITIONS = {
@@ -68,7 +68,7 @@ class LocalQueue(JobSource):
         self._options = queue_options
         self._size = size
         self._fetch_limit = min(size, FIRST_FETCH_LIMIT)
-        # Announced since the last fetch began.
+        # Jobs that were announced since the start of the last fetch.
         self._announced_jobs = 0
 
     def wake(self, count: int | None = None) -> None:
@@ -113,7 +113,7 @@ class LocalQueue(JobSource):
         elif (
             len(claimed_jobs) < limit
             and not self._claimer.was_truncated
-            # A fetch takes one job of each named queue, so there may be others.
+            # A fetch claims one job of each named queue, so there may be more.
             and all(each.queue_id is None for each in claimed_jobs)
         ):
             await self._wait_before_refetch(len(claimed_jobs))
@@ -129,7 +129,7 @@ class LocalQueue(JobSource):
             self._set_mode_unless_closed(LocalQueueMode.POLLING)
 
     async def _wait_before_refetch(self, fetched_count: int) -> None:
-        """There was little to do: wait until more jobs are announced, or for the next poll."""
+        """Wait for a new job or the next poll, because the last fetch found few jobs."""
         self._emit_for_waiters(GetJobEmpty, self._buffer.waiters)
         delay = self._options.refetch_delay
         self._poll_at = self._clock() + self._poll_seconds
@@ -141,7 +141,7 @@ class LocalQueue(JobSource):
         )
 
     async def _delay_refetch(self, fetched_count: int, delay: RefetchDelayOptions) -> None:
-        """Let jobs come together before the next fetch, unless many do at once."""
+        """Wait for more jobs before the next fetch, unless many are announced."""
         seconds = (0.5 + random.random()) * delay.duration.total_seconds()
         abort_threshold = random.random() * delay.resolve_max_abort_threshold(self._size)
         abort_threshold = abort_threshold or math.inf

@@ -1,12 +1,13 @@
-"""PrefetchSource: holds about as many jobs as end within 100 ms.
+"""PrefetchSource: buffers about as many jobs as end within 100 ms.
 
-That is hundreds of short jobs, and none when jobs are slow. So a job waits here no longer than
-that while another pool could run it.
+That is hundreds of short jobs, and none when jobs are slow. So no job waits longer here while
+another pool could run it.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from graphile_worker._db.retry import is_temporary
 from graphile_worker._sql.queries.claim import ClaimedJob
@@ -29,6 +30,19 @@ SHORT_FETCH_POLL_SECONDS = 0.02
 MAX_FETCH = 2000
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrefetchTimings:
+    """When jobs that wait for a worker are released."""
+
+    max_buffered_seconds: float = 0.11
+    """Time after which a waiting job is released."""
+    late_check_interval_seconds: float = 0.02
+    """Between two checks for such jobs."""
+
+
+DEFAULT_TIMINGS = PrefetchTimings()
+
+
 class ThroughputEstimate:
     """Estimates how many jobs end within `BUFFER_SECONDS`, from the last ones."""
 
@@ -47,18 +61,18 @@ class ThroughputEstimate:
         self._jobs_per_second = 0.0
 
     def record_duration(self, seconds: float) -> None:
-        """A job ran for this long."""
+        """Record how long a job ran."""
         self._job_count += 1
-        # Until there are enough of them, each counts as much as the others.
+        # The first jobs have equal weights.
         weight = self.LAST_JOB_WEIGHT if self._job_count > self.MIN_SAMPLES else 1 / self._job_count
         self._mean_seconds += (seconds - self._mean_seconds) * weight
 
     def reset(self) -> None:
-        """The estimate was wrong: start with new samples."""
+        """Drop all samples, because the estimate was wrong."""
         self._samples.clear()
 
     def estimate_jobs(self) -> int:
-        """How many jobs will end; none if one takes longer, as its end cannot be foreseen."""
+        """Return how many jobs will end. 0 if jobs take longer, because their end is unknown."""
         self._update_rate(self._clock())
         return (
             int(self._jobs_per_second * BUFFER_SECONDS)
@@ -67,7 +81,7 @@ class ThroughputEstimate:
         )
 
     def estimate_max_jobs(self, concurrency: int) -> int:
-        """How many jobs can end if this many run at once."""
+        """Return how many jobs can end if `concurrency` of them run at once."""
         if not self._job_count:
             return 0
         return int(concurrency * BUFFER_SECONDS / max(self._mean_seconds, 1e-6))
@@ -86,15 +100,11 @@ class ThroughputEstimate:
 
 
 class PrefetchSource(JobSource):
-    """Fetches for the workers that wait, and while jobs are short enough, before they wait.
+    """Fetches for waiting workers, and ahead of them while jobs are short.
 
-    After an empty fetch it fetches again when a job is announced, when a named queue became free,
+    After an empty fetch it fetches again when a job is announced, when a named queue becomes free,
     or at the next poll.
     """
-
-    # Seconds after which a waiting job is released, and between two checks for such jobs.
-    max_buffered_seconds = 0.11
-    late_check_interval_seconds = 0.02
 
     def __init__(
         self,
@@ -104,18 +114,21 @@ class PrefetchSource(JobSource):
         options: FetchOptions,
         *,
         max_bytes: int,
+        timings: PrefetchTimings = DEFAULT_TIMINGS,
     ) -> None:
         super().__init__(claimer, completer, hooks, options)
+        self._max_buffered_seconds = timings.max_buffered_seconds
+        self._late_check_interval_seconds = timings.late_check_interval_seconds
         self._throughput = ThroughputEstimate(self._clock)
         self._max_bytes = max_bytes
         self._late_check_at = 0.0
         self._fetch_limit = FIRST_FETCH_LIMIT
-        # How many jobs the last fetch brought, if that was all it requested.
+        # The size of the last fetch if it was full, else 0.
         self._last_full_fetch = 0
-        # There may be jobs to fetch; and how often `wake` was called.
+        # Whether there may be jobs to fetch, and how often `wake` was called.
         self._may_have_more = True
         self._wakes = 0
-        # Workers call this for each job.
+        # Bound once, because workers call it for each job.
         self.record_duration = self._throughput.record_duration  # type: ignore[method-assign]
 
     def wake(self, count: int | None = None) -> None:
@@ -136,7 +149,9 @@ class PrefetchSource(JobSource):
             await self._fetch(limit)
             return
         await self._wait_for_change(
-            self.late_check_interval_seconds if self._buffer.jobs else self._poll_at - self._clock()
+            self._late_check_interval_seconds
+            if self._buffer.jobs
+            else self._poll_at - self._clock()
         )
         self._wake_if_poll_is_due()
 
@@ -147,7 +162,7 @@ class PrefetchSource(JobSource):
         waiting = len(self._buffer.prune_waiters())
         self._buffer.low_watermark = max(1, 2 * batch)
         if waiting:
-            # They had to wait although the last fetch was full: try twice that.
+            # Workers wait although the last fetch was full: request twice as many jobs.
             more = min(2 * self._last_full_fetch, self._throughput.estimate_max_jobs(waiting))
             return max(1, min(max(waiting, self._fetch_limit), max(waiting + batch, more)))
         return batch if len(self._buffer.jobs) < self._buffer.low_watermark else 0
@@ -159,17 +174,17 @@ class PrefetchSource(JobSource):
             return
         self._last_full_fetch = limit if len(claimed_jobs) == limit else 0
         if claimed_jobs:
-            # Three such fetches must fit.
+            # The buffer must have room for three such fetches.
             self._fetch_limit = compute_fetch_limit(
                 max(limit, self._fetch_limit), MAX_FETCH, self._max_bytes // 3, claimed_jobs
             )
             self._buffer.put(claimed_jobs)
             if len(claimed_jobs) * SHORT_FETCH_DIVISOR <= limit:
-                # There are hardly more, though that is not certain: no need to fetch at once.
+                # There are probably no more jobs, so the next fetch can wait.
                 self._may_have_more = self._wakes > wakes
                 self._poll_by(self._clock() + SHORT_FETCH_POLL_SECONDS)
             if not self._buffer.jobs:
-                # The jobs start before the next fetch is sent.
+                # Let the jobs start before the next fetch is sent.
                 await asyncio.sleep(0)
             return
         self._emit_for_waiters(GetJobEmpty, self._buffer.waiters)
@@ -179,18 +194,18 @@ class PrefetchSource(JobSource):
             self.stop()
 
     def _can_retry_once(self, error: BaseException) -> bool:
-        # While jobs run there is time for another try.
+        # While jobs run there is time to retry.
         return is_temporary(error) and bool(self._claimer.claimed_jobs)
 
     async def _release_late(self) -> None:
-        """Release jobs that waited for too long: another pool may be free to run them."""
+        """Release jobs that waited for too long, because another pool may run them now."""
         now = self._clock()
         if now < self._late_check_at:
             return
-        self._late_check_at = now + self.late_check_interval_seconds
-        late = self._buffer.take_older(now - self.max_buffered_seconds)
+        self._late_check_at = now + self._late_check_interval_seconds
+        late = self._buffer.take_older(now - self._max_buffered_seconds)
         if late:
             self._throughput.reset()
             await self._buffer.release(late)
-            # They may still be ready at the next fetch.
+            # The next fetch may find them again.
             self._may_have_more = True

@@ -18,9 +18,9 @@ def check_local_clock(context: QueueContext) -> Iterator[Finding]:
         severity=Severity.CRITICAL if is_critical else Severity.WARNING,
         title=f"the clock of this machine is {_format_offset(offset)} the database's",
         evidence=(
-            "jobs run by the database's clock; programs on this machine compute with its own",
+            "jobs run by the database's clock; programs on this machine use the local clock",
         ),
-        advice="Synchronize both clocks with NTP. To see the state of this one:",
+        advice="Synchronize both clocks with NTP. To see the state of the local clock:",
         shell="timedatectl status",
     )
 
@@ -41,7 +41,7 @@ def check_pool_clocks(context: QueueContext) -> Iterator[Finding]:
             title="clocks of workers were wrong when they started",
             evidence=limit_lines(wrong),
             advice="Synchronize the clocks of these machines with NTP, then restart the workers. "
-            "To see the state of a clock, there:",
+            "To see the state of a clock, run this on its machine:",
             shell="timedatectl status",
         )
 

@@ -11,11 +11,11 @@ from graphile_worker.ops.diagnostics.context import DoctorContext
 from graphile_worker.ops.diagnostics.findings import Finding, FindingId, Severity
 from graphile_worker.ops.text import format_command
 
-# libpq has no error code for a rejected connection, only a message.
+# For a rejected connection, libpq reports a message without an error code.
 NO_ROLE_PATTERN = re.compile(r'role "(.+?)" does not exist')
 NO_DATABASE_PATTERN = re.compile(r'database "(.+?)" does not exist')
 
-# Comparisons of the sessions of two connections.
+# How often the sessions of two connections are compared.
 POOLER_PROBES = 3
 
 # Advice by a part of the message of the server or the system.
@@ -96,7 +96,7 @@ def check_writable(context: DoctorContext) -> list[Finding]:
     if session.is_standby:
         evidence, advice = (
             "this server is a standby",
-            "Connect to the primary: name all servers, as in",
+            "Connect to the primary. Name all servers, for example:",
         )
         shell = "host=one,two target_session_attrs=read-write"
     elif session.is_read_only:
@@ -118,16 +118,16 @@ def check_writable(context: DoctorContext) -> list[Finding]:
 
 
 def check_driver(implementation: str) -> list[Finding]:
-    """Report that psycopg runs without its compiled part."""
+    """Report that psycopg runs without its C extension."""
     if implementation != "python":
         return []
     return [
         Finding(
             id=FindingId.PURE_PYTHON_DRIVER,
             severity=Severity.WARNING,
-            title="psycopg runs in pure Python here",
+            title="psycopg runs in pure Python",
             evidence=("every job takes several times the processor time",),
-            advice="Install its binary package, and unset PSYCOPG_IMPL.",
+            advice="Install the binary package of psycopg, and unset PSYCOPG_IMPL.",
             shell="pip install 'psycopg[binary]'",
         )
     ]
@@ -138,7 +138,7 @@ def check_encryption(risk: str | None, *, is_encrypted: bool) -> list[Finding]:
 
     Args:
         risk: The host and sslmode of such a connection.
-        is_encrypted: Whether the connection at hand is encrypted.
+        is_encrypted: Whether the current connection is encrypted.
     """
     if risk is None:
         return []

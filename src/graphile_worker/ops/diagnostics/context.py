@@ -18,7 +18,7 @@ FindingsPlan = Plan[list[Finding]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DoctorOptions:
-    """The limits of the diagnosis, and the options of the workers that it concerns."""
+    """The limits of the diagnosis, and the options of your workers."""
 
     timeout: timedelta = timedelta(seconds=10)
     """The time limit of each statement."""

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from graphile_worker.ops.text import pluralize
+from graphile_worker._support.text import pluralize
 
 
 class Severity(StrEnum):
-    """How bad a finding is, the worst first."""
+    """The severity of a finding, the worst first."""
 
     CRITICAL = "critical"
-    """Jobs do not run, cannot be added, or soon will not."""
+    """Jobs do not run or cannot be added, now or soon."""
     WARNING = "warning"
     """Jobs fail or run late, or the queue is slower or less safe than it could be."""
     NOTE = "note"
@@ -31,7 +31,7 @@ class QueueHealth(StrEnum):
 
 
 class FindingId(StrEnum):
-    """The ids of all findings; docs/guides/doctor.md describes cause and fix of each."""
+    """The ids of all findings. docs/guides/doctor.md describes the cause and fix of each."""
 
     # Connection
     UNREACHABLE = "unreachable"
@@ -126,7 +126,7 @@ class Finding:
     evidence: tuple[str, ...] = ()
     advice: str
     shell: str | None = None
-    """Commands to type, one in each line."""
+    """Commands to type, one per line."""
     sql: str | None = None
     affected: int = 0
     """The number of jobs concerned."""
@@ -160,12 +160,12 @@ def assess_health(findings: Iterable[Finding]) -> QueueHealth:
     """Reduce the findings about a queue to a verdict.
 
     Args:
-        findings: Findings, of which those about the installation do not count.
+        findings: All findings. Those about the installation do not count.
     """
-    found = [each for each in findings if each.id in QUEUE_FINDINGS]
-    if any(each.id is FindingId.NO_WORKERS for each in found):
+    queue_findings = [each for each in findings if each.id in QUEUE_FINDINGS]
+    if any(each.id is FindingId.NO_WORKERS for each in queue_findings):
         return QueueHealth.STALLED
-    if any(each.severity is not Severity.NOTE for each in found):
+    if any(each.severity is not Severity.NOTE for each in queue_findings):
         return QueueHealth.DEGRADED
     return QueueHealth.HEALTHY
 

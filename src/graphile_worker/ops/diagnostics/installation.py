@@ -58,8 +58,8 @@ class SchemaState:
 
     @property
     def is_rust_schema(self) -> bool:
-        """Whether the Rust worker installed the schema: its level 19 is not breaking, Node's is."""
-        return any(each.id == 19 and not each.is_breaking for each in self.levels)
+        """Whether the Rust worker installed the schema."""
+        return _is_rust_ledger(self.levels)
 
     @property
     def shared_access(self) -> list[ObjectAccess]:
@@ -110,8 +110,8 @@ def _plan_read_levels(state: SchemaState) -> Plan[list[SharedMigration]]:
     if ledger is None or not ledger.is_readable:
         return []
     if state.catalog.has_breaking_column:
-        found: list[SharedMigration] = yield diagnostics.get_ledger_history()
-        return found
+        levels: list[SharedMigration] = yield diagnostics.get_ledger_history()
+        return levels
     row = yield migrations.get_ledger_level()
     return [SharedMigration(row.level, 0.0, False)] if row.level else []
 
@@ -121,11 +121,16 @@ def detect_installer(levels: Sequence[SharedMigration]) -> str:
 
     Python writes all levels at one time, the others one after the other.
     """
-    if any(each.id == 19 and not each.is_breaking for each in levels):
+    if _is_rust_ledger(levels):
         return "Rust"
     if len(levels) > 1 and levels[0].applied_at == levels[-1].applied_at:
         return "Python"
     return "Node" if levels[-1].id >= 19 else "Node or Rust"
+
+
+def _is_rust_ledger(levels: Sequence[SharedMigration]) -> bool:
+    # Level 19 of Node is marked as breaking, level 19 of Rust is not.
+    return any(each.id == 19 and not each.is_breaking for each in levels)
 
 
 def build_facts(state: SchemaState, schemas: Schemas) -> Iterator[tuple[str, str]]:
@@ -152,7 +157,7 @@ def _format_time(at: float) -> str:
 
 
 def find_schema_blocker(state: SchemaState, schemas: Schemas) -> Finding | None:
-    """Find the reason why workers cannot use the shared schema; check privileges before."""
+    """Find why workers cannot use the shared schema. The role must have its privileges."""
     breaking = max((each.id for each in state.levels if each.is_breaking), default=0)
     if breaking > LATEST_LEVEL:
         return build_too_new_finding(breaking)
@@ -209,7 +214,7 @@ def _check_complete(state: SchemaState, schemas: Schemas) -> Finding | None:
         title=f"the schema is at level {state.level}, but objects of it are missing",
         evidence=(f"missing: {', '.join(sorted(missing))}",),
         advice="They were dropped, or a restore left them out. Restore them from a backup or from "
-        "another database at that level; for an empty database, this prints all of them:",
+        "another database at that level. To print the SQL of all objects:",
         shell=format_command(schemas, "migrate --sql"),
     )
 

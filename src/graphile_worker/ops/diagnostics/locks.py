@@ -4,11 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from graphile_worker._support.text import pluralize
 from graphile_worker.ops.diagnostics.context import QueueContext
 from graphile_worker.ops.diagnostics.findings import Finding, FindingId, Severity
 from graphile_worker.ops.pools import PAUSED_PREFIX, PoolHealth, PoolInfo, list_alive_pools
 from graphile_worker.ops.snapshot import LockedJob, LockedQueue
-from graphile_worker.ops.text import format_seconds, limit_lines, pluralize
+from graphile_worker.ops.text import format_seconds, limit_lines
 
 
 @dataclass(slots=True)
@@ -109,7 +110,7 @@ def check_stale_locks(context: QueueContext) -> Iterator[Finding]:
         severity=Severity.CRITICAL,
         title=f"{_count_locks(stale.values(), with_verb=True)} locked for more than four hours",
         evidence=limit_lines(
-            [f"{id or 'no worker named'}: {locks}" for id, locks in stale.items()]
+            [f"{id or 'without a worker id'}: {locks}" for id, locks in stale.items()]
         ),
         advice="Any worker releases them within ten minutes: start one. If the holders are dead, "
         "release them now:",
@@ -142,7 +143,7 @@ def check_dead_pools(context: QueueContext) -> Iterator[Finding]:
             severity=Severity.WARNING,
             title=f"{pluralize(len(idle), 'dead worker')} in the registry, without locks",
             evidence=limit_lines([format_pool(pool) for pool in idle]),
-            advice="No running worker removes them: start one. To list all workers:",
+            advice="Start a worker: it removes them. To list all workers:",
             shell=context.format_command("workers list"),
         )
 
@@ -178,20 +179,20 @@ def format_pool(pool: PoolInfo) -> str:
 
 
 def _group_locks(context: QueueContext, min_age: float = 0.0) -> dict[str | None, _Locks]:
-    found: dict[str | None, _Locks] = defaultdict(_Locks)
+    locks: dict[str | None, _Locks] = defaultdict(_Locks)
     for job in context.snapshot.locked:
         if job.age >= min_age:
-            found[job.pool_id].jobs.append(job)
+            locks[job.pool_id].jobs.append(job)
     for queue in context.snapshot.queues:
         if queue.age >= min_age and not queue.is_paused:
-            found[queue.pool_id].queues.append(queue)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1].jobs)))
+            locks[queue.pool_id].queues.append(queue)
+    return dict(sorted(locks.items(), key=lambda item: -len(item[1].jobs)))
 
 
 def _count_locks(locks: Iterable[_Locks], *, with_verb: bool = False) -> str:
-    found = list(locks)
-    jobs = sum(len(each.jobs) for each in found)
-    queues = sum(len(each.queues) for each in found)
+    locks = list(locks)
+    jobs = sum(len(each.jobs) for each in locks)
+    queues = sum(len(each.queues) for each in locks)
     counts = [(jobs, "job"), (queues, "named queue")]
     text = " and ".join(pluralize(count, noun) for count, noun in counts if count)
     verb = " is" if jobs + queues == 1 else " are"
@@ -200,7 +201,7 @@ def _count_locks(locks: Iterable[_Locks], *, with_verb: bool = False) -> str:
 
 def _format_holder(queue: LockedQueue, holder: PoolInfo | None) -> str:
     if holder is None:
-        return f"locked by {queue.pool_id}" if queue.pool_id else "locked without a worker's id"
+        return f"locked by {queue.pool_id}" if queue.pool_id else "locked without a worker id"
     return f"locked by {format_pool(holder)}"
 
 

@@ -8,11 +8,10 @@ from graphile_worker.ops.diagnostics.context import DoctorContext, FindingsPlan
 from graphile_worker.ops.diagnostics.findings import Finding, FindingId, Severity
 from graphile_worker.ops.text import limit_lines
 
-# For queues where each kind of program has a role: none of these roles should become the owner.
+# For queues where each kind of program has its own role, none of which should own the tables.
 PRIVILEGES_ADVICE = (
-    "If this role is to run workers, grant it what deploy/sql/rights.sql "  # voice: allow
-    "grants to queue_worker: "
-    "see the page on security. If it is to do less, ignore this."
+    "If workers use this role, grant it the privileges that deploy/sql/rights.sql "  # voice: allow
+    "grants to queue_worker: see the page on security. Otherwise ignore this."
 )
 
 
@@ -59,7 +58,7 @@ def check_privileges(access: list[ObjectAccess], context: DoctorContext) -> list
 def build_limited_role_finding(
     access: list[ObjectAccess], unchecked: list[str], context: DoctorContext
 ) -> Finding:
-    """Build the finding for a role that is not for workers, without a way to more privileges.
+    """Build the finding for a role that can read the queue but cannot run workers.
 
     Args:
         access: The access of this role to each table and function of the shared schema.
@@ -107,9 +106,9 @@ def _build_membership_advice(
 
 def plan_check_search_path(context: DoctorContext) -> FindingsPlan:
     """Report roles that can create functions which statements may call by mistake."""
-    found: list[SearchPathGrant] = yield diagnostics.inspect_search_path(context.schemas)
+    rows: list[SearchPathGrant] = yield diagnostics.inspect_search_path(context.schemas)
     # Two roles may have granted the same privilege.
-    grants = list(dict.fromkeys(found))
+    grants = list(dict.fromkeys(rows))
     if not grants:
         return []
     impact = (

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.migrations import LATEST_LEVEL
+from graphile_worker._support.text import pluralize
 from graphile_worker.ops.diagnostics import clocks, locks, server
 from graphile_worker.ops.diagnostics.context import QueueContext
 from graphile_worker.ops.diagnostics.findings import Finding, FindingId, Severity, sort_findings
@@ -22,7 +23,6 @@ from graphile_worker.ops.text import (
     MAX_LINES,
     format_seconds,
     limit_lines,
-    pluralize,
     summarize_error,
 )
 from graphile_worker.ops.trends import SnapshotHistory
@@ -40,15 +40,15 @@ def diagnose_queue(
     Args:
         history: The last snapshot, and those before it if there are any.
         schemas: The schemas of the queue.
-        thresholds: The limits from which on something is a problem.
+        thresholds: The limits beyond which a value is a problem.
     """
     context = QueueContext(history=history, schemas=schemas, thresholds=thresholds)
-    found = [each for rule in RULES for each in _limit_findings(list(rule(context)))]
-    if any(each.id is FindingId.NO_WORKERS for each in found):
-        # It explains why each task is late.
+    findings = [each for rule in RULES for each in _limit_findings(list(rule(context)))]
+    if any(each.id is FindingId.NO_WORKERS for each in findings):
+        # Without a worker, every task is late.
         explained = {FindingId.LATE, FindingId.UNHANDLED_TASK}
-        found = [each for each in found if each.id not in explained]
-    return sort_findings(found)
+        findings = [each for each in findings if each.id not in explained]
+    return sort_findings(findings)
 
 
 def check_access(context: QueueContext) -> Findings:
@@ -182,7 +182,7 @@ def check_failing(context: QueueContext) -> Findings:
         growth = context.history.growth(task.identifier, limits.growth_window, *states)
         if task.failing < limits.failing_jobs or growth <= 0:
             continue
-        wanted = Filter((Term(FilterField.TASK, (TextPattern((task.identifier,)),)),))
+        task_filter = Filter((Term(FilterField.TASK, (TextPattern((task.identifier,)),)),))
         yield Finding(
             id=FindingId.FAILING,
             severity=Severity.WARNING,
@@ -191,7 +191,7 @@ def check_failing(context: QueueContext) -> Findings:
             f"{format_seconds(limits.growth_window.total_seconds())}",
             evidence=_format_error(task),
             advice="Read the errors of these jobs:",
-            shell=context.format_command("jobs list", str(wanted & filter_by_states(*states))),
+            shell=context.format_command("jobs list", str(task_filter & filter_by_states(*states))),
             affected=task.failing,
         )
 
@@ -265,7 +265,7 @@ def _limit_findings(findings: list[Finding]) -> list[Finding]:
     more = Finding(
         id=first.id,
         severity=rest[0].severity,
-        title=f"the same for {len(rest):,} more",
+        title=f"{pluralize(len(rest), 'more finding')} of this kind",
         advice=first.advice,
         affected=sum(each.affected for each in rest),
     )

@@ -35,10 +35,10 @@ from graphile_worker.options import default_schema
 
 T = TypeVar("T")
 
-# Two connections show whether there is a pooler before the server.
+# Two connections show whether a pooler is before the server.
 CONNECTION_COUNT = 2
 
-# The server has this time beyond its statement timeout to answer.
+# The time beyond the statement timeout that the server has to answer.
 TIMEOUT_GRACE = timedelta(seconds=5)
 
 
@@ -70,7 +70,7 @@ async def examine(
     ext_schema: str | None = None,
     options: DoctorOptions | None = None,
 ) -> Report:
-    """Diagnose a database and the queue in it, without a change and without blocking a session.
+    """Diagnose a database and its queue, without changes and without blocking other sessions.
 
     Args:
         conninfo: The connection string; by default, libpq's environment variables apply.
@@ -79,7 +79,7 @@ async def examine(
         options: Time limits, thresholds, and the options of your workers.
 
     Returns:
-        The findings; an unreachable database is one of them.
+        The findings. An unreachable database is one of them.
     """
     schemas = Schemas.from_names(schema or default_schema(), ext_schema)
     # A pooler before the server may not support prepared statements.
@@ -142,7 +142,7 @@ class _DiagnosticRun:
         self._facts["database"] = session.database
         self._facts["role"] = session.role
         if not session.can_see_all_sessions:
-            self._facts["unseen"] = "sessions of other roles: grant this one pg_read_all_stats"
+            self._facts["unseen"] = "sessions of other roles: grant pg_read_all_stats to this role"
         return session
 
     async def _check_pooler(self, context: DoctorContext) -> None:
@@ -167,7 +167,6 @@ class _DiagnosticRun:
             self._findings.append(self._build_unfinished_finding("the schema", error))
             return
         self._facts |= dict(installation.build_facts(state, self._schemas))
-        access = state.shared_access
         if state.is_limited and not state.levels:
             self._unchecked.append("the level of the schema")
         elif blockers := self._find_blockers(state, context):
@@ -176,27 +175,25 @@ class _DiagnosticRun:
                 return
         else:
             self._findings += installation.check_schema(state, context)
-        await self._run_checks(SCHEMA_CHECKS, context, is_limited=state.is_limited)
-        await self._run_checks(
-            (Check("jobs, locks and workers", self._plan_check_queue),),
-            context,
-            is_limited=state.is_limited,
-        )
+        checks = (*SCHEMA_CHECKS, Check("jobs, locks and workers", self._plan_check_queue))
+        await self._run_checks(checks, context, is_limited=state.is_limited)
         if state.is_limited:
             self._findings.append(
-                permissions.build_limited_role_finding(access, self._unchecked, context)
+                permissions.build_limited_role_finding(
+                    state.shared_access, self._unchecked, context
+                )
             )
 
     def _find_blockers(
         self, state: installation.SchemaState, context: DoctorContext
     ) -> list[Finding]:
-        """Find what keeps this role from using the schema; a limited role is not for workers."""
+        """Find why this role cannot use the schema. A limited role needs no more privileges."""
         if not state.is_limited:
-            lacking = permissions.check_privileges(state.shared_access, context)
-            if lacking:
-                return lacking
-        found = installation.find_schema_blocker(state, self._schemas)
-        return [] if found is None else [found]
+            findings = permissions.check_privileges(state.shared_access, context)
+            if findings:
+                return findings
+        blocker = installation.find_schema_blocker(state, self._schemas)
+        return [] if blocker is None else [blocker]
 
     def _plan_check_queue(self, context: DoctorContext) -> FindingsPlan:
         thresholds = context.thresholds
@@ -204,8 +201,8 @@ class _DiagnosticRun:
         history = SnapshotHistory(snapshot)
         self._has_snapshot = True
         known = {each.id for each in self._findings}
-        found = diagnose_queue(history, self._schemas, thresholds)
-        return [each for each in found if each.id not in known]
+        findings = diagnose_queue(history, self._schemas, thresholds)
+        return [each for each in findings if each.id not in known]
 
     async def _run_checks(
         self, checks: tuple[Check, ...], context: DoctorContext, *, is_limited: bool = False
@@ -236,7 +233,7 @@ class _DiagnosticRun:
             severity=Severity.WARNING,
             title=f"a check could not be finished: {name}",
             evidence=(message,),
-            advice="Allow more time, while the database is less busy."
+            advice="Allow more time, or wait until the database is less busy."
             if took_too_long
             else "Fix the error, or run this as a role with the privilege.",
             shell=format_command(self._schemas, "doctor --timeout 1m") if took_too_long else None,

@@ -74,8 +74,8 @@ def _format_dead_rows(table: DeadRows) -> str:
 
 
 def plan_check_sequences(context: DoctorContext) -> FindingsPlan:
-    """Report sequences of ids that come to their end; ids of tasks and queues have 31 bits."""
-    found: list[Finding] = []
+    """Report sequences of ids that run out. The ids of tasks and queues have 31 bits."""
+    findings: list[Finding] = []
     for each in (yield diagnostics.get_sequences(context.schemas)):
         if each.fill_ratio < context.thresholds.sequence_warning:
             continue
@@ -84,8 +84,8 @@ def plan_check_sequences(context: DoctorContext) -> FindingsPlan:
             free = yield diagnostics.find_free_task_ids()
         elif each.table == "_private_job_queues":
             free = yield diagnostics.find_free_queue_ids()
-        found.append(_build_sequence_finding(each, free, context))
-    return found
+        findings.append(_build_sequence_finding(each, free, context))
+    return findings
 
 
 def _build_sequence_finding(
@@ -154,14 +154,14 @@ def plan_check_notify_queue(context: DoctorContext) -> FindingsPlan:
 
 def plan_check_connections(context: DoctorContext) -> FindingsPlan:
     """Report that the server runs out of connections."""
-    found = yield diagnostics.count_connections()
-    if found.used < found.max_usable * context.thresholds.connections_warning:
+    connections = yield diagnostics.count_connections()
+    if connections.used < connections.max_usable * context.thresholds.connections_warning:
         return []
     return [
         Finding(
             id=FindingId.CONNECTIONS_FULL,
             severity=Severity.WARNING,
-            title=f"{found.used} of {found.max_usable} connections are in use",
+            title=f"{connections.used} of {connections.max_usable} connections are in use",
             evidence=("a worker without a connection claims no jobs and sends no heartbeats",),
             advice="List the sessions; lower max_pool_size, or raise max_connections.",
             sql=context.format_remedy("count_sessions"),
@@ -181,7 +181,7 @@ def plan_check_durability(context: DoctorContext) -> FindingsPlan:
             severity=Severity.WARNING,
             title="a crash of the machine can lose or damage jobs",
             evidence=tuple(f"{each} is off" for each in off),
-            advice="Fine for tests. Otherwise turn it on.",
+            advice="This is fine for tests. Otherwise turn them on.",
             sql=_format_enable_sql(off, context),
         )
     ]
@@ -192,16 +192,16 @@ def plan_check_rescue_lock(context: DoctorContext) -> FindingsPlan:
     holders: Iterable[RescueLockHolder] = yield get_rescue_lock_holders(context.schemas)
     limit = context.thresholds.max_transaction_age.total_seconds()
     # A worker that recovers jobs holds the lock too, for a minute at most.
-    held = [each for each in holders if each.seconds is None or each.seconds >= limit]
-    if not held:
+    long_holders = [each for each in holders if each.seconds is None or each.seconds >= limit]
+    if not long_holders:
         return []
-    pids = [each.pid for each in held if each.pid is not None]
+    pids = [each.pid for each in long_holders if each.pid is not None]
     return [
         Finding(
             id=FindingId.RESCUE_LOCK_HELD,
             severity=Severity.WARNING,
             title="a session holds the rescue lock: jobs of dead workers are recovered later",
-            evidence=limit_lines([_format_rescue_lock_holder(each) for each in held]),
+            evidence=limit_lines([_format_rescue_lock_holder(each) for each in long_holders]),
             advice="End it, unless it is a worker that recovers jobs right now.",
             sql="\n".join(context.format_remedy("terminate_session", pid=each) for each in pids)
             or None,
