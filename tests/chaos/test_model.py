@@ -113,7 +113,7 @@ MISTAKES = {
     "a return without its attempt": ("release_claimed_jobs", "jobs.attempts - 1", "jobs.attempts"),
     "a fetch that does not look at flags": (
         "claim_soonest_jobs",
-        "(jobs.flags ?| (select flags from given)) is not true",
+        "(jobs.flags ?| (select flags from params)) is not true",
         "true",
     ),
     "a fetch that takes two jobs of a queue": (

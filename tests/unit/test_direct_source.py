@@ -129,6 +129,19 @@ async def test_each_waiting_worker_and_each_empty_fetch_is_an_event():
         ]
 
 
+@pytest.mark.parametrize("event", [GetJobStarted, GetJobEmpty, GetJobErrored])
+async def test_a_listener_may_stop_the_source(event):
+    async with scene() as it:
+        if event is GetJobErrored:
+            it.claimer.errors = [ConnectionError()]
+        it.hooks.on(event)(lambda _: it.source.stop())
+
+        waiting_tasks = await it.wait_for_jobs("a", "b")
+        await asyncio.wait_for(it.running, PATIENCE)
+
+        assert get_results(waiting_tasks) == [None, None]
+
+
 # Announced jobs
 
 

@@ -66,6 +66,20 @@ def test_a_task_should_stop_when_it_is_stopped_or_its_job_is_released_or_claimed
     assert sorted(STOPPED_STATES) == ["discarded", "released", "stopping"]
 
 
+def test_a_task_that_was_asked_to_stop_stays_asked_while_its_transaction_commits():
+    for step in (RunStep.STOP, RunStep.DISCARD):
+        run = JobRun()
+        run.advance(RunStep.START)
+        assert not run.should_stop
+
+        run.advance(step)
+        run.advance(RunStep.BEGIN_COMMIT)
+        run.advance(RunStep.CONFIRM_COMMIT)
+
+        assert run.state is RunState.COMMITTED
+        assert run.should_stop
+
+
 def test_of_two_threads_only_one_makes_a_step():
     for _ in range(100):
         run, barrier = JobRun(), threading.Barrier(2)

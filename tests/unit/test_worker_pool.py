@@ -1107,13 +1107,16 @@ async def test_a_discarded_run_that_is_revoked_writes_nothing(scene, tasks):
     assert it.outcomes == []
 
 
-async def test_the_job_of_a_discarded_run_is_not_released_at_the_end(scene, tasks):
+@pytest.mark.parametrize("task", ["plain", "stubborn"])
+async def test_the_job_of_a_discarded_run_is_not_released_at_the_end(scene, tasks, task):
     # A release would unlock the job for other pools while the newer run still has it.
-    it = await scene("plain", shutdown_timeout=SOON, timings=IMPATIENT)
+    it = await scene(task, shutdown_timeout=SOON, timings=IMPATIENT)
     it.pool.discard_run(it.workers[0].claimed)
 
     it.pool.stop_gracefully("test")
     await it.end()
+    tasks.release.set()
+    await run_until_idle()
 
     assert it.outcomes == []
     assert it.kinds.count(JobLockLost) == 1

@@ -195,8 +195,10 @@ class Completer:
 
     async def notify_jobs_available(self, count: int) -> None:
         """Notify other workers of ready jobs. Without it they find the jobs by polling."""
-        with suppress(Exception):
-            await self._db.run(notify_jobs(count))
+        # In a transaction of the caller, a statement that fails would abort that transaction.
+        if self._can_retry:
+            with suppress(Exception):
+                await self._db.run(notify_jobs(count))
 
     async def _try_write(
         self, outcome: Outcome, attempt: int, rejection: Exception | None

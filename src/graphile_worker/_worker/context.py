@@ -22,7 +22,7 @@ from graphile_worker._worker.outcomes import Outcome
 from graphile_worker._worker.overruns import RunawayTracker
 from graphile_worker._worker.reporting import build_job_logger
 from graphile_worker._worker.retry_decision import NextAttempt
-from graphile_worker._worker.run_state import STOPPED_STATES, JobRun, RunStep
+from graphile_worker._worker.run_state import JobRun, RunStep
 from graphile_worker.client import Client
 from graphile_worker.errors import ConfigurationError, JobLockLostError
 from graphile_worker.events import JobOverran
@@ -103,7 +103,7 @@ class Context(JobRun):
     @property
     def cancelled(self) -> bool:
         return (
-            self.state in STOPPED_STATES
+            self.should_stop
             or self.overrun_event is not None
             or self._resources.cancellation.is_requested
         )

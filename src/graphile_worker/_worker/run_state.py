@@ -79,8 +79,10 @@ _lock = threading.Lock()
 class JobRun:
     """One run of a job. Only `advance` changes its state."""
 
-    # The default is on the class, because a run is created for every job.
+    # The defaults are on the class, because a run is created for every job.
     state = RunState.CLAIMED
+    should_stop = False
+    """Whether the task was asked to stop. A later transaction does not reset it."""
 
     def advance(self, step: RunStep) -> bool:
         """Apply a step, and return whether the state changed."""
@@ -89,4 +91,6 @@ class JobRun:
             if next_state is None:
                 return False
             self.state = next_state
+            if next_state in STOPPED_STATES:
+                self.should_stop = True
             return True

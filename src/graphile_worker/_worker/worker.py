@@ -104,7 +104,8 @@ class Worker:
         started_at = time.monotonic()
         outcome = await self._execute(context)
         state = context.state
-        if state is RunState.RELEASED:
+        if state is RunState.RELEASED or self._context is not context:
+            # `release` has reported this run.
             return
         seconds = time.monotonic() - started_at
         self._source.record_duration(seconds)
@@ -218,7 +219,8 @@ class Worker:
             outcome = await run_job(task, context, self._executors, self._hooks, variables)
         except asyncio.CancelledError:
             # A plain function still runs in its thread: `release` releases its job at the end.
-            if context.state is not RunState.RELEASED and task.is_cancellable:
+            is_released = context.state is RunState.RELEASED or self._context is not context
+            if not is_released and task.is_cancellable:
                 await self._release_on_cancel(context)
             raise
         failpoint("task_ended")

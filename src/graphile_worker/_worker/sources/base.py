@@ -137,7 +137,8 @@ class JobSource(ABC):
     async def _handle_fetch_error(self, error: BaseException) -> None:
         self.is_failing = True
         pool_id = self._claimer.pool_id
-        for waiter in self._buffer.waiters:
+        # A listener may stop the source, which empties the deque.
+        for waiter in list(self._buffer.waiters):
             self._hooks.emit(
                 GetJobErrored(pool_id=pool_id, worker_id=waiter.worker_id, error=error)
             )
@@ -159,7 +160,7 @@ class JobSource(ABC):
     ) -> None:
         if self._hooks.has_listeners(event):
             pool_id = self._claimer.pool_id
-            for waiter in waiters:
+            for waiter in list(waiters):
                 self._hooks.emit(event(pool_id=pool_id, worker_id=waiter.worker_id))
 
     # Waiting

@@ -96,8 +96,11 @@ class DirectSource(JobSource):
             self._emit_for_waiters(GetJobEmpty, unserved)
         # The workers of this fetch precede those that started to wait later.
         waiters = self._buffer.prune_waiters()
-        for _ in unserved:
-            self._idle_waiters.append(waiters.popleft())
+        for waiter in unserved:
+            # A listener may have stopped the source.
+            if waiter.is_waiting:
+                waiters.remove(waiter)
+                self._idle_waiters.append(waiter)
         missed, self._missed_wakes = self._missed_wakes, 0
         self._wake_idle(missed)
 
