@@ -795,6 +795,75 @@ async def test_a_locked_table_leaves_a_check_unfinished(database, sql):
     assert "lock timeout" in finding.evidence[0]
 
 
+# With these thresholds, every server has an old snapshot, dead rows and a wrong clock.
+STRICT: dict[str, Any] = {
+    "max_transaction_age": timedelta(0),
+    "min_dead_rows": -1,
+    "vacuum_overdue_after": timedelta(0),
+    "clock_warning": timedelta(0),
+}
+
+
+def hold_snapshot(sql: Sql) -> Sql:
+    """Open a transaction that holds a snapshot, in another session."""
+    other = sql.another()
+    other.run("begin isolation level repeatable read")
+    other.run("select 1")
+    return other
+
+
+async def test_clock_old_snapshots_and_dead_rows_are_reported_while_the_jobs_are_locked(
+    database, sql
+):
+    other = hold_snapshot(sql)
+    other.run("lock table :schema._private_jobs in access exclusive mode")
+    pid = other.value("select pg_backend_pid()")
+
+    report = await run_doctor(database, **STRICT)
+    other.close()
+
+    findings = {each.id: each for each in report.findings if each.id not in EXPECTED_IN_TESTS}
+    assert set(findings) == {
+        FindingId.CHECK_UNFINISHED,
+        FindingId.HELD_SNAPSHOT,
+        FindingId.DEAD_ROWS,
+        FindingId.CLOCK_OFFSET,
+    }
+    assert findings[FindingId.CHECK_UNFINISHED].title.endswith("jobs, locks and workers")
+    assert findings[FindingId.HELD_SNAPSHOT].evidence[0].startswith(f"session {pid}, postgres")
+    assert f"pg_terminate_backend({pid})" in (findings[FindingId.HELD_SNAPSHOT].sql or "")
+    assert report.verdict is QueueHealth.UNKNOWN
+
+
+async def test_clock_and_old_snapshots_are_reported_without_the_schema(empty_database):
+    sql = Sql(empty_database.dsn, empty_database.schema)
+    other = hold_snapshot(sql)
+
+    report = await run_doctor(empty_database, **STRICT)
+    other.close()
+    sql.close()
+
+    assert {each.id for each in report.findings} - EXPECTED_IN_TESTS == {
+        FindingId.SCHEMA_MISSING,
+        FindingId.HELD_SNAPSHOT,
+        FindingId.CLOCK_OFFSET,
+    }
+    assert report.verdict is QueueHealth.UNKNOWN
+
+
+async def test_a_finding_of_a_snapshot_and_of_a_separate_check_is_reported_once(database, sql):
+    other = hold_snapshot(sql)
+
+    findings = await list_findings(database, **STRICT)
+    other.close()
+
+    assert set(findings) == {
+        FindingId.HELD_SNAPSHOT,
+        FindingId.DEAD_ROWS,
+        FindingId.CLOCK_OFFSET,
+    }
+
+
 async def test_a_check_ends_after_its_timeout(database, sql):
     other = sql.another()
     other.run("begin")

@@ -90,6 +90,12 @@ def prepare_no_worker(sql: Sql) -> None:
     add_jobs(sql, "send_email", count=3, due="10 minutes")
 
 
+def prepare_long_job_of_node(sql: Sql) -> None:
+    add_jobs(sql, "encode")
+    lock(sql, "_private_jobs", NODE, "5 minutes")
+    add_jobs(sql, "encode", due="20 s")
+
+
 def prepare_paused_queue(sql: Sql) -> None:
     register(sql)
     add_jobs(sql, "send_email", queue="billing", due="1 hour")
@@ -159,6 +165,7 @@ SCENES = (
     Scene(prepare_failed_jobs, "degraded", ("warning permanently-failed",)),
     Scene(prepare_mistyped_task, "degraded", ("critical unhandled-task",)),
     Scene(prepare_no_worker, "stalled", ("critical no-workers",)),
+    Scene(prepare_long_job_of_node, "healthy"),
     Scene(prepare_paused_queue, "healthy", ("note queue-paused",)),
     Scene(prepare_late_job, "degraded", ("warning late",)),
     Scene(prepare_very_late_job, "degraded", ("critical late",)),

@@ -1,5 +1,7 @@
 """The diagnosis of a queue: each rule over snapshots, and the command that it prints."""
 
+import difflib
+
 import pytest
 
 from graphile_worker._sql.identifiers import Schemas
@@ -55,6 +57,10 @@ def test_ready_jobs_without_a_worker_are_critical():
 
     assert (finding.id, finding.severity) == (FindingId.NO_WORKERS, Severity.CRITICAL)
     assert finding.title == "no worker is alive: 3 jobs ready, the oldest for 6m40s"
+    assert finding.evidence == (
+        "no heartbeat within the lease; dead workers: 0",
+        "no lock is younger than 1m, and none of an unregistered worker younger than 4h",
+    )
     assert finding.command == "graphile-worker --app your_module:app"
     assert assess_health([finding]) is QueueHealth.STALLED
 
@@ -73,6 +79,28 @@ def test_a_heartbeat_a_lock_or_a_completed_job_is_the_sign_of_a_worker(sign):
     task = make_task(ready=3, oldest_ready=sign.pop("oldest", 20.0))
 
     assert diagnose(make_snapshot(task), make_snapshot(task, after=5, **sign)) == []
+
+
+@pytest.mark.parametrize(
+    ("age", "health", "is_alive"),
+    [
+        (300.0, PoolHealth.UNKNOWN, True),
+        (3.9 * 3600, PoolHealth.UNKNOWN, True),
+        (4.1 * 3600, PoolHealth.UNKNOWN, False),
+        (300.0, PoolHealth.DEAD, False),
+    ],
+)
+def test_a_lock_of_an_unregistered_worker_is_a_sign_of_life_for_four_hours(age, health, is_alive):
+    pool = make_pool(NODE, health=health, seconds_since_heartbeat=None, tasks=None, jobs=1)
+    snapshot = make_snapshot(
+        make_task(ready=1, running=1, oldest_ready=20.0),
+        pools=(pool,),
+        locked=(make_locked(age=age, pool_id=NODE),),
+    )
+
+    ids = {each.id for each in diagnose(snapshot)}
+
+    assert (FindingId.NO_WORKERS not in ids) is is_alive
 
 
 # Late tasks
@@ -228,6 +256,26 @@ def test_a_task_that_no_worker_runs_is_reported_with_the_nearest_name():
     assert finding.command == "graphile-worker jobs why 12"
 
 
+def test_only_the_tasks_that_are_shown_are_compared_with_the_names_of_workers(monkeypatch):
+    compared = []
+
+    def record(word, names, **options):
+        compared.append(word)
+        return [*names][:1]
+
+    monkeypatch.setattr(difflib, "get_close_matches", record)
+    tasks = [make_task(f"unknown_{n}", ready=2, oldest_ready=31.0) for n in range(1000)]
+
+    findings = diagnose(make_snapshot(*tasks, pools=(make_pool(),)))
+
+    # The first of the others is compared too, for the severity.
+    assert compared == [f"unknown_{n}" for n in range(MAX_LINES + 1)]
+    assert len(findings) == MAX_LINES + 1
+    assert findings[-1].title == "995 more findings of this kind"
+    assert (findings[-1].evidence, findings[-1].command) == ((), None)
+    assert sum(each.affected for each in findings) == 2000
+
+
 def test_where_a_worker_does_not_report_its_tasks_the_history_decides():
     task = make_task("sent_email", ready=4, oldest_ready=50.0)
     unknown = make_pool(NODE, health=PoolHealth.UNKNOWN, tasks=None, jobs=1)
@@ -341,6 +389,11 @@ def dead_rows(dead: int, live: int, seconds_since_vacuum: float | None = None) -
             {"tables": (dead_rows(200_000, 300_000, 90_000.0),)},
             FindingId.DEAD_ROWS,
             "_private_jobs: 200,000 dead beside 300,000, last vacuum 1d1h ago",
+        ),
+        (
+            {"tables": (dead_rows(200_000, 300_000, None),)},
+            FindingId.DEAD_ROWS,
+            "_private_jobs: 200,000 dead beside 300,000, last vacuum never",
         ),
     ],
 )

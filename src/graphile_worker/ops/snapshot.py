@@ -280,11 +280,15 @@ def _plan_get_server(schemas: Schemas) -> Plan[tuple[datetime, ServerStats]]:
     row: ServerRow | None = yield snapshot_server(schemas)
     if row is None:
         raise SchemaMissing(schemas.shared)
-    # The server read its clock at some time between these two.
-    server_time = float(row.now)
-    offset = server_time - min(max(server_time, before), time.time())
+    offset = compute_clock_offset(float(row.now), before)
     facts = asdict(row)
     return parse_timestamp(facts.pop("now")), ServerStats(**facts, clock_offset=offset)
+
+
+def compute_clock_offset(server_time: float, before: float) -> float:
+    """Compute by how much the server's clock, read after `before`, is at least ahead of here."""
+    # The server read its clock at some time between these two.
+    return server_time - min(max(server_time, before), time.time())
 
 
 def _sum_counts(counts: Iterable[tuple[int, int]]) -> dict[int, int]:

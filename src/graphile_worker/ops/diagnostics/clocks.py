@@ -1,15 +1,35 @@
 """Rules about the clocks of this machine and of the workers."""
 
+import time
 from collections.abc import Iterator
 
-from graphile_worker.ops.diagnostics.context import QueueContext
+from graphile_worker._sql.queries.cron import get_server_time
+from graphile_worker.ops.diagnostics.context import (
+    DiagnosticContext,
+    DoctorContext,
+    FindingsPlan,
+    QueueContext,
+)
 from graphile_worker.ops.diagnostics.findings import Finding, FindingId, Severity
+from graphile_worker.ops.snapshot import compute_clock_offset
 from graphile_worker.ops.text import format_seconds, limit_lines
 
 
 def check_local_clock(context: QueueContext) -> Iterator[Finding]:
     """Report that the local clock differs from the database's."""
-    offset, limits = context.snapshot.server.clock_offset, context.thresholds
+    return _report_offset(context.snapshot.server.clock_offset, context)
+
+
+def plan_check_local_clock(context: DoctorContext) -> FindingsPlan:
+    """Report the same without a snapshot."""
+    before = time.time()
+    server_time = yield get_server_time()
+    offset = compute_clock_offset(server_time.timestamp(), before)
+    return list(_report_offset(offset, context))
+
+
+def _report_offset(offset: float, context: DiagnosticContext) -> Iterator[Finding]:
+    limits = context.thresholds
     if abs(offset) < limits.clock_warning.total_seconds():
         return
     is_critical = abs(offset) >= limits.clock_critical.total_seconds()

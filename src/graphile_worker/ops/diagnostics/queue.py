@@ -4,7 +4,8 @@
 """
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.migrations import LATEST_LEVEL
@@ -28,6 +29,7 @@ from graphile_worker.ops.text import (
 from graphile_worker.ops.trends import SnapshotHistory
 
 Findings = Iterator[Finding]
+Rule = Callable[[QueueContext], Findings]
 
 MAX_ERROR_CHARS = 200
 
@@ -43,7 +45,7 @@ def diagnose_queue(
         thresholds: The limits beyond which a value is a problem.
     """
     context = QueueContext(history=history, schemas=schemas, thresholds=thresholds)
-    findings = [each for rule in RULES for each in _limit_findings(list(rule(context)))]
+    findings = [each for rule in RULES for each in rule(context)]
     if any(each.id is FindingId.NO_WORKERS for each in findings):
         # Without a worker, every task is late.
         explained = {FindingId.LATE, FindingId.UNHANDLED_TASK}
@@ -82,7 +84,7 @@ def check_schema_level(context: QueueContext) -> Findings:
 
 
 def check_no_workers(context: QueueContext) -> Findings:
-    """Report ready jobs without a heartbeat, a new lock or a completed job."""
+    """Report ready jobs without a heartbeat, a recent lock or a completed job."""
     snapshot, limits = context.snapshot, context.thresholds
     ready, oldest = snapshot.count(JobState.READY), snapshot.oldest_ready or 0.0
     idle_seconds = limits.idle_window.total_seconds()
@@ -90,7 +92,7 @@ def check_no_workers(context: QueueContext) -> Findings:
         oldest < limits.no_workers_after.total_seconds()
         or list_alive_pools(snapshot.pools)
         or context.history.completed_within(limits.idle_window)
-        or any(job.age < idle_seconds for job in snapshot.locked)
+        or _has_recent_lock(context)
     ):
         return
     dead = sum(pool.health is PoolHealth.DEAD for pool in snapshot.pools)
@@ -101,7 +103,8 @@ def check_no_workers(context: QueueContext) -> Findings:
         f"{format_seconds(oldest)}",
         evidence=(
             f"no heartbeat within the lease; dead workers: {dead}",
-            f"no job was locked or completed within {format_seconds(idle_seconds)}",
+            f"no lock is younger than {format_seconds(idle_seconds)}, and none of an unregistered "
+            f"worker younger than {format_seconds(limits.stale_after.total_seconds())}",
         ),
         advice="Start a worker.",
         shell=context.format_command("--app your_module:app"),
@@ -114,9 +117,10 @@ def check_unhandled_tasks(context: QueueContext) -> Findings:
     served = list_served_tasks(context.snapshot.pools)
     more = f" and {len(served) - MAX_LINES:,} more" if len(served) > MAX_LINES else ""
     listed = (f"workers run {', '.join(served[:MAX_LINES])}{more}",) if served else ()
-    for task in _list_unhandled_tasks(context):
+
+    def build(task: TaskCount) -> Finding:
         nearest = difflib.get_close_matches(task.identifier, served, n=1)
-        yield Finding(
+        return Finding(
             id=FindingId.UNHANDLED_TASK,
             severity=Severity.CRITICAL,
             title=f"no worker runs {task.identifier}: "
@@ -128,18 +132,24 @@ def check_unhandled_tasks(context: QueueContext) -> Findings:
             affected=task[JobState.READY],
         )
 
+    return _build_for_first(_list_unhandled_tasks(context), build, JobState.READY)
+
 
 def check_late(context: QueueContext) -> Findings:
     """Report tasks whose first ready job has waited long."""
     limits = context.thresholds
     unhandled = {task.identifier for task in _list_unhandled_tasks(context)}
-    tasks = [task for task in context.snapshot.tasks if task.identifier not in unhandled]
-    for task in sorted(tasks, key=lambda task: -(task.oldest_ready or 0.0)):
+    late = [
+        task
+        for task in context.snapshot.tasks
+        if (task.oldest_ready or 0.0) > limits.late_warning.total_seconds()
+        if task.identifier not in unhandled
+    ]
+
+    def build(task: TaskCount) -> Finding:
         waited = task.oldest_ready or 0.0
-        if waited <= limits.late_warning.total_seconds():
-            break
         is_critical = waited > limits.late_critical.total_seconds()
-        yield Finding(
+        return Finding(
             id=FindingId.LATE,
             severity=Severity.CRITICAL if is_critical else Severity.WARNING,
             title=f"{task.identifier} is late: a job has been ready for {format_seconds(waited)}",
@@ -152,6 +162,9 @@ def check_late(context: QueueContext) -> Findings:
             shell=context.format_command("jobs why", str(task.first_ready)),
             affected=task[JobState.READY],
         )
+
+    oldest_first = sorted(late, key=lambda task: -(task.oldest_ready or 0.0))
+    return _build_for_first(oldest_first, build, JobState.READY)
 
 
 def check_permanently_failed(context: QueueContext) -> Findings:
@@ -237,39 +250,63 @@ def check_dangling(context: QueueContext) -> Findings:
         )
 
 
-RULES: tuple[Callable[[QueueContext], Findings], ...] = (
+def _limit(rule: Rule) -> Rule:
+    """Replace the findings of a rule beyond the first by one with their number."""
+
+    def check(context: QueueContext) -> Findings:
+        findings = list(rule(context))
+        yield from findings[:MAX_LINES]
+        if rest := findings[MAX_LINES:]:
+            yield _summarize_rest(rest[0], len(rest), sum(each.affected for each in rest))
+
+    return check
+
+
+RULES: tuple[Rule, ...] = (
     check_access,
     check_schema_level,
     check_no_workers,
-    locks.check_blocked_queues,
+    _limit(locks.check_blocked_queues),
     locks.check_dead_pools,
     locks.check_stale_locks,
     check_dangling,
     check_unhandled_tasks,
     check_late,
-    check_failing,
+    _limit(check_failing),
     check_permanently_failed,
     server.check_vacuum_blockers,
     server.check_dead_rows,
     clocks.check_local_clock,
     clocks.check_pool_clocks,
     locks.check_unregistered_workers,
-    locks.check_paused_queues,
+    _limit(locks.check_paused_queues),
 )
 
 
-def _limit_findings(findings: list[Finding]) -> list[Finding]:
-    if len(findings) <= MAX_LINES:
-        return findings
-    first, rest = findings[0], findings[MAX_LINES:]
-    more = Finding(
-        id=first.id,
-        severity=rest[0].severity,
-        title=f"{pluralize(len(rest), 'more finding')} of this kind",
-        advice=first.advice,
-        affected=sum(each.affected for each in rest),
+def _build_for_first(
+    tasks: Sequence[TaskCount], build: Callable[[TaskCount], Finding], state: JobState
+) -> Findings:
+    """Build the findings of the first tasks, and one for the rest: there may be thousands."""
+    yield from map(build, tasks[:MAX_LINES])
+    if rest := tasks[MAX_LINES:]:
+        yield _summarize_rest(build(rest[0]), len(rest), sum(task[state] for task in rest))
+
+
+def _summarize_rest(first: Finding, count: int, affected: int) -> Finding:
+    title = f"{pluralize(count, 'more finding')} of this kind"
+    return replace(first, title=title, evidence=(), shell=None, sql=None, affected=affected)
+
+
+def _has_recent_lock(context: QueueContext) -> bool:
+    idle_seconds = context.thresholds.idle_window.total_seconds()
+    stale_seconds = context.thresholds.stale_after.total_seconds()
+    pools = context.snapshot.pools
+    unregistered = {pool.id for pool in pools if pool.health is PoolHealth.UNKNOWN}
+    # Without heartbeats, a worker with a long job differs from a dead one only by the lock's age.
+    return any(
+        job.age < (stale_seconds if job.pool_id in unregistered else idle_seconds)
+        for job in context.snapshot.locked
     )
-    return [*findings[:MAX_LINES], more]
 
 
 def _list_unhandled_tasks(context: QueueContext) -> list[TaskCount]:

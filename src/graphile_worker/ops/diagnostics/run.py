@@ -15,7 +15,7 @@ from graphile_worker._sql.queries.diagnostics import ServerSession, inspect_sess
 from graphile_worker._sql.queries.snapshot import set_limits
 from graphile_worker._sql.query import Plan
 from graphile_worker._sql.sqlstate import INSUFFICIENT_PRIVILEGE, QUERY_CANCELED, get_sqlstate
-from graphile_worker.ops.diagnostics import connectivity, installation, permissions, server
+from graphile_worker.ops.diagnostics import clocks, connectivity, installation, permissions, server
 from graphile_worker.ops.diagnostics.context import DoctorContext, DoctorOptions, FindingsPlan
 from graphile_worker.ops.diagnostics.findings import (
     QUEUE_FINDINGS,
@@ -50,7 +50,11 @@ class Check:
     build_plan: Callable[[DoctorContext], FindingsPlan]
 
 
+# These checks work without the schema, and while another session has locked its tables.
 SERVER_CHECKS = (
+    Check("the local clock", clocks.plan_check_local_clock),
+    Check("old snapshots", server.plan_check_vacuum_blockers),
+    Check("dead rows", server.plan_check_dead_rows),
     Check("notifications", server.plan_check_notify_queue),
     Check("connections", server.plan_check_connections),
     Check("settings of the server", server.plan_check_durability),
@@ -103,12 +107,12 @@ class _DiagnosticRun:
         self._findings = connectivity.check_driver(get_psycopg_implementation())
         # Checks that this role may not run.
         self._unchecked: list[str] = []
-        self._has_snapshot = False
+        # Whether there is a snapshot, or a reason why workers cannot use the queue.
+        self._can_judge = False
 
     async def run(self) -> Report:
         await self._run_all()
-        can_judge = self._has_snapshot or any(each.id in QUEUE_FINDINGS for each in self._findings)
-        verdict = assess_health(self._findings) if can_judge else QueueHealth.UNKNOWN
+        verdict = assess_health(self._findings) if self._can_judge else QueueHealth.UNKNOWN
         return Report(self._facts, tuple(sort_findings(self._findings)), verdict)
 
     async def _run_all(self) -> None:
@@ -171,6 +175,7 @@ class _DiagnosticRun:
             self._unchecked.append("the level of the schema")
         elif blockers := self._find_blockers(state, context):
             self._findings += blockers
+            self._can_judge = any(each.id in QUEUE_FINDINGS for each in blockers)
             if not state.is_limited:
                 return
         else:
@@ -198,10 +203,9 @@ class _DiagnosticRun:
     def _plan_check_queue(self, context: DoctorContext) -> FindingsPlan:
         thresholds = context.thresholds
         snapshot = yield from plan_snapshot(self._schemas, thresholds.max_transaction_age)
-        history = SnapshotHistory(snapshot)
-        self._has_snapshot = True
+        self._can_judge = True
         known = {each.id for each in self._findings}
-        findings = diagnose_queue(history, self._schemas, thresholds)
+        findings = diagnose_queue(SnapshotHistory(snapshot), self._schemas, thresholds)
         return [each for each in findings if each.id not in known]
 
     async def _run_checks(

@@ -1,12 +1,17 @@
 """Checks of the server: ids, old snapshots, dead rows, notifications, connections, settings."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from graphile_worker._sql.queries import diagnostics, storage
 from graphile_worker._sql.queries.diagnostics import DeadRows, FreeIds, IdSequence
 from graphile_worker._sql.queries.storage import ServerSetting, VacuumBlocker
 from graphile_worker._sql.queries.workers import RescueLockHolder, get_rescue_lock_holders
-from graphile_worker.ops.diagnostics.context import DoctorContext, FindingsPlan, QueueContext
+from graphile_worker.ops.diagnostics.context import (
+    DiagnosticContext,
+    DoctorContext,
+    FindingsPlan,
+    QueueContext,
+)
 from graphile_worker.ops.diagnostics.findings import Finding, FindingId, Severity
 from graphile_worker.ops.text import format_seconds, format_vacuum_blocker, limit_lines
 
@@ -19,7 +24,32 @@ DURABILITY_SETTINGS = ("fsync", "full_page_writes")
 
 def check_vacuum_blockers(context: QueueContext) -> Iterator[Finding]:
     """Report old transactions and slots, which keep vacuum from removing dead rows."""
-    blockers = context.snapshot.server.vacuum_blockers
+    return _report_vacuum_blockers(context.snapshot.server.vacuum_blockers, context)
+
+
+def check_dead_rows(context: QueueContext) -> Iterator[Finding]:
+    """Report tables with many dead rows, if vacuum does not keep up."""
+    return _report_dead_rows(context.snapshot.server.tables, context)
+
+
+# The same without a snapshot, for a queue that cannot be read
+
+
+def plan_check_vacuum_blockers(context: DoctorContext) -> FindingsPlan:
+    """Report old transactions and slots."""
+    blockers = yield storage.get_vacuum_blockers(context.thresholds.max_transaction_age)
+    return list(_report_vacuum_blockers(blockers, context))
+
+
+def plan_check_dead_rows(context: DoctorContext) -> FindingsPlan:
+    """Report tables with many dead rows."""
+    tables = yield diagnostics.get_dead_rows(context.schemas)
+    return list(_report_dead_rows(tables, context))
+
+
+def _report_vacuum_blockers(
+    blockers: Sequence[VacuumBlocker], context: DiagnosticContext
+) -> Iterator[Finding]:
     if blockers:
         yield Finding(
             id=FindingId.HELD_SNAPSHOT,
@@ -32,7 +62,7 @@ def check_vacuum_blockers(context: QueueContext) -> Iterator[Finding]:
         )
 
 
-def _format_end_sql(blocker: VacuumBlocker, context: QueueContext) -> str:
+def _format_end_sql(blocker: VacuumBlocker, context: DiagnosticContext) -> str:
     if blocker.kind == "replication slot":
         return context.format_remedy("drop_replication_slot", name=blocker.name)
     if blocker.kind == "prepared transaction":
@@ -41,15 +71,16 @@ def _format_end_sql(blocker: VacuumBlocker, context: QueueContext) -> str:
     return context.format_remedy("terminate_session", pid=int(blocker.name.partition(",")[0]))
 
 
-def check_dead_rows(context: QueueContext) -> Iterator[Finding]:
-    """Report tables with many dead rows, if vacuum does not keep up."""
+def _report_dead_rows(rows: Iterable[DeadRows], context: DiagnosticContext) -> Iterator[Finding]:
     limits = context.thresholds
     overdue = limits.vacuum_overdue_after.total_seconds()
     tables = [
         each
-        for each in context.snapshot.server.tables
+        for each in rows
         if each.dead_rows > limits.min_dead_rows
-        if each.dead_rows > each.live_rows or (each.seconds_since_vacuum or 0.0) > overdue
+        if each.dead_rows > each.live_rows
+        or each.seconds_since_vacuum is None
+        or each.seconds_since_vacuum > overdue
     ]
     if tables:
         yield Finding(

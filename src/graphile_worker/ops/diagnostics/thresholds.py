@@ -13,7 +13,7 @@ class Thresholds:
     no_workers_after: timedelta = timedelta(seconds=10)
     """Age of the oldest ready job, while no worker is alive or works."""
     idle_window: timedelta = timedelta(seconds=60)
-    """Time within which a lock or a completed job shows that an unregistered worker works."""
+    """Time within which any lock or a completed job shows that a worker works."""
     late_warning: timedelta = timedelta(seconds=60)
     """Age of the oldest ready job of a task."""
     late_critical: timedelta = timedelta(seconds=300)
