@@ -54,6 +54,17 @@ def test_each_step_leads_from_each_state_to_one_state(state, step):
     assert has_changed is (step in CHANGES[state])
 
 
+@pytest.mark.parametrize("state", RunState)
+def test_start_and_end_make_the_steps_of_their_names(state):
+    for step, make in ((RunStep.START, JobRun.start), (RunStep.END, JobRun.end)):
+        run = JobRun()
+        run.state = state
+
+        make(run)
+
+        assert run.state is CHANGES[state].get(step, state)
+
+
 def test_a_run_begins_as_claimed():
     assert JobRun().state is RunState.CLAIMED
 

@@ -72,17 +72,29 @@ TRANSITIONS: Mapping[RunStep, Mapping[RunState, RunState]] = {
 # A task that runs in these states should stop.
 STOPPED_STATES = frozenset({RunState.STOPPING, RunState.RELEASED, RunState.DISCARDED})
 
+_state_after_start = TRANSITIONS[RunStep.START].get
+_state_after_end = TRANSITIONS[RunStep.END].get
+
 # A plain function changes the state of its run from its thread.
 _lock = threading.Lock()
 
 
 class JobRun:
-    """One run of a job. Only `advance` changes its state."""
+    """One run of a job. Only its methods change its state."""
 
     # The defaults are on the class, because a run is created for every job.
     state = RunState.CLAIMED
     should_stop = False
     """Whether the task was asked to stop. A later transaction does not reset it."""
+
+    # Every job starts and ends. The event loop makes these two steps while no thread has the run,
+    # so they need no lock.
+
+    def start(self) -> None:
+        self.state = _state_after_start(self.state, self.state)
+
+    def end(self) -> None:
+        self.state = _state_after_end(self.state, self.state)
 
     def advance(self, step: RunStep) -> bool:
         """Apply a step, and return whether the state changed."""

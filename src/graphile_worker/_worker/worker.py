@@ -209,7 +209,7 @@ class Worker:
             rejection = await self._start_guard.check_start(claimed)
             if rejection or context.state is RunState.DISCARDED:
                 return rejection or Interrupted(claimed)
-        context.advance(RunStep.START)
+        context.start()
         variables = self._variables.copy()
         if self._hooks.has_listeners(JobStarted):
             # A listener may set variables for the task.
@@ -224,7 +224,7 @@ class Worker:
                 await self._release_on_cancel(context)
             raise
         failpoint("task_ended")
-        context.advance(RunStep.END)
+        context.end()
         return outcome
 
     def _clear_job(self) -> None:
