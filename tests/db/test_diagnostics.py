@@ -126,7 +126,8 @@ async def test_a_paused_queue_is_a_note(database, sql):
 
     [finding] = [each for each in report.findings if each.id not in EXPECTED_IN_TESTS]
     assert (finding.id, finding.severity) == (FindingId.QUEUE_PAUSED, Severity.NOTE)
-    assert finding.title == 'queue "q" is paused by ana, 1 job waiting'
+    assert finding.title == 'queue "q" is paused, 1 job waiting'
+    assert finding.evidence == ("paused by ana",)
     assert report.verdict is QueueHealth.HEALTHY
 
 

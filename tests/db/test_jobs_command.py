@@ -104,7 +104,7 @@ def test_a_role_without_policies_gets_a_message_about_row_level_security(
         assert result.code == 0
         assert "row level security hides all jobs from this role" in result.err
     assert json.loads(as_json.out)["jobs"] == []
-    assert "row level security hides all jobs from role" in top.out
+    assert "row level security hides all jobs from this role" in top.out
 
 
 def test_a_failed_job_shows_when_it_failed_and_no_time_to_run(table, shell, sql):

@@ -273,6 +273,20 @@ def test_a_queue_that_cannot_be_read_has_no_verdict(empty_database):
     assert lines == ["ok", "verdict: unknown", "critical schema-missing"]
 
 
+def test_a_locked_table_is_a_warning_of_doctor_and_readiness(database, sql):
+    other = sql.another()
+    other.run("begin")
+    other.run("lock table :schema._private_jobs in access exclusive mode")
+
+    report = json.loads(invoke(database, "doctor", "--json").stdout)
+    _, lines = read_readiness(database.dsn, database.schema)
+    other.close()
+
+    unfinished = [each for each in report["findings"] if each["id"] == "check-unfinished"]
+    assert {each["severity"] for each in unfinished} == {"warning"}
+    assert lines == ["ok", "verdict: unknown", "warning check-unfinished"]
+
+
 def test_an_unreachable_database_has_no_verdict_and_readiness_does_not_name_it(database):
     dsn = make_conninfo(database.dsn, port=1)
 

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -98,6 +99,66 @@ async def test_readyz_verbose_appends_the_description_and_keeps_the_status():
         assert await ask(port, "/readyz?verbose", "HEAD") == (503, "")
         assert await ask(port, "/readyz") == (503, "not ok")
         assert await ask(port, "/livez?verbose") == (200, "ok")
+
+
+async def test_only_get_and_head_requests_start_a_diagnosis():
+    calls = 0
+
+    async def describe() -> str:
+        nonlocal calls
+        calls += 1
+        return "verdict: healthy"
+
+    async with health_server(0, lambda: True, describe=describe) as port:
+        assert await ask(port, "/readyz?verbose", "POST") == (405, "method not allowed")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /readyz?verbose\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"400"
+        writer.close()
+        assert calls == 0
+
+        assert await ask(port, "/readyz?verbose") == (200, "ok\nverdict: healthy\n")
+        assert calls == 1
+
+
+async def test_a_diagnosis_that_raises_has_no_verdict_and_the_next_probe_is_answered(caplog):
+    async def describe() -> str:
+        raise ZeroDivisionError("always")
+
+    async with health_server(0, lambda: True, describe=describe) as port:
+        assert await ask(port, "/readyz?verbose") == (200, "ok\nverdict: unknown\n")
+        assert await ask(port, "/livez") == (200, "ok")
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "diagnosis failed, answering without findings: ZeroDivisionError: always"
+    ]
+
+
+async def test_a_diagnosis_that_outlasts_its_request_ends_with_the_server():
+    started, ended = threading.Event(), threading.Event()
+    # The server's loop keeps only weak references to tasks.
+    tasks: list[asyncio.Task[str]] = []
+
+    async def diagnose() -> str:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return ""
+
+    async def describe() -> str:
+        tasks.append(asyncio.create_task(diagnose()))
+        return await asyncio.shield(tasks[0])
+
+    async with health_server(0, lambda: True, describe=describe, timings=NO_DEADLINE) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /readyz?verbose HTTP/1.1\r\n\r\n")
+        assert await asyncio.to_thread(started.wait, 20)
+        assert not ended.is_set()
+
+    writer.close()
+    assert ended.is_set()
 
 
 async def test_livez_is_503_while_the_event_loop_is_blocked():

@@ -363,7 +363,9 @@ def test_a_paused_queue_is_a_note():
     finding = get_only(diagnose(make_snapshot(queues=(queue,))))
 
     assert (finding.id, finding.severity) == (FindingId.QUEUE_PAUSED, Severity.NOTE)
-    assert finding.title == 'queue "billing" is paused by ana, 214 jobs waiting'
+    # Unauthenticated HTTP clients get the title.
+    assert finding.title == 'queue "billing" is paused, 214 jobs waiting'
+    assert finding.evidence == ("paused by ana",)
     assert finding.command == "graphile-worker workers recover paused:ana"
     assert assess_health([finding]) is QueueHealth.HEALTHY
 
@@ -462,9 +464,14 @@ def test_rust_workers_beside_an_unregistered_worker_are_reported():
 
 
 def test_rows_hidden_from_the_role_are_critical():
-    finding = get_only(diagnose(make_snapshot(has_hidden_rows=True, role="reader")))
+    snapshot = make_snapshot(has_hidden_rows=True, role="reader", owner="admin")
+
+    finding = get_only(diagnose(snapshot))
 
     assert (finding.id, finding.severity) == (FindingId.ROWS_HIDDEN, Severity.CRITICAL)
+    # Unauthenticated HTTP clients get the title.
+    assert finding.title == "row level security hides all jobs from this role"
+    assert finding.evidence == ("'admin' owns the tables, and no policy applies to 'reader'",)
     assert finding.command == "graphile-worker doctor"
 
 

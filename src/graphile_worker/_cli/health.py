@@ -42,6 +42,9 @@ ACCEPT_RETRY_SECONDS = 0.1
 # The answer to this target lists details, as in Kubernetes.
 VERBOSE_TARGET = b"/readyz?verbose"
 
+# The details if the diagnosis raises an error.
+UNKNOWN_VERDICT = "verdict: unknown"
+
 Checks = Mapping[str, Callable[[], bool]]
 
 # Returns lines to append to the answer of `/readyz?verbose`.
@@ -188,6 +191,11 @@ class _HealthServer:
     def _run(self) -> None:
         with suppress(asyncio.CancelledError):
             self._loop.run_until_complete(self._serve_task)
+        # A diagnosis outlasts the request that started it.
+        if remaining := asyncio.all_tasks(self._loop):
+            for task in remaining:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(remaining))
 
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -244,8 +252,9 @@ class _HealthServer:
         """Build the answer to a request, of which only the first line counts."""
         request_line = request.partition(b"\n")[0].split()
         status, text = _evaluate(request_line, self._checks)
-        if self._describe is not None and request_line[1:2] == [VERBOSE_TARGET]:
-            text = f"{text}\n{await self._describe()}\n"
+        is_evaluated = status in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE)
+        if self._describe is not None and is_evaluated and request_line[1] == VERBOSE_TARGET:
+            text = f"{text}\n{await _describe_safely(self._describe)}\n"
         body = text.encode()
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\n"
@@ -305,3 +314,12 @@ def _is_passing(check: Callable[[], bool]) -> bool:
         # The server must answer the next probe.
         logger.error("health check failed, answering 503: %s", format_error_line(error))
         return False
+
+
+async def _describe_safely(describe: Describe) -> str:
+    try:
+        return await describe()
+    except Exception as error:
+        # An error here would end the server, and with it `/livez`.
+        logger.error("diagnosis failed, answering without findings: %s", format_error_line(error))
+        return UNKNOWN_VERDICT

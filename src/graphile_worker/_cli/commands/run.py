@@ -142,11 +142,12 @@ def _run_supervisor(mode: RunMode, settings: Settings) -> int:
 
 
 def _describe_queue(settings: Settings) -> Describe | None:
-    conninfo, options = settings.value("connection"), settings.worker_options
-    if conninfo is None and settings.value("app") is not None:
-        # The parent does not import the app, which may name the database.
+    if settings.value("app") is not None:
+        # The parent does not import the app, which may set another database or schema.
         return None
-    return describe_queue(conninfo, Schemas.from_names(options.schema, options.ext_schema))
+    options = settings.worker_options
+    schemas = Schemas.from_names(options.schema, options.ext_schema)
+    return describe_queue(settings.value("connection"), schemas)
 
 
 def _migrate(settings: Settings) -> int:

@@ -81,8 +81,9 @@ def check_paused_queues(context: QueueContext) -> Iterator[Finding]:
         yield Finding(
             id=FindingId.QUEUE_PAUSED,
             severity=Severity.NOTE,
-            title=f'queue "{queue.name}" is paused{f" by {name}" if name else ""}, '
-            f"{pluralize(queue.waiting, 'job')} waiting",
+            # Titles reach HTTP clients, which must not get names of people.
+            title=f'queue "{queue.name}" is paused, {pluralize(queue.waiting, "job")} waiting',
+            evidence=(f"paused by {name}",) if name else (),
             advice="To resume it:",
             shell=context.format_command("workers recover", queue.pool_id or ""),
             affected=queue.waiting,
