@@ -182,6 +182,30 @@ async def test_a_policy_decides_about_the_next_attempt(app, run, sql, policy, at
 
 
 @pytest.mark.parametrize(
+    ("policy", "seconds"),
+    [
+        (Backoff(base=timedelta(minutes=5), jitter=0), 300),
+        # A policy that permits no further attempt: the task asked for one, after the default delay.
+        (Backoff(retry_on=(OSError,)), math.e),
+        (lambda error, job: None, math.e),
+    ],
+)
+async def test_retry_without_a_delay_waits_as_long_as_the_policy_of_its_task(
+    app, run, sql, policy, seconds
+):
+    @app.task(retry=policy)
+    async def fail() -> None:
+        raise Retry(reason="busy")
+
+    await fail.aenqueue()
+
+    await run()
+    row = sql.run(ROW)[0]
+    assert row[0] == 1
+    assert abs(row[5] - seconds) < 20
+
+
+@pytest.mark.parametrize(
     "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()]
 )
 async def test_an_exception_of_any_kind_fails_only_its_job(app, run, sql, error):

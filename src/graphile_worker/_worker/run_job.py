@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from graphile_worker._payloads import encode
-from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._worker.call_results import (
     NO_ERRORS,
     await_item_results,
@@ -330,18 +329,26 @@ def _build_error_outcome(task: Task[..., Any], context: Context, error: BaseExce
         return CompletedInTransaction(claimed, error)
     try:
         if isinstance(error, Snooze | Retry | Discard):
-            return _build_requested_outcome(claimed, error)
+            return _build_requested_outcome(task, context, error)
         return _build_failure(task, context, error)
     except Exception as broken:
         # The error itself is invalid, for example a subclass of Retry that has no delay.
         return Failed(claimed, broken)
 
 
-def _build_requested_outcome(claimed: ClaimedJob, exception: Snooze | Retry | Discard) -> Outcome:
+def _build_requested_outcome(
+    task: Task[..., Any], context: Context, exception: Snooze | Retry | Discard
+) -> Outcome:
     """Return the outcome that a task requested."""
+    claimed = context.claimed
     match exception:
         case Snooze():
             return Snoozed(claimed, exception.delay)
+        case Retry(delay=None):
+            # The task requested another attempt: its policy sets the delay and cannot prevent it.
+            failure = _build_failure(task, context, exception)
+            failure.is_permanent = False
+            return failure
         case Retry():
             return Failed(claimed, exception, when=exception.delay)
         case Discard():
