@@ -28,7 +28,7 @@ def gw_app(pytestconfig: pytest.Config) -> "App[Any]":
     if not isinstance(app, App):
         raise ConfigurationError(
             'no app to test. Set app = "module:attribute" under [tool.graphile-worker] in '
-            "pyproject.toml, set GRAPHILE_WORKER_APP, or override the fixture gw_app"
+            "pyproject.toml, set GRAPHILE_WORKER_APP, or override the fixture gw_app."
         )
     return app
 

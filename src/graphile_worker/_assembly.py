@@ -307,7 +307,9 @@ async def _check_schema_level(config: WorkerConfig, components: WorkerComponents
     try:
         ledger = await components.databases.own.run(get_ledger())
     except Exception as error:
-        components.logger.debug("reading the ledger failed: %s", format_error_line(error))
+        components.logger.debug(
+            "schema level check failed, continuing: %s", format_error_line(error)
+        )
         return
     if ledger.breaking_level > LATEST_LEVEL:
         components.pool.stop_on_error(SchemaTooNew(config.options.schema, ledger.breaking_level))
@@ -330,9 +332,7 @@ async def _shut_down(
         # The caller gets the first error.
         original_error.add_note(str(error))
         job_ids = ", ".join(map(str, error.job_ids))
-        components.logger.error(
-            "outcomes could not be written, these jobs stay locked: %s", job_ids
-        )
+        components.logger.error("writing outcomes failed, jobs stay locked: %s", job_ids)
     finally:
         if components.has_pool:
             await _release_orphaned_claims(config, components)
@@ -350,7 +350,8 @@ async def _release_orphaned_claims(config: WorkerConfig, components: WorkerCompo
             await components.claimer.release_orphaned_claims(at_once=True)
     except Exception as error:
         components.logger.warning(
-            "jobs of the last fetch may stay locked: %s", format_error_line(error)
+            "releasing the last fetched jobs failed, they may stay locked: %s",
+            format_error_line(error),
         )
 
 
@@ -370,7 +371,7 @@ async def _run_lifespan(config: WorkerConfig, components: WorkerComponents) -> A
     except TimeoutError:
         if not limit.expired():
             raise
-        components.logger.warning("the exit of the lifespan took too long and was cancelled")
+        components.logger.warning("lifespan exit took too long, cancelled")
     finally:
         if exit_limiter is not None:
             exit_limiter.cancel()

@@ -91,21 +91,25 @@ def check_config(config: WorkerConfig) -> None:
     for item in config.cron_items() if config.cron_items is not None else ():
         if item.task not in config.tasks:
             warn(
-                "cron item %r is of task %r, which this worker does not have",
+                "cron item %r adds jobs of task %r, which this worker does not run",
                 item.identifier,
                 item.task,
             )
     if options.max_pool_size < options.concurrency:
         warn(
-            "max_pool_size is %s for %s jobs at once: tasks may wait for a connection",
+            "max_pool_size=%s is less than concurrency=%s, tasks may wait for a connection",
             options.max_pool_size,
             options.concurrency,
         )
     size = None if options.local_queue is None else options.local_queue.size
     if size is not None and size < options.concurrency:
-        warn("local_queue.size is %s for %s jobs at once", size, options.concurrency)
+        warn(
+            "local_queue.size=%s is less than concurrency=%s, raise it to at least concurrency",
+            size,
+            options.concurrency,
+        )
     if get_psycopg_implementation() == "python":
-        warn("psycopg runs in pure Python, several times slower: install [binary]")
+        warn("psycopg runs in pure Python (several times slower), install psycopg[binary]")
 
 
 async def prepare_schema(config: WorkerConfig, databases: WorkerConnections) -> None:

@@ -47,6 +47,11 @@ class App(TaskRouter[D]):
         use_local_time: Set `run_at` from this machine's clock, not from the database's.
         max_payload_bytes: Largest payload that `add_job` accepts.
         prepared_statements: Turn this off behind a pooler that does not support them.
+
+    Attributes:
+        hooks (Hooks): Listeners and wrappers of this app.
+        on: Decorator for a listener, see `Hooks.on`.
+        around: Decorator for a wrapper, see `Hooks.around`.
     """
 
     @overload
@@ -158,8 +163,7 @@ class App(TaskRouter[D]):
     def remove_job(self, job_key: str, *, conn: object = None) -> Job | None:
         """Remove the job with this key. A running job finishes and is not retried.
 
-        Returns:
-            The job, or None if no job has the key.
+        See `Client.remove_job`.
         """
         return self._get_sync_client().remove_job(job_key, conn=self._resolve_connection(conn))
 
@@ -177,7 +181,14 @@ class App(TaskRouter[D]):
 
     @contextmanager
     def using_connection(self, conn: object) -> Iterator[None]:
-        """Make all calls of this app inside the block join the transaction of a connection."""
+        """Make all calls of this app inside the block join the transaction of a connection.
+
+        Args:
+            conn: Your connection.
+
+        Returns:
+            A context manager.
+        """
         token = self._current_connection.set(conn)
         try:
             yield
@@ -219,6 +230,9 @@ class App(TaskRouter[D]):
             tasks: Identifiers of the tasks to run (default: all).
             database: Connection string or pool (default: the app's `dsn`).
             schema: Schema of Graphile Worker (default: the app's).
+
+        Returns:
+            The runner, which is not started yet.
 
         Raises:
             TaskNotFound: A name in `tasks` is unknown.

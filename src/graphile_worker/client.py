@@ -74,7 +74,12 @@ class Client(BaseClient):
         return await self.add_spec(self._build_spec(identifier, payload, options), conn=conn)
 
     async def add_spec(self, spec: JobSpec, *, conn: object = None) -> Job:
-        """Add the job of a spec. See `add_job`."""
+        """Add the job of a spec. See `add_job`.
+
+        Args:
+            spec: The job to add.
+            conn: Your connection, whose transaction the call joins.
+        """
         adding = self._build_operation([spec])
         with self._hooks.around_sync(adding):
             job = await self._run_plan(self._plan_add_job(adding), conn)
@@ -103,15 +108,35 @@ class Client(BaseClient):
         raise GraphileWorkerError(NO_JOB_ADDED_MESSAGE)
 
     async def get_job(self, job_id: int, *, conn: object = None) -> Job | None:
-        """Return the job with this id, or None."""
+        """Get a job by its id.
+
+        Args:
+            job_id: Id of the job.
+            conn: Your connection, whose transaction the call joins.
+
+        Returns:
+            The job, or None if no job has the id.
+        """
         return await self._run_plan(admin.plan_get_job(job_id, self._schemas), conn)
 
     async def get_job_by_key(self, job_key: str, *, conn: object = None) -> Job | None:
-        """Return the job with this key, or None."""
+        """Get a job by its key.
+
+        Args:
+            job_key: Key of the job.
+            conn: Your connection, whose transaction the call joins.
+
+        Returns:
+            The job, or None if no job has the key.
+        """
         return await self._run_plan(admin.plan_get_job_by_key(job_key, self._schemas), conn)
 
     async def remove_job(self, job_key: str, *, conn: object = None) -> Job | None:
         """Remove the job with this key. A running job finishes and is not retried.
+
+        Args:
+            job_key: Key of the job.
+            conn: Your connection, whose transaction the call joins.
 
         Returns:
             The job, or None if no job has the key.
@@ -120,6 +145,10 @@ class Client(BaseClient):
 
     async def complete_jobs(self, job_ids: Iterable[int], *, conn: object = None) -> list[Job]:
         """Delete jobs as if they had succeeded. Jobs that a worker holds are left out.
+
+        Args:
+            job_ids: Ids of the jobs.
+            conn: Your connection, whose transaction the call joins.
 
         Returns:
             The jobs that were deleted.
@@ -176,7 +205,15 @@ class Client(BaseClient):
         return await self._run_plan(plan, conn)
 
     async def list_locked_jobs(self, pool_ids: Iterable[str], *, conn: object = None) -> list[Job]:
-        """Return the jobs that these worker pools hold."""
+        """List the jobs that worker pools hold.
+
+        Args:
+            pool_ids: Ids of the pools, as in `locked_by`.
+            conn: Your connection, whose transaction the call joins.
+
+        Returns:
+            The locked jobs of these pools.
+        """
         return await self._run_plan(admin.plan_list_locked_jobs(pool_ids, self._schemas), conn)
 
     async def recover_workers(
@@ -200,7 +237,12 @@ class Client(BaseClient):
         return await self._run_plan(plan, conn)
 
     async def force_unlock_workers(self, pool_ids: Iterable[str], *, conn: object = None) -> None:
-        """Release all locks of dead worker pools. A job of an alive pool may run twice."""
+        """Release all locks of dead worker pools. A job of an alive pool may run twice.
+
+        Args:
+            pool_ids: Ids of the pools, as in `locked_by`.
+            conn: Your connection, whose transaction the call joins.
+        """
         await self._run_plan(admin.plan_force_unlock_workers(pool_ids, self._schemas), conn)
 
     async def cleanup(
@@ -225,11 +267,25 @@ class Client(BaseClient):
         return await run_plan(self._db, plan)
 
     async def list_known_crontabs(self, *, conn: object = None) -> dict[str, KnownCrontab]:
-        """Return the cron items in the database by identifier, with their last execution."""
+        """List the cron items that the database knows.
+
+        Args:
+            conn: Your connection, whose transaction the call joins.
+
+        Returns:
+            The items by identifier, each with the times when it was first seen and last run.
+        """
         return await self._run_plan(admin.plan_list_known_crontabs(self._schemas), conn)
 
     async def get_tuning(self, *, conn: object = None) -> Tuning:
-        """Compare the settings of tables and server with those that suit a queue."""
+        """Compare the settings of tables and server with those that suit a queue.
+
+        Args:
+            conn: Your connection, whose transaction the call joins.
+
+        Returns:
+            The settings, and the SQL that changes them.
+        """
         return await self._run_plan(plan_get_tuning(self._schemas), conn)
 
     async def apply_tuning(self) -> list[str]:
@@ -316,7 +372,11 @@ async def make_worker_utils(
     max_payload_bytes: int | None = None,
     hooks: Hooks | None = None,
 ) -> Client:
-    """Install or upgrade the schema and return a client, which you close. See `Client`."""
+    """Install or upgrade the schema and return a client, which you close. See `Client`.
+
+    Returns:
+        The client.
+    """
     client = Client(
         database,
         schema=schema,

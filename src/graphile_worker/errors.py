@@ -27,6 +27,7 @@ GraphileWorkerError
 Driver errors pass through unchanged, except those with a meaning in this library.
 """
 
+import difflib
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -137,7 +138,9 @@ class TaskNotFound(GraphileWorkerError):
         self.identifier = identifier
         self.known = sorted(known)
         names = ", ".join(repr(name) for name in self.known) or "none"
-        super().__init__(f"no task is called {identifier!r}. Known tasks: {names}")
+        near = difflib.get_close_matches(identifier, self.known, n=1)
+        hint = f", did you mean {near[0]!r}?" if near else "."
+        super().__init__(f"no task is called {identifier!r}{hint} Known tasks: {names}")
 
 
 class PayloadTooLarge(GraphileWorkerError):
@@ -151,7 +154,7 @@ class PayloadTooLarge(GraphileWorkerError):
         super().__init__(
             f"the payload has {size:,} bytes and was not read: max_payload_bytes is {limit:,}. "
             "Keep the data elsewhere and put a reference into the payload, or raise "
-            "max_payload_bytes"
+            "max_payload_bytes."
         )
 
 
@@ -281,8 +284,8 @@ class SchemaTooOld(SchemaError):
         self.level = level
         super().__init__(
             f"schema {schema!r} is at level {level}. This release upgrades levels 18 and up. "
-            "Stop its workers, run `npx graphile-worker@0.18.0 --schema-only` on it once, "
-            "then migrate again"
+            "Stop its workers, run `npx graphile-worker@0.18.0 --schema-only` on it once, then "
+            "migrate again."
         )
 
 

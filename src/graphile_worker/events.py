@@ -32,6 +32,7 @@ class Event:
     """Any event. A listener for this class receives all events."""
 
     name: ClassVar[str]
+    """Name of the event, as in Graphile Worker for Node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class PoolEvent(Event):
     """Any event of one worker pool."""
 
     pool_id: str
+    """Id of the worker pool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,7 @@ class WorkerEvent(PoolEvent):
     """Any event of one worker, which is one slot of a pool."""
 
     worker_id: str
+    """Id of the worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,7 @@ class JobEvent(WorkerEvent):
     """Any event of one job in one worker."""
 
     job: Job
+    """The job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,45 +80,53 @@ class JobSucceeded(JobEvent):
 
     name = "job:success"
     duration: timedelta
-    # The error that the task raised after its own transaction had completed the job.
+    """How long the task ran."""
     late_error: BaseException | None = None
+    """Error that the task raised after its own transaction had completed the job, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSucceededLate(JobSucceeded):
-    """A `JobSucceeded` whose task raised after its own transaction had completed the job."""
+    """The task raised after its own transaction had completed the job."""
 
     name = "job:success:late"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobErrored(JobEvent):
-    """An attempt failed, and the failure is written. Also emitted for the last attempt."""
+    """An attempt failed, and the failure is written."""
 
     name = "job:error"
     error: BaseException
+    """The error."""
     duration: timedelta
+    """How long the task ran."""
     batch_job_errors: tuple[BaseException, ...] = ()
-    # False: JobFailed follows.
+    """Errors of single items of a batch, in their order."""
     will_retry: bool = True
+    """Whether the job is retried. If not, `JobFailed` follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFailed(JobEvent):
-    """The job permanently failed: its last attempt failed. Follows JobErrored."""
+    """The job permanently failed. Follows JobErrored."""
 
     name = "job:failed"
     error: BaseException
+    """The error."""
     duration: timedelta
+    """How long the task ran."""
     batch_job_errors: tuple[BaseException, ...] = ()
+    """Errors of single items of a batch, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFinished(JobEvent):
-    """The outcome of the job is written. `error` is None when it succeeded."""
+    """The outcome of the job is written."""
 
     name = "job:complete"
     error: BaseException | None
+    """Error of the last attempt, or None if the job succeeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,17 +138,18 @@ class JobLockLost(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInterrupted(JobEvent):
-    """A shutdown or an expired lease stopped the job. It was released, the attempt not counted."""
+    """A shutdown or an expired lease stopped the job, which was released."""
 
     name = "job:interrupted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOverran(JobEvent):
-    """A plain function ran past its timeout. It occupies its worker until it returns."""
+    """A plain function ran past its timeout and occupies its worker."""
 
     name = "job:overrun"
     timeout: timedelta
+    """Timeout of the task."""
 
 
 # Workers
@@ -144,10 +157,11 @@ class JobOverran(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCreated(WorkerEvent):
-    """A worker was created for these task identifiers."""
+    """A worker was created."""
 
     name = "worker:create"
     tasks: tuple[str, ...]
+    """Identifiers of the tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,26 +173,29 @@ class WorkerReleased(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStopped(WorkerEvent):
-    """A worker stopped. `error` is None unless an error stopped it."""
+    """A worker stopped."""
 
     name = "worker:stop"
     error: BaseException | None = None
+    """Error that stopped the worker, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRestarted(WorkerEvent):
-    """Your program cancelled the asyncio task of a worker, which starts again."""
+    """Your program cancelled the asyncio task of a worker, which restarts."""
 
     name = "worker:restart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFatalError(WorkerEvent):
-    """An error stopped a worker. `job_error` is the error of its job, if the job had failed."""
+    """An error stopped a worker."""
 
     name = "worker:fatalError"
     error: BaseException
+    """The error."""
     job_error: BaseException | None = None
+    """Error of the job, or None if it had not failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +218,7 @@ class GetJobErrored(WorkerEvent):
 
     name = "worker:getJob:error"
     error: BaseException
+    """The error."""
 
 
 # Pools
@@ -226,7 +244,9 @@ class PoolFatalError(PoolEvent):
 
     name = "pool:fatalError"
     error: BaseException
+    """The error."""
     action: str
+    """The write: startJob, completeJob or failJob."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,10 +258,11 @@ class GetJobRecovered(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenConnecting(PoolEvent):
-    """The pool opens a connection for LISTEN, after `attempts` failures."""
+    """The pool opens a connection for LISTEN."""
 
     name = "pool:listen:connecting"
     attempts: int
+    """Number of failures so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +278,7 @@ class ListenFailed(PoolEvent):
 
     name = "pool:listen:error"
     error: BaseException
+    """The error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +287,9 @@ class ListenNotified(PoolEvent):
 
     name = "pool:listen:notification"
     channel: str
+    """Channel of the notification."""
     payload: str
+    """Text of the notification."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,19 +301,22 @@ class ListenReleased(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPaused(PoolEvent):
-    """The pool claims no jobs of a task, because `count` functions run past their timeout."""
+    """The pool claims no jobs of a task while functions run past their timeout."""
 
     name = "pool:taskPaused"
     task_identifier: str
+    """Name of the task."""
     count: int
+    """Number of functions that run past their timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResumed(PoolEvent):
-    """A function that ran past its timeout ended. The pool claims jobs of its task again."""
+    """The pool claims jobs of the task again."""
 
     name = "pool:taskResumed"
     task_identifier: str
+    """Name of the task."""
 
 
 # Leases
@@ -297,11 +324,13 @@ class TaskResumed(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatFailed(PoolEvent):
-    """A heartbeat failed, `failures` times in a row. The pool retries."""
+    """A heartbeat failed. The pool retries."""
 
     name = "pool:heartbeat:error"
     error: BaseException
+    """The error."""
     failures: int
+    """Number of failures in a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,11 +342,13 @@ class HeartbeatRecovered(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseExpired(PoolEvent):
-    """No heartbeat succeeded in time. The pool gave up these jobs, and other workers run them."""
+    """No heartbeat succeeded in time. The pool stopped these jobs. Other workers run them."""
 
     name = "lease:expired"
     time_since_heartbeat: timedelta
+    """Time since the last heartbeat that succeeded."""
     job_ids: tuple[int, ...]
+    """Ids of the jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +357,9 @@ class LeaseLost(PoolEvent):
 
     name = "lease:lost"
     old_pool_id: str
+    """Id of the pool before."""
     job_ids: tuple[int, ...]
+    """Ids of the jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,11 +368,15 @@ class JobRecovered(PoolEvent):
 
     name = "job:recovered"
     job: Job
+    """The job."""
     dead_pool_id: str
-    # Whether the job was running there, and how often its worker died while it ran.
+    """Id of the dead pool."""
     was_started: bool
+    """Whether the job was running when its pool died."""
     crashes: int
+    """How often a worker died while it ran this job."""
     is_quarantined: bool
+    """Whether the job crashed its worker too often and has permanently failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,6 +385,7 @@ class RecoveryFailed(PoolEvent):
 
     name = "recovery:error"
     error: BaseException
+    """The error."""
 
 
 # Stopping a pool
@@ -355,10 +393,11 @@ class RecoveryFailed(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGracefulShutdown(PoolEvent):
-    """A pool shuts down gracefully: it claims no more jobs and waits for the running ones."""
+    """A pool claims no more jobs and waits for the running ones."""
 
     name = "pool:gracefulShutdown"
     message: str
+    """The reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,15 +406,18 @@ class PoolGracefulShutdownError(PoolEvent):
 
     name = "pool:gracefulShutdown:error"
     error: BaseException
+    """The error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGracefulShutdownWorkerError(PoolEvent):
-    """A worker failed during a graceful shutdown. `job` is the job that it was running."""
+    """A worker failed during a graceful shutdown."""
 
     name = "pool:gracefulShutdown:workerError"
     error: BaseException
+    """The error."""
     job: Job | None
+    """The job that the worker was running, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,6 +433,7 @@ class PoolForcefulShutdown(PoolEvent):
 
     name = "pool:forcefulShutdown"
     message: str
+    """The reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,6 +442,7 @@ class PoolForcefulShutdownError(PoolEvent):
 
     name = "pool:forcefulShutdown:error"
     error: BaseException
+    """The error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,7 +468,9 @@ class LocalQueueModeChanged(PoolEvent):
 
     name = "localQueue:setMode"
     old_mode: str
+    """Mode before."""
     new_mode: str
+    """Mode now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,6 +479,7 @@ class LocalQueueFetched(PoolEvent):
 
     name = "localQueue:getJobs:complete"
     jobs: tuple[Job, ...]
+    """The jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -441,26 +488,33 @@ class LocalQueueReturned(PoolEvent):
 
     name = "localQueue:returnJobs"
     jobs: tuple[Job, ...]
+    """The jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQueueRefetchDelayStarted(PoolEvent):
-    """A fetch returned few jobs. The next one waits for `delay`, or for enough notifications."""
+    """A fetch returned few jobs, so the next one waits."""
 
     name = "localQueue:refetchDelay:start"
     job_count: int
+    """Number of jobs that the fetch returned."""
     threshold: int
+    """Largest fetch that delays the next one."""
     delay: timedelta
+    """Longest wait before the next fetch."""
     abort_threshold: float
+    """Number of notified jobs that ends the wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQueueRefetchDelayAborted(PoolEvent):
-    """Enough notifications arrived to end the wait before a fetch early."""
+    """Enough notifications arrived to end the wait early."""
 
     name = "localQueue:refetchDelay:abort"
     count: int
+    """Number of notified jobs."""
     abort_threshold: float
+    """Number of notified jobs that ends the wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,19 +536,22 @@ class ResetLockedStarted(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetLockedSucceeded(PoolEvent):
-    """The search for old locks is complete. The next one follows after `delay`, if any."""
+    """The search for old locks is complete."""
 
     name = "resetLocked:success"
     delay: timedelta | None
+    """Time until the next one, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetLockedFailed(PoolEvent):
-    """The search for old locks failed. The next one follows after `delay`, if any."""
+    """The search for old locks failed."""
 
     name = "resetLocked:failure"
     error: BaseException
+    """The error."""
     delay: timedelta | None
+    """Time until the next one, or None."""
 
 
 # Cron
@@ -505,7 +562,9 @@ class CronJob:
     """The job that a cron item adds for one minute."""
 
     identifier: str
+    """Name of the cron item."""
     spec: JobSpec
+    """The job to add."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -513,7 +572,9 @@ class BackfillJob(CronJob):
     """The job of a past minute, with the times of the item that the database has recorded."""
 
     known_since: datetime
+    """When the database first recorded the item."""
     last_execution: datetime | None
+    """Last minute whose job was added, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -522,14 +583,16 @@ class CronStarting(Event):
 
     name = "cron:starting"
     start: datetime
+    """Time at which the scheduler starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronStarted(Event):
-    """The cron scheduler completed the backfill up to `start` and continues minute by minute."""
+    """The cron scheduler completed its backfill."""
 
     name = "cron:started"
     start: datetime
+    """Time up to which the backfill is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -538,7 +601,9 @@ class CronBackfillDue(Event):
 
     name = "cron:backfill"
     timestamp: datetime
+    """The minute."""
     jobs: tuple[BackfillJob, ...]
+    """The jobs to add."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -547,16 +612,20 @@ class CronDue(Event):
 
     name = "cron:schedule"
     timestamp: datetime
+    """The minute."""
     jobs: tuple[CronJob, ...]
+    """The jobs to add."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronScheduled(Event):
-    """This scheduler, not another one, added these jobs of this minute."""
+    """This scheduler added these jobs of this minute."""
 
     name = "cron:scheduled"
     timestamp: datetime
+    """The minute."""
     jobs: tuple[CronJob, ...]
+    """The jobs that were added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -565,27 +634,35 @@ class CronTimerEarly(Event):
 
     name = "cron:prematureTimer"
     current_timestamp: datetime
+    """Time at which the timer fired."""
     expected_timestamp: datetime
+    """Time for which it was set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronTimerLate(Event):
-    """The timer of the cron scheduler fired after its minute. It adds the missed jobs."""
+    """The timer of the cron scheduler fired late. It adds the missed jobs."""
 
     name = "cron:overdueTimer"
     current_timestamp: datetime
+    """Time at which the timer fired."""
     expected_timestamp: datetime
+    """Time for which it was set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronFailed(Event):
-    """The cron scheduler failed and restarts after `delay`, or leaves out the item that failed."""
+    """The cron scheduler failed and restarts, or skips the item that failed."""
 
     name = "cron:error"
     error: BaseException
+    """The error."""
     identifier: str | None = None
+    """Name of the item that failed, or None."""
     failures: int = 1
+    """Number of failures in a row."""
     delay: timedelta | None = None
+    """Time until the scheduler restarts, or None."""
 
 
 # Runner
@@ -593,10 +670,11 @@ class CronFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerStarted(PoolEvent):
-    """A runner started. `tasks` are the tasks whose jobs it runs."""
+    """A runner started."""
 
     name = "runner:started"
     tasks: tuple[str, ...]
+    """Identifiers of the tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -605,6 +683,7 @@ class GracefulShutdown(Event):
 
     name = "gracefulShutdown"
     signal: str
+    """Name of the signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -613,6 +692,7 @@ class ForcefulShutdown(Event):
 
     name = "forcefulShutdown"
     signal: str
+    """Name of the signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -630,8 +710,9 @@ class AddingJobs(Operation):
     """Jobs are about to be sent. A hook can replace entries of `specs`."""
 
     specs: list[JobSpec]
-    # Empty before the call, then the jobs in the order of their specs.
+    """The jobs to add."""
     jobs: list[Job] = field(default_factory=list)
+    """Empty before the call, then the jobs in the order of their specs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -639,8 +720,11 @@ class RunningJob(Operation):
     """The task of a job is about to run."""
 
     pool_id: str
+    """Id of the worker pool."""
     worker_id: str
+    """Id of the worker."""
     job: Job
+    """The job that is about to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -648,6 +732,7 @@ class Migrating(Operation):
     """The schema is about to be installed or upgraded."""
 
     schema: str
+    """Name of the schema."""
 
 
 def _index_by_name(candidates: list[object]) -> dict[str, type[Event]]:

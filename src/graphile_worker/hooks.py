@@ -9,7 +9,6 @@ def timed(operation: RunningJob) -> Iterator[None]: ...
 """
 
 import asyncio
-import difflib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -27,6 +26,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
+from graphile_worker._support.text import suggest
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.events import (
     EVENTS_BY_NAME,
@@ -98,6 +98,9 @@ class Hooks:
         Args:
             event: Event class, its name, or a base class for all events that derive from it.
 
+        Returns:
+            A decorator, which returns the function unchanged.
+
         Raises:
             ConfigurationError: The event does not exist.
         """
@@ -133,6 +136,9 @@ class Hooks:
         Args:
             operation: AddingJobs, RunningJob or Migrating.
 
+        Returns:
+            A decorator, which returns the function unchanged.
+
         Raises:
             ConfigurationError: The operation does not exist, or the function cannot wrap it.
         """
@@ -161,7 +167,11 @@ class Hooks:
             self._listeners = self._listeners.without_entry(kind, function)
 
     def include(self, other: "Hooks") -> None:
-        """Add the current functions of other hooks after those registered here, each once."""
+        """Add the current functions of other hooks after those registered here, each once.
+
+        Args:
+            other: The hooks to include.
+        """
         self._listeners = self._listeners.with_entries(other._listeners.entries)
         self._wrappers = self._wrappers.with_entries(other._wrappers.entries)
 
@@ -290,7 +300,7 @@ class Hooks:
         busy = self._find_calls_on_loop()
         for task in busy:
             logger.warning(
-                "listener %s took too long and was cancelled", _get_name(self._running_calls[task])
+                "listener %s took too long, cancelled", _get_name(self._running_calls[task])
             )
             task.cancel()
         if busy:
@@ -386,9 +396,7 @@ def _resolve_event(event: object) -> type[Event]:
 def _find_event(name: str) -> type[Event]:
     if name in EVENTS_BY_NAME:
         return EVENTS_BY_NAME[name]
-    close = difflib.get_close_matches(name, EVENTS_BY_NAME, n=1)
-    hint = f", did you mean {close[0]!r}?" if close else ""
-    raise ConfigurationError(f"no event is called {name!r}{hint}")
+    raise ConfigurationError(f"no event is called {name!r}{suggest(name, EVENTS_BY_NAME)}")
 
 
 def _check_operation(operation: object) -> None:

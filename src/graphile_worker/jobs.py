@@ -60,7 +60,7 @@ class JobOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """Describe a job to add. The fields after `payload` are those of `JobOptions`.
+    """Describe a job to add. See `JobOptions` for the fields after `payload`.
 
     Args:
         identifier: Name of the task.
@@ -129,6 +129,19 @@ class Job:
     """A job, as its row was when it was read.
 
     The payload and the timestamps are decoded on first access.
+
+    Attributes:
+        id: Number of the job.
+        task_identifier: Name of the task.
+        queue_name: Named queue, or None.
+        payload_text: Payload as JSON text.
+        priority: Priority. Jobs with a lower number run first.
+        attempts: Number of attempts that started.
+        max_attempts: Number of attempts before the job permanently fails.
+        last_error: Error of the last failed attempt, or None.
+        key: Job key, or None.
+        locked_by: Id of the worker pool that holds the job, or None.
+        revision: How often a call with the job's key changed it.
     """
 
     # A worker creates one per job: plain slots are 2 µs faster than a frozen dataclass.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from graphile_worker._support.option_fields import check_fields, option
+from graphile_worker._support.option_fields import HelpGroup, check_fields, option
 from graphile_worker._support.renamed import rejects_renamed
 from graphile_worker.errors import ConfigurationError
 
@@ -63,12 +63,12 @@ class RecoveryOptions:
     )
     crash_retry_delay: timedelta = option(
         timedelta(0),
-        help="Delay of jobs taken from dead workers",
+        help="Retry delay of jobs of dead workers",
         flags=("--crash-retry-delay",),
     )
     max_crashes: int = option(
         3,
-        help="Crashes until a job is quarantined",
+        help="Worker crashes before a job is quarantined",
         detail="Counts the worker crashes during which the job was running.",
         minimum=1,
         flags=("--max-crashes",),
@@ -105,15 +105,18 @@ class RefetchDelayOptions:
 
     duration: timedelta = option(
         timedelta(milliseconds=100),
-        help="Average length of the refetch delay",
+        help="Average delay before the next fetch",
         detail="At most `poll_interval`.",
     )
     threshold: int = option(
-        0, help="Largest fetch that delays the next one", detail="Counted in jobs.", minimum=0
+        0,
+        help="Largest fetch that delays the next fetch",
+        detail="Counted in jobs.",
+        minimum=0,
     )
     max_abort_threshold: int | None = option(
         None,
-        help="Most new jobs before a delay ends",
+        help="New jobs that end the delay early",
         default_text="size * 5",
         detail="The delay ends early after a random number of announced jobs, up to this one.",
         minimum=1,
@@ -137,22 +140,22 @@ class LocalQueueOptions:
 
     size: int | None = option(
         None,
-        help="Jobs to fetch ahead",
+        help="Number of jobs to fetch ahead",
         default_text="100 ms of work",
         detail="A number applies however long the jobs take. Use at least `concurrency`.",
         minimum=1,
     )
     ttl: timedelta = option(
         timedelta(minutes=5),
-        help="Time until waiting jobs are released",
+        help="Release prefetched jobs after this long",
         detail="Needs a `size`.",
     )
     refetch_delay: RefetchDelayOptions | None = option(
-        None, help="Delay the next fetch after a small one", detail="Needs a `size`."
+        None, help="Delay the next fetch after a small fetch", detail="Needs a `size`."
     )
     max_bytes: int = option(
         DEFAULT_MAX_BYTES,
-        help="Bytes of payloads held in memory",
+        help="Limit of payload bytes in memory",
         detail="Counts the payloads of waiting and running jobs.",
         see="reference/options.md#large-payloads",
         minimum=1,
@@ -173,18 +176,18 @@ class TaskProcessOptions:
     """
 
     max_jobs: int | None = option(
-        None, help="Jobs until a task process is replaced", default_text="no limit", minimum=1
+        None, help="Jobs before a task process is replaced", default_text="no limit", minimum=1
     )
     max_memory: int | None = option(
         None,
-        help="MB until a task process is replaced",
+        help="MB at which a task process is replaced",
         default_text="no limit",
         detail="The worker checks its memory after each job.",
         minimum=1,
     )
     memory_limit: int | None = option(
         None,
-        help="Memory limit of a task process in MB",
+        help="Memory limit of a task process, in MB",
         default_text="no limit",
         detail="A task that allocates more gets a `MemoryError`.",
         # The interpreter with this package needs a part of it.
@@ -205,7 +208,7 @@ class ExecutableOptions:
 
     environment: EnvironmentMode = option(
         "inherit",
-        help="Environment of executables",
+        help="Environment variables of executables",
         detail="`minimal` passes the variables that most programs need, without secrets such as "
         "`DATABASE_URL`.",
     )
@@ -238,39 +241,42 @@ class WorkerOptions:
     schema: str = option(
         DEFAULT_SCHEMA,
         factory=default_schema,
-        help="Schema of the queue",
+        help="Database schema of the queue",
         detail="`GRAPHILE_WORKER_SCHEMA` changes the default.",
         flags=("-s", "--schema"),
+        help_group=HelpGroup.COMMON,
     )
     ext_schema: str | None = option(
         None,
-        help="Companion schema",
+        help="Schema of Python-only tables",
         default_text="schema name + _ext",
         detail="Contains the tables that only Python workers use.",
     )
     concurrency: int = option(
         1,
-        help="Jobs to run at once",
-        see="guides/run-a-worker.md#how-many-at-once",
+        help="Number of jobs to run at once",
+        see="operations/running-workers.md#concurrency",
         minimum=1,
         flags=("-j", "--jobs"),
+        help_group=HelpGroup.CONCURRENCY,
     )
     max_pool_size: int = option(
         10,
-        help="Database connections",
-        see="guides/run-a-worker.md#connections",
+        help="Maximum number of database connections",
+        see="operations/running-workers.md#database-connections",
         # One listens, and one claims and completes jobs.
         minimum=2,
         flags=("-m", "--max-pool-size"),
+        help_group=HelpGroup.CONCURRENCY,
     )
     poll_interval: timedelta = option(
         timedelta(seconds=2), help="Interval between polls for jobs", minimum=MIN_INTERVAL
     )
     listen: bool = option(
         True,
-        help="Use LISTEN to learn of new jobs",
+        help="Use LISTEN/NOTIFY to start new jobs at once",
         detail="Off: poll only, for example behind PgBouncer.",
-        see="guides/run-a-worker.md#how-it-learns-of-jobs",
+        see="operations/running-workers.md#polling-and-notifications",
     )
     prepared_statements: bool = option(
         True,
@@ -279,60 +285,54 @@ class WorkerOptions:
     )
     use_local_time: bool = option(
         False,
-        help="Use this machine's clock for due times",
+        help="Use the local clock to decide what is due",
         detail="By default the clock of the database decides which jobs are due.",
     )
     cancel_after: timedelta | None = option(
         timedelta(seconds=5),
-        help="Time until a shutdown asks tasks to stop",
+        help="On shutdown, ask jobs to stop after this long",
         none_means="never",
-        see="operations/stop.md",
+        see="operations/graceful-shutdown.md",
+        help_group=HelpGroup.SHUTDOWN,
     )
     shutdown_timeout: timedelta | None = option(
         timedelta(seconds=25),
-        help="Time until a shutdown cancels tasks",
+        help="On shutdown, cancel jobs after this long",
         detail="Their jobs are released.",
         none_means="wait until they end",
-        see="operations/stop.md",
+        see="operations/graceful-shutdown.md",
+        help_group=HelpGroup.SHUTDOWN,
     )
     interrupted_job_retry_delay: timedelta | None = option(
         None,
         help="Delay of jobs that a shutdown releases",
         default_text="no delay",
         detail="Applies also to the jobs of a worker whose lease expires.",
-    )
-    min_reset_locked_interval: timedelta = option(
-        timedelta(minutes=8),
-        help="Shortest time between stale lock checks",
-        detail="A check releases locks older than four hours. It runs at random intervals.",
-        minimum=MIN_INTERVAL,
-    )
-    max_reset_locked_interval: timedelta = option(
-        timedelta(minutes=10), help="Longest time between stale lock checks"
+        help_group=HelpGroup.SHUTDOWN,
     )
     local_queue: LocalQueueOptions | None = option(
         LocalQueueOptions(),
-        help="Fetch jobs ahead",
+        help="Fetch jobs before a slot is free",
         none_means="fetch a job when a worker is free for it",
         see="reference/options.md#localqueueoptions",
     )
     max_payload_bytes: int = option(
         DEFAULT_MAX_BYTES,
-        help="Largest payload of a job in bytes",
+        help="Maximum payload size of a job, in bytes",
         detail="A job with a larger one fails permanently, and the worker does not read it.",
         see="reference/options.md#large-payloads",
         minimum=1,
     )
     complete_batch_delay: timedelta | None = option(
         timedelta(0),
-        help="Time to collect completed jobs for one write",
+        help="Time to batch completed jobs into one write",
         detail="Zero: collect while the previous write runs.",
         none_means="write each job separately",
         see="reference/options.md#batches",
     )
     fail_batch_delay: timedelta | None = option(
         timedelta(0),
-        help="Time to collect failed attempts for one write",
+        help="Time to batch failed attempts into one write",
         detail="Zero: collect while the previous write runs.",
         none_means="write each attempt separately",
         see="reference/options.md#batches",
@@ -341,23 +341,38 @@ class WorkerOptions:
         RecoveryOptions(),
         help="Take over jobs of dead workers",
         none_means="jobs of a dead worker are released after four hours",
-        see="operations/recover.md",
+        see="operations/crash-recovery.md",
+        help_group=HelpGroup.RECOVERY,
+    )
+    min_reset_locked_interval: timedelta = option(
+        timedelta(minutes=8),
+        help="Shortest time between stale lock checks",
+        detail="A check releases locks older than four hours. It runs at random intervals.",
+        minimum=MIN_INTERVAL,
+        help_group=HelpGroup.RECOVERY,
+    )
+    max_reset_locked_interval: timedelta = option(
+        timedelta(minutes=10),
+        help="Longest time between stale lock checks",
+        help_group=HelpGroup.RECOVERY,
     )
     warn_blocked_after: timedelta | None = option(
         timedelta(seconds=5),
-        help="Time until a blocked task is logged",
+        help="Warn about tasks that block longer than this",
         none_means="never",
-        see="operations/recover.md#code-that-blocks",
+        see="operations/crash-recovery.md#code-that-blocks",
         minimum=MIN_INTERVAL,
+        help_group=HelpGroup.RECOVERY,
     )
     max_runaway_threads: int | None = option(
         3,
-        help="Timed-out functions that pause a task",
+        help="Timed-out threads that pause a task",
         detail="While this many plain functions of a task run past their timeout, the worker "
         "claims no more jobs of it.",
         none_means="no limit",
-        see="guides/retries.md#timeouts",
+        see="guides/retries-and-timeouts.md#timeouts",
         minimum=1,
+        help_group=HelpGroup.RECOVERY,
     )
     task_processes: TaskProcessOptions = option(
         TaskProcessOptions(),
@@ -371,9 +386,9 @@ class WorkerOptions:
     )
     allow_unsafe_tasks: bool = option(
         False,
-        help="Skip the trust check of files",
+        help="Skip the owner and permission checks",
         detail="Applies to the tasks folder, the crontab and the config file.",
-        see="guides/executables.md#which-files-are-trusted",
+        see="guides/tasks-folder.md#trusted-files",
     )
 
     def __post_init__(self) -> None:

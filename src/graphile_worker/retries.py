@@ -44,6 +44,9 @@ class PartialFailure(JobOutcomeException):
 
     Args:
         errors: The error of each failed item by its index.
+
+    Attributes:
+        reason: Always None. The errors of the items are written to `last_error`.
     """
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:
@@ -124,7 +127,15 @@ class Backoff:
             raise ConfigurationError(f"Backoff.jitter must be from 0 to 1, got {self.jitter}")
 
     def delay(self, error: BaseException, attempts: int) -> timedelta | None:
-        """Return the delay after this number of attempts, or None to fail permanently."""
+        """Compute the delay before the next attempt.
+
+        Args:
+            error: The error of the attempt.
+            attempts: Number of attempts so far.
+
+        Returns:
+            The delay, or None to fail the job permanently.
+        """
         # One item of a batch that can be retried is enough.
         errors = error.errors.values() if isinstance(error, PartialFailure) else [error]
         if all(self._is_permanent(each) for each in errors):

@@ -155,6 +155,12 @@ async def run_task_list_once(
 
     It commits nothing, so that you can test tasks and roll back.
 
+    Args:
+        tasks: App or router, mapping of names to functions, or path of a tasks folder.
+        connection: Your async connection.
+        options: Options of the worker.
+        hooks: Hooks of the worker.
+
     Returns:
         The number of jobs that were run.
     """
@@ -163,9 +169,12 @@ async def run_task_list_once(
 
 
 class Runner:
-    """A worker in your program. See `run` for the arguments.
+    """A worker in your program, as `run` and `App.worker` return it.
 
-    `exit_signal` is the signal that ended it at once, or None.
+    Attributes:
+        options (WorkerOptions): Options of the worker.
+        hooks: Hooks of the worker, with those of the app.
+        exit_signal: The signal that ended it at once, or None.
     """
 
     def __init__(
@@ -227,11 +236,14 @@ class Runner:
     async def start(self) -> Self:
         """Start, and return when the worker looks for jobs.
 
+        Returns:
+            The runner.
+
         Raises:
             WorkerStoppedError: The runner was already started, or was stopped while it started.
         """
         if self._main_task is not None:
-            raise WorkerStoppedError("a runner can be started only once. Create another one")
+            raise WorkerStoppedError("a runner can be started only once. Create another one.")
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._main_task = asyncio.create_task(self._run(started), name="graphile-worker")
         try:
@@ -247,7 +259,12 @@ class Runner:
         return self
 
     async def wait(self) -> None:
-        """Wait until the worker has stopped, and raise the error that stopped it, if any."""
+        """Wait until the worker has stopped, and raise the error that stopped it, if any.
+
+        Raises:
+            WorkerStoppedError: The runner was not started.
+            JobsLeftLocked: The worker stopped during a database outage.
+        """
         if self._main_task is None:
             raise WorkerStoppedError("this runner was not started")
         await asyncio.wait({self._main_task})

@@ -60,7 +60,7 @@ class Client(BaseClient):
         return self.add_spec(self._build_spec(identifier, payload, options), conn=conn)
 
     def add_spec(self, spec: JobSpec, *, conn: object = None) -> Job:
-        """Add the job of a spec. See `add_job`."""
+        """Add the job of a spec. See `graphile_worker.Client.add_spec`."""
         adding = self._build_operation([spec])
         with self._hooks.around_sync(adding):
             job = self._run_plan(self._plan_add_job(adding), conn)
@@ -78,11 +78,11 @@ class Client(BaseClient):
         raise GraphileWorkerError(NO_JOB_ADDED_MESSAGE)
 
     def get_job(self, job_id: int, *, conn: object = None) -> Job | None:
-        """Return the job with this id, or None."""
+        """Get a job by its id. See `graphile_worker.Client.get_job`."""
         return self._run_plan(admin.plan_get_job(job_id, self._schemas), conn)
 
     def get_job_by_key(self, job_key: str, *, conn: object = None) -> Job | None:
-        """Return the job with this key, or None."""
+        """Get a job by its key. See `graphile_worker.Client.get_job_by_key`."""
         return self._run_plan(admin.plan_get_job_by_key(job_key, self._schemas), conn)
 
     def remove_job(self, job_key: str, *, conn: object = None) -> Job | None:
@@ -134,7 +134,7 @@ class Client(BaseClient):
         return self._run_plan(plan, conn)
 
     def list_locked_jobs(self, pool_ids: Iterable[str], *, conn: object = None) -> list[Job]:
-        """Return the jobs that these worker pools hold."""
+        """List the jobs that worker pools hold. See `graphile_worker.Client.list_locked_jobs`."""
         return self._run_plan(admin.plan_list_locked_jobs(pool_ids, self._schemas), conn)
 
     def recover_workers(
@@ -152,7 +152,10 @@ class Client(BaseClient):
         return self._run_plan(plan, conn)
 
     def force_unlock_workers(self, pool_ids: Iterable[str], *, conn: object = None) -> None:
-        """Release all locks of dead worker pools. A job of an alive pool may run twice."""
+        """Release all locks of dead worker pools. A job of an alive pool may run twice.
+
+        See `graphile_worker.Client.force_unlock_workers`.
+        """
         self._run_plan(admin.plan_force_unlock_workers(pool_ids, self._schemas), conn)
 
     def cleanup(
@@ -169,11 +172,17 @@ class Client(BaseClient):
         return run_plan_sync(self._db, plan)
 
     def list_known_crontabs(self, *, conn: object = None) -> dict[str, KnownCrontab]:
-        """Return the cron items in the database by identifier, with their last execution."""
+        """List the cron items that the database knows.
+
+        See `graphile_worker.Client.list_known_crontabs`.
+        """
         return self._run_plan(admin.plan_list_known_crontabs(self._schemas), conn)
 
     def get_tuning(self, *, conn: object = None) -> Tuning:
-        """Compare the settings of tables and server with those that suit a queue."""
+        """Compare the settings of tables and server with those that suit a queue.
+
+        See `graphile_worker.Client.get_tuning`.
+        """
         return self._run_plan(plan_get_tuning(self._schemas), conn)
 
     def apply_tuning(self) -> list[str]:
@@ -239,7 +248,11 @@ def make_worker_utils(
     max_payload_bytes: int | None = None,
     hooks: Hooks | None = None,
 ) -> Client:
-    """Install or upgrade the schema and return a client, which you close. See `Client`."""
+    """Install or upgrade the schema and return a client, which you close. See `Client`.
+
+    Returns:
+        The client.
+    """
     client = Client(
         database,
         schema=schema,

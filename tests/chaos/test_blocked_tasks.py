@@ -109,7 +109,7 @@ def pause() -> None:
     time.sleep(0.5)
 """.replace("WALK\n", "    time.sleep(0.5)\n" * 16)
 
-REFUSED = "while it ran, its outcome was not written"
+REFUSED = "while it ran, result discarded"
 
 LEFT = """
 select (select count(*) from :schema._private_jobs)
@@ -248,7 +248,7 @@ def test_a_worker_with_a_blocked_event_loop_stays_alive_and_names_the_task(
     # So that a fetch is under way when the loop stops; what it brings is to run once too.
     added = field.add_all([JobSpec("note")] * 50)
     field.block()
-    line = blocked.wait_for_line("has blocked the event loop")
+    line = blocked.wait_for_line("has been blocking the event loop")
     field.enter_dead_pool()
     field.wait_for_sweep()
     was_blocked = job not in jobs(blocked, "ended")
@@ -256,8 +256,8 @@ def test_a_worker_with_a_blocked_event_loop_stays_alive_and_names_the_task(
     field.wait_until_empty()
 
     assert was_blocked, "the dead pool must be found while the other one is blocked"
-    assert f"task '{task}' (job {job}) has blocked the event loop" in line
-    assert blocked.err.count("has blocked the event loop") == 1
+    assert f"task '{task}' (job {job}) has been blocking the event loop" in line
+    assert blocked.err.count("has been blocking the event loop") == 1
     assert re.search(PLACES[task], blocked.err)
     assert "recovered job" not in blocked.err + other.err
     assert "lease expired" not in blocked.err
@@ -325,7 +325,7 @@ def test_a_worker_whose_loop_is_blocked_during_a_database_outage_continues(field
     blocked.wait_for_line(REFUSED)
 
     assert was_blocked, "it must be recovered while the loop is blocked"
-    assert f"task 'sleep_on_loop' (job {job}) has blocked the event loop" in blocked.err
+    assert f"task 'sleep_on_loop' (job {job}) has been blocking the event loop" in blocked.err
     field.let_end()
     field.wait_until_empty()
     assert ended(other, count=1) == [(job, 2)]
@@ -346,9 +346,9 @@ def test_a_blocked_plain_function_is_logged_once_and_others_are_not(field):
     all_ended = ended(worker, count=3)
     field.wait_until_empty()
 
-    named = [line for line in worker.err.splitlines() if "has blocked its thread" in line]
+    named = [line for line in worker.err.splitlines() if "has been blocking its thread" in line]
     assert len(named) == 1, worker.err
-    assert f"task 'stand' (job {standing.id}) has blocked its thread for" in named[0]
+    assert f"task 'stand' (job {standing.id}) has been blocking its thread for" in named[0]
     assert float(re.findall(r"for ([\d.]+) s$", named[0])[0]) >= 5
     assert re.search(r"line \d+, in stand\n[ |]+time\.sleep\(8\)", worker.err)
     assert all_ended == [(each.id, 1) for each in (standing, *going_on)]

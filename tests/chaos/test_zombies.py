@@ -151,7 +151,7 @@ RECOVERED = "select count(*) from :ext_schema.recoveries"
 # In every statement that takes jobs, and in no other.
 FETCH = b"set attempts = jobs.attempts + 1"
 
-REFUSED = "while it ran, its outcome was not written"
+REFUSED = "while it ran, result discarded"
 
 # Seconds of the leases. In the gate a busy machine may delay a worker: by seconds where its lease
 # ends, by more where its database comes back in time.
@@ -499,7 +499,7 @@ def test_a_single_worker_runs_its_abandoned_jobs_again_without_counting_an_attem
     field.let_end("worker")
     field.wait_until("ended", worker, field.count)
     field.wait_until_empty()
-    returned = "its attempt is not counted"
+    returned = "attempt not counted"
     eventually(lambda: worker.err.count(returned) == field.count, f"all returned: {worker.err}")
 
     assert seconds_of_silence(worker) < threshold

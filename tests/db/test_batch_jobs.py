@@ -236,7 +236,7 @@ async def test_unawaited_outcomes_fail_all_items(app, run, sql):
     await run({"numbers": numbers})
 
     [(payload, _, error, _)] = sql.run(ROW)
-    assert (payload, "Write the task with async def" in error) == ([1, 2], True)
+    assert (payload, "Declare the task with async def." in error) == ([1, 2], True)
 
 
 async def test_a_system_exit_or_unprintable_outcome_fails_its_item_alone(app, run, sql):

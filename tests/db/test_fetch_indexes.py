@@ -14,8 +14,8 @@ from tests.support.processes import eventually
 from tests.support.roles import temporary_role
 from tests.support.sql import Sql
 
-NO_INDEXES = "creates no indexes"
-NOT_COMPLETE = "are not complete"
+NO_INDEXES = "this role may not create them"
+NOT_COMPLETE = "are incomplete"
 BUILDING = "select exists (select from pg_stat_progress_create_index)"
 WAITING = """
 select exists (

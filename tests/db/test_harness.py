@@ -162,11 +162,11 @@ def test_a_whole_payload_is_compared_as_json(gw: Harness, shop: Shop):
 def test_a_keyword_that_is_not_a_parameter_raises(gw: Harness, shop: Shop, method: str):
     call = getattr(gw, method)
 
-    with pytest.raises(TypeError, match="send has no parameter 'too': it has to, on"):
+    with pytest.raises(TypeError, match=r"'too', did you mean 'to'\? Known parameters: to, on"):
         call(shop.send, too="ada")
     with pytest.raises(TypeError, match="no parameter 'too'"):
         call("send", too="ada")
-    with pytest.raises(TypeError, match="a job has no 'queue'"):
+    with pytest.raises(TypeError, match="a job has no option 'queue'"):
         call(shop.send, options={"queue": "mail"})
     with pytest.raises(TypeError, match="takes a list"):
         call(shop.track, items=[1])

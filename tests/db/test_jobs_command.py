@@ -152,7 +152,7 @@ def test_a_failed_batch_shows_the_error_of_its_first_item(table, shell):
 def test_a_full_page_shows_how_to_get_the_next(table, shell):
     ids = [table.add_job() for _ in range(2)]
 
-    assert shell("jobs", "list", "--limit", 1).err == f"more jobs: --before {ids[1]}\n"
+    assert shell("jobs", "list", "--limit", 1).err == f"more jobs: add --before {ids[1]}\n"
     assert shell("jobs", "list", "task:nothing").err == "no jobs\n"
 
 
@@ -264,7 +264,7 @@ def test_a_job_that_lost_its_task_is_shown(table, shell, sql):
     sql.run("update :schema._private_jobs set task_id = 0")
 
     assert shell("jobs", "show", job).code == 0
-    assert "no worker runs task None" in shell("jobs", "why", job).out
+    assert "no live worker handles task None" in shell("jobs", "why", job).out
 
 
 def test_a_payload_that_json_cannot_represent_is_shown_as_text(table, shell):
@@ -284,8 +284,8 @@ def test_the_main_reason_comes_first(table, shell):
     found = parse_json(shell("jobs", "why", job, "--json"))
 
     assert result.out == (
-        f"job {job} (task) is waiting: its queue 'q' is paused by ana\n"
-        "  also: no worker runs task 'task': none is alive\n"
+        f"job {job} (task) is waiting: its queue 'q' is paused by ana\n  also: no live worker "
+        "handles task 'task' (no workers are running)\n"
     )
     assert [reason["why"] for reason in found["reasons"]] == ["queue_paused", "no_worker"]
     assert found["reasons"][0]["evidence"] == {"queue": "q", "paused_by": "ana"}
@@ -469,7 +469,7 @@ def test_jobs_are_rescheduled(table, shell, sql, when, expected):
     [
         ([], "nothing to change. Pass --run-at"),
         (["--run-at", "2030-01-01T00:00"], "has no time zone"),
-        (["--run-at", "soon"], "expected 10m from now"),
+        (["--run-at", "soon"], "expected a delay or a time"),
         (["--priority", "x"], "not a valid integer"),
     ],
 )

@@ -505,4 +505,7 @@ async def test_a_local_queue_smaller_than_the_concurrency_is_warned_of(start, ca
 
     await start({"work": nothing}, concurrency=4, local_queue=queue(2))
 
-    assert "local_queue.size is 2 for 4 jobs at once" in caplog.text
+    assert (
+        "local_queue.size=2 is less than concurrency=4, raise it to at least concurrency"
+        in caplog.text
+    )

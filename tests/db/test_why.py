@@ -184,7 +184,8 @@ def test_no_worker_runs_its_task(table, enter):
 
     assert reason.why is ReasonCode.NO_WORKER
     assert reason.sentence == (
-        "no worker runs task 'sendemail': 1 alive, none has it; did you mean 'send_email'?"
+        "no live worker handles task 'sendemail' (1 running, none has it); did you mean "
+        "'send_email'?"
     )
     assert reason.evidence["workers"] == [OURS]
 
@@ -193,7 +194,7 @@ def test_no_worker_is_alive(table):
     reason = first(table, table.add_job())
 
     assert reason.why is ReasonCode.NO_WORKER
-    assert reason.sentence == "no worker runs task 'task': none is alive"
+    assert reason.sentence == "no live worker handles task 'task' (no workers are running)"
 
 
 @pytest.mark.parametrize("tasks", [None, ["name"] * 100])

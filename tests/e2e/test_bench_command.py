@@ -54,7 +54,7 @@ def test_the_benchmarks_are_startup_throughput_latency_and_add(programs):
 
 @pytest.mark.feature("F297")
 def test_help_lists_each_benchmark_with_its_defaults():
-    page = (ROOT / "docs/reference/command.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
 
     sections = re.findall(
         r"^### `graphile-worker bench (\w+)`$(.*?)(?=^#)", page + "#", re.MULTILINE | re.DOTALL
@@ -168,7 +168,9 @@ def test_bench_rejects_a_schema(programs, behind):
     done = programs.run_to_end("-s", "jobs", "bench", "add")
 
     assert done.code == 1
-    assert done.err == ("graphile-worker: bench uses a temporary schema. Remove --schema.\n")
+    assert done.err == (
+        "graphile-worker: bench creates its own temporary schema. Remove --schema.\n"
+    )
     assert schemas(behind) == before
 
 
@@ -195,7 +197,7 @@ def test_after_an_error_the_schema_is_dropped(programs, behind, empty_database):
     behind.run("drop role few")
 
     assert done.code == 1
-    assert done.err.startswith("graphile-worker: a worker of the benchmark stopped: ")
+    assert done.err.startswith("graphile-worker: a worker process stopped: ")
     assert "too many connections" in done.err
     assert schemas(behind) == before
 

@@ -279,7 +279,7 @@ def test_once_and_schema_only_exclude_each_other(greeting):
     done = greeting.run_to_end("--once", "--schema-only")
 
     assert_one_line(done)
-    assert "--once and --schema-only exclude each other" in done.err
+    assert "--once and --schema-only exclude each other. Remove one." in done.err
 
 
 def test_cleanup_keeps_the_identifiers_of_known_tasks(greeting, sql):
@@ -411,7 +411,7 @@ def test_the_worker_opens_at_most_max_pool_size_connections(programs, sql, tasks
     assert worker.stop() == 0
     # One more connection is for heartbeats, and one for slow statements.
     assert 2 <= max(counts) <= 4 + 2
-    assert "max_pool_size is 4 for 20 jobs at once" in worker.err
+    assert "max_pool_size=4 is less than concurrency=20" in worker.err
 
 
 HOLD = """
@@ -578,8 +578,8 @@ def test_without_tasks_and_app_the_error_names_both(programs):
     [
         ("nowhere:app", "no module 'nowhere'"),
         ("firm.nowhere:app", "no module 'firm.nowhere'"),
-        ("firm:shop", "no app 'shop' in firm. Write firm:queue"),
-        ("plain", "It has no App"),
+        ("firm:shop", "no app 'shop' in firm. Write firm:queue."),
+        ("plain", "Define one there"),
     ],
 )
 def test_a_missing_app_is_reported_in_one_line(programs, app, message):

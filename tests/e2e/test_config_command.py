@@ -33,8 +33,8 @@ def test_config_reports_a_mistake_in_one_line(programs):
     assert done.code == 1
     assert done.out == ""
     assert done.err == (
-        "graphile-worker: graphile-worker.toml: unknown setting concurrenc, "
-        "did you mean concurrency?\n"
+        "graphile-worker: graphile-worker.toml: unknown setting 'concurrenc', did you mean "
+        "'concurrency'?\n"
     )
 
 

@@ -345,15 +345,21 @@ def test_a_given_crontab_overrides_the_one_of_the_directory(programs, sql):
 
 
 @pytest.mark.feature("F246")
-def test_a_worker_without_a_crontab_logs_it_once_and_runs(programs, sql):
+@pytest.mark.parametrize(
+    ("debug", "expected"),
+    [("1", ["[core] DEBUG: no ./crontab found, no scheduled tasks"]), ("", [])],
+)
+def test_a_worker_without_a_crontab_runs_and_logs_it_for_debugging_only(
+    programs, sql, debug, expected
+):
     programs.write("tasks/hello.py", HELLO)
 
-    worker = programs.worker()
+    worker = programs.worker(GRAPHILE_WORKER_DEBUG=debug)
     sql.run("select :schema.add_job('hello')")
     eventually(lambda: jobs(sql) == [], "the job is done")
 
     lines = [line for line in worker.err.splitlines() if "crontab" in line]
-    assert lines == ["[core] INFO: no ./crontab found, no scheduled tasks"]
+    assert lines == expected
     assert sql.run("select * from :schema._private_known_crontabs") == []
 
 
@@ -399,7 +405,7 @@ def test_a_crontab_that_names_an_unknown_task_is_a_warning(programs, sql):
     wait_until_registered(sql, "rollup", "typo")
     lines = [line for line in worker.err.splitlines() if "WARNING" in line]
     assert lines == [
-        "[core] WARNING: cron item 'typo' is of task 'rolup', which this worker does not have"
+        "[core] WARNING: cron item 'typo' adds jobs of task 'rolup', which this worker does not run"
     ]
 
 

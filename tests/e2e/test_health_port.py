@@ -160,5 +160,5 @@ def test_a_health_host_that_this_machine_does_not_have_is_one_error_line(noting)
     done = noting.run_to_end("--health-port", port, "--health-host", "192.0.2.1")
 
     assert done.code == 1
-    assert done.err.startswith(f"graphile-worker: --health-port {port} at 192.0.2.1: ")
+    assert done.err.startswith(f"graphile-worker: cannot listen on 192.0.2.1 port {port}: ")
     assert done.err.count("\n") == 1

@@ -105,8 +105,8 @@ def test_schemas_of_postgresql_itself_are_rejected(empty_database):
 
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == (
-            f"graphile-worker: schema is '{name}', which PostgreSQL reserves. Choose another name "
-            "than information_schema, without the prefix pg_\n"
+            f"graphile-worker: schema is '{name}', which PostgreSQL reserves. Choose another "
+            "name than information_schema, without the prefix pg_.\n"
         )
 
 

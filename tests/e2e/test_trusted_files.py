@@ -53,7 +53,7 @@ def test_the_check_is_skipped_by_a_flag_and_by_a_variable(programs):
     assert rejected.code == 1
     assert rejected.err == (
         "graphile-worker: the config file graphile-worker.toml is not trusted: any user may change "
-        f"{programs.folder}/graphile-worker.toml: type chmod o-w "
+        f"{programs.folder}/graphile-worker.toml: run chmod o-w "
         f"{programs.folder}/graphile-worker.toml, or pass --allow-unsafe-tasks to skip this check\n"
     )
     assert (done.code, done.out) == (0, "hello\n")

@@ -244,7 +244,7 @@ def test_a_change_of_the_config_file_is_applied(folder):
     watching = folder.programs.without_fork.worker()
 
     settings.write_text("concurrences = 2\n")
-    watching.wait_for_line("unknown setting concurrences, did you mean concurrency?")
+    watching.wait_for_line("unknown setting 'concurrences', did you mean 'concurrency'?")
     watching.wait_for_line(WAITING)
     # The new settings name another folder.
     folder.programs.write("other/it.py", TASK.format(version=2))
@@ -359,7 +359,7 @@ def test_changes_of_unrelated_files_are_ignored(folder):
     # Time for several scans.
     time.sleep(1.5)
 
-    assert "changed: " not in watching.err
+    assert "files changed, restarting: " not in watching.err
     assert watching.stop(signal.SIGTERM) == 0
 
 
@@ -372,7 +372,9 @@ def test_watch_and_one_shot_flags_exclude_each_other(folder, flag):
 
     name = flag.partition("=")[0]
     assert rejected.code == 1
-    assert rejected.err == f"graphile-worker: {name} and --watch exclude each other\n"
+    assert rejected.err == (
+        f"graphile-worker: {name} and --watch exclude each other. Remove one.\n"
+    )
     assert (done.code, "watching" in done.err) == (0, False)
 
 

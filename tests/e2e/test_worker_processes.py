@@ -267,7 +267,7 @@ def test_the_parent_exits_if_no_process_can_start(programs):
 
     assert done.code == 1
     assert "graphile-worker: no tasks configured. Create a folder ./tasks" in done.err
-    assert "no worker process could start, giving up" in done.err
+    assert "no worker process could start, exiting" in done.err
 
 
 def test_the_parent_exits_with_the_code_of_its_children(parent, programs, sql):
@@ -277,7 +277,7 @@ def test_the_parent_exits_with_the_code_of_its_children(parent, programs, sql):
     done = programs.run_to_end("-p", "2")
 
     assert done.code == 57
-    assert "giving up" in done.err
+    assert "no worker process could start, exiting" in done.err
 
 
 def test_invalid_flags_are_reported_once(parent, programs):
@@ -305,7 +305,7 @@ def test_the_parent_gives_up_when_no_process_can_start_anymore(parent):
 
     assert running.end() == 1
     assert running.err.count("broken by a deploy") >= 2 * 2
-    assert "no worker process could start, giving up" in running.err
+    assert "no worker process could start, exiting" in running.err
 
 
 def test_a_process_that_cannot_be_started_is_retried(parent):
@@ -321,7 +321,7 @@ def test_a_process_that_cannot_be_started_is_retried(parent):
     )
 
     os.kill(children(running)[0], signal.SIGKILL)
-    wait_for_lines(running, "could not start a process, retrying: ", 3)
+    wait_for_lines(running, "process failed to start, retrying: ", 3)
     parent.let_go()
     wait_for_lines(running, READY, 2)
 
@@ -350,7 +350,7 @@ def test_the_parent_continues_while_one_process_can_start(parent, programs):
     wait_for_lines(running, "there is one already", 6)
 
     assert running.is_running
-    assert "giving up" not in running.err
+    assert "no worker process could start, exiting" not in running.err
 
 
 # Replacing
@@ -373,7 +373,7 @@ def test_after_max_jobs_a_process_is_replaced_and_no_job_is_lost(parent, sql):
     runs = sql.run("select job, process from runs")
     assert Counter(job for job, _ in runs) == dict.fromkeys(jobs, 1)
     assert all(count >= 5 for pid, count in Counter(pid for _, pid in runs).items() if pid in first)
-    assert "it ran max_jobs jobs" in running.err
+    assert "ran max_jobs jobs" in running.err
     assert running.stop(signal.SIGTERM) == 0
     assert "killed by" not in running.err
 
@@ -430,7 +430,7 @@ def test_a_process_above_max_memory_is_replaced(parent, sql):
     [job] = add(sql, 1, '{"megabytes": 400}')
     eventually(lambda: left(sql) == 0, "the job is done")
     leaking = sql.value("select process from runs where job = $1", job)
-    line = running.wait_for_line(f"replacing process {leaking}: it uses")
+    line = running.wait_for_line(f"replacing process {leaking} (uses")
     wait_for_lines(running, READY, 3)
     eventually(lambda: not is_alive(leaking), "it has ended")
 
@@ -483,7 +483,7 @@ def test_unreadable_memory_is_logged_once(parent):
         read_resident_bytes="lambda pid: None",
     )
 
-    running.wait_for_line("--max-memory has no effect: the memory of a process cannot be read")
+    running.wait_for_line("--max-memory is ignored: process memory cannot be read on this platform")
     time.sleep(0.3)
 
     assert running.err.count("cannot be read") == 1
@@ -624,7 +624,7 @@ def test_a_stopping_process_has_shutdown_timeout_before_it_is_killed(parent, sql
 
     # The timeout is the hour minus the grace time: half a second.
     assert running.stop(signal.SIGTERM) == 1
-    assert "did not stop, killing it" in running.err
+    assert "did not stop in time, killing it" in running.err
 
 
 def test_without_shutdown_timeout_the_parent_waits(parent, sql):
@@ -651,7 +651,7 @@ def test_a_process_that_does_not_stop_is_killed(parent, sql):
     code = running.stop(signal.SIGTERM)
 
     assert code == 1
-    assert running.err.count("did not stop, killing it") == 1
+    assert running.err.count("did not stop in time, killing it") == 1
     assert not any(map(is_alive, children(running)))
 
 
@@ -665,7 +665,7 @@ def test_a_process_that_ignores_the_second_signal_is_killed(parent, sql):
     code = running.stop(signal.SIGTERM)
 
     assert code == 128 + signal.SIGTERM
-    assert "did not stop, killing it" in running.err
+    assert "did not stop in time, killing it" in running.err
 
 
 # Without a parent
@@ -734,7 +734,7 @@ def test_a_health_port_in_use_is_reported_once_and_starts_no_process(parent, pro
         done = programs.run_to_end("-p", "2", "--health-port", str(taken.getsockname()[1]))
 
     assert done.code == 1
-    assert done.err.startswith("graphile-worker: --health-port ")
+    assert done.err.startswith("graphile-worker: cannot listen on ")
     assert children(done) == []
 
 

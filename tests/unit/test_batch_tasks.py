@@ -216,7 +216,7 @@ def test_a_wrong_number_of_outcomes_is_a_warning_and_counts_as_success(caplog):
     args, _ = signature.build_call_arguments([1, 2, 3], None)
 
     assert errors_of(signature, args, [TROUBLE]) == {}
-    assert "3 items but 1 outcomes" in caplog.text
+    assert "3 items, 1 outcomes" in caplog.text
 
 
 @pytest.mark.feature("F120")

@@ -188,7 +188,7 @@ def test_a_long_run_is_reported_as_table_and_chart(run):
     drawn = charts({"endurance": {18: result}})["endurance-pg18.svg"]
 
     assert "| most dead rows | 4,100 |" in told
-    assert "| a fifth of them, after the release | 10 s |" in told
+    assert "| time until a fifth of them is left | 10 s |" in told
     assert len(ElementTree.fromstring(drawn).findall(f"{SVG}polyline")) == 5
 
 

@@ -94,7 +94,7 @@ async def test_a_payload_that_is_too_large_is_not_read(it):
     assert (raised.value.size, raised.value.limit) == (MAX_BYTES + 1, MAX_BYTES)
     assert str(raised.value) == (
         "the payload has 100,001 bytes and was not read: max_payload_bytes is 100,000. Keep the "
-        "data elsewhere and put a reference into the payload, or raise max_payload_bytes"
+        "data elsewhere and put a reference into the payload, or raise max_payload_bytes."
     )
     assert it.table.queries == []
 

@@ -303,7 +303,8 @@ def test_variables_that_contradict_each_other_are_rejected(sources):
     sources.set_variable("GRAPHILE_WORKER_RECOVERY_LEASE_DURATION", "5s")
 
     assert sources.error() == (
-        "GRAPHILE_WORKER_RECOVERY and GRAPHILE_WORKER_RECOVERY_LEASE_DURATION exclude each other"
+        "GRAPHILE_WORKER_RECOVERY and GRAPHILE_WORKER_RECOVERY_LEASE_DURATION exclude each "
+        "other. Remove one."
     )
 
 
@@ -314,14 +315,16 @@ def test_variables_that_contradict_each_other_are_rejected(sources):
 def test_a_file_names_the_app_or_the_folder_not_both(sources):
     sources.write("app = 'shop:app'\ntasks = 'jobs'")
 
-    assert sources.error() == "graphile-worker.toml: app and tasks exclude each other"
+    assert sources.error() == (
+        "graphile-worker.toml: app and tasks exclude each other. Remove one."
+    )
 
 
 @pytest.mark.feature("F155")
 def test_flags_name_the_app_or_the_folder_not_both(sources):
     error = sources.error("--app", "shop:app", "--tasks", "jobs")
 
-    assert error == "--app and --tasks exclude each other"
+    assert error == "--app and --tasks exclude each other. Remove one."
 
 
 @pytest.mark.feature("F155")
@@ -331,7 +334,9 @@ def test_variables_name_the_app_or_the_folder_not_both(sources):
 
     error = sources.error()
 
-    assert error == "GRAPHILE_WORKER_APP and GRAPHILE_WORKER_TASKS exclude each other"
+    assert error == (
+        "GRAPHILE_WORKER_APP and GRAPHILE_WORKER_TASKS exclude each other. Remove one."
+    )
 
 
 def test_of_an_app_and_a_folder_the_higher_source_takes_precedence(sources):
@@ -427,7 +432,7 @@ def test_paths_in_a_config_file_are_relative_to_it(sources):
 def test_a_pyproject_toml_given_by_a_flag_must_have_the_table(sources):
     sources.write("[tool.other]", "else/pyproject.toml")
     assert sources.error("-C", "else/pyproject.toml") == (
-        "else/pyproject.toml has no table [tool.graphile-worker]"
+        "else/pyproject.toml has no table [tool.graphile-worker]. Add it, or pass another file."
     )
     sources.write("[tool.graphile-worker]\nconcurrency = 3", "else/pyproject.toml")
 
@@ -486,15 +491,15 @@ def test_a_config_file_given_by_a_flag_must_exist(sources, path, why):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("concurrenc = 1", "unknown setting concurrenc, did you mean concurrency?"),
-        ("jobs = 1", "unknown setting jobs, did you mean concurrency?"),
-        ("pollInterval = 2000", "unknown setting pollInterval, did you mean poll_interval?"),
+        ("concurrenc = 1", "unknown setting 'concurrenc', did you mean 'concurrency'?"),
+        ("jobs = 1", "unknown setting 'jobs', did you mean 'concurrency'?"),
+        ("pollInterval = 2000", "unknown setting 'pollInterval', did you mean 'poll_interval'?"),
         (
             "[recovery]\nlease_durations = '1s'",
-            "unknown setting recovery.lease_durations, did you mean recovery.lease_duration?",
+            "unknown setting 'recovery.lease_durations', did you mean 'recovery.lease_duration'?",
         ),
-        ("[recover]\nlease_duration = '1s'", "unknown setting recover, did you mean recovery?"),
-        ("zzz = 1", "unknown setting zzz, see `graphile-worker config`"),
+        ("[recover]\nlease_duration = '1s'", "unknown setting 'recover', did you mean 'recovery'?"),
+        ("zzz = 1", "unknown setting 'zzz', see `graphile-worker config`"),
         ("poll-interval = '1s'\npoll_interval = '2s'", "poll_interval is set twice"),
     ],
 )
@@ -526,10 +531,10 @@ def test_an_unknown_key_is_rejected_with_the_most_similar_setting(sources, text,
         ("[concurrency]\na = 1", 'concurrency: expected a whole number from 1, got {"a": 1}'),
         (
             "cancel_after = 'soon'",
-            "cancel_after: expected a time such as 500ms, 2s, 1m30s, 1h or 1d",
+            "cancel_after: expected a duration, for example 500ms, 2s, 1m30s, 1h or 1d",
         ),
-        ("cancel_after = 2020-01-01", "cancel_after: expected a time such as"),
-        ("cancel_after = true", "cancel_after: expected a time such as"),
+        ("cancel_after = 2020-01-01", "cancel_after: expected a duration"),
+        ("cancel_after = true", "cancel_after: expected a duration"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_rejected_with_the_expected_one(sources, text, message):
@@ -619,7 +624,7 @@ def test_flags_and_variables_without_a_unit_are_in_milliseconds(sources, text, v
 def test_a_time_out_of_range_is_rejected(sources, text):
     sources.set_variable("GRAPHILE_WORKER_SHUTDOWN_TIMEOUT", text)
 
-    assert "expected a time" in sources.error()
+    assert "expected a duration" in sources.error()
 
 
 @pytest.mark.parametrize("value", ["false", "'off'"])
@@ -637,7 +642,7 @@ def test_a_file_turns_settings_off(sources, value):
 def test_a_setting_that_cannot_be_off_rejects_off(sources, value):
     sources.write(f"poll_interval = {value}")
 
-    assert "poll_interval: expected a time such as" in sources.error()
+    assert "poll_interval: expected a duration" in sources.error()
 
 
 @pytest.mark.parametrize(

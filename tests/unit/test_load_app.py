@@ -76,14 +76,14 @@ def test_a_program_finds_its_own_modules_from_the_current_directory(write, folde
 def test_a_wrong_attribute_is_rejected_with_the_right_one(write, path):
     write("shop_jobs.py", APP.format(name="queue"))
 
-    with pytest.raises(ConfigurationError, match="Write shop_jobs:queue"):
+    with pytest.raises(ConfigurationError, match="Write shop_jobs:queue."):
         load_app(path)
 
 
 def test_a_module_without_an_app_is_rejected_with_a_remedy(write):
     write("shop_jobs.py", "app = 'not an app'\n")
 
-    with pytest.raises(ConfigurationError, match="no app 'app' in shop_jobs. It has no App"):
+    with pytest.raises(ConfigurationError, match="no app 'app' in shop_jobs. Define one there"):
         load_app("shop_jobs")
 
 

@@ -415,9 +415,9 @@ def test_an_error_is_logged_in_one_printable_line(said):
     [
         (
             JobLockLost(**WHERE),
-            ("warning", "lost the lock of job 7 while it ran, its outcome was not written"),
+            ("warning", "lost the lock of job 7 while it ran, result discarded"),
         ),
-        (JobInterrupted(**WHERE), ("warning", "released job 7, its attempt is not counted")),
+        (JobInterrupted(**WHERE), ("warning", "released job 7 (attempt not counted)")),
         (ListenStarted(pool_id="p1"), ("debug", "listening for new jobs")),
         (
             ListenFailed(pool_id="p1", error=LookupError("gone")),
@@ -464,21 +464,21 @@ def test_an_error_is_logged_in_one_printable_line(said):
             JobOverran(**WHERE, timeout=timedelta(seconds=30)),
             (
                 "warning",
-                "job 7 (resize) runs past its timeout of 0:00:30 and cannot be stopped: it keeps "
-                "its slot and its lock until the function returns",
+                "job 7 (resize) exceeded its timeout of 0:00:30 and cannot be stopped; its slot "
+                "and lock stay in use until the function returns",
             ),
         ),
         (
             TaskPaused(pool_id="p1", task_identifier="resize", count=3),
             (
                 "error",
-                "3 functions of task 'resize' run past their timeout: no more of its jobs are "
-                'claimed until one returns. With run_in="process" the task can be stopped',
+                "paused task 'resize' until one of 3 functions past their timeout returns; "
+                'with run_in="process" a worker can stop them',
             ),
         ),
         (
             TaskResumed(pool_id="p1", task_identifier="resize"),
-            ("info", "jobs of task 'resize' are claimed again"),
+            ("info", "resumed task 'resize'"),
         ),
         (
             WorkerRestarted(pool_id="p1", worker_id="w1"),
@@ -646,7 +646,7 @@ def test_success_is_not_logged_with_no_log_success(said, monkeypatch):
     started = RunnerStarted(pool_id="p1", tasks=("resize",))
     lines = said(started, JobSucceeded(**WHERE, duration=TOOK), JobInterrupted(**WHERE))
 
-    assert lines == [("warning", "released job 7, its attempt is not counted")]
+    assert lines == [("warning", "released job 7 (attempt not counted)")]
 
 
 @pytest.mark.feature("F133")

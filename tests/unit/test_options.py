@@ -124,7 +124,7 @@ def test_an_empty_schema_is_rejected():
 def test_a_bare_number_is_rejected_with_the_timedelta_to_write(name):
     message = error(**{name: 2000})
 
-    assert message == (f"{name} must be a timedelta, got 2000: write timedelta(milliseconds=2000)")
+    assert message == (f"{name} must be a timedelta, got 2000. Write timedelta(milliseconds=2000).")
 
 
 @pytest.mark.parametrize("name", DURATIONS)
@@ -253,7 +253,7 @@ def test_recovery_accepts_only_its_options_or_none(value):
 @pytest.mark.parametrize("name", RECOVERY_DURATIONS)
 def test_a_bare_number_is_not_a_duration_of_recovery(name):
     assert recovery_error(**{name: 2000}) == (
-        f"{name} must be a timedelta, got 2000: write timedelta(milliseconds=2000)"
+        f"{name} must be a timedelta, got 2000. Write timedelta(milliseconds=2000)."
     )
 
 
@@ -358,7 +358,7 @@ def test_the_sizes_of_a_local_queue_are_integers_from_1(name, value):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (300, "ttl must be a timedelta, got 300: write timedelta(milliseconds=300)"),
+        (300, "ttl must be a timedelta, got 300. Write timedelta(milliseconds=300)."),
         ("5m", "ttl must be a timedelta, got '5m'"),
         (None, "ttl must be a timedelta, got None"),
         (-SECOND, f"ttl must be at least 0:00:00, got {-SECOND}"),
@@ -401,7 +401,7 @@ def test_a_threshold_is_an_integer_of_at_least_its_minimum(name, value, minimum)
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (100, "duration must be a timedelta, got 100: write timedelta(milliseconds=100)"),
+        (100, "duration must be a timedelta, got 100. Write timedelta(milliseconds=100)."),
         (None, "duration must be a timedelta, got None"),
         (-SECOND, f"duration must be at least 0:00:00, got {-SECOND}"),
     ],
@@ -458,7 +458,7 @@ def test_executables_accept_only_their_options(value):
     ("given", "message"),
     [
         ({"environment": "none"}, "environment must be one of inherit, minimal, got 'none'"),
-        ({"timeout": 60}, "timeout must be a timedelta, got 60: write timedelta(milliseconds=60)"),
+        ({"timeout": 60}, "timeout must be a timedelta, got 60. Write timedelta(milliseconds=60)."),
         ({"timeout": timedelta(0)}, "timeout must be at least 0:00:00.001000, got 0:00:00"),
         ({"max_output_bytes": -1}, "max_output_bytes must be an integer from 0, got -1"),
     ],

@@ -71,7 +71,9 @@ def test_turning_recovery_off_excludes_its_flags(collect_options):
     with pytest.raises(ConfigurationError) as raised:
         collect_options("--no-recovery", "--lease-duration", "2500")
 
-    assert str(raised.value) == "--no-recovery and --lease-duration exclude each other"
+    assert str(raised.value) == (
+        "--no-recovery and --lease-duration exclude each other. Remove one."
+    )
 
 
 def test_a_flag_after_the_subcommand_overrides_one_before_it(empty_environment):
@@ -104,11 +106,11 @@ def test_an_unknown_variable_is_logged_once_with_the_most_similar_setting(
     monkeypatch, empty_environment
 ):
     variables = {
-        "GRAPHILE_WORKER_CONCURRENT": "did you mean GRAPHILE_WORKER_CONCURRENCY?",
-        "GRAPHILE_WORKER_JOBS": "did you mean GRAPHILE_WORKER_CONCURRENCY?",
-        "GRAPHILE_WORKER_DATABASE_URL": "did you mean DATABASE_URL?",
+        "GRAPHILE_WORKER_CONCURRENT": "did you mean 'GRAPHILE_WORKER_CONCURRENCY'?",
+        "GRAPHILE_WORKER_JOBS": "did you mean 'GRAPHILE_WORKER_CONCURRENCY'?",
+        "GRAPHILE_WORKER_DATABASE_URL": "did you mean 'DATABASE_URL'?",
         "GRAPHILE_WORKER_RECOVERY_LEASE_DURATIONS": (
-            "did you mean GRAPHILE_WORKER_RECOVERY_LEASE_DURATION?"
+            "did you mean 'GRAPHILE_WORKER_RECOVERY_LEASE_DURATION'?"
         ),
         "GRAPHILE_WORKER_QZX": "see `graphile-worker config`",
     }

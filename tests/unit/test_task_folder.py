@@ -57,7 +57,7 @@ def test_other_files_and_folders_are_not_tasks(tmp_path, caplog):
     assert "spaced name.py" in caplog.text
     assert "bad folder" in caplog.text
     assert "linked" in caplog.text
-    assert "notes.txt, which is neither Python nor executable" in caplog.text
+    assert "notes.txt (neither Python nor executable)" in caplog.text
 
 
 @pytest.mark.feature("F112", "F121")
@@ -95,8 +95,7 @@ def test_python_comes_before_an_executable_of_the_same_name(tmp_path, caplog):
 
     assert file.path.name == "one.py"
     assert warnings(caplog) == [
-        f"task one is {tmp_path}/one.py; ignored {tmp_path}/one, {tmp_path}/one.a, "
-        "which would be the same task"
+        f"task one is defined by {tmp_path}/one.py, ignored {tmp_path}/one, {tmp_path}/one.a"
     ]
 
 
@@ -164,8 +163,8 @@ def test_a_link_out_of_the_folder_is_ignored(tmp_path, caplog, make, name):
 
     assert names(tmp_path / "tasks") == []
     assert warnings(caplog) == [
-        f"ignored file {tmp_path}/tasks/{name}, a link out of the tasks folder to "
-        f"{tmp_path}/elsewhere/real: copy it, or link to a file inside"
+        f"ignored file {tmp_path}/tasks/{name} (a link out of the tasks folder to "
+        f"{tmp_path}/elsewhere/real): copy the file, or link to one inside"
     ]
 
 
@@ -216,8 +215,7 @@ def test_a_file_that_any_user_may_change_is_ignored(tmp_path, caplog, make):
 
     assert names(tmp_path) == ["two"]
     assert warnings(caplog) == [
-        f"ignored file {file}, which is not trusted: any user may change {file}: "
-        f"type chmod o-w {file}"
+        f"ignored file {file} (not trusted): any user may change {file}: run chmod o-w {file}"
     ]
 
 
@@ -229,8 +227,8 @@ def test_a_folder_that_any_user_may_change_is_ignored(tmp_path, caplog):
 
     assert names(tmp_path) == ["three"]
     assert warnings(caplog) == [
-        f"ignored folder {tmp_path}/open, which is not trusted: any user may change "
-        f"{tmp_path}/open: type chmod o-w {tmp_path}/open"
+        f"ignored folder {tmp_path}/open (not trusted): any user may change {tmp_path}/open: "
+        f"run chmod o-w {tmp_path}/open"
     ]
 
 
@@ -240,7 +238,7 @@ def test_a_link_into_a_folder_that_any_user_may_change_is_ignored(tmp_path, capl
     (tmp_path / "alias").symlink_to(".open/deep/one")
 
     assert names(tmp_path) == []
-    assert f"type chmod o-w {tmp_path}/.open" in caplog.text
+    assert f"run chmod o-w {tmp_path}/.open" in caplog.text
 
 
 def test_a_tasks_folder_that_any_user_may_change_is_rejected(tmp_path):
@@ -252,7 +250,7 @@ def test_a_tasks_folder_that_any_user_may_change_is_rejected(tmp_path):
         names(folder)
 
     assert str(rejected.value) == (
-        f"the tasks folder {folder} is not trusted: any user may change {folder}: type chmod o-w "
+        f"the tasks folder {folder} is not trusted: any user may change {folder}: run chmod o-w "
         f"'{folder}', or pass --allow-unsafe-tasks to skip this check"
     )
 

@@ -484,8 +484,8 @@ def test_a_context_of_the_other_kind_is_rejected(app, fn, kind, expected):
         app.task(fn)
 
     assert str(caught.value) == (
-        f"{fn.__qualname__}: a task written with `{kind}` receives a {expected}. "
-        f"Annotate its first parameter as `ctx: {expected}`"
+        f"{fn.__qualname__}: a task written with `{kind}` receives a {expected}. Annotate its "
+        f"first parameter as `ctx: {expected}`."
     )
 
 
@@ -604,7 +604,7 @@ def test_an_identifier_that_jobs_cannot_have_is_rejected(app, name):
 def test_a_callable_without_a_name_needs_the_option_name(app):
     def task(to: str, subject: str): ...
 
-    with pytest.raises(ConfigurationError, match="has no __name__. Pass name="):
+    with pytest.raises(ConfigurationError, match="has no __name__. Pass one with name="):
         app.task(functools.partial(task, subject="Hi"))
     assert app.task(name="greet")(functools.partial(task, subject="Hi")).spec("ada").payload == {
         "to": "ada"
@@ -1322,7 +1322,7 @@ def test_a_method_is_rejected_with_a_remedy(app):
     assert str(caught.value).endswith(
         "Mailer.send: a method cannot be a task, because a worker has nothing to pass as 'self'. "
         "Define the task as a function outside the class, or remove 'self' and write "
-        "@staticmethod above the line that makes it a task"
+        "@staticmethod above the line that makes it a task."
     )
     for decorators in ([app.task(name="a")], [app.batch_task], [classmethod, app.task]):
         with pytest.raises(ConfigurationError, match="a method cannot be a task"):
@@ -1360,7 +1360,7 @@ def test_a_context_without_annotation_is_rejected_with_a_remedy(app):
         assert str(caught.value).endswith(
             f"{fn.__name__}: parameter 'ctx' has no annotation, so it would be a key of the "
             "payload. Make it the first parameter and annotate it as `ctx: SyncJobContext` to "
-            "receive the context. If it is a key, annotate it with the type of its value"
+            "receive the context. If it is a key, annotate it with the type of its value."
         )
 
     def key(ctx: dict[str, int]): ...

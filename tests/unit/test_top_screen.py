@@ -133,7 +133,7 @@ def test_an_empty_queue_shows_zeros_and_empty_tables():
         "READY 0   RUNNING 0   SCHEDULED 0   FAILED 0   ADDED 0/s   DONE 0/s"
     )
     assert "No jobs." in lines
-    assert "No workers." in "\n".join(lines)
+    assert "No workers are running." in "\n".join(lines)
 
 
 def test_the_header_shows_counts_rates_and_workers():

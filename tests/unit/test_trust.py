@@ -55,7 +55,7 @@ def test_a_file_is_not_trusted_if_any_user_may_change_it_or_a_folder_that_leads_
     for each in (shelf / "42/tasks/one.py", shelf / "42/tasks", shelf / "42", shelf, shelf.parent):
         mode = each.stat().st_mode
         each.chmod(mode | 0o002)
-        assert doubt(way) == f"any user may change {each}: type chmod o-w {each}"
+        assert doubt(way) == f"any user may change {each}: run chmod o-w {each}"
         each.chmod(mode)
 
     assert doubt(way) is None
@@ -82,7 +82,7 @@ def test_a_file_of_a_foreign_owner_is_not_trusted_nor_one_behind_their_folder_or
         os.chown(each, STRANGER, -1, follow_symlinks=False)
         assert doubt(way) == (
             f"{each} belongs to user {STRANGER}, who is neither root, the user of this process "
-            f"({os.geteuid()}) nor the owner of the working directory: type chown -h "
+            f"({os.geteuid()}) nor the owner of the working directory: run chown -h "
             f"{os.geteuid()} {each} or mount it read-only"
         )
         os.chown(each, os.geteuid(), -1, follow_symlinks=False)
@@ -113,8 +113,8 @@ def test_what_a_group_may_change_is_a_warning_that_names_it(way, caplog):
     folder = way.parent.resolve()
     [warning] = [record.message for record in caplog.records]
     assert warning == (
-        f"members of a group may change {folder}, {folder}/one.py, which decide what this worker "
-        f"runs: unless they should, type chmod g-w {folder} {folder}/one.py"
+        f"members of a group may change {folder}, {folder}/one.py, and with them what this "
+        f"worker runs: to prevent this, run chmod g-w {folder} {folder}/one.py"
     )
 
 
@@ -163,8 +163,8 @@ def test_one_rule_holds_for_tasks_executables_crontab_and_config_file(tmp_path, 
         with pytest.raises(ConfigurationError) as rejected:
             read(False)
         assert str(rejected.value) == (
-            f"the {what} {path} is not trusted: any user may change {path}: type chmod o-w {path}, "
-            "or pass --allow-unsafe-tasks to skip this check"
+            f"the {what} {path} is not trusted: any user may change {path}: run chmod o-w "
+            f"{path}, or pass --allow-unsafe-tasks to skip this check"
         )
         assert read(True)
         path.chmod(mode)
@@ -172,7 +172,7 @@ def test_one_rule_holds_for_tasks_executables_crontab_and_config_file(tmp_path, 
     assert not caplog.records
     program.chmod(0o757)
     assert list(load_tasks(folder)) == ["python"]
-    assert f"ignored file {program}, which is not trusted" in caplog.text
+    assert f"ignored file {program} (not trusted)" in caplog.text
     assert list(load_tasks(folder, allow_unsafe=True)) == ["program", "python"]
 
 
@@ -193,7 +193,7 @@ def test_a_tasks_folder_of_many_files_that_a_group_may_change_is_one_warning(tmp
     load_tasks(tmp_path)
 
     [warning] = [record.message for record in caplog.records]
-    assert "task2.py and 2 more, which decide" in warning
+    assert "task2.py and 2 more, and with them" in warning
 
 
 # Compiled files

@@ -147,8 +147,8 @@ async def test_a_task_that_blocks_the_loop_is_named_while_it_does(it):
 
     line = (
         "warning",
-        "task 'resize' (job 7) has blocked the event loop for 5.0 s, "
-        "nothing else of this worker runs",
+        "task 'resize' (job 7) has been blocking the event loop for 5.0 s; no other job in this "
+        "worker can run",
     )
     assert logged == [[], [line]]
 
@@ -159,7 +159,9 @@ async def test_a_plain_function_that_runs_on_the_loop_is_named_too(it):
 
     await it.run(resize, run_in="loop")
 
-    assert it.log.first_lines[0][1].startswith("task 'resize' (job 7) has blocked the event loop")
+    assert it.log.first_lines[0][1].startswith(
+        "task 'resize' (job 7) has been blocking the event loop"
+    )
 
 
 async def test_the_calls_from_the_task_on_are_shown_and_not_those_that_led_to_it(it):
@@ -183,7 +185,7 @@ async def test_a_block_is_reported_once_however_long_it_lasts(it):
 
     await it.run(resize)
 
-    assert sum("has blocked the event loop" in line.message for line in it.log.lines) == 1
+    assert sum("has been blocking the event loop" in line.message for line in it.log.lines) == 1
 
 
 async def test_the_duration_of_a_block_is_logged_at_its_end(it):
@@ -237,7 +239,7 @@ async def test_what_blocks_the_loop_without_a_job_is_shown_all_the_same(it):
     await run_loop_briefly()
 
     line = it.log.lines[0].message
-    assert line.startswith("code outside of tasks has blocked the event loop for 5.0 s")
+    assert line.startswith("code outside of tasks has been blocking the event loop for 5.0 s")
     assert "in block_loop" in line
 
 
@@ -254,7 +256,7 @@ async def test_a_blocked_loop_is_detected_from_another_thread():
     await wait_until(lambda: len(it.log.lines) > 1)
     it.watchdog.stop()
 
-    assert "task 'resize' (job 7) has blocked the event loop" in it.log.lines[0].message
+    assert "task 'resize' (job 7) has been blocking the event loop" in it.log.lines[0].message
     assert "the event loop was blocked for" in it.log.lines[1].message
 
 
@@ -303,7 +305,8 @@ async def test_a_loop_that_turns_while_it_is_described_does_no_harm():
 
     assert errors == []
     assert any(
-        "code outside of tasks has blocked the event loop" in line.message for line in log.lines
+        "code outside of tasks has been blocking the event loop" in line.message
+        for line in log.lines
     )
 
 
@@ -368,7 +371,7 @@ async def test_a_plain_function_that_blocks_its_thread_is_logged(it, plain):
     [line] = it.log.lines
     assert line.level == "info"
     first, *stack = line.message.splitlines()
-    assert first == "task 'resize' (job 7) has blocked its thread for 5.0 s"
+    assert first == "task 'resize' (job 7) has been blocking its thread for 5.0 s"
     assert "in resize" in stack[0]
     assert "_first.acquire" in stack[1]
 

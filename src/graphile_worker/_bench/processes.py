@@ -1,4 +1,4 @@
-"""Worker processes of a benchmark, which end with it."""
+"""Worker processes of a benchmark or of the demo, which end with it."""
 
 import json
 import os
@@ -15,13 +15,15 @@ from graphile_worker.errors import GraphileWorkerError
 # A log line per job would be most of the work.
 QUIET_VARIABLES = {"NO_LOG_SUCCESS": "1"}
 
+BENCH_APP = "graphile_worker._bench.worker"
+
 
 class WorkerProcess:
-    """`graphile-worker` with the app of the benchmarks."""
+    """`graphile-worker` with an app, by default that of the benchmarks."""
 
-    def __init__(self, target: BenchTarget, *flags: str) -> None:
+    def __init__(self, target: BenchTarget, *flags: str, app: str = BENCH_APP) -> None:
         command = [sys.executable, "-m", "graphile_worker", "--schema", target.schema]
-        command += ["--app", "graphile_worker._bench.worker", *flags]
+        command += ["--app", app, *flags]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             command,
@@ -40,7 +42,7 @@ class WorkerProcess:
             message: dict[str, Any] = json.loads(line)
             if key in message:
                 return message
-        raise GraphileWorkerError(f"a worker of the benchmark stopped: {self._read_stderr()}")
+        raise GraphileWorkerError(f"a worker process stopped: {self._read_stderr()}")
 
     def send_start(self) -> None:
         assert self._process.stdin is not None
@@ -65,12 +67,14 @@ class WorkerProcess:
 
 
 @contextmanager
-def start_workers(count: int, target: BenchTarget, *flags: str) -> Iterator[list[WorkerProcess]]:
+def start_workers(
+    count: int, target: BenchTarget, *flags: str, app: str = BENCH_APP
+) -> Iterator[list[WorkerProcess]]:
     """Start worker processes, and wait until all are ready."""
     with ExitStack() as stack:
         workers = []
         for _ in range(count):
-            workers.append(WorkerProcess(target, *flags))
+            workers.append(WorkerProcess(target, *flags, app=app))
             stack.callback(workers[-1].close)
         for worker in workers:
             worker.read_message("ready")

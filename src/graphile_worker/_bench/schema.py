@@ -1,17 +1,29 @@
-"""The schema of a benchmark, which is dropped at its end."""
+"""The schema of a benchmark or of the demo, which is dropped at its end."""
 
+import re
 import secrets
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from graphile_worker._db.sync import SyncPsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.queries.migrations import drop_schemas, inspect_database
+from graphile_worker._sql.queries.migrations import (
+    drop_schemas,
+    inspect_database,
+    list_schemas,
+    try_lock_schema,
+)
 from graphile_worker.sync import Client
 
 SCHEMA_PREFIX = "graphile_worker_bench_"
+NAME_PATTERN = re.compile(r"graphile_worker_[a-z]+_[0-9a-f]{8}")
+
+# Windows has no SIGHUP.
+EXIT_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +39,15 @@ class BenchTarget:
 
 
 @contextmanager
-def open_bench_target(connection: str | None) -> Iterator[BenchTarget]:
-    """Install a schema, and drop it at the end."""
-    schemas = Schemas.from_names(SCHEMA_PREFIX + secrets.token_hex(4))
+def open_bench_target(connection: str | None, prefix: str = SCHEMA_PREFIX) -> Iterator[BenchTarget]:
+    """Install a schema, and drop it at the end. First drop those that killed programs left."""
+    schemas = Schemas.from_names(prefix + secrets.token_hex(4))
     database = SyncPsycopgDatabase(connection, schemas)
+    for name in database.run(list_schemas(prefix)):
+        if NAME_PATTERN.fullmatch(name):
+            _drop_if_unused(connection, name)
+    # Held by the session until it ends, however the program ends.
+    database.run(try_lock_schema(schemas.shared))
     version = database.run(inspect_database(schemas)).server_version
     target = BenchTarget(connection, schemas.shared, f"{version // 10000}.{version % 10000}")
     try:
@@ -43,12 +60,16 @@ def open_bench_target(connection: str | None) -> Iterator[BenchTarget]:
             database.close()
 
 
+def _drop_if_unused(connection: str | None, name: str) -> None:
+    with closing(SyncPsycopgDatabase(connection, Schemas.from_names(name))) as database:
+        if database.run(try_lock_schema(name)):
+            database.run(drop_schemas())
+
+
 @contextmanager
 def _ignore_signals() -> Iterator[None]:
     # The schema must be dropped even if the user presses Ctrl-C twice.
-    handlers = {
-        each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM)
-    }
+    handlers = {each: signal.signal(each, signal.SIG_IGN) for each in EXIT_SIGNALS}
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ class FactorParam(click.FloatRange):
         factor: float = super().convert(value, parameter, context)
         # A range without a maximum accepts nan and infinity.
         if not math.isfinite(factor):
-            self.fail(f"expected a number such as 0.5, got {value!r}.", parameter, context)
+            self.fail(f"expected a number, for example 0.5, got {value!r}.", parameter, context)
         return factor
 
 
@@ -39,7 +39,7 @@ class DurationParam(click.ParamType):  # type: ignore[type-arg]  # generic in ne
             return value
         duration = parse_duration(str(value))
         if duration is None or not (duration or self._allows_zero):
-            self.fail(f"expected a time such as 500ms, 2s or 1m30s, got {value!r}.")
+            self.fail(f"expected a duration, for example 500ms, 2s or 1m30s, got {value!r}.")
         return duration
 
 
@@ -58,9 +58,11 @@ class WhenParam(click.ParamType):  # type: ignore[type-arg]
         try:
             time = datetime.fromisoformat(str(value))
         except ValueError:
-            self.fail(f"expected 10m from now, or 2026-08-01T10:00Z, got {value!r}.")
+            self.fail(
+                f"expected a delay or a time, for example 10m or 2026-08-01T10:00Z, got {value!r}."
+            )
         if time.tzinfo is None:
-            self.fail(f"{value} has no time zone. Add Z for UTC, or an offset such as +02:00.")
+            self.fail(f"{value} has no time zone. Add Z for UTC, or an offset, for example +02:00.")
         return time
 
 
@@ -69,4 +71,4 @@ POSITIVE_DURATION = DurationParam(allows_zero=False)
 WHEN = WhenParam()
 FACTOR = FactorParam(min=0)
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

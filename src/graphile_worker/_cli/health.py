@@ -142,7 +142,9 @@ def _open_listener(host: str, port: int) -> socket.socket:
         return _create_listener(host, port)
     # A host name that cannot be encoded raises ValueError.
     except (OSError, OverflowError, ValueError) as error:
-        raise ConfigurationError(f"--health-port {port} at {host}: {error}") from error
+        raise ConfigurationError(
+            f"cannot listen on {host} port {port}: {error}. Change --health-port or --health-host."
+        ) from error
 
 
 def _create_listener(host: str, port: int) -> socket.socket:

@@ -67,7 +67,7 @@ def print_job_list(
         return
     print_jobs(page.jobs, page.now)
     if page.has_more:
-        click.echo(f"more jobs: --before {page.jobs[-1].id}", err=True)
+        click.echo(f"more jobs: add --before {page.jobs[-1].id}", err=True)
 
 
 def print_jobs(jobs: Sequence[ListedJob], now: datetime) -> None:

@@ -10,7 +10,9 @@ from graphile_worker._cli.commands.add import add
 from graphile_worker._cli.commands.bench import bench
 from graphile_worker._cli.commands.config import config
 from graphile_worker._cli.commands.cron import cron
+from graphile_worker._cli.commands.demo import demo
 from graphile_worker._cli.commands.doctor import doctor
+from graphile_worker._cli.commands.init import init
 from graphile_worker._cli.commands.jobs import jobs
 from graphile_worker._cli.commands.migrate import migrate
 from graphile_worker._cli.commands.run import RunMode, parse_cleanup_steps, print_error, run_command
@@ -18,19 +20,25 @@ from graphile_worker._cli.commands.top import top
 from graphile_worker._cli.commands.tune import tune
 from graphile_worker._cli.commands.workers import workers
 from graphile_worker._cli.settings.definitions import SETTINGS
-from graphile_worker._cli.settings.flags import current_settings, setting_flags
+from graphile_worker._cli.settings.flags import GroupedHelp, current_settings, setting_flags
 from graphile_worker._cli.settings.layers import find_unknown_variables
 from graphile_worker._cli.streams import flush_standard_streams, open_standard_streams
 from graphile_worker._cli.supervisor.pid1 import fork_if_pid1
-from graphile_worker._sql.plans.cleanup import CleanupTask
 from graphile_worker._support.error_format import make_printable
 from graphile_worker.errors import GraphileWorkerError
 
-CLEANUP_STEPS = ", ".join(each.value for each in CleanupTask)
-SUBCOMMANDS = (migrate, add, jobs, workers, bench, cron, tune, doctor, top, config)
+SUBCOMMANDS = (init, demo, migrate, add, jobs, workers, bench, cron, tune, doctor, top, config)
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+class MainCommand(GroupedHelp, click.Group):
+    pass
+
+
+@click.group(
+    cls=MainCommand,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="graphile-worker")
 @click.option("--schema-only", is_flag=True, help="Install or upgrade the schema, then exit.")
 @click.option("--once", is_flag=True, help="Run the jobs that are due, then exit.")
@@ -38,7 +46,7 @@ SUBCOMMANDS = (migrate, add, jobs, workers, bench, cron, tune, doctor, top, conf
     "--cleanup",
     multiple=True,
     metavar="STEPS",
-    help=f"Clean up, then exit. STEPS: {CLEANUP_STEPS}.",
+    help="Run the cleanup steps, then exit; repeatable.",
 )
 # A supervisor passes the file descriptor of the pipe to its processes.
 @click.option("--parent", type=int, hidden=True)
@@ -52,7 +60,10 @@ def command(
     cleanup: tuple[str, ...],
     parent: int | None,
 ) -> None:
-    """Run a worker, or one of the commands below."""
+    """Run a worker, or one of the commands below.
+
+    Cleanup steps: DELETE_PERMAFAILED_JOBS, GC_TASK_IDENTIFIERS, GC_JOB_QUEUES.
+    """
     if parent is None:
         for line in find_unknown_variables(os.environ):
             click.echo(make_printable(f"graphile-worker: {line}"), err=True)

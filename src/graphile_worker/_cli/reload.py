@@ -97,7 +97,10 @@ class FileWatcher:
             previous = current
             duration = time.monotonic() - started
             await asyncio.sleep(max(self._check_interval, PAUSE_FACTOR * duration))
-        logger.info("changed: %s", _format_names(list_changed_files(self._last_scan, current)))
+        logger.info(
+            "files changed, restarting: %s",
+            _format_names(list_changed_files(self._last_scan, current)),
+        )
         # The worker processes report an invalid config file.
         with suppress(ConfigurationError):
             self._settings = self._settings.reload()

@@ -46,7 +46,9 @@ def resolve_conninfo(conninfo: str | None) -> str:
     """
     if conninfo is not None and not conninfo.strip():
         # Probably an unset variable: another database would be wrong.
-        raise ConfigurationError("the connection string is empty")
+        raise ConfigurationError(
+            "the connection string is empty. Pass one, or None to use DATABASE_URL."
+        )
     # A secret from a file often ends with a newline, which would belong to the last setting.
     text = (conninfo or os.environ.get("DATABASE_URL") or "").strip()
     if text:
@@ -54,7 +56,7 @@ def resolve_conninfo(conninfo: str | None) -> str:
     if os.environ.get("PGDATABASE"):
         return _build_conninfo({})
     raise ConfigurationError(
-        "no database configured. Pass a connection string, or set DATABASE_URL or PGDATABASE"
+        "no database configured. Pass a connection string, or set DATABASE_URL or PGDATABASE."
     )
 
 
@@ -113,7 +115,7 @@ def _parse_conninfo(text: str) -> dict[str, Any]:
         ) from None
     if "@" in str(settings.get("host", "")):
         raise ConfigurationError(
-            "the host in the connection string contains an @. Write an @ of a password as %40"
+            "the host in the connection string contains an @. Write an @ of a password as %40."
         )
     return settings
 

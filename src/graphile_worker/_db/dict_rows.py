@@ -12,8 +12,8 @@ async def fetch_rows(connection: Any, statement: str, args: Any) -> list[dict[st
     """Run a statement with psycopg's placeholders, %s for each argument, and return its rows."""
     if not isinstance(connection, psycopg.AsyncConnection):
         raise ConfigurationError(
-            f"query() needs a psycopg connection, and this worker uses a "
-            f"{type(connection).__qualname__}. Use connection()"
+            "query() needs a psycopg connection, and this worker uses a "
+            f"{type(connection).__qualname__}. Use connection()."
         )
     async with connection.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(statement.encode(), args)

@@ -67,8 +67,8 @@ def open_database(
         )
     raise ConfigurationError(
         f"a {type(source).__qualname__} is not a database for async code: expected a connection "
-        "string, a psycopg AsyncConnectionPool, an asyncpg Pool or a SQLAlchemy AsyncEngine. "
-        "To join the transaction of a single connection, pass it to the call as conn="
+        "string, a psycopg AsyncConnectionPool, an asyncpg Pool or a SQLAlchemy AsyncEngine. To "
+        "join the transaction of a single connection, pass it to the call as conn=."
     )
 
 
@@ -90,7 +90,7 @@ def open_sync_database(
     raise ConfigurationError(
         f"a {type(source).__qualname__} is not a database for blocking code: expected a "
         "connection string, a psycopg ConnectionPool or a SQLAlchemy Engine. To join the "
-        "transaction of a single connection, pass it to the call as conn="
+        "transaction of a single connection, pass it to the call as conn=."
     )
 
 

@@ -142,8 +142,8 @@ class PsycopgDatabase:
         # Connections work only in the loop that opened them. Calls from another loop would hang.
         if self._pool.loop is not asyncio.get_running_loop():
             raise ConfigurationError(
-                "this client was first used in another event loop and not closed there. Create one "
-                "client per loop, or use graphile_worker.sync.Client"
+                "this client was first used in another event loop and not closed there. Create "
+                "one client per loop, or use graphile_worker.sync.Client."
             )
         return self._pool
 

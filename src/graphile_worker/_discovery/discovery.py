@@ -36,7 +36,7 @@ def load_tasks(
         return build_tasks(_find_functions(_import_file(path, path.stem)))
     if not path.is_dir():
         raise ConfigurationError(
-            f"no tasks folder at {path}. Create it, or pass another one with --tasks"
+            f"no tasks folder at {path}. Create it, or pass another one with --tasks."
         )
     trust = TrustChecker(path, allow_unsafe=allow_unsafe)
     files = find_task_files(path, trust)
@@ -118,7 +118,7 @@ def load_app(path: str) -> TaskRouter[Any]:
     module_name, _, attribute = path.partition(":")
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigurationError(
-            f"--app {path}: no module {module_name!r}. Write package.module:app"
+            f"--app {path}: no module {module_name!r}. Write package.module:app."
         )
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         # So that the program finds its own modules, as with python -m.
@@ -128,7 +128,7 @@ def load_app(path: str) -> TaskRouter[Any]:
     if isinstance(app, TaskRouter):
         return app
     apps = [name for name, value in vars(module).items() if isinstance(value, TaskRouter)]
-    hint = f"Write {module_name}:{apps[0]}" if apps else "It has no App: write app = App()"
+    hint = f"Write {module_name}:{apps[0]}." if apps else "Define one there: app = App()."
     raise ConfigurationError(f"no app {attribute or 'app'!r} in {module_name}. {hint}")
 
 
@@ -138,7 +138,7 @@ def _import_app_module(path: str, name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"--app {path}: no module {error.name!r}. Write package.module:app, as seen from the "
-            "current directory"
+            "current directory."
         ) from error
 
 
@@ -166,7 +166,8 @@ def _load_python_task(identifier: str, file: Path) -> Task[..., Any] | None:
     if len(tasks) == 1:
         return tasks[0].with_identifier(identifier)
     logger.warning(
-        "ignored file %s: no function named task or like the file, nor exactly one Task", file
+        "ignored file %s (no task found): define a function named task, or named like the file",
+        file,
     )
     return None
 

@@ -60,13 +60,13 @@ def _iter_candidates(
             identifier = "/".join((*parents, entry.name.partition(".")[0]))
             is_python = entry.suffix == ".py"
             if len(identifier) > MAX_IDENTIFIER_LENGTH:
-                logger.info("ignored file %s, whose name is too long for a task", entry)
+                logger.info("ignored file %s (name too long for a task)", entry)
             elif is_python or _is_executable(path):
                 yield TaskFile(identifier, path, is_python)
             else:
                 logger.info(
-                    "ignored file %s, which is neither Python nor executable: make a program a "
-                    "task with chmod +x",
+                    "ignored file %s (neither Python nor executable): run chmod +x to make it a "
+                    "task",
                     entry,
                 )
 
@@ -76,9 +76,7 @@ def _is_task_folder(folder: Path, trust: TrustChecker) -> bool:
         logger.info("ignored folder %s", make_printable(folder))
         return False
     if (problem := trust.find_problem(folder)) is not None:
-        logger.warning(
-            "ignored folder %s, which is not trusted: %s", make_printable(folder), problem
-        )
+        logger.warning("ignored folder %s (not trusted): %s", make_printable(folder), problem)
         return False
     return True
 
@@ -91,14 +89,14 @@ def _resolve_trusted_file(root: Path, entry: Path, trust: TrustChecker) -> Path 
     path = entry.resolve()
     if not path.is_relative_to(root):
         logger.warning(
-            "ignored file %s, a link out of the tasks folder to %s: copy it, or link to a file "
-            "inside",
+            "ignored file %s (a link out of the tasks folder to %s): copy the file, or link to "
+            "one inside",
             make_printable(entry),
             make_printable(path),
         )
         return None
     if (problem := trust.find_problem(entry)) is not None:
-        logger.warning("ignored file %s, which is not trusted: %s", make_printable(entry), problem)
+        logger.warning("ignored file %s (not trusted): %s", make_printable(entry), problem)
         return None
     return path
 
@@ -116,7 +114,7 @@ def _choose_file(files: Sequence[TaskFile]) -> TaskFile:
     [chosen, *ignored] = sorted(files, key=lambda file: not file.is_python)
     if ignored:
         logger.warning(
-            "task %s is %s; ignored %s, which would be the same task",
+            "task %s is defined by %s, ignored %s",
             chosen.identifier,
             make_printable(chosen.path),
             ", ".join(make_printable(file.path) for file in ignored),

@@ -80,7 +80,8 @@ class Watchdog:
             self._is_reported = True
             subject, stack = self._describe(frame)
             self._logger.warning(
-                "%s has blocked the event loop for %.1f s, nothing else of this worker runs\n%s",
+                "%s has been blocking the event loop for %.1f s; no other job in this worker can "
+                "run\n%s",
                 subject,
                 now - sent_at,
                 stack,
@@ -107,7 +108,7 @@ class Watchdog:
             return
         position.is_reported = True
         subject, stack = self._describe(frame)
-        self._logger.info("%s has blocked its thread for %.1f s\n%s", subject, seconds, stack)
+        self._logger.info("%s has been blocking its thread for %.1f s\n%s", subject, seconds, stack)
 
     def _is_running_task(self, frame: FrameType) -> bool:
         return any(self._find_job(each) for each, _ in traceback.walk_stack(frame))

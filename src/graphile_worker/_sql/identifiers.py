@@ -58,5 +58,5 @@ def _check_name(name: object, argument: str) -> None:
     if name == INFORMATION_SCHEMA or name.startswith(RESERVED_PREFIX):
         raise ConfigurationError(
             f"{argument} is {name!r}, which PostgreSQL reserves. Choose another name than "
-            f"{INFORMATION_SCHEMA}, without the prefix {RESERVED_PREFIX}"
+            f"{INFORMATION_SCHEMA}, without the prefix {RESERVED_PREFIX}."
         )

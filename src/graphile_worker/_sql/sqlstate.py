@@ -39,7 +39,7 @@ _PREPARED_STATEMENTS_HINT = (
 )
 HINTS_BY_SQLSTATE = {
     INSUFFICIENT_PRIVILEGE: "`graphile-worker doctor` names the permissions that this role lacks; "
-    "docs/operations/security.md shows the roles and their grants",
+    "docs/operations/permissions-and-security.md shows the roles and their grants",
     **dict.fromkeys(PREPARED_STATEMENT_ERRORS, _PREPARED_STATEMENTS_HINT),
 }
 

@@ -37,6 +37,9 @@ class Logger:
         log_factory: A logger of the standard library, or a function that takes a scope and returns
             a function of level, message and meta.
         scope: Values that each line carries.
+
+    Attributes:
+        warn: Another name of `warning`.
     """
 
     def __init__(
@@ -61,25 +64,31 @@ class Logger:
         return Logger(self._factory, {**self._scope, **more})
 
     def error(self, message: str, /, *args: object, **meta: Any) -> None:
-        """Log an error."""
+        """Log an error.
+
+        Args:
+            message: Text, with `%s` for each argument.
+            args: Arguments of the text.
+            meta: Values that the line carries.
+        """
         self._write("error", message, args, meta)
 
     def warning(self, message: str, /, *args: object, **meta: Any) -> None:
-        """Log a warning."""
+        """Log a warning. See `error`."""
         self._write("warning", message, args, meta)
 
     warn = warning
 
     def info(self, message: str, /, *args: object, **meta: Any) -> None:
-        """Log information."""
+        """Log information. See `error`."""
         self._write("info", message, args, meta)
 
     def debug(self, message: str, /, *args: object, **meta: Any) -> None:
-        """Log a detail for debugging."""
+        """Log a detail for debugging. See `error`."""
         self._write("debug", message, args, meta)
 
     def exception(self, message: str, /, *args: object, **meta: Any) -> None:
-        """Log an error with the traceback of the current exception."""
+        """Log an error with the traceback of the current exception. See `error`."""
         self.error(message, *args, **{"exc_info": True, **meta})
 
 

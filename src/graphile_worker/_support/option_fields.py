@@ -7,12 +7,23 @@ environment variables, the keys of the config file and the reference are made fr
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import timedelta
+from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from graphile_worker.errors import ConfigurationError
 
 T = TypeVar("T")
+
+
+class HelpGroup(StrEnum):
+    """A heading of `--help` and of the reference, in this order."""
+
+    COMMON = "Common"
+    CONCURRENCY = "Concurrency"
+    SHUTDOWN = "Shutdown"
+    RECOVERY = "Recovery"
+    ADVANCED = "Advanced"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +36,7 @@ class OptionField:
     detail: str = ""  # further sentences, in Markdown, for the reference
     none_means: str = ""  # what None in Python and "off" elsewhere mean
     see: str = ""  # a page below docs, with an anchor
+    help_group: HelpGroup | None = None  # if not that of the option around it
     minimum: Any = None
     flags: tuple[str, ...] = ()  # if not the name of the option with hyphens
     variable: str = ""  # if not GRAPHILE_WORKER_ and the name of the option
@@ -75,6 +87,6 @@ def _find_problem(value: Any, kind: Any, minimum: Any, *, or_none: bool) -> str 
 
 def _find_duration_problem(value: Any, minimum: timedelta) -> str | None:
     if not isinstance(value, timedelta):
-        hint = f": write timedelta(milliseconds={value})" if isinstance(value, int | float) else ""
+        hint = f". Write timedelta(milliseconds={value})." if isinstance(value, int | float) else ""
         return f"a timedelta, got {value!r}{hint}"
     return f"at least {minimum}, got {value}" if value < minimum else None

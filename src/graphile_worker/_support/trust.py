@@ -73,8 +73,8 @@ class TrustChecker:
                 else ""
             )
             logger.warning(
-                "members of a group may change %s%s, which decide what this worker runs: unless "
-                "they should, type chmod g-w %s",
+                "members of a group may change %s%s, and with them what this worker runs: to "
+                "prevent this, run chmod g-w %s",
                 ", ".join(listed),
                 more,
                 " ".join(listed),
@@ -84,16 +84,17 @@ class TrustChecker:
         mode, owner = status.st_mode, status.st_uid
         if owner not in self._owners:
             return (
-                f"{make_printable(path)} belongs to user {owner}, who is neither root, the user of "
-                f"this process ({os.geteuid()}) nor the owner of the working directory: type "
-                f"chown -h {os.geteuid()} {shlex.quote(make_printable(path))} or mount it read-only"
+                f"{make_printable(path)} belongs to user {owner}, who is neither root, the user "
+                f"of this process ({os.geteuid()}) nor the owner of the working directory: run "
+                f"chown -h {os.geteuid()} {shlex.quote(make_printable(path))} or mount it "
+                "read-only"
             )
         if not _has_permissions(mode) or _is_sticky_folder(mode):
             return None
         if mode & stat.S_IWOTH:
             return (
-                f"any user may change {make_printable(path)}: type "
-                f"chmod o-w {shlex.quote(make_printable(path))}"
+                f"any user may change {make_printable(path)}: run chmod o-w "
+                f"{shlex.quote(make_printable(path))}"
             )
         if mode & stat.S_IWGRP and not _is_read_only(path, status):
             self._group_writable[path] = None

@@ -42,7 +42,7 @@ def reject_in_task_process() -> None:
     if _is_task_process:
         raise ConfigurationError(
             "a task process started a worker while it imported this program. Start the worker "
-            'under `if __name__ == "__main__":`'
+            'under `if __name__ == "__main__":`.'
         )
 
 

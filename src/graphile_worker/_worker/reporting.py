@@ -77,27 +77,25 @@ class _Line(NamedTuple):
 LINES: Mapping[type[Event], _Line] = {
     JobLockLost: _Line(
         "warning",
-        "lost the lock of job %s while it ran, its outcome was not written",
+        "lost the lock of job %s while it ran, result discarded",
         lambda event: (event.job.id,),
     ),
     JobInterrupted: _Line(
-        "warning", "released job %s, its attempt is not counted", lambda event: (event.job.id,)
+        "warning", "released job %s (attempt not counted)", lambda event: (event.job.id,)
     ),
     JobOverran: _Line(
         "warning",
-        "job %s (%s) runs past its timeout of %s and cannot be stopped: it keeps its slot and its "
-        "lock until the function returns",
+        "job %s (%s) exceeded its timeout of %s and cannot be stopped; its slot and lock stay in "
+        "use until the function returns",
         lambda event: (event.job.id, event.job.task_identifier, event.timeout),
     ),
     TaskPaused: _Line(
         "error",
-        "%s functions of task %r run past their timeout: no more of its jobs are claimed until one "
-        'returns. With run_in="process" the task can be stopped',
-        lambda event: (event.count, event.task_identifier),
+        "paused task %r until one of %s functions past their timeout returns; "
+        'with run_in="process" a worker can stop them',
+        lambda event: (event.task_identifier, event.count),
     ),
-    TaskResumed: _Line(
-        "info", "jobs of task %r are claimed again", lambda event: (event.task_identifier,)
-    ),
+    TaskResumed: _Line("info", "resumed task %r", lambda event: (event.task_identifier,)),
     WorkerRestarted: _Line(
         "error",
         "worker was cancelled outside of a shutdown, restarting: a task or a listener may cancel "
@@ -114,7 +112,7 @@ LINES: Mapping[type[Event], _Line] = {
     ),
     CronBackfillDue: _Line(
         "info",
-        "cron backfills %s of %s",
+        "cron: backfilling %s for %s",
         lambda event: (_format_cron_names(event.jobs), event.timestamp.isoformat()),
     ),
     PoolFatalError: _Line(
@@ -322,7 +320,7 @@ class _EventLogger:
     def _log_cron_scheduled(self, event: CronScheduled) -> None:
         if event.jobs:
             self._logger.debug(
-                "cron added %s of %s", _format_cron_names(event.jobs), event.timestamp.isoformat()
+                "cron: added %s for %s", _format_cron_names(event.jobs), event.timestamp.isoformat()
             )
 
     def _log_cron_failed(self, event: CronFailed) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from graphile_worker._payloads import encode
+from graphile_worker._support.text import suggest
 from graphile_worker.crontab.options import MAX_IDENTIFIER_BYTES
 from graphile_worker.crontab.patterns import FIELDS, CronPattern, read_pattern
 from graphile_worker.crontab.problems import Problems
@@ -56,7 +57,15 @@ class CronItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedCronItem:
-    """A checked item, as `parse_crontab` and `parse_cron_items` return it."""
+    """A checked item, as `parse_crontab` and `parse_cron_items` return it.
+
+    Attributes:
+        identifier: Name of the item, unique among all items.
+        match: Function that decides whether the item is due in a minute.
+        spec: The job to add, without the minute.
+        backfill: How far back to add the jobs of minutes without a worker.
+        zone: Time zone of the pattern, or None for UTC.
+    """
 
     identifier: str
     match: Matcher
@@ -235,6 +244,7 @@ def _load_zone(name: object) -> ZoneInfo | None:
     try:
         return ZoneInfo(name)  # type: ignore[arg-type]  # the check is what this line is for
     except (KeyError, ValueError, TypeError, OSError) as error:
+        hint = suggest(str(name), available_timezones())
         raise ConfigurationError(
-            f"unknown time zone {name!r}. Some systems need the package tzdata"
+            f"unknown time zone {name!r}{hint} If the name is right, install the package tzdata."
         ) from error

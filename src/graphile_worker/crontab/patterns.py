@@ -13,7 +13,15 @@ FIELD_CHARACTERS = frozenset("0123456789*/,-")
 
 @dataclass(frozen=True, slots=True)
 class TimestampDigest:
-    """The parts of a minute. `dow` is the day of the week, 0 for Sunday."""
+    """The parts of a minute, for a function in place of a cron pattern.
+
+    Args:
+        min: Minute, from 0 to 59.
+        hour: Hour, from 0 to 23.
+        date: Day of the month, from 1 to 31.
+        month: Month, from 1 to 12.
+        dow: Day of the week, from 0 for Sunday to 6 for Saturday.
+    """
 
     min: int
     hour: int

@@ -275,11 +275,11 @@ def _explain_no_worker(context: ExplanationContext) -> Reason:
     # The task of a job may have been deleted.
     near = difflib.get_close_matches(task or "", list_served_tasks(context.pools), n=1)
     ids = [pool.id for pool in list_alive_pools(context.pools)]
-    workers = f"{len(ids)} alive, none has it" if ids else "none is alive"
+    workers = f"{len(ids)} running, none has it" if ids else "no workers are running"
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return Reason(
         ReasonCode.NO_WORKER,
-        f"no worker runs task {task!r}: {workers}{hint}",
+        f"no live worker handles task {task!r} ({workers}){hint}",
         {"task": task, "workers": ids, "nearest": near[0] if near else None},
     )
 

@@ -33,6 +33,12 @@ class BatchTask(Task[[Sequence[Item]], Any], Generic[Item]):
             key: Job key of the batch.
             delay: Delay from the first item to the run of the job.
             conn: Your connection, whose transaction the call joins.
+
+        Returns:
+            The job with all its items.
+
+        Raises:
+            ConfigurationError: `delay` is not a timedelta.
         """
         warn_if_in_loop(f"{self.identifier}.aaccumulate")
         spec = self._build_accumulate_spec(items, key, delay)

@@ -33,7 +33,7 @@ class BatchItems:
         if len(result) != len(self._positions):
             # As in Graphile Worker for Node: the items of these outcomes are unknown.
             logger.warning(
-                "batch result ignored, all items succeed: %s items but %s outcomes",
+                "batch result ignored (%s items, %s outcomes), all items count as succeeded",
                 len(self._positions),
                 len(result),
             )
@@ -66,4 +66,4 @@ def _reject_unawaited(result: Sequence[Any]) -> None:
         if inspect.iscoroutine(each):
             each.close()
     if any(inspect.isawaitable(each) for each in result):
-        raise TypeError("the outcomes are awaitable. Write the task with async def")
+        raise TypeError("the outcomes are awaitable. Declare the task with async def.")

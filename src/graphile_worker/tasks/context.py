@@ -144,11 +144,22 @@ class JobContext(BaseJobContext[C], Protocol[C]):
         ...
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
-        """Open a connection in autocommit mode, or check one out of your pool."""
+        """Open a connection in autocommit mode, or check one out of your pool.
+
+        Returns:
+            A context manager that yields the connection.
+        """
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """Open a transaction that also completes the job, so its effects happen exactly once."""
+        """Open a transaction that also completes the job, so its effects happen exactly once.
+
+        Returns:
+            A context manager that yields the connection.
+
+        Raises:
+            JobLockLostError: Another worker owns the job. The transaction is rolled back.
+        """
         ...
 
 
@@ -182,11 +193,22 @@ class SyncJobContext(BaseJobContext[C], Protocol[C]):
         ...
 
     def connection(self) -> AbstractContextManager[Any]:
-        """Open a connection in autocommit mode, or check one out of your pool."""
+        """Open a connection in autocommit mode, or check one out of your pool.
+
+        Returns:
+            A context manager that yields the connection.
+        """
         ...
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """Open a transaction that also completes the job, so its effects happen exactly once."""
+        """Open a transaction that also completes the job, so its effects happen exactly once.
+
+        Returns:
+            A context manager that yields the connection.
+
+        Raises:
+            JobLockLostError: Another worker owns the job. The transaction is rolled back.
+        """
         ...
 
 

@@ -121,6 +121,9 @@ class TaskRouter(Generic[D]):
             timeout: Longest run.
             run_in: "loop", "thread" or "process" (default: a thread for plain functions).
 
+        Returns:
+            The task, or a decorator if options are given.
+
         Raises:
             ConfigurationError: The function cannot be a task, or its name is taken.
         """
@@ -160,6 +163,9 @@ class TaskRouter(Generic[D]):
         The function returns an error or None for each item, returns None if all items succeeded,
         or raises PartialFailure. Any other exception fails all items. See `task` for the arguments.
 
+        Returns:
+            The task, or a decorator if options are given.
+
         Raises:
             ConfigurationError: The function cannot be a task, or its name is taken.
         """
@@ -196,6 +202,9 @@ class TaskRouter(Generic[D]):
             job_key: Key of the jobs.
             job_key_mode: What to do when a job already has the key.
 
+        Returns:
+            A decorator for a task.
+
         Raises:
             ConfigurationError: The schedule or an option is not valid.
         """
@@ -228,6 +237,9 @@ class TaskRouter(Generic[D]):
     def include(self, *routers: "TaskRouter[Any]") -> None:
         """Include the tasks of other routers, also tasks that they define later.
 
+        Args:
+            routers: The routers to include.
+
         Raises:
             ConfigurationError: A router is already included, or an identifier exists twice.
         """
@@ -239,18 +251,35 @@ class TaskRouter(Generic[D]):
             self._routers.append(router)
 
     def tasks(self) -> dict[str, Task[..., Any]]:
-        """Return all tasks by identifier, with those of included routers."""
+        """List all tasks, with those of included routers.
+
+        Returns:
+            The tasks by identifier.
+        """
         tasks = dict(self._tasks)
         for router in self._routers:
             tasks |= router.tasks()
         return tasks
 
     def find(self, identifier: str) -> Task[..., Any] | None:
-        """Find a task by identifier in the app that includes this router, or return None."""
+        """Find a task in the app that includes this router.
+
+        Args:
+            identifier: Name of the task.
+
+        Returns:
+            The task, or None if the app does not have it.
+        """
         return (self._subset_of or self)._root()._find(identifier)
 
     def completed(self, spec: JobSpec) -> JobSpec:
-        """Return the spec with the options of its task, if the app has that task.
+        """Add the options of its task to a spec, if the app has that task.
+
+        Args:
+            spec: The job, added by the name of its task.
+
+        Returns:
+            The spec with the options of the task where it has none.
 
         Raises:
             JobSpecError: The task cannot be called with the payload.
@@ -259,7 +288,13 @@ class TaskRouter(Generic[D]):
         return spec if task is None else task.completed(spec)
 
     def subset(self, names: Collection[str]) -> "TaskRouter[D]":
-        """Return a separate router with some of these tasks and their cron items.
+        """Build a separate router with some of these tasks and their cron items.
+
+        Args:
+            names: Identifiers of the tasks.
+
+        Returns:
+            The new router.
 
         Raises:
             TaskNotFound: A name is unknown.
@@ -274,7 +309,10 @@ class TaskRouter(Generic[D]):
         return some
 
     def cron_items(self) -> list[ParsedCronItem]:
-        """Return all cron items, with those of included routers.
+        """List all cron items, with those of included routers.
+
+        Returns:
+            The items.
 
         Raises:
             ConfigurationError: Two items have the same identifier.
@@ -293,8 +331,8 @@ class TaskRouter(Generic[D]):
         """
         if self._parent is None:
             raise ConfigurationError(
-                f"{self!r} is not included in an app, so it cannot add jobs. "
-                "Call app.include(router) where you create the app"
+                f"{self!r} is not included in an app, so it cannot add jobs. Call "
+                "app.include(router) where you create the app."
             )
         return self._parent.find_enqueuer()
 
@@ -308,7 +346,7 @@ class TaskRouter(Generic[D]):
     ) -> Task[..., R]:
         chosen = name or getattr(fn, "__name__", None)
         if chosen is None:
-            raise ConfigurationError(f"{fn!r} has no __name__. Pass name=…")
+            raise ConfigurationError(f"{fn!r} has no __name__. Pass one with name=.")
         identifier = self.prefix + chosen
         self._reject_duplicates([identifier])
         task: Task[..., R] = kind(
@@ -322,7 +360,8 @@ class TaskRouter(Generic[D]):
         for identifier in identifiers:
             if identifier in known:
                 raise ConfigurationError(
-                    f"two tasks are named {identifier!r}. Pass another name to one with name=…"
+                    f"two tasks are named {identifier!r}. Pass another name to one of them, with "
+                    "name=."
                 )
 
     def _find(self, identifier: str) -> Task[..., Any] | None:

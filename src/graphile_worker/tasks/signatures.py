@@ -293,15 +293,15 @@ def _check_context(fn: Callable[..., Any], context: type | None) -> None:
     if context not in (None, BaseJobContext, expected):
         raise ConfigurationError(
             f"{get_function_name(fn)}: a task written with `{kind}` receives a "
-            f"{expected.__name__}. Annotate its first parameter as `ctx: {expected.__name__}`"
+            f"{expected.__name__}. Annotate its first parameter as `ctx: {expected.__name__}`."
         )
 
 
 def _build_method_error(name: str, parameter: str) -> ConfigurationError:
     return ConfigurationError(
         f"{name}: a method cannot be a task, because a worker has nothing to pass as "
-        f"{parameter!r}. Define the task as a function outside the class, or remove {parameter!r} "
-        "and write @staticmethod above the line that makes it a task"
+        f"{parameter!r}. Define the task as a function outside the class, or remove "
+        f"{parameter!r} and write @staticmethod above the line that makes it a task."
     )
 
 
@@ -323,14 +323,14 @@ def _check_parameters(
     if "helpers" in unannotated or unannotated[:2] in (["payload", "ctx"], ["payload", "context"]):
         raise ConfigurationError(
             f"{name}: a task is not called with (payload, helpers). Name the keys of the payload "
-            "as parameters, or take all of it as `def task(payload, /)`. The context comes first, "
-            f"as `ctx: {context}`"
+            "as parameters, or take all of it as `def task(payload, /)`. The context comes "
+            f"first, as `ctx: {context}`."
         )
     if not takes_context and "ctx" in unannotated:
         raise ConfigurationError(
             f"{name}: parameter 'ctx' has no annotation, so it would be a key of the payload. "
             f"Make it the first parameter and annotate it as `ctx: {context}` to receive the "
-            "context. If it is a key, annotate it with the type of its value"
+            "context. If it is a key, annotate it with the type of its value."
         )
     if any(_find_context(fn, parameter) for parameter in parameters):
         raise ConfigurationError(f"{name}: the context must be the first parameter")
@@ -346,5 +346,5 @@ def _check_parameters(
         if parameter.kind in _KEYWORD_KINDS and parameter.name.startswith("_"):
             raise ConfigurationError(
                 f"{name}: rename {parameter.name}. Keys that begin with _ are reserved for the "
-                "queue and never reach parameters"
+                "queue and never reach parameters."
             )

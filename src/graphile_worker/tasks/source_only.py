@@ -44,7 +44,7 @@ class TaskFolderFinder(MetaPathFinder):
             raise _build_import_error(spec, f"is not trusted: {problem}")
         if isinstance(spec.loader, SourcelessFileLoader):
             raise _build_import_error(
-                spec, "is compiled. A tasks folder needs the source: put the .py file there"
+                spec, "is compiled. A tasks folder needs the source: put the .py file there."
             )
         if isinstance(spec.loader, SourceFileLoader):
             spec.loader = SourceOnlyLoader(fullname, spec.origin)

@@ -62,7 +62,14 @@ class TaskOptions:
 
 
 class Task(Generic[P, R]):
-    """A function that you can call, or enqueue with the same arguments."""
+    """A function that you can call, or enqueue with the same arguments.
+
+    Attributes:
+        identifier: Name of the task in the database.
+        fn: The function.
+        options: Options of the task, as passed to the decorator.
+        is_async (bool): Whether the function is a coroutine function.
+    """
 
     def __init__(
         self,
@@ -105,11 +112,26 @@ class Task(Generic[P, R]):
         return dict(self._job_options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function directly, without a job."""
+        """Call the function directly, without a job.
+
+        Args:
+            args: Positional arguments of the function.
+            kwargs: Keyword arguments of the function.
+
+        Returns:
+            The result of the function.
+        """
         return self.fn(*args, **kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Add a job that calls the function with these arguments.
+
+        Args:
+            args: Positional arguments of the function, without its context.
+            kwargs: Keyword arguments of the function.
+
+        Returns:
+            The job that was added, or updated by its `job_key`.
 
         Raises:
             TypeError: The function does not accept these arguments.
@@ -123,14 +145,24 @@ class Task(Generic[P, R]):
         return await self._find_enqueuer().aenqueue(self.spec(*args, **kwargs), self._conn)
 
     def spec(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec:
-        """Build the spec of a job for `add_jobs`, with the arguments of `enqueue`."""
+        """Build the spec of a job for `add_jobs`. See `enqueue`.
+
+        Returns:
+            The job to add.
+        """
         if "job_key_mode" in self._job_options and "job_key" not in self._job_options:
             warn_mode_without_key(f"task {self.identifier}", self._job_options["job_key_mode"])
         payload = self.signature.build_payload(args, kwargs)
         return self.options.completed(JobSpec(self.identifier, payload, **self._job_options))
 
     def completed(self, spec: JobSpec) -> JobSpec:
-        """Return the spec of a job added by name, with the options of this task.
+        """Add the options of this task to a spec.
+
+        Args:
+            spec: The job, added by the name of its task.
+
+        Returns:
+            The spec with the options of the task where it has none.
 
         Raises:
             JobSpecError: The function cannot be called with the payload.
@@ -144,6 +176,9 @@ class Task(Generic[P, R]):
         Args:
             conn: Your connection, whose transaction `enqueue` joins.
             options: See `JobOptions`.
+
+        Returns:
+            The copy.
 
         Raises:
             TypeError: An option does not exist.
@@ -174,7 +209,7 @@ def make_positional_task(identifier: str, fn: Callable[..., Any]) -> Task[..., A
     """Make a task of a function in a folder or a mapping, called as `fn(payload, context)`."""
 
     def reject() -> Enqueuer:
-        raise ConfigurationError(f"task {identifier!r} has no app. Add its jobs by name")
+        raise ConfigurationError(f"task {identifier!r} has no app. Add its jobs by name.")
 
     return Task(identifier, fn, TaskOptions(), reject, PositionalSignature(fn))
 
@@ -189,7 +224,7 @@ def _check_process_task(fn: Callable[..., Any], signature: Signature | Positiona
     if isinstance(signature, Signature) and signature.takes_context:
         raise ConfigurationError(
             f"{name} runs in a process, where no context is available. Remove the context: the "
-            "process receives only the payload"
+            "process receives only the payload."
         )
 
 

@@ -70,7 +70,7 @@ class DjangoExecutor(Executor):
         if self._test_thread_id not in (None, threading.get_ident()):
             raise RuntimeError(
                 "from this coroutine Django uses another connection than that of the test. Make "
-                "the test a method of django.test.TestCase, or a plain function"
+                "the test a method of django.test.TestCase, or a plain function."
             )
         return call()
 
@@ -90,7 +90,7 @@ class AsyncExecutor(Executor):
         if self._loop is None or not self._loop.is_running() or _is_in_event_loop():
             raise RuntimeError(
                 "this test has an async connection, which blocking code cannot use. Await the "
-                "method that begins with a, for example aenqueue, adrain or aassert_enqueued"
+                "method that begins with a, for example aenqueue, adrain or aassert_enqueued."
             )
         return asyncio.run_coroutine_threadsafe(main(), self._loop).result()
 
@@ -151,7 +151,7 @@ _loop_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopThread] = WeakKe
 def reject_in_event_loop() -> None:
     """Raise in an event loop, where a drain would block what its tasks wait for."""
     if _is_in_event_loop():
-        raise RuntimeError("drain() would block this event loop. Await adrain()")
+        raise RuntimeError("drain() would block this event loop. Await adrain().")
 
 
 def _is_in_event_loop() -> bool:

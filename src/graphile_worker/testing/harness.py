@@ -30,10 +30,16 @@ class Harness:
 
     Everything happens on the connection of the test, in its transaction: the jobs that the app
     adds, the assertions, and the jobs that `drain` and `inline` run. The harness never commits.
-    `connection` is a connection or session of psycopg, psycopg2, asyncpg, SQLAlchemy or Django.
-    Without one, the harness uses Django's if Django is set up. Otherwise it opens a connection, at
-    `dsn` or where the app connects, and rolls it back at the end. With an async connection, await
-    the methods that begin with `a`.
+    With an async connection, await the methods that begin with `a`.
+
+    Args:
+        app: The app to test.
+        connection: A connection or session of psycopg, psycopg2, asyncpg, SQLAlchemy or Django
+            (default: Django's if Django is set up, else one that the harness opens and rolls back).
+        dsn: Connection string of the connection that the harness opens (default: the app's).
+
+    Raises:
+        ConfigurationError: `app` is not an app.
     """
 
     def __init__(self, app: App[Any], connection: object = None, *, dsn: str | None = None) -> None:
@@ -293,7 +299,11 @@ class Harness:
     # Time
 
     def now(self) -> datetime:
-        """Return the time of the test, which decides whether a job is due."""
+        """Get the time of the test, which decides whether a job is due.
+
+        Returns:
+            The time in UTC.
+        """
         return self._session.clock.now()
 
     def freeze(self, at: datetime | None = None) -> AbstractContextManager[Any]:

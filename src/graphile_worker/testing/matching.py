@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from graphile_worker._payloads import encode
+from graphile_worker._support.text import suggest
 from graphile_worker.errors import JobSpecError
 from graphile_worker.jobs import Job
 from graphile_worker.tasks import BatchTask, Signature, Task
@@ -50,7 +51,8 @@ class JobMatcher:
         for name in self._fields:
             if name not in MATCHABLE_FIELDS:
                 known = ", ".join(MATCHABLE_FIELDS)
-                raise TypeError(f"a job has no {name!r}: options takes {known}")
+                hint = suggest(name, MATCHABLE_FIELDS)
+                raise TypeError(f"a job has no option {name!r}{hint} Known options: {known}")
         if task is not None:
             _check_payload_keys(task, payload)
 
@@ -102,7 +104,10 @@ def _check_payload_keys(task: Task[..., Any], payload: Mapping[str, Any]) -> Non
     for key in payload:
         if key not in signature.keys:
             known = ", ".join(signature.keys) or "none"
-            raise TypeError(f"{task.identifier} has no parameter {key!r}: it has {known}")
+            hint = suggest(key, signature.keys)
+            raise TypeError(
+                f"{task.identifier} has no parameter {key!r}{hint} Known parameters: {known}"
+            )
 
 
 def _field_matches(field: str, expected: Any, job: Job, clock: TestClock) -> bool:

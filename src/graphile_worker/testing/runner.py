@@ -39,7 +39,8 @@ LISTENERS_TIMEOUT = timedelta(seconds=3)
 class DrainResult(list[Job]):
     """The jobs that ran, in order, each as it was when it was claimed.
 
-    `errors` lists each error that a task raised, with its job, in order.
+    Attributes:
+        errors: Each job whose task raised, with the error, in order.
     """
 
     def __init__(self) -> None:
@@ -112,8 +113,8 @@ class DrainRun:
             if len(self._result) == at_most:
                 await self._completer.release([claimed])
                 raise RuntimeError(
-                    f"{at_most} jobs ran and there are more. Does a task add itself? "
-                    "If that is intended, pass drain(at_most=…)"
+                    f"{at_most} jobs ran and there are more. If a task adds itself on purpose, "
+                    "pass a larger drain(at_most=…)."
                 )
             yield claimed
 
@@ -209,7 +210,7 @@ def _fail_rolled_back(claimed: ClaimedJob, outcome: Outcome, error: Exception) -
     reason = RuntimeError(
         "a statement of the task failed and the task continued. In production each statement "
         "commits by itself. In the transaction of a test everything that the task did is rolled "
-        "back. Put statements that may fail into ctx.transaction() or into a savepoint"
+        "back. Put statements that may fail into ctx.transaction() or into a savepoint."
     )
     reason.__cause__ = error
     return Failed(claimed, _get_error(outcome) or reason)

@@ -34,9 +34,9 @@ def plan_prepare_empty_schema(schemas: Schemas) -> Plan[bool]:
     count: int = yield clear_jobs(MAX_LEFTOVER_JOBS)
     if count > MAX_LEFTOVER_JOBS:
         raise ConfigurationError(
-            f"schema {schemas.shared!r} has more than {MAX_LEFTOVER_JOBS} jobs. This does not look "
-            "like a database for tests. Name one in the fixture gw_dsn, or return a connection "
-            "from gw_connection"
+            f"schema {schemas.shared!r} has more than {MAX_LEFTOVER_JOBS} jobs. This does not "
+            "look like a database for tests. Name one in the fixture gw_dsn, or return a "
+            "connection from gw_connection."
         )
     return True
 
@@ -81,5 +81,5 @@ def _execute_step_sync(connection: SyncQueryRunner, step: Step) -> Any:
 def _flatten_step(step: Step) -> tuple[Query[Any], ...]:
     # All queries of a test are in one transaction already.
     if isinstance(step, Pause):
-        raise RuntimeError("the schema is in the middle of a migration. Finish that first")
+        raise RuntimeError("the schema is in the middle of a migration. Finish that first.")
     return step.queries if isinstance(step, Atomic) else (step,)

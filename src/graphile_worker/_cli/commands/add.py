@@ -17,17 +17,21 @@ from graphile_worker.jobs import JobKeyMode, JobKeyModeName
 @click.command()
 @click.argument("task")
 @click.argument("payload", required=False)
-@click.option("--queue-name", help="Named queue, whose jobs run one at a time.")
-@click.option("--run-at", type=WHEN, help="Delay or time: 10m, or 2026-08-01T10:00Z.")
+@click.option("--queue-name", help="Named queue: one job at a time (default: none).")
+@click.option(
+    "--run-at",
+    type=WHEN,
+    help="Delay or time: 10m, 2026-08-01T10:00Z (default: now).",
+)
 @click.option("--max-attempts", type=int, help="Maximum number of attempts (default: 25).")
-@click.option("--priority", type=int, help="Priority, lower numbers run first (default: 0).")
-@click.option("--job-key", help="Key that replaces a job with the same key.")
+@click.option("--priority", type=int, help="Priority; lower numbers run first (default: 0).")
+@click.option("--job-key", help="Unique key, to deduplicate jobs (default: none).")
 @click.option(
     "--job-key-mode",
     type=click.Choice([each.value for each in JobKeyMode]),
-    help="What to do if a job has the key (default: replace).",
+    help="What to do if a job already has the key (default: replace).",
 )
-@click.option("--flag", "flags", multiple=True, help="Flag of the job. Repeatable.")
+@click.option("--flag", "flags", multiple=True, metavar="FLAG", help="Flag of the job; repeatable.")
 @json_option
 @setting_flags("app", "connection", "schema", "ext_schema")
 def add(
@@ -42,7 +46,9 @@ def add(
     flags: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Add a job with a payload in JSON, or - for standard input.
+    """Add a job.
+
+    PAYLOAD is JSON, or - to read it from standard input.
 
     With --app, the options and checks of the task apply if the app defines it.
     """

@@ -3,10 +3,7 @@
 The measuring modules are imported on demand, because every worker waits for the imports.
 """
 
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,17 +25,19 @@ connection_option = setting_flags("connection")
 
 
 def count_option(flag: str, default: int, text: str) -> Callable[[Command], Command]:
-    return click.option(flag, type=POSITIVE_INT, default=default, show_default=True, help=text)
+    return click.option(
+        flag, type=POSITIVE_INT, default=default, help=f"{text} (default: {default})."
+    )
 
 
 @click.group()
 @connection_option
 def bench() -> None:
-    """Measure the speed of this machine and this database."""
+    """Measure throughput and latency on this database."""
 
 
 @bench.command()
-@count_option("--rounds", 5, "Number of rounds.")
+@count_option("--rounds", 5, "Number of rounds")
 @connection_option
 @json_option
 def startup(rounds: int, as_json: bool) -> None:
@@ -56,9 +55,9 @@ def startup(rounds: int, as_json: bool) -> None:
 
 
 @bench.command()
-@count_option("--jobs", 20_000, "Number of jobs.")
-@count_option("--processes", 4, "Number of worker processes.")
-@count_option("--concurrency", 10, "Jobs at once per process.")
+@count_option("--jobs", 20_000, "Number of jobs")
+@count_option("--processes", 4, "Number of worker processes")
+@count_option("--concurrency", 10, "Number of jobs that a process runs at once")
 @connection_option
 @json_option
 def throughput(jobs: int, processes: int, concurrency: int, as_json: bool) -> None:
@@ -80,7 +79,7 @@ def throughput(jobs: int, processes: int, concurrency: int, as_json: bool) -> No
 
 
 @bench.command()
-@count_option("--jobs", 1000, "Number of jobs.")
+@count_option("--jobs", 1000, "Number of jobs")
 @connection_option
 @json_option
 def latency(jobs: int, as_json: bool) -> None:
@@ -96,8 +95,8 @@ def latency(jobs: int, as_json: bool) -> None:
 
 
 @bench.command()
-@count_option("--jobs", 20_000, "Number of jobs.")
-@count_option("--batch", 1000, "Jobs per call.")
+@count_option("--jobs", 20_000, "Number of jobs")
+@count_option("--batch", 1000, "Number of jobs per call")
 @connection_option
 @json_option
 def add(jobs: int, batch: int, as_json: bool) -> None:
@@ -123,40 +122,15 @@ def _run_benchmark(
     """Measure in a temporary schema, then print the result."""
     from graphile_worker._bench.report import format_json
     from graphile_worker._bench.schema import open_bench_target
+    from graphile_worker._cli.interrupts import handle_interrupts
 
     if "schema" in current_flags().values:
-        raise ConfigurationError("bench uses a temporary schema. Remove --schema.")
+        raise ConfigurationError("bench creates its own temporary schema. Remove --schema.")
     connection = current_settings().value("connection")
-    with _handle_interrupts(), open_bench_target(connection) as target:
+    with handle_interrupts(), open_bench_target(connection) as target:
         result = measure(target)
     name = click.get_current_context().info_name or ""
     click.echo(format_json(name, result, target) if as_json else format_text(result))
-
-
-@contextmanager
-def _handle_interrupts() -> Iterator[None]:
-    """Run every `finally` when a signal arrives, then exit with its code."""
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        raise _SignalReceived(number)
-
-    previous = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    except _SignalReceived as interrupted:
-        click.echo("graphile-worker: interrupted", err=True)
-        click.get_current_context().exit(128 + interrupted.number)
-    finally:
-        for each, handler in previous.items():
-            signal.signal(each, handler)
-
-
-class _SignalReceived(KeyboardInterrupt):
-    """Raised by a signal. As for its base class, psycopg cancels the running statement."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 def _format_range(stats: "SampleStats") -> str:

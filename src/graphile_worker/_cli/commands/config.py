@@ -10,7 +10,7 @@ import click
 from graphile_worker._cli.arguments import json_option
 from graphile_worker._cli.event_loop import choose_loop_factory
 from graphile_worker._cli.settings.definitions import SETTINGS, Setting, SettingKind, iter_settings
-from graphile_worker._cli.settings.flags import current_settings, setting_flags
+from graphile_worker._cli.settings.flags import GroupedHelp, current_settings, setting_flags
 from graphile_worker._cli.settings.layers import Settings, SettingSource, SettingValue
 from graphile_worker._cli.settings.resolve import resolve_app, resolve_crontab, resolve_tasks_folder
 from graphile_worker._cli.settings.values import format_value, to_json_value
@@ -19,7 +19,7 @@ from graphile_worker._db.conninfo import resolve_conninfo
 SettingRow = tuple[Setting, SettingValue]
 
 
-@click.command()
+@click.command(cls=GroupedHelp)
 @json_option
 @setting_flags(*SETTINGS)
 def config(as_json: bool) -> None:

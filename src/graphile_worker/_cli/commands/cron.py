@@ -23,7 +23,7 @@ from graphile_worker._discovery.discovery import load_crontab, resolve_cron_item
 from graphile_worker._sql.queries.cron import KnownCrontab
 from graphile_worker._support.durations import format_duration
 from graphile_worker._support.error_format import format_error_line, format_one_line, make_printable
-from graphile_worker._support.text import pluralize
+from graphile_worker._support.text import pluralize, suggest
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.errors import ConfigurationError, SchemaMissing
 from graphile_worker.tasks import TaskRouter
@@ -40,7 +40,7 @@ def cron() -> None:
 @click.argument("file", required=False)
 @setting_flags("app", "crontab")
 def check(file: str | None) -> None:
-    """Report the mistakes in a crontab, or in all items of a worker."""
+    """Check a crontab, or all cron items of a worker, for mistakes."""
     if file is None:
         source, items = _load_items_to_check()
     else:
@@ -50,10 +50,12 @@ def check(file: str | None) -> None:
 
 
 @cron.command(name="next")
-@click.option("--count", type=POSITIVE_INT, default=3, help="Runs per item (default: 3).")
+@click.option(
+    "--count", type=POSITIVE_INT, default=3, help="Number of runs to list per item (default: 3)."
+)
 @source_flags
 def next_runs(count: int) -> None:
-    """List the next runs of each item, and its last one."""
+    """List the next runs of each item, and its last run."""
     settings, app = _load_sources()
     items = _load_items(settings, app)
     known = _load_known_crontabs(settings)
@@ -66,12 +68,14 @@ def next_runs(count: int) -> None:
 @click.argument("identifier")
 @source_flags
 def run(identifier: str) -> None:
-    """Add the job of an item now. Its scheduled runs stay."""
+    """Add the job of an item now; its schedule stays the same."""
     settings, app = _load_sources()
     items = {item.identifier: item for item in _load_items(settings, app)}
     if identifier not in items:
         names = ", ".join(items) or "none"
-        raise ConfigurationError(f"unknown cron item {identifier!r}. Known items: {names}")
+        raise ConfigurationError(
+            f"unknown cron item {identifier!r}{suggest(identifier, items)} Known items: {names}"
+        )
     spec = replace(items[identifier].spec_at(datetime.now(UTC)), run_at=None)
     with open_client(settings) as client:
         (job,) = client.add_jobs([spec])

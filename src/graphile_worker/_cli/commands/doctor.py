@@ -11,25 +11,27 @@ from graphile_worker._support.renamed import RENAMED_FLAGS
 
 @click.command()
 @json_option
-@click.option("--strict", is_flag=True, help="Exit with 1 for notes, too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 also for notes.")
 @click.option(
     "--timeout",
     type=POSITIVE_DURATION,
     metavar="DURATION",
-    help="Time limit of each statement (default: 10s).",
+    help="Time limit of each query (default: 10s).",
 )
 @click.option(
     "--max-transaction-age",
     type=POSITIVE_DURATION,
     metavar="DURATION",
-    help="Report older transactions (default: 5m).",
+    help="Report transactions older than this (default: 5m).",
 )
 @reject_flag("--held-for", RENAMED_FLAGS["--held-for"])
 @setting_flags("connection", "schema", "ext_schema", "listen", "prepared_statements")
 def doctor(
     as_json: bool, strict: bool, timeout: timedelta | None, max_transaction_age: timedelta | None
 ) -> None:
-    """Find problems of the queue and its database, with commands to fix them; change nothing.
+    """Diagnose the queue and its database.
+
+    Prints each problem with the commands that fix it, and changes nothing.
 
     Exit codes: 0 no problem, 1 warnings, 2 usage error, 3 critical or unreachable.
     """

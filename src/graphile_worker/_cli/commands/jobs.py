@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from graphile_worker.ops.bulk import BulkAction
 
 where_option = click.option(
-    "--where", multiple=True, metavar="FILTER", help="Filter that the jobs must match. Repeatable."
+    "--where", multiple=True, metavar="FILTER", help="Only jobs that match the filter; repeatable."
 )
 queue_flags = setting_flags("connection", "schema", "ext_schema")
-dry_run_option = click.option("--dry-run", is_flag=True, help="Show the jobs, change nothing.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show the jobs that would change, and change nothing."
+)
 yes_option = click.option(
-    "--yes", "is_confirmed", is_flag=True, help="Do not ask for confirmation."
+    "--yes", "is_confirmed", is_flag=True, help="Skip the confirmation prompt."
 )
 
 
@@ -52,10 +54,25 @@ class FilterCommand(click.Command):
 @jobs.command(name="list", cls=FilterCommand)
 @click.argument("terms", nargs=-1, metavar="[FILTER]...")
 @where_option
-@click.option("--limit", type=POSITIVE_INT, default=50, show_default=True, help="Page size.")
-@click.option("--before", type=int, metavar="ID", help="Only older jobs: the next page.")
-@click.option("--newest", type=POSITIVE_INT, help="Search only this number of newest jobs.")
-@click.option("--timeout", type=DURATION, default="10s", show_default=True, help="Query timeout.")
+@click.option(
+    "--limit", type=POSITIVE_INT, default=50, help="Number of jobs to list (default: 50)."
+)
+@click.option(
+    "--before",
+    type=int,
+    metavar="ID",
+    help="Only jobs with a lower id: next page (default: all).",
+)
+@click.option(
+    "--newest", type=POSITIVE_INT, help="Search only this many of the newest jobs (default: all)."
+)
+@click.option(
+    "--timeout",
+    type=DURATION,
+    metavar="DURATION",
+    default="10s",
+    help="Time limit of the query (default: 10s).",
+)
 @json_option
 @queue_flags
 def list_jobs(
@@ -67,7 +84,10 @@ def list_jobs(
     timeout: "timedelta",
     as_json: bool,
 ) -> None:
-    """List jobs, the newest first: task:render_pdf state:failed error:timeout age:>10m ..."""
+    """List jobs, newest first.
+
+    Example: graphile-worker jobs list task:render_pdf state:failed error:timeout age:>10m
+    """
     from graphile_worker._cli.job_output import build_filter, print_job_list
     from graphile_worker.ops.search import QueryLimits
 
@@ -109,9 +129,11 @@ def change_options(function: Command) -> Command:
     options: list[Callable[[Command], Command]] = [
         click.argument("ids", nargs=-1, type=int, metavar="[ID]..."),
         where_option,
-        click.option("--all", "is_all", is_flag=True, help="Change all jobs."),
+        click.option("--all", "is_all", is_flag=True, help="Change all jobs of the queue."),
         click.option(
-            "--limit", type=POSITIVE_INT, help="Maximum number of jobs, the oldest first."
+            "--limit",
+            type=POSITIVE_INT,
+            help="Maximum number of jobs, oldest first (default: all).",
         ),
         click.option(
             "--throttle",
@@ -132,14 +154,17 @@ def change_options(function: Command) -> Command:
 @jobs.command()
 @change_options
 def retry(**options: Any) -> None:
-    """Run failed, retrying or scheduled jobs now; failed jobs get all their attempts again."""
+    """Run failed, retrying or scheduled jobs now.
+
+    Failed jobs get a fresh set of attempts.
+    """
     from graphile_worker.ops.bulk import RetryAction
 
     _run_change(RetryAction(), options, verb="retry", past_tense="retried")
 
 
 @jobs.command()
-@click.option("--reason", help="Text of the last error.")
+@click.option("--reason", help="Error to store (default: Manually marked as failed).")
 @yes_option
 @change_options
 def fail(reason: str | None, **options: Any) -> None:
@@ -155,7 +180,7 @@ def fail(reason: str | None, **options: Any) -> None:
 @yes_option
 @change_options
 def complete(**options: Any) -> None:
-    """Delete jobs as if they had been completed."""
+    """Delete jobs as if they had succeeded."""
     from graphile_worker.ops.bulk import CompleteAction
 
     _run_change(
@@ -164,10 +189,14 @@ def complete(**options: Any) -> None:
 
 
 @jobs.command()
-@click.option("--run-at", type=WHEN, help="New time: 10m from now, or 2026-08-01T10:00Z.")
-@click.option("--priority", type=int, help="New priority; lower runs first.")
-@click.option("--attempts", type=int, help="New number of attempts made.")
-@click.option("--max-attempts", type=int, help="New maximum of attempts.")
+@click.option(
+    "--run-at", type=WHEN, help="New delay or time, for example 10m (default: unchanged)."
+)
+@click.option("--priority", type=int, help="New priority; lower runs first (default: unchanged).")
+@click.option("--attempts", type=int, help="New number of attempts made (default: unchanged).")
+@click.option(
+    "--max-attempts", type=int, help="New maximum number of attempts (default: unchanged)."
+)
 @change_options
 def reschedule(
     run_at: "datetime | timedelta | None",
@@ -194,7 +223,7 @@ def reschedule(
 @yes_option
 @change_options
 def unlock(force: bool, **options: Any) -> None:
-    """Release jobs of dead workers, or locked for four hours."""
+    """Release jobs locked by dead workers, or for over four hours."""
     from graphile_worker.ops.bulk import UnlockAction
 
     warning = "A job that a worker still runs may run twice." if force else ""
@@ -210,7 +239,7 @@ def unlock(force: bool, **options: Any) -> None:
 
 @jobs.command()
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@click.option("--running", is_flag=True, help="Also running jobs: they finish and never run again.")
+@click.option("--running", is_flag=True, help="Also remove running jobs once they finish.")
 @yes_option
 @dry_run_option
 @json_option

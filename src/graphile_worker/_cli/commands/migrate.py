@@ -8,7 +8,7 @@ from graphile_worker._sql.plans.migration import migration_sql
 
 
 @click.command()
-@click.option("--sql", is_flag=True, help="Print the SQL for an empty database instead.")
+@click.option("--sql", is_flag=True, help="Print the SQL for an empty database, and run nothing.")
 @setting_flags("connection", "schema", "ext_schema")
 def migrate(sql: bool) -> None:
     """Install or upgrade the schema."""

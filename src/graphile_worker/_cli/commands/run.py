@@ -46,6 +46,7 @@ from graphile_worker._support.error_format import (
     get_hints,
     make_printable,
 )
+from graphile_worker._support.text import suggest
 from graphile_worker._worker.signals import handle_signals
 from graphile_worker.errors import (
     ConfigurationError,
@@ -73,7 +74,7 @@ class RunMode:
 
     def __post_init__(self) -> None:
         if self.once and self.schema_only:
-            raise ConfigurationError("--once and --schema-only exclude each other")
+            raise ConfigurationError("--once and --schema-only exclude each other. Remove one.")
 
     @property
     def one_shot_flag(self) -> str | None:
@@ -85,7 +86,9 @@ class RunMode:
         """Reject --watch beside a one-shot flag, which ignores `watch` of other sources."""
         watch = settings.values.get("watch")
         if self.one_shot_flag and watch and watch.value and watch.source is SettingSource.FLAG:
-            raise ConfigurationError(f"{self.one_shot_flag} and --watch exclude each other")
+            raise ConfigurationError(
+                f"{self.one_shot_flag} and --watch exclude each other. Remove one."
+            )
 
 
 def run_command(mode: RunMode, settings: Settings) -> int:
@@ -196,7 +199,7 @@ async def _run_worker(
             else:
                 await runner.start()
                 if settings.value("app") is None and resolve_crontab(settings) is None:
-                    logger.info("no ./crontab found, no scheduled tasks")
+                    logger.debug("no ./crontab found, no scheduled tasks")
                 await runner.wait()
     except (asyncio.CancelledError, WorkerStoppedError):
         # A signal arrived while the worker was starting.
@@ -297,5 +300,7 @@ def parse_cleanup_steps(names: tuple[str, ...]) -> tuple[CleanupTask, ...]:
     known = {each.value: each for each in CleanupTask}
     for name in requested:
         if name not in known:
-            raise ConfigurationError(f"--cleanup {name}: expected any of {', '.join(known)}")
+            raise ConfigurationError(
+                f"unknown cleanup step {name!r}{suggest(name, known)} Steps: {', '.join(known)}"
+            )
     return tuple(known[name] for name in requested)

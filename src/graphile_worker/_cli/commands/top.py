@@ -27,12 +27,14 @@ def _check_interval(
     callback=_check_interval,
     metavar="DURATION",
     default="2s",
-    show_default=True,
-    help="Shortest time between two snapshots.",
+    help="Shortest time between two snapshots (default: 2s).",
 )
 @setting_flags("connection", "schema", "ext_schema", "prepared_statements")
 def top(once: bool, as_json: bool, interval: timedelta) -> None:
-    """Show rates, backlog, running jobs, workers and alerts; change nothing."""
+    """Watch the queue live.
+
+    Shows rates, backlog, running jobs, workers and alerts, and changes nothing.
+    """
     # Imported here, so that workers start without it.
     from graphile_worker._cli.top.start import run_top
 

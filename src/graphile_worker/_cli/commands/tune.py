@@ -13,10 +13,13 @@ from graphile_worker.ops.text import format_vacuum_blocker
 
 
 @click.command()
-@click.option("--apply", is_flag=True, help="Apply the settings of the tables.")
+@click.option("--apply", is_flag=True, help="Apply the settings of the tables now.")
 @setting_flags("connection", "schema")
 def tune(apply: bool) -> None:
-    """Print settings for the tables and the server as SQL; change nothing without --apply."""
+    """Print recommended PostgreSQL settings as SQL.
+
+    Changes nothing without --apply.
+    """
     settings = current_settings()
     with open_client(settings) as client:
         tuning = client.get_tuning()

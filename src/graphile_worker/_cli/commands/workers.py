@@ -18,7 +18,7 @@ def workers() -> None:
 @json_option
 @queue_flags
 def list_workers(as_json: bool) -> None:
-    """List the workers in any language, and the locks that they hold."""
+    """List workers in any language, and their locks."""
     from graphile_worker._cli.worker_output import print_workers
 
     print_workers(current_settings(), as_json=as_json)
@@ -26,7 +26,7 @@ def list_workers(as_json: bool) -> None:
 
 @workers.command()
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--all-dead", is_flag=True, help="Recover jobs of all workers with an expired lease.")
+@click.option("--all-dead", is_flag=True, help="Recover every worker known to be dead.")
 @reject_flag("--dead", RENAMED_FLAGS["--dead"])
 @click.option("--force", is_flag=True, help="Also recover jobs of workers that are alive.")
 @yes_option

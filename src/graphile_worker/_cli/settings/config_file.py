@@ -35,11 +35,13 @@ def read_config(path: Path, *, is_explicit: bool, allow_unsafe: bool = False) ->
         for name in ("tool", PYPROJECT_TABLE):
             table = table.get(name) if isinstance(table, Mapping) else None
         if is_explicit and not isinstance(table, Mapping):
-            raise ConfigurationError(f"{path} has no table [tool.{PYPROJECT_TABLE}]")
+            raise ConfigurationError(
+                f"{path} has no table [tool.{PYPROJECT_TABLE}]. Add it, or pass another file."
+            )
     settings: dict[str, Any] = {}
     for name, key, value in _read_table(table if isinstance(table, Mapping) else {}, path):
         if name in settings:
-            raise ConfigurationError(f"{path}: {key} is set twice, with - and with _")
+            raise ConfigurationError(f"{path}: {key} is set twice, with - and with _. Remove one.")
         settings[name] = value
     return settings
 
@@ -70,8 +72,8 @@ def _read_table(
             raise ConfigurationError(f"{path}: {key} is now called {RENAMED_SETTINGS[name]}")
         else:
             similar = find_similar(name)
-            hint = f"did you mean {similar.name}?" if similar else "see `graphile-worker config`"
-            raise ConfigurationError(f"{path}: unknown setting {key}, {hint}")
+            hint = f"did you mean {similar.name!r}?" if similar else "see `graphile-worker config`"
+            raise ConfigurationError(f"{path}: unknown setting {key!r}, {hint}")
 
 
 def _parse_value(setting: Setting, key: str, value: Any, path: Path) -> Any:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from graphile_worker._support.option_fields import OptionField, option, split_optional
+from graphile_worker._support.option_fields import HelpGroup, OptionField, option, split_optional
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import WorkerOptions
 
@@ -20,27 +20,30 @@ class CommandOptions:
 
     connection: str | None = option(
         None,
-        help="Database URL, conninfo or name",
+        help="Database URL or connection string",
         default_text="DATABASE_URL",
         detail="For example `postgres://me@host/shop`, `host=db dbname=shop` or `shop`.",
         flags=("-c", "--connection"),
         variable="DATABASE_URL",
         is_secret=True,
+        help_group=HelpGroup.COMMON,
     )
     app: str | None = option(
         None,
-        help="App whose tasks to run",
+        help="App that defines the tasks",
         default_text="the folder ./tasks",
         detail="`:app` may be omitted.",
         see="guides/tasks.md",
         metavar="MODULE:ATTRIBUTE",
+        help_group=HelpGroup.COMMON,
     )
     tasks: Path | None = option(
         None,
-        help="Folder whose tasks to run",
+        help="Folder that contains the tasks",
         default_text="./tasks",
         detail="Excludes an app.",
-        see="guides/run-a-worker.md",
+        see="operations/running-workers.md",
+        help_group=HelpGroup.COMMON,
     )
     crontab: Path | None = option(
         None,
@@ -48,69 +51,81 @@ class CommandOptions:
         default_text="./crontab",
         detail="Not read with `--once`.",
         see="guides/cron.md",
+        help_group=HelpGroup.COMMON,
     )
     processes: int | None = option(
         None,
-        help="Worker processes under a supervisor",
+        help="Number of worker processes",
         default_text="none",
-        see="operations/processes.md",
+        see="operations/multiple-processes.md",
         minimum=1,
         flags=("-p", "--processes"),
+        help_group=HelpGroup.CONCURRENCY,
     )
     max_jobs: int | None = option(
         None,
-        help="Jobs until the worker exits",
+        help="Exit after this many jobs",
         default_text="no limit",
         detail="With `--processes`, another process replaces it.",
-        see="operations/processes.md",
+        see="operations/multiple-processes.md",
         minimum=1,
+        help_group=HelpGroup.CONCURRENCY,
     )
     max_memory: int | None = option(
         None,
-        help="Memory limit of a process in MB",
+        help="Replace a process above this many MB",
         default_text="no limit",
-        detail="Another process replaces one above the limit. Needs `--processes` or `--watch`.",
-        see="operations/processes.md",
+        detail="Needs `--processes` or `--watch`.",
+        see="operations/multiple-processes.md",
         metavar="MB",
         minimum=1,
+        help_group=HelpGroup.CONCURRENCY,
     )
     loop: Literal["asyncio", "uvloop"] | None = option(
         None,
         help="Event loop",
         default_text="uvloop if installed",
-        see="guides/run-a-worker.md#the-event-loop",
+        see="operations/running-workers.md#event-loop",
     )
     log_format: Literal["text", "json"] = option(
-        "text", help="Format of log lines", see="guides/logging.md#the-command"
+        "text",
+        help="Format of log lines",
+        see="guides/logging.md#log-format",
+        help_group=HelpGroup.COMMON,
     )
     health_port: int | None = option(
         None,
-        help="Port of /livez and /readyz",
+        help="Health check port: /livez and /readyz",
         default_text="no server",
-        see="operations/stop.md#health",
+        see="operations/health-checks.md",
         metavar="PORT",
+        help_group=HelpGroup.COMMON,
     )
     health_host: str = option(
         "127.0.0.1",
-        help="Address of the health port",
+        help="Address of the health check port",
         detail="`::` listens on all addresses.",
-        see="operations/stop.md#health",
+        see="operations/health-checks.md",
         metavar="ADDRESS",
+        help_group=HelpGroup.COMMON,
     )
     watch: bool = option(
         False,
-        help="Restart when a file changes",
+        help="Restart the worker when a file changes",
         detail="Watches tasks, imported modules, the crontab and the config file. "
         "Excludes `--once`, `--schema-only` and `--cleanup`.",
-        see="guides/run-a-worker.md#while-you-write-tasks",
+        see="operations/running-workers.md#reload-during-development",
         flags=("-w", "--watch"),
+        help_group=HelpGroup.COMMON,
     )
 
     def __post_init__(self) -> None:
         if self.max_memory is not None and self.processes is None and not self.watch:
             raise ConfigurationError("--max-memory needs a supervisor. Add --processes 1.")
         if sys.platform == "win32" and (self.processes is not None or self.watch):
-            raise ConfigurationError("--processes and --watch are not available on Windows")
+            raise ConfigurationError(
+                "--processes and --watch are not available on Windows. Remove them."
+            )
 
 
 class SettingKind(StrEnum):
@@ -152,6 +167,7 @@ class Setting:
     can_be_off: bool
     choices: tuple[str, ...]
     field: OptionField
+    help_group: HelpGroup
 
     @property
     def variable(self) -> str:
@@ -184,11 +200,15 @@ class Setting:
         return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def iter_settings(options: type, prefix: str = "") -> Iterator[Setting]:
+def iter_settings(
+    options: type, prefix: str = "", outer_group: HelpGroup = HelpGroup.ADVANCED
+) -> Iterator[Setting]:
     """Yield a setting for each field of an option class and of the classes inside it."""
     for each in fields(options):
         plain, can_be_off = split_optional(each.type)
         kind, name = _find_kind(plain), prefix + each.name
+        declared: OptionField = each.metadata["option"]
+        help_group = declared.help_group or outer_group
         # A group that is always on has no value.
         if kind is not SettingKind.GROUP or can_be_off:
             yield Setting(
@@ -196,10 +216,11 @@ def iter_settings(options: type, prefix: str = "") -> Iterator[Setting]:
                 kind=kind,
                 can_be_off=can_be_off,
                 choices=get_args(plain) if kind is SettingKind.CHOICE else (),
-                field=each.metadata["option"],
+                field=declared,
+                help_group=help_group,
             )
         if kind is SettingKind.GROUP:
-            yield from iter_settings(plain, f"{name}.")
+            yield from iter_settings(plain, f"{name}.", help_group)
 
 
 def _find_kind(annotation: Any) -> SettingKind:

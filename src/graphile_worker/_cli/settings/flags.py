@@ -9,9 +9,32 @@ import click
 from graphile_worker._cli.settings.definitions import SETTINGS, Setting, format_flag
 from graphile_worker._cli.settings.layers import Settings, SettingSource, SettingValue
 from graphile_worker._cli.settings.values import InvalidValue, format_default, parse_text
+from graphile_worker._support.option_fields import HelpGroup
 from graphile_worker._support.renamed import RENAMED_SETTINGS
 
 Command = Callable[..., Any]
+
+
+class GroupedHelp(click.Command):
+    """A command whose `--help` lists its options under the headings of their groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows: dict[HelpGroup, list[tuple[str, str]]] = {group: [] for group in HelpGroup}
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Option) and (row := parameter.get_help_record(ctx)):
+                rows[find_help_group(parameter)].append(row)
+        for group, listed in rows.items():
+            if listed:
+                with formatter.section(f"{group} options"):
+                    formatter.write_dl(listed)
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+
+
+def find_help_group(option: click.Option) -> HelpGroup:
+    """Return the group of a setting. Every other option is a common one."""
+    setting = SETTINGS_BY_ARGUMENT.get(option.name or "")
+    return HelpGroup.COMMON if setting is None else setting.help_group
 
 
 @dataclass(slots=True)
@@ -86,8 +109,15 @@ class SettingParam(click.ParamType):  # type: ignore[type-arg]  # generic in new
         return SettingValue(parsed, SettingSource.FLAG, self._setting.flag)
 
 
+def _get_argument(setting: Setting) -> str:
+    return setting.name.replace(".", "_")
+
+
+SETTINGS_BY_ARGUMENT = {_get_argument(each): each for each in SETTINGS.values()}
+
+
 def _build_option(setting: Setting) -> Callable[[Command], Command]:
-    argument = setting.name.replace(".", "_")
+    argument = _get_argument(setting)
     no_flag = f"--no-{setting.flag[2:]}"
 
     def store(context: click.Context, _option: click.Parameter, value: Any) -> None:

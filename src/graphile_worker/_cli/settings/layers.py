@@ -126,7 +126,7 @@ def find_unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
         if name == variable or variable in known or IGNORED_VARIABLES.fullmatch(variable):
             continue
         similar = find_similar(name)
-        hint = f"did you mean {similar.variable}?" if similar else "see `graphile-worker config`"
+        hint = f"did you mean {similar.variable!r}?" if similar else "see `graphile-worker config`"
         yield f"ignored {variable}: unknown setting, {hint}"
 
 
@@ -181,4 +181,4 @@ def _build_conflict_error(layer: SettingLayer, *names: str) -> ConfigurationErro
     both = f"{first.where} and {second.where}"
     if first.source is SettingSource.FILE:
         both = f"{first.where}: {' and '.join(names)}"
-    return ConfigurationError(f"{both} exclude each other")
+    return ConfigurationError(f"{both} exclude each other. Remove one.")

@@ -96,7 +96,7 @@ def describe_expected(setting: Setting) -> str:
         SettingKind.SWITCH: "true or false",
         SettingKind.GROUP: "true or false, or a table",
         SettingKind.CHOICE: " or ".join(setting.choices),
-        SettingKind.DURATION: "a time such as 500ms, 2s, 1m30s, 1h or 1d",
+        SettingKind.DURATION: "a duration, for example 500ms, 2s, 1m30s, 1h or 1d",
     }[setting.kind]
     return expected + (", or off" if _accepts_off(setting) else "")
 

@@ -165,7 +165,7 @@ class ProcessSet:
                 await self._stopping.wait()
 
     def _log_start_failure(self, slot: Slot, error: OSError) -> None:
-        logger.error("could not start a process, retrying: %s", error)
+        logger.error("process failed to start, retrying: %s", error)
         slot.quick_exits += 1
         slot.failed_starts += 1
         self._check_start_failures(1)
@@ -187,7 +187,7 @@ class ProcessSet:
         has_failed = all(slot.failed_starts >= attempts for slot in self.slots)
         is_any_ready = any(child.was_ready for child in self.children)
         if self._on_start_failure is not None and has_failed and not is_any_ready:
-            logger.error("no worker process could start, giving up")
+            logger.error("no worker process could start, exiting")
             self._on_start_failure(code or 1)
 
     def _log_waiting(self) -> None:

@@ -107,7 +107,7 @@ class SupervisedProcess:
         if self._due_at is None:
             self._due_at = time.monotonic()
             self._changed.set()
-            logger.info("replacing process %s: %s", self.pid, reason)
+            logger.info("replacing process %s (%s)", self.pid, reason)
 
     def send(self, message: bytes) -> None:
         # The process may have exited.
@@ -148,5 +148,5 @@ class SupervisedProcess:
             self.is_ready = message == READY
             self.was_ready = self.was_ready or self.is_ready
         elif message == REPLACEMENT_DUE:
-            self.mark_due("it ran max_jobs jobs")
+            self.mark_due("ran max_jobs jobs")
         self._changed.set()

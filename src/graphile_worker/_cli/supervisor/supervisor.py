@@ -145,10 +145,12 @@ class Supervisor:
         used = read_resident_bytes(child.pid)
         if used is not None:
             if used > max_megabytes * MEGABYTE:
-                child.mark_due(f"it uses {used // MEGABYTE} MB")
+                child.mark_due(f"uses {used // MEGABYTE} MB")
         elif not self._has_warned:
             self._has_warned = True
-            logger.warning("--max-memory has no effect: the memory of a process cannot be read")
+            logger.warning(
+                "--max-memory is ignored: process memory cannot be read on this platform"
+            )
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._first_signal is None:
@@ -173,7 +175,7 @@ class Supervisor:
 
     def _kill_all(self) -> None:
         for child in self._children:
-            logger.error("process %s did not stop, killing it", child.pid)
+            logger.error("process %s did not stop in time, killing it", child.pid)
             child.kill()
 
     def _compute_exit_code(self) -> int:

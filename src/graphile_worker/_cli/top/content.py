@@ -354,7 +354,7 @@ TABLES = {
             Column("HOST", 4, max_cells=24),
             Column("PID", 5, align_right=True),
         ),
-        "No workers.",
+        "No workers are running.",
         _select_pools,
         _build_pool_row,
         _build_pool_details,

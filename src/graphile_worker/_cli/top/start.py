@@ -58,15 +58,21 @@ async def _run_and_close(database: PsycopgDatabase, work: Coroutine[Any, Any, No
     try:
         await work
     except TimeoutError:
-        raise ConfigurationError("the database does not answer") from None
+        raise ConfigurationError(
+            "the database does not answer. Check that the server is running and reachable."
+        ) from None
     finally:
         await database.close()
+
+
+def has_terminal() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _check_terminal() -> None:
     if sys.platform == "win32":
         raise ConfigurationError("top needs a Unix terminal. Add --once or --json.")
-    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+    if not has_terminal():
         raise ConfigurationError("top needs a terminal to draw on. Add --once or --json.")
 
 
@@ -78,8 +84,7 @@ async def _run_live(database: PsycopgDatabase, seconds: float) -> None:
 
 
 def _is_color_enabled() -> bool:
-    is_dumb = os.environ.get("TERM", "dumb") == "dumb"
-    return sys.stdout.isatty() and not is_dumb and not os.environ.get("NO_COLOR")
+    return has_terminal() and not os.environ.get("NO_COLOR")
 
 
 async def _print_once(database: PsycopgDatabase, seconds: float, *, as_json: bool) -> None:

@@ -14,6 +14,7 @@ from graphile_worker._sql.plans.add import raise_schema_missing
 from graphile_worker._sql.queries import cleanup
 from graphile_worker._sql.query import Atomic, Pause, Plan, Query
 from graphile_worker._sql.sqlstate import LOCK_NOT_AVAILABLE, get_sqlstate
+from graphile_worker._support.text import suggest
 from graphile_worker.errors import CleanupBlocked, ConfigurationError
 from graphile_worker.jobs import check_text
 
@@ -25,8 +26,11 @@ class CleanupTask(StrEnum):
     """What a cleanup deletes. The values are those of Graphile Worker for Node."""
 
     DELETE_PERMAFAILED_JOBS = "DELETE_PERMAFAILED_JOBS"
+    """Jobs that have permanently failed."""
     GC_TASK_IDENTIFIERS = "GC_TASK_IDENTIFIERS"
+    """Task names that no job uses."""
     GC_JOB_QUEUES = "GC_JOB_QUEUES"
+    """Named queues that no job uses."""
 
 
 def plan_cleanup(
@@ -79,7 +83,7 @@ def _plan_delete_locked(lock: Query[None], deletion: Query[int], max_attempts: i
             blocked = error
         yield Pause(RETRY_DELAY_SECONDS)
     raise CleanupBlocked(
-        "transactions that add jobs stayed open. Run the cleanup again once they are short"
+        "transactions that add jobs stayed open. Run the cleanup again later."
     ) from blocked
 
 
@@ -87,5 +91,5 @@ def _parse_cleanup_task(task: CleanupTask | str) -> CleanupTask:
     try:
         return CleanupTask(task)
     except ValueError:
-        known = ", ".join(CleanupTask)
-        raise ConfigurationError(f"unknown cleanup task {task!r}: expected {known}") from None
+        hint, known = suggest(str(task), CleanupTask), ", ".join(CleanupTask)
+        raise ConfigurationError(f"unknown cleanup task {task!r}{hint} Tasks: {known}") from None

@@ -86,24 +86,23 @@ def _plan_check_owner(schemas: Schemas) -> Plan[None]:
     raise SchemaError(
         f"schema {schemas.companion!r} is rejected: {owners}, not to the owner of schema "
         f"{schemas.shared!r}. Code of that role would run as every role that uses it. If you do "
-        "not know why it exists, drop it: "
-        f"`drop schema {quote_identifier(schemas.companion)} cascade`. If you trust the role, make "
-        "that owner the owner of the schema and its tables. Then run `graphile-worker migrate` "
-        "again"
+        f"not know why it exists, drop it: `drop schema {quote_identifier(schemas.companion)} "
+        "cascade`. If you trust the role, make that owner the owner of the schema and its "
+        "tables. Then run `graphile-worker migrate` again."
     )
 
 
 def _warn_companion_outdated(schemas: Schemas, level: int) -> None:
     if level < EXT_STEPS.index("0002_leases") + 1:
         logger.warning(
-            "this role may not create or read schema %r: the jobs of a worker that dies wait four "
-            "hours. Run `graphile-worker migrate` as the owner",
+            "schema %r not available to this role, jobs of a dead worker stay locked for 4 "
+            "hours: run `graphile-worker migrate` as the owner",
             schemas.companion,
         )
         return
     logger.warning(
-        "schema %r is at level %s of %s and this role may not upgrade it. Run "
-        "`graphile-worker migrate` as the owner",
+        "schema %r is at level %s of %s, and this role may not upgrade it: run `graphile-worker "
+        "migrate` as the owner",
         schemas.companion,
         level,
         len(EXT_STEPS),
@@ -117,8 +116,8 @@ def plan_create_indexes(schemas: Schemas, has_companion: bool, max_checks: int) 
         return
     if not indexes.can_create:
         logger.warning(
-            "this role does not own the tables of schema %r and creates no indexes: claims get "
-            "slower with the number of waiting jobs. Run `graphile-worker migrate` as the owner",
+            "indexes of schema %r are missing and this role may not create them, claims get "
+            "slower as the queue grows: run `graphile-worker migrate` as the owner",
             schemas.shared,
         )
         return
@@ -172,8 +171,8 @@ def _plan_build_concurrently(schemas: Schemas, max_checks: int) -> Plan[bool]:
                     break
         yield Pause(CHECK_INTERVAL_SECONDS)
     logger.warning(
-        "the indexes of schema %r are not complete: another session builds them, or a lock blocks "
-        "the build. Workers use them once they are complete; see `graphile-worker migrate`",
+        "indexes of schema %r are incomplete (another session builds them, or a lock blocks the "
+        "build), continuing without them: `graphile-worker migrate` completes them",
         schemas.shared,
     )
     return False

@@ -235,7 +235,8 @@ def _choose_scripts(step: MigrationStep, catalog: CatalogState) -> tuple[str, ..
 def _check_level(schemas: Schemas, ledger: Ledger) -> int:
     if ledger.level > LATEST_LEVEL:
         logger.warning(
-            "schema %r is at level %s, newer than the %s that this release knows, but not breaking",
+            "schema %r is at level %s, newer than level %s of this release but compatible, "
+            "continuing",
             schemas.shared,
             ledger.level,
             LATEST_LEVEL,
@@ -258,8 +259,8 @@ def _plan_replace_functions(schemas: Schemas) -> Plan[None]:
     outdated = find_outdated(bodies, schemas)
     if not all(each.can_replace for each in outdated):
         logger.warning(
-            "functions of schema %r are those of an earlier release, and this role may not replace "
-            "them. Run `graphile-worker migrate` as their owner",
+            "functions of schema %r are outdated and this role may not replace them, continuing: "
+            "run `graphile-worker migrate` as their owner",
             schemas.shared,
         )
     elif outdated:

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 from graphile_worker._sql.identifiers import Schemas, quote_identifier
-from graphile_worker._sql.query import Query, Row, read_as, read_bool
+from graphile_worker._sql.query import Query, Row, read_as, read_bool, read_column
 from graphile_worker._sql.render import list_script_statements
 from graphile_worker._sql.statement import Statement
 
@@ -141,6 +141,16 @@ def get_ext_ledger() -> Query[int]:
 
 def get_ledger_level() -> Query[Ledger]:
     return Query("get_ledger_level", (), lambda rows: Ledger(rows[0][0] or 0, 0, None))
+
+
+def list_schemas(prefix: str) -> Query[list[str]]:
+    """List the schemas with this prefix that the role may drop."""
+    return Query("list_schemas", (prefix,), read_column)
+
+
+def try_lock_schema(name: str) -> Query[bool]:
+    """Lock the name of a schema until the session ends. False if another session has the lock."""
+    return Query("try_lock_schema", (name,), read_bool)
 
 
 def drop_schemas() -> Query[None]:

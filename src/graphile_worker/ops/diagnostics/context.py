@@ -23,8 +23,11 @@ class DoctorOptions:
     timeout: timedelta = timedelta(seconds=10)
     """The time limit of each statement."""
     thresholds: Thresholds = DEFAULT_THRESHOLDS
+    """The values beyond which the diagnosis reports a finding."""
     listen: bool = True
+    """Whether your workers use LISTEN."""
     prepared_statements: bool = True
+    """Whether your workers use prepared statements."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,7 @@ class QueueHealth(StrEnum):
     """The verdict on a queue. `top`, `doctor` and `/readyz?verbose` agree on it."""
 
     HEALTHY = "healthy"
+    """No finding about the queue is a warning or critical."""
     DEGRADED = "degraded"
     """There is a warning or a critical finding about the queue."""
     STALLED = "stalled"
@@ -31,7 +32,7 @@ class QueueHealth(StrEnum):
 
 
 class FindingId(StrEnum):
-    """The ids of all findings. docs/guides/doctor.md describes the cause and fix of each."""
+    """The ids of all findings. The page Troubleshooting describes the cause and fix of each."""
 
     # Connection
     UNREACHABLE = "unreachable"
@@ -121,19 +122,25 @@ class Finding:
     """A problem, the evidence for it, and what to do."""
 
     id: FindingId
+    """The kind of problem."""
     severity: Severity
+    """How urgent it is."""
     title: str
+    """The problem in one line."""
     evidence: tuple[str, ...] = ()
+    """Facts that show the problem, one per line."""
     advice: str
+    """What to do."""
     shell: str | None = None
     """Commands to type, one per line."""
     sql: str | None = None
+    """Statements to run."""
     affected: int = 0
     """The number of jobs concerned."""
 
     @property
     def command(self) -> str | None:
-        """The first command to type."""
+        """Return the first command to type, or None."""
         return None if self.shell is None else self.shell.partition("\n")[0]
 
 
@@ -142,17 +149,20 @@ class Report:
     """The facts and the findings of a diagnosis, the worst finding first."""
 
     facts: Mapping[str, str]
+    """What the diagnosis read, for example versions."""
     findings: tuple[Finding, ...]
+    """The problems, the worst first."""
     verdict: QueueHealth
+    """The health of the queue."""
 
     @property
     def is_critical(self) -> bool:
-        """Whether a finding is critical."""
+        """Return whether a finding is critical."""
         return any(each.severity is Severity.CRITICAL for each in self.findings)
 
     @property
     def has_warnings(self) -> bool:
-        """Whether a finding is a warning."""
+        """Return whether a finding is a warning."""
         return any(each.severity is Severity.WARNING for each in self.findings)
 
 

@@ -252,7 +252,7 @@ def _check_level(state: SchemaState, context: DoctorContext) -> Iterator[Finding
         yield Finding(
             id=FindingId.SCHEMA_BEHIND,
             severity=Severity.WARNING,
-            title=f"the schema is at level {state.level}, the newest is {LATEST_LEVEL}",
+            title=f"the schema is at level {state.level}; level {LATEST_LEVEL} is available",
             evidence=(ID_USE,),
             advice="Upgrade it; a worker does so when it starts. Node's 0.17 and 0.18 can use the "
             "new level, 0.16 cannot.",
@@ -325,7 +325,7 @@ def _check_indexes(state: SchemaState, context: DoctorContext) -> Iterator[Findi
     yield Finding(
         id=FindingId.INDEXES_MISSING,
         severity=Severity.WARNING,
-        title="indexes for fetching jobs are missing",
+        title="the indexes used to fetch jobs are missing",
         evidence=(
             f"missing: {', '.join(missing)}{building}",
             *((f"half built: {', '.join(incomplete)}",) if incomplete else ()),

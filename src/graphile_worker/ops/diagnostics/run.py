@@ -239,6 +239,7 @@ class _DiagnosticRun:
             evidence=(message,),
             advice="Allow more time, or wait until the database is less busy."
             if took_too_long
-            else "Fix the error, or run this as a role with the privilege.",
+            else "Fix the reported problem, or run doctor as a role with sufficient privileges, "
+            "then run it again.",
             shell=format_command(self._schemas, "doctor --timeout 1m") if took_too_long else None,
         )

@@ -17,6 +17,7 @@ class Thresholds:
     late_warning: timedelta = timedelta(seconds=60)
     """Age of the oldest ready job of a task."""
     late_critical: timedelta = timedelta(seconds=300)
+    """Age of the oldest ready job of a task that makes the finding critical."""
     unhandled_after: timedelta = timedelta(seconds=30)
     """Age of the oldest ready job of a task that no worker runs."""
     unhandled_window: timedelta = timedelta(minutes=5)
@@ -46,9 +47,11 @@ class Thresholds:
     sequence_warning: float = 0.5
     """Share of the ids of tasks or queues that is used up."""
     sequence_critical: float = 0.8
+    """Share of used ids that makes the finding critical."""
     notify_warning: float = 0.1
     """Share of the server's notification queue that is full."""
     notify_critical: float = 0.5
+    """Share of the notification queue that makes the finding critical."""
     connections_warning: float = 0.9
     """Share of the server's connections that is in use."""
 

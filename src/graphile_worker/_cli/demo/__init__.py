@@ -1,0 +1,1 @@
+"""The demo: tasks, a producer, and workers in a temporary schema."""
