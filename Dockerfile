@@ -9,7 +9,7 @@ RUN python -m venv /opt/build \
   && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements-build.txt \
   && python -m venv /opt/graphile-worker \
   && /opt/graphile-worker/bin/pip install --no-cache-dir --require-hashes -r requirements-image.txt
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
 # All that it needs is installed by its hash: pip must not fetch anything more.
 RUN /opt/build/bin/python -m hatchling build -t wheel -d dist \

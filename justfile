@@ -76,24 +76,32 @@ features *args:
     .venv/bin/python -m tools.features {{ args }}
     .venv/bin/python -m tools.nightly --check
 
-# Build the documentation site, into dist/site unless told otherwise
+# Build the documentation site, into dist/site unless set otherwise
 docs *folder:
     .venv/bin/python -m tools.site {{ folder }}
 
-# Write what docs/reference says of the code anew
+# Update the generated parts of docs/reference
 reference:
     .venv/bin/python -m tools.reference
 
-# Draw the diagrams of docs/concepts anew
+# Draw the diagrams of docs/concepts
 diagrams:
     .venv/bin/python -m tools.diagrams
+
+# Draw the picture of `graphile-worker top` from a real run
+top-picture:
+    .venv/bin/python -m tools.top_picture
+
+# Photograph every picture on light and dark pages, wide and 400 px: just pictures FOLDER
+pictures folder *names:
+    .venv/bin/python -m tools.pictures {{ folder }} {{ names }}
 
 # Empty the schemas in the database of DATABASE_URL, jobs and all, and install them again
 [confirm("Drop the schemas of the queue in the database of DATABASE_URL, with all jobs? (y/N)")]
 reset:
     .venv/bin/python -m tools.reset
 
-# Write docs/reference/schema.sql anew
+# Write docs/reference/schema.sql again
 dump-schema:
     .venv/bin/python -m tools.dump_schema
 

@@ -171,7 +171,7 @@ def short_command(pg: int, out: Path | None) -> None:
 
 @main.command("report")
 def report_command() -> None:
-    """Write docs/performance.md and its charts from benchmarks/results."""
+    """Write docs/about/benchmarks.md and its charts from benchmarks/results."""
     for path in write_report():
         click.echo(f"wrote {path.name}")
 

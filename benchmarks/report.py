@@ -1,7 +1,7 @@
-"""Write figures and charts of docs/performance.md and docs/comparison.md from the JSON of the runs.
+"""Write the figures and charts of the benchmarks page and the comparison from the JSON of the runs.
 
-Between `<!-- figures: throughput -->` and `<!-- end -->` a page is written anew; all else is left
-as it is. A benchmark has a table for each PostgreSQL that it was run on, and a chart of the newest.
+Only the parts between `<!-- figures: throughput -->` and `<!-- end -->` are written again. A
+benchmark has a table and a chart of the newest PostgreSQL that it was run on.
 """
 
 import json
@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chart import Bar, Line, chart, lines
+from benchmarks.contenders.procrastinate import Procrastinate
 from benchmarks.processes import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "performance.md"
-PAGES = [PAGE, ROOT / "docs" / "comparison.md"]
+PAGES = [
+    ROOT / "docs" / "about" / "benchmarks.md",
+    ROOT / "docs" / "get-started" / "comparison.md",
+]
 CHARTS = ROOT / "docs" / "images"
 SECTION = re.compile(r"(<!-- figures: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 RESULT = re.compile(r"(\w+)-pg(\d+)\.json")
@@ -25,7 +28,7 @@ Results = dict[str, dict[int, Result]]
 
 
 def write_report() -> list[Path]:
-    """The files that were written."""
+    """Write the pages and charts, and return their paths."""
     results = read_results(RESULTS)
     written = [*PAGES]
     CHARTS.mkdir(exist_ok=True)
@@ -38,7 +41,7 @@ def write_report() -> list[Path]:
 
 
 def read_results(folder: Path) -> Results:
-    """By benchmark, then by PostgreSQL, newest first."""
+    """Return the results by benchmark, then by PostgreSQL, newest first."""
     found: Results = {}
     for path in folder.glob("*.json"):
         if match := RESULT.fullmatch(path.name):
@@ -48,7 +51,7 @@ def read_results(folder: Path) -> Results:
 
 
 def report(page: str, results: Results) -> str:
-    """The page with its sections written anew."""
+    """Return the page with its sections written again."""
 
     def section(match: re.Match[str]) -> str:
         told = _about_all(match[2], results) or _about_one(match[2], results)
@@ -58,7 +61,7 @@ def report(page: str, results: Results) -> str:
 
 
 def charts(results: Results) -> dict[str, str]:
-    """The text of each chart by the name of its file."""
+    """Return the text of each chart by file name."""
     return {
         _chart_name(name, major): CHART_OF[name](of[major], major)
         for name, of in results.items()
@@ -68,24 +71,24 @@ def charts(results: Results) -> dict[str, str]:
 
 
 def _about_all(name: str, results: Results) -> str:
-    """A section that is made of several benchmarks."""
+    """Return a section about several benchmarks."""
     if name not in OVERVIEW_OF:
         return ""
     return "\n".join([*OVERVIEW_OF[name](results), ""])
 
 
 def _about_one(name: str, results: Results) -> str:
-    of = results.get(name, {})
-    return "\n".join(
-        _part(name, major, result, with_chart=name in CHART_OF and major == max(of))
-        for major, result in of.items()
-    )
+    of = results.get(name)
+    return _part(name, max(of), of[max(of)]) if of else ""
 
 
-def _part(name: str, major: int, result: Result, *, with_chart: bool) -> str:
+def _part(name: str, major: int, result: Result) -> str:
     lines = [_heading(result), "", *TABLE_OF[name](result), ""]
-    if with_chart:
-        lines += [f"![{ALT_OF[name]}, PostgreSQL {major}](images/{_chart_name(name, major)})", ""]
+    if name in CHART_OF:
+        lines += [
+            f"![{ALT_OF[name]}, PostgreSQL {major}](../images/{_chart_name(name, major)})",
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -97,7 +100,7 @@ def _heading(result: Result) -> str:
 
 
 def _drain_table(result: Result) -> list[str]:
-    lines = ["| | settings | jobs/s | CPU per job | ours is |", "|---|---|---|---|---|"]
+    lines = ["| | settings | jobs/s | CPU per job | Python is |", "|---|---|---|---|---|"]
     for name, each in result["contenders"].items():
         cpu = f"{each['cpu_us_per_job']['median']:.0f} µs" if "cpu_us_per_job" in each else ""
         rate = f"{each['jobs_per_second']['median']:,.0f}"
@@ -108,7 +111,7 @@ def _drain_table(result: Result) -> list[str]:
 
 
 def _latency_table(result: Result) -> list[str]:
-    lines = ["| | min | p50 | p99 | ours takes |", "|---|---|---|---|---|"]
+    lines = ["| | min | p50 | p99 | Python takes |", "|---|---|---|---|---|"]
     for name, each in result["contenders"].items():
         figures = [f"{each[key]['median']:.2f} ms" for key in ("min_ms", "p50_ms", "p99_ms")]
         lines.append(f"| {each['label']} | {' | '.join(figures)} | {_ratio(result, name)} |")
@@ -117,7 +120,7 @@ def _latency_table(result: Result) -> list[str]:
 
 def _adding_table(result: Result) -> list[str]:
     batch = f"{result['settings']['batch']:,}"
-    lines = [f"| | one by one | {batch} in a call | ours is |", "|---|---|---|---|"]
+    lines = [f"| | one by one | {batch} in a call | Python is |", "|---|---|---|---|"]
     for name, each in result["contenders"].items():
         figures = [f"{each[key]['median']:,.0f} jobs/s" for key in ("one_by_one", "in_batches")]
         lines.append(f"| {each['label']} | {' | '.join(figures)} | {_ratio(result, name)} |")
@@ -125,7 +128,7 @@ def _adding_table(result: Result) -> list[str]:
 
 
 def _startup_table(result: Result) -> list[str]:
-    lines = ["| | seconds | ours takes |", "|---|---|---|"]
+    lines = ["| | seconds | Python takes |", "|---|---|---|"]
     for name, each in result["contenders"].items():
         seconds = f"{each['seconds']['median']:.2f}"
         lines.append(f"| {each['label']} | {seconds} | {_ratio(result, name)} |")
@@ -133,7 +136,7 @@ def _startup_table(result: Result) -> list[str]:
 
 
 def _matrix_table(result: Result) -> list[str]:
-    beside = "Without our indexes, and the statement of the reference there:"
+    beside = "Without the additional indexes, and the statement of Node without them:"
     return [
         *_matrix_rows(result, lambda cell: f"{cell['ms']:.1f} ms, {cell['ratio']:.1f} ×"),
         "",
@@ -164,14 +167,18 @@ def _snapshot_table(result: Result) -> list[str]:
         "|---" * (1 + len(claims)) + "|",
     ]
     for label, key in (
-        ("the reference's claim, its better plan", "reference_best"),
-        ("the reference's claim, its worse plan", "reference_worst"),
-        ("our claim, its worse plan", "ours_worst"),
+        ("claim of Node, better plan", "reference_best"),
+        ("claim of Node, worse plan", "reference_worst"),
+        ("claim of Python, worse plan", "ours_worst"),
     ):
         told.append(f"| {label} | {' | '.join(f'{each[key]:,}' for each in claims.values())} |")
-    for statement in ("our finish", "our fail", "our return"):
+    for label, statement in (
+        ("completion", "our finish"),
+        ("failure", "our fail"),
+        ("release", "our return"),
+    ):
         worst = [_worst(result, statement, int(size)) for size in claims]
-        told.append(f"| {statement}, its worse plan | {' | '.join(worst)} |")
+        told.append(f"| {label} in Python, worse plan | {' | '.join(worst)} |")
     return told
 
 
@@ -187,27 +194,27 @@ def _worst(result: Result, statement: str, size: int) -> str:
 def _endurance_table(result: Result) -> list[str]:
     swept = result["seconds_to_a_fifth"]
     rows = {
-        "jobs per second, added": f"{result['settings']['rate']:,}",
-        "begun": f"{result['rate_done']:,.0f}",
-        "begun, in the slowest ten seconds": f"{result['slowest_10_seconds']:,.0f}",
-        "p99 from add to start, at the beginning": f"{result['p99_ms_first']:,.1f} ms",
-        "while the snapshot was held": f"{result['p99_ms_held']:,.1f} ms",
+        "jobs added per second": f"{result['settings']['rate']:,}",
+        "jobs started per second": f"{result['rate_done']:,.0f}",
+        "in the slowest ten seconds": f"{result['slowest_10_seconds']:,.0f}",
+        "p99 from add to start, at the start": f"{result['p99_ms_first']:,.1f} ms",
+        "while the snapshot was open": f"{result['p99_ms_held']:,.1f} ms",
         "at the end": f"{result['p99_ms_last']:,.1f} ms, {result['p99_ratio']:.2g} ×",
-        "most jobs that waited": f"{result['largest_backlog']:,}",
+        "largest backlog": f"{result['largest_backlog']:,}",
         "most dead rows": f"{result['dead_rows_peak']:,}",
-        "a fifth of them, after the release": "never" if swept is None else f"{swept} s",
+        "time until a fifth of them is left": "never" if swept is None else f"{swept} s",
     }
     return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
 
 
 def _waiting_table(result: Result) -> list[str]:
     told = [
-        "| jobs of | p50 | p99 | max | held too long while the other pool was idle |",
+        "| jobs of | p50 | p99 | max | kept too long while the other worker was idle |",
         "|---|---|---|---|---|",
     ]
     for name, each in result["kinds"].items():
         times = [f"{each[key]:,.0f} ms" for key in ("p50_ms", "p99_ms", "max_ms")]
-        wrong = f"{each['violations']:,} of {each['samples']:,} looks"
+        wrong = f"{each['violations']:,} of {each['samples']:,} checks"
         told.append(f"| {name} | {' | '.join(times)} | {wrong} |")
     return told
 
@@ -221,11 +228,11 @@ def _ratio(result: Result, name: str) -> str:
     return "" if ratio is None else f"{ratio['median']:.2g} ×"
 
 
-# What stands at the top of the page
+# The summary
 
 
 def _summary(results: Results) -> list[str]:
-    """A line for each benchmark whose figure a newcomer would ask for."""
+    """Return a line for each benchmark that a new reader asks about."""
     newest = {name: of[max(of)] for name, of in results.items()}
     return [tell(newest[name]) for name, tell in SUMMARY_OF.items() if name in newest]
 
@@ -233,8 +240,8 @@ def _summary(results: Results) -> list[str]:
 def _throughput_summary(result: Result) -> str:
     ours, node = (_median(result, name, "jobs_per_second") for name in ("ours", "node"))
     return (
-        f"- **Throughput.** One worker process ran {ours:,.0f} trivial jobs a second with its "
-        f"defaults, {_ratio(result, 'node')} as many as Graphile Worker for Node in the same run "
+        f"- **Throughput.** One worker process ran {ours:,.0f} trivial jobs a second with 24 jobs "
+        f"at once, {_ratio(result, 'node')} as many as Graphile Worker for Node in the same run "
         f"({node:,.0f})."
     )
 
@@ -242,8 +249,8 @@ def _throughput_summary(result: Result) -> str:
 def _latency_summary(result: Result) -> str:
     ours, node = (_median(result, name, "p50_ms") for name in ("ours", "node"))
     return (
-        f"- **Latency.** A job that is added starts in another process after {ours:.2f} ms, Node's "
-        f"after {node:.2f} ms (medians)."
+        f"- **Latency.** A job starts in another process {ours:.2f} ms after you add it, with "
+        f"Node after {node:.2f} ms (medians)."
     )
 
 
@@ -258,7 +265,7 @@ def _adding_summary(result: Result) -> str:
 def _matrix_summary(result: Result) -> str:
     times = [table["cells"]["100"]["ms"] for table in result["tables"]]
     return (
-        f"- **A table full of other things.** A fetch of 100 jobs took {min(times):.1f} to "
+        f"- **Full tables.** A fetch of 100 jobs took {min(times):.1f} to "
         f"{max(times):.1f} ms on {len(times)} kinds of tables, with up to a million jobs in "
         "the way."
     )
@@ -267,16 +274,18 @@ def _matrix_summary(result: Result) -> str:
 def _endurance_summary(result: Result) -> str:
     settings = result["settings"]
     return (
-        f"- **For long.** {settings['minutes']:g} minutes at {settings['rate']:,} jobs a second: "
+        f"- **Long runs.** {settings['minutes']:g} minutes at {settings['rate']:,} jobs a second: "
         f"the p99 from add to start was {result['p99_ms_first']:,.1f} ms at the beginning, "
-        f"{result['p99_ms_held']:,.1f} ms while somebody held a snapshot, and "
+        f"{result['p99_ms_held']:,.1f} ms while a snapshot was open, and "
         f"{result['p99_ms_last']:,.1f} ms at the end."
     )
 
 
 def _startup_summary(result: Result) -> str:
     ours, node = (_median(result, name, "seconds") for name in ("ours", "node"))
-    return f"- **Start.** The command starts and ends in {ours:.2f} s, Node's in {node:.2f} s."
+    return (
+        f"- **Start.** The command starts and ends in {ours:.2f} s, that of Node in {node:.2f} s."
+    )
 
 
 def _median(result: Result, name: str, key: str) -> float:
@@ -284,21 +293,23 @@ def _median(result: Result, name: str, key: str) -> float:
     return found
 
 
-# The page that compares
+# The comparison
 
 
 def _comparison(results: Results) -> list[str]:
     """The figures of all who were measured beside each other, on the newest PostgreSQL."""
     newest = {name: of[max(of)] for name, of in results.items()}
     told = [
-        "| | jobs/s | CPU per job | add to start, p50 | p99 | added one by one | in batches |",
-        "|---|---|---|---|---|---|---|",
+        "| | jobs | jobs/s | CPU per job | add to start, p50 | p99 | added one by one "
+        "| in batches |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name in ("ours", "node", "pgqueuer", "procrastinate"):
         rates, times, adds = (
             newest[which]["contenders"][name] for which in ("throughput", "latency", "add")
         )
         figures = [
+            f"{count_jobs_run(newest['throughput'], name):,}",
             f"{rates['jobs_per_second']['median']:,.0f} jobs/s",
             f"{rates['cpu_us_per_job']['median']:.0f} µs",
             *(f"{times[key]['median']:.2f} ms" for key in ("p50_ms", "p99_ms")),
@@ -308,17 +319,31 @@ def _comparison(results: Results) -> list[str]:
     return told
 
 
+def count_jobs_run(result: Result, name: str) -> int:
+    """Return how many jobs a contender ran: a slow one runs a sample of them."""
+    jobs: int = result["settings"]["jobs"]
+    return min(jobs, SAMPLE_OF.get(name) or jobs)
+
+
 # Charts
 
 
 def _throughput_chart(result: Result, major: int) -> str:
-    bars = [
-        Bar(
-            each["label"], rate := each["jobs_per_second"]["median"], f"{rate:,.0f}", _is_ours(name)
-        )
-        for name, each in result["contenders"].items()
-    ]
-    return chart("Jobs per second", _on(result, major), bars)
+    bars, notes = [], []
+    for name, each in result["contenders"].items():
+        rate = each["jobs_per_second"]["median"]
+        note = _shorter_run(result, name)
+        bars.append(Bar(each["label"] + (" *" if note else ""), rate, f"{rate:,.0f}", _kind(name)))
+        notes += [f"* {note}"] if note else []
+    about = f"{_on(result, major)}, {result['settings']['jobs']:,} jobs"
+    return chart("Jobs per second", about, bars, unit="jobs per second", notes=notes)
+
+
+def _shorter_run(result: Result, name: str) -> str | None:
+    """Return a note if a queue ran only the first of the jobs."""
+    ran, jobs = count_jobs_run(result, name), result["settings"]["jobs"]
+    label = result["contenders"][name]["label"]
+    return f"{label}: {ran:,} of the {jobs:,} jobs" if ran < jobs else None
 
 
 def _latency_chart(result: Result, major: int) -> str:
@@ -326,67 +351,76 @@ def _latency_chart(result: Result, major: int) -> str:
     for name, each in result["contenders"].items():
         half, most = (each[key]["median"] for key in ("p50_ms", "p99_ms"))
         bars += [
-            Bar(each["label"], half, f"p50 {half:.2f} ms", _is_ours(name)),
-            Bar("", most, f"p99 {most:.2f} ms", _is_ours(name)),
+            Bar(each["label"], half, f"p50 {half:.2f} ms", _kind(name)),
+            Bar("", most, f"p99 {most:.2f} ms", _kind(name)),
         ]
-    return chart("From adding a job to its start", _on(result, major), bars)
+    about = f"{_on(result, major)}, {result['settings']['samples']:,} jobs"
+    return chart("Time from adding a job to its start", about, bars, unit="milliseconds")
 
 
 def _adding_chart(result: Result, major: int) -> str:
     bars = []
+    batch = f"{result['settings']['batch']:,}"
     for name, each in result["contenders"].items():
         one, many = (each[key]["median"] for key in ("one_by_one", "in_batches"))
         bars += [
-            Bar(each["label"], one, f"one by one {one:,.0f}", _is_ours(name)),
-            Bar("", many, f"in batches {many:,.0f}", _is_ours(name)),
+            Bar(each["label"], one, f"one by one {one:,.0f}", _kind(name)),
+            Bar("", many, f"{batch} per call {many:,.0f}", _kind(name)),
         ]
-    return chart("Jobs added per second", _on(result, major), bars)
+    about = f"{_on(result, major)}, {result['settings']['jobs']:,} jobs"
+    return chart("Jobs added per second", about, bars, unit="jobs per second")
 
 
 def _waiting_chart(result: Result, major: int) -> str:
     bars = []
     for name, each in result["kinds"].items():
-        label = "jobs of mixed lengths" if name == "mixed" else f"jobs of {name}"
+        length = "jobs of mixed lengths" if name == "mixed" else f"jobs of {name}"
+        label = f"{each['jobs']:,} {length}"
         times = {key: each[f"{key}_ms"] for key in ("p50", "p99", "max")}
         bars += [
-            Bar(label if key == "p50" else "", ms, f"{key} {ms:,.0f} ms", is_ours=True)
+            Bar(label if key == "p50" else "", ms, f"{key} {ms:,.0f} ms", "ours")
             for key, ms in times.items()
         ]
-    return chart("From a fetch to the start of the job", _on(result, major), bars)
+    about = _on(result, major)
+    return chart("Time from the fetch of a job to its start", about, bars, unit="milliseconds")
 
 
 def _matrix_chart(result: Result, major: int) -> str:
     bars = []
     for table in result["tables"]:
         cell = table["cells"]["100"]
-        theirs = cell["reference_ms"]
+        node = cell["reference_ms"]
         bars += [
-            Bar(table["label"], cell["ms"], f"{cell['ms']:.1f} ms", is_ours=True),
-            Bar("", theirs, f"the reference {theirs:.1f} ms"),
+            Bar(table["label"], cell["ms"], f"Python {cell['ms']:.1f} ms", "ours"),
+            Bar("", node, f"Node {node:.1f} ms"),
         ]
-    about = f"{_on(result, major)}, logarithmic"
-    return chart("A fetch of 100 jobs", about, bars, logarithmic=True)
+    unit = "milliseconds, logarithmic"
+    title = "Time to fetch 100 jobs, by table"
+    return chart(title, _on(result, major), bars, unit=unit, logarithmic=True)
 
 
 def _endurance_chart(result: Result, major: int) -> str:
     panels = [
-        Line("jobs begun per second", result["done"]),
+        Line("jobs started per second", result["done"]),
         Line("p99 from add to start, ms", result["p99_ms"]),
-        Line("jobs that wait", result["backlog"]),
+        Line("jobs waiting", result["backlog"]),
         Line("dead rows", result["dead_rows"]),
-        Line("pages touched per job", result["pages_per_job"]),
+        Line("pages read per job", result["pages_per_job"]),
     ]
-    about = f"{_on(result, major)}; shaded: a snapshot was held"
+    about = f"{_on(result, major)}; shaded: a snapshot was open"
     held = range(result["held_from_second"], result["held_until_second"])
-    return lines(f"{result['settings']['rate']:,} jobs per second", about, panels, held)
+    return lines(f"{result['settings']['rate']:,} jobs added per second", about, panels, held)
 
 
 def _on(result: Result, major: int) -> str:
     return f"PostgreSQL {major}, {result['surroundings']['date']}"
 
 
-def _is_ours(name: str) -> bool:
-    return name.startswith("ours")
+def _kind(name: str) -> str:
+    """Return the kind of a bar: this package, its statements without a worker, or another queue."""
+    if name.startswith("engine"):
+        return "engine"
+    return "ours" if name.startswith("ours") else "others"
 
 
 def _chart_name(name: str, major: int) -> str:
@@ -412,7 +446,7 @@ CHART_OF: dict[str, Callable[[Result, int], str]] = {
     "endurance": _endurance_chart,
     "waiting": _waiting_chart,
 }
-# What stands in for a chart that cannot be seen: the table above it has the figures.
+# Descriptions of the charts. The table above each chart has the figures.
 ALT_OF = {
     "throughput": "Bars of the table above: jobs per second",
     "latency": "Bars of the table above: milliseconds from adding a job to its start",
@@ -429,6 +463,8 @@ SUMMARY_OF: dict[str, Callable[[Result], str]] = {
     "endurance": _endurance_summary,
     "startup": _startup_summary,
 }
+# Jobs of contenders that would need many minutes for all.
+SAMPLE_OF = {Procrastinate.name: Procrastinate.sample}
 OVERVIEW_OF: dict[str, Callable[[Results], list[str]]] = {
     "summary": _summary,
     "comparison": _comparison,

@@ -150,22 +150,22 @@ CLEAN = {
 }
 
 TABLES = (
-    Table("foreign", "1,000,000 of a task this worker has not + 20,000", "free", foreign_task),
-    Table("stuck", "100,000 stuck in 2 locked queues + 20,000", "free", two_stuck_queues),
+    Table("foreign", "1,000,000 of an unknown task + 20,000", "free", foreign_task),
+    Table("stuck", "100,000 in 2 locked queues + 20,000", "free", two_stuck_queues),
     Table("own_queues", "100,000, each in its own queue", "queued", own_queues),
-    Table("future", "1,000,000 of better priority in the future + 20,000", "free", future),
+    Table("future", "1,000,000 scheduled at higher priority + 20,000", "free", future),
     Table(
         "future_of_one_priority",
-        "1,000,000 of the same priority in the future + 20,000",
+        "1,000,000 scheduled at the same priority + 20,000",
         "free",
         future_of_one_priority,
     ),
     Table("failed", "1,000,000 permanently failed + 20,000", "free", failed),
-    Table("own", "1,000,000 ready of its own task", "free", own_task),
+    Table("own", "1,000,000 ready", "free", own_task),
     Table("idle_queues", "100,000 idle queues + 20,000", "free", idle_queues),
     Table(
         "stuck_queues",
-        "5,000 queues stuck at better priority + 1,000 queued",
+        "5,000 locked queues first + 1,000 queued",
         "queued",
         stuck_queues,
     ),

@@ -1,7 +1,7 @@
 """Check that each row of docs/contributing/features.md has a page and a test.
 
 `python -m tools.features [part …]` prints the rows that lack one. `--page` writes the table of all
-rows, docs/reference/features.md, from the comments of pages and the marks of tests.
+rows, docs/about/features.md, from the comments of pages and the marks of tests.
 """
 
 import ast
@@ -17,7 +17,7 @@ from tools.pages import DOCS, ROOT, find_headings, mask_code_blocks
 from tools.reference.tables import table
 
 LISTING = DOCS / "contributing" / "features.md"
-PAGE = DOCS / "reference" / "features.md"
+PAGE = DOCS / "about" / "features.md"
 
 COMMENT = re.compile(r"<!-- features:(.*?)-->", re.DOTALL)
 ID = re.compile(r"\bF\d+\b")
@@ -230,7 +230,7 @@ def _is_mark(function: ast.expr) -> bool:
 
 
 def build_page() -> str:
-    """Return the current text of docs/reference/features.md."""
+    """Return the current text of docs/about/features.md."""
     rows, sections, tests = read_rows(), find_sections(), find_tests()
     parts = [HEADING, f"{len(rows)} rows.\n"]
     for area in dict.fromkeys(row.area for row in rows):

@@ -3,7 +3,7 @@
 The pages are those of docs/, the READMEs of examples/ and the texts at the top of the repository.
 Their links are relative to the repository, so that they also work there. The build converts each
 link to the path of its target on the site. A linked file that is not a page becomes one. A linked
-test is copied as text.
+test is copied as text. Alerts of GitHub become admonitions.
 """
 
 import os
@@ -14,6 +14,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from tools.llms import build_llms, list_pages
+from tools.reference.class_pages import insert_navigation, write_class_pages
+from tools.search_index import is_searchable, tune_search_index
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = ROOT / "mkdocs.yml"
@@ -37,10 +41,24 @@ LANGUAGES = {
 # Suffixes of files that are copied unchanged.
 ASSETS = {".svg", ".png", ".css"}
 
+# Pages with a table that needs the whole width: shown without the columns at their sides.
+WIDE_PAGES = {"get-started/comparison.md"}
+WIDE = "---\nhide:\n  - navigation\n  - toc\n---\n\n"
+
 # Comments are removed: they contain code that prepares or checks examples, and marks for tools.
 COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
+
+# An alert of GitHub, and the admonition that it becomes.
+ALERT = re.compile(r"^( *)> \[!(\w+)\]\n((?:\1>.*(?:\n|\Z))*)", re.MULTILINE)
+ADMONITIONS = {
+    "NOTE": "note",
+    "TIP": "tip",
+    "IMPORTANT": 'info "Important"',
+    "WARNING": "warning",
+    "CAUTION": 'danger "Caution"',
+}
 
 
 def main() -> None:
@@ -51,16 +69,28 @@ def build(folder: Path) -> None:
     """Write the site into this folder, in place of its previous content."""
     with TemporaryDirectory() as workspace:
         collect_pages(Path(workspace) / "docs")
-        shutil.copy(SETTINGS, workspace)
+        settings = insert_navigation(SETTINGS.read_text(encoding="utf-8"))
+        (Path(workspace) / SETTINGS.name).write_text(settings, encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         program = Path(sys.executable).parent / "zensical"
         subprocess.run([program, "build", "--strict"], cwd=workspace, check=True)
+        add_indexes(Path(workspace), settings)
         shutil.copytree(Path(workspace) / "site", folder)
+
+
+def add_indexes(workspace: Path, settings: str) -> None:
+    """Tune the search index and write llms.txt, both from the pages of the navigation."""
+    pages = list_pages(settings)
+    addresses = {page.address for page in pages}
+    tune_search_index(workspace / "site" / "search.json", addresses)
+    searchable = [page for page in pages if is_searchable(page.address, addresses)]
+    text = build_llms(settings, searchable, workspace / "docs")
+    (workspace / "site" / "llms.txt").write_text(text, encoding="utf-8")
 
 
 def collect_pages(folder: Path) -> None:
     """Write every page with its links converted into this folder, and every linked file."""
-    pending = [*list_texts(), ROOT / "docs" / "assets" / "site.css"]
+    pending = [*list_texts(), *sorted((ROOT / "docs" / "assets").iterdir())]
     seen = set(pending)
     while pending:
         source = pending.pop()
@@ -68,6 +98,7 @@ def collect_pages(folder: Path) -> None:
             if target not in seen:
                 seen.add(target)
                 pending.append(target)
+    write_class_pages(folder)
 
 
 def list_texts() -> Iterator[Path]:
@@ -90,7 +121,8 @@ def write_file(source: Path, folder: Path) -> list[Path]:
         target.write_text(build_file_page(source), encoding="utf-8")
         return []
     text, linked = convert_links(source.read_text(encoding="utf-8"), source)
-    target.write_text(text, encoding="utf-8")
+    front_matter = WIDE if get_site_path(source) in WIDE_PAGES else ""
+    target.write_text(front_matter + convert_alerts(text), encoding="utf-8")
     return linked
 
 
@@ -126,6 +158,20 @@ def convert_links(text: str, source: Path) -> tuple[str, list[Path]]:
     parts = FENCED.split(COMMENT.sub("", text))
     parts[::2] = [LINK.sub(convert, part) for part in parts[::2]]
     return "".join(parts), targets
+
+
+def convert_alerts(text: str) -> str:
+    """Return a page with admonitions in place of the alerts of GitHub."""
+
+    def convert(alert: re.Match[str]) -> str:
+        indent = alert[1]
+        lines = [line[len(indent) + 1 :].removeprefix(" ") for line in alert[3].splitlines()]
+        body = "\n".join(f"{indent}    {line}".rstrip() for line in lines)
+        return f"{indent}!!! {ADMONITIONS[alert[2]]}\n\n{body}\n"
+
+    parts = FENCED.split(text)
+    parts[::2] = [ALERT.sub(convert, part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def resolve_target(target: Path) -> Path:

@@ -1,7 +1,10 @@
-"""Check the words of comments, docstrings, messages and test names.
+"""Check the words of pages, comments, docstrings, messages and test names.
 
 `python -m tools.voice [PATH …]` lists each line that uses a word which the project avoids, with the
 word to use instead. A line that needs such a word ends with the marker `voice: allow`.
+
+`python -m tools.voice --count [PAGE …]` counts the words of pages outside code blocks, and how
+often they address the reader.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools.pages import DOCS, mask_code_blocks
 
 ROOT = Path(__file__).parents[1]
 MARKER = "voice: allow"
@@ -53,6 +58,12 @@ _GROUPS = "|".join(rf"(?P<w{i}>{p})" for i, p in enumerate(AVOIDED)).replace(" "
 PATTERN = re.compile(rf"\b(?:{_GROUPS})\b", re.I)
 BETWEEN_COMMENTS = re.compile(r"\n[ \t]*# ?")
 TEST_NAME = re.compile(r"^[ ]*(?:async )?def (test_\w+)", re.M)
+# Parts of a page that are not prose: comments, code and the addresses of links.
+NOT_PROSE = re.compile(r"<!--.*?-->|`[^`\n]+`|\]\([^)\s]+\)|https?://\S+", re.S)
+ADDRESS = re.compile(r"\b(?:you|your|yours|yourself|you're|you've|you'll)\b", re.I)
+SUFFIXES = ("*.md", "*.py", "*.sql", "*.svg")
+# The feature lists are generated or are a record of the founding documents.
+UNCOUNTED = {"features.md"}
 STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 REPLACEMENTS = list(AVOIDED.values())
 
@@ -112,6 +123,31 @@ def _iter_test_names(source: str) -> Iterator[tuple[int, str]]:
         yield source.count("\n", 0, match.start()) + 1, match[1].replace("_", " ")
 
 
+def mask_page(text: str) -> str:
+    """Return a page with spaces in place of everything that is not prose."""
+    text = mask_code_blocks(text)
+    return NOT_PROSE.sub(lambda part: re.sub(r"[^\n]", " ", part[0]), text)
+
+
+def count_words(text: str) -> int:
+    """Count the words of a page, inline code included, outside code blocks and comments."""
+    text = re.sub(r"<!--.*?-->", "", mask_code_blocks(text), flags=re.S)
+    return sum(any(map(str.isalnum, word)) for word in text.split())
+
+
+def count_pages(paths: Iterable[Path]) -> str:
+    """Return a table of pages with their words and how often they address the reader."""
+    lines = []
+    total = addressed = 0
+    for path in paths:
+        text = path.read_text()
+        words, you = count_words(text), len(ADDRESS.findall(mask_page(text)))
+        total, addressed = total + words, addressed + you
+        lines.append(f"{words:7,} {1000 * you / max(words, 1):6.1f}  {path}")
+    lines.append(f"{total:7,} {1000 * addressed / max(total, 1):6.1f}  in all")
+    return "\n".join(["  words  you/1,000", *lines])
+
+
 def check(path: Path) -> list[Finding]:
     """Return the findings of one file: all prose of the package, only test names of tests."""
     relative = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
@@ -119,6 +155,8 @@ def check(path: Path) -> list[Finding]:
     texts: Iterable[tuple[int, str]] = [(1, source)]
     if path.suffix == ".py" and relative.parts[0] == "tests":
         texts = _iter_test_names(source)
+    elif path.suffix == ".md":
+        texts = [(1, mask_page(source))]
     elif path.suffix == ".py":
         # Most modules have no such word, and tokenizing them takes long.
         is_candidate = PATTERN.search(BETWEEN_COMMENTS.sub("\n", source))
@@ -128,15 +166,20 @@ def check(path: Path) -> list[Finding]:
 
 
 def list_files(paths: list[Path]) -> Iterator[Path]:
-    """Yield the Python and SQL files of folders, and all other paths as they are."""
+    """Yield the pages, pictures, Python and SQL files of folders, and other paths as they are."""
     for path in paths:
         if path.is_dir():
-            yield from sorted(p for s in ("*.py", "*.sql") for p in path.rglob(s))
+            yield from sorted(p for s in SUFFIXES for p in path.rglob(s))
         else:
             yield path
 
 
 def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["--count"]:
+        pages = [Path(each) for each in arguments[1:]] or [DOCS]
+        found = [page for page in list_files(pages) if page.suffix == ".md"]
+        print(count_pages(page for page in found if page.name not in UNCOUNTED))
+        return 0
     paths = [Path(a).resolve() for a in arguments] or [ROOT / "src", ROOT / "tests"]
     findings = [finding for path in list_files(paths) for finding in check(path)]
     for finding in findings:

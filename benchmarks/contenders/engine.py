@@ -65,8 +65,8 @@ class Engine(Contender):
     def __init__(self, sessions: int) -> None:
         self._sessions = sessions
         self.name = f"engine_{sessions}"
-        self.label = f"the engine bare, {['one session', 'two sessions'][sessions - 1]}"
-        self.settings = f"our statements in server-side loops, {MAX_FETCH:,} jobs at a time"
+        self.label = f"Bare engine, {['one session', 'two sessions'][sessions - 1]}"
+        self.settings = f"the same statements in server-side loops, {MAX_FETCH:,} jobs at a time"
 
     def install(self, database: Database) -> None:
         Ours().install(database)

@@ -50,7 +50,7 @@ class OursOnce(Ours):
     """The installed command with `--once`."""
 
     name = "ours_once"
-    label = "the same with --once"
+    label = "Graphile Worker for Python, --once"
 
     def working(self) -> list[str]:
         return [*super().working(), "--once"]

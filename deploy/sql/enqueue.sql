@@ -1,7 +1,7 @@
--- The one function that enqueuers may call. It may be run again at any time.
+-- The only function that enqueuers can call. Idempotent.
 set role queue_api;
 
--- Who may add which tasks, and within which bounds. A low number is a good priority.
+-- Which role can add which tasks, and within which limits. Low priority numbers run first.
 create table if not exists graphile_worker_api.allowed_tasks (
   caller name not null,
   task_identifier text not null,
@@ -12,8 +12,8 @@ create table if not exists graphile_worker_api.allowed_tasks (
   primary key (caller, task_identifier)
 );
 
--- An entry makes the name of its task, which enqueuers cannot: a name that is added in a transaction
--- which stays open would be locked for every other program.
+-- A row creates the name of its task, which enqueuers cannot do: a name added in a transaction that
+-- stays open would block every other program that adds it.
 create or replace function graphile_worker_api.create_task()
 returns trigger
 language plpgsql
@@ -36,7 +36,7 @@ create or replace trigger create_task
 after insert or update on graphile_worker_api.allowed_tasks
 for each row execute function graphile_worker_api.create_task();
 
--- For entries that were made before, and names that a cleanup has deleted since.
+-- For rows from before, and for names that a cleanup deleted.
 update graphile_worker_api.allowed_tasks set task_identifier = task_identifier;
 
 create or replace function graphile_worker_api.enqueue(
@@ -52,13 +52,13 @@ create or replace function graphile_worker_api.enqueue(
 returns bigint
 language plpgsql
 security definer
--- Whatever the caller has set: no function, operator or table of his is found. If pg_temp did not
--- stand last, it would come first.
+-- Ignore the caller's search path, so that none of its functions, operators or tables are used.
+-- pg_temp is last: if it were missing, it would be searched first.
 set search_path = pg_catalog, pg_temp
 as $body$
 declare
-  -- Of whoever has logged in: the current user is, in here, the owner of this function. No name with
-  -- this behind it is the beginning of another one.
+  -- The role that logged in: the current user is the owner of this function. With the colon, no
+  -- prefix is the beginning of another one.
   prefix constant text := pg_catalog.quote_ident(session_user) || ':';
   allowed graphile_worker_api.allowed_tasks;
   job_id bigint;
@@ -82,7 +82,7 @@ begin
     raise exception 'the payload is larger than % bytes', allowed.max_payload_bytes
       using errcode = '54000';
   end if;
-  -- Arrays of one key are joined, which would go around the limit.
+  -- Arrays with the same key are joined, which would exceed the limit.
   if job_key is not null and pg_catalog.json_typeof(payload) = 'array' then
     raise exception 'a job with a key may not have an array as its payload' using errcode = '22023';
   end if;
@@ -105,7 +105,7 @@ begin
     job_key_mode => enqueue.job_key_mode
   ) as jobs;
 
-  -- A worker took the job of this key at this very moment.
+  -- A worker claimed the job with this key at the same moment.
   if job_id is null then
     raise exception 'try again' using errcode = '40001';
   end if;

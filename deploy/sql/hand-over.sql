@@ -1,5 +1,5 @@
--- Where another role has installed the schema: once, after roles.sql, by a superuser or by that role
--- as a member of queue_owner. It may be run again at any time.
+-- If another role installed the schema: run after roles.sql, as a superuser, or as that role once it
+-- is a member of queue_owner. Idempotent.
 alter schema graphile_worker owner to queue_owner;
 alter schema graphile_worker_ext owner to queue_owner;
 

@@ -1,11 +1,11 @@
--- After every migration, by the owner of the schemas. It may be run again at any time.
+-- Run after every migration, as the owner of the schemas. Idempotent.
 revoke execute on all functions in schema graphile_worker from public;
 grant usage on schema graphile_worker to queue_worker, queue_reader, queue_cleaner, queue_api;
 grant usage on schema graphile_worker_ext to queue_worker, queue_reader;
 grant select on graphile_worker.migrations to queue_worker, queue_reader, queue_cleaner;
 grant select on graphile_worker_ext.migrations to queue_worker, queue_reader;
 
--- Workers take jobs, add them, write how they ended, and recover those of workers that died.
+-- Workers claim, add and complete jobs, and recover those of dead workers.
 grant select, insert, update, delete on graphile_worker._private_jobs to queue_worker;
 grant select, insert, update on graphile_worker._private_job_queues to queue_worker;
 grant select, insert on graphile_worker._private_tasks to queue_worker;
@@ -16,7 +16,7 @@ grant select, insert, update, delete
   on graphile_worker_ext.pools, graphile_worker_ext.recoveries to queue_worker;
 grant select, update on graphile_worker_ext.turns to queue_worker;
 
--- Readers see everything but payloads.
+-- Readers see all columns except payloads.
 grant select on graphile_worker.jobs to queue_reader;
 grant select (
   id, job_queue_id, task_id, priority, run_at, attempts, max_attempts, last_error, created_at,
@@ -29,20 +29,20 @@ grant select
   to queue_reader;
 grant select on graphile_worker_ext.pools, graphile_worker_ext.recoveries to queue_reader;
 
--- The cleaner deletes what failed for good, and names of tasks and queues.
+-- The cleaner deletes permanently failed jobs, and names of tasks and queues.
 grant select (id, job_queue_id, task_id, attempts, max_attempts, locked_at), delete
   on graphile_worker._private_jobs to queue_cleaner;
 grant select, delete
   on graphile_worker._private_job_queues, graphile_worker._private_tasks to queue_cleaner;
 
--- What add_job needs, for the function that adds jobs on behalf of enqueuers.
+-- Privileges of add_job, for the function that adds jobs on behalf of enqueuers.
 grant select, insert, update on graphile_worker._private_jobs to queue_api;
 grant select, insert
   on graphile_worker._private_job_queues, graphile_worker._private_tasks to queue_api;
 grant execute on function graphile_worker.add_job, graphile_worker.add_jobs to queue_api;
 
--- Which rows they see of the jobs, queues, tasks and crontabs. A policy that is there is left alone:
--- without it, if only for a moment, workers would see no jobs.
+-- Policies: which rows each role can use. Existing policies stay, because without them, even for a
+-- moment, workers would see no jobs.
 do $do$
 declare
   wanted record;

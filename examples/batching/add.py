@@ -1,4 +1,4 @@
-"""Readings of three sensors, one of which nobody has registered."""
+"""Add readings of three sensors, one of which is not registered."""
 
 from datetime import UTC, datetime
 

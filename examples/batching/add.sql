@@ -1,4 +1,4 @@
--- The same from SQL: an array, the key, and the mode that keeps the time of the first.
+-- The same from SQL: an array, the key, and the mode that keeps the run_at of the first item.
 select json_array_length(payload) as gathered
 from graphile_worker.add_job(
   identifier => 'gather',

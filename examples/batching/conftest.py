@@ -18,7 +18,7 @@ def gw_app() -> App[None]:
 @pytest.fixture
 def conn() -> Iterator[psycopg.Connection]:
     with psycopg.connect(os.environ["DATABASE_URL"]) as conn:
-        # As after schema.sql, whatever was tried here; rolled back with the rest.
+        # Restore the state after schema.sql; rolled back with the rest.
         conn.execute("delete from readings")
         conn.execute("delete from sensors where name = 'attic'")
         yield conn

@@ -2,7 +2,7 @@ create table sensors (
   name text primary key
 );
 
--- A reading is known by its sensor and its time: to store it twice changes nothing.
+-- The primary key makes storing a reading idempotent.
 create table readings (
   sensor text not null references sensors,
   at timestamptz not null,

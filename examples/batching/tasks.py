@@ -1,4 +1,4 @@
-"""Readings come one by one, are gathered for a moment, and stored together."""
+"""Collect readings for a moment and store them together."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,19 +25,19 @@ class Reading:
 
 
 def note(reading: Reading) -> int:
-    """Put a reading into the job that gathers; how many are in there now."""
+    """Add a reading to the collecting job. Return how many readings the job has."""
     return len(gather.accumulate(reading, key=KEY, delay=WINDOW).payload)
 
 
 @app.batch_task
 async def gather(ctx: JobContext, readings: list[Reading]) -> None:
-    """At the end of a window: hand on what came in it, to a job without a key."""
+    """Pass the readings of a window to a job without a key, which can be retried."""
     await ctx.add_jobs([store.spec(readings)])
 
 
 @app.batch_task(max_attempts=10, retry=Backoff(base=timedelta(seconds=1)))
 async def store(ctx: JobContext, readings: list[Reading]) -> list[BaseException | None]:
-    """One insert for all; readings of unknown sensors are tried again, and they alone."""
+    """Store all readings with one insert. Only readings of unknown sensors are retried."""
     known = await known_sensors(ctx, readings)
     good = [reading for reading in readings if reading.sensor in known]
     async with ctx.connection() as conn:

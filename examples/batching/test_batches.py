@@ -10,7 +10,7 @@ READINGS = [Reading("kitchen", NOON, 21.5), Reading("attic", NOON, 30.1)]
 
 @pytest.fixture
 def stored(conn):
-    """Which sensors have readings in the table."""
+    """Return the sensors that have readings in the table."""
     return lambda: [
         sensor for (sensor,) in conn.execute("select sensor from readings order by sensor")
     ]

@@ -1,4 +1,4 @@
-"""Tests share one connection with the routes and the tasks; nothing of it is ever committed."""
+"""Routes, tasks and tests share one connection, which never commits."""
 
 import os
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ def gw_app() -> App[None]:
 async def conn() -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     async with await psycopg.AsyncConnection.connect(os.environ["DATABASE_URL"]) as conn:
         await conn.execute(SCHEMA)
-        # Whatever was sold here.
+        # Restock, for a database that was used before.
         await conn.execute("update products set stock = 2")
         yield conn
         await conn.rollback()

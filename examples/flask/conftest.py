@@ -1,4 +1,4 @@
-"""Tests share one connection with the views and the tasks; nothing of it is ever committed."""
+"""Views, tasks and tests share one connection, which never commits."""
 
 import os
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def gw_app() -> App[None]:
 def conn() -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(os.environ["DATABASE_URL"]) as conn:
         conn.execute(SCHEMA)
-        # Whatever was sold here.
+        # Restock, for a database that was used before.
         conn.execute("update products set stock = 2")
         yield conn
         conn.rollback()
@@ -39,7 +39,7 @@ def gw_connection(conn: psycopg.Connection[Any]) -> object:
 
 
 class OnePool:
-    """In place of the pool: always the connection of the test, in a savepoint for each request."""
+    """Replaces the pool: returns the test's connection, in a savepoint for each request."""
 
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
         self._conn = conn

@@ -22,5 +22,5 @@ async def price_order(ctx: JobContext, order: Order, /) -> None:
 
 def price(product: str) -> Decimal:
     if product not in PRICES:
-        raise Discard(f"nobody sells {product}")
+        raise Discard(f"unknown product {product}")
     return PRICES[product]

@@ -1,4 +1,4 @@
-"""Tests of the Python half, without Node: what it adds is a row, whoever runs that."""
+"""Tests of the Python half, without Node: the job for Node is a row to check."""
 
 import pytest
 from graphile_worker import Discard

@@ -1,4 +1,4 @@
-"""Ten orders to charge, which carry the flag of the service, and twenty receipts, which do not."""
+"""Add ten charges with the flag of the service, and twenty receipts without it."""
 
 from tasks import STRIPE, app, charge, send_receipt
 

@@ -1,11 +1,11 @@
-"""Tokens in PostgreSQL, shared by all workers: what must be held is held here."""
+"""Tokens in PostgreSQL, shared by all workers, which enforce the limit."""
 
 from datetime import datetime, timedelta
 
 from graphile_worker import JobContext, Snooze
 from psycopg_pool import AsyncConnectionPool
 
-# One statement: two workers never get the same token, and none waits for the other.
+# One statement: two workers never get the same token, and neither waits for the other.
 TAKE = """
 update tokens
 set free_at = clock_timestamp() + per
@@ -33,24 +33,24 @@ group by flag
 having min(free_at) > clock_timestamp()
 """
 
-# A token may be in another worker's hands at this moment, and free all the same.
+# Shortest delay: a token that another transaction has locked can still look free.
 SHORTLY = timedelta(milliseconds=20)
 
 
 async def take_token(ctx: JobContext, flag: str) -> datetime:
-    """When a call was allowed. If none is left the job waits for one; no attempt is spent."""
+    """Take a token and return the time, or snooze the job without using up an attempt."""
     taken = await ctx.query(TAKE, [flag])
     if taken:
         taken_at: datetime = taken[0]["taken_at"]
         return taken_at
     found = await ctx.query(WAIT, [flag])
     if not found:
-        raise LookupError(f"there are no tokens for {flag}")
+        raise LookupError(f"no tokens for {flag}")
     raise Snooze(max(found[0]["wait"], SHORTLY))
 
 
 async def exhausted(pool: AsyncConnectionPool) -> list[str]:
-    """The flags that have no token left: jobs with these need not be fetched now."""
+    """Return the flags without a free token, whose jobs workers should skip."""
     async with pool.connection() as conn:
         answer = await conn.execute(EXHAUSTED)
         return [flag for (flag,) in await answer.fetchall()]

@@ -1,5 +1,5 @@
--- Each row is one call that may be made. Who takes it gives it back for later: it is free again
--- after a window. So with 3 rows for a flag, no window of any second has more than 3 calls.
+-- Each row is a token for one call. It is free again one window after it was taken, so with 3 rows
+-- for a flag no window has more than 3 calls.
 create table tokens (
   id bigint generated always as identity primary key,
   flag text not null,
@@ -14,7 +14,7 @@ insert into tokens (flag, per)
 select 'api:stripe', interval '1 second'
 from generate_series(1, 3);
 
--- In place of the service: who called it, and when the call was allowed.
+-- Stands in for the service: records each call and when it was allowed.
 create table calls (
   order_id bigint not null,
   taken_at timestamptz not null,

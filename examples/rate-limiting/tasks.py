@@ -13,7 +13,7 @@ app = App()
 
 @app.task
 async def charge(ctx: JobContext, order_id: int) -> None:
-    taken_at = await take_token(ctx, STRIPE)  # first of all: nothing is done without
+    taken_at = await take_token(ctx, STRIPE)  # before anything else
     await asyncio.sleep(0.1)  # here you would call the service
     await ctx.query("insert into calls values (%s, %s, %s)", [order_id, taken_at, ctx.pool_id])
     ctx.logger.info("charged order %s", order_id)

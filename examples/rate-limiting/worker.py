@@ -1,4 +1,4 @@
-"""A worker that leaves jobs alone whose limit is used up; start as many as you like."""
+"""A worker that skips jobs whose limit is used up. Start any number of them."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from psycopg_pool import AsyncConnectionPool
 from limits import exhausted
 from tasks import app
 
-# Nobody tells a worker that a token is free again: it looks so often.
+# Poll often, because nothing notifies a worker of a free token.
 OPTIONS = WorkerOptions(concurrency=2, poll_interval=timedelta(milliseconds=200))
 
 
@@ -24,6 +24,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    # A program decides itself where the log goes; the command would show it.
+    # A program configures its own logging; the graphile-worker command does it for you.
     logging.basicConfig(level=logging.INFO)
     asyncio.run(main())

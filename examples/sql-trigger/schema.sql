@@ -12,7 +12,7 @@ create table documents (
   body text not null default ''
 );
 
--- One trigger, one job for each new row. The row is already written: its id is known.
+-- Add one job for each new row. In an after trigger the row is already written and has its id.
 create function welcome_user() returns trigger language plpgsql as $$
 begin
   perform graphile_worker.add_job('send_welcome', json_build_object('email', new.email));
@@ -23,8 +23,8 @@ $$;
 create trigger welcome_user after insert on users
 for each row execute function welcome_user();
 
--- One function for any table with an id: the trigger says which task.
--- Of a deleted row there is no new version, of a new row no old one.
+-- One function for every table with an id. The trigger passes the task as an argument.
+-- A deleted row has only an old version, and an inserted row only a new one.
 create function enqueue_change() returns trigger language plpgsql as $$
 begin
   perform graphile_worker.add_job(
@@ -46,7 +46,7 @@ for each row execute function enqueue_change('sync_to_crm');
 create trigger drop_document after delete on documents
 for each row execute function enqueue_change('drop_from_index');
 
--- Only where the condition holds: a change of the body alone draws no new cover.
+-- A condition: a change of only the body draws no new cover.
 create trigger draw_first_cover after insert on documents
 for each row execute function enqueue_change('draw_cover');
 
@@ -54,8 +54,8 @@ create trigger draw_cover after update on documents
 for each row when (new.title is distinct from old.title)
 execute function enqueue_change('draw_cover');
 
--- Debounced: however often a document is saved, it is indexed once, when nobody has saved it for
--- two seconds. A key that a worker takes at this very moment gives no job; then ask again.
+-- Debounced: a document is indexed once, two seconds after it was last saved. If a worker takes
+-- the job with this key at the same moment, add_job returns an empty row: call it again.
 create function index_document() returns trigger language plpgsql as $$
 declare
   added bigint;

@@ -1,4 +1,4 @@
-"""Tasks whose jobs are added by the triggers of schema.sql."""
+"""Tasks whose jobs the triggers of schema.sql add."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ async def send_welcome(ctx: JobContext, email: str) -> None:
     ctx.logger.info("welcome, %s", email)
 
 
-# The payload has schema and table too; a task names the keys that it wants.
+# The payload also has schema and table; a task names the keys that it needs.
 @app.task
 async def sync_to_crm(ctx: JobContext, op: Operation, id: int) -> None:
     ctx.logger.info("%s user %s", op, id)
@@ -22,7 +22,7 @@ async def sync_to_crm(ctx: JobContext, op: Operation, id: int) -> None:
 
 @app.task
 async def draw_cover(ctx: JobContext, id: int) -> None:
-    # The row may have changed since, or be gone: what counts is how it is now.
+    # Read the row now: it may have changed since the trigger ran, or be deleted.
     for row in await ctx.query("select title from documents where id = %s", [id]):
         ctx.logger.info("a cover for %s", row["title"])
 
@@ -35,4 +35,4 @@ async def index_document(ctx: JobContext, id: int) -> None:
 
 @app.task
 async def drop_from_index(ctx: JobContext, id: int) -> None:
-    ctx.logger.info("document %s is no more", id)
+    ctx.logger.info("document %s was deleted", id)

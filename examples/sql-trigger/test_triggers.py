@@ -59,7 +59,7 @@ def test_a_deleted_document_leaves_the_index(conn, gw):
     conn.execute("delete from documents where id = %s", [document_id])
 
     gw.assert_enqueued(drop_from_index, id=document_id)
-    gw.drain(include_delayed=True)  # the others find no row, and that is no error
+    gw.drain(include_delayed=True)  # the other jobs find no row and succeed
 
 
 def test_a_change_that_is_rolled_back_adds_nothing(conn, gw):

@@ -1,4 +1,4 @@
-"""Sessions inside a transaction that is rolled back, whatever the shop commits."""
+"""Sessions that may commit, inside a transaction that is rolled back."""
 
 from collections.abc import AsyncIterator, Iterator
 

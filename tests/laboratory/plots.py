@@ -1,6 +1,6 @@
 """Draw charts of long runs: `python -m tests.laboratory.plots`.
 
-The charts of docs/reliability.md show the reports in tests/laboratory/results.
+The charts of docs/about/reliability.md show the reports in tests/laboratory/results.
 """
 
 import json
@@ -23,7 +23,7 @@ FAULTS = {
     "backend": "the server ends a session",
     "cut": "an answer to a worker is lost",
     "partition": "a network partition",
-    "zombie": "a worker is frozen, then goes on",
+    "zombie": "a worker is frozen, then resumes",
     "crash": "the server crashes",
     "cut_enqueuer": "an answer to an enqueuer is lost",
     "term": "a worker is replaced",
@@ -54,9 +54,11 @@ def charts(runs: dict[str, Run]) -> dict[str, str]:
     return {
         "reliability-faults.svg": _faults_chart(runs),
         "reliability-recovery.svg": _times_chart(
-            "From a kill to the job being free", runs, RECOVERY
+            "Recovery time after the kill of a worker", runs, RECOVERY
         ),
-        "reliability-return.svg": _times_chart("From the server's return to a claim", runs, RETURN),
+        "reliability-return.svg": _times_chart(
+            "Time to a claim after the server returns", runs, RETURN
+        ),
     }
 
 
@@ -70,10 +72,10 @@ def faults(runs: dict[str, Run]) -> Counter[str]:
 
 def _faults_chart(runs: dict[str, Run]) -> str:
     counts = faults(runs)
-    bars = [Bar(FAULTS[kind], count, f"{count:,}", True) for kind, count in counts.most_common()]
+    bars = [Bar(FAULTS[kind], count, f"{count:,}", "ours") for kind, count in counts.most_common()]
     jobs = sum(run["acknowledged"] for run in runs.values())
     about = f"{counts.total():,} in {len(runs)} runs of {jobs:,} jobs"
-    return chart("Faults injected, by kind", about, bars)
+    return chart("Faults injected, by kind", about, bars, unit="faults")
 
 
 def _times_chart(title: str, runs: dict[str, Run], figure: str) -> str:
@@ -82,10 +84,16 @@ def _times_chart(title: str, runs: dict[str, Run], figure: str) -> str:
     for name, run in runs.items():
         times = run["report"]["figures"].get(figure, [])
         for key, seconds in zip(("p50", "p99", "max"), times, strict=False):
-            label = name if key == "p50" else ""
-            bars.append(Bar(label, seconds, f"{key} {seconds:.1f} s", is_ours=True))
+            label = _label(name, run) if key == "p50" else ""
+            bars.append(Bar(label, seconds, f"{key} {seconds:.1f} s", "ours"))
     threshold = {run["threshold"] for run in runs.values()}
-    return chart(title, f"a threshold of {', '.join(f'{each:g}' for each in threshold)} s", bars)
+    about = f"lease duration of {', '.join(f'{each:g}' for each in threshold)} s"
+    return chart(title, about, bars, unit="seconds")
+
+
+def _label(name: str, run: Run) -> str:
+    """Name a run with its size, as runs are not equally long."""
+    return f"{name}: {run['acknowledged']:,} jobs in {run['seconds'] / 60:.0f} min"
 
 
 if __name__ == "__main__":

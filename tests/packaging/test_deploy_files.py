@@ -27,7 +27,7 @@ pytestmark = pytest.mark.single_version
 
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "systemd" / "graphile-worker.service"
-PAGE = (ROOT / "docs/operations/deploy.md").read_text(encoding="utf-8")
+PAGES = ROOT / "docs" / "operations"
 
 SHOP = """
     from graphile_worker import App
@@ -79,13 +79,17 @@ ARGUMENTS = {"systemd": UNIT_ARGUMENTS, "kubernetes": POD_ARGUMENTS}
 
 
 def test_the_pages_show_the_files_as_they_are():
-    security = blocks(ROOT / "docs/operations/security.md")
+    security = blocks(PAGES / "permissions-and-security.md")
     shown = [block.text for block in security if block.kind == "sql"]
+    systemd, kubernetes = (
+        (PAGES / name).read_text(encoding="utf-8") for name in ("systemd.md", "kubernetes.md")
+    )
 
     for path in sorted((DEPLOY / "sql").iterdir()):
         assert path.read_text(encoding="utf-8") in shown, path.name
-    for path in (UNIT, *sorted((DEPLOY / "kubernetes").iterdir())):
-        assert path.read_text(encoding="utf-8") in PAGE, path.name
+    assert UNIT.read_text(encoding="utf-8") in systemd
+    for path in sorted((DEPLOY / "kubernetes").iterdir()):
+        assert path.read_text(encoding="utf-8") in kubernetes, path.name
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS.keys())

@@ -2,6 +2,7 @@
 
 import email
 import os
+import re
 import tarfile
 import tomllib
 import zipfile
@@ -17,6 +18,10 @@ pytestmark = [pytest.mark.single_version, pytest.mark.feature("F9")]
 
 @pytest.fixture(scope="module")
 def metadata(wheel: Path) -> Message:
+    return read_metadata(wheel)
+
+
+def read_metadata(wheel: Path) -> Message:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
         return email.message_from_bytes(archive.read(name))
@@ -47,9 +52,23 @@ def test_the_metadata_contains_what_installers_and_readers_need(metadata: Messag
     assert metadata["Description-Content-Type"] == "text/markdown"
     readme = metadata.get_payload(decode=True)
     assert readme == (ROOT / "README.md").read_bytes()
-    # Nowhere yet: an address is named when it answers.
+    # A build names an address only if it is given one.
     assert metadata.get_all("Project-URL") is None
     assert metadata["Home-page"] is None
+
+
+def test_a_release_has_project_urls_and_a_readme_without_relative_links(tmp_path: Path):
+    home = "https://example.com/owner/name"
+
+    wheel = build("wheel", tmp_path / "dist", checkout(tmp_path / "source"), REPOSITORY_URL=home)
+
+    released = read_metadata(wheel)
+    addresses = [each.split(", ") for each in released.get_all("Project-URL", [])]
+    assert [name for name, _ in addresses] == ["Source", "Documentation", "Changelog", "Issues"]
+    assert all(address.startswith(home) for _, address in addresses)
+    links = re.findall(r"\]\(([^)]+)\)", str(released.get_payload()))
+    assert len(links) > 30
+    assert [link for link in links if not link.startswith("https://")] == []
 
 
 def test_the_classifiers_name_every_python_that_the_matrix_tests(metadata: Message):

@@ -17,7 +17,8 @@ from tests.support.tools import client_program
 from tests.support.wheel import ROOT, interpreter
 
 # What stands in the page for the reader's own.
-DATABASE = "postgres://localhost/my_database"
+DATABASE = "postgres://postgres@localhost/postgres"
+CHECKOUT = "path/to/checkout"
 STEP = re.compile(r"^\d\. (.*?)^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"`(\S+\.py)`")
 
@@ -38,25 +39,27 @@ class Steps:
     start: str
     add: str
     log: str
-    sql: str
 
 
 def steps_of(page: str, heading: str) -> Steps:
     text = (ROOT / page).read_text(encoding="utf-8")
     section = re.search(rf"^## {heading}\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
     assert section is not None
-    words, kinds, blocks = zip(*(step.groups() for step in STEP.finditer(section[1])), strict=True)
-    assert list(kinds) == ["sh", "python", "sh", "sh", "text", "sh"]
-    assert section[1].count("\n```") == 2 * len(kinds), "a block that is not a step"
+    # Before the first step, the page shows how to get a database.
+    _, first, rest = section[1].partition("\n1. ")
+    steps = [step.groups() for step in STEP.finditer(first + rest)]
+    words, kinds, blocks = zip(*steps, strict=True)
+    assert list(kinds) == ["sh", "python", "sh", "sh", "text"]
+    assert rest.partition("\n<!--")[0].count("\n```") == 2 * len(kinds), "a block is not a step"
     named = FILE.search(words[1])
     assert named is not None
-    install, task, start, add, log, sql = blocks
-    return Steps(install, named[1], task, start, add, log, sql)
+    install, task, start, add, log = blocks
+    return Steps(install, named[1], task, start, add, log)
 
 
 @pytest.fixture
 def steps() -> Steps:
-    return steps_of("docs/quickstart.md", "Hello")
+    return steps_of("docs/get-started/quickstart.md", "Run your first job")
 
 
 @pytest.fixture
@@ -86,7 +89,8 @@ class Terminal:
         self._database = database.url
 
     def type(self, block: str) -> None:
-        os.write(self._keyboard, block.replace(DATABASE, self._database).encode())
+        block = block.replace(DATABASE, self._database).replace(CHECKOUT, "graphile-worker")
+        os.write(self._keyboard, block.encode())
 
     def press_ctrl_c(self) -> None:
         os.killpg(self.shell.pid, signal.SIGINT)
@@ -115,22 +119,20 @@ def test_the_quickstart_runs_a_job_within_a_minute(
     first.shell.wait_for_line(READY)
     second = Terminal(terminals, empty_database)
     second.type(steps.add)
-    first.shell.wait_for_line("Hello, Ada")
+    first.shell.wait_for_line("Sending 'Your order' to ada@example.com")
     took = time.monotonic() - began
-    second.type(steps.sql)
-    first.shell.wait_for_line("Hello, Bobby Tables")
-    first.shell.wait_for_line("completed job 2")
+    first.shell.wait_for_line("completed job 3")
     first.press_ctrl_c()
 
     assert (first.end(), second.end()) == (0, 0), second.shell.err
     assert alike(first.shell.err).startswith(alike(steps.log))
     assert first.shell.err.endswith(")] INFO: stopping: received SIGINT\n")
-    figure(f"quickstart: the hello job ran {took:.1f} s after the first command")
+    figure(f"quickstart: the first job ran {took:.1f} s after the first command")
     assert took < SOON
 
 
 def test_the_readme_has_the_same_steps(steps: Steps):
-    assert steps_of("README.md", "From nothing to a job") == steps
+    assert steps_of("README.md", "Quickstart") == steps
 
 
 def alike(log: str) -> str:

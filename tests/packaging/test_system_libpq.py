@@ -16,8 +16,8 @@ from tests.support.wheel import ROOT, run
 
 pytestmark = pytest.mark.single_version
 
-PAGE = (ROOT / "docs/operations/deploy.md").read_text(encoding="utf-8")
-SECTION = PAGE.partition("## The libpq of the system\n")[2].partition("\n## ")[0]
+PAGE = (ROOT / "docs/operations/systemd.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("## Use the system's libpq\n")[2].partition("\n## ")[0]
 ENVIRONMENT = "/srv/shop/.venv"
 PSYCOPG = "psycopg[c]>=3.2.4"
 

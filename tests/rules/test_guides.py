@@ -21,37 +21,37 @@ def section_of(mark: pytest.MarkDecorator, page: str, *words: str) -> Any:
 SAID = [
     section_of(
         pytest.mark.feature("F53"),
-        "guides/add-jobs.md",
+        "guides/adding-jobs.md",
         "new connection at each call",
         "scripts only",
     ),
     section_of(
         pytest.mark.feature("F71"),
-        "guides/job-keys.md",
+        "guides/unique-jobs.md",
         "`replace`",
         "pushes further away",
         "`preserve_run_at`",
     ),
     section_of(
         pytest.mark.feature("F74"),
-        "guides/job-keys.md",
-        "dangerous",
-        "never happens",
-        "failed for good",
+        "guides/unique-jobs.md",
+        "`unsafe_dedupe` is dangerous",
+        "may never happen",
+        "permanently failed",
     ),
     section_of(
         pytest.mark.feature("F85"),
-        "guides/job-keys.md",
-        "one name space over all tasks",
-        "name of the task into the key",
+        "guides/unique-jobs.md",
+        "All tasks share one namespace",
+        "Put the task name into the key",
     ),
     section_of(
         pytest.mark.feature("F93"),
         "guides/named-queues.md",
         "user, account or resource",
-        "No group of workers",
+        "not worker groups",
     ),
-    section_of(pytest.mark.feature("F109"), "guides/tasks.md", "await all that it has started"),
+    section_of(pytest.mark.feature("F109"), "guides/tasks.md", "Await everything it started"),
     section_of(
         pytest.mark.feature("F110"),
         "guides/tasks.md",
@@ -59,21 +59,29 @@ SAID = [
         "`ctx.transaction()`",
         "exactly once",
     ),
-    section_of(pytest.mark.feature("F244"), "guides/job-keys.md", "printable ASCII", "Others work"),
     section_of(
-        pytest.mark.feature("F266"), "guides/cron.md", "Set an `id` and leave it", "run twice"
+        pytest.mark.feature("F244"),
+        "guides/unique-jobs.md",
+        "printable ASCII",
+        "Other characters work",
+    ),
+    section_of(
+        pytest.mark.feature("F266"),
+        "guides/cron.md",
+        "Set an `id` and never change it",
+        "run twice",
     ),
     section_of(
         pytest.mark.feature("F279"),
         "guides/cron.md",
-        "makes starting slower",
+        "slows down startup",
         "a little above the longest time",
     ),
     section_of(
         pytest.mark.feature("F280"),
         "guides/cron.md",
-        "A few items",
-        "not one for each of your users",
+        "a few dozen items",
+        "not one per user",
     ),
 ]
 

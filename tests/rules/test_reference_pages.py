@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import click
+import griffe
 import pytest
 
 import graphile_worker
@@ -21,6 +22,7 @@ from graphile_worker import (
     TaskProcessOptions,
     WorkerOptions,
     errors,
+    events,
     options,
     sync,
     testing,
@@ -29,18 +31,21 @@ from graphile_worker._cli.commands.config import config
 from graphile_worker._cli.main import command
 from graphile_worker._cli.settings.definitions import SETTINGS
 from graphile_worker._cli.settings.values import format_default
+from graphile_worker._support.option_fields import HelpGroup
 from graphile_worker.contrib import opentelemetry
+from graphile_worker.errors import CrontabProblem
 from graphile_worker.events import EVENTS_BY_NAME, Event
 from graphile_worker.ops import diagnostics
 from graphile_worker.ops.diagnostics import FindingId
 from graphile_worker.retries import JobOutcomeException
 from tests.support.pages import ROOT
 from tests.support.tables import codes, rows, section
-from tools.pages import find_part_names
-from tools.reference import build_page, list_pages
-from tools.reference.commands import list_options
+from tools.pages import FENCE, find_part_names
+from tools.reference import api, build_page, class_pages, list_pages
+from tools.reference.api import list_names
+from tools.reference.class_pages import add_links, build_pages, insert_navigation
+from tools.reference.commands import CONNECTION_FLAGS, flag_table, list_options
 from tools.reference.events import describe, groups
-from tools.reference.python_api import parse_names
 
 SOURCES = Path(graphile_worker.__file__).parent
 VARIABLE = re.compile(r"(?:environ\.get\(|environ\[)\"(\w+)\"")
@@ -62,14 +67,35 @@ def flags_of(function: click.Command) -> set[str]:
     + [(f"`graphile-worker {name}`", each) for name, each in command.commands.items()],
 )
 def test_the_page_of_the_command_lists_its_flags(heading, function):
-    # A heading of the third level begins a subcommand.
-    own, _, _ = section("reference/command.md", heading).partition("\n### ")
+    # A heading of the third level begins a subcommand, or a group of flags.
+    text = section("reference/command-line.md", heading)
+    own = text if function is command else re.split(r"\n### |^Shared flags:", text, flags=re.M)[0]
 
     listed = {flag for row in rows(own) for flag in codes(row[0])}
 
     # `config` takes the flags of all settings, which the page lists once.
     of_settings = flags_of(command) & flags_of(function) if function is config else set()
-    assert listed == flags_of(function) - (of_settings - {"-h", "--help"})
+    expected = flags_of(function) - (of_settings - {"-h", "--help"})
+    assert listed == expected - omitted_flags(function)
+
+
+def omitted_flags(function: click.Command) -> set[str]:
+    """Return the flags that the page lists once for all commands with a connection."""
+    connecting = function is not command and {*CONNECTION_FLAGS} <= flags_of(function)
+    return {*CONNECTION_FLAGS} if connecting and function is not config else set()
+
+
+def test_the_page_of_the_command_lists_the_connection_flags():
+    text = section("reference/command-line.md", "Flags").partition("\n### Connection flags\n")[2]
+
+    assert {*CONNECTION_FLAGS} <= set(codes(text))
+
+
+def test_the_page_of_the_command_links_to_each_command():
+    page = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
+    first, _, _ = page.partition("\n## ")
+
+    assert sorted(re.findall(r"\[`(\w+)`\]\(#", first)) == sorted(command.commands)
 
 
 def command_groups() -> dict[str, click.Group]:
@@ -77,16 +103,17 @@ def command_groups() -> dict[str, click.Group]:
 
 
 def test_the_page_of_the_command_has_a_section_for_each_subcommand():
-    page = (ROOT / "docs/reference/command.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
 
     listed = re.findall(r"^### `graphile-worker (\w+ [\w-]+)`$", page, re.MULTILINE)
 
     groups = command_groups()
     known = [f"{group} {name}" for group in groups for name in groups[group].commands]
     assert sorted(listed) == sorted(known)
+    with_flags = [name for name in command.commands if flag_table(name)]
     assert sorted(find_part_names(page)) == sorted(
         ["settings", "flags"]
-        + [f"flags {name}" for name in command.commands]
+        + [f"flags {name}" for name in with_flags]
         + [f"commands {group}" for group in groups]
     )
 
@@ -97,19 +124,31 @@ def test_the_page_of_the_command_has_a_section_for_each_subcommand():
 )
 def test_the_page_of_the_command_lists_the_flags_of_a_subcommand(name):
     group, _, own = name.partition(" ")
-    _, _, after = section("reference/command.md", f"`graphile-worker {group}`").partition(
+    _, _, after = section("reference/command-line.md", f"`graphile-worker {group}`").partition(
         f"### `graphile-worker {name}`\n"
     )
     text, _, _ = after.partition("\n### ")
 
     listed = [flag for row in rows(text) for flag in codes(row[0])]
 
+    function = command_groups()[group].commands[own]
     assert len(listed) == len(set(listed))
-    assert set(listed) == flags_of(command_groups()[group].commands[own])
+    assert set(listed) == flags_of(function) - omitted_flags(function)
+
+
+@pytest.mark.parametrize("group", command_groups())
+def test_flags_that_several_subcommands_share_are_in_one_table(group):
+    text = section("reference/command-line.md", f"`graphile-worker {group}`")
+    _, _, after = text.partition("Shared flags:\n")
+
+    shared = {flag for row in rows(after.partition("\n### ")[0]) for flag in codes(row[0])}
+
+    named = {flag for row in rows(text) if row[1] == "Shared flags." for flag in codes(row[0])}
+    assert named == shared
 
 
 def test_the_page_of_the_command_has_key_and_default_of_each_setting():
-    table = [row for row in rows(section("reference/command.md", "Flags")) if len(row) == 4]
+    table = [row for row in rows(section("reference/command-line.md", "Flags")) if len(row) == 4]
     listed = {codes(row[1])[0]: row for row in table if row[1]}
 
     assert listed.keys() == SETTINGS.keys()
@@ -120,7 +159,7 @@ def test_the_page_of_the_command_has_key_and_default_of_each_setting():
 
 
 def test_the_page_of_the_command_lists_the_variables_that_the_package_reads():
-    listed = {codes(row[0])[0] for row in rows(section("reference/command.md", "Environment"))}
+    listed = {codes(row[0])[0] for row in rows(section("reference/command-line.md", "Environment"))}
 
     read = {name for path in SOURCES.rglob("*.py") for name in VARIABLE.findall(path.read_text())}
     assert listed == read
@@ -131,16 +170,24 @@ def test_the_page_of_the_command_lists_the_variables_that_the_package_reads():
 
 def test_the_page_of_options_has_each_option_with_its_default(monkeypatch):
     monkeypatch.delenv("GRAPHILE_WORKER_SCHEMA", raising=False)
-    page = (ROOT / "docs/reference/options.md").read_text(encoding="utf-8")
-    first, _, _ = page.partition("\n## ")
+    table = rows(section("reference/options.md", "WorkerOptions"))
 
-    listed = {codes(row[0])[0]: value(row[1]) for row in rows(first) if len(row) == 3}
+    listed = {codes(row[0])[0]: value(row[1]) for row in table}
 
     worker = WorkerOptions()
     assert listed == {name: getattr(worker, name) for name in names_of(worker)}
 
 
-@pytest.mark.parametrize("kind", [RecoveryOptions, TaskProcessOptions, ExecutableOptions])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        LocalQueueOptions,
+        RefetchDelayOptions,
+        RecoveryOptions,
+        TaskProcessOptions,
+        ExecutableOptions,
+    ],
+)
 def test_the_page_of_options_has_the_options_of_each_group(kind):
     table = rows(section("reference/options.md", kind.__name__))
 
@@ -150,14 +197,15 @@ def test_the_page_of_options_has_the_options_of_each_group(kind):
     assert listed == {name: getattr(part, name) for name in names_of(part)}
 
 
-def test_the_page_of_options_has_the_options_of_the_local_queue():
-    table = rows(section("reference/options.md", "LocalQueueOptions"))
+@pytest.mark.parametrize(
+    ("page", "heading"), [("options", "WorkerOptions"), ("command-line", "Flags")]
+)
+def test_the_tables_of_options_have_the_groups_of_the_help(page, heading):
+    text = section(f"reference/{page}.md", heading)
 
-    listed = {codes(row[0])[0]: value(row[1]) for row in table if codes(row[1])}
+    headings = re.findall(r"^### (.+)$", text, re.MULTILINE)
 
-    queue, delay = LocalQueueOptions(), RefetchDelayOptions()
-    defaults = {name: getattr(queue, name) for name in names_of(queue)}
-    assert listed == defaults | {name: getattr(delay, name) for name in names_of(delay)}
+    assert headings[: len(HelpGroup)] == [group.value for group in HelpGroup]
 
 
 def test_the_page_of_options_has_all_groups():
@@ -165,9 +213,7 @@ def test_the_page_of_options_has_all_groups():
 
     parts = public_names(options) - {"default_schema"}
 
-    assert {
-        name for name in parts if f"`{name}`" not in page and f"## {name}\n" not in page
-    } == set()
+    assert {name for name in parts if f"\n## {name}\n" not in page} == set()
 
 
 def value(cell: str) -> Any:
@@ -197,9 +243,9 @@ def test_the_page_of_events_has_their_groups_in_order():
 
 
 def test_every_event_is_in_a_group():
-    events = [each for group in groups().values() for each in group if issubclass(each, Event)]
+    grouped = [each for group in groups().values() for each in group if issubclass(each, Event)]
 
-    assert events == list(EVENTS_BY_NAME.values())
+    assert grouped == list(EVENTS_BY_NAME.values())
 
 
 @pytest.mark.parametrize("event", [each for group in groups().values() for each in group])
@@ -222,15 +268,17 @@ def test_the_page_of_events_marks_events_that_are_not_emitted_yet():
 # Findings of the doctor
 
 
-def test_the_page_of_the_doctor_has_cause_and_fix_of_each_finding():
-    page = (ROOT / "docs/guides/doctor.md").read_text(encoding="utf-8")
+def test_the_troubleshooting_page_has_cause_and_fix_of_each_finding():
+    page = (ROOT / "docs/operations/troubleshooting.md").read_text(encoding="utf-8")
 
     parts = re.split(r"^### `([\w-]+)`$", page, flags=re.MULTILINE)[1:]
     listed = dict(zip(parts[::2], parts[1::2], strict=True))
 
     assert list(listed) == [each.value for each in FindingId]
     for text in listed.values():
-        assert text.count("**Cause.**") == text.count("**Fix.**") == 1
+        cause, fix = text.partition("\n## ")[0].split("**Fix:**")
+        assert cause.strip().endswith(".")
+        assert fix.strip()
 
 
 # Errors
@@ -243,13 +291,17 @@ def test_the_page_of_errors_has_their_tree():
     assert tree[0].strip() in (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
 
 
-def test_the_page_of_errors_has_each_class_with_its_attributes():
-    table = rows(section("reference/errors.md", "Each of them"))
+def test_the_page_of_errors_has_a_section_for_each_class_with_its_attributes():
+    page = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+    parts = re.split(r"^### (\w+)$", page, flags=re.MULTILINE)[1:]
 
-    listed = {codes(row[0])[0]: codes(row[1]) for row in table}
+    listed = {
+        name: codes((re.search(r"^Attributes: .+$", text, re.MULTILINE) or [""])[0])
+        for name, text in zip(parts[::2], parts[1::2], strict=True)
+    }
 
-    assert listed == {each.__name__: attributes_of(each) for each in error_classes()}
-    assert all(row[3] for row in table)
+    problem = {CrontabProblem.__name__: names_of(CrontabProblem)}
+    assert listed == {each.__name__: attributes_of(each) for each in error_classes()} | problem
 
 
 def test_the_tree_of_errors_is_that_of_the_classes():
@@ -285,12 +337,13 @@ def test_every_public_exception_is_documented():
     found = [getattr(graphile_worker, name) for name in graphile_worker.__all__]
     raised = [each for each in found if inspect.isclass(each) and issubclass(each, Exception)]
 
-    assert [each for each in raised if f"`{each.__name__}`" not in page] == []
+    missing = [each for each in raised if not re.search(rf"[`#] ?{each.__name__}\b", page)]
+    assert missing == []
     assert {*raised} - {*error_classes()} == {*JobOutcomeException.__subclasses__()}
 
 
 def test_the_page_of_errors_has_the_codes_that_reject_a_job():
-    table = rows(section("reference/errors.md", "Jobs that cannot be added"))
+    table = rows(section("reference/errors.md", "Job limits"))
 
     listed = {code for row in table for code in codes(row[2])}
 
@@ -315,12 +368,9 @@ def rejection_codes() -> list[str]:
 
 
 def test_the_page_of_the_python_api_has_each_public_name_once():
-    page = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
-    found = [parse_names(part.partition(" ")[2]) for part in find_part_names(page)]
-
-    listed: dict[str, list[str]] = {module: [] for module, _ in found}
-    for module, names in found:
-        listed[module] += names
+    listed: dict[str, list[str]] = {}
+    for each in [*list_names("python"), *list_names("names")]:
+        listed.setdefault(each.module, []).append(each.name)
 
     assert sorted(listed["graphile_worker"]) == sorted(graphile_worker.__all__)
     assert sorted(listed["graphile_worker.testing"]) == sorted(testing.__all__)
@@ -343,6 +393,83 @@ def public_names(module: ModuleType) -> set[str]:
     }
 
 
+PAGES = build_pages()
+ANCHOR = re.compile(r"^#+ `?(.+?)`?$", re.MULTILINE)
+
+
+def test_every_public_class_and_function_is_on_a_page_of_the_site():
+    on_pages = {name for page in class_pages.list_pages() for name in page.names}
+
+    assert {*list_names("python")} <= on_pages
+    assert {each.name for each in on_pages if each.module == events.__name__} == public_names(
+        events
+    )
+
+
+@pytest.mark.parametrize("page", class_pages.list_pages(), ids=lambda page: Path(page.path).stem)
+def test_every_public_method_has_an_anchor(page):
+    headings = ANCHOR.findall(FENCE.sub("", PAGES[page.path]))
+    methods = [
+        method.name
+        for name in page.names
+        if isinstance(name.item, griffe.Class)
+        for method in api.list_methods(name.item)
+    ]
+    names = [each.name for each in page.names]
+
+    if [page.title] == [each.title for each in page.names]:
+        assert headings == [page.title, *methods]
+    else:
+        assert set(headings) == {page.title, *names, *methods}
+    assert len({each.lower() for each in headings}) == len(headings)
+
+
+@pytest.mark.parametrize("page", class_pages.list_pages(), ids=lambda page: Path(page.path).stem)
+def test_everything_on_a_page_of_the_python_api_has_a_description(page):
+    items = [each.item for each in page.names if not isinstance(each.item, griffe.Attribute)]
+    classes = [each for each in items if isinstance(each, griffe.Class)]
+    items += [method for each in classes for method in api.list_methods(each)]
+
+    missing = [each.path for each in items if not api.get_summary(each)]
+    missing += [
+        each.path
+        for each in items
+        if isinstance(each, griffe.Function) and str(each.returns) != "None"
+        if not api.get_returns(each)
+    ]
+    missing += [row[0] for row in rows(PAGES[page.path]) if not row[-1]]
+
+    assert missing == []
+
+
+def test_every_link_of_the_pages_of_the_python_api_has_a_target():
+    headings = {path: ANCHOR.findall(FENCE.sub("", text)) for path, text in PAGES.items()}
+
+    for target in class_pages.list_targets().values():
+        path, _, anchor = target.partition("#")
+        if path in PAGES:
+            assert not anchor or anchor in {each.lower() for each in headings[path]}
+
+
+def test_the_navigation_of_the_site_has_the_pages_of_the_python_api():
+    settings = insert_navigation((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+    listed = re.findall(r": (reference/python/\S+)$", settings, re.MULTILINE)
+
+    assert sorted(listed) == sorted(PAGES)
+
+
+def test_the_index_of_the_site_links_to_the_pages_of_the_python_api():
+    index = add_links((ROOT / "docs/reference/python.md").read_text(encoding="utf-8"))
+
+    linked = set(re.findall(r"\]\(python/([\w-]+\.md)", index))
+
+    assert linked == {path.rpartition("/")[2] for path in PAGES}
+    assert "### [Client](python/client.md)" in index
+    assert "[`add_jobs`](python/client.md#add_jobs)" in index
+    assert "[`JobStarted`](python/events.md#jobstarted)" in index
+
+
 # All pages
 
 
@@ -353,7 +480,7 @@ def test_the_generated_parts_of_a_page_are_up_to_date(page):
 
 @pytest.mark.feature("F207")
 def test_the_delays_of_the_guide_are_those_of_the_database():
-    [waits] = rows(section("guides/tasks.md", "When it is tried again"))
+    [waits] = rows(section("guides/retries-and-timeouts.md", "Default backoff"))
 
     listed = [seconds(cell) for cell in waits[1:]]
 

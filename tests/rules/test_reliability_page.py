@@ -1,4 +1,4 @@
-"""The page of reliability: each fault of the catalogue once, and every test it names is there."""
+"""The fault catalog has each fault once, and every test that it names exists."""
 
 import re
 from collections import Counter
@@ -7,7 +7,8 @@ from tests.laboratory.history_checker import RULES
 from tests.support.pages import ROOT
 from tools.features import split_cells
 
-PAGE = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/about/reliability.md").read_text(encoding="utf-8")
+CATALOG = (ROOT / "tests/FAULTS.md").read_text(encoding="utf-8")
 
 NUMBERS = [*map(str, range(1, 49)), "48b", *map(str, range(49, 86))]
 FAULT = re.compile(r"^\| (\d+b?) \|.*\|$", re.MULTILINE)
@@ -15,7 +16,7 @@ TEST = re.compile(r"(tests/[\w/]+\.py)::(test_\w+)")
 KINDS = ("tested", "not yet", "not injectable")
 
 
-FAULTS = {match[1]: split_cells(match[0]) for match in FAULT.finditer(PAGE)}
+FAULTS = {match[1]: split_cells(match[0]) for match in FAULT.finditer(CATALOG)}
 
 
 def kind_of(row: list[str]) -> str:
@@ -23,8 +24,8 @@ def kind_of(row: list[str]) -> str:
     return next((kind for kind in KINDS if row[-1].startswith(f"**{kind}**")), "tested")
 
 
-def test_each_fault_of_the_catalogue_has_one_row():
-    assert [match[1] for match in FAULT.finditer(PAGE)] == NUMBERS
+def test_each_fault_of_the_catalog_has_one_row():
+    assert [match[1] for match in FAULT.finditer(CATALOG)] == NUMBERS
 
 
 def test_each_fault_has_five_cells():
@@ -38,12 +39,12 @@ def test_a_fault_names_its_tests_or_is_marked_as_untested():
     assert [number for number, cell in tested.items() if TEST.sub("", cell).strip("`, ")] == []
 
 
-def test_the_page_counts_the_faults_with_a_test(figure):
+def test_the_catalog_counts_the_faults_with_a_test(figure):
     kinds = Counter(map(kind_of, FAULTS.values()))
-    figure(f"faults of the catalogue: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}")
+    figure(f"faults of the catalog: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}")
 
     told = re.search(
-        r"(\d+) have a test, (\d+) have none yet, and (\d+) cannot\s+be injected", PAGE
+        r"(\d+) have a test, (\d+) have none yet, and (\d+) cannot\s+be\s+injected", CATALOG
     )
 
     assert told is not None
@@ -51,7 +52,7 @@ def test_the_page_counts_the_faults_with_a_test(figure):
 
 
 def test_every_test_that_is_named_exists():
-    named = TEST.findall(PAGE)
+    named = TEST.findall(CATALOG)
 
     missing = [f"{path}::{name}" for path, name in named if not defines(path, name)]
 
@@ -65,7 +66,7 @@ def defines(path: str, name: str) -> bool:
 
 
 def test_every_file_that_is_named_exists():
-    named = set(re.findall(r"\btests/[\w/.]+\w", PAGE))
+    named = set(re.findall(r"\btests/[\w/.]+\w", PAGE + CATALOG))
 
     assert [path for path in named if not (ROOT / path).exists()] == []
 

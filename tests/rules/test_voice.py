@@ -1,4 +1,4 @@
-"""Comments, messages and test names use the words of the documentation: see tools/voice.py."""
+"""Pages, comments, messages and test names use the words of the project: see tools/voice.py."""
 
 from pathlib import Path
 
@@ -6,9 +6,14 @@ import pytest
 
 from tools import voice
 
+PATHS = [
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md"),
+    *("docs", "examples", "deploy", "src", "tests"),
+]
+
 
 def test_no_file_uses_an_avoided_word():
-    paths = [voice.ROOT / "src", voice.ROOT / "tests"]
+    paths = [voice.ROOT / path for path in PATHS]
 
     found = [str(each) for path in voice.list_files(paths) for each in voice.check(path)]
 
@@ -37,3 +42,18 @@ def test_an_avoided_word_has_a_replacement(word):
 
     assert found == word
     assert replacement
+
+
+def test_a_page_is_checked_without_its_code_and_addresses(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Nobody\n\n```sh\nnobody\n```\n\n`nobody` and [a page](nobody.md)\n<!-- nobody -->\n"
+    )
+
+    found = [(each.line, each.word) for each in voice.check(page)]
+
+    assert found == [(1, "Nobody")]
+
+
+def test_words_are_counted_outside_code_blocks():
+    assert voice.count_words("# Two words\n\n```sh\nnot these\n```\n\n| a | `b` | – |\n") == 4

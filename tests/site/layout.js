@@ -23,6 +23,21 @@
     if (shown(code) && parseFloat(getComputedStyle(code).fontSize) < 12)
       wrong.push(`${name(code)} is too small`);
 
+  // A table scrolls instead of breaking words or code.
+  const lines = (range) => new Set([...range.getClientRects()].map((it) => Math.round(it.top))).size;
+  for (const code of article.querySelectorAll("table code"))
+    if (shown(code) && code.getClientRects().length > 1) wrong.push(`${name(code)} is broken`);
+  for (const cell of article.querySelectorAll("table:not(.highlighttable) :is(th, td)")) {
+    const words = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (shown(cell) && words.nextNode())
+      for (const word of words.currentNode.data.matchAll(/[\p{L}\d]{8,}/gu)) {
+        const range = document.createRange();
+        range.setStart(words.currentNode, word.index);
+        range.setEnd(words.currentNode, word.index + word[0].length);
+        if (lines(range) > 1) wrong.push(`${word[0]} is broken`);
+      }
+  }
+
   const blocks = [...article.children].filter(shown);
   blocks.slice(1).forEach((it, index) => {
     const before = blocks[index].getBoundingClientRect();

@@ -1,6 +1,7 @@
 """Run the blocks of one page in order: `python tests/site/run_page.py PAGE`."""
 
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -40,14 +41,49 @@ def run_sql(block: Block) -> None:
         connection.execute(block.text.encode())
 
 
+# Parts of an output that differ from one run to the next: they may have any value.
+VARYING = re.compile(
+    r"(?P<id>[0-9a-f]{18})"
+    r"|(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d(?::?\d\d)?)?)"
+    r"|(?P<duration>\d+(?:\.\d+)? (?:ms|s|MB|kB|KiB|MiB)\b)"
+    r"|(?P<pid>(?<=pid )\d+|(?<=pid=)\d+)"
+)
+
+
 def run_console(block: Block, where: str) -> None:
-    """Each line that begins with `$ ` is a command; what follows is what it must print."""
+    """Run each line that begins with `$ ` and compare what follows with its output.
+
+    The output may come on stdout, stderr or both. In what the page shows, `…` stands for any text
+    of a line, and a line of `…` alone for any lines. A command without a shown output must succeed.
+    """
     for part in ("\n" + block.text).split("\n$ ")[1:]:
         command, _, expected = part.partition("\n")
+        # A command goes on after a backslash at the end of its line.
+        while command.endswith("\\"):
+            more, _, expected = expected.partition("\n")
+            command += "\n" + more.removeprefix("> ")
         shell = ["bash", "-eo", "pipefail", "-c", command]
         done = subprocess.run(shell, capture_output=True, text=True)
-        assert done.returncode == 0, f"{where}: {command}\n{done.stderr}"
-        assert done.stdout.strip() == expected.strip(), f"{where}: {command}\n{done.stdout}"
+        outputs = [done.stdout]
+        if expected.strip():
+            outputs += [done.stdout + done.stderr, done.stderr + done.stdout]
+        matches = any(_matches(expected, output) for output in outputs)
+        shown = f"{where}: {command}\n{done.stdout}{done.stderr}"
+        assert matches, shown
+        assert expected.strip() or done.returncode == 0, shown
+
+
+def _matches(expected: str, output: str) -> bool:
+    pattern = re.escape(_normalize(expected)).replace("…", ".*?")
+    # A line of dots alone, and its end, may be absent.
+    pattern = re.sub(r"(?m)^\.\*\?\\?\n", r"(?:.*\n)*?", pattern)
+    pattern = re.sub(r"(?m)^\.\*\?\Z", r"(?s:.*)", pattern)
+    return re.fullmatch(pattern, _normalize(output)) is not None
+
+
+def _normalize(text: str) -> str:
+    lines = [line.rstrip() for line in text.strip().splitlines()]
+    return VARYING.sub(lambda part: f"<{part.lastgroup}>", "\n".join(lines))
 
 
 main()

@@ -15,7 +15,12 @@ from tests.support.pages import KINDS, ROOT, pages, wants_schema
 from tests.support.processes import Programs
 from tests.support.tools import client_program
 
-FIRST = ("README.md", "docs/quickstart.md", "docs/guides/tasks.md", "docs/guides/testing.md")
+FIRST = (
+    "README.md",
+    "docs/get-started/quickstart.md",
+    "docs/guides/tasks.md",
+    "docs/guides/testing-tasks.md",
+)
 
 # The beginning of every block, wherever it stands.
 FENCES = re.compile(r"^([ >]*`{3,}.+)$", re.MULTILINE)

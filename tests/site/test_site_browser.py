@@ -1,19 +1,52 @@
-"""The site as a reader sees it, in a real browser, on a wide screen and on a narrow one."""
+"""The site in a real browser: layout on wide and narrow screens, colors, and search."""
 
 import os
+import re
+from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from tests.site.built_site import Site
 from tests.support.browser import chromium, served
 from tests.support.tiers import size
+from tools.diagrams.drawing import DARK, LIGHT
 
 LAYOUT = (Path(__file__).parent / "layout.js").read_text(encoding="utf-8")
 SIZES = {"wide": (1280, 900), "narrow": (375, 800)}
+
+# By what a reader searches for, the page that is meant.
+MEANT = {
+    "idempotent": "guides/idempotency.html",
+    "permissions": "operations/permissions-and-security.html",
+    "schedule a job": "guides/scheduling-and-delays.html",
+    "graceful shutdown": "operations/graceful-shutdown.html",
+    "unique job": "guides/unique-jobs.html",
+    "deduplicate": "guides/unique-jobs.html",
+    "dead letter": "operations/dead-letters-and-retention.html",
+    "monitoring": "operations/top.html",
+    "retry": "guides/retries-and-timeouts.html",
+    "health check": "operations/health-checks.html",
+    "cron": "guides/cron.html",
+    "django": "get-started/django.html",
+    "transaction": "guides/transactional-enqueueing.html",
+}
+SEARCH_MILLISECONDS = 3000
+
+COLORED_PAGE = "concepts/job-lifecycle.html"
+READ_PIXEL = """async (picture) => {
+  const image = new Image();
+  image.src = `data:image/png;base64,${picture}`;
+  await image.decode();
+  const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
+  context.drawImage(image, 0, 0);
+  const [red, green, blue] = context.getImageData(12, 12, 1, 1).data;
+  return "#" + [red, green, blue].map((it) => it.toString(16).padStart(2, "0")).join("");
+}"""
 
 # A folder for pictures of every page, for those who want to look.
 PICTURES = os.environ.get("GW_PICTURES")
@@ -35,7 +68,7 @@ def one_of_each_kind(site: Site) -> list[str]:
         max(names, key=lambda name: (site.folder / name).stat().st_size)
         for names in by_folder.values()
     ]
-    chosen = ["index.html", "quickstart.html", *sorted(longest)]
+    chosen = ["index.html", "get-started/quickstart.html", *sorted(longest)]
     more = [name for name in site.pages if name not in chosen and not name.startswith("files/")]
     return [*chosen, *more][:12]
 
@@ -83,15 +116,65 @@ def test_nothing_overlaps_and_code_can_be_read(browser, address, site: Site, fig
         ("article p { margin-top: -60px }", "lies over"),
         ("article pre code { font-size: 8px !important }", "is too small"),
         ("article p { width: 1200px; overflow: hidden }", "sticks out"),
+        ("article td { word-break: break-all !important; max-width: 3em !important }", "is broken"),
+        (
+            "article td code { white-space: normal !important; word-break: break-all !important }",
+            "is broken",
+        ),
     ],
 )
 def test_a_page_that_is_drawn_badly_is_found(style, complaint, browser, address):
     page = browser.new_page(viewport=dict(zip(("width", "height"), SIZES["narrow"], strict=True)))
-    page.goto(f"{address}/quickstart.html")
+    page.goto(f"{address}/reference/options.html")
 
     page.add_style_tag(content=style)
 
     assert any(complaint in each for each in page.evaluate(LAYOUT))
+
+
+@pytest.mark.single_version
+@pytest.mark.parametrize("system", ["light", "dark"])
+def test_pictures_follow_the_system_and_the_switch_of_the_site(system, browser, address):
+    other = {"light": "dark", "dark": "light"}[system]
+    page = browser.new_page(color_scheme=system)
+    page.goto(f"{address}/{COLORED_PAGE}")
+    panels = {"light": LIGHT["panel"], "dark": DARK["panel"]}
+
+    assert read_corner_color(page) in panels[system]
+    page.locator(".md-header__option label:visible").click()
+    page.wait_for_function(
+        "(scheme) => getComputedStyle(document.body).colorScheme === scheme", arg=other
+    )
+    assert read_corner_color(page) in panels[other]
+
+
+def read_corner_color(page: Page) -> str:
+    """Return the color inside of the upper left corner of the first picture, as #rrggbb."""
+    picture = page.locator("article img").first.screenshot()
+    color: str = page.evaluate(READ_PIXEL, b64encode(picture).decode())
+    return color
+
+
+@pytest.mark.single_version
+def test_search_finds_the_page_that_is_meant_first(browser, address, figure):
+    page = browser.new_page()
+    page.goto(f"{address}/index.html")
+    page.locator(".md-search__button").click()
+
+    wrong = {}
+    for words, meant in MEANT.items():
+        page.get_by_role("combobox").fill(words)
+        first = page.get_by_role("option").first
+        # Results of the previous words stay until those of these words are there.
+        with suppress(AssertionError):
+            expect(first).to_have_attribute(
+                "href", re.compile(f"/{meant}[?]"), timeout=SEARCH_MILLISECONDS
+            )
+            continue
+        wrong[words] = first.get_attribute("href", timeout=SEARCH_MILLISECONDS)
+
+    figure(f"searches with the page meant first: {len(MEANT) - len(wrong)} of {len(MEANT)}")
+    assert wrong == {}
 
 
 def look(page: Page, address: str) -> list[str]:

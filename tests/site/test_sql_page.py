@@ -60,7 +60,7 @@ def without_cast(argument: tuple[str, str, str | None]) -> tuple[str, ...]:
 
 def test_the_sql_page_has_the_columns_of_the_type_and_the_view(sql: Sql):
     _, _, of_type = section(PAGE, "add_jobs").partition("\n### ")
-    of_view = section(PAGE, "The view jobs")
+    of_view = section(PAGE, "The jobs view")
 
     assert columns(of_type) == sql.run(COLUMNS, "job_spec")
     assert columns(of_view) == sql.run(COLUMNS, "jobs")
@@ -71,7 +71,7 @@ def columns(text: str) -> list[tuple[str, ...]]:
 
 
 def test_the_page_names_all_tables_views_and_types(sql: Sql):
-    told = {codes(row[0])[0]: "r" for row in rows(section(PAGE, "What is private"))}
+    told = {codes(row[0])[0]: "r" for row in rows(section(PAGE, "Private tables"))}
 
     assert told | {"jobs": "v", "job_spec": "c"} == dict(sql.run(RELATIONS))
 

@@ -18,8 +18,8 @@ BLOCK = re.compile(r"^```(python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """Write the files of the page, up to its section about connections."""
-    page = (ROOT / "docs/guides/testing.md").read_text(encoding="utf-8")
-    shown, _, _ = COMMENT.sub("", page).partition("## The connection of a test")
+    page = (ROOT / "docs/guides/testing-tasks.md").read_text(encoding="utf-8")
+    shown, _, _ = COMMENT.sub("", page).partition("## Test connections")
     blocks = [match.groups() for match in BLOCK.finditer(shown)]
     (settings,) = (text for kind, text in blocks if kind == "toml")
     tasks, *tests = (text for kind, text in blocks if kind == "python")

@@ -1,4 +1,4 @@
-"""Drawing: boxes, arrows and text on a light background, written as SVG.
+"""Drawing: boxes, arrows and text, written as SVG with colors for light and dark pages.
 
 Pictures are narrow and tall, so that a phone shows them at nearly full size.
 """
@@ -9,19 +9,32 @@ WIDTH = 480
 SIZE = 16
 LINE = 20
 
-INK = "#24323d"
-PALE = "#5d6c78"
-GROUND = "#fbfcfd"
-EDGE = "#c9d3da"
-
-# Fill and line of a box.
-KINDS = {
-    "plain": ("#ffffff", "#7b8b97"),
-    "good": ("#e3f3e6", "#3c8a4c"),
-    "busy": ("#e2eefb", "#2f6fa8"),
-    "late": ("#fdf0d8", "#b07a1b"),
-    "bad": ("#fbe5e3", "#b5493f"),
-    "area": ("#f0f4f7", "#aebbc4"),
+# The CSS of each class on a light page and on a dark one.
+LIGHT = {
+    "panel": "fill: #ffffff; stroke: #d5dce1",
+    "ink": "fill: #24323d",
+    "pale": "fill: #51606c",
+    "edge": "stroke: #51606c",
+    "rule": "stroke: #c9d3da",
+    "plain": "fill: #ffffff; stroke: #7b8b97",
+    "good": "fill: #e3f3e6; stroke: #3c8a4c",
+    "busy": "fill: #e2eefb; stroke: #2f6fa8",
+    "late": "fill: #fdf0d8; stroke: #b07a1b",
+    "bad": "fill: #fbe5e3; stroke: #b5493f",
+    "area": "fill: #f0f4f7; stroke: #aebbc4",
+}
+DARK = {
+    "panel": "fill: #15181d; stroke: #333b44",
+    "ink": "fill: #e8ecef",
+    "pale": "fill: #a9b5c0",
+    "edge": "stroke: #a9b5c0",
+    "rule": "stroke: #47525d",
+    "plain": "fill: #1f252c; stroke: #7b8b97",
+    "good": "fill: #17351f; stroke: #58b06b",
+    "busy": "fill: #152f4a; stroke: #5b9fdc",
+    "late": "fill: #3d2d0d; stroke: #d39b3a",
+    "bad": "fill: #451d1a; stroke: #de7a70",
+    "area": "fill: #1b2127; stroke: #56626d",
 }
 
 Point = tuple[float, float]
@@ -38,10 +51,9 @@ class Drawing:
 
     def box(self, x: float, y: float, width: float, height: float, *lines: str, kind: str) -> None:
         """Draw a box with centered lines, the first in bold."""
-        fill, line = KINDS[kind]
         self._parts.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="8" '
-            f'fill="{fill}" stroke="{line}" stroke-width="1.5"/>'
+            f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" '
+            'rx="8" stroke-width="1.5"/>'
         )
         first = y + height / 2 - (len(lines) - 1) * LINE / 2 + 5.5
         for number, text in enumerate(lines):
@@ -55,15 +67,20 @@ class Drawing:
         *lines: str,
         anchor: str = "start",
         bold: bool = False,
-        color: str = INK,
+        pale: bool = False,
     ) -> None:
         """Draw lines of text, the first with its baseline at `y`."""
         weight = ' font-weight="600"' if bold else ""
+        color = "pale" if pale else "ink"
         for number, line in enumerate(lines):
             self._parts.append(
-                f'<text x="{x:g}" y="{y + number * LINE:g}" text-anchor="{anchor}" '
-                f'fill="{color}"{weight}>{escape(line, quote=False)}</text>'
+                f'<text class="{color}" x="{x:g}" y="{y + number * LINE:g}" '
+                f'text-anchor="{anchor}"{weight}>{escape(line, quote=False)}</text>'
             )
+
+    def label(self, x: float, y: float, *lines: str, anchor: str = "middle") -> None:
+        """Draw the words of an edge."""
+        self.text(x, y, *lines, anchor=anchor, pale=True)
 
     def arrow(self, *points: Point, both: bool = False, dashed: bool = False) -> None:
         """Draw a line from point to point with a head at its end, or at both ends."""
@@ -71,21 +88,15 @@ class Drawing:
         heads = ' marker-start="url(#head)"' if both else ""
         dashes = ' stroke-dasharray="5 4"' if dashed else ""
         self._parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{PALE}" stroke-width="1.8"'
+            f'<polyline class="edge" points="{path}" fill="none" stroke-width="1.8"'
             f'{dashes}{heads} marker-end="url(#head)"/>'
         )
 
     def line(self, start: Point, end: Point) -> None:
         (x1, y1), (x2, y2) = start, end
         self._parts.append(
-            f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" '
-            f'stroke="{EDGE}" stroke-width="2"/>'
+            f'<line class="rule" x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke-width="2"/>'
         )
-
-    def number(self, x: float, y: float, number: int) -> None:
-        """Draw a number in a circle, which a table of the page explains."""
-        self._parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="11" fill="{INK}"/>')
-        self.text(x, y + 5.5, str(number), anchor="middle", color="#ffffff", bold=True)
 
     def svg(self) -> str:
         return "\n".join([*self._head(), *self._parts, "</svg>", ""])
@@ -97,9 +108,15 @@ class Drawing:
             f'font-family="system-ui, sans-serif" font-size="{SIZE}">',
             f"<title>{escape(self._title, quote=False)}</title>",
             f"<desc>{escape(self._description, quote=False)}</desc>",
+            f"<style>\n{_rules(LIGHT)}\n@media (prefers-color-scheme: dark) {{\n{_rules(DARK)}\n}}",
+            "</style>",
             '<defs><marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" '
             'markerHeight="7" orient="auto-start-reverse">'
-            f'<path d="M0,0 L10,5 L0,10 z" fill="{PALE}"/></marker></defs>',
-            f'<rect x="1" y="1" width="{WIDTH - 2}" height="{self._height - 2}" rx="10" '
-            f'fill="{GROUND}" stroke="{EDGE}"/>',
+            '<path class="pale" d="M0,0 L10,5 L0,10 z"/></marker></defs>',
+            f'<rect class="panel" x="1" y="1" width="{WIDTH - 2}" height="{self._height - 2}" '
+            'rx="10"/>',
         ]
+
+
+def _rules(colors: dict[str, str]) -> str:
+    return "\n".join(f".{name} {{{style}}}" for name, style in colors.items())

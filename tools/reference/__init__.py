@@ -10,15 +10,15 @@ from tools.pages import DOCS, fill_parts
 from tools.reference.commands import flag_table, subcommand_sections
 from tools.reference.events import event_table
 from tools.reference.options import option_table, setting_table
-from tools.reference.python_api import name_table, stubs
+from tools.reference.python_index import name_list, sections
 
 KINDS = {
     "commands": subcommand_sections,
     "events": event_table,
     "flags": flag_table,
-    "names": name_table,
+    "names": name_list,
     "options": option_table,
-    "python": stubs,
+    "python": sections,
     "settings": setting_table,
 }
 

@@ -1,4 +1,7 @@
-"""Write the subcommands and their flags of docs/reference/command.md from click."""
+"""Write the subcommands and their flags of docs/reference/command-line.md from click."""
+
+import re
+from collections import Counter
 
 import click
 
@@ -6,17 +9,35 @@ from graphile_worker._cli.main import command
 from graphile_worker._cli.settings.definitions import SETTINGS
 from tools.reference.tables import code, table
 
+# A row of this many commands of a group is in one table for all of them.
+MIN_SHARING_COMMANDS = 3
+
+# Flags of every command that opens a connection.
+CONNECTION_FLAGS = (
+    *("-C", "--config", "-c", "--connection", "-s", "--schema"),
+    *("--ext-schema", "-h", "--help"),
+)
+
 
 def subcommand_sections(group_name: str) -> str:
-    """Return a section for each subcommand of a group: its purpose, its usage and its flags."""
+    """Return a section for each subcommand of a group: its purpose, its usage and its flags.
+
+    A table in front of them has the flags that several subcommands share.
+    """
     group = command.commands[group_name]
     assert isinstance(group, click.Group)
-    return "\n".join(_section(f"{group_name} {name}", it) for name, it in group.commands.items())
+    counts = Counter(tuple(row) for each in group.commands.values() for row in _own_rows(each))
+    shared = [list(row) for row, count in counts.items() if count >= MIN_SHARING_COMMANDS]
+    names = {f"{group_name} {name}": it for name, it in group.commands.items()}
+    sections = [_section(name, it, shared) for name, it in names.items()]
+    if shared:
+        sections.insert(0, f"Shared flags:\n\n{table(['flag', 'meaning'], shared)}")
+    return "\n".join(sections)
 
 
 def flag_table(name: str) -> str:
     """Return the flags of one command, or those of the whole command that are not settings."""
-    return table(["flag", "meaning"], _rows(command.commands[name] if name else command))
+    return _flags(command.commands[name] if name else command, [])
 
 
 def list_options(it: click.Command) -> list[click.Option]:
@@ -32,24 +53,51 @@ def format_row(option: click.Option) -> list[str]:
     return [flags, f"{(option.help or '').rstrip('.')}{default}."]
 
 
-def _section(name: str, it: click.Command) -> str:
+def _section(name: str, it: click.Command, shared: list[list[str]]) -> str:
     usage = " ".join(["graphile-worker", name, *it.collect_usage_pieces(_context(it))])
     purpose = " ".join((it.help or "").split())
-    flags = table(["flag", "meaning"], _rows(it))
-    return f"### `graphile-worker {name}`\n\n{purpose}\n\n```text\n{usage}\n```\n\n{flags}"
+    section = f"### `graphile-worker {name}`\n\n{purpose}\n\n```text\n{usage}\n```\n"
+    return f"{section}\n{flags}" if (flags := _flags(it, shared)) else section
 
 
-def _rows(it: click.Command) -> list[list[str]]:
+def _flags(it: click.Command, shared: list[list[str]]) -> str:
+    """Return the table of a command, without the flags that all commands with a connection have."""
+    rows = _rows(it, shared)
+    return table(["flag", "meaning"], rows) if rows else ""
+
+
+def _rows(it: click.Command, shared: list[list[str]]) -> list[list[str]]:
+    rows = _own_rows(it)
+    if it is command:
+        return rows
+    above = [row for row in rows if row in shared]
+    rows = [row for row in rows if row not in shared]
+    if above:
+        # The names without the placeholders of their values.
+        names = [name for row in above for name in re.findall(r"`(.+?)`", row[0])]
+        rows.append([code(*names), "Shared flags."])
+    return [*rows, *_settings_row(it)]
+
+
+def _own_rows(it: click.Command) -> list[list[str]]:
+    """Return the rows of the flags that are not settings."""
     options = list_options(it)
     if it is command:
         return [format_row(each) for each in options if not _is_setting(each)]
-    shared = [each for each in options if not each.expose_value]
-    own = [format_row(each) for each in options if each not in shared]
-    if len(shared) > len(SETTINGS):
+    return [format_row(each) for each in options if each.expose_value]
+
+
+def _settings_row(it: click.Command) -> list[list[str]]:
+    """Return the row of the flags that the section on flags describes."""
+    options = [each for each in list_options(it) if not each.expose_value]
+    if len(options) > len(SETTINGS):
         # Every setting: the text of the page names them.
-        shared = shared[-1:]
-    names = [name for each in shared for name in _names(each)]
-    return [*own, [code(*names), "See [Flags](#flags)."]]
+        options = options[-1:]
+    names = [name for each in options for name in _names(each)]
+    if not {*CONNECTION_FLAGS} <= {*names}:
+        return [[code(*names), "See [Flags](#flags)."]]
+    further = [name for name in names if name not in CONNECTION_FLAGS]
+    return [[code(*further), "See [Flags](#flags)."]] if further else []
 
 
 def _is_setting(option: click.Option) -> bool:

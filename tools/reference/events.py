@@ -7,6 +7,7 @@ from typing import Any
 
 from graphile_worker import events
 from graphile_worker.events import EVENTS_BY_NAME, Operation
+from tools.reference.api import PublicName
 from tools.reference.tables import code, table
 
 
@@ -16,7 +17,13 @@ def event_table(group: str) -> str:
     if issubclass(classes[0], Operation):
         rows = [[code(each.__name__), code(*fields(each)), describe(each)] for each in classes]
         return table(["operation", "fields", "when"], rows)
-    return table(["event", "name", "is a", "fields", "when"], map(_event, classes))
+    bases = {each.__mro__[1] for each in classes}
+    if len(bases) == 1:
+        head = ["event", "name", "fields", "when"]
+        rows = [_event(each) for each in classes]
+        return f"Each is a {code(*(it.__name__ for it in bases))}.\n\n{table(head, rows)}"
+    rows = [_event(each, with_base=True) for each in classes]
+    return table(["event", "name", "base class", "fields", "when"], rows)
 
 
 def groups() -> dict[str, list[type[Any]]]:
@@ -34,16 +41,19 @@ def groups() -> dict[str, list[type[Any]]]:
     return classes
 
 
-def _event(event: type[Any]) -> list[str]:
+def list_event_names() -> list[PublicName]:
+    """Return the base classes, all events, the operations and the jobs of cron events."""
+    bases = [events.Event, events.PoolEvent, events.WorkerEvent, events.JobEvent, events.Operation]
+    jobs = [events.CronJob, events.BackfillJob]
+    classes = [*bases, *(each for group in groups().values() for each in group), *jobs]
+    return [PublicName(events.__name__, each.__name__) for each in classes]
+
+
+def _event(event: type[Any], *, with_base: bool = False) -> list[str]:
     base = event.__mro__[1]
     own = [name for name in fields(event) if name not in fields(base)]
-    return [
-        code(event.__name__),
-        code(event.name),
-        code(base.__name__),
-        code(*own),
-        describe(event),
-    ]
+    names = [code(event.__name__), code(event.name)]
+    return [*names, *([code(base.__name__)] * with_base), code(*own), describe(event)]
 
 
 def fields(kind: type[Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""As few settings as will do. DATABASE_URL says where Django and the queue have their tables."""
+"""Minimal settings. DATABASE_URL names the database of Django and of the queue."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What the worker runs: the tasks of the shop, in a process in which Django is set up.
+"""The app of the worker: the tasks of the shop, after Django is set up.
 
 graphile-worker --app config.worker:app
 """
@@ -21,10 +21,10 @@ __all__ = ["app"]
 
 @app.around(RunningJob)
 @contextmanager
-def fresh_connections(moment: RunningJob) -> Iterator[None]:
-    """Around each job, in the thread that runs it, what Django does around each request.
+def fresh_connections(event: RunningJob) -> Iterator[None]:
+    """Close broken and expired connections around each job, as Django does around each request.
 
-    It is here and not beside the tasks, because it would close the connection of a TestCase.
+    Keep this hook away from the tasks: it would close the connection of a TestCase.
     """
     close_old_connections()
     reset_queries()

@@ -13,7 +13,7 @@ class SoldOut(Exception): ...
 
 @transaction.atomic
 def place_order(email: str, product: Product) -> tuple[Order, Job]:
-    """The order and its job: both are committed or, if this raises, neither."""
+    """Add an order and its job. Both are committed, or neither if this raises."""
     order = Order.objects.create(email=email, product=product)
     job = send_receipt.using(conn=connection).enqueue(order.id)
     in_stock = Product.objects.filter(id=product.id, stock__gt=0)

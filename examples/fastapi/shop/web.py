@@ -17,14 +17,14 @@ from shop.tasks import app, send_receipt
 
 @asynccontextmanager
 async def lifespan(web: FastAPI) -> AsyncIterator[None]:
-    """Open what the routes need, and close it in the opposite order."""
+    """Open the pool and the client, and close them in reverse order."""
     async with AsyncExitStack() as stack:
         pool = AsyncConnectionPool(os.environ["DATABASE_URL"], open=False)
         web.state.pool = await stack.enter_async_context(pool)
         web.state.queue = await stack.enter_async_context(Client(pool))
         if os.environ.get("EMBEDDED_WORKER"):
             await stack.enter_async_context(app.worker(concurrency=10))
-        await web.state.queue.check_schema()  # without the schema, say at once what to type
+        await web.state.queue.check_schema()  # fail at startup if the schema is missing
         yield
 
 
@@ -32,7 +32,7 @@ web = FastAPI(lifespan=lifespan)
 
 
 async def in_transaction(request: Request) -> AsyncIterator[AsyncConnection[Any]]:
-    """A connection whose transaction is committed if the route returns, and not if it raises."""
+    """A connection that commits if the route returns, and rolls back if it raises."""
     async with request.app.state.pool.connection() as conn:
         yield conn
 
@@ -42,8 +42,8 @@ def queue_client(request: Request) -> Client:
     return queue
 
 
-# "function": commit before the response is sent. FastAPI's default is after it, too late for an
-# error to become a 500, and for a customer who looks at once for what was promised.
+# "function" commits before the response is sent. By default, FastAPI commits afterwards: too late
+# to answer 500, and a client that asks immediately may find nothing.
 Connection = Annotated[AsyncConnection[Any], Depends(in_transaction, scope="function")]
 Queue = Annotated[Client, Depends(queue_client)]
 
@@ -60,7 +60,7 @@ async def place_order(order: NewOrder, conn: Connection, response: Response) -> 
         job = await send_receipt.using(conn=conn).aenqueue(order_id)
         await take_from_stock(conn, order.product)
     except (CheckViolation, ForeignKeyViolation):
-        # Raised, so all of it is rolled back: there is no order, and no job that knows of it.
+        # The exception rolls back the order and its job.
         raise HTTPException(409, f"we have no {order.product} left") from None
     response.headers["Location"] = f"/jobs/{job.id}"
     return {"order_id": order_id, "job_id": job.id}
@@ -81,8 +81,8 @@ async def show_order(order_id: int, conn: Connection) -> dict[str, object]:
 async def show_job(job_id: int, queue: Queue, conn: Connection) -> dict[str, object]:
     job = await queue.get_job(job_id, conn=conn)
     if job is None:
-        # Its row is deleted with its success. What has come of it stands in the shop's own tables.
-        raise HTTPException(404, "that job is done, or never was")
+        # The row is deleted when the job succeeds. The shop's own tables have the outcome.
+        raise HTTPException(404, "finished, or never existed")
     return {"job_id": job.id, "state": state_of(job), "attempts": job.attempts}
 
 

@@ -1,4 +1,4 @@
-"""The pool of the web server: one transaction for each request that wants one."""
+"""The connection pool of the web server, and the transaction of a request."""
 
 import atexit
 import os
@@ -11,15 +11,15 @@ from psycopg_pool import ConnectionPool
 
 from shop.tasks import app
 
-# Not open yet: a server that imports this module first and forks afterwards would hand the same
-# sockets to all its processes, and none of the pool's threads.
+# Opened by the first request. A server that imports this module and then forks would share the
+# sockets of an open pool between its processes, without the pool's threads.
 pool = ConnectionPool(os.environ.get("DATABASE_URL", ""), open=False)
 atexit.register(pool.close)
 
 
 @contextmanager
 def transaction() -> Iterator[Connection[Any]]:
-    """A connection; what is done on it, and each job added inside, is committed or rolled back."""
-    pool.open()  # in the process that serves the request; nothing if it is open
+    """A connection for one transaction, which jobs enqueued inside join."""
+    pool.open()  # in the process that serves the request; does nothing if the pool is open
     with pool.connection() as conn, app.using_connection(conn):
         yield conn

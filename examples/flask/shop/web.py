@@ -21,7 +21,7 @@ def place_order() -> tuple[dict[str, int], int]:
             job = send_receipt.enqueue(order_id)
             take_from_stock(conn, order["product"])
     except (CheckViolation, ForeignKeyViolation):
-        # Out of the block, so it is rolled back: there is no order, and no job that knows of it.
+        # The exception left the block, which rolled back the order and its job.
         abort(409, f"we have no {order['product']} left")
     return {"order_id": order_id, "job_id": job.id}, 202
 

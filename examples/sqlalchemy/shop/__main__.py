@@ -27,7 +27,7 @@ def main(email: str, *items: str, is_async: bool) -> None:
     try:
         order_id = asyncio.run(sell_async(email, basket)) if is_async else sell(email, basket)
     except OverLimit as error:
-        sys.exit(f"refused: {error}")
+        sys.exit(f"rejected: {error}")
     print(f"order {order_id}")
 
 

@@ -15,14 +15,14 @@ LIMIT = 100
 
 
 class OverLimit(Exception):
-    """Whoever has the session rolls back, and nothing is left: no order, no job."""
+    """The customer's limit is exceeded. The caller rolls back the order and its job."""
 
 
 def place_order(session: Session, email: str, basket: Basket) -> Order:
     """Add an order and its job to the session's transaction; the caller commits."""
     order = new_order(email, basket)
     session.add(order)
-    session.flush()  # only now does the order have an id
+    session.flush()  # the order gets its id
     send_receipt.using(conn=session).enqueue(receipt_of(order, basket))
     if session.scalars(bought_by(email)).one() > LIMIT:
         raise OverLimit(f"{email} has no credit left")

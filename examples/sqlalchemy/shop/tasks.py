@@ -1,4 +1,4 @@
-"""What the shop does in the background. Programs add jobs, the worker runs them."""
+"""The background tasks of the shop. Programs enqueue jobs, the worker runs them."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ from graphile_worker import App, SyncJobContext
 from shop import database
 from shop.models import Order
 
-app = App()  # DATABASE_URL says where; nothing is connected yet
+app = App()  # connects to DATABASE_URL on first use
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Item:
 
 @dataclass
 class Receipt:
-    """The payload: checked when a job is added, and again when it is read."""
+    """The payload, checked when the job is enqueued and when it runs."""
 
     order_id: int
     email: str
@@ -29,16 +29,16 @@ class Receipt:
 
 @app.task(max_attempts=5)
 def send_receipt(ctx: SyncJobContext, receipt: Receipt, /) -> None:
-    """A plain function: the worker runs it in a thread, where a blocking Session is at home."""
+    """Send a receipt. A plain function runs in a thread, so it can use a blocking Session."""
     with database.new_session.begin() as session:
         order = session.get(Order, receipt.order_id)
         if order is None or order.receipt_sent_at:
-            return  # the order is gone, or a worker died just after it had sent this receipt
+            return  # the order was deleted, or a worker died after it sent the receipt
         total = sum(item.price for item in receipt.items)
         send_email(ctx, receipt.email, f"{len(receipt.items)} items, {total} euros. Thank you.")
         order.receipt_sent_at = datetime.now(UTC)
 
 
 def send_email(ctx: SyncJobContext, to: str, text: str) -> None:
-    """In place of your mail provider."""
+    """A stand-in for your mail provider."""
     ctx.logger.info("email to %s: %s", to, text)

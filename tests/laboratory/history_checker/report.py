@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-# Each rule with its invariant and its meaning. docs/reliability.md has the same table.
+# Each rule with its invariant and its meaning. docs/about/reliability.md has the same table.
 RULES: dict[str, tuple[str, str]] = {
     "gaps": ("I0", "a change is missing from the record, so the history proves nothing"),
     "lost": (

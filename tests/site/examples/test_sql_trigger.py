@@ -44,7 +44,7 @@ def test_rows_become_jobs(prepared):
     for statement in ("delete from documents", "delete from users"):
         run_in_psql(prepared, statement)
 
-    worker.wait_for_line("document 1 is no more")
+    worker.wait_for_line("document 1 was deleted")
     worker.wait_for_line("DELETE user 1")
     assert worker.stop() == 0
     assert worker.err.count("a cover for") == 1
@@ -65,7 +65,7 @@ def test_a_role_without_privileges_on_the_queue_adds_jobs_through_triggers(
         with pytest.raises(errors.InsufficientPrivilege, match="schema graphile_worker"):
             web.execute("insert into users (email) values ('ada@example.com')")
 
-        prepared.type('psql "$DATABASE_URL" -f rights.sql')
+        prepared.type('psql "$DATABASE_URL" -f permissions.sql')
 
         web.execute("insert into users (email) values ('ada@example.com')")
         web.execute("insert into documents (title) values ('Tea')")

@@ -29,7 +29,7 @@ def test_orders_get_receipts_and_what_is_rolled_back_gets_none(example: Example,
     for till in ("python -m shop bob", "python -m shop --async bob"):
         refused = example.start(till)
         assert refused.end() == 1
-        assert refused.err == "refused: bob@example.com has no credit left\n"
+        assert refused.err == "rejected: bob@example.com has no credit left\n"
     assert example_sql.value("select count(*) from :schema.jobs") == 2
 
     worker = example.work()

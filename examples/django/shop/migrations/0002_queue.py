@@ -1,4 +1,4 @@
-"""Install the schema of the queue, unless a worker, here or in another language, has done so."""
+"""Install the schema of the queue, unless a worker has already installed it."""
 
 from django.db import migrations
 from graphile_worker import migration_sql
@@ -14,5 +14,5 @@ def install(apps, schema_editor):
 
 class Migration(migrations.Migration):
     dependencies = [("shop", "0001_initial")]
-    # Back is nothing: others may use the queue, and its jobs would be lost.
+    # Reverting keeps the queue: other programs may use it, and its jobs would be lost.
     operations = [migrations.RunPython(install, migrations.RunPython.noop)]

@@ -1,4 +1,4 @@
-"""The schema of the queue, unless a worker, here or in another language, has installed it."""
+"""Install the schema of the queue, unless a worker has already installed it."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -16,4 +16,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Nothing: others may use the queue, and its jobs would be lost."""
+    """Keep the queue: other programs may use it, and its jobs would be lost."""
