@@ -19,6 +19,7 @@ from tests.support.processes import (
     is_process_alive,
 )
 from tests.support.sql import Sql
+from tests.support.tiers import size
 from tests.support.tmux import Tmux
 
 # Three processes start, and a busy machine has few cores.
@@ -60,7 +61,7 @@ def wait_for_jobs(sql: Sql, demo: Program) -> None:
     eventually(has_run, "the producer adds jobs")
 
 
-@pytest.mark.parametrize("end", ["q", "C-c", "SIGTERM"])
+@pytest.mark.parametrize("end", size(gate=["q"], nightly=["q", "C-c", "SIGTERM"]))
 def test_a_terminal_shows_top_and_the_schema_is_dropped_at_the_end(
     tmp_path, empty_database, behind, end
 ):
@@ -110,7 +111,10 @@ def test_demo_rejects_a_schema(programs):
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    size(gate=[signal.SIGTERM], nightly=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP]),
+)
 def test_a_signal_ends_the_demo_and_its_workers_and_drops_the_schema(programs, behind, number):
     demo = programs.command("demo", "--seconds", "600")
     wait_for_jobs(behind, demo)
