@@ -76,15 +76,16 @@ def test_each_option_is_listed_in_its_group():
         assert re.search(rf"(?<![\w-]){setting.flag}\b", sections[setting.help_group])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--polling-interval", "2s"], "--poll-interval"),
-        (["dotcor"], "doctor"),
-        (["jobs", "lst"], "list"),
-        (["--cleanup", "GC_JOB_QUEUE"], "did you mean 'GC_JOB_QUEUES'?"),
-    ],
-)
+MISSPELLED = [
+    (["--polling-interval", "2s"], "--poll-interval"),
+    (["--cleanup", "GC_JOB_QUEUE"], "did you mean 'GC_JOB_QUEUES'?"),
+]
+# Older releases of click suggest no names of commands.
+if hasattr(click.exceptions, "NoSuchCommand"):
+    MISSPELLED += [(["dotcor"], "doctor"), (["jobs", "lst"], "list")]
+
+
+@pytest.mark.parametrize(("arguments", "expected"), MISSPELLED)
 def test_a_misspelled_name_gets_a_suggestion(arguments: list[str], expected: str):
     with pytest.raises((click.UsageError, ConfigurationError)) as caught:
         command.main(arguments, standalone_mode=False)
