@@ -387,6 +387,14 @@ CREATE TABLE graphile_worker_ext.recoveries (
     started_attempt integer
 );
 
+CREATE UNLOGGED TABLE graphile_worker_ext.samples (
+    name text NOT NULL,
+    taken_at timestamp with time zone NOT NULL,
+    next_at timestamp with time zone NOT NULL,
+    duration double precision NOT NULL,
+    body json NOT NULL
+);
+
 CREATE TABLE graphile_worker_ext.turns (
     name text NOT NULL
 );
@@ -423,6 +431,9 @@ ALTER TABLE ONLY graphile_worker_ext.pools
 
 ALTER TABLE ONLY graphile_worker_ext.recoveries
     ADD CONSTRAINT recoveries_pkey PRIMARY KEY (job_id);
+
+ALTER TABLE ONLY graphile_worker_ext.samples
+    ADD CONSTRAINT samples_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY graphile_worker_ext.turns
     ADD CONSTRAINT turns_pkey PRIMARY KEY (name);

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import platform
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -10,18 +11,22 @@ from typing import Any
 
 from graphile_worker import sync
 from graphile_worker._cron.scheduler import CronScheduler
-from graphile_worker._db.database import QueryRunner
+from graphile_worker._db.database import ConnectionCounts, QueryRunner
 from graphile_worker._db.external_connections import ExternalConnectionDatabase
+from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._db.retry import is_outage
 from graphile_worker._db.slow_queries import SlowQueryDatabase
+from graphile_worker._db.sync import SyncConnectionPool
 from graphile_worker._db.worker_connections import WorkerConnections
 from graphile_worker._lease.background_loop import cancel_until_done
 from graphile_worker._lease.lease import Lease
 from graphile_worker._lease.rescuer import JobRescuer
 from graphile_worker._lease.service import LeaseService
 from graphile_worker._lease.stale_locks import StaleLocks
+from graphile_worker._metrics.recorder import Recorder
 from graphile_worker._sql.queries.migrations import LATEST_LEVEL, get_ledger
 from graphile_worker._support.error_format import format_error_line
+from graphile_worker._support.versions import find_version
 from graphile_worker._worker.cancellation import Cancellation
 from graphile_worker._worker.claimer import Claimer
 from graphile_worker._worker.completer import Completer
@@ -41,6 +46,7 @@ from graphile_worker._worker.sources.prefetch import PrefetchSource
 from graphile_worker._worker.start_guard import StartGuard
 from graphile_worker._worker.threads import ThreadPool
 from graphile_worker._worker.worker import Worker
+from graphile_worker._worker.worker_metrics import WorkerMetrics
 from graphile_worker._worker_config import (
     WorkerConfig,
     check_config,
@@ -76,6 +82,8 @@ class WorkerComponents:
         recovery = config.options.recovery
         self.lease = Lease(None if recovery is None else recovery.lease_duration)
         self.logger = config.logger.scope(pid=os.getpid(), pool_id=self.lease.pool_id)
+        self.recorder = config.hooks._recorder
+        self.metrics = None if self.recorder is None else self._build_metrics(config, self.recorder)
         self.lease_service: LeaseService | None = None
         if not self.is_external:
             self.slow_query_database = SlowQueryDatabase(databases.maintenance or databases.own)
@@ -100,6 +108,35 @@ class WorkerComponents:
     def has_pool(self) -> bool:
         return hasattr(self, "pool")
 
+    def _build_metrics(self, config: WorkerConfig, recorder: Recorder) -> WorkerMetrics:
+        recorder.register_tasks(config.tasks)
+        return WorkerMetrics(
+            recorder,
+            config.hooks,
+            self.lease,
+            info=(
+                find_version(),
+                platform.python_version(),
+                find_version("psycopg"),
+                type(asyncio.get_running_loop()).__module__.partition(".")[0],
+                config.options.schema,
+            ),
+            count_connections=self._count_task_connections,
+            listens=config.options.listen,
+        )
+
+    def _count_task_connections(self) -> ConnectionCounts | None:
+        pools = [
+            each
+            for each in (self.databases.tasks, self.databases.sync_tasks)
+            if isinstance(each, PsycopgDatabase | SyncConnectionPool)
+        ]
+        if not pools:
+            # The caller's pool has its own metrics.
+            return None
+        counts = [each.count_connections() for each in pools]
+        return ConnectionCounts(*map(sum, zip(*counts, strict=True)))
+
     def build_rescuer(self) -> JobRescuer | None:
         return None if self.lease_service is None else self.lease_service.build_rescuer()
 
@@ -117,6 +154,8 @@ async def build_worker(
                 config.hooks, components.logger, components.lease.pool_ids, is_outage=is_outage
             )
         )
+        if components.metrics is not None:
+            stack.enter_context(components.metrics.attach())
         check_config(config)
         await prepare_schema(config, databases)
         await warn_if_unencrypted(config, databases)
@@ -129,6 +168,8 @@ async def build_worker(
         components.pool = _build_pool(config, components, deps, once=once)
         if components.lease_service is not None:
             components.lease_service.attach(components.pool, components.claimer)
+        if components.metrics is not None:
+            components.metrics.pool = components.pool
         yield components
 
 
@@ -154,6 +195,8 @@ def _iter_background_tasks(
     if components.lease_service is not None:
         yield components.lease_service.build_lease_monitor().run()
         yield components.claimer.run()
+    if components.metrics is not None:
+        yield components.metrics.measure_lag()
     if once:
         return
     if (rescuer := components.build_rescuer()) is not None:
@@ -215,6 +258,7 @@ def _build_pool(
         waits_for_register_lock=is_external,
         payload_budget=payload_budget,
         timings=timings.claim,
+        recorder=components.recorder,
     )
     completer = Completer(
         databases.own,
@@ -226,6 +270,7 @@ def _build_pool(
         # In a caller's transaction nothing can be retried.
         can_retry=not is_external,
         timings=timings.completion,
+        recorder=components.recorder,
     )
     # A caller's connection runs one query at a time, so nothing is written in the background.
     batchers = CompletionBatchers(
@@ -267,6 +312,7 @@ def _build_pool(
             resources=resources,
             executors=components.executors,
             hooks=hooks,
+            recorder=components.recorder,
             release_timeout_seconds=timings.shutdown.release_timeout_seconds,
         )
         for _ in range(options.concurrency)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from graphile_worker._metrics.definitions import AddMode
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.add import plan_add_job, plan_add_jobs
 from graphile_worker._sql.query import Plan
@@ -58,6 +59,10 @@ class BaseClient:
             max_bytes=self._max_payload_bytes,
             all_or_nothing=conn is None,
         )
+
+    def _record_added(self, adding: AddingJobs, mode: AddMode) -> None:
+        if (recorder := self._hooks._recorder) is not None:
+            recorder.record_added((spec.identifier for spec in adding.specs), mode)
 
     def _apply_task_options(self, spec: JobSpec) -> JobSpec:
         if self._tasks is None or not isinstance(spec, JobSpec):

@@ -8,6 +8,7 @@ from graphile_worker._client import BaseClient
 from graphile_worker._db.database import Database, run_plan, run_plan_on
 from graphile_worker._db.external_connections import adapt_connection
 from graphile_worker._db.external_pools import open_database
+from graphile_worker._metrics.definitions import AddMode
 from graphile_worker._sql.plans import admin
 from graphile_worker._sql.plans.cleanup import CleanupTask, plan_cleanup
 from graphile_worker._sql.plans.migration import plan_check_schema, plan_migrate
@@ -84,6 +85,7 @@ class Client(BaseClient):
         with self._hooks.around_sync(adding):
             job = await self._run_plan(self._plan_add_job(adding), conn)
             adding.jobs.append(job)
+            self._record_added(adding, AddMode.SINGLE)
             return job
         raise GraphileWorkerError(NO_JOB_ADDED_MESSAGE)
 
@@ -104,6 +106,7 @@ class Client(BaseClient):
         with self._hooks.around_sync(adding):
             jobs = await self._run_plan(self._plan_add_jobs(adding, conn), conn)
             adding.jobs.extend(jobs)
+            self._record_added(adding, AddMode.BATCH)
             return jobs
         raise GraphileWorkerError(NO_JOB_ADDED_MESSAGE)
 

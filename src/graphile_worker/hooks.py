@@ -24,8 +24,10 @@ from contextlib import (
 )
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, TypeVar, overload
 
+from graphile_worker._metrics.recorder import Recorder
+from graphile_worker._support.instances import InstanceRegistry
 from graphile_worker._support.text import suggest
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.events import (
@@ -72,6 +74,8 @@ class Hooks:
         catch_up_timeout: Longest wait of a worker for such calls.
     """
 
+    _instances: ClassVar["InstanceRegistry[Hooks]"] = InstanceRegistry()
+
     def __init__(
         self,
         *,
@@ -84,6 +88,9 @@ class Hooks:
         self._wrappers: _Registry[Wrapper] = _Registry()
         self._running_calls: dict[asyncio.Future[Any], EventListener] = {}
         self._skipped_names: set[str] = set()
+        # Set by an exporter of metrics: workers and clients with these hooks count their work.
+        self._recorder: Recorder | None = None
+        self._instances.add(self)
 
     @overload
     def on(self, event: type[E]) -> Callable[[Callable[[E], R]], Callable[[E], R]]: ...
@@ -174,6 +181,16 @@ class Hooks:
         """
         self._listeners = self._listeners.with_entries(other._listeners.entries)
         self._wrappers = self._wrappers.with_entries(other._wrappers.entries)
+        self._recorder = self._recorder or other._recorder
+
+    def _enable_metrics(self, *, has_task_histograms: bool = True) -> Recorder:
+        """Return the recorder, created at the first call. A worker reads it when it starts."""
+        if self._recorder is None:
+            self._recorder = Recorder()
+        # The app may have enabled metrics before the command read its options.
+        if not has_task_histograms:
+            self._recorder.share_histograms()
+        return self._recorder
 
     # Events
 

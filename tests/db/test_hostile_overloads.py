@@ -70,6 +70,7 @@ JOBS: dict[str, tuple[object, ...]] = {
         False,
     ),
     "schedule_jobs": ('[{"identifier": "item", "task": "task"}]', "2024-02-29 04:30Z"),
+    "write_sample": ("queue", "[]", 1, 1),
 }
 MODE = "job_key_mode =>"
 MINUTE = datetime(2024, 2, 29, 4, 30, tzinfo=UTC)

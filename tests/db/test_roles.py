@@ -19,8 +19,11 @@ from graphile_worker import (
     TaskRouter,
     sync,
 )
+from graphile_worker._metrics import definitions
+from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.events import CronBackfillDue
 from graphile_worker.ops.diagnostics import FindingId, examine
+from graphile_worker.ops.queue_monitor import QueueMonitor, RunnableCounter
 from tests.conftest import TestDatabase
 from tests.support.recorder import Start, open_runners, wait_until
 from tests.support.roles import as_role, open_secured_database, owners, run_script
@@ -293,6 +296,7 @@ NOT_FOR_WORKERS = (
     "delete from :schema._private_tasks",
     "insert into :ext_schema.turns (name) values ('mine')",
     "delete from :ext_schema.turns",
+    "delete from :ext_schema.samples",
     "update :schema._private_tasks set identifier = 'mine'",
     "create table public.mine ()",
     "create schema mine",
@@ -352,6 +356,9 @@ NOT_FOR_READERS = (
     "update :schema._private_job_queues set locked_at = null",
     "delete from :ext_schema.pools",
     "select name from :ext_schema.turns for update",
+    "select name from :ext_schema.samples for update",
+    "update :ext_schema.samples set body = '[]'",
+    "select nextval(seqrelid::regclass) from pg_sequence",
     "select :schema.add_job('send_email')",
     "select :schema.complete_jobs('{1}')",
     "select :schema.force_unlock_workers('{a}')",
@@ -363,6 +370,25 @@ NOT_FOR_READERS = (
 
 def test_a_reader_sees_no_payload_and_changes_nothing(reader):
     assert allowed(reader, NOT_FOR_READERS) == []
+
+
+async def test_a_reader_uses_the_sample_of_a_worker_or_takes_its_own(queue, owner):
+    owner.run("select :schema.add_job('send_email')")
+    schemas = Schemas.from_names(queue.schema)
+    shared, counts = [], []
+
+    for role in ("queue_reader", "queue_worker", "queue_reader"):
+        families = await QueueMonitor(as_role(queue, role), schemas).collect()
+        shared.append(families[definitions.SNAPSHOT_SHARED][()])
+        counts.append(families[definitions.QUEUE_JOBS]["send_email", "ready"])
+        assert families[definitions.QUEUE_RUNNABLE] == {(): 1}
+        assert families[definitions.SNAPSHOT_ERRORS] == {(): 0}
+        assert definitions.SEQUENCE_USAGE in families
+
+    assert shared == [0, 1, 1]
+    assert counts == [1, 1, 1]
+    counter = RunnableCounter(as_role(queue, "queue_reader"), schemas)
+    assert await counter.count(["send_email"]) == 1
 
 
 async def test_the_doctor_advises_no_role_to_become_the_owner(queue):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from graphile_worker._cli.health import MAX_CONNECTIONS
+from graphile_worker._cli.http_server import MAX_CONNECTIONS
 from tests.support.cluster import free_port
 from tests.support.health import status
 from tests.support.processes import Program, eventually

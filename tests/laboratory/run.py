@@ -24,6 +24,7 @@ from tests.laboratory.history_checker import (
     read_audit,
 )
 from tests.laboratory.load import Load, Plan
+from tests.laboratory.metrics import MetricsReport, compare_counters
 from tests.laboratory.scenarios import Scenario, schedule
 from tests.laboratory.servers import DATABASE, SCHEMA, Pair, Primary
 from tests.laboratory.versions import ROOT, SOURCE, migrate, unpack
@@ -50,6 +51,7 @@ class Outcome:
 
     scenario: Scenario
     report: Report
+    metrics: MetricsReport
     history: History
     faults: dict[str, int]
     acknowledged: int
@@ -163,7 +165,9 @@ class Laboratory:
         history = read_audit(self._direct, SCHEMA)
         history.read_journals(self._folder)
         report = check(history, self._asked(history, healed_at, ended_at))
+        killed = [life.name for life in self._fleet.lives if life.process.returncode != 0]
         return Outcome(
+            metrics=compare_counters(history, self._folder, killed),
             scenario=self._scenario,
             report=report,
             history=history,

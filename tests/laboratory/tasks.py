@@ -11,6 +11,7 @@ from typing import Literal
 
 from graphile_worker import App, Backoff, BaseJobContext, JobContext, RunnerStarted, SyncJobContext
 from tests.laboratory.history_checker import Body, Journal
+from tests.laboratory.metrics import write_counters
 
 PROCESS = os.environ.get("PGAPPNAME", "nobody")
 
@@ -20,6 +21,8 @@ SOON = Backoff(base=timedelta(milliseconds=100), max=timedelta(seconds=1))
 app = App()
 JOURNAL = Path(os.environ.get("LABORATORY_JOURNAL", os.devnull))
 journal = Journal(JOURNAL)
+if "LABORATORY_JOURNAL" in os.environ:
+    write_counters(app, JOURNAL)
 
 
 @app.on(RunnerStarted)

@@ -24,7 +24,9 @@ def test_random_faults_lose_no_job_run_none_twice_and_leave_no_lock(
     outcome = run_scenario(smoke(seed), tmp_path, pytestconfig.getoption("--pg"))
 
     figure(f"laboratory, seed {seed}: {outcome.lines()[1]}")
+    figure(f"laboratory, seed {seed}: metrics {outcome.metrics}")
     assert outcome.report.violations == 0, "\n".join(outcome.lines())
+    assert outcome.metrics.differences == []
     assert outcome.acknowledged >= 5_000
     assert sum(outcome.faults.values()) >= 25
     assert outcome.slow_to_stop == []

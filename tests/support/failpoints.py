@@ -32,8 +32,8 @@ class FailpointLocation(NamedTuple):
 FAILPOINTS: Mapping[str, FailpointLocation] = {
     name: FailpointLocation(*location)
     for name, location in {
-        "before_claim": ("_worker/claimer.py", "claim", "jobs are about to be claimed"),
-        "claim_sent": ("_worker/claimer.py", "claim", "jobs are locked, and not known here"),
+        "before_claim": ("_worker/claimer.py", "_claim", "jobs are about to be claimed"),
+        "claim_sent": ("_worker/claimer.py", "_claim", "jobs are locked, and not known here"),
         "job_prefetched": ("_worker/sources/buffer.py", "put", "jobs are buffered, not started"),
         "before_start": (
             "_worker/start_guard.py",

@@ -10,6 +10,8 @@ connection what to run, and the fork server writes to it the process id and, at 
 A program differs from a real one in this: its parent is the fork server, all programs share one
 hash seed, and `/proc/PID/cmdline` and `/proc/PID/environ` are those of the fork server.
 
+A program that starts programs itself can keep a fork of itself as its own fork server.
+
 With `GW_FORKS=off` in the environment of the tests, every program starts for real.
 """
 
@@ -30,16 +32,20 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, Self
 
 # Imports everything that most commands need.
 PRELOADED = "graphile_worker._cli.main"
 
 # Variables that the dynamic linker, the C library, the interpreter or an import read once.
 READ_AT_START = re.compile(r"^(LD_|GLIBC_|MALLOC_|FAKETIME|LANG|LC_|PYTHON|PSYCOPG_)")
+
+# Arguments of commands that start processes from their own command line, or measure a start.
+STARTS_PROCESSES = re.compile(r"^(-p\d*|--processes(=.*)?|--watch|bench)$")
 
 # A process id or a wait status.
 NUMBER = struct.Struct("=i")
@@ -51,6 +57,13 @@ def is_enabled() -> bool:
     return os.environ.get("GW_FORKS") != "off"
 
 
+def can_fork(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether a fork can do what this command does in this environment."""
+    return "GRAPHILE_WORKER_PROCESSES" not in environment and not any(
+        map(STARTS_PROCESSES.match, command)
+    )
+
+
 class ForkServer:
     """The client of a fork server, which runs as long as this object is open."""
 
@@ -58,13 +71,17 @@ class ForkServer:
         self._read_at_start = _read_at_start(environment)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
+            self._wait = self._launch(theirs, environment)
+
+    def _launch(self, control: socket.socket, environment: Mapping[str, str]) -> Callable[[], Any]:
+        """Start the server; the function that waits for its end."""
+        return subprocess.Popen(
+            [sys.executable, __file__, str(control.fileno())],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[control.fileno()],
+        ).wait
 
     def suits(self, environment: Mapping[str, str]) -> bool:
         """Whether a fork behaves as a program that starts with this environment."""
@@ -94,7 +111,31 @@ class ForkServer:
 
     def close(self) -> None:
         self._control.close()
-        self._process.wait()
+        self._wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class OwnForkServer(ForkServer):
+    """A fork server that is itself a fork of this process, as it is now.
+
+    Its programs have the modules and the `sys.path` of this process, except modules of the tests.
+    This process must have one thread.
+    """
+
+    def _launch(self, control: socket.socket, environment: Mapping[str, str]) -> Callable[[], Any]:
+        pid = os.fork()
+        if pid == 0:
+            self._control.close()
+            for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
+                del sys.modules[name]
+            serve_programs(control.detach())
+            sys.exit()
+        return partial(os.waitpid, pid, 0)
 
 
 class ForkedProcess:
@@ -212,8 +253,9 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
 # The rest runs in the fork server and its forks.
 
 
-def main() -> None:
-    control = socket.socket(fileno=int(sys.argv[1]))
+def serve_programs(descriptor: int) -> None:
+    """Fork at each request of the client; returns in a fork, at the end of its program."""
+    control = socket.socket(fileno=descriptor)
     importlib.import_module(PRELOADED)
     # A collection in a fork would write to, and so copy, every page with an object of the server.
     gc.collect()
@@ -322,4 +364,4 @@ def run(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve_programs(int(sys.argv[1]))

@@ -11,6 +11,21 @@ FORGED = "[core] ERROR: forged"
 # It clears the screen, leaves the alternate one and sets a title; then it begins a line.
 TEXT = f"begin {HOSTILE} \x1b[2J\x1b[?1049l\x1b]2;forged\x07 \x9b2J\r\n{FORGED}\r{FORGED} end"
 
+# Names of tasks that break formats of metrics.
+HOSTILE_NAMES = [
+    'quote"quote',
+    "line\nbreak",
+    "carriage\rreturn",
+    "back\\slash",
+    'all\\"\n\\n',
+    "x" * 60_000,
+    '{le="1"} 5\n# EOF',
+    "zażółć 🐘",
+    "\ud800",
+    "\x00",
+    " ",
+]
+
 
 def unsafe(text: str) -> list[str]:
     """What a log must not hold: the characters above, and lines that are not the log's own."""

@@ -24,9 +24,6 @@ CLEARED_VARIABLES = re.compile(
     r"^(PG|DATABASE_URL$|GRAPHILE_|NO_LOG_SUCCESS$|NO_COLOR$|PYTHONUNBUFFERED$)"
 )
 
-# Arguments of commands that start processes from their own command line, or measure a start.
-STARTS_PROCESSES = re.compile(r"^(-p\d*|--processes(=.*)?|--watch|bench)$")
-
 # Seconds. Only a bug takes longer.
 TIMEOUT_SECONDS = 40.0
 
@@ -80,8 +77,7 @@ def _is_forkable(command: Sequence[str], options: Mapping[str, Any]) -> bool:
     is_script = command[0] == sys.executable and "".join(command[1:2]).endswith(".py")
     return (
         (is_script or command[0] == INSTALLED)
-        and not any(map(STARTS_PROCESSES.match, command))
-        and "GRAPHILE_WORKER_PROCESSES" not in options["env"]
+        and fork_server.can_fork(command, options["env"])
         and not any(_is_terminal(options[each]) for each in ("stdin", "stdout", "stderr"))
     )
 

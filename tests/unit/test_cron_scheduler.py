@@ -13,6 +13,7 @@ import pytest
 from graphile_worker import CronItem, ParsedCronItem, TimestampDigest, parse_cron_items
 from graphile_worker._cron import scheduler as scheduler_module
 from graphile_worker._cron.scheduler import MAX_CATCH_UP, MAX_RETRY_DELAY_SECONDS, CronScheduler
+from graphile_worker._metrics.definitions import CRON_CHECKED
 from graphile_worker._sql.query import Query
 from graphile_worker.events import (
     BackfillJob,
@@ -295,6 +296,34 @@ async def test_each_minute_what_is_due_is_added(world):
         ("12:02", "a", False),
         ("12:02", "b", False),
     ]
+
+
+async def test_metrics_contain_the_last_minute_whose_jobs_were_added(world):
+    it = Scene(world, item(match="30 * * * *"))
+    metrics = it.recorder.hooks._enable_metrics()
+
+    def read() -> Any:
+        return metrics.collect()[CRON_CHECKED][()]
+
+    await it.scheduler.start()
+    at_start = read()
+    await it.runs_until(NOON + 5 * MINUTE)
+    after_minutes = read()
+    world.fail(TIME, times=1000)
+    await it.runs_until(NOON + HOUR)
+
+    assert at_start == (NOON - MINUTE).timestamp()
+    assert after_minutes == (NOON + 5 * MINUTE).timestamp()
+    assert read() == after_minutes
+
+
+async def test_metrics_of_a_scheduler_without_items_contain_no_minute(world):
+    it = Scene(world)
+    metrics = it.recorder.hooks._enable_metrics()
+
+    await it.sleeps(2)
+
+    assert CRON_CHECKED not in metrics.collect()
 
 
 async def test_it_sleeps_until_just_after_the_minute_begins(world):

@@ -78,6 +78,37 @@ def test_a_forked_program_sees_what_a_real_one_sees(programs):
     assert json.loads(forked.out) == json.loads(real.out)
 
 
+def test_a_forked_program_can_keep_a_fork_of_itself_as_fork_server(programs):
+    root = str(Path(__file__).parents[2])
+    folder = str(programs.folder)
+    command = [str(programs.write("state.py", STATE)), "a", "ä b"]
+    program = programs.python(
+        f"""
+        import os, sys
+        from pathlib import Path
+        from subprocess import DEVNULL
+
+        sys.path.insert(1, {root!r})
+        os.environ["PYTHONPATH"] = {root!r}
+
+        from tests.support.fork_server import OwnForkServer
+
+        with OwnForkServer(os.environ) as forks:
+            assert forks.suits(os.environ) and not forks.suits({{}})
+            options = dict(cwd=Path.cwd(), env=os.environ, stdin=DEVNULL, stdout=sys.stdout)
+            started = forks.start({command!r}, stderr=sys.stderr, **options)
+            missing = forks.start(["missing.py"], stderr=DEVNULL, **options)
+            sys.exit(10 * started.wait() + missing.wait())
+        """,
+        PWD=folder,
+    )
+    variables = {"PYTHONPATH": root, "PWD": folder}
+    real = programs.without_fork.start([sys.executable, *command], variables)
+
+    assert (program.end(), real.end(), program.err, real.err) == (1, 0, "", "")
+    assert json.loads(program.out) == json.loads(real.out)
+
+
 def test_a_program_is_forked_unless_a_real_start_is_asked_for(programs):
     script = "import time; time.sleep(60)"
 

@@ -9,11 +9,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from http import HTTPStatus
 from typing import Any
 
 import pytest
 
-from graphile_worker._cli.health import MAX_CONNECTIONS, HealthTimings, health_server
+from graphile_worker._cli.health import HealthTimings, health_server
+from graphile_worker._cli.http_server import MAX_ANSWERS, MAX_CONNECTIONS, Request, Response
 from graphile_worker.errors import ConfigurationError
 
 # Connections are closed for other reasons only.
@@ -337,3 +339,80 @@ async def test_a_check_that_raises_answers_503_and_the_next_probe_is_answered(ca
     assert [record.getMessage() for record in caplog.records] == [
         "health check failed, answering 503: ZeroDivisionError: once"
     ]
+
+
+# Routes
+
+
+async def test_a_route_gets_the_method_path_query_and_accept_header_of_a_request():
+    requests: list[Request] = []
+
+    async def handle(request: Request) -> Response:
+        requests.append(request)
+        return Response(HTTPStatus.ACCEPTED, "application/json", '{"é": 1}')
+
+    async with health_server(0, lambda: False, routes={"/a": handle, "/livez": handle}) as port:
+        target = b"/a?x=1&x=%C3%A9+2&empty&y=%00"
+        first = b"GET " + target + b" HTTP/1.1\r\naccept:  text/plain \r\nAccept: */*\r\n\r\n"
+        answers = [
+            await asyncio.to_thread(read_answer, port, first),
+            await asyncio.to_thread(read_answer, port, b"HEAD /a HTTP/1.1\n\n"),
+        ]
+        others = [
+            await ask(port, "/livez"),
+            await ask(port, "/a/b"),
+            await ask(port, "/a", "POST"),
+            await ask(port, "/a?" + "&".join(["x=1"] * 21)),
+        ]
+
+    assert requests == [
+        Request("GET", "/a", {"x": ["1", "é 2"], "empty": [""], "y": ["\0"]}, "text/plain, */*"),
+        Request("HEAD", "/a", {}, ""),
+    ]
+    head = (
+        "HTTP/1.1 202 Accepted\r\nAllow: GET, HEAD\r\nConnection: close\r\n"
+        "Content-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    )
+    assert answers == [f'{head}{{"é": 1}}'.encode(), head.encode()]
+    assert others == [
+        (200, "ok"),
+        (404, "not found"),
+        (405, "method not allowed"),
+        (400, "bad request"),
+    ]
+
+
+async def test_an_error_in_a_route_is_logged_and_answers_500(caplog):
+    async def handle(request: Request) -> Response:
+        raise ZeroDivisionError("always")
+
+    async with health_server(0, lambda: True, routes={"/a": handle}) as port:
+        assert await ask(port, "/a") == (500, "internal error")
+        assert await ask(port, "/livez") == (200, "ok")
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "/a failed, answering 500: ZeroDivisionError: always"
+    ]
+
+
+async def test_clients_that_wait_for_a_slow_route_are_kept_and_probes_are_answered():
+    proceed = threading.Event()
+
+    async def handle(request: Request) -> Response:
+        await asyncio.to_thread(proceed.wait)
+        return Response(body="done")
+
+    request = b"GET /a HTTP/1.1\r\n\r\n"
+    with ExitStack() as stack:
+        async with health_server(
+            0, lambda: True, routes={"/a": handle}, timings=NO_DEADLINE
+        ) as port:
+            waiting = [stack.enter_context(connect(port, request)) for _ in range(MAX_ANSWERS)]
+            # The probe displaces the first of them.
+            assert await ask(port, "/livez") == (200, "ok")
+            for _ in range(100):
+                stack.enter_context(connect(port, PARTIAL_REQUEST))
+            proceed.set()
+            answers = [await asyncio.to_thread(client.recv, 1000) for client in waiting]
+
+    assert [answer.endswith(b"done") for answer in answers] == [False] + [True] * (MAX_ANSWERS - 1)

@@ -12,6 +12,7 @@ from graphile_worker._cli.commands.config import config
 from graphile_worker._cli.commands.cron import cron
 from graphile_worker._cli.commands.demo import demo
 from graphile_worker._cli.commands.doctor import doctor
+from graphile_worker._cli.commands.exporter import exporter
 from graphile_worker._cli.commands.init import init
 from graphile_worker._cli.commands.jobs import jobs
 from graphile_worker._cli.commands.migrate import migrate
@@ -27,7 +28,10 @@ from graphile_worker._cli.supervisor.pid1 import fork_if_pid1
 from graphile_worker._support.error_format import make_printable
 from graphile_worker.errors import GraphileWorkerError
 
-SUBCOMMANDS = (init, demo, migrate, add, jobs, workers, bench, cron, tune, doctor, top, config)
+SUBCOMMANDS = (
+    *(init, demo, migrate, add, jobs, workers, bench, cron),
+    *(tune, doctor, top, exporter, config),
+)
 
 
 class MainCommand(GroupedHelp, click.Group):
@@ -48,8 +52,9 @@ class MainCommand(GroupedHelp, click.Group):
     metavar="STEPS",
     help="Run the cleanup steps, then exit; repeatable.",
 )
-# A supervisor passes the file descriptor of the pipe to its processes.
+# A supervisor passes the file descriptors of the pipes to its processes.
 @click.option("--parent", type=int, hidden=True)
+@click.option("--parent-metrics", type=int, hidden=True)
 @setting_flags(*SETTINGS)
 @click.pass_context
 def command(
@@ -59,6 +64,7 @@ def command(
     once: bool,
     cleanup: tuple[str, ...],
     parent: int | None,
+    parent_metrics: int | None,
 ) -> None:
     """Run a worker, or one of the commands below.
 
@@ -70,7 +76,11 @@ def command(
     if context.invoked_subcommand is not None:
         return
     mode = RunMode(
-        once=once, schema_only=schema_only, cleanup=parse_cleanup_steps(cleanup), parent=parent
+        once=once,
+        schema_only=schema_only,
+        cleanup=parse_cleanup_steps(cleanup),
+        parent=parent,
+        parent_metrics=parent_metrics,
     )
     context.exit(run_command(mode, current_settings()))
 

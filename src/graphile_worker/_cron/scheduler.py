@@ -13,6 +13,7 @@ from graphile_worker._cron.backfill import (
 )
 from graphile_worker._db.database import QueryRunner
 from graphile_worker._db.retry import compute_backoff
+from graphile_worker._metrics.definitions import CRON_CHECKED
 from graphile_worker._sql.plans.add import LOST_KEY_SQLSTATE, MAX_ADD_ATTEMPTS
 from graphile_worker._sql.queries.cron import (
     KnownCrontab,
@@ -93,6 +94,7 @@ class CronScheduler:
             items, known, start, until=first, on_error=self._skip_item
         ):
             await self._backfill(minute, due, known)
+        self._record_checked(first - MINUTE)
         self._hooks.emit(CronStarted(start=start))
         return first
 
@@ -126,6 +128,7 @@ class CronScheduler:
             # The machine slept: older minutes are added only with `backfill`.
             return await self.start()
         await self.tick(minute)
+        self._record_checked(minute)
         self._failures = 0
         return minute + MINUTE
 
@@ -176,6 +179,10 @@ class CronScheduler:
 
     def _skip_item(self, item: ParsedCronItem, error: Exception) -> None:
         self._hooks.emit(CronFailed(error=error, identifier=item.identifier))
+
+    def _record_checked(self, minute: datetime) -> None:
+        if self._hooks._recorder is not None and self._items():
+            self._hooks._recorder.set(CRON_CHECKED, (), minute.timestamp())
 
     async def _read_time(self) -> datetime:
         now = await self._db.run(get_server_time())

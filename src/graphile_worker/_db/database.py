@@ -5,7 +5,7 @@ import select
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol, TypeVar, assert_never
+from typing import Any, NamedTuple, Protocol, TypeVar, assert_never
 
 from psycopg.pq.abc import PGresult
 
@@ -17,6 +17,14 @@ from graphile_worker._sql.sqlstate import add_hint
 from graphile_worker._support.failpoints import failpoint
 
 T = TypeVar("T")
+
+
+class ConnectionCounts(NamedTuple):
+    """The connections of a pool, and the callers that wait for one."""
+
+    used: int = 0
+    idle: int = 0
+    waiting: int = 0
 
 
 class QueryRunner(Protocol):

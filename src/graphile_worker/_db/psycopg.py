@@ -15,7 +15,7 @@ from psycopg.rows import TupleRow, tuple_row
 
 from graphile_worker._db.cancellable_connection import NoWaitCancelConnection
 from graphile_worker._db.conninfo import resolve_conninfo
-from graphile_worker._db.database import has_input, has_rows, with_retries
+from graphile_worker._db.database import ConnectionCounts, has_input, has_rows, with_retries
 from graphile_worker._db.notifications import NotificationStream, open_notification_stream
 from graphile_worker._db.retry import MAX_ATTEMPTS
 from graphile_worker._sql.identifiers import Schemas
@@ -111,6 +111,10 @@ class PsycopgDatabase:
         finally:
             await connection.close()
 
+    def count_connections(self) -> ConnectionCounts:
+        """Count the connections. Any thread may call this."""
+        return ConnectionCounts() if self._pool is None else self._pool.count_connections()
+
     async def close(self) -> None:
         if self._pool is not None:
             pool, self._pool = self._pool, None
@@ -167,7 +171,10 @@ class _LoopConnectionPool:
         self.loop = asyncio.get_running_loop()
         self._connect = connect
         self._apply_timeout = apply_timeout
+        self._max_size = max_size
         self._slots = asyncio.Semaphore(max_size)
+        # Callers that use a connection or wait for one.
+        self._caller_count = 0
         self._first_discard_delay_seconds = first_discard_delay_seconds
         # The last one used is the next one used, so that the others stay idle.
         self._idle: list[AsyncConnection[TupleRow]] = []
@@ -184,17 +191,25 @@ class _LoopConnectionPool:
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[AsyncConnection[TupleRow]]:
-        async with self._slots:
-            connection = await self._pop_usable() or await self._connect()
-            try:
-                yield connection
-            except Exception as error:
-                if get_sqlstate(error) == READ_ONLY_SQL_TRANSACTION:
-                    # Its address may lead to another server now.
-                    await connection.close()
-                raise
-            finally:
-                await self._release(connection)
+        self._caller_count += 1
+        try:
+            async with self._slots:
+                connection = await self._pop_usable() or await self._connect()
+                try:
+                    yield connection
+                except Exception as error:
+                    if get_sqlstate(error) == READ_ONLY_SQL_TRANSACTION:
+                        # Its address may lead to another server now.
+                        await connection.close()
+                    raise
+                finally:
+                    await self._release(connection)
+        finally:
+            self._caller_count -= 1
+
+    def count_connections(self) -> ConnectionCounts:
+        used = min(self._caller_count, self._max_size)
+        return ConnectionCounts(used, len(self._idle), self._caller_count - used)
 
     def record_query_speed(self, connection: AsyncConnection[TupleRow], *, is_slow: bool) -> None:
         """Make a slow connection discard its plans, with a longer delay each time."""

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
 from graphile_worker._db.conninfo import resolve_conninfo
-from graphile_worker._db.database import has_input, has_rows, with_retries_sync
+from graphile_worker._db.database import ConnectionCounts, has_input, has_rows, with_retries_sync
 from graphile_worker._db.retry import MAX_ATTEMPTS
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query
@@ -138,22 +139,35 @@ class SyncConnectionPool(_SyncDatabase):
         prepared_statements: bool = True,
     ) -> None:
         super().__init__(conninfo, schemas, prepared_statements)
+        self._max_size = max_size
         self._slots = threading.Semaphore(max_size)
         self._idle: list[_ReusableConnection] = []
+        # One entry for each caller that uses a connection or waits for one.
+        self._callers: deque[None] = deque()
         self._closed = False
 
     @contextmanager
     def connection(self) -> Iterator[SyncPsycopgConnection]:
-        with self._slots:
-            reusable = self._pop_usable() or self._open_connection()
-            try:
-                with reusable.use() as connection:
-                    yield SyncPsycopgConnection(connection, self.schemas)
-            finally:
-                if self._closed or not reusable.is_idle():
-                    reusable.close()
-                else:
-                    self._idle.append(reusable)
+        self._callers.append(None)
+        try:
+            with self._slots:
+                reusable = self._pop_usable() or self._open_connection()
+                try:
+                    with reusable.use() as connection:
+                        yield SyncPsycopgConnection(connection, self.schemas)
+                finally:
+                    if self._closed or not reusable.is_idle():
+                        reusable.close()
+                    else:
+                        self._idle.append(reusable)
+        finally:
+            self._callers.pop()
+
+    def count_connections(self) -> ConnectionCounts:
+        """Count the connections. Any thread may call this."""
+        callers = len(self._callers)
+        used = min(callers, self._max_size)
+        return ConnectionCounts(used, len(self._idle), callers - used)
 
     def close(self) -> None:
         self._closed = True

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -31,6 +30,7 @@ from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._sql.queries.workers import MAX_TASK_NAMES
 from graphile_worker._support.error_format import format_error_line
 from graphile_worker._support.logs import Logger
+from graphile_worker._support.versions import find_version
 from graphile_worker.events import HeartbeatFailed, HeartbeatRecovered, LeaseExpired, LeaseLost
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job
@@ -288,18 +288,10 @@ class LeaseService:
         )
 
 
-def _get_version() -> str:
-    try:
-        return version("graphile-worker")
-    except PackageNotFoundError:
-        # A frozen program, or one with a copy of this package, has no metadata.
-        return "unknown"
-
-
 def _build_details(options: WorkerOptions, tasks: Mapping[str, object]) -> dict[str, Any]:
     return {
         "runtime": "python",
-        "version": _get_version(),
+        "version": find_version(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "concurrency": options.concurrency,

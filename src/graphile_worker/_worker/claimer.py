@@ -13,6 +13,8 @@ from typing import Any
 from graphile_worker._db.database import QueryRunner
 from graphile_worker._db.retry import compute_backoff
 from graphile_worker._lease.lease import Lease
+from graphile_worker._metrics.definitions import FetchResult
+from graphile_worker._metrics.recorder import Recorder
 from graphile_worker._sql.queries.claim import (
     ClaimedJob,
     find_orphaned_claims,
@@ -25,6 +27,7 @@ from graphile_worker._sql.sqlstate import LOCK_NOT_AVAILABLE, get_sqlstate
 from graphile_worker._support.clock import Clock
 from graphile_worker._support.failpoints import failpoint
 from graphile_worker._worker.fetch_strategy import JobFetcher
+from graphile_worker._worker.job_metrics import record_claimed_jobs
 from graphile_worker._worker.payload_budget import PayloadBudget
 from graphile_worker._worker.scan_cursor import SLOW_SCAN_SECONDS
 from graphile_worker.errors import ConfigurationError, LeaseExpiredError
@@ -79,7 +82,9 @@ class Claimer:
         waits_for_register_lock: bool = False,
         payload_budget: PayloadBudget | None = None,
         timings: ClaimTimings = DEFAULT_TIMINGS,
+        recorder: Recorder | None = None,
     ) -> None:
+        self._recorder = recorder
         self.claimed_jobs: dict[int, ClaimedJob] = {}
         self._timings = timings
         self._payload_budget = payload_budget or PayloadBudget(database)
@@ -150,6 +155,14 @@ class Claimer:
         """Lock up to `limit` jobs that are ready for this pool."""
         if not self._identifiers:
             return []
+        try:
+            return await self._claim(limit)
+        except Exception:
+            if self._recorder is not None:
+                self._recorder.record_fetch(FetchResult.ERROR, 0.0)
+            raise
+
+    async def _claim(self, limit: int) -> list[ClaimedJob]:
         await self._delay_after_empty()
         self._check_lease()
         self._mark_unconfirmed_claim()
@@ -285,8 +298,14 @@ class Claimer:
         except TimeoutError:
             self._max_fetch = max(1.0, limit // 2)
             raise
+        seconds = time.monotonic() - began
+        if self._recorder is not None:
+            result = FetchResult.HIT if claimed_jobs else FetchResult.EMPTY
+            self._recorder.record_fetch(result, seconds)
+            if claimed_jobs:
+                record_claimed_jobs(self._recorder, claimed_jobs)
         # An empty result is always quick, so it does not raise the limit.
-        if claimed_jobs and time.monotonic() - began < QUICK_FETCH_SECONDS:
+        if claimed_jobs and seconds < QUICK_FETCH_SECONDS:
             self._max_fetch *= 2
         return claimed_jobs
 

@@ -12,6 +12,8 @@ from types import MappingProxyType
 from graphile_worker._db.database import QueryRunner
 from graphile_worker._db.retry import compute_backoff, is_temporary
 from graphile_worker._lease.lease import Lease
+from graphile_worker._metrics.definitions import WRITE_RETRIES, WriteKind
+from graphile_worker._metrics.recorder import Recorder
 from graphile_worker._sql.queries.claim import (
     ClaimedJob,
     FailedAttempt,
@@ -60,6 +62,12 @@ UNTRANSLATABLE = "22P05"
 
 NO_LOCK = nullcontext()
 
+# Other outcomes release their job.
+WRITE_KINDS: Mapping[type[Outcome], WriteKind] = {
+    Completed: WriteKind.COMPLETE,
+    Failed: WriteKind.FAIL,
+}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompletionTimings:
@@ -90,8 +98,10 @@ class Completer:
         interrupted_delay: timedelta | None = None,
         can_retry: bool = True,
         timings: CompletionTimings = DEFAULT_TIMINGS,
+        recorder: Recorder | None = None,
     ) -> None:
         self._db = database
+        self._recorder = recorder
         self._timings = timings
         self._lease = lease
         self._hooks = hooks
@@ -207,6 +217,8 @@ class Completer:
 
         Returns None if an earlier write succeeded and this pool claimed the job again.
         """
+        if attempt > 0 and self._recorder is not None:
+            self._recorder.add(WRITE_RETRIES)
         async with self._get_retry_lock(attempt):
             if attempt > 0 and self._was_reclaimed(outcome.claimed):
                 return None
@@ -229,7 +241,14 @@ class Completer:
             failpoint("failing")
         else:
             failpoint("releasing")
-        written = await self._db.run(query)
+        if self._recorder is None:
+            written = await self._db.run(query)
+        else:
+            started_at = time.monotonic()
+            written = await self._db.run(query)
+            self._recorder.record_write(
+                WRITE_KINDS.get(kind, WriteKind.RELEASE), time.monotonic() - started_at
+            )
         if kind is Completed:
             failpoint("completed")
         elif kind is Failed:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Unpack
 from graphile_worker import sync
 from graphile_worker._db.database import ConnectionProvider, Database
 from graphile_worker._db.dict_rows import fetch_rows, fetch_rows_sync
+from graphile_worker._metrics.recorder import TaskCell
 from graphile_worker._sql.queries.claim import (
     ClaimedJob,
     complete_claimed_jobs,
@@ -65,6 +66,8 @@ class Context(JobRun):
     """The asyncio task of the job."""
     outcome: Outcome | None = None
     """How the job ended. Set when its task ends."""
+    metrics_cell: TaskCell | None = None
+    """Where to count the end of the job. None without metrics, or if the job did not start."""
 
     def __init__(self, claimed: ClaimedJob, worker_id: str, resources: PoolResources) -> None:
         self.claimed = claimed

@@ -106,6 +106,25 @@ class WorkerPool:
         return sum(worker.job_count for worker in self._workers)
 
     @property
+    def concurrency(self) -> int:
+        return len(self._workers)
+
+    @property
+    def running_count(self) -> int:
+        """Return the number of jobs that run. Any thread may read this."""
+        return sum(worker.has_started for worker in self._workers)
+
+    @property
+    def buffered_count(self) -> int:
+        """Return the number of claimed jobs that wait for a worker."""
+        return self._source.buffered_count
+
+    @property
+    def is_database_reachable(self) -> bool:
+        """Return whether the last fetch succeeded."""
+        return not self._source.is_failing
+
+    @property
     def is_ready(self) -> bool:
         """Return whether the pool claims jobs and the database is reachable."""
         return not self._stop.is_set() and not self._is_finishing and not self._source.is_failing

@@ -9,13 +9,21 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from graphile_worker._metrics.recorder import Recorder
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._support.failpoints import failpoint
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.completion_batcher import CompletionBatchers, PendingCompletion
 from graphile_worker._worker.context import Context, PoolResources
 from graphile_worker._worker.job_events import emit_job_ended, emit_job_started
-from graphile_worker._worker.outcomes import CompletedInTransaction, Failed, Interrupted, Outcome
+from graphile_worker._worker.job_metrics import record_job_ended
+from graphile_worker._worker.outcomes import (
+    Completed,
+    CompletedInTransaction,
+    Failed,
+    Interrupted,
+    Outcome,
+)
 from graphile_worker._worker.run_job import Executors, run_job
 from graphile_worker._worker.run_state import INACTIVE_STATES, STOPPED_STATES, RunState, RunStep
 from graphile_worker._worker.sources.base import JobSource
@@ -43,6 +51,7 @@ class Worker:
         resources: PoolResources,
         executors: Executors,
         hooks: Hooks,
+        recorder: Recorder | None = None,
         release_timeout_seconds: float = RELEASE_TIMEOUT_SECONDS,
     ) -> None:
         self.id = f"worker-{secrets.token_hex(9)}"
@@ -56,6 +65,7 @@ class Worker:
         self._resources = resources
         self._executors = executors
         self._hooks = hooks
+        self._recorder = recorder
         self._release_timeout_seconds = release_timeout_seconds
         # Each job gets its own copy.
         self._variables = contextvars.copy_context()
@@ -135,6 +145,11 @@ class Worker:
         self._source.forget(context.claimed)
         # Not earlier: if this process dies before the write, the job counts as running.
         self._start_guard.forget(context.claimed)
+        cell = context.metrics_cell
+        if cell is not None and is_still_owned and type(outcome) is Completed:
+            cell.record_success(seconds)
+        elif self._recorder is not None:
+            self._record_ended(context, outcome, is_still_owned, seconds)
         # Not earlier, because listeners may rely on the state in the database.
         emit_job_ended(
             self._hooks, context, outcome, is_still_owned=is_still_owned, seconds=seconds
@@ -203,6 +218,8 @@ class Worker:
         claimed = context.claimed
         task = self._tasks.get(claimed.job.task_identifier)
         if task is None:
+            if self._recorder is not None:
+                self._recorder.get_cell(claimed.job.task_identifier).started += 1
             emit_job_started(self._hooks, context)
             return Failed(claimed, TaskNotFound(claimed.job.task_identifier, known=self._tasks))
         if self._start_guard.needs_check(claimed):
@@ -210,6 +227,9 @@ class Worker:
             if rejection or context.state is RunState.DISCARDED:
                 return rejection or Interrupted(claimed)
         context.start()
+        if self._recorder is not None:
+            cell = context.metrics_cell = self._recorder.get_cell(claimed.job.task_identifier)
+            cell.started += 1
         variables = self._variables.copy()
         if self._hooks.has_listeners(JobStarted):
             # A listener may set variables for the task.
@@ -226,6 +246,14 @@ class Worker:
         failpoint("task_ended")
         context.end()
         return outcome
+
+    def _record_ended(
+        self, context: Context, outcome: Outcome, is_still_owned: bool, seconds: float | None
+    ) -> None:
+        if self._recorder is not None:
+            job = context.job
+            cell = context.metrics_cell or self._recorder.get_cell(job.task_identifier)
+            record_job_ended(cell, job, outcome, is_still_owned, seconds)
 
     def _clear_job(self) -> None:
         self._context = None
@@ -259,6 +287,7 @@ class Worker:
             context.state is not RunState.DISCARDED
             and await self._completer.complete(outcome) is not None
         )
+        self._record_ended(context, outcome, is_still_owned, None)
         emit_job_ended(self._hooks, context, outcome, is_still_owned=is_still_owned, seconds=0.0)
         self._clear_job()
         self._source.forget(context.claimed)

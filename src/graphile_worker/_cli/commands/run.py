@@ -6,8 +6,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -16,8 +16,11 @@ import click
 import psycopg
 
 from graphile_worker._cli.event_loop import LoopFactory, choose_loop_factory
-from graphile_worker._cli.health import Describe, describe_queue, health_server
+from graphile_worker._cli.health import health_server
+from graphile_worker._cli.http_server import Handler
 from graphile_worker._cli.log_format import CONTINUATION_PREFIX, configure_logging
+from graphile_worker._cli.metrics_routes import handle_metrics
+from graphile_worker._cli.queue_endpoints import QueueEndpoints, QueueLocation
 from graphile_worker._cli.reload import FileWatcher
 from graphile_worker._cli.settings.config_file import warn_group_writable
 from graphile_worker._cli.settings.definitions import CommandOptions
@@ -35,8 +38,11 @@ from graphile_worker._cli.supervisor.parent_pipe import (
     ParentPipe,
     compute_stop_timeout,
 )
+from graphile_worker._cli.supervisor.process_metrics import MetricsSender
 from graphile_worker._cli.supervisor.supervisor import Supervisor, SupervisorConfig
 from graphile_worker._discovery.discovery import load_crontab
+from graphile_worker._metrics.definitions import PROCESSES
+from graphile_worker._metrics.values import Families
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.cleanup import CleanupTask
 from graphile_worker._support.error_format import (
@@ -65,12 +71,13 @@ NO_CONNECTION_PATTERN = re.compile(r"connection (failed|is bad|timeout)|failed t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunMode:
-    """The mode of the command. `parent` is the descriptor of the pipe to a supervisor."""
+    """The mode of the command. `parent` and `parent_metrics` are pipes to a supervisor."""
 
     once: bool = False
     schema_only: bool = False
     cleanup: tuple[CleanupTask, ...] = ()
     parent: int | None = None
+    parent_metrics: int | None = None
 
     def __post_init__(self) -> None:
         if self.once and self.schema_only:
@@ -134,7 +141,8 @@ def _run_supervisor(mode: RunMode, settings: Settings) -> int:
         max_memory=command.max_memory,
         health_port=command.health_port,
         health_host=command.health_host,
-        describe=_describe_queue(settings),
+        has_metrics=_has_metrics(command),
+        queue_location=_locate_queue(settings),
     )
     watcher = FileWatcher(settings) if is_watching else None
 
@@ -144,13 +152,17 @@ def _run_supervisor(mode: RunMode, settings: Settings) -> int:
     return _run_until_done(supervise())
 
 
-def _describe_queue(settings: Settings) -> Describe | None:
+def _locate_queue(settings: Settings) -> QueueLocation | None:
     if settings.value("app") is not None:
         # The parent does not import the app, which may set another database or schema.
         return None
     options = settings.worker_options
     schemas = Schemas.from_names(options.schema, options.ext_schema)
-    return describe_queue(settings.value("connection"), schemas)
+    return QueueLocation(settings.value("connection"), schemas)
+
+
+def _has_metrics(command: CommandOptions) -> bool:
+    return command.health_port is not None and command.metrics != "off"
 
 
 def _migrate(settings: Settings) -> int:
@@ -217,21 +229,51 @@ async def _attach_controls(
         # With --once no process replaces this one.
         end = runner.finish if pipe is None or mode.once else partial(pipe.send, REPLACEMENT_DUE)
         _call_after_jobs(runner, command.max_jobs, end)
+    location = QueueLocation(
+        cast("str | None", runner._database),
+        Schemas.from_names(runner.options.schema, runner.options.ext_schema),
+    )
     if pipe is None:
-        schemas = Schemas.from_names(runner.options.schema, runner.options.ext_schema)
-        conninfo = cast("str | None", runner._database)
+        queue = QueueEndpoints(lambda: location)
+        routes: dict[str, Handler] = {}
+        if _has_metrics(command):
+            routes = {**queue.routes, "/metrics": handle_metrics(_enable_metrics(runner, command))}
         health = health_server(
             command.health_port,
             lambda: runner.is_ready,
             host=command.health_host,
-            describe=describe_queue(conninfo, schemas),
+            describe=queue.describe,
+            routes=routes,
         )
         async with health:
             yield
     else:
-        with handle_signals(runner._stop_on_signal):
+        sending = _send_metrics(runner, mode, command, location)
+        with sending, handle_signals(runner._stop_on_signal):
             async with pipe.attach_runner(runner):
                 yield
+
+
+def _enable_metrics(runner: Runner, command: CommandOptions) -> Callable[[], Families]:
+    """Let a worker count its work, and return the function that reads it."""
+    recorder = runner.hooks._enable_metrics(has_task_histograms=command.metrics == "tasks")
+    recorder.set(PROCESSES, (), 1)
+    return recorder.collect
+
+
+@contextmanager
+def _send_metrics(
+    runner: Runner, mode: RunMode, command: CommandOptions, location: QueueLocation
+) -> Iterator[None]:
+    """Send the metrics of a worker to its supervisor, if that serves them."""
+    if mode.parent_metrics is None:
+        yield
+        return
+    sender = MetricsSender(mode.parent_metrics, _enable_metrics(runner, command), location)
+    try:
+        yield
+    finally:
+        sender.close()
 
 
 def _call_after_jobs(runner: Runner, count: int, callback: Callable[[], object]) -> None:

@@ -95,7 +95,7 @@ class CommandOptions:
     )
     health_port: int | None = option(
         None,
-        help="Health check port: /livez and /readyz",
+        help="Port of /livez, /readyz and /metrics",
         default_text="no server",
         see="operations/health-checks.md",
         metavar="PORT",
@@ -108,6 +108,12 @@ class CommandOptions:
         see="operations/health-checks.md",
         metavar="ADDRESS",
         help_group=HelpGroup.COMMON,
+    )
+    metrics: Literal["tasks", "total", "off"] = option(
+        "tasks",
+        help="Metrics on the health check port: /metrics",
+        detail="`tasks` has histograms for each task, `total` only for all tasks together.",
+        see="operations/monitoring.md",
     )
     watch: bool = option(
         False,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from graphile_worker._cli.supervisor.parent_pipe import FINISH
+from graphile_worker._cli.supervisor.process_metrics import ProcessMetrics
 from graphile_worker._cli.supervisor.supervised_process import SupervisedProcess
 
 # A process that exits before this time exits quickly, and delays the next start.
@@ -57,7 +58,9 @@ class ProcessSet:
         on_end: Callable[[SupervisedProcess], None],
         once: bool = False,
         on_start_failure: Callable[[int], None] | None = None,
+        metrics: ProcessMetrics | None = None,
     ) -> None:
+        self._metrics = metrics
         self.slots = [Slot() for _ in range(count)]
         self.children: list[SupervisedProcess] = []
         self._once = once
@@ -138,7 +141,7 @@ class ProcessSet:
         """Start a process. None if the set is stopped first."""
         while not self._stopping.is_set():
             try:
-                child = await SupervisedProcess.start(on_end=self._handle_exit)
+                child = await SupervisedProcess.start(self._handle_exit, self._metrics)
             except OSError as error:
                 self._log_start_failure(slot, error)
                 await self._back_off(slot)

@@ -11,16 +11,20 @@ from contextlib import suppress
 
 from graphile_worker._cli.health import MAX_LOOP_DELAY_SECONDS
 from graphile_worker._cli.supervisor.parent_pipe import NOT_READY, READY, REPLACEMENT_DUE
+from graphile_worker._cli.supervisor.process_metrics import ProcessMetrics
 
 logger = logging.getLogger("graphile_worker")
 
 
-def build_child_command(pipe_fd: int) -> list[str]:
+def build_child_command(pipe_fd: int, metrics_fd: int | None = None) -> list[str]:
     """Build the command of this process, with the options of the interpreter and `--parent`."""
     flags = sys.argv[1:]
     before = sys.orig_argv[1 : len(sys.orig_argv) - len(flags)]
+    pipes = [f"--parent={pipe_fd}"]
+    if metrics_fd is not None:
+        pipes.append(f"--parent-metrics={metrics_fd}")
     # Before the other flags, because `--` may be one of them.
-    return [sys.executable, *before, f"--parent={pipe_fd}", *flags]
+    return [sys.executable, *before, *pipes, *flags]
 
 
 class SupervisedProcess:
@@ -31,12 +35,17 @@ class SupervisedProcess:
         process: asyncio.subprocess.Process,
         pipe: socket.socket,
         on_end: "Callable[[SupervisedProcess], None]",
+        metrics_pipe: socket.socket | None = None,
+        metrics: ProcessMetrics | None = None,
     ) -> None:
         self.is_ready = False
         self.was_ready = False
         self._process = process
         self._pipe = pipe
         self._on_end = on_end
+        self._metrics = metrics
+        if metrics is not None and metrics_pipe is not None:
+            self._metrics_receiver = metrics.add(metrics_pipe)
         self._started_at = self._last_message_at = time.monotonic()
         self._due_at: float | None = None
         self._changed = asyncio.Event()
@@ -44,19 +53,26 @@ class SupervisedProcess:
         self._exit_task = asyncio.create_task(self._wait_for_exit())
 
     @classmethod
-    async def start(cls, on_end: "Callable[[SupervisedProcess], None]") -> "SupervisedProcess":
-        """Start this command again, with a pipe to it."""
-        parent_end, child_end = socket.socketpair()
-        parent_end.setblocking(False)
-        fd = child_end.fileno()
+    async def start(
+        cls,
+        on_end: "Callable[[SupervisedProcess], None]",
+        metrics: ProcessMetrics | None = None,
+    ) -> "SupervisedProcess":
+        """Start this command again, with a pipe to it, and another one for its metrics."""
+        pipes = [socket.socketpair() for _ in range(1 if metrics is None else 2)]
+        fds = [child_end.fileno() for _, child_end in pipes]
         try:
-            process = await asyncio.create_subprocess_exec(*build_child_command(fd), pass_fds=[fd])
+            process = await asyncio.create_subprocess_exec(*build_child_command(*fds), pass_fds=fds)
         except OSError:
-            parent_end.close()
+            for parent_end, _ in pipes:
+                parent_end.close()
             raise
         finally:
-            child_end.close()
-        return cls(process, parent_end, on_end)
+            for _, child_end in pipes:
+                child_end.close()
+        (pipe, _), *others = pipes
+        pipe.setblocking(False)
+        return cls(process, pipe, on_end, others[0][0] if others else None, metrics)
 
     @property
     def pid(self) -> int:
@@ -126,6 +142,8 @@ class SupervisedProcess:
         await self._process.wait()
         # Its last messages may not have been read.
         self._receive()
+        if self._metrics is not None:
+            self._metrics.remove(self._metrics_receiver)
         self.is_ready = False
         asyncio.get_running_loop().remove_reader(self._pipe)
         self._pipe.close()

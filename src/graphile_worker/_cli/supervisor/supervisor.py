@@ -7,11 +7,16 @@ reach it.
 import asyncio
 import logging
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from graphile_worker._cli.health import Describe, health_server
+from graphile_worker._cli.health import health_server
+from graphile_worker._cli.http_server import Handler
+from graphile_worker._cli.metrics_routes import handle_metrics
+from graphile_worker._cli.queue_endpoints import QueueEndpoints, QueueLocation
 from graphile_worker._cli.reload import FileWatcher
 from graphile_worker._cli.supervisor.parent_pipe import build_kill_message, build_stop_message
+from graphile_worker._cli.supervisor.process_metrics import ProcessMetrics
 from graphile_worker._cli.supervisor.process_set import ProcessSet
 from graphile_worker._cli.supervisor.supervised_process import SupervisedProcess
 from graphile_worker._support.rss import MEGABYTE, read_resident_bytes
@@ -38,7 +43,9 @@ class SupervisorConfig:
     max_memory: int | None = None
     health_port: int | None = None
     health_host: str = "127.0.0.1"
-    describe: Describe | None = None
+    has_metrics: bool = False
+    queue_location: QueueLocation | None = None
+    """The queue, if the settings of the command name it. Otherwise the processes report it."""
 
 
 class Supervisor:
@@ -47,6 +54,8 @@ class Supervisor:
     def __init__(self, config: SupervisorConfig, watcher: FileWatcher | None = None) -> None:
         self._config = config
         self._watcher = watcher
+        self._metrics = ProcessMetrics() if config.has_metrics else None
+        self._queue = QueueEndpoints(self._locate_queue)
         self._process_sets: list[ProcessSet] = []
         self._exit_codes: list[int] = []
         self._stopping = asyncio.Event()
@@ -63,7 +72,8 @@ class Supervisor:
             lambda: self.is_ready,
             lambda: self.is_alive,
             host=self._config.health_host,
-            describe=self._config.describe,
+            describe=self._queue.describe,
+            routes=self._build_routes(),
         )
         with handle_signals(self._on_signal):
             async with health, asyncio.TaskGroup() as group:
@@ -71,6 +81,15 @@ class Supervisor:
                 await self._run_process_sets()
                 monitoring.cancel()
         return self._compute_exit_code()
+
+    def _locate_queue(self) -> QueueLocation | None:
+        reported = None if self._metrics is None else self._metrics.queue_location
+        return reported or self._config.queue_location
+
+    def _build_routes(self) -> Mapping[str, Handler]:
+        if self._metrics is None:
+            return {}
+        return {**self._queue.routes, "/metrics": handle_metrics(self._metrics.collect)}
 
     @property
     def is_ready(self) -> bool:
@@ -103,6 +122,7 @@ class Supervisor:
             once=self._config.once,
             on_end=self._handle_exit,
             on_start_failure=None if self._watcher is not None else self._abandon,
+            metrics=self._metrics,
         )
         self._process_sets.append(process_set)
         return process_set

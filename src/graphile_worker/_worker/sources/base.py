@@ -92,6 +92,11 @@ class JobSource(ABC):
     def record_duration(self, seconds: float) -> None:  # noqa: B027
         """Record how long a job ran."""
 
+    @property
+    def buffered_count(self) -> int:
+        """Return the number of fetched jobs that wait for a worker."""
+        return len(self._buffer.jobs)
+
     def forget(self, claimed: ClaimedJob) -> None:
         """Forget a job after its outcome was written, which freed its named queue."""
         self._claimer.forget(claimed)
