@@ -38,7 +38,6 @@ from graphile_worker import (
     Retry,
     Snooze,
     SyncJobContext,
-    WorkerOptions,
     parse_crontab,
     sync,
 )
@@ -46,13 +45,11 @@ from graphile_worker._cron.scheduler import CronScheduler
 from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.contrib.opentelemetry import MAX_LINKS, RecordedField, instrument
-from graphile_worker.runner import run_once
 from tests.conftest import TestDatabase
+from tests.integrations.conftest import Run
 from tests.support.sql import Sql
 
 pytestmark = pytest.mark.single_version
-
-Run = Callable[..., Awaitable[int]]
 
 TRACE_ID = "1f2e3d4c5b6a79880123456789abcdef"
 SPAN_ID = "89abcdef01234567"
@@ -73,16 +70,20 @@ class Spans:
         self.tracer = self.provider.get_tracer("a program")
 
     @property
+    def finished(self) -> tuple[ReadableSpan, ...]:
+        return self._exporter.get_finished_spans()
+
+    @property
     def names(self) -> list[str]:
-        return [span.name for span in self._exporter.get_finished_spans()]
+        return [span.name for span in self.finished]
 
     @property
     def text(self) -> str:
         """Return all attributes and events as text."""
-        return "".join(span.to_json() for span in self._exporter.get_finished_spans())
+        return "".join(span.to_json() for span in self.finished)
 
     def one(self, name: str) -> ReadableSpan:
-        [found] = [span for span in self._exporter.get_finished_spans() if span.name == name]
+        [found] = [span for span in self.finished if span.name == name]
         return found
 
 
@@ -91,15 +92,6 @@ def spans() -> Iterator[Spans]:
     spans = Spans()
     yield spans
     spans.provider.shutdown()
-
-
-@pytest.fixture
-def run(database: TestDatabase, app: App[None]) -> Run:
-    async def run(**more: Any) -> int:
-        options = WorkerOptions(schema=database.schema)
-        return await run_once(database.dsn, app, options=options, **more)
-
-    return run
 
 
 def context_of(span: ReadableSpan) -> SpanContext:
@@ -835,6 +827,56 @@ async def test_jobs_of_sql_and_of_the_crontab_have_spans_without_links(
     }
 
 
+# Parents
+
+
+async def test_with_first_attempt_the_first_attempt_is_a_child_and_retries_are_linked(
+    app: App[None], run: Run, spans: Spans, sql: Sql
+) -> None:
+    instrument(
+        app, tracer_provider=spans.provider, propagation="read-write", parent="first-attempt"
+    )
+    app.task(name="greet")(_raising(Retry(timedelta(0))))
+
+    with spans.tracer.start_as_current_span("request"):
+        await app.aadd_job("greet", {"name": "Ada"}, max_attempts=2)
+    await run()
+
+    added = spans.one("add_job greet")
+    first, second = (span for span in spans.finished if span.name == "process greet")
+    assert first.parent is not None
+    assert first.parent.span_id == context_of(added).span_id
+    assert context_of(first).trace_id == context_of(added).trace_id
+    assert linked(first) == []
+    assert second.parent is None
+    assert context_of(second).trace_id != context_of(added).trace_id
+    assert linked(second) == [ids_of(added)]
+
+
+@pytest.mark.parametrize(
+    ("payload", "propagation", "links"),
+    [
+        ([{"_trace": RUST}], "read", [(TRACE_ID, SPAN_ID)]),
+        ({"_trace": {**RUST, "span_id": "0" * 16}}, "read", []),
+        ({}, "read", []),
+        ({"_trace": RUST}, "off", []),
+    ],
+)
+async def test_batches_and_jobs_without_a_trace_context_have_no_parent(
+    app: App[None], run: Run, spans: Spans, payload: Any, propagation: Any, links: list[Any]
+) -> None:
+    async def greet(payload: Any, /) -> None: ...
+
+    app.task(greet)
+    await app.aadd_job("greet", payload)
+    instrument(app, tracer_provider=spans.provider, propagation=propagation, parent="first-attempt")
+    with spans.tracer.start_as_current_span("program"):
+        await run()
+
+    assert spans.one("process greet").parent is None
+    assert linked(spans.one("process greet")) == links
+
+
 # Payloads of tasks
 
 
@@ -954,6 +996,10 @@ async def test_instrumenting_twice_makes_one_span(
 def test_invalid_arguments_of_instrument_are_rejected() -> None:
     with pytest.raises(ConfigurationError, match="one of off, read, read-write, got 'write'"):
         instrument(Hooks(), propagation="write")  # type: ignore[arg-type]  # what it is about
+    with pytest.raises(ConfigurationError, match="^parent must be one of link, first-attempt, got"):
+        instrument(Hooks(), parent="child")  # type: ignore[arg-type]  # what it is about
+    with pytest.raises(ConfigurationError, match="^metrics must be one of off, counters, histog"):
+        instrument(Hooks(), metrics=True)  # type: ignore[arg-type]  # what it is about
     for wrong in ("job_key", ["payload"]):
         with pytest.raises(
             ConfigurationError, match="^record must be a list of any of exception_m"
