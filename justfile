@@ -8,7 +8,7 @@ setup: install
 
 # The same without the hook of git
 install:
-    tools/setup && tools/pgbouncer && tools/faketime && tools/tmux && tools/chromium
+    tools/setup && tools/pgbouncer && tools/prometheus && tools/faketime && tools/tmux && tools/chromium
     python=$(tools/python newest) && uv venv --allow-existing --python "$python"
     uv pip install --require-hashes -r requirements-dev.txt
     uv pip install --no-deps -e .

@@ -29,11 +29,13 @@ KEYWORDS = {
     "guides/scheduling-and-delays.html": ["schedule a job", "delay"],
     "guides/transactional-enqueueing.html": ["transaction", "outbox"],
     "guides/unique-jobs.html": ["unique job", "deduplicate", "debounce", "throttle"],
+    "operations/autoscaling.html": ["autoscaling", "KEDA", "HPA"],
     "operations/dead-letters-and-retention.html": ["dead letter"],
     "operations/graceful-shutdown.html": ["graceful shutdown", "SIGTERM"],
     "operations/health-checks.html": ["health check", "probe", "liveness", "readiness"],
+    "operations/monitoring.html": ["monitoring", "Prometheus", "metrics", "Grafana", "alerts"],
     "operations/permissions-and-security.html": ["permissions", "privileges", "roles"],
-    "operations/top.html": ["monitoring", "dashboard"],
+    "operations/top.html": ["dashboard"],
     "operations/troubleshooting.html": ["troubleshooting", "doctor", "diagnose"],
 }
 

@@ -5,6 +5,9 @@ grant usage on schema graphile_worker_ext to queue_worker, queue_reader;
 grant select on graphile_worker.migrations to queue_worker, queue_reader, queue_cleaner;
 grant select on graphile_worker_ext.migrations to queue_worker, queue_reader;
 
+-- Metrics report how much of the sequences of ids is used.
+grant select on all sequences in schema graphile_worker to queue_worker, queue_reader;
+
 -- Workers claim, add and complete jobs, and recover those of dead workers.
 grant select, insert, update, delete on graphile_worker._private_jobs to queue_worker;
 grant select, insert, update on graphile_worker._private_job_queues to queue_worker;
@@ -15,6 +18,7 @@ grant execute on all functions in schema graphile_worker to queue_worker;
 grant select, insert, update, delete
   on graphile_worker_ext.pools, graphile_worker_ext.recoveries to queue_worker;
 grant select, update on graphile_worker_ext.turns to queue_worker;
+grant select, insert, update on graphile_worker_ext.samples to queue_worker;
 
 -- Readers see all columns except payloads.
 grant select on graphile_worker.jobs to queue_reader;
@@ -27,7 +31,9 @@ grant select
     graphile_worker._private_tasks,
     graphile_worker._private_known_crontabs
   to queue_reader;
-grant select on graphile_worker_ext.pools, graphile_worker_ext.recoveries to queue_reader;
+grant select
+  on graphile_worker_ext.pools, graphile_worker_ext.recoveries, graphile_worker_ext.samples
+  to queue_reader;
 
 -- The cleaner deletes permanently failed jobs, and names of tasks and queues.
 grant select (id, job_queue_id, task_id, attempts, max_attempts, locked_at), delete

@@ -1,10 +1,15 @@
-"""The wheel and the sdist, built once for all tests."""
+"""The wheel and the sdist, built once for all tests; a database with the roles of deploy/sql."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import TestDatabase
+from tests.support.cluster import Cluster
+from tests.support.roles import as_role, open_secured_database
 from tests.support.shared_folder import made_once
+from tests.support.sql import Sql
 from tests.support.wheel import build
 
 
@@ -27,3 +32,26 @@ def wheel(dist: Path) -> Path:
 @pytest.fixture(scope="session")
 def sdist(dist: Path) -> Path:
     return next(dist.glob("*.tar.gz"))
+
+
+@pytest.fixture
+def secured_database(cluster: Cluster) -> Iterator[TestDatabase]:
+    """A database that was set up as on the security page."""
+    with open_secured_database(cluster, "graphile_worker", "secured") as database:
+        yield database
+
+
+@pytest.fixture
+def owner(secured_database: TestDatabase) -> Iterator[Sql]:
+    """A session of a superuser."""
+    session = Sql(secured_database.dsn, secured_database.schema)
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def reader(secured_database: TestDatabase) -> Iterator[Sql]:
+    """A session of the read-only role."""
+    session = Sql(as_role(secured_database, "queue_reader"), secured_database.schema)
+    yield session
+    session.close()

@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
 from configparser import RawConfigParser
 from typing import Any
 
@@ -19,8 +18,6 @@ from tests.support.cluster import free_port
 from tests.support.health import status
 from tests.support.pages import ROOT, blocks
 from tests.support.processes import INSTALLED, Programs, eventually
-from tests.support.roles import as_role, open_secured_database
-from tests.support.sql import Sql
 
 # It is about files, not about versions.
 pytestmark = pytest.mark.single_version
@@ -72,6 +69,11 @@ def container(name: str, kind: str) -> dict[str, Any]:
 
 UNIT_ARGUMENTS = shlex.split(unit()["Service"]["ExecStart"])[1:]
 POD_ARGUMENTS = container("worker.yaml", "Deployment")["args"]
+PODS = [
+    ("worker.yaml", "Deployment"),
+    ("migrate.yaml", "Job"),
+    ("exporter.yaml", "Deployment"),
+]
 ARGUMENTS = {"systemd": UNIT_ARGUMENTS, "kubernetes": POD_ARGUMENTS}
 
 
@@ -81,15 +83,18 @@ ARGUMENTS = {"systemd": UNIT_ARGUMENTS, "kubernetes": POD_ARGUMENTS}
 def test_the_pages_show_the_files_as_they_are():
     security = blocks(PAGES / "permissions-and-security.md")
     shown = [block.text for block in security if block.kind == "sql"]
-    systemd, kubernetes = (
-        (PAGES / name).read_text(encoding="utf-8") for name in ("systemd.md", "kubernetes.md")
+    systemd, *kubernetes = (
+        (PAGES / name).read_text(encoding="utf-8")
+        for name in ("systemd.md", "kubernetes.md", "autoscaling.md")
     )
 
     for path in sorted((DEPLOY / "sql").iterdir()):
         assert path.read_text(encoding="utf-8") in shown, path.name
     assert UNIT.read_text(encoding="utf-8") in systemd
     for path in sorted((DEPLOY / "kubernetes").iterdir()):
-        assert path.read_text(encoding="utf-8") in kubernetes, path.name
+        # Each file is on one of the pages.
+        found = [page for page in kubernetes if path.read_text(encoding="utf-8") in page]
+        assert len(found) == 1, path.name
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS.keys())
@@ -102,7 +107,7 @@ def test_a_worker_with_these_arguments_answers_the_probes_and_ends_well(programs
 
     assert paths() == {"/livez", "/readyz"}
     assert probes == {200}
-    assert status(port, "/metrics") == 404
+    assert status(port, "/metrics") == 200
     assert worker.stop() == 0
 
 
@@ -124,8 +129,9 @@ def test_deploy_files_wait_longer_than_a_graceful_shutdown_takes():
 def test_deploy_files_contain_no_password():
     for path in DEPLOY.rglob("*"):
         if path.is_file():
-            assert "://" not in path.read_text(encoding="utf-8"), path.name
-    for name, kind in (("worker.yaml", "Deployment"), ("migrate.yaml", "Job")):
+            urls = re.findall(r"\w+://[^\s\"]*", path.read_text(encoding="utf-8"))
+            assert [url for url in urls if "@" in url or not url.startswith("http")] == []
+    for name, kind in PODS:
         variable, *others = container(name, kind)["env"]
         assert (variable["name"], [*variable["valueFrom"]]) == ("DATABASE_URL", ["secretKeyRef"])
         assert {each["name"] for each in others} <= {"GRAPHILE_WORKER_HEALTH_HOST"}
@@ -187,11 +193,11 @@ def test_a_signal_before_a_worker_is_ready_counts_as_a_clean_exit(programs):
 # Kubernetes
 
 
-@pytest.mark.parametrize("name", ["worker.yaml", "migrate.yaml", "scale.yaml"])
-def test_a_manifest_names_kind_and_version_of_each_object(name):
-    for kind, each in documents(name).items():
-        assert each["apiVersion"]
-        assert each["metadata"].keys() & {"name", "generateName"}, kind
+def test_a_manifest_names_kind_and_version_of_each_object():
+    for path in (DEPLOY / "kubernetes").iterdir():
+        for kind, each in documents(path.name).items():
+            assert each["apiVersion"]
+            assert each["metadata"].keys() & {"name", "generateName"}, kind
 
 
 def test_the_probes_use_the_health_port_of_the_worker():
@@ -220,7 +226,7 @@ def test_every_flag_of_the_files_is_one_of_the_command():
 
 
 def test_a_pod_runs_with_few_privileges():
-    for name, kind in (("worker.yaml", "Deployment"), ("migrate.yaml", "Job")):
+    for name, kind in PODS:
         assert pod(name, kind)["securityContext"]["runAsNonRoot"] is True
         assert pod(name, kind)["automountServiceAccountToken"] is False
         rights = container(name, kind)["securityContext"]
@@ -236,8 +242,6 @@ def test_labels_and_selectors_agree():
 
     assert deployment["spec"]["selector"]["matchLabels"] == labels
     assert budget["spec"]["selector"]["matchLabels"] == labels
-    scaled = documents("scale.yaml")["ScaledObject"]["spec"]["scaleTargetRef"]["name"]
-    assert scaled == deployment["metadata"]["name"]
 
 
 def test_the_migration_job_migrates(tmp_path, empty_database):
@@ -264,69 +268,3 @@ def test_tasks_in_a_config_map_are_found(programs, sql):
     assert done.end() == 0
     assert done.out == "hello\n"
     assert "not trusted" not in done.err
-
-
-# KEDA
-
-
-@pytest.fixture
-def scaler(cluster) -> Iterator[Sql]:
-    """A session of the role that KEDA logs in as."""
-    with open_secured_database(cluster, "graphile_worker", "scaled") as database:
-        session = Sql(as_role(database, "queue_reader"), "graphile_worker")
-        yield session
-        session.close()
-
-
-@pytest.fixture
-def behind(scaler, cluster) -> Iterator[Sql]:
-    """A session of the owner beside it."""
-    session = Sql(cluster.dsn("scaled"), "graphile_worker")
-    yield session
-    session.close()
-
-
-ADD = "select :schema.add_job($1, queue_name => $2, run_at => now() + $3::text::interval)"
-
-
-def test_the_scaler_counts_ready_jobs_and_running_jobs(scaler, behind):
-    count = query()
-    counts = [scaler.value(count)]
-
-    def add(number: int, queue: str | None = None, after: str = "0") -> None:
-        for _ in range(number):
-            behind.run(ADD, "work", queue, after)
-        counts.append(scaler.value(count))
-
-    add(3)
-    add(5, queue="a")
-    add(2, queue="b")
-    add(1, after="10 seconds")
-    add(4, after="1 hour")
-    behind.run("update :schema._private_jobs set locked_by = 'x', locked_at = now() where id < 3")
-    add(0)
-    behind.run("update :schema._private_jobs set attempts = max_attempts where id = 3")
-    add(0)
-
-    # Nothing; three; a queue is one; so is another; one that is soon due; none of later; as many
-    # when two of them run; one less when it has permanently failed.
-    assert counts == [0, 3, 4, 5, 6, 6, 6, 5]
-
-
-def test_the_scaler_counts_no_more_than_all_pods_could_run(scaler, behind):
-    behind.run(
-        "select count(*) from generate_series(1, 300) as n, "
-        "lateral :schema.add_job('work', queue_name => case when n > 290 then n::text end) as job"
-    )
-    spec = documents("scale.yaml")["ScaledObject"]["spec"]
-    at_once = POD_ARGUMENTS[POD_ARGUMENTS.index("--jobs") + 1]
-
-    assert spec["triggers"][0]["metadata"]["targetQueryValue"] == at_once
-    assert f"limit {spec['maxReplicaCount'] * int(at_once)}" in query()
-    assert scaler.value(query()) == 210
-
-
-def query() -> str:
-    [trigger] = documents("scale.yaml")["ScaledObject"]["spec"]["triggers"]
-    text: str = trigger["metadata"]["query"]
-    return text

@@ -63,8 +63,18 @@ def test_everything_can_be_imported_and_the_driver_is_the_fast_one(python: Path)
     ).splitlines()
 
     assert implementation == "binary"
-    assert absent.split() == ["graphile_worker.contrib.opentelemetry"]
-    assert told == ['tracing needs OpenTelemetry: pip install "graphile-worker[otel]"']
+    assert absent.split() == [
+        "graphile_worker.contrib.opentelemetry",
+        "graphile_worker.contrib.prometheus",
+        "graphile_worker.contrib.sentry",
+        "graphile_worker.contrib.structlog",
+    ]
+    assert told == [
+        'tracing needs OpenTelemetry: pip install "graphile-worker[otel]"',
+        'the collector needs prometheus_client: pip install "graphile-worker[prometheus]"',
+        'this needs the Sentry SDK: pip install "graphile-worker[sentry]"',
+        'this needs structlog: pip install "graphile-worker[structlog]"',
+    ]
 
 
 def test_the_command_prints_its_version(python: Path):

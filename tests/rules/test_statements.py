@@ -19,6 +19,7 @@ from graphile_worker._sql.queries import (
     cron,
     diagnostics,
     jobs,
+    metrics,
     migrations,
     search,
     snapshot,
@@ -97,6 +98,7 @@ def _questions() -> list[tuple[str, Callable[..., Query[Any]]]]:
             cron,
             storage,
             diagnostics,
+            metrics,
             migrations,
             testing,
         )

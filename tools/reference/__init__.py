@@ -9,6 +9,7 @@ from pathlib import Path
 from tools.pages import DOCS, fill_parts
 from tools.reference.commands import flag_table, subcommand_sections
 from tools.reference.events import event_table
+from tools.reference.metrics import metric_table
 from tools.reference.options import option_table, setting_table
 from tools.reference.python_index import name_list, sections
 
@@ -16,6 +17,7 @@ KINDS = {
     "commands": subcommand_sections,
     "events": event_table,
     "flags": flag_table,
+    "metrics": metric_table,
     "names": name_list,
     "options": option_table,
     "python": sections,

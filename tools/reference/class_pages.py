@@ -31,6 +31,9 @@ SHARED_PAGES = {
 # Titles of the pages of modules. In other modules, a class has a page, and functions share one.
 MODULE_PAGES = {
     "graphile_worker.contrib.opentelemetry": "opentelemetry",
+    "graphile_worker.contrib.prometheus": "prometheus",
+    "graphile_worker.contrib.sentry": "sentry",
+    "graphile_worker.contrib.structlog": "structlog",
     "graphile_worker.events": "Event classes",
     "graphile_worker.ops.diagnostics": "diagnostics",
 }
