@@ -2,9 +2,13 @@
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +19,22 @@ ROOT = Path(__file__).parents[2]
 # The folder of the page comes first, as for a reader who types the blocks.
 sys.path[:1] = [os.getcwd(), str(ROOT), str(ROOT / "src")]
 
+from tests.support.fork_server import OwnForkServer, can_fork, is_enabled  # noqa: E402
 from tests.support.pages import Block, blocks  # noqa: E402
+
+# Our command with words that a shell passes on as they are, or without their single quotes.
+PLAIN_COMMAND = re.compile(r"graphile-worker(?: +(?:[\w./:,=@%+-]+|'[^']*'))*")
 
 
 def main() -> None:
-    warnings.simplefilter("error")
     # For the programs of console blocks.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    page = Path(sys.argv[1])
+    with OwnForkServer(os.environ) if is_enabled() else nullcontext() as forks:
+        warnings.simplefilter("error")
+        run_blocks(Path(sys.argv[1]), forks)
+
+
+def run_blocks(page: Path, forks: OwnForkServer | None) -> None:
     # Later python blocks use what earlier ones made, as a reader would.
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
@@ -33,7 +45,7 @@ def main() -> None:
             case "sql":
                 run_sql(block)
             case "console":
-                run_console(block, where)
+                run_console(block, where, forks)
 
 
 def run_sql(block: Block) -> None:
@@ -50,7 +62,7 @@ VARYING = re.compile(
 )
 
 
-def run_console(block: Block, where: str) -> None:
+def run_console(block: Block, where: str, forks: OwnForkServer | None) -> None:
     """Run each line that begins with `$ ` and compare what follows with its output.
 
     The output may come on stdout, stderr or both. In what the page shows, `…` stands for any text
@@ -62,8 +74,7 @@ def run_console(block: Block, where: str) -> None:
         while command.endswith("\\"):
             more, _, expected = expected.partition("\n")
             command += "\n" + more.removeprefix("> ")
-        shell = ["bash", "-eo", "pipefail", "-c", command]
-        done = subprocess.run(shell, capture_output=True, text=True)
+        done = run_command(command, forks)
         outputs = [done.stdout]
         if expected.strip():
             outputs += [done.stdout + done.stderr, done.stderr + done.stdout]
@@ -71,6 +82,33 @@ def run_console(block: Block, where: str) -> None:
         shown = f"{where}: {command}\n{done.stdout}{done.stderr}"
         assert matches, shown
         assert expected.strip() or done.returncode == 0, shown
+
+
+def run_command(command: str, forks: OwnForkServer | None) -> subprocess.CompletedProcess[str]:
+    """Run a command as a shell does, without a start where that makes no difference."""
+    words = shlex.split(command) if PLAIN_COMMAND.fullmatch(command) else []
+    if forks and words and can_fork(words, os.environ) and forks.suits(os.environ):
+        return run_forked(words, forks)
+    shell = ["bash", "-eo", "pipefail", "-c", command]
+    return subprocess.run(shell, capture_output=True, text=True)
+
+
+def run_forked(words: list[str], forks: OwnForkServer) -> subprocess.CompletedProcess[str]:
+    script = shutil.which(words[0])
+    assert script is not None
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        program = forks.start(
+            [script, *words[1:]],
+            cwd=Path.cwd(),
+            env=os.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        code = program.wait()
+        for stream in (stdout, stderr):
+            stream.seek(0)
+        return subprocess.CompletedProcess(words, code, stdout.read(), stderr.read())
 
 
 def _matches(expected: str, output: str) -> bool:

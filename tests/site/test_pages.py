@@ -12,7 +12,7 @@ import pytest
 from graphile_worker import sync
 from tests.conftest import TestDatabase
 from tests.support.pages import KINDS, ROOT, pages, wants_schema
-from tests.support.processes import Programs
+from tests.support.processes import Program, Programs
 from tests.support.tools import client_program
 
 FIRST = (
@@ -40,6 +40,11 @@ def page_of(path: Path) -> Any:
     return pytest.param(path, id=name, marks=[] if name in FIRST else [pytest.mark.single_version])
 
 
+def start_page(programs: Programs, page: Path) -> Program:
+    command = [sys.executable, str(Path(__file__).with_name("run_page.py")), str(page)]
+    return programs.start(command, {})
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("page", [page_of(each) for each in pages()])
 def test_the_blocks_of_a_page_run(
@@ -52,12 +57,34 @@ def test_the_blocks_of_a_page_run(
         with sync.Client(empty_database.dsn) as client:
             client.migrate()
 
-    command = [sys.executable, str(Path(__file__).with_name("run_page.py")), str(page)]
     with Programs(tmp_path, DATABASE_URL=empty_database.url, PATH=_path()) as programs:
-        program = programs.start(command, {})
+        program = start_page(programs, page)
 
         assert program.end(within=120) == 0, program.err
     record_property("page", str(page))
+
+
+@pytest.mark.parametrize(
+    ("console", "code"),
+    [
+        ("$ graphile-worker --version\ngraphile-worker, version …", 0),
+        ("$ graphile-worker --version\nanother text", 1),
+        ("$ graphile-worker --version\ngraphile-worker, version …\nand more", 1),
+        ("$ graphile-worker --unknown", 1),
+        ("$ graphile-worker --unknown\n…\nError: No such option '--unknown'…", 0),
+        ("$ printf 'a b' | cut -c 3\nb", 0),
+        ("$ false | true", 1),
+        ("$ echo one \\\n> two >&2\none two", 0),
+    ],
+)
+@pytest.mark.single_version
+def test_a_command_prints_what_its_page_shows(tmp_path: Path, console: str, code: int):
+    page = tmp_path / "page.md"
+    page.write_text(f"```console\n{console}\n```\n", encoding="utf-8")
+    with Programs(tmp_path, PATH=_path()) as programs:
+        program = start_page(programs, page)
+
+        assert program.end() == code, program.err
 
 
 def test_no_block_is_written_in_a_form_that_does_not_run():
