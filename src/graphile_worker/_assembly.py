@@ -65,7 +65,10 @@ class WorkerComponents:
     claimer: Claimer
     pool: WorkerPool
 
-    def __init__(self, config: WorkerConfig, databases: WorkerConnections) -> None:
+    def __init__(
+        self, config: WorkerConfig, databases: WorkerConnections, *, once: bool = False
+    ) -> None:
+        self._listens = config.options.listen and not once
         common: dict[str, Any] = {
             "schema": config.options.schema,
             "ext_schema": config.options.ext_schema,
@@ -122,7 +125,7 @@ class WorkerComponents:
                 config.options.schema,
             ),
             count_connections=self._count_task_connections,
-            listens=config.options.listen,
+            listens=self._listens,
         )
 
     def _count_task_connections(self) -> ConnectionCounts | None:
@@ -148,7 +151,7 @@ async def build_worker(
     """Build a worker that is ready to run, and close its parts in order after the block."""
     async with AsyncExitStack() as stack:
         stack.push_async_callback(databases.close)
-        components = WorkerComponents(config, databases)
+        components = WorkerComponents(config, databases, once=once)
         stack.enter_context(
             log_events(
                 config.hooks, components.logger, components.lease.pool_ids, is_outage=is_outage

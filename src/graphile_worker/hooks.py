@@ -181,7 +181,8 @@ class Hooks:
         """
         self._listeners = self._listeners.with_entries(other._listeners.entries)
         self._wrappers = self._wrappers.with_entries(other._wrappers.entries)
-        self._recorder = self._recorder or other._recorder
+        if self._recorder is None or (other._recorder is not None and self._recorder.is_automatic):
+            self._recorder = other._recorder
 
     def _enable_metrics(self, *, has_task_histograms: bool = True) -> Recorder:
         """Return the recorder, created at the first call. A worker reads it when it starts."""

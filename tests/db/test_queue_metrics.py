@@ -42,10 +42,11 @@ from graphile_worker.ops.queue_metrics import (
     MAX_RUNNABLE,
     MAX_TASKS,
     SAMPLE_BUDGET_SECONDS,
+    RowsHiddenError,
     plan_look,
     plan_sample,
 )
-from graphile_worker.ops.queue_monitor import MonitorTimings, QueueMonitor
+from graphile_worker.ops.queue_monitor import MonitorTimings, QueueMonitor, RunnableCounter
 from graphile_worker.ops.snapshot import plan_snapshot
 from tests.conftest import TestDatabase
 from tests.support.clients import record_statements
@@ -529,6 +530,9 @@ async def test_hidden_jobs_and_a_missing_schema_are_errors(
         sql.run(f"grant select on all tables in schema :schema to {role}")
         dsn = make_conninfo(database.dsn, user=role)
         hidden = await open_monitor(database, clock, dsn=dsn).collect()
+        counter = RunnableCounter(dsn, Schemas.from_names(database.schema))
+        with pytest.raises(RowsHiddenError):
+            await counter.count(None)
     missing = await open_monitor(empty_database, clock).collect()
 
     for families in (hidden, missing):

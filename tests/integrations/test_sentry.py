@@ -330,6 +330,30 @@ async def test_adding_jobs_in_a_transaction_is_a_span(app: App[None], sentry: Se
     assert statuses == ["ok", "ok", "ok", "internal_error"]
 
 
+async def test_an_error_of_the_sdk_neither_fails_nor_repeats_a_job(
+    app: App[None], run: Run, sentry: Sentry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentry.init()
+    instrument(app, propagation="read-write")
+    ran: list[int] = []
+
+    @app.task
+    async def work(ctx: JobContext) -> None:
+        ran.append(ctx.job.id)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault of the SDK")
+
+    with sentry_sdk.start_transaction(name="outer"):
+        monkeypatch.setattr("sentry_sdk.tracing.Span.set_data", fail)
+        job = await app.aadd_job("work")
+        monkeypatch.setattr("sentry_sdk.tracing.Span.__enter__", fail)
+        await app.aadd_job("work")
+        assert await run() == 2
+    assert job.id in ran
+    assert len(set(ran)) == 2
+
+
 async def test_adding_jobs_outside_of_a_transaction_sends_and_writes_nothing(
     app: App[None], sentry: Sentry, sql: Sql
 ) -> None:

@@ -1,5 +1,6 @@
 """Cells count, several processes merge, and Prometheus reads the text."""
 
+import json
 import math
 
 import pytest
@@ -178,6 +179,28 @@ def test_processes_merge_counters_and_gauges():
     left = merge_families([drop_gauges(first), second])
     assert left[definitions.JOBS_STARTED]["a",] == 2
     assert left[definitions.JOBS_RUNNING][()] == 4
+
+
+def test_samples_of_another_version_that_do_not_fit_are_left_out():
+    duration = definitions.JOB_DURATION.name
+    for name, labels, value in (
+        (duration, ["a"], [[1, 2], 0.5]),
+        (duration, ["a"], 3),
+        (definitions.JOBS_STARTED.name, ["a", "b"], 3),
+        (definitions.JOBS_STARTED.name, ["a"], [[1], 0.5]),
+    ):
+        families = decode_families(json.dumps([[name, [[labels, value]]]]))
+        assert list(families.values()) == [{}]
+        merge_families([families, build_recorder("a").collect()])
+
+
+def test_a_recorder_of_all_hooks_gives_way_to_that_of_an_app():
+    app_hooks, own_hooks = Hooks(), Hooks()
+    own_hooks._recorder = Recorder()
+    own_hooks._recorder.is_automatic = True
+    recorder = app_hooks._enable_metrics()
+    own_hooks.include(app_hooks)
+    assert own_hooks._recorder is recorder
 
 
 def test_families_travel_as_json():

@@ -5,7 +5,7 @@ reports both.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -27,7 +27,8 @@ UNKNOWN_QUEUE = Response(
 class QueueLocation:
     """The database and the schemas of a queue."""
 
-    conninfo: str | None
+    # With a password, perhaps.
+    conninfo: str | None = field(repr=False)
     schemas: Schemas
 
     @classmethod

@@ -113,7 +113,8 @@ class PsycopgDatabase:
 
     def count_connections(self) -> ConnectionCounts:
         """Count the connections. Any thread may call this."""
-        return ConnectionCounts() if self._pool is None else self._pool.count_connections()
+        pool = self._pool
+        return ConnectionCounts() if pool is None else pool.count_connections()
 
     async def close(self) -> None:
         if self._pool is not None:

@@ -115,7 +115,7 @@ JOBS_FINISHED = _counter(
     "jobs_finished", "Jobs whose outcome was written, or whose lock was lost.", "task", "outcome"
 )
 JOB_DURATION = _histogram(
-    "job_duration_seconds", "Run time of a job, from its start to its end.", "task",
+    "job_duration_seconds", "Run time of an attempt, from its start to its end.", "task",
     buckets=JOB_BUCKETS,
 )  # fmt: skip
 JOB_WAIT = _histogram(
@@ -272,7 +272,8 @@ QUEUE_METRICS: tuple[Metric, ...] = (
 LABELS: Mapping[str, str] = {
     "task": f"identifier of the task, or `{OTHER_LABEL}` beyond the limit",
     "outcome": "`success`; `retry`: failed, with another attempt; `failed`: permanently failed; "
-    "`snoozed`; `interrupted`: released by a shutdown; `lost`: another worker took over the job",
+    "`snoozed`; `interrupted`: released without counting the attempt, for example by a shutdown; "
+    "`lost`: another worker took over the job",
     "mode": "`single`: `add_job` or `enqueue`; `batch`: `add_jobs`; `cron`: the scheduler",
     "result": "`hit`, `empty` or `error`",
     "kind": "`complete`, `fail` or `release`",

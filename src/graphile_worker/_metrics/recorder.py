@@ -10,6 +10,7 @@ value that is read while it changes is at most one observation old.
 import threading
 import time
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from graphile_worker._metrics import definitions
@@ -91,6 +92,9 @@ class Recorder:
         has_task_histograms: Whether each task has its own histograms, or all share one.
     """
 
+    # Whether an instrumentor set it for all hooks. Then the recorder of an app takes precedence.
+    is_automatic = False
+
     def __init__(self, *, has_task_histograms: bool = True) -> None:
         self.has_task_histograms = has_task_histograms
         self._shared_duration = Histogram(JOB_BUCKETS)
@@ -104,8 +108,9 @@ class Recorder:
         self._gauges: dict[Metric, dict[Labels, float]] = {}
         self._identifier_labels = LabelSet()
         self._gauge_sources: list[GaugeSource] = []
-        # Jobs are also added from other threads than the loop's.
-        self._add_lock = threading.Lock()
+        # Threads add jobs too. Each has its own entries, because a fork could copy a lock in its
+        # locked state.
+        self._added: dict[tuple[str, str, int], int] = {}
         self._lag = LagWindow()
 
     # The hot path
@@ -130,10 +135,10 @@ class Recorder:
         self.observe(definitions.WRITE_DURATION, (kind.value,), seconds)
 
     def record_added(self, identifiers: Iterable[str], mode: AddMode) -> None:
-        with self._add_lock:
-            for identifier in identifiers:
-                label = self._task_labels.get(identifier)
-                self.add(definitions.JOBS_ADDED, (label, mode.value))
+        thread_id = threading.get_ident()
+        for identifier in identifiers:
+            key = (self._task_labels.get(identifier), mode.value, thread_id)
+            self._added[key] = self._added.get(key, 0) + 1
 
     # Everything else
 
@@ -190,6 +195,10 @@ class Recorder:
         """Return the current values. Any thread may call this."""
         families: Families = {}
         self._collect_tasks(families)
+        added: dict[Labels, float] = defaultdict(float)
+        for (task, mode, _), count in self._added.copy().items():
+            added[task, mode] += count
+        families[definitions.JOBS_ADDED] = dict(added)
         for metric, counters in self._counters.copy().items():
             families[metric] = dict(counters.copy())
         for metric, histograms in self._histograms.copy().items():
@@ -266,8 +275,11 @@ class LagWindow:
 
     @property
     def maximum(self) -> float:
-        self._rotate()
-        return max(self._current, self._previous)
+        """The maximum. Any thread may read it: only `add` changes the window."""
+        late_seconds = self._clock() - self._half_ends_at
+        if late_seconds >= LAG_WINDOW_SECONDS / 2:
+            return 0.0
+        return self._current if late_seconds >= 0 else max(self._current, self._previous)
 
     def _rotate(self) -> None:
         now, half = self._clock(), LAG_WINDOW_SECONDS / 2

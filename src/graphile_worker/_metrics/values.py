@@ -62,13 +62,28 @@ def encode_families(families: Families) -> bytes:
 
 
 def decode_families(content: bytes | str) -> Families:
-    """Decode `encode_families`. Metrics that this version does not know are left out."""
+    """Decode `encode_families`, also of another version.
+
+    Metrics that this version does not know, and samples that do not fit its metrics, are left out.
+    """
     rows: list[Any] = json.loads(content)
     return {
-        METRICS_BY_NAME[name]: {tuple(labels): _decode_value(value) for labels, value in samples}
+        METRICS_BY_NAME[name]: {
+            tuple(labels): _decode_value(value)
+            for labels, value in samples
+            if _fits(METRICS_BY_NAME[name], labels, value)
+        }
         for name, samples in rows
         if name in METRICS_BY_NAME
     }
+
+
+def _fits(metric: Metric, labels: Any, value: Any) -> bool:
+    if len(labels) != len(metric.labels):
+        return False
+    if metric.type is MetricType.HISTOGRAM:
+        return isinstance(value, list) and len(value[0]) == len(metric.buckets) + 1
+    return isinstance(value, int | float)
 
 
 def _merge_value(metric: Metric, first: Value, second: Value) -> Value:

@@ -35,6 +35,7 @@ _FRAGMENTS = (
     "failed_at",
     "is_superseded",
     "foreign_objects",
+    "are_rows_hidden",
 )
 
 

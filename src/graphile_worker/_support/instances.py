@@ -1,5 +1,6 @@
 """InstanceRegistry: the existing instances of a class, for functions that change all of them."""
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -15,6 +16,12 @@ class InstanceRegistry(Generic[T]):
         self._instances: WeakSet[T] = WeakSet()
         self._functions: tuple[Callable[[T], None], ...] = ()
         # The garbage collector may run code that creates another instance.
+        self._lock = threading.RLock()
+        if hasattr(os, "register_at_fork"):
+            # Another thread may hold the lock during a fork.
+            os.register_at_fork(after_in_child=self._renew_lock)
+
+    def _renew_lock(self) -> None:
         self._lock = threading.RLock()
 
     def add(self, instance: T) -> None:

@@ -251,10 +251,18 @@ class _AddingJobsHook(_Hook):
         if not is_valid or not sentry_sdk.is_initialized() or _get_current_span() is None:
             yield
             return
-        with _start_publish_span(_get_span_name(specs)) as span:
-            span.set_data(self._build_data(specs))
-            if self._settings.writes_trace and (headers := _read_current_trace()):
-                operation.specs[:] = [_add_trace(spec, headers) for spec in specs]
+        span: _Span | None = None
+        # An error of the SDK must not fail the call, nor raise after the job was added.
+        with capture_internal_exceptions():
+            span = _start_publish_span(_get_span_name(specs))
+        if span is None:
+            yield
+            return
+        with span:
+            with capture_internal_exceptions():
+                span.set_data(self._build_data(specs))
+                if self._settings.writes_trace and (headers := _read_current_trace()):
+                    operation.specs[:] = [_add_trace(spec, headers) for spec in specs]
             yield
             if len(operation.jobs) == 1:
                 job = operation.jobs[0]
@@ -545,12 +553,14 @@ class _Span:
         self._is_streamed = is_streamed
 
     def set_data(self, data: Mapping[str, Any]) -> None:
-        set_value = self._span.set_attribute if self._is_streamed else self._span.set_data
-        for name, value in data.items():
-            set_value(name, value)
+        with capture_internal_exceptions():
+            set_value = self._span.set_attribute if self._is_streamed else self._span.set_data
+            for name, value in data.items():
+                set_value(name, value)
 
     def __enter__(self) -> "_Span":
-        self._span.__enter__()
+        with capture_internal_exceptions():
+            self._span.__enter__()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:

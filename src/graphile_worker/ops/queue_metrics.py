@@ -97,14 +97,26 @@ class Look:
 
 
 def plan_look(schemas: Schemas) -> Plan[Look]:
-    """Read the shared sample, and the values that are always fresh."""
-    access: SampleAccess = yield inspect_samples(schemas)
+    """Read the shared sample, and the values that are always fresh.
+
+    Raises:
+        RowsHiddenError: If row level security hides the jobs.
+    """
+    access = yield from _plan_inspect(schemas)
     sample: StoredSample | None = (yield get_sample()) if access.can_read else None
     if not access.has_indexes:
         return Look(access=access, shared_sample=sample)
     oldest_ready = yield get_oldest_ready(MAX_LANES, MAX_QUEUED_JOBS)
     runnable = yield count_runnable_indexed(None, MAX_RUNNABLE, MAX_QUEUES)
     return Look(access=access, shared_sample=sample, oldest_ready=oldest_ready, runnable=runnable)
+
+
+def _plan_inspect(schemas: Schemas) -> Plan[SampleAccess]:
+    access: SampleAccess = yield inspect_samples(schemas)
+    if access.has_hidden_rows:
+        # An autoscaler must not take 0 for the number of jobs.
+        raise RowsHiddenError(schemas.shared)
+    return access
 
 
 def plan_count_runnable(
@@ -117,10 +129,13 @@ def plan_count_runnable(
         tasks: The tasks to count, or None for all.
         limit: Stop each part of the count there.
         timeout: The time limit of each statement.
+
+    Raises:
+        RowsHiddenError: If row level security hides the jobs.
     """
     names = None if tasks is None else list(tasks)
     yield set_sample_limits(timeout, read_only=True)
-    access: SampleAccess = yield inspect_samples(schemas)
+    access = yield from _plan_inspect(schemas)
     if not access.has_indexes:
         # It reads the whole table, and not by an index.
         count: int = yield count_runnable(names, limit)

@@ -61,8 +61,11 @@ MAX_SAMPLE_AGE_SECONDS = 300.0
 # A role that may not write takes its own sample if the shared one is older.
 MAX_SHARED_AGE_SECONDS = MAX_PAUSE_SECONDS
 
-# Counts of runnable jobs that are kept, one for each set of tasks.
+# Counts of runnable jobs that are kept, one for each set of tasks and limit.
 MAX_COUNTS = 100
+
+# Counts that run at once, each on its own connection: clients must not use up those of the server.
+MAX_PARALLEL_COUNTS = 2
 
 logger = logging.getLogger("graphile_worker")
 
@@ -116,6 +119,7 @@ class QueueMonitor:
         self._look_started_at = 0.0
         self._next_look_at = 0.0
         self._next_own_sample_at = 0.0
+        self._retry_sample_at = 0.0
         self._last_look: Look | None = None
         self._last_look_at = 0.0
         self._sample: _Sample | None = None
@@ -211,12 +215,14 @@ class QueueMonitor:
         assert look is not None
         try:
             async with asyncio.timeout(SNAPSHOT_TIMEOUT_SECONDS):
+                if self._clock() < self._retry_sample_at:
+                    return
                 if look.access.can_write:
                     await self._take_shared_sample(database, look)
                 elif self._is_own_sample_due(look):
                     await self._take_own_sample(database, look)
         except Exception as error:
-            self._next_own_sample_at = self._clock() + MAX_PAUSE_SECONDS
+            self._retry_sample_at = self._clock() + MAX_PAUSE_SECONDS
             self._error_count += 1
             if not self._has_sample_failed:
                 logger.warning(
@@ -299,6 +305,7 @@ class RunnableCounter:
         self._timings = timings
         self._clock = clock
         self._counts: dict[tuple[Sequence[str] | None, int], _Count] = {}
+        self._slots = asyncio.Semaphore(MAX_PARALLEL_COUNTS)
         self._has_failed = False
 
     async def count(self, tasks: Sequence[str] | None, limit: int = MAX_RUNNABLE) -> int:
@@ -320,7 +327,8 @@ class RunnableCounter:
         # The query continues if this client disconnects: later requests get its result.
         result = await asyncio.shield(count.task)
         if isinstance(result, Exception):
-            raise result
+            # Without the frames of earlier requests.
+            raise result.with_traceback(None)
         return result
 
     def _is_current(self, count: "_Count") -> bool:
@@ -341,6 +349,7 @@ class RunnableCounter:
         pause = self._timings.min_pause
         try:
             async with (
+                self._slots,
                 asyncio.timeout(self._timings.look_timeout),
                 open_database(self._conninfo, self._schemas) as database,
                 database.transaction() as connection,

@@ -58,6 +58,7 @@ class MetricsSender:
         self._socket.set_inheritable(False)
         self._collect = collect
         self._location = location
+        self._has_failed = False
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
@@ -74,7 +75,18 @@ class MetricsSender:
             is_last = False
             while not is_last:
                 is_last = self._is_closing.wait(SEND_INTERVAL_SECONDS)
-                self._send({"metrics": encode_families(self._collect()).decode()})
+                if (content := self._encode()) is not None:
+                    self._send({"metrics": content})
+
+    def _encode(self) -> str | None:
+        try:
+            return encode_families(self._collect()).decode()
+        except Exception as error:
+            # The next values may be complete.
+            if not self._has_failed:
+                logger.warning("metrics not collected, retrying: %s", format_error_line(error))
+            self._has_failed = True
+            return None
 
     def _send(self, message: dict[str, Any]) -> None:
         content = json.dumps(message).encode()

@@ -12,6 +12,7 @@ from contextlib import suppress
 from graphile_worker._cli.health import MAX_LOOP_DELAY_SECONDS
 from graphile_worker._cli.supervisor.parent_pipe import NOT_READY, READY, REPLACEMENT_DUE
 from graphile_worker._cli.supervisor.process_metrics import ProcessMetrics
+from graphile_worker._support.error_format import format_error_line
 
 logger = logging.getLogger("graphile_worker")
 
@@ -143,7 +144,11 @@ class SupervisedProcess:
         # Its last messages may not have been read.
         self._receive()
         if self._metrics is not None:
-            self._metrics.remove(self._metrics_receiver)
+            try:
+                self._metrics.remove(self._metrics_receiver)
+            except Exception as error:
+                # Metrics must not keep a replacement from starting.
+                logger.warning("metrics of a process lost: %s", format_error_line(error))
         self.is_ready = False
         asyncio.get_running_loop().remove_reader(self._pipe)
         self._pipe.close()

@@ -21,6 +21,8 @@ class SampleAccess:
     can_read: bool
     can_write: bool
     has_indexes: bool
+    has_hidden_rows: bool = False
+    """Whether row level security hides the jobs from this role."""
 
 
 @dataclass(frozen=True, slots=True)

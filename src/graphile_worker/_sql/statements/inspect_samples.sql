@@ -1,5 +1,5 @@
--- Return whether this role may read and may write the samples in schema $1, beside schema $2, and
--- whether schema $2 has all indexes $3. A standby has no unlogged tables. A table of a foreign role
+-- Return whether this role may read and may write the samples in schema $1, beside schema $2, whether
+-- schema $2 has all indexes $3, and whether its jobs are hidden from this role. A standby has no unlogged tables. A table of a foreign role
 -- is not used, because its code could run as this role.
 with samples as (
   select relation.oid
@@ -30,4 +30,12 @@ select
       and relation.relname = any ($3::text[])
       and definition.indisvalid
       and definition.indisready
+  ),
+  exists (
+    select
+    from pg_catalog.pg_class as relations
+    join pg_catalog.pg_namespace as schema on schema.oid = relations.relnamespace
+    where schema.nspname = $2::text
+      and relations.relname = '_private_jobs'
+      and :are_rows_hidden
   );

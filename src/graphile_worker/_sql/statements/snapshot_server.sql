@@ -15,15 +15,7 @@ select
   tables.n_tup_ins,
   tables.n_tup_del,
   pg_catalog.pg_get_userbyid(relations.relowner)::text,
-  -- An owner sees all rows unless row security is forced. A policy may show them to other roles.
-  pg_catalog.row_security_active(relations.oid)
-    and not exists (
-      select
-      from pg_catalog.pg_policy as policies
-      cross join pg_catalog.unnest(policies.polroles) as roles (id)
-      where policies.polrelid = relations.oid
-        and case roles.id when 0::oid then true else pg_catalog.pg_has_role(roles.id, 'usage') end
-    ),
+  :are_rows_hidden,
   extract(epoch from pg_catalog.now() - pg_catalog.pg_postmaster_start_time())::float8
 from pg_catalog.pg_class as relations
 join pg_catalog.pg_namespace as schemas on schemas.oid = relations.relnamespace

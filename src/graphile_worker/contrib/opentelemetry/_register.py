@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 class SharedRecorder(Recorder):
     """Counts the work of all hooks that an instrumentor found."""
 
+    is_automatic = True
+
 
 def build_telemetry(
     settings: Settings,
