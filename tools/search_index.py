@@ -33,7 +33,7 @@ KEYWORDS = {
     "operations/dead-letters-and-retention.html": ["dead letter"],
     "operations/graceful-shutdown.html": ["graceful shutdown", "SIGTERM"],
     "operations/health-checks.html": ["health check", "probe", "liveness", "readiness"],
-    "operations/monitoring.html": ["monitoring", "Prometheus", "metrics", "Grafana", "alerts"],
+    "operations/monitoring.html": ["Prometheus", "monitoring", "metrics", "Grafana", "alerts"],
     "operations/permissions-and-security.html": ["permissions", "privileges", "roles"],
     "operations/top.html": ["dashboard"],
     "operations/troubleshooting.html": ["troubleshooting", "doctor", "diagnose"],

@@ -213,6 +213,7 @@ class Scene:
         databases = SimpleNamespace(own=self._table, tasks=self._table, sync_tasks=None)
         parts: Any = SimpleNamespace(
             lease=Lease(pool_id=pool_id),
+            recorder=None,
             databases=databases,
             slow_query_database=self._table,
             slow_query_database_at_shutdown=self._table,
