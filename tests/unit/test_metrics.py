@@ -17,7 +17,6 @@ from graphile_worker._metrics.definitions import (
     WORKER_METRICS,
     AddMode,
     FetchResult,
-    JobResult,
     MetricType,
     WriteKind,
 )
@@ -43,13 +42,15 @@ from tests.support.hostile import HOSTILE_NAMES
 
 
 def build_recorder(*tasks: str, has_task_histograms: bool = True) -> Recorder:
-    recorder = Recorder(has_task_histograms=has_task_histograms)
+    recorder = Recorder()
+    if not has_task_histograms:
+        recorder.share_histograms()
     recorder.register_tasks(tasks)
     for number, task in enumerate(tasks):
         cell = recorder.get_cell(task)
         cell.started += 1
         cell.wait.observe(number)
-        recorder.record_finished(task, JobResult.SUCCESS, 0.02)
+        recorder.get_cell(task).record_success(0.02)
     recorder.record_fetch(FetchResult.HIT, 0.001)
     recorder.record_fetch(FetchResult.ERROR, 9.0)
     recorder.record_write(WriteKind.COMPLETE, 0.002)
@@ -119,7 +120,7 @@ def test_histograms_are_shared_on_request_also_after_an_app_enabled_metrics():
 
     assert hooks._enable_metrics(has_task_histograms=False) is recorder
     for task in ("send_email", "resize"):
-        recorder.record_finished(task, JobResult.SUCCESS, 0.02)
+        recorder.get_cell(task).record_success(0.02)
 
     # A later exporter without a wish changes nothing.
     assert hooks._enable_metrics() is recorder

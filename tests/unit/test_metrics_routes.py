@@ -9,11 +9,16 @@ import pytest
 from psycopg import OperationalError
 
 from graphile_worker._cli.health import health_server
+from graphile_worker._cli.http_server import Request
 from graphile_worker._cli.metrics_routes import (
+    MIN_WRITE_INTERVAL_SECONDS,
+    MetricsWriter,
     ScaleQuery,
     build_queue_routes,
     parse_scale_query,
 )
+from graphile_worker._metrics.definitions import JOBS_RUNNING
+from graphile_worker._metrics.values import Families
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.ops.queue_monitor import RunnableCounter, TooManyCountsError
 from tests.support.cluster import free_port
@@ -126,3 +131,23 @@ async def test_at_most_100_sets_of_tasks_are_counted_within_a_pause():
     assert await count_each() == [OperationalError] * 100 + [TooManyCountsError] * 2
     now = 5.0
     assert await count_each() == [OperationalError] * 100 + [TooManyCountsError] * 2
+
+
+def test_many_clients_get_the_text_of_one_write():
+    now, writes = 100.0, 0
+
+    def collect() -> Families:
+        nonlocal writes
+        writes += 1
+        return {JOBS_RUNNING: {(): writes}}
+
+    writer = MetricsWriter(lambda: now)
+    plain, openmetrics = (
+        Request("GET", "/metrics", {}, accept) for accept in ("", "application/openmetrics-text")
+    )
+    for _ in range(50):
+        assert writer.respond(plain, collect).body.endswith(" 1\n")
+        assert writer.respond(openmetrics, collect).body.endswith(" 2\n# EOF\n")
+    now += MIN_WRITE_INTERVAL_SECONDS
+    assert writer.respond(plain, collect).body.endswith(" 3\n")
+    assert writes == 3

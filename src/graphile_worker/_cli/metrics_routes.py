@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -25,6 +26,10 @@ SCALE_PATH = "/scale"
 
 JSON_CONTENT_TYPE = "application/json"
 
+# Clients within this time get the same text. Writing it takes milliseconds, in which the tasks of
+# this process wait, so that clients could slow down a worker.
+MIN_WRITE_INTERVAL_SECONDS = 0.5
+
 # The largest number that /scale takes, and the longest name of a task in the database.
 MAX_PARAMETER = 1_000_000
 MAX_TASK_LENGTH = 128
@@ -38,6 +43,7 @@ def build_queue_routes(conninfo: str | None, schemas: Schemas) -> Mapping[str, H
         schemas: The schemas of the queue.
     """
     monitor: QueueMonitor | None = None
+    writer = MetricsWriter()
     counter: RunnableCounter | None = None
 
     async def answer_metrics(request: Request) -> Response:
@@ -47,7 +53,8 @@ def build_queue_routes(conninfo: str | None, schemas: Schemas) -> Mapping[str, H
             from graphile_worker.ops.queue_monitor import QueueMonitor
 
             monitor = QueueMonitor(conninfo, schemas)
-        return build_metrics_response(await monitor.collect(), request)
+        families = await monitor.collect()
+        return writer.respond(request, lambda: families)
 
     async def answer_scale(request: Request) -> Response:
         nonlocal counter
@@ -62,20 +69,33 @@ def build_queue_routes(conninfo: str | None, schemas: Schemas) -> Mapping[str, H
 
 def handle_metrics(collect: Callable[[], Families]) -> Handler:
     """Build the handler that writes what `collect` returns."""
+    writer = MetricsWriter()
 
     async def answer(request: Request) -> Response:
-        return build_metrics_response(collect(), request)
+        return writer.respond(request, collect)
 
     return answer
 
 
-def build_metrics_response(families: Families, request: Request) -> Response:
-    """Write metrics in the format that the client accepts."""
-    openmetrics = accepts_openmetrics(request.accept)
-    return Response(
-        content_type=OPENMETRICS_CONTENT_TYPE if openmetrics else TEXT_CONTENT_TYPE,
-        body=write_metrics(families, openmetrics=openmetrics),
-    )
+class MetricsWriter:
+    """Writes metrics in the format that a client accepts, seldom for any number of clients."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        # By whether the format is OpenMetrics: when it was written, and the text.
+        self._written: dict[bool, tuple[float, Response]] = {}
+
+    def respond(self, request: Request, collect: Callable[[], Families]) -> Response:
+        """Return the metrics, written now or within the last half second."""
+        openmetrics, now = accepts_openmetrics(request.accept), self._clock()
+        written_at, response = self._written.get(openmetrics, (-math.inf, None))
+        if response is None or now - written_at >= MIN_WRITE_INTERVAL_SECONDS:
+            response = Response(
+                content_type=OPENMETRICS_CONTENT_TYPE if openmetrics else TEXT_CONTENT_TYPE,
+                body=write_metrics(collect(), openmetrics=openmetrics),
+            )
+            self._written[openmetrics] = (now, response)
+        return response
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

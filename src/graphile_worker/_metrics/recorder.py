@@ -86,17 +86,14 @@ class TaskCell:
 
 
 class Recorder:
-    """Counts the work of one process.
-
-    Args:
-        has_task_histograms: Whether each task has its own histograms, or all share one.
-    """
+    """Counts the work of one process."""
 
     # Whether an instrumentor set it for all hooks. Then the recorder of an app takes precedence.
     is_automatic = False
 
-    def __init__(self, *, has_task_histograms: bool = True) -> None:
-        self.has_task_histograms = has_task_histograms
+    def __init__(self) -> None:
+        # Whether each task has its own histograms, or all share one.
+        self.has_task_histograms = True
         self._shared_duration = Histogram(JOB_BUCKETS)
         self._shared_wait = Histogram(JOB_BUCKETS)
         # By identifier, and by label: several identifiers may share a label.
@@ -119,12 +116,6 @@ class Recorder:
         """Return the cell of a task, or the one of all further tasks beyond the limit."""
         cell = self._tasks.get(task_identifier)
         return cell if cell is not None else self._create_cell(task_identifier)
-
-    def record_finished(self, task_identifier: str, result: JobResult, seconds: float) -> None:
-        """Count a job whose outcome was written, and how long it ran."""
-        cell = self.get_cell(task_identifier)
-        cell.finished[RESULT_INDEX[result]] += 1
-        cell.duration.observe(seconds)
 
     def record_fetch(self, result: FetchResult, seconds: float) -> None:
         self.add(definitions.FETCHES, (result.value,))

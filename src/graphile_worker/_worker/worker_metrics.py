@@ -76,6 +76,9 @@ class WorkerMetrics:
         }
         for event, listener in listeners.items():
             self._hooks.on(event)(listener)
+        # A counter that starts at 0 shows its first increase.
+        for metric in (definitions.LISTEN_RECONNECTS, definitions.WRITE_RETRIES):
+            self._recorder.add(metric, amount=0)
         # Equal to that of another worker with these hooks, so that each schedule counts once.
         self._hooks.on(CronScheduled)(CronCounter(self._recorder))
         self._recorder.add_gauges(self.collect_gauges)

@@ -1,12 +1,12 @@
 select
   tasks.identifier as task,
-  count(*) filter (where state = 'ready') as ready,
-  count(*) filter (where state = 'waiting') as waiting,
-  count(*) filter (where state = 'running') as running,
-  count(*) filter (where state = 'retrying') as retrying,
-  count(*) filter (where state = 'scheduled') as scheduled,
-  count(*) filter (where state = 'failed') as failed,
-  extract(epoch from now() - min(run_at) filter (where state = 'ready'))::float8 as oldest
+  pg_catalog.count(*) filter (where state = 'ready') as ready,
+  pg_catalog.count(*) filter (where state = 'waiting') as waiting,
+  pg_catalog.count(*) filter (where state = 'running') as running,
+  pg_catalog.count(*) filter (where state = 'retrying') as retrying,
+  pg_catalog.count(*) filter (where state = 'scheduled') as scheduled,
+  pg_catalog.count(*) filter (where state = 'failed') as failed,
+  extract(epoch from pg_catalog.now() - pg_catalog.min(run_at) filter (where state = 'ready'))::float8 as oldest
 from (
   select
     jobs.task_id,
@@ -14,8 +14,8 @@ from (
     case
       when jobs.locked_at is not null then 'running'
       when jobs.attempts >= jobs.max_attempts then 'failed'
-      when jobs.run_at > now() and jobs.attempts > 0 then 'retrying'
-      when jobs.run_at > now() then 'scheduled'
+      when jobs.run_at > pg_catalog.now() and jobs.attempts > 0 then 'retrying'
+      when jobs.run_at > pg_catalog.now() then 'scheduled'
       when queues.locked_at is not null then 'waiting'
       else 'ready'
     end as state

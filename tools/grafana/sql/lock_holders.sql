@@ -1,8 +1,8 @@
 select
   coalesce(locked_by, 'unknown') as worker,
-  count(*) filter (where is_job) as jobs,
-  count(*) filter (where not is_job) as queues,
-  extract(epoch from now() - min(locked_at))::float8 as oldest
+  pg_catalog.count(*) filter (where is_job) as jobs,
+  pg_catalog.count(*) filter (where not is_job) as queues,
+  extract(epoch from pg_catalog.now() - pg_catalog.min(locked_at))::float8 as oldest
 from (
   select locked_by, locked_at, true as is_job
   from "${schema}"._private_jobs

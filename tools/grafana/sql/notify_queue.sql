@@ -1,1 +1,1 @@
-select pg_notification_queue_usage() as used
+select pg_catalog.pg_notification_queue_usage() as used

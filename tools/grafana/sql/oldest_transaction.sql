@@ -1,4 +1,4 @@
-select coalesce(max(extract(epoch from now() - xact_start)), 0)::float8 as age
+select coalesce(pg_catalog.max(extract(epoch from pg_catalog.now() - xact_start)), 0)::float8 as age
 from pg_stat_activity
-where datname = current_database()
-  and pid <> pg_backend_pid()
+where datname = pg_catalog.current_database()
+  and pid <> pg_catalog.pg_backend_pid()

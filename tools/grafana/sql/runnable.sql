@@ -1,4 +1,4 @@
-select count(*) filter (where queue_id is null) + count(distinct queue_id) as runnable
+select pg_catalog.count(*) filter (where queue_id is null) + pg_catalog.count(distinct queue_id) as runnable
 from (
   (
     select job_queue_id as queue_id
@@ -12,7 +12,7 @@ from (
     from "${schema}"._private_jobs
     where is_available
       and job_queue_id is null
-      and run_at <= now() + interval '30 seconds'
+      and run_at <= pg_catalog.now() + interval '30 seconds'
     limit 10000
   )
   union all
@@ -22,7 +22,7 @@ from (
     join "${schema}"._private_job_queues as queues on queues.id = jobs.job_queue_id
     where jobs.is_available
       and queues.is_available
-      and jobs.run_at <= now() + interval '30 seconds'
+      and jobs.run_at <= pg_catalog.now() + interval '30 seconds'
     limit 10000
   )
 ) as work

@@ -1,7 +1,7 @@
 select
   jobs.id,
   tasks.identifier as task,
-  extract(epoch from now() - jobs.locked_at)::float8 as running,
+  extract(epoch from pg_catalog.now() - jobs.locked_at)::float8 as running,
   jobs.attempts || '/' || jobs.max_attempts as attempt,
   queues.queue_name as queue,
   jobs.locked_by as worker

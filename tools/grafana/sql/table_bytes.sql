@@ -1,1 +1,1 @@
-select pg_total_relation_size('"${schema}"._private_jobs'::regclass) as bytes
+select pg_catalog.pg_total_relation_size('"${schema}"._private_jobs'::regclass) as bytes
