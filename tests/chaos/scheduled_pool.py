@@ -350,6 +350,9 @@ class Life:
     def _check_nothing_is_ready(self) -> None:
         for row in self._table.claimable(self._ended_at - SLACK):
             self.problems.append(f"job {row.id} was left, though it could run once")
+        for claim in self._table.locked:
+            if claim.pool in self._lease.pool_ids and claim.body == "not begun":
+                self.problems.append(f"job {claim.job.id} was taken and left, though it could run")
 
     def _longest(self) -> float:
         course = self._course

@@ -1,6 +1,7 @@
 """Claimer: when a pool may claim jobs, which ones it holds, and orphaned claims."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -412,6 +413,21 @@ async def test_a_recovered_id_stays_unconfirmed_while_it_holds_jobs(it):
     await it.claimer.release_orphaned_claims(at_once=True)
     assert not has_unconfirmed_claims(it.claimer)
     assert it.database.released_claims[-2:] == [("p1", [fetched.job.id], []), ("p1", [], [])]
+
+
+async def test_there_are_more_jobs_while_those_of_a_recovered_id_are_locked(it):
+    it.database.meanwhile = lambda: it.lease.rotate_id("p2")
+    it.ready(1)
+    await it.claim_ids()
+    it.database.meanwhile = lambda: None
+    assert it.claimer.next_fetch_at == math.inf
+
+    # With `once`, a pool that finds no job under its new id must wait for those of the old id.
+    await it.claim_ids()
+    assert it.claimer.next_fetch_at == math.inf
+
+    await it.claimer.release_orphaned_claims()
+    assert it.claimer.next_fetch_at is None
 
 
 # Fetches without an answer

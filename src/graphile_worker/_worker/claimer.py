@@ -47,6 +47,9 @@ EMPTY_FETCH_DELAY_SECONDS = 0.02
 # Seconds: after a fetch that takes longer, the next one requests no more jobs than this one.
 QUICK_FETCH_SECONDS = 1.0
 
+# Seconds for which an id is checked if its fetch has answered: one check is enough.
+CHECK_ONCE = -math.inf
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimTimings:
@@ -141,8 +144,15 @@ class Claimer:
 
     @property
     def next_fetch_at(self) -> float | None:
-        """Return when to fetch again, if the last fetch did not scan the whole table."""
-        return self._fetcher.next_fetch_at
+        """Return when to fetch again, if there may be jobs that the last fetch did not find.
+
+        Infinity means at the next poll.
+        """
+        fetch_at = self._fetcher.next_fetch_at
+        # Jobs that a fetch locked under a recovered id are ready again when `run` releases them.
+        if fetch_at is None and CHECK_ONCE in self._unconfirmed_until.values():
+            return math.inf
+        return fetch_at
 
     @property
     def pool_ids_in_use(self) -> set[str]:
@@ -184,8 +194,8 @@ class Claimer:
                 self._unconfirmed_claim = None
                 if pool_id != self.pool_id:
                     # Another pool recovered the old id meanwhile, so no lease covers these jobs.
-                    # They are released. One check is enough, because the fetch has answered.
-                    self._mark_unconfirmed(pool_id, -math.inf)
+                    # They are released.
+                    self._mark_unconfirmed(pool_id, CHECK_ONCE)
                     return []
                 self._count_empty_fetches(claimed_jobs)
                 self._record_claimed(claimed_jobs)
