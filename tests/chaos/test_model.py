@@ -162,7 +162,7 @@ RARE_MISTAKES = {
     ),
     "a recovery that never quarantines": (
         "recover_jobs",
-        "when judged.is_quarantined then",
+        "when outcomes.is_quarantined then",
         "when false then",
     ),
     "a recovery that revives": ("recover_jobs", "jobs.updated_at > jobs.locked_at", "false"),
@@ -200,6 +200,15 @@ def mistaken(statement: str, right: str, wrong: str) -> Iterator[None]:
 def _forget_rendered() -> None:
     render.render.cache_clear()
     render.render_bytes.cache_clear()
+
+
+@pytest.mark.parametrize("mistake", MISTAKES | RARE_MISTAKES)
+def test_each_mistake_changes_its_statement(mistake):
+    statement, right, wrong = (MISTAKES | RARE_MISTAKES)[mistake]
+    text = render._load_source(statement)
+
+    with mistaken(statement, right, wrong):
+        assert render._load_source(statement) != text
 
 
 @pytest.mark.single_version
