@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from graphile_worker._cli.health import HealthTimings, health_server
-from graphile_worker._cli.http_server import MAX_ANSWERS, MAX_CONNECTIONS, Request, Response
+from graphile_worker._cli.http_server import (
+    MAX_ANSWERS,
+    MAX_CONNECTIONS,
+    HttpServer,
+    Request,
+    Response,
+    open_listener,
+)
 from graphile_worker.errors import ConfigurationError
 
 # Connections are closed for other reasons only.
@@ -197,6 +204,23 @@ async def test_the_port_is_free_after_the_server_ends():
         pass
     async with health_server(port, lambda: True) as again:
         assert again == port
+
+
+def test_a_client_that_connects_while_the_server_closes_is_not_logged(caplog):
+    listener = open_listener("127.0.0.1", 0, "")
+    server = HttpServer(listener, {}, name="health")
+    with socket.socket() as client:
+
+        def connect_and_close() -> None:
+            client.connect(listener.getsockname())
+            # In the next iteration of the loop, which cancels first and then handles the client.
+            server._loop.call_soon(server._serve_task.cancel)
+
+        server._loop.call_soon_threadsafe(connect_and_close)
+        server._thread.join()
+        server.close()
+
+    assert caplog.messages == []
 
 
 async def test_a_client_without_a_request_does_not_delay_a_probe():

@@ -166,11 +166,24 @@ class HttpServer:
     async def _accept(self) -> socket.socket:
         while True:
             try:
-                connection, _ = await self._loop.sock_accept(self._listener)
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                await self._wait_for_connection()
             except OSError:
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)
             else:
+                connection.setblocking(False)
                 return connection
+
+    async def _wait_for_connection(self) -> None:
+        # Not `sock_accept`: if a client connects while that call is cancelled, it logs an
+        # `InvalidStateError` and leaks the connection (python/cpython#153761).
+        has_connection = asyncio.Event()
+        self._loop.add_reader(self._listener, has_connection.set)
+        try:
+            await has_connection.wait()
+        finally:
+            self._loop.remove_reader(self._listener)
 
     def _admit(self, group: asyncio.TaskGroup, connection: socket.socket) -> None:
         """Answer this client. If there are too many, close it or another one."""
