@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -19,11 +18,8 @@ ROOT = Path(__file__).parents[2]
 # The folder of the page comes first, as for a reader who types the blocks.
 sys.path[:1] = [os.getcwd(), str(ROOT), str(ROOT / "src")]
 
-from tests.support.fork_server import OwnForkServer, can_fork, is_enabled  # noqa: E402
-from tests.support.pages import Block, blocks  # noqa: E402
-
-# Our command with words that a shell passes on as they are, or without their single quotes.
-PLAIN_COMMAND = re.compile(r"graphile-worker(?: +(?:[\w./:,=@%+-]+|'[^']*'))*")
+from tests.support.fork_server import OwnForkServer, is_enabled  # noqa: E402
+from tests.support.pages import Block, blocks, split_plain_command  # noqa: E402
 
 
 def main() -> None:
@@ -86,21 +82,23 @@ def run_console(block: Block, where: str, forks: OwnForkServer | None) -> None:
 
 def run_command(command: str, forks: OwnForkServer | None) -> subprocess.CompletedProcess[str]:
     """Run a command as a shell does, without a start where that makes no difference."""
-    words = shlex.split(command) if PLAIN_COMMAND.fullmatch(command) else []
-    if forks and words and can_fork(words, os.environ) and forks.suits(os.environ):
-        return run_forked(words, forks)
+    plain = split_plain_command(command, os.environ)
+    if forks and plain and forks.suits(plain[1]):
+        return run_forked(*plain, forks)
     shell = ["bash", "-eo", "pipefail", "-c", command]
     return subprocess.run(shell, capture_output=True, text=True)
 
 
-def run_forked(words: list[str], forks: OwnForkServer) -> subprocess.CompletedProcess[str]:
+def run_forked(
+    words: list[str], environment: dict[str, str], forks: OwnForkServer
+) -> subprocess.CompletedProcess[str]:
     script = shutil.which(words[0])
     assert script is not None
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         program = forks.start(
             [script, *words[1:]],
             cwd=Path.cwd(),
-            env=os.environ,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,

@@ -8,7 +8,9 @@ For each program the client sends three standard streams and a connection. The f
 connection what to run, and the fork server writes to it the process id and, at the end, the status.
 
 A program differs from a real one in this: its parent is the fork server, all programs share one
-hash seed, and `/proc/PID/cmdline` and `/proc/PID/environ` are those of the fork server.
+hash seed, and `/proc/PID/cmdline` and `/proc/PID/environ` are those of the fork server. If it ends
+without an error, it does not free the objects of its modules: that would copy all that it shares
+with the fork server.
 
 A program that starts programs itself can keep a fork of itself as its own fork server.
 
@@ -38,14 +40,17 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
-# Imports everything that most commands need.
-PRELOADED = "graphile_worker._cli.main"
+# What commands import at their start or later, also if few tests use the command.
+PRELOADED = (
+    "uvloop",
+    "graphile_worker._cli.main",
+    "graphile_worker._cli.doctor_output",
+    "graphile_worker._cli.job_output",
+    "graphile_worker._cli.top.start",
+)
 
 # Variables that the dynamic linker, the C library, the interpreter or an import read once.
 READ_AT_START = re.compile(r"^(LD_|GLIBC_|MALLOC_|FAKETIME|LANG|LC_|PYTHON|PSYCOPG_)")
-
-# Arguments of commands that start processes from their own command line, or measure a start.
-STARTS_PROCESSES = re.compile(r"^(-p\d*|--processes(=.*)?|--watch|bench)$")
 
 # A process id or a wait status.
 NUMBER = struct.Struct("=i")
@@ -55,13 +60,6 @@ Stream = int | IO[Any]
 
 def is_enabled() -> bool:
     return os.environ.get("GW_FORKS") != "off"
-
-
-def can_fork(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a fork can do what this command does in this environment."""
-    return "GRAPHILE_WORKER_PROCESSES" not in environment and not any(
-        map(STARTS_PROCESSES.match, command)
-    )
 
 
 class ForkServer:
@@ -254,16 +252,20 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def serve_programs(descriptor: int) -> None:
-    """Fork at each request of the client; returns in a fork, at the end of its program."""
+    """Fork at each request of the client; returns in a fork, at the end of its program.
+
+    It may also raise what the program raised.
+    """
     control = socket.socket(fileno=descriptor)
-    importlib.import_module(PRELOADED)
+    for name in PRELOADED:
+        importlib.import_module(name)
     # A collection in a fork would write to, and so copy, every page with an object of the server.
     gc.collect()
     gc.freeze()
     # Ctrl+C reaches the whole process group; the test process decides when the server ends.
     interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)
     descriptors = serve(control)
-    # Only a fork gets here. It leaves by the normal end of an interpreter.
+    # Only a fork gets here.
     signal.signal(signal.SIGINT, interrupted)
     control.close()
     run(become(descriptors))
@@ -355,12 +357,36 @@ def reopen(name: str, mode: str) -> None:
 
 
 def run(path: str) -> None:
-    """Run a script as `__main__`."""
+    """Run a script as `__main__`; returns or raises only for the normal end of an interpreter."""
     module = types.ModuleType("__main__")
     loader = importlib.machinery.SourceFileLoader("__main__", path)
     module.__dict__.update(__file__=path, __loader__=loader, __builtins__=__builtins__)
     sys.modules["__main__"] = module
-    exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
+    try:
+        exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
+    except SystemExit as error:
+        if not isinstance(error.code, int | None):
+            raise
+        code = error.code or 0
+    else:
+        code = 0
+    end(code)
+    sys.exit(code)
+
+
+def end(code: int) -> None:
+    """Do what an interpreter does at its end, except that most objects stay.
+
+    Returns if a stream cannot be written.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    # Prints warnings about coroutines and tasks that nothing waits for.
+    gc.collect()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":

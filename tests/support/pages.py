@@ -1,8 +1,9 @@
 """The code blocks of README and docs."""
 
 import re
+import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,13 @@ ROOT = Path(__file__).parent.parent.parent
 KINDS = ("python", "sql", "console")
 FENCE = re.compile(r"^```(python|sql|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MIGRATED = "<!-- database: migrated -->"
+
+# Our command, with words that a shell passes on as they are, or without their single quotes. Other
+# variables of the environment may be set before it.
+PLAIN_COMMAND = re.compile(
+    r"""((?:\w+="\$\w+" )*)(graphile-worker(?: +(?:[\w./:,=@%+-]+|'[^']*'))*)"""
+)
+ASSIGNMENT = re.compile(r"""(\w+)="\$(\w+)" """)
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,17 @@ def blocks(page: Path) -> list[Block]:
 
 def wants_schema(page: Path) -> bool:
     return MIGRATED in page.read_text()
+
+
+def split_plain_command(
+    command: str, environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]] | None:
+    """Return the words and the variables of a command of ours, unless it needs a shell."""
+    match = PLAIN_COMMAND.fullmatch(command)
+    if match is None:
+        return None
+    changed = {name: environment.get(other, "") for name, other in ASSIGNMENT.findall(match[1])}
+    return shlex.split(match[2]), {**environment, **changed}
 
 
 def counts(pages: Iterable[Path]) -> Counter[str]:

@@ -27,19 +27,25 @@ CLEARED_VARIABLES = re.compile(
 # Seconds. Only a bug takes longer.
 TIMEOUT_SECONDS = 40.0
 
+# Between two looks of `eventually`.
+MIN_POLL_SECONDS = 0.02
+MAX_POLL_SECONDS = 0.2
+
 T = TypeVar("T")
 
 
 def eventually(look: Callable[[], T], what: str, within: float = TIMEOUT_SECONDS) -> T:
     """Poll `look` until its result is true, and return it."""
-    deadline = time.monotonic() + within
+    started_at = time.monotonic()
     while True:
         found = look()
         if found:
             return found
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - started_at
+        if waited > within:
             raise AssertionError(f"not within {within} s: {what}")
-        time.sleep(0.02)
+        # Looking costs CPU time, so a test that waits long looks less often.
+        time.sleep(min(max(MIN_POLL_SECONDS, waited / 10), MAX_POLL_SECONDS))
 
 
 def is_process_alive(pid: int | str) -> bool:
@@ -52,8 +58,8 @@ def is_process_alive(pid: int | str) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def _start(
-    command: Sequence[str], *, can_fork: bool, **options: Any
+def start_process(
+    command: Sequence[str], *, can_fork: bool = True, **options: Any
 ) -> subprocess.Popen[str] | ForkedProcess:
     """Start a program as `subprocess.Popen` does, by a fork where that makes no difference."""
     given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -75,10 +81,8 @@ def _is_forkable(command: Sequence[str], options: Mapping[str, Any]) -> bool:
     if set(options) != {"cwd", "env", "stdin", "stdout", "stderr"}:
         return False
     is_script = command[0] == sys.executable and "".join(command[1:2]).endswith(".py")
-    return (
-        (is_script or command[0] == INSTALLED)
-        and fork_server.can_fork(command, options["env"])
-        and not any(_is_terminal(options[each]) for each in ("stdin", "stdout", "stderr"))
+    return (is_script or command[0] == INSTALLED) and not any(
+        _is_terminal(options[each]) for each in ("stdin", "stdout", "stderr")
     )
 
 
@@ -212,7 +216,7 @@ class Programs:
         self, command: Sequence[str], variables: Mapping[str, str | None], **options: Any
     ) -> Program:
         environment = self._environment(variables)
-        process = _start(
+        process = start_process(
             command, can_fork=self._can_fork, cwd=self.folder, env=environment, **options
         )
         program = Program(process)

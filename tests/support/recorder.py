@@ -17,6 +17,10 @@ Start = Callable[..., Awaitable[Runner]]
 # Only a bug takes longer, even on a busy machine.
 TIMEOUT_SECONDS = 20.0
 
+# Between two looks of `wait_until`.
+MIN_POLL_SECONDS = 0.01
+MAX_POLL_SECONDS = 0.1
+
 # What is alive is an argument, what could be written in a file an option.
 RUNNER_ARGUMENTS = ("lifespan", "hooks", "forbidden_flags", "logger", "handle_signals", "migrate")
 
@@ -99,10 +103,12 @@ async def open_runners(
 
 async def wait_until(condition: Callable[[], object]) -> None:
     """Wait until a condition without an event is true, for example a row in a table."""
-    deadline = time.monotonic() + TIMEOUT_SECONDS
+    started_at = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        await asyncio.sleep(0.01)
+        waited = time.monotonic() - started_at
+        assert waited < TIMEOUT_SECONDS, "it did not come to pass"
+        # Looking costs CPU time, so a test that waits long looks less often.
+        await asyncio.sleep(min(max(MIN_POLL_SECONDS, waited / 10), MAX_POLL_SECONDS))
 
 
 def _has(event: Event, facts: dict[str, Any]) -> bool:

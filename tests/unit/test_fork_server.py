@@ -119,7 +119,6 @@ def test_a_program_is_forked_unless_a_real_start_is_asked_for(programs):
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("GRAPHILE_WORKER_PROCESSES", "2"),
         ("LD_PRELOAD", ""),
         ("PSYCOPG_IMPL", "python"),
         ("PYTHONUNBUFFERED", "1"),
