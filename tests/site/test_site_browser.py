@@ -3,9 +3,10 @@
 import os
 import re
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -90,14 +91,28 @@ def address(site: Site) -> Iterator[str]:
         yield found
 
 
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Open pages without their search, which would make each of them read the whole index."""
+    opened: list[Page] = []
+
+    def open_one(**options: Any) -> Page:
+        page = browser.new_page(**options)
+        page.route("**/search.json", lambda route: route.fulfill(json={"items": []}))
+        opened.append(page)
+        return page
+
+    yield open_one
+    for page in opened:
+        page.close()
+
+
 @pytest.mark.single_version
 @pytest.mark.timeout(300)
-def test_nothing_overlaps_and_code_can_be_read(browser, address, site: Site, figure):
-    page = browser.new_page()
+def test_nothing_overlaps_and_code_can_be_read(open_page, address, site: Site, figure):
+    page = open_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    # Each page would read the whole index, though no test searches here.
-    page.route("**/search.json", lambda route: route.fulfill(json={"items": []}))
     asked: set[str] = set()
     page.on("request", lambda request: asked.add(request.url))
 
@@ -110,44 +125,44 @@ def test_nothing_overlaps_and_code_can_be_read(browser, address, site: Site, fig
     assert {each for each in asked if not each.startswith((address, "data:", "blob:"))} == set()
 
 
+# Styles that draw a page badly, with what must be found.
+BAD_STYLES = {
+    "article pre { min-width: 2000px; overflow: visible }": "it is ",
+    "article p { margin-top: -60px }": "lies over",
+    "article pre code { font-size: 8px !important }": "is too small",
+    "article p { width: 1200px; overflow: hidden }": "sticks out",
+    "article td { word-break: break-all !important; max-width: 3em !important }": "is broken",
+    "article td code { white-space: normal !important; word-break: break-all !important }": (
+        "is broken"
+    ),
+}
+
+
 @pytest.mark.single_version
-@pytest.mark.parametrize(
-    ("style", "complaint"),
-    [
-        ("article pre { min-width: 2000px; overflow: visible }", "it is "),
-        ("article p { margin-top: -60px }", "lies over"),
-        ("article pre code { font-size: 8px !important }", "is too small"),
-        ("article p { width: 1200px; overflow: hidden }", "sticks out"),
-        ("article td { word-break: break-all !important; max-width: 3em !important }", "is broken"),
-        (
-            "article td code { white-space: normal !important; word-break: break-all !important }",
-            "is broken",
-        ),
-    ],
-)
-def test_a_page_that_is_drawn_badly_is_found(style, complaint, browser, address):
-    page = browser.new_page(viewport=dict(zip(("width", "height"), SIZES["narrow"], strict=True)))
+def test_a_page_that_is_drawn_badly_is_found(open_page, address):
+    page = open_page(viewport=dict(zip(("width", "height"), SIZES["narrow"], strict=True)))
     page.goto(f"{address}/reference/options.html")
+    assert page.evaluate(LAYOUT) == []
 
-    page.add_style_tag(content=style)
-
-    assert any(complaint in each for each in page.evaluate(LAYOUT))
+    for style, complaint in BAD_STYLES.items():
+        added = page.add_style_tag(content=style)
+        assert any(complaint in each for each in page.evaluate(LAYOUT)), style
+        added.evaluate("(element) => element.remove()")
 
 
 @pytest.mark.single_version
-@pytest.mark.parametrize("system", ["light", "dark"])
-def test_pictures_follow_the_system_and_the_switch_of_the_site(system, browser, address):
-    other = {"light": "dark", "dark": "light"}[system]
-    page = browser.new_page(color_scheme=system)
-    page.goto(f"{address}/{COLORED_PAGE}")
+def test_pictures_follow_the_system_and_the_switch_of_the_site(open_page, address):
     panels = {"light": LIGHT["panel"], "dark": DARK["panel"]}
+    for system, other in (("light", "dark"), ("dark", "light")):
+        page = open_page(color_scheme=system)
+        page.goto(f"{address}/{COLORED_PAGE}")
 
-    assert read_corner_color(page) in panels[system]
-    page.locator(".md-header__option label:visible").click()
-    page.wait_for_function(
-        "(scheme) => getComputedStyle(document.body).colorScheme === scheme", arg=other
-    )
-    assert read_corner_color(page) in panels[other]
+        assert read_corner_color(page) in panels[system]
+        page.locator(".md-header__option label:visible").click()
+        page.wait_for_function(
+            "(scheme) => getComputedStyle(document.body).colorScheme === scheme", arg=other
+        )
+        assert read_corner_color(page) in panels[other]
 
 
 def read_corner_color(page: Page) -> str:
