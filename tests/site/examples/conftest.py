@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from tests.conftest import TestDatabase
-from tests.support.processes import READY, Program, Programs, eventually
+from tests.support.pages import split_plain_command
+from tests.support.processes import INSTALLED, READY, Program, Programs, eventually
 from tests.support.sql import Sql
 from tests.support.tools import NODE, client_program
 
@@ -72,7 +73,8 @@ class Example:
 
     def start(self, words: str, **variables: str) -> Program:
         """Type that command in a separate terminal; a signal reaches the program itself."""
-        return self._terminals.start(["bash", "-c", f"exec {self.command(words)}"], variables)
+        command = self.command(words)
+        return self._start(command, ["bash", "-c", f"exec {command}"], variables)
 
     def serve(self, words: str, **variables: str) -> Site:
         """Type the command of a web server; the site, once it listens."""
@@ -89,9 +91,17 @@ class Example:
 
     def type(self, words: str, **variables: str) -> str:
         """What that command prints, once it has ended well."""
-        program = self._terminals.start(["bash", "-ec", self.command(words)], variables)
+        command = self.command(words)
+        program = self._start(command, ["bash", "-ec", command], variables)
         assert program.end() == 0, program.out + program.err
         return program.out
+
+    def _start(self, command: str, in_shell: list[str], variables: dict[str, str]) -> Program:
+        plain = split_plain_command(command, {})
+        if plain is None or plain[1]:
+            return self._terminals.start(in_shell, variables)
+        # Without a shell, a fork can run it.
+        return self._terminals.start([INSTALLED, *plain[0][1:]], variables)
 
     def run(self, *command: str) -> str:
         """What a command prints that the README does not have, once it has ended well."""
