@@ -1,24 +1,25 @@
 """Python and Node workers on one schema, at the same time: every job once, every queue in turn."""
 
-import os
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from graphile_worker import JobSpec, sync
+from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 from tests.support.tiers import size
 from tests.support.tools import MODULES, NODE
 
 PROGRAMS = Path(__file__).parent / "programs"
 CONCURRENCY = 10
-JOBS = size(gate=3_000, nightly=20_000)
+JOBS = size(gate=2_000, nightly=20_000)
 FEWER_JOBS = size(gate=500, nightly=2_000)
 
 # Who held which job when, seen from inside the database: no worker's word is taken for it.
@@ -60,58 +61,34 @@ select count(*) from (
 class Fleet:
     """Two workers of each language, and the jobs between them."""
 
-    def __init__(self, database: Any, mode: str) -> None:
-        self._database = database
-        self._mode = mode
-        self._processes: list[subprocess.Popen[str]] = []
-
-    def start(self) -> None:
-        node = [str(NODE), str(PROGRAMS / "fleet.js"), str(MODULES / "gw018"), self._database.url]
-        python = [sys.executable, str(PROGRAMS / "fleet.py"), self._database.dsn]
-        for command in (node, python) * 2:
-            command = [*command, self._database.schema, str(CONCURRENCY)]
-            self._processes.append(_started([*command, self._mode]))
-        for process in self._processes:
-            _wait_until_ready(process)
+    def __init__(self, database: Any, programs: Programs, mode: str) -> None:
+        node = [str(NODE), str(PROGRAMS / "fleet.js"), str(MODULES / "gw018"), database.url]
+        python = [sys.executable, str(PROGRAMS / "fleet.py"), database.dsn]
+        options = [database.schema, str(CONCURRENCY), mode]
+        self._nodes, self._pythons = (
+            [programs.start([*command, *options], {"NO_LOG_SUCCESS": "1"}) for _ in range(2)]
+            for command in (node, python)
+        )
+        for worker in self._nodes + self._pythons:
+            eventually(partial(is_ready, worker), "the worker is ready")
 
     def stop(self) -> list[int]:
-        """Their exit codes: first both of Node, then both of Python."""
-        for process in self._processes:
-            process.terminate()
-        codes = [process.wait(timeout=30) for process in self._processes]
-        return [*codes[::2], *codes[1::2]]
-
-    def kill(self) -> None:
-        for process in self._processes:
-            with suppress(ProcessLookupError):
-                process.kill()
-            process.communicate()
+        """Return their exit codes: first both of Node, then both of Python."""
+        workers = self._nodes + self._pythons
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        return [worker.end() for worker in workers]
 
 
-def _started(command: list[str]) -> subprocess.Popen[str]:
-    # Their log is discarded, because a full pipe would block them.
-    quiet = {**os.environ, "NO_LOG_SUCCESS": "1"}
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=quiet
-    )
-
-
-def _wait_until_ready(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    while line := process.stdout.readline():
-        if line.strip() == "ready":
-            return
-    raise AssertionError(f"a worker ended with {process.wait()} before it was ready")
+def is_ready(worker: Program) -> bool:
+    assert worker.is_running, worker.err
+    return "ready\n" in worker.out
 
 
 @contextmanager
-def fleet(database: Any, mode: str) -> Iterator[Fleet]:
-    workers = Fleet(database, mode)
-    try:
-        workers.start()
-        yield workers
-    finally:
-        workers.kill()
+def fleet(database: Any, folder: Path, mode: str) -> Iterator[Fleet]:
+    with Programs(folder) as programs:
+        yield Fleet(database, programs, mode)
 
 
 @pytest.fixture
@@ -167,9 +144,9 @@ def check(sql: Sql, count: int) -> dict[str, int]:
 @pytest.mark.single_version
 @pytest.mark.timeout(300)
 def test_two_python_and_two_node_workers_run_every_job_once_and_every_queue_in_turn(
-    either_database, watched, figure
+    either_database, watched, tmp_path, figure
 ):
-    with fleet(either_database, "batched") as workers:
+    with fleet(either_database, tmp_path, "batched") as workers:
         began = time.monotonic()
         add_jobs(either_database, JOBS)
         wait_until_empty(watched, 240)
@@ -187,9 +164,9 @@ def test_two_python_and_two_node_workers_run_every_job_once_and_every_queue_in_t
 @pytest.mark.single_version
 @pytest.mark.timeout(120)
 def test_a_mixed_fleet_runs_each_job_once_with_default_node_workers(
-    either_database, watched, figure
+    either_database, watched, tmp_path, figure
 ):
-    with fleet(either_database, "defaults") as workers:
+    with fleet(either_database, tmp_path, "defaults") as workers:
         add_jobs(either_database, FEWER_JOBS)
         wait_until_empty(watched, 90)
         workers.stop()
