@@ -19,6 +19,7 @@ from tests.support.tiers import size
 pytestmark = pytest.mark.timeout(180)
 
 KILLS = size(gate=1, nightly=4)
+PROCESSES = size(gate=2, nightly=3)
 
 # Answered from memory.
 MAX_ANSWER_SECONDS = size(gate=10.0, nightly=0.05)
@@ -101,9 +102,9 @@ def test_histograms_can_be_of_all_tasks_together(folder, sql):
 
 def test_counters_of_killed_processes_stay_and_their_gauges_vanish(folder, sql):
     port = free_port()
-    parent = folder.worker("--health-port", str(port), "--processes", "3", "--jobs", "2")
-    eventually(lambda: scrape(port).sum("processes") == 3, "three processes report")
-    assert scrape(port).sum("concurrency") == 6
+    parent = folder.worker("--health-port", str(port), "--processes", str(PROCESSES), "--jobs", "2")
+    eventually(lambda: scrape(port).sum("processes") == PROCESSES, "all processes report")
+    assert scrape(port).sum("concurrency") == 2 * PROCESSES
     sql.run("select :schema.add_job('work') from generate_series(1, 100)")
     wait_for_finished(port, 100)
 
@@ -111,14 +112,16 @@ def test_counters_of_killed_processes_stay_and_their_gauges_vanish(folder, sql):
         for expected in range(150, 101 + 50 * KILLS, 50):
             [victim, *_] = find_children(parent.pid)
             os.kill(victim, signal.SIGKILL)
-            eventually(lambda: scrape(port).sum("processes") == 2, "its gauges vanish")
+            eventually(lambda: scrape(port).sum("processes") == PROCESSES - 1, "its gauges vanish")
             # The outcomes of the killed process are in its last message.
             sql.run("select :schema.add_job('work') from generate_series(1, 50)")
             wait_for_finished(port, expected)
-            eventually(lambda: scrape(port).sum("processes") == 3, "another process reports")
+            eventually(
+                lambda: scrape(port).sum("processes") == PROCESSES, "another process reports"
+            )
 
     assert watch.decreased == {}
-    assert scrape(port).sum("concurrency") == 6
+    assert scrape(port).sum("concurrency") == 2 * PROCESSES
     assert parent.stop() == 0
 
 

@@ -28,6 +28,10 @@ FORCED_EXIT_SECONDS = size(gate=35.0, nightly=8.0)
 # The time in which an idle process stops.
 IDLE_STOP_SECONDS = size(gate=15.0, nightly=6.0)
 
+PROCESSES = size(gate=2, nightly=3)
+KILLS = size(gate=4, nightly=5)
+REPLACED = size(gate=3, nightly=6)
+
 # The command with shorter limits. Its children run the same program.
 COMMAND = """
     from graphile_worker._cli.main import main
@@ -164,8 +168,8 @@ def test_the_parent_imports_no_tasks_and_has_no_connection(parent):
 def test_the_children_install_the_schema(tmp_path, empty_database):
     with Programs.for_database(empty_database, tmp_path) as programs:
         programs.write("tasks/it.py", WAITS)
-        running = programs.command("-p", "3")
-        wait_for_lines(running, READY, 3)
+        running = programs.without_fork.command("-p", str(PROCESSES))
+        wait_for_lines(running, READY, PROCESSES)
 
         assert running.stop(signal.SIGTERM) == 0
 
@@ -242,13 +246,13 @@ def test_the_backoff_grows_while_processes_exit_quickly(parent):
     }
     running = parent.start(WAITS, "-p", "1", ready=1, **limits)
 
-    for number in range(1, 6):
+    for number in range(1, KILLS + 1):
         wait_for_lines(running, READY, number)
         os.kill(children(running)[-1], signal.SIGKILL)
-    wait_for_lines(running, READY, 6)
+    wait_for_lines(running, "starting another process", KILLS)
 
     pauses = re.findall(r"starting another process in (\S+) s", running.err)
-    assert pauses == ["0.1", "0.2", "0.4", "0.4", "0.4"]
+    assert pauses == ["0.1", "0.2", *["0.4"] * (KILLS - 2)]
 
 
 def test_a_process_that_ran_long_is_restarted_at_once(parent):
@@ -263,7 +267,7 @@ def test_a_process_that_ran_long_is_restarted_at_once(parent):
 
 
 def test_the_parent_exits_if_no_process_can_start(programs):
-    done = programs.run_to_end("-p", "3")
+    done = programs.run_to_end("-p", str(PROCESSES))
 
     assert done.code == 1
     assert "graphile-worker: no tasks configured. Create a folder ./tasks" in done.err
@@ -341,13 +345,16 @@ def test_the_parent_continues_while_one_process_can_start(parent, programs):
         async def task(payload): ...
         """
     )
-    running = programs.python(
-        command_with({"INITIAL_BACKOFF_SECONDS": 0.05, "MAX_BACKOFF_SECONDS": 0.05}), "-p", "2"
-    )
+    limits = {
+        "INITIAL_BACKOFF_SECONDS": 0.05,
+        "MAX_BACKOFF_SECONDS": 0.05,
+        "MAX_FAILED_STARTS": 2,
+    }
+    running = programs.python(command_with(limits), "-p", "2")
     running.wait_for_line(READY)
 
     # One more than enough for the parent to give up without the ready process.
-    wait_for_lines(running, "there is one already", 6)
+    wait_for_lines(running, "there is one already", 3)
 
     assert running.is_running
     assert "no worker process could start, exiting" not in running.err
@@ -388,12 +395,13 @@ def test_a_process_continues_until_its_replacement_is_ready(parent, sql):
         ready=1,
         INITIAL_BACKOFF_SECONDS=0.1,
         MAX_BACKOFF_SECONDS=0.1,
+        MAX_FAILED_STARTS=2,
     )
     [old] = children(running)
     parent.write("raise SystemExit('broken by a deploy')")
     add(sql, 1)
     # More often than enough for the parent to give up without a ready process.
-    wait_for_lines(running, "broken by a deploy", 7)
+    wait_for_lines(running, "broken by a deploy", 4)
     add(sql, 1)
     eventually(lambda: left(sql) == 0, "all jobs are done")
     assert {pid for (pid,) in sql.run("select process from runs")} == {old}
@@ -444,22 +452,24 @@ def test_processes_are_replaced_one_at_a_time(parent, sql):
     running = parent.start(
         LEAKS,
         "-p",
-        "3",
+        str(PROCESSES),
         "--max-memory",
         "1",
-        ready=3,
+        ready=PROCESSES,
         INITIAL_BACKOFF_SECONDS=0.3,
         SupervisedProcess=PRINTS_MESSAGES,
     )
 
     # Each process exceeds the limit from its start.
     eventually(
-        lambda: list_messages(running).count("finish") >= 6, "six are replaced", TIMEOUT_SECONDS
+        lambda: list_messages(running).count("finish") >= REPLACED,
+        f"{REPLACED} are replaced",
+        TIMEOUT_SECONDS,
     )
 
     order = list_messages(running)
-    assert order[:3] == ["start"] * 3
-    replacing = order[3:]
+    assert order[:PROCESSES] == ["start"] * PROCESSES
+    replacing = order[PROCESSES:]
     assert replacing[0::2] == ["start"] * len(replacing[0::2])
     assert replacing[1::2] == ["finish"] * len(replacing[1::2])
     assert running.stop(signal.SIGTERM) == 0

@@ -12,9 +12,11 @@ import pytest
 from graphile_worker import App, WorkerOptions
 from graphile_worker.runner import run_once
 from tests.support.recorder import wait_until
+from tests.support.tiers import size
 from tests.support.tools import MODULES, NODE
 
 PROGRAM = Path(__file__).parent / "programs" / "batch.js"
+EVENTS = size(gate=2_000, nightly=10_000)
 ROW = """
 select payload::text, attempts, max_attempts, last_error, locked_by, locked_at, revision,
   key is null, flags is null, run_at > created_at + interval '1 second'
@@ -93,7 +95,7 @@ async def test_one_language_completes_the_items_that_the_other_left_of_a_batch(
 async def test_every_item_that_producers_gather_beside_a_worker_is_handled_once(
     database, sql, figure
 ):
-    producers, keys, events = 8, 100, 10_000
+    producers, keys = 8, 100
     handled: Counter[int] = Counter()
     batches = 0
     app = App(database.dsn, schema=database.schema)
@@ -105,17 +107,17 @@ async def test_every_item_that_producers_gather_beside_a_worker_is_handled_once(
         handled.update(items)
 
     def produce(number: int) -> None:
-        for event in range(number, events, producers):
+        for event in range(number, EVENTS, producers):
             window = timedelta(milliseconds=200)
             track.accumulate(event, key=f"key {event % keys}", delay=window)
 
     async with app.worker(concurrency=10):
         await asyncio.gather(*(asyncio.to_thread(produce, each) for each in range(producers)))
-        await wait_until(lambda: sum(handled.values()) >= events)
+        await wait_until(lambda: sum(handled.values()) >= EVENTS)
     await app.close()
 
-    figure(f"{events} events gathered under {keys} keys by {producers} producers: {batches} jobs")
+    figure(f"{EVENTS} events gathered under {keys} keys by {producers} producers: {batches} jobs")
     assert set(handled.values()) == {1}
-    assert len(handled) == events
-    assert batches < events
+    assert len(handled) == EVENTS
+    assert batches < EVENTS
     assert sql.value("select count(*) from :schema._private_jobs") == 0

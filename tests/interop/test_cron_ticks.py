@@ -32,7 +32,7 @@ HOUR = timedelta(hours=1)
 THEN = datetime(2024, 2, 28, 22, 0, tzinfo=UTC)
 
 ITEMS = ("ape", "bee", "mole", "zebra")
-MINUTES = size(gate=100, nightly=500)
+MINUTES = size(gate=50, nightly=500)
 TICKS = len(ITEMS) * MINUTES
 PYTHON, NODE = 17, 8
 
