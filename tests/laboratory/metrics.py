@@ -89,7 +89,7 @@ def compare_counters(history: History, folder: Path, killed: Iterable[str]) -> M
             "failure": int(counts.get("retry", 0) + counts.get("failed", 0)),
         }
         lost = int(counts.get("lost", 0))
-        total += Counter(success=found["completion"], failures=found["failure"], lost=lost)
+        total.update(success=found["completion"], failures=found["failure"], lost=lost)
         # A write that succeeded after its answer and the lease were lost counts as lost.
         allowed_lost = lost
         for kind, count in found.items():
