@@ -9,13 +9,14 @@ import pytest
 from graphile_worker import Job, sync
 from tests.support.clients import record_statements
 from tests.support.sql import Sql
+from tests.support.tiers import size
 
 # Heavy: the nightly tier runs it on the other versions.
 pytestmark = pytest.mark.single_version
 
 CONNECTIONS = 20
 KEYS = 50
-ADDS = 10_000
+ADDS = size(gate=3_000, nightly=10_000)
 
 # The fetcher keeps its transaction open for a moment, so that adds run into uncommitted locks.
 FETCH = """
