@@ -220,7 +220,7 @@ def dangling(sql: Sql) -> int:
 
 
 PRODUCERS = 4
-ADDS = 10_000
+ADDS = size(gate=3_000, nightly=10_000)
 NAMES = 200
 BATCH = 10
 
