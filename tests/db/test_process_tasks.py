@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,13 +119,12 @@ async def test_as_many_processes_run_as_jobs_at_once(client, worker, recorder, s
     assert len(jobs) == 3
 
 
-@pytest.mark.parametrize("name", ["awaits", "whole"])
-async def test_async_functions_and_whole_payloads_travel(client, worker, recorder, said, name):
+async def test_async_functions_and_whole_payloads_travel(client, worker, recorder, said):
     async with worker():
-        job = await client.add_job(name, {"path": str(said), "more": [1, None, "é"]})
-        assert (await finished(recorder, job)).error is None
-
-    assert len(lines(said)) == 1
+        for count, name in enumerate(("awaits", "whole"), 1):
+            job = await client.add_job(name, {"path": str(said), "more": [1, None, "é"]})
+            assert (await finished(recorder, job)).error is None, name
+            assert len(lines(said)) == count, name
 
 
 async def test_a_process_is_replaced_after_max_jobs(client, worker, recorder, said):
@@ -162,15 +162,14 @@ async def test_the_error_of_a_task_has_its_traceback(client, worker, recorder, s
     assert 'raise LookupError("nothing there")' in kept
 
 
-@pytest.mark.parametrize(("key", "attempts", "minutes"), [(True, 1, 60), (False, 25, 0)])
-async def test_a_retry_policy_is_asked_about_the_error_itself(
-    client, worker, recorder, sql, key, attempts, minutes
-):
+async def test_a_retry_policy_is_asked_about_the_error_itself(client, worker, recorder, sql):
     async with worker():
-        job = await client.add_job("by_policy", {"key": key})
-        await finished(recorder, job)
+        jobs = [await client.add_job("by_policy", {"key": key}) for key in (True, False)]
+        for job in jobs:
+            await finished(recorder, job)
 
-    assert (row(sql, job).attempts, row(sql, job).minutes) == (attempts, minutes)
+    found = [(row(sql, job).attempts, row(sql, job).minutes) for job in jobs]
+    assert found == [(1, 60), (25, 0)]
 
 
 async def test_a_backoff_gives_up_by_the_class_of_the_error(client, worker, recorder, sql):
@@ -181,41 +180,36 @@ async def test_a_backoff_gives_up_by_the_class_of_the_error(client, worker, reco
     assert row(sql, job).attempts == 25
 
 
-@pytest.mark.parametrize(
-    ("what", "attempts", "minutes", "reason"),
-    [("retry", 1, 120, "not yet"), ("snooze", 0, 180, None), ("discard", 25, 0, "no use")],
-)
-async def test_outcome_exceptions_work_in_a_process(
-    client, worker, recorder, sql, what, attempts, minutes, reason
-):
+async def test_outcome_exceptions_work_in_a_process(client, worker, sql):
+    outcomes = [
+        ("retry", 1, 120, "not yet"),
+        ("snooze", 0, 180, None),
+        ("discard", 25, 0, "no use"),
+    ]
+
     async with worker():
-        job = await client.add_job("says", {"what": what})
-        await wait_until(
-            lambda: (
-                row(sql, job).locked_by is None
-                and row(sql, job).minutes >= minutes
-                and row(sql, job).attempts == attempts
-            )
-        )
-
-    assert reason is None or reason in row(sql, job).last_error
+        for what, attempts, minutes, reason in outcomes:
+            job = await client.add_job("says", {"what": what})
+            await wait_until(partial(has_outcome, sql, job, attempts, minutes))
+            assert reason is None or reason in row(sql, job).last_error
 
 
-@pytest.mark.parametrize(
-    ("name", "left", "error"),
-    [
-        ("numbers", [1, 3], "Batch failures:\n1 is odd\n3 is odd"),
-        ("some_numbers", [1], "Batch failures:\nthe first"),
-    ],
-)
-async def test_of_a_batch_only_what_failed_is_left(
-    client, worker, recorder, sql, name, left, error
-):
+def has_outcome(sql: Sql, job: Job, attempts: int, minutes: int) -> bool:
+    found = row(sql, job)
+    is_released = found.locked_by is None
+    return is_released and found.minutes >= minutes and found.attempts == attempts
+
+
+async def test_of_a_batch_only_what_failed_is_left(client, worker, recorder, sql):
     async with worker():
-        job = await client.add_job(name, [1, 2, 3, 4])
-        await finished(recorder, job)
+        jobs = [await client.add_job(name, [1, 2, 3, 4]) for name in ("numbers", "some_numbers")]
+        for job in jobs:
+            await finished(recorder, job)
 
-    assert (row(sql, job).payload, row(sql, job).last_error) == (left, error)
+    assert [(row(sql, job).payload, row(sql, job).last_error) for job in jobs] == [
+        ([1, 3], "Batch failures:\n1 is odd\n3 is odd"),
+        ([1], "Batch failures:\nthe first"),
+    ]
 
 
 async def test_what_it_prints_is_logged_with_the_job(client, worker, recorder):
@@ -248,23 +242,23 @@ def payload_of(name: str, said: Path) -> Any:
     return {"path": str(said)} if name in ("loops_for_ever", "forks_and_waits") else {}
 
 
-@pytest.mark.parametrize(("name", "error"), BAD)
+@pytest.mark.timeout(180)
 async def test_a_task_that_misbehaves_fails_its_own_job_and_the_pool_goes_on(
-    client, worker, recorder, sql, said, name, error
+    client, worker, recorder, sql, said
 ):
     other = said.with_suffix(".other")
 
     async with worker(concurrency=2, task_processes=TaskProcessOptions(memory_limit=400)):
-        bad = await client.add_job(name, payload_of(name, said), max_attempts=1)
-        good = [await client.add_job("where", {"path": str(other)}) for _ in range(3)]
-        assert (await finished(recorder, bad)).error is not None
-        await asyncio.gather(*(finished(recorder, job) for job in good))
-        await finished(recorder, await client.add_job("where", {"path": str(other)}))
-        # Not at the end of the worker, but of the job.
-        await wait_until(lambda: not any(lives(int(pid)) for (pid,) in lines(said)))
-
-    assert error in row(sql, bad).last_error
-    assert len(lines(other)) == 4
+        for count, (name, error) in enumerate(BAD, 1):
+            bad = await client.add_job(name, payload_of(name, said), max_attempts=1)
+            good = [await client.add_job("where", {"path": str(other)}) for _ in range(3)]
+            assert (await finished(recorder, bad)).error is not None, name
+            await asyncio.gather(*(finished(recorder, job) for job in good))
+            await finished(recorder, await client.add_job("where", {"path": str(other)}))
+            # Not at the end of the worker, but of the job.
+            await wait_until(lambda: not any(lives(int(pid)) for (pid,) in lines(said)))
+            assert error in row(sql, bad).last_error, name
+            assert len(lines(other)) == 4 * count, name
 
 
 async def test_all_of_them_at_once_beside_good_jobs(client, worker, recorder, sql, said):
@@ -278,7 +272,8 @@ async def test_all_of_them_at_once_beside_good_jobs(client, worker, recorder, sq
         await asyncio.gather(*(finished(recorder, job) for job in [*bad, *good]))
 
     assert sql.value("select count(*) from :schema._private_jobs where locked_by is not null") == 0
-    assert [error in row(sql, job).last_error for job, (_, error) in zip(bad, BAD, strict=True)]
+    for job, (name, error) in zip(bad, BAD, strict=True):
+        assert error in row(sql, job).last_error, name
     assert len(lines(other)) == 20
     await wait_until(lambda: not any(lives(int(pid)) for (pid,) in lines(said)))
 
