@@ -287,6 +287,65 @@ CREATE FUNCTION graphile_worker.reschedule_jobs(job_ids bigint[], run_at timesta
   returning jobs.*;
 $$;
 
+CREATE FUNCTION graphile_worker_ext.rotate_history(seen_slot smallint, seen_starts timestamp with time zone[], next_slot smallint, next_starts timestamp with time zone[], emptied_slots integer[], emptied_until timestamp with time zone[]) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '250ms'
+    AS $_$
+declare
+  schema_name text := (
+    select class.relnamespace::regnamespace::text
+    from pg_catalog.pg_type as type
+    join pg_catalog.pg_class as class on class.oid = type.typrelid
+    where type.oid = pg_catalog.pg_typeof(cast(null as "graphile_worker_ext".outcomes))::oid
+  );
+  slot_tables text[] := '{}';
+begin
+  perform
+  from "graphile_worker_ext".history as history
+  where history.name = 'outcomes'
+    and history.slot = seen_slot
+    and history.started_at = seen_starts
+  for update skip locked;
+  if not found then
+    return false;
+  end if;
+  for n in 1 .. pg_catalog.cardinality(emptied_slots) loop
+    execute pg_catalog.format(
+      'lock table %1$s.outcomes_%2$s, %1$s.attempts_%2$s in access exclusive mode',
+      schema_name,
+      emptied_slots[n]
+    );
+    -- A statement that began before the slot ended may have written to it since. Roles may read the
+    -- whole tables, not their partitions.
+    if exists (
+      select
+      from "graphile_worker_ext".outcomes as outcomes
+      where outcomes.slot = emptied_slots[n]
+        and outcomes.finished_at > emptied_until[n]
+    ) or exists (
+      select
+      from "graphile_worker_ext".attempts as attempts
+      where attempts.slot = emptied_slots[n]
+        and attempts.started_at + attempts.duration * interval '1 second' > emptied_until[n]
+    ) then
+      return false;
+    end if;
+    slot_tables := slot_tables || pg_catalog.format(
+      '%1$s.outcomes_%2$s, %1$s.attempts_%2$s', schema_name, emptied_slots[n]
+    );
+  end loop;
+  if slot_tables <> '{}' then
+    execute pg_catalog.concat('truncate table ', pg_catalog.array_to_string(slot_tables, ', '));
+  end if;
+  update "graphile_worker_ext".history as history
+  set slot = next_slot,
+      started_at = next_starts
+  where history.name = 'outcomes';
+  return true;
+end;
+$_$;
+
 CREATE TABLE graphile_worker._private_job_queues (
     id integer NOT NULL,
     queue_name text NOT NULL,
@@ -361,11 +420,322 @@ ALTER TABLE graphile_worker._private_tasks ALTER COLUMN id ADD GENERATED ALWAYS 
     CACHE 1
 );
 
+CREATE TABLE graphile_worker_ext.attempts (
+    job_id bigint NOT NULL,
+    started_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone,
+    duration real NOT NULL,
+    slot smallint NOT NULL,
+    attempt smallint NOT NULL,
+    pool_id text NOT NULL,
+    error text
+)
+PARTITION BY LIST (slot);
+
+CREATE TABLE graphile_worker_ext.attempts_0 (
+    job_id bigint CONSTRAINT attempts_job_id_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT attempts_started_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    duration real CONSTRAINT attempts_duration_not_null NOT NULL,
+    slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
+    attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
+    pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.attempts_1 (
+    job_id bigint CONSTRAINT attempts_job_id_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT attempts_started_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    duration real CONSTRAINT attempts_duration_not_null NOT NULL,
+    slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
+    attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
+    pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.attempts_2 (
+    job_id bigint CONSTRAINT attempts_job_id_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT attempts_started_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    duration real CONSTRAINT attempts_duration_not_null NOT NULL,
+    slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
+    attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
+    pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.attempts_3 (
+    job_id bigint CONSTRAINT attempts_job_id_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT attempts_started_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    duration real CONSTRAINT attempts_duration_not_null NOT NULL,
+    slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
+    attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
+    pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.attempts_4 (
+    job_id bigint CONSTRAINT attempts_job_id_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT attempts_started_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    duration real CONSTRAINT attempts_duration_not_null NOT NULL,
+    slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
+    attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
+    pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.attempts_5 (
+    job_id bigint CONSTRAINT attempts_job_id_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT attempts_started_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    duration real CONSTRAINT attempts_duration_not_null NOT NULL,
+    slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
+    attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
+    pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.attempts_6 (
+    job_id bigint CONSTRAINT attempts_job_id_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT attempts_started_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    duration real CONSTRAINT attempts_duration_not_null NOT NULL,
+    slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
+    attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
+    pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.attempts_7 (
+    job_id bigint CONSTRAINT attempts_job_id_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT attempts_started_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    duration real CONSTRAINT attempts_duration_not_null NOT NULL,
+    slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
+    attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
+    pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.attempts_8 (
+    job_id bigint CONSTRAINT attempts_job_id_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT attempts_started_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    duration real CONSTRAINT attempts_duration_not_null NOT NULL,
+    slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
+    attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
+    pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.audit (
+    id bigint NOT NULL,
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    actor text,
+    role text DEFAULT SESSION_USER NOT NULL,
+    action text NOT NULL,
+    filter text,
+    job_ids bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    count bigint DEFAULT 0 NOT NULL,
+    note text
+);
+
+ALTER TABLE graphile_worker_ext.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME graphile_worker_ext.audit_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE graphile_worker_ext.history (
+    name text NOT NULL,
+    slot smallint DEFAULT 0 NOT NULL,
+    started_at timestamp with time zone[] NOT NULL,
+    keep interval,
+    max_rows bigint
+);
+
 CREATE TABLE graphile_worker_ext.migrations (
     id integer NOT NULL,
     name text NOT NULL,
     applied_at timestamp with time zone DEFAULT now() NOT NULL,
     applied_by text DEFAULT CURRENT_USER NOT NULL
+);
+
+CREATE TABLE graphile_worker_ext.outcomes (
+    job_id bigint NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    run_at timestamp with time zone NOT NULL,
+    started_at timestamp with time zone NOT NULL,
+    finished_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone,
+    slot smallint NOT NULL,
+    succeeded boolean NOT NULL,
+    has_result boolean DEFAULT false NOT NULL,
+    attempts smallint NOT NULL,
+    task_identifier text NOT NULL,
+    pool_id text NOT NULL,
+    result json,
+    error text
+)
+PARTITION BY LIST (slot);
+
+CREATE TABLE graphile_worker_ext.outcomes_0 (
+    job_id bigint CONSTRAINT outcomes_job_id_not_null NOT NULL,
+    created_at timestamp with time zone CONSTRAINT outcomes_created_at_not_null NOT NULL,
+    run_at timestamp with time zone CONSTRAINT outcomes_run_at_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT outcomes_started_at_not_null NOT NULL,
+    finished_at timestamp with time zone CONSTRAINT outcomes_finished_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    slot smallint CONSTRAINT outcomes_slot_not_null NOT NULL,
+    succeeded boolean CONSTRAINT outcomes_succeeded_not_null NOT NULL,
+    has_result boolean DEFAULT false CONSTRAINT outcomes_has_result_not_null NOT NULL,
+    attempts smallint CONSTRAINT outcomes_attempts_not_null NOT NULL,
+    task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
+    pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
+    result json,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.outcomes_1 (
+    job_id bigint CONSTRAINT outcomes_job_id_not_null NOT NULL,
+    created_at timestamp with time zone CONSTRAINT outcomes_created_at_not_null NOT NULL,
+    run_at timestamp with time zone CONSTRAINT outcomes_run_at_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT outcomes_started_at_not_null NOT NULL,
+    finished_at timestamp with time zone CONSTRAINT outcomes_finished_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    slot smallint CONSTRAINT outcomes_slot_not_null NOT NULL,
+    succeeded boolean CONSTRAINT outcomes_succeeded_not_null NOT NULL,
+    has_result boolean DEFAULT false CONSTRAINT outcomes_has_result_not_null NOT NULL,
+    attempts smallint CONSTRAINT outcomes_attempts_not_null NOT NULL,
+    task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
+    pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
+    result json,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.outcomes_2 (
+    job_id bigint CONSTRAINT outcomes_job_id_not_null NOT NULL,
+    created_at timestamp with time zone CONSTRAINT outcomes_created_at_not_null NOT NULL,
+    run_at timestamp with time zone CONSTRAINT outcomes_run_at_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT outcomes_started_at_not_null NOT NULL,
+    finished_at timestamp with time zone CONSTRAINT outcomes_finished_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    slot smallint CONSTRAINT outcomes_slot_not_null NOT NULL,
+    succeeded boolean CONSTRAINT outcomes_succeeded_not_null NOT NULL,
+    has_result boolean DEFAULT false CONSTRAINT outcomes_has_result_not_null NOT NULL,
+    attempts smallint CONSTRAINT outcomes_attempts_not_null NOT NULL,
+    task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
+    pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
+    result json,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.outcomes_3 (
+    job_id bigint CONSTRAINT outcomes_job_id_not_null NOT NULL,
+    created_at timestamp with time zone CONSTRAINT outcomes_created_at_not_null NOT NULL,
+    run_at timestamp with time zone CONSTRAINT outcomes_run_at_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT outcomes_started_at_not_null NOT NULL,
+    finished_at timestamp with time zone CONSTRAINT outcomes_finished_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    slot smallint CONSTRAINT outcomes_slot_not_null NOT NULL,
+    succeeded boolean CONSTRAINT outcomes_succeeded_not_null NOT NULL,
+    has_result boolean DEFAULT false CONSTRAINT outcomes_has_result_not_null NOT NULL,
+    attempts smallint CONSTRAINT outcomes_attempts_not_null NOT NULL,
+    task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
+    pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
+    result json,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.outcomes_4 (
+    job_id bigint CONSTRAINT outcomes_job_id_not_null NOT NULL,
+    created_at timestamp with time zone CONSTRAINT outcomes_created_at_not_null NOT NULL,
+    run_at timestamp with time zone CONSTRAINT outcomes_run_at_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT outcomes_started_at_not_null NOT NULL,
+    finished_at timestamp with time zone CONSTRAINT outcomes_finished_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    slot smallint CONSTRAINT outcomes_slot_not_null NOT NULL,
+    succeeded boolean CONSTRAINT outcomes_succeeded_not_null NOT NULL,
+    has_result boolean DEFAULT false CONSTRAINT outcomes_has_result_not_null NOT NULL,
+    attempts smallint CONSTRAINT outcomes_attempts_not_null NOT NULL,
+    task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
+    pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
+    result json,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.outcomes_5 (
+    job_id bigint CONSTRAINT outcomes_job_id_not_null NOT NULL,
+    created_at timestamp with time zone CONSTRAINT outcomes_created_at_not_null NOT NULL,
+    run_at timestamp with time zone CONSTRAINT outcomes_run_at_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT outcomes_started_at_not_null NOT NULL,
+    finished_at timestamp with time zone CONSTRAINT outcomes_finished_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    slot smallint CONSTRAINT outcomes_slot_not_null NOT NULL,
+    succeeded boolean CONSTRAINT outcomes_succeeded_not_null NOT NULL,
+    has_result boolean DEFAULT false CONSTRAINT outcomes_has_result_not_null NOT NULL,
+    attempts smallint CONSTRAINT outcomes_attempts_not_null NOT NULL,
+    task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
+    pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
+    result json,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.outcomes_6 (
+    job_id bigint CONSTRAINT outcomes_job_id_not_null NOT NULL,
+    created_at timestamp with time zone CONSTRAINT outcomes_created_at_not_null NOT NULL,
+    run_at timestamp with time zone CONSTRAINT outcomes_run_at_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT outcomes_started_at_not_null NOT NULL,
+    finished_at timestamp with time zone CONSTRAINT outcomes_finished_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    slot smallint CONSTRAINT outcomes_slot_not_null NOT NULL,
+    succeeded boolean CONSTRAINT outcomes_succeeded_not_null NOT NULL,
+    has_result boolean DEFAULT false CONSTRAINT outcomes_has_result_not_null NOT NULL,
+    attempts smallint CONSTRAINT outcomes_attempts_not_null NOT NULL,
+    task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
+    pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
+    result json,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.outcomes_7 (
+    job_id bigint CONSTRAINT outcomes_job_id_not_null NOT NULL,
+    created_at timestamp with time zone CONSTRAINT outcomes_created_at_not_null NOT NULL,
+    run_at timestamp with time zone CONSTRAINT outcomes_run_at_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT outcomes_started_at_not_null NOT NULL,
+    finished_at timestamp with time zone CONSTRAINT outcomes_finished_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    slot smallint CONSTRAINT outcomes_slot_not_null NOT NULL,
+    succeeded boolean CONSTRAINT outcomes_succeeded_not_null NOT NULL,
+    has_result boolean DEFAULT false CONSTRAINT outcomes_has_result_not_null NOT NULL,
+    attempts smallint CONSTRAINT outcomes_attempts_not_null NOT NULL,
+    task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
+    pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
+    result json,
+    error text
+);
+
+CREATE TABLE graphile_worker_ext.outcomes_8 (
+    job_id bigint CONSTRAINT outcomes_job_id_not_null NOT NULL,
+    created_at timestamp with time zone CONSTRAINT outcomes_created_at_not_null NOT NULL,
+    run_at timestamp with time zone CONSTRAINT outcomes_run_at_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT outcomes_started_at_not_null NOT NULL,
+    finished_at timestamp with time zone CONSTRAINT outcomes_finished_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    slot smallint CONSTRAINT outcomes_slot_not_null NOT NULL,
+    succeeded boolean CONSTRAINT outcomes_succeeded_not_null NOT NULL,
+    has_result boolean DEFAULT false CONSTRAINT outcomes_has_result_not_null NOT NULL,
+    attempts smallint CONSTRAINT outcomes_attempts_not_null NOT NULL,
+    task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
+    pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
+    result json,
+    error text
 );
 
 CREATE TABLE graphile_worker_ext.pools (
@@ -376,6 +746,15 @@ CREATE TABLE graphile_worker_ext.pools (
     started_jobs bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     swept_at timestamp with time zone,
     details json NOT NULL
+)
+WITH (fillfactor='50');
+
+CREATE UNLOGGED TABLE graphile_worker_ext.progress (
+    job_id bigint NOT NULL,
+    pool_id text NOT NULL,
+    fraction double precision,
+    message text,
+    updated_at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50');
 
@@ -398,6 +777,42 @@ CREATE UNLOGGED TABLE graphile_worker_ext.samples (
 CREATE TABLE graphile_worker_ext.turns (
     name text NOT NULL
 );
+
+ALTER TABLE ONLY graphile_worker_ext.attempts ATTACH PARTITION graphile_worker_ext.attempts_0 FOR VALUES IN ('0');
+
+ALTER TABLE ONLY graphile_worker_ext.attempts ATTACH PARTITION graphile_worker_ext.attempts_1 FOR VALUES IN ('1');
+
+ALTER TABLE ONLY graphile_worker_ext.attempts ATTACH PARTITION graphile_worker_ext.attempts_2 FOR VALUES IN ('2');
+
+ALTER TABLE ONLY graphile_worker_ext.attempts ATTACH PARTITION graphile_worker_ext.attempts_3 FOR VALUES IN ('3');
+
+ALTER TABLE ONLY graphile_worker_ext.attempts ATTACH PARTITION graphile_worker_ext.attempts_4 FOR VALUES IN ('4');
+
+ALTER TABLE ONLY graphile_worker_ext.attempts ATTACH PARTITION graphile_worker_ext.attempts_5 FOR VALUES IN ('5');
+
+ALTER TABLE ONLY graphile_worker_ext.attempts ATTACH PARTITION graphile_worker_ext.attempts_6 FOR VALUES IN ('6');
+
+ALTER TABLE ONLY graphile_worker_ext.attempts ATTACH PARTITION graphile_worker_ext.attempts_7 FOR VALUES IN ('7');
+
+ALTER TABLE ONLY graphile_worker_ext.attempts ATTACH PARTITION graphile_worker_ext.attempts_8 FOR VALUES IN ('8');
+
+ALTER TABLE ONLY graphile_worker_ext.outcomes ATTACH PARTITION graphile_worker_ext.outcomes_0 FOR VALUES IN ('0');
+
+ALTER TABLE ONLY graphile_worker_ext.outcomes ATTACH PARTITION graphile_worker_ext.outcomes_1 FOR VALUES IN ('1');
+
+ALTER TABLE ONLY graphile_worker_ext.outcomes ATTACH PARTITION graphile_worker_ext.outcomes_2 FOR VALUES IN ('2');
+
+ALTER TABLE ONLY graphile_worker_ext.outcomes ATTACH PARTITION graphile_worker_ext.outcomes_3 FOR VALUES IN ('3');
+
+ALTER TABLE ONLY graphile_worker_ext.outcomes ATTACH PARTITION graphile_worker_ext.outcomes_4 FOR VALUES IN ('4');
+
+ALTER TABLE ONLY graphile_worker_ext.outcomes ATTACH PARTITION graphile_worker_ext.outcomes_5 FOR VALUES IN ('5');
+
+ALTER TABLE ONLY graphile_worker_ext.outcomes ATTACH PARTITION graphile_worker_ext.outcomes_6 FOR VALUES IN ('6');
+
+ALTER TABLE ONLY graphile_worker_ext.outcomes ATTACH PARTITION graphile_worker_ext.outcomes_7 FOR VALUES IN ('7');
+
+ALTER TABLE ONLY graphile_worker_ext.outcomes ATTACH PARTITION graphile_worker_ext.outcomes_8 FOR VALUES IN ('8');
 
 ALTER TABLE ONLY graphile_worker._private_job_queues
     ADD CONSTRAINT job_queues_pkey1 PRIMARY KEY (id);
@@ -423,11 +838,20 @@ ALTER TABLE ONLY graphile_worker._private_tasks
 ALTER TABLE ONLY graphile_worker._private_tasks
     ADD CONSTRAINT tasks_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY graphile_worker_ext.audit
+    ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY graphile_worker_ext.history
+    ADD CONSTRAINT history_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY graphile_worker_ext.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY graphile_worker_ext.pools
     ADD CONSTRAINT pools_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY graphile_worker_ext.progress
+    ADD CONSTRAINT progress_pkey PRIMARY KEY (job_id);
 
 ALTER TABLE ONLY graphile_worker_ext.recoveries
     ADD CONSTRAINT recoveries_pkey PRIMARY KEY (job_id);
@@ -449,6 +873,196 @@ CREATE INDEX gwpy_queued_jobs ON graphile_worker._private_jobs USING btree (task
 CREATE INDEX jobs_main_index ON graphile_worker._private_jobs USING btree (priority, run_at) INCLUDE (id, task_id, job_queue_id) WHERE (is_available = true);
 
 CREATE INDEX jobs_no_queue_index ON graphile_worker._private_jobs USING btree (priority, run_at) INCLUDE (id, task_id) WHERE ((is_available = true) AND (job_queue_id IS NULL));
+
+CREATE INDEX attempts_job_id ON ONLY graphile_worker_ext.attempts USING btree (job_id);
+
+CREATE INDEX attempts_0_job_id_idx ON graphile_worker_ext.attempts_0 USING btree (job_id);
+
+CREATE INDEX attempts_1_job_id_idx ON graphile_worker_ext.attempts_1 USING btree (job_id);
+
+CREATE INDEX attempts_2_job_id_idx ON graphile_worker_ext.attempts_2 USING btree (job_id);
+
+CREATE INDEX attempts_3_job_id_idx ON graphile_worker_ext.attempts_3 USING btree (job_id);
+
+CREATE INDEX attempts_4_job_id_idx ON graphile_worker_ext.attempts_4 USING btree (job_id);
+
+CREATE INDEX attempts_5_job_id_idx ON graphile_worker_ext.attempts_5 USING btree (job_id);
+
+CREATE INDEX attempts_6_job_id_idx ON graphile_worker_ext.attempts_6 USING btree (job_id);
+
+CREATE INDEX attempts_7_job_id_idx ON graphile_worker_ext.attempts_7 USING btree (job_id);
+
+CREATE INDEX attempts_8_job_id_idx ON graphile_worker_ext.attempts_8 USING btree (job_id);
+
+CREATE INDEX outcomes_failed ON ONLY graphile_worker_ext.outcomes USING btree (finished_at) WHERE (NOT succeeded);
+
+CREATE INDEX outcomes_0_finished_at_idx ON graphile_worker_ext.outcomes_0 USING btree (finished_at) WHERE (NOT succeeded);
+
+CREATE INDEX outcomes_finished_at ON ONLY graphile_worker_ext.outcomes USING brin (finished_at) WITH (pages_per_range='32', autosummarize='on');
+
+CREATE INDEX outcomes_0_finished_at_idx1 ON graphile_worker_ext.outcomes_0 USING brin (finished_at) WITH (pages_per_range='32', autosummarize='on');
+
+CREATE INDEX outcomes_job_id ON ONLY graphile_worker_ext.outcomes USING btree (job_id);
+
+CREATE INDEX outcomes_0_job_id_idx ON graphile_worker_ext.outcomes_0 USING btree (job_id);
+
+CREATE INDEX outcomes_task ON ONLY graphile_worker_ext.outcomes USING btree (task_identifier, succeeded, finished_at);
+
+CREATE INDEX outcomes_0_task_identifier_succeeded_finished_at_idx ON graphile_worker_ext.outcomes_0 USING btree (task_identifier, succeeded, finished_at);
+
+CREATE INDEX outcomes_1_finished_at_idx ON graphile_worker_ext.outcomes_1 USING btree (finished_at) WHERE (NOT succeeded);
+
+CREATE INDEX outcomes_1_finished_at_idx1 ON graphile_worker_ext.outcomes_1 USING brin (finished_at) WITH (pages_per_range='32', autosummarize='on');
+
+CREATE INDEX outcomes_1_job_id_idx ON graphile_worker_ext.outcomes_1 USING btree (job_id);
+
+CREATE INDEX outcomes_1_task_identifier_succeeded_finished_at_idx ON graphile_worker_ext.outcomes_1 USING btree (task_identifier, succeeded, finished_at);
+
+CREATE INDEX outcomes_2_finished_at_idx ON graphile_worker_ext.outcomes_2 USING btree (finished_at) WHERE (NOT succeeded);
+
+CREATE INDEX outcomes_2_finished_at_idx1 ON graphile_worker_ext.outcomes_2 USING brin (finished_at) WITH (pages_per_range='32', autosummarize='on');
+
+CREATE INDEX outcomes_2_job_id_idx ON graphile_worker_ext.outcomes_2 USING btree (job_id);
+
+CREATE INDEX outcomes_2_task_identifier_succeeded_finished_at_idx ON graphile_worker_ext.outcomes_2 USING btree (task_identifier, succeeded, finished_at);
+
+CREATE INDEX outcomes_3_finished_at_idx ON graphile_worker_ext.outcomes_3 USING btree (finished_at) WHERE (NOT succeeded);
+
+CREATE INDEX outcomes_3_finished_at_idx1 ON graphile_worker_ext.outcomes_3 USING brin (finished_at) WITH (pages_per_range='32', autosummarize='on');
+
+CREATE INDEX outcomes_3_job_id_idx ON graphile_worker_ext.outcomes_3 USING btree (job_id);
+
+CREATE INDEX outcomes_3_task_identifier_succeeded_finished_at_idx ON graphile_worker_ext.outcomes_3 USING btree (task_identifier, succeeded, finished_at);
+
+CREATE INDEX outcomes_4_finished_at_idx ON graphile_worker_ext.outcomes_4 USING btree (finished_at) WHERE (NOT succeeded);
+
+CREATE INDEX outcomes_4_finished_at_idx1 ON graphile_worker_ext.outcomes_4 USING brin (finished_at) WITH (pages_per_range='32', autosummarize='on');
+
+CREATE INDEX outcomes_4_job_id_idx ON graphile_worker_ext.outcomes_4 USING btree (job_id);
+
+CREATE INDEX outcomes_4_task_identifier_succeeded_finished_at_idx ON graphile_worker_ext.outcomes_4 USING btree (task_identifier, succeeded, finished_at);
+
+CREATE INDEX outcomes_5_finished_at_idx ON graphile_worker_ext.outcomes_5 USING btree (finished_at) WHERE (NOT succeeded);
+
+CREATE INDEX outcomes_5_finished_at_idx1 ON graphile_worker_ext.outcomes_5 USING brin (finished_at) WITH (pages_per_range='32', autosummarize='on');
+
+CREATE INDEX outcomes_5_job_id_idx ON graphile_worker_ext.outcomes_5 USING btree (job_id);
+
+CREATE INDEX outcomes_5_task_identifier_succeeded_finished_at_idx ON graphile_worker_ext.outcomes_5 USING btree (task_identifier, succeeded, finished_at);
+
+CREATE INDEX outcomes_6_finished_at_idx ON graphile_worker_ext.outcomes_6 USING btree (finished_at) WHERE (NOT succeeded);
+
+CREATE INDEX outcomes_6_finished_at_idx1 ON graphile_worker_ext.outcomes_6 USING brin (finished_at) WITH (pages_per_range='32', autosummarize='on');
+
+CREATE INDEX outcomes_6_job_id_idx ON graphile_worker_ext.outcomes_6 USING btree (job_id);
+
+CREATE INDEX outcomes_6_task_identifier_succeeded_finished_at_idx ON graphile_worker_ext.outcomes_6 USING btree (task_identifier, succeeded, finished_at);
+
+CREATE INDEX outcomes_7_finished_at_idx ON graphile_worker_ext.outcomes_7 USING btree (finished_at) WHERE (NOT succeeded);
+
+CREATE INDEX outcomes_7_finished_at_idx1 ON graphile_worker_ext.outcomes_7 USING brin (finished_at) WITH (pages_per_range='32', autosummarize='on');
+
+CREATE INDEX outcomes_7_job_id_idx ON graphile_worker_ext.outcomes_7 USING btree (job_id);
+
+CREATE INDEX outcomes_7_task_identifier_succeeded_finished_at_idx ON graphile_worker_ext.outcomes_7 USING btree (task_identifier, succeeded, finished_at);
+
+CREATE INDEX outcomes_8_finished_at_idx ON graphile_worker_ext.outcomes_8 USING btree (finished_at) WHERE (NOT succeeded);
+
+CREATE INDEX outcomes_8_finished_at_idx1 ON graphile_worker_ext.outcomes_8 USING brin (finished_at) WITH (pages_per_range='32', autosummarize='on');
+
+CREATE INDEX outcomes_8_job_id_idx ON graphile_worker_ext.outcomes_8 USING btree (job_id);
+
+CREATE INDEX outcomes_8_task_identifier_succeeded_finished_at_idx ON graphile_worker_ext.outcomes_8 USING btree (task_identifier, succeeded, finished_at);
+
+ALTER INDEX graphile_worker_ext.attempts_job_id ATTACH PARTITION graphile_worker_ext.attempts_0_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.attempts_job_id ATTACH PARTITION graphile_worker_ext.attempts_1_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.attempts_job_id ATTACH PARTITION graphile_worker_ext.attempts_2_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.attempts_job_id ATTACH PARTITION graphile_worker_ext.attempts_3_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.attempts_job_id ATTACH PARTITION graphile_worker_ext.attempts_4_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.attempts_job_id ATTACH PARTITION graphile_worker_ext.attempts_5_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.attempts_job_id ATTACH PARTITION graphile_worker_ext.attempts_6_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.attempts_job_id ATTACH PARTITION graphile_worker_ext.attempts_7_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.attempts_job_id ATTACH PARTITION graphile_worker_ext.attempts_8_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_failed ATTACH PARTITION graphile_worker_ext.outcomes_0_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_finished_at ATTACH PARTITION graphile_worker_ext.outcomes_0_finished_at_idx1;
+
+ALTER INDEX graphile_worker_ext.outcomes_job_id ATTACH PARTITION graphile_worker_ext.outcomes_0_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_task ATTACH PARTITION graphile_worker_ext.outcomes_0_task_identifier_succeeded_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_failed ATTACH PARTITION graphile_worker_ext.outcomes_1_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_finished_at ATTACH PARTITION graphile_worker_ext.outcomes_1_finished_at_idx1;
+
+ALTER INDEX graphile_worker_ext.outcomes_job_id ATTACH PARTITION graphile_worker_ext.outcomes_1_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_task ATTACH PARTITION graphile_worker_ext.outcomes_1_task_identifier_succeeded_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_failed ATTACH PARTITION graphile_worker_ext.outcomes_2_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_finished_at ATTACH PARTITION graphile_worker_ext.outcomes_2_finished_at_idx1;
+
+ALTER INDEX graphile_worker_ext.outcomes_job_id ATTACH PARTITION graphile_worker_ext.outcomes_2_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_task ATTACH PARTITION graphile_worker_ext.outcomes_2_task_identifier_succeeded_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_failed ATTACH PARTITION graphile_worker_ext.outcomes_3_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_finished_at ATTACH PARTITION graphile_worker_ext.outcomes_3_finished_at_idx1;
+
+ALTER INDEX graphile_worker_ext.outcomes_job_id ATTACH PARTITION graphile_worker_ext.outcomes_3_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_task ATTACH PARTITION graphile_worker_ext.outcomes_3_task_identifier_succeeded_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_failed ATTACH PARTITION graphile_worker_ext.outcomes_4_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_finished_at ATTACH PARTITION graphile_worker_ext.outcomes_4_finished_at_idx1;
+
+ALTER INDEX graphile_worker_ext.outcomes_job_id ATTACH PARTITION graphile_worker_ext.outcomes_4_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_task ATTACH PARTITION graphile_worker_ext.outcomes_4_task_identifier_succeeded_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_failed ATTACH PARTITION graphile_worker_ext.outcomes_5_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_finished_at ATTACH PARTITION graphile_worker_ext.outcomes_5_finished_at_idx1;
+
+ALTER INDEX graphile_worker_ext.outcomes_job_id ATTACH PARTITION graphile_worker_ext.outcomes_5_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_task ATTACH PARTITION graphile_worker_ext.outcomes_5_task_identifier_succeeded_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_failed ATTACH PARTITION graphile_worker_ext.outcomes_6_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_finished_at ATTACH PARTITION graphile_worker_ext.outcomes_6_finished_at_idx1;
+
+ALTER INDEX graphile_worker_ext.outcomes_job_id ATTACH PARTITION graphile_worker_ext.outcomes_6_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_task ATTACH PARTITION graphile_worker_ext.outcomes_6_task_identifier_succeeded_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_failed ATTACH PARTITION graphile_worker_ext.outcomes_7_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_finished_at ATTACH PARTITION graphile_worker_ext.outcomes_7_finished_at_idx1;
+
+ALTER INDEX graphile_worker_ext.outcomes_job_id ATTACH PARTITION graphile_worker_ext.outcomes_7_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_task ATTACH PARTITION graphile_worker_ext.outcomes_7_task_identifier_succeeded_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_failed ATTACH PARTITION graphile_worker_ext.outcomes_8_finished_at_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_finished_at ATTACH PARTITION graphile_worker_ext.outcomes_8_finished_at_idx1;
+
+ALTER INDEX graphile_worker_ext.outcomes_job_id ATTACH PARTITION graphile_worker_ext.outcomes_8_job_id_idx;
+
+ALTER INDEX graphile_worker_ext.outcomes_task ATTACH PARTITION graphile_worker_ext.outcomes_8_task_identifier_succeeded_finished_at_idx;
 
 ALTER TABLE graphile_worker._private_job_queues ENABLE ROW LEVEL SECURITY;
 

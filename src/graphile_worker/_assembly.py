@@ -32,11 +32,13 @@ from graphile_worker._worker.claimer import Claimer
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.completion_batcher import CompletionBatchers
 from graphile_worker._worker.context import PoolResources
+from graphile_worker._worker.history_rotator import HistoryRotator
 from graphile_worker._worker.listener import NotificationListener
 from graphile_worker._worker.overruns import RunawayTracker
 from graphile_worker._worker.payload_budget import PayloadBudget
 from graphile_worker._worker.pool import WorkerPool
 from graphile_worker._worker.process_pool import ProcessPool
+from graphile_worker._worker.progress import ProgressBuffer
 from graphile_worker._worker.reporting import log_events
 from graphile_worker._worker.run_job import Executors, find_job_in_frame
 from graphile_worker._worker.sources.base import FetchOptions, JobSource
@@ -50,6 +52,7 @@ from graphile_worker._worker.worker_metrics import WorkerMetrics
 from graphile_worker._worker_config import (
     WorkerConfig,
     check_config,
+    check_history,
     prepare_schema,
     warn_if_unencrypted,
 )
@@ -88,9 +91,11 @@ class WorkerComponents:
         self.recorder = config.hooks._recorder
         self.metrics = None if self.recorder is None else self._build_metrics(config, self.recorder)
         self.lease_service: LeaseService | None = None
+        self.progress: ProgressBuffer | None = None
         if not self.is_external:
             self.slow_query_database = SlowQueryDatabase(databases.maintenance or databases.own)
             self.slow_query_database_at_shutdown = SlowQueryDatabase(databases.own)
+            self.progress = ProgressBuffer(self.logger)
             self.lease_service = LeaseService(
                 self.lease,
                 databases,
@@ -99,6 +104,7 @@ class WorkerComponents:
                 config.options,
                 config.tasks,
                 find_job_in_frame,
+                progress=self.progress,
                 timings=config.timings.lease,
             )
         self.executors = Executors(ThreadPool(), ProcessPool(config.options.task_processes))
@@ -161,6 +167,7 @@ async def build_worker(
             stack.enter_context(components.metrics.attach())
         check_config(config)
         await prepare_schema(config, databases)
+        await check_history(config, databases)
         await warn_if_unencrypted(config, databases)
         if components.lease_service is not None:
             await stack.enter_async_context(components.lease_service)
@@ -204,6 +211,8 @@ def _iter_background_tasks(
         return
     if (rescuer := components.build_rescuer()) is not None:
         yield rescuer.run()
+    if config.retentions and not components.is_external:
+        yield HistoryRotator(components.databases.own, components.logger).run()
     yield build_stale_locks(config, components).run()
     if config.options.listen:
         yield NotificationListener(
@@ -304,6 +313,7 @@ def _build_pool(
         sync_client=components.sync_client,
         claimed_jobs=claimer.claimed_jobs,
         runaways=runaways,
+        progress=components.progress,
     )
     workers = [
         Worker(
@@ -317,6 +327,7 @@ def _build_pool(
             hooks=hooks,
             recorder=components.recorder,
             release_timeout_seconds=timings.shutdown.release_timeout_seconds,
+            retentions=config.retentions,
         )
         for _ in range(options.concurrency)
     ]

@@ -1,23 +1,52 @@
 """BaseClient: what the async and the blocking client share."""
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from graphile_worker._db.external_connections import OpenTransaction
 from graphile_worker._metrics.definitions import AddMode
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.add import plan_add_job, plan_add_jobs
+from graphile_worker._sql.plans.status import EndedJob, EndedJobFinder
 from graphile_worker._sql.query import Plan
 from graphile_worker._support.clock import Clock, SystemClock
+from graphile_worker.errors import (
+    JobFailedError,
+    OpenTransactionError,
+    ResultError,
+    ResultUnknownError,
+)
 from graphile_worker.events import AddingJobs
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobSpec, build_spec
 from graphile_worker.options import default_schema
-from graphile_worker.tasks import TaskRouter
+from graphile_worker.results import JobStatusState, Retention
+from graphile_worker.tasks import ReadResult, TaskRouter, find_retentions
+
+
+@dataclass(frozen=True, slots=True)
+class CallerTransaction:
+    """The transaction in which a caller waits for a job.
+
+    `added` is the job if the transaction added or updated it. None if the caller joined the
+    transaction by `using_connection`.
+    """
+
+    transaction: OpenTransaction
+    added: Job | None = None
+
+    @property
+    def connection(self) -> object:
+        return self.transaction.connection
 
 
 class BaseClient:
     """The settings of a client, and the specs and plans that it builds."""
+
+    # Whether all calls share one transaction, in which no worker runs jobs: in tests.
+    _shares_transaction = False
 
     def __init__(
         self,
@@ -31,6 +60,7 @@ class BaseClient:
         hooks: Hooks | None = None,
         clock: Clock | None = None,
         tasks: TaskRouter[Any] | None = None,
+        actor: str | None = None,
     ) -> None:
         self._schemas = Schemas.from_names(schema or default_schema(), ext_schema)
         self._use_local_time = use_local_time
@@ -38,9 +68,11 @@ class BaseClient:
         self._hooks = hooks or Hooks()
         self._clock = clock or SystemClock()
         self._tasks = tasks
+        self._ended_jobs = EndedJobFinder(self._schemas)
+        self._actor = actor
         self._open(database, prepared_statements=prepared_statements)
 
-    def _open(self, database: object, *, prepared_statements: bool) -> None:
+    def _open(self, source: object, *, prepared_statements: bool) -> None:
         raise NotImplementedError
 
     def _build_spec(self, identifier: str, payload: Any, options: Mapping[str, Any]) -> JobSpec:
@@ -63,6 +95,54 @@ class BaseClient:
     def _record_added(self, adding: AddingJobs, mode: AddMode) -> None:
         if (recorder := self._hooks._recorder) is not None:
             recorder.record_added((spec.identifier for spec in adding.specs), mode)
+
+    def _get_retentions(self) -> list[Retention]:
+        """Return what the tasks of this client keep of their ended jobs."""
+        if self._tasks is None:
+            return []
+        return list(find_retentions(self._tasks.tasks(), self._tasks).values())
+
+    def _needs_look(self, caller: CallerTransaction | None) -> bool:
+        """Return whether the caller may not wait, but may read the result if the job ended."""
+        return self._shares_transaction or (caller is not None and caller.transaction.is_open())
+
+    def _is_final(self, ended: EndedJob | None, caller: CallerTransaction | None) -> bool:
+        """Return whether a look outside of the caller's transaction found what became of a job."""
+        if ended is None:
+            return False
+        return caller is None or ended.state is not JobStatusState.UNKNOWN
+
+    def _build_transaction_error(
+        self, job_id: int, caller: CallerTransaction | None
+    ) -> OpenTransactionError:
+        if self._shares_transaction:
+            hint = "run it with drain() before you read its result"
+        elif caller is not None and caller.added is not None:
+            hint = "commit the transaction that adds it before you wait for its result"
+        else:
+            hint = "end the transaction of using_connection before you wait for its result"
+        return OpenTransactionError(f"job {job_id} has not ended: {hint}")
+
+    def _read_result(self, ended: EndedJob, read_result: ReadResult | None) -> Any:
+        """Return the result of a job that ended, or raise what became of it."""
+        if ended.state is JobStatusState.FAILED:
+            raise JobFailedError(ended.job_id, ended.error)
+        if ended.detail is not None:
+            raise ResultUnknownError(ended.job_id, ended.detail)
+        if ended.result is None:
+            raise ResultUnknownError(ended.job_id, "succeeded, and its task keeps no results")
+        read = read_result or self._find_result_reader(ended.task_identifier)
+        try:
+            return read(ended.result)
+        except (ValueError, RecursionError) as error:
+            raise ResultError(
+                f"the stored result of job {ended.job_id} cannot be read: {error}"
+            ) from error
+
+    def _find_result_reader(self, identifier: str | None) -> ReadResult:
+        known = self._tasks is not None and identifier is not None
+        task = self._tasks.find(identifier) if known else None  # type: ignore[union-attr, arg-type]
+        return json.loads if task is None else task.signature.read_result
 
     def _apply_task_options(self, spec: JobSpec) -> JobSpec:
         if self._tasks is None or not isinstance(spec, JobSpec):

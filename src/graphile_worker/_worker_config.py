@@ -13,8 +13,11 @@ from graphile_worker._db.external_connections import ExternalConnectionDatabase
 from graphile_worker._db.psycopg import PsycopgDatabase, get_psycopg_implementation
 from graphile_worker._db.worker_connections import ConnectionTimings, WorkerConnections
 from graphile_worker._lease.service import LeaseTimings
+from graphile_worker._sql.plans.history import find_longest_keep
 from graphile_worker._sql.plans.migration import plan_check_schema, plan_migrate
+from graphile_worker._sql.queries.history import get_history, has_history
 from graphile_worker._support.clock import Clock, SystemClock
+from graphile_worker._support.durations import format_duration
 from graphile_worker._support.logs import Logger
 from graphile_worker._worker.claimer import ClaimTimings, ForbiddenFlags
 from graphile_worker._worker.completer import CompletionTimings
@@ -24,11 +27,12 @@ from graphile_worker._worker.pool import ShutdownTimings
 from graphile_worker._worker.process_main import reject_in_task_process
 from graphile_worker._worker.sources.prefetch import PrefetchTimings
 from graphile_worker.crontab import ParsedCronItem
-from graphile_worker.errors import ConfigurationError
+from graphile_worker.errors import ConfigurationError, SchemaError
 from graphile_worker.events import Migrating
 from graphile_worker.hooks import NOT_MIGRATED_MESSAGE, Hooks
 from graphile_worker.options import WorkerOptions
-from graphile_worker.tasks import Task, TaskRouter
+from graphile_worker.results import Retention
+from graphile_worker.tasks import Task, TaskRouter, find_retentions
 from graphile_worker.tasks.importing import locate_task
 
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
@@ -68,6 +72,11 @@ class WorkerConfig:
     forbidden_flags: ForbiddenFlags
     migrate: bool
     timings: WorkerTimings = WorkerTimings()
+
+    @property
+    def retentions(self) -> dict[str, Retention]:
+        """Return what tasks keep of ended jobs, by identifier. Most tasks keep nothing."""
+        return find_retentions(self.tasks, self.definitions)
 
     @property
     def clock(self) -> Clock | None:
@@ -124,10 +133,33 @@ async def prepare_schema(config: WorkerConfig, databases: WorkerConnections) -> 
         return
     async with config.hooks.around_async(Migrating(schema=schemas.shared)):
         # Not on the worker's own connections, whose queries have a short timeout.
-        await run_plan(database, plan_migrate(schemas))
+        await run_plan(database, plan_migrate(schemas, config.retentions.values()))
         return
     # Only reached if a hook suppressed the error.
     raise ConfigurationError(NOT_MIGRATED_MESSAGE)
+
+
+async def check_history(config: WorkerConfig, databases: WorkerConnections) -> None:
+    """Raise SchemaError if tasks keep outcomes and this role cannot store them."""
+    retentions, schemas = config.retentions, databases.own.schemas
+    if not retentions:
+        return
+    if not await databases.own.run(has_history(schemas)):
+        raise SchemaError(
+            f"task {min(retentions)!r} keeps outcomes, and schema {schemas.companion!r} has no "
+            "tables for them that this role may write to. Run `graphile-worker migrate` as the "
+            "owner, or grant the privileges."
+        )
+    wanted = find_longest_keep(retentions.values())
+    ring = None if wanted is None else await databases.own.run(get_history())
+    if ring is not None and wanted is not None and ring.effective_keep < wanted:
+        config.logger.warning(
+            "schema %r keeps outcomes for %s, and tasks want %s: "
+            "run `graphile-worker history set --keep` as the owner",
+            schemas.companion,
+            format_duration(ring.effective_keep),
+            format_duration(wanted),
+        )
 
 
 async def warn_if_unencrypted(config: WorkerConfig, databases: WorkerConnections) -> None:

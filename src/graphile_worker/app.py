@@ -7,20 +7,26 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, Self, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from graphile_worker import sync
+from graphile_worker._client import CallerTransaction
+from graphile_worker._db.external_connections import OpenTransaction
 from graphile_worker._support.logs import Logger
 from graphile_worker._worker.claimer import ForbiddenFlags
 from graphile_worker.client import Client
 from graphile_worker.crontab import ParsedCronItem
+from graphile_worker.errors import ConfigurationError
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobOptions, JobSpec
 from graphile_worker.options import WorkerOptions
+from graphile_worker.results import JobStatus, Retention
 from graphile_worker.runner import Runner
-from graphile_worker.tasks import D, TaskRouter
+from graphile_worker.tasks import D, ReadResult, TaskRouter
+from graphile_worker.tasks.task import warn_if_in_loop
 
 
 class ClientProvider(Protocol):
@@ -31,6 +37,34 @@ class ClientProvider(Protocol):
 
     @property
     def sync_client(self) -> sync.Client: ...
+
+
+class AppResultSource:
+    """Waits for the result of a job that the app added, with the app's clients."""
+
+    def __init__(
+        self, app: "App[Any]", read_result: ReadResult, transaction: OpenTransaction | None
+    ) -> None:
+        self._app = app
+        self._read_result = read_result
+        self._transaction = transaction
+
+    def result(self, job: Job[Any], timeout: timedelta | None) -> Any:
+        warn_if_in_loop("job.aresult", depth=3)
+        return self._app._get_sync_client()._wait_for_result(
+            job.id, timeout, read_result=self._read_result, caller=self._find_caller(job)
+        )
+
+    async def aresult(self, job: Job[Any], timeout: timedelta | None) -> Any:  # noqa: ASYNC109
+        return await self._app._get_client()._wait_for_result(
+            job.id, timeout, read_result=self._read_result, caller=self._find_caller(job)
+        )
+
+    def _find_caller(self, job: Job[Any]) -> CallerTransaction | None:
+        caller = self._app._find_caller()
+        if caller is None and self._transaction is not None:
+            return CallerTransaction(self._transaction, job)
+        return caller
 
 
 class App(TaskRouter[D]):
@@ -47,6 +81,7 @@ class App(TaskRouter[D]):
         use_local_time: Set `run_at` from this machine's clock, not from the database's.
         max_payload_bytes: Largest payload that `add_job` accepts.
         prepared_statements: Turn this off behind a pooler that does not support them.
+        retention: What tasks keep of ended jobs, unless they have their own (default: nothing).
 
     Attributes:
         hooks (Hooks): Listeners and wrappers of this app.
@@ -65,6 +100,7 @@ class App(TaskRouter[D]):
         use_local_time: bool = False,
         max_payload_bytes: int | None = None,
         prepared_statements: bool = True,
+        retention: Retention | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -77,6 +113,7 @@ class App(TaskRouter[D]):
         use_local_time: bool = False,
         max_payload_bytes: int | None = None,
         prepared_statements: bool = True,
+        retention: Retention | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -88,8 +125,12 @@ class App(TaskRouter[D]):
         use_local_time: bool = False,
         max_payload_bytes: int | None = None,
         prepared_statements: bool = True,
+        retention: Retention | None = None,
     ) -> None:
         super().__init__()
+        if retention is not None and not isinstance(retention, Retention):
+            raise ConfigurationError(f"retention must be a Retention, got {retention!r}")
+        self._default_retention = retention
         self.lifespan = lifespan
         self.hooks = Hooks()
         self.on = self.hooks.on
@@ -171,13 +212,65 @@ class App(TaskRouter[D]):
         """Remove a job from async code. See `remove_job`."""
         return await self._get_client().remove_job(job_key, conn=self._resolve_connection(conn))
 
-    def enqueue(self, spec: JobSpec, conn: object = None) -> Job:
-        """Add the job of a task, for `Task.enqueue`."""
-        return self._get_sync_client().add_spec(spec, conn=self._resolve_connection(conn))
+    def status(self, job_id: int, *, conn: object = None) -> JobStatus:
+        """Get what is known of a job: its state, attempts, progress, error and times.
 
-    async def aenqueue(self, spec: JobSpec, conn: object = None) -> Job:
+        Args:
+            job_id: Id of the job.
+            conn: Your connection, whose transaction the call joins.
+
+        Returns:
+            The status. Its state is unknown if the job is deleted and left no outcome.
+        """
+        return self._get_sync_client().status(job_id, conn=self._resolve_connection(conn))
+
+    async def astatus(self, job_id: int, *, conn: object = None) -> JobStatus:
+        """Get what is known of a job from async code. See `status`."""
+        return await self._get_client().status(job_id, conn=self._resolve_connection(conn))
+
+    def result(self, job_id: int, *, timeout: timedelta | None = None) -> Any:
+        """Wait until a job ends, and return what its task returned.
+
+        Args:
+            job_id: Id of the job.
+            timeout: Longest wait (default: no limit).
+
+        Returns:
+            The result, read by the return annotation of the task if the app has the task, else as
+            plain JSON.
+
+        Raises:
+            JobFailedError: The job permanently failed.
+            ResultUnknownError: The job is deleted and left no result. An id that is not visible in
+                the queue counts as deleted, so wait after the commit that adds the job.
+            ResultError: The stored result does not have the task's return type.
+            OpenTransactionError: The connection of `using_connection` is in a transaction.
+            TimeoutError: The job did not end in time.
+        """
+        warn_if_in_loop("app.aresult")
+        return self._get_sync_client()._wait_for_result(job_id, timeout, caller=self._find_caller())
+
+    async def aresult(self, job_id: int, *, timeout: timedelta | None = None) -> Any:  # noqa: ASYNC109
+        """Wait for the result of a job in async code. See `result`."""
+        return await self._get_client()._wait_for_result(
+            job_id, timeout, caller=self._find_caller()
+        )
+
+    def enqueue(
+        self, spec: JobSpec, conn: object = None, read_result: ReadResult | None = None
+    ) -> Job:
+        """Add the job of a task, for `Task.enqueue`."""
+        conn = self._resolve_connection(conn)
+        job = self._get_sync_client().add_spec(spec, conn=conn)
+        return self._bind(job, conn, read_result)
+
+    async def aenqueue(
+        self, spec: JobSpec, conn: object = None, read_result: ReadResult | None = None
+    ) -> Job:
         """Add the job of a task from async code, for `Task.aenqueue`."""
-        return await self._get_client().add_spec(spec, conn=self._resolve_connection(conn))
+        conn = self._resolve_connection(conn)
+        job = await self._get_client().add_spec(spec, conn=conn)
+        return self._bind(job, conn, read_result)
 
     @contextmanager
     def using_connection(self, conn: object) -> Iterator[None]:
@@ -293,6 +386,16 @@ class App(TaskRouter[D]):
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+    def _bind(self, job: Job, conn: object, read_result: ReadResult | None) -> Job:
+        if read_result is not None:
+            job._result_source = AppResultSource(self, read_result, OpenTransaction.find(conn))
+        return job
+
+    def _find_caller(self) -> CallerTransaction | None:
+        """Return the open transaction of `using_connection`, or None."""
+        transaction = OpenTransaction.find(self._current_connection.get())
+        return None if transaction is None else CallerTransaction(transaction)
 
     def _resolve_connection(self, conn: object) -> object:
         return self._current_connection.get() if conn is None else conn

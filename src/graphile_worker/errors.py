@@ -15,6 +15,10 @@ GraphileWorkerError
 ├── ExecutableFailed       the program of a job did not end with exit code 0
 ├── JobLockLostError       another worker owns the job that a task tried to complete
 ├── OutcomeRefused         the database rejects the outcome of a job
+├── ResultError            the result of a task cannot be stored, or not be read by its type
+├── JobFailedError         the job whose result was requested has permanently failed
+├── ResultUnknownError     the job whose result was requested left no result
+├── OpenTransactionError   the caller waits for a job that its own transaction adds
 ├── JobsLeftLocked         a worker stopped and could not write the outcome of its jobs
 ├── LeaseExpiredError      the heartbeat of a pool failed for too long to claim jobs
 ├── WorkerStoppedError     the runner is not running
@@ -247,6 +251,48 @@ class OutcomeRefused(GraphileWorkerError):
 
     For example, a trigger that raises when the row of a completed job is deleted.
     """
+
+
+class ResultError(GraphileWorkerError):
+    """The result of a task cannot be stored, or a stored result does not have the task's type."""
+
+    _is_unstorable = False
+
+
+class JobFailedError(GraphileWorkerError):
+    """The job whose result was requested has permanently failed.
+
+    Args:
+        job_id: Id of the job.
+        error: Error of its last attempt, as text, or None.
+    """
+
+    _arguments = ("job_id", "error")
+
+    def __init__(self, job_id: int, error: str | None = None) -> None:
+        self.job_id = job_id
+        self.error = error
+        super().__init__(f"job {job_id} permanently failed: {error or 'no error is stored'}")
+
+
+class ResultUnknownError(GraphileWorkerError):
+    """The job whose result was requested is deleted, and left no result.
+
+    Args:
+        job_id: Id of the job.
+        reason: Why the result is unknown.
+    """
+
+    _arguments = ("job_id", "reason")
+
+    def __init__(self, job_id: int, reason: str) -> None:
+        self.job_id = job_id
+        self.reason = reason
+        super().__init__(f"job {job_id} {reason}")
+
+
+class OpenTransactionError(GraphileWorkerError):
+    """The caller waits for a job that its own transaction adds. Workers see it after the commit."""
 
 
 class JobLockLostError(GraphileWorkerError):

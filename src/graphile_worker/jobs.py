@@ -1,14 +1,22 @@
 """Job, JobSpec and JobOptions: a job in the database, a job to add, and its options."""
 
 import json
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any, Literal, TypedDict
+from typing import Any, Generic, Literal, Protocol, TypedDict
 
 from graphile_worker.errors import JobSpecError
+
+if sys.version_info >= (3, 13):
+    from typing import TypeVar
+else:
+    from typing_extensions import TypeVar
+
+R_co = TypeVar("R_co", default=Any, covariant=True)
 
 SMALLINT_RANGE = range(-32768, 32768)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -125,10 +133,19 @@ def _build_unknown_option_error(name: str) -> TypeError:
 _NOT_DECODED: Any = object()
 
 
-class Job:
+class ResultSource(Protocol):
+    """An object that waits for the result of a job, for example of the app that added it."""
+
+    def result(self, job: "Job[Any]", timeout: timedelta | None) -> Any: ...
+
+    async def aresult(self, job: "Job[Any]", timeout: timedelta | None) -> Any: ...  # noqa: ASYNC109
+
+
+class Job(Generic[R_co]):
     """A job, as its row was when it was read.
 
-    The payload and the timestamps are decoded on first access.
+    The payload and the timestamps are decoded on first access. `Job[int]` is a job whose task
+    returns an int.
 
     Attributes:
         id: Number of the job.
@@ -151,6 +168,7 @@ class Job:
         "_flags",
         "_locked_at",
         "_payload",
+        "_result_source",
         "_run_at",
         "_updated_at",
         "attempts",
@@ -165,6 +183,9 @@ class Job:
         "revision",
         "task_identifier",
     )
+
+    # Not set unless `enqueue` or `aenqueue` of a task returned the job.
+    _result_source: ResultSource
 
     def __init__(
         self,
@@ -242,6 +263,47 @@ class Job:
         flags = _decode_json(self._flags)
         return frozenset(flags) if isinstance(flags, dict) else frozenset()
 
+    def result(self, timeout: timedelta | None = None) -> R_co:
+        """Wait until the job ends, and return what its task returned.
+
+        Only jobs that `enqueue` or `aenqueue` of a task returned have this method. For other jobs,
+        for example from `get_job`, pass the id to `App.result` or `Client.result`.
+
+        Args:
+            timeout: Longest wait (default: no limit).
+
+        Returns:
+            The result of the task.
+
+        Raises:
+            JobFailedError: The job permanently failed.
+            ResultUnknownError: The job is deleted and left no result, or its task keeps none.
+            ResultError: The stored result does not have the task's return type.
+            OpenTransactionError: The transaction that adds the job is still open.
+            TimeoutError: The job did not end in time.
+            TypeError: The job was not returned by `enqueue` or `aenqueue`.
+        """
+        value: R_co = self._get_result_source().result(self, timeout)
+        return value
+
+    async def aresult(self, timeout: timedelta | None = None) -> R_co:  # noqa: ASYNC109
+        """Wait for the result in async code. See `result`."""
+        value: R_co = await self._get_result_source().aresult(self, timeout)
+        return value
+
+    def _get_result_source(self) -> ResultSource:
+        source: ResultSource | None = getattr(self, "_result_source", None)
+        if source is None:
+            raise TypeError(
+                f"job {self.id} has no result here, because `enqueue` of a task did not return it. "
+                f"Call result({self.id}) of an app or a client."
+            )
+        return source
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The row alone: a copy in another process decodes it, and has no app to wait with.
+        return Job, tuple(getattr(self, name) for name in _CONSTRUCTOR_SLOTS)
+
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.task_identifier} {self.attempts}/{self.max_attempts}>"
 
@@ -252,6 +314,27 @@ class Job:
 
     def __hash__(self) -> int:
         return hash((self.id, self.revision))
+
+
+# The slots that the constructor sets, in the order of its arguments.
+_CONSTRUCTOR_SLOTS = (
+    "id",
+    "task_identifier",
+    "queue_name",
+    "payload_text",
+    "priority",
+    "_run_at",
+    "attempts",
+    "max_attempts",
+    "last_error",
+    "_created_at",
+    "_updated_at",
+    "key",
+    "_locked_at",
+    "locked_by",
+    "revision",
+    "_flags",
+)
 
 
 def parse_timestamp(epoch: str) -> datetime:
@@ -356,7 +439,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _get_row(job: Job) -> list[object]:
-    return [getattr(job, name) for name in Job.__slots__ if name != "_payload"]
+    return [getattr(job, name) for name in _CONSTRUCTOR_SLOTS]
 
 
 # The C function under json.loads, which is enough for most payloads and faster.

@@ -1,17 +1,20 @@
 """Add and manage jobs from blocking code, with the names and signatures of `client`."""
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self, TypeVar, Unpack
 
-from graphile_worker._client import BaseClient
+from graphile_worker._client import BaseClient, CallerTransaction
 from graphile_worker._db.database import SyncDatabase, run_plan_sync, run_plan_sync_on
 from graphile_worker._db.external_connections import adapt_sync_connection
 from graphile_worker._db.external_pools import open_sync_database
 from graphile_worker._metrics.definitions import AddMode
+from graphile_worker._result_waiter import SyncResultWaiter, read_timeout
 from graphile_worker._sql.plans import admin
 from graphile_worker._sql.plans.cleanup import CleanupTask, plan_cleanup
 from graphile_worker._sql.plans.migration import plan_check_schema, plan_migrate
+from graphile_worker._sql.plans.status import EndedJob, check_job_id, plan_get_status
 from graphile_worker._sql.plans.tuning import Tuning, plan_apply_tuning, plan_get_tuning
 from graphile_worker._sql.queries.cron import KnownCrontab
 from graphile_worker._sql.query import Plan
@@ -20,6 +23,8 @@ from graphile_worker.events import Migrating
 from graphile_worker.hooks import NO_JOB_ADDED_MESSAGE, NOT_MIGRATED_MESSAGE, Hooks
 from graphile_worker.jobs import Job, JobOptions, JobSpec, RunAt, build_spec
 from graphile_worker.options import WorkerOptions
+from graphile_worker.results import JobStatus
+from graphile_worker.tasks import ReadResult
 
 T = TypeVar("T")
 
@@ -42,11 +47,18 @@ class Client(BaseClient):
         hooks: Hooks to call around `AddingJobs` and `Migrating`.
         clock: Clock for `use_local_time`.
         tasks: App or router. Jobs of its tasks get their options, and payloads are checked.
+        actor: Who changes jobs, for the audit (default: only the database role is recorded).
     """
 
-    def _open(self, database: object, *, prepared_statements: bool) -> None:
+    def _open(self, source: object, *, prepared_statements: bool) -> None:
         self._db: SyncDatabase = open_sync_database(
-            database, self._schemas, prepared_statements=prepared_statements
+            source, self._schemas, prepared_statements=prepared_statements
+        )
+        database, ended_jobs = self._db, self._ended_jobs
+        # Without a reference to the client: in a cycle, its connections would not be closed as soon
+        # as the last reference to it is gone.
+        self._waiter = SyncResultWaiter(
+            lambda job_ids: run_plan_sync(database, ended_jobs.plan_find(job_ids))
         )
 
     def add_job(
@@ -88,6 +100,20 @@ class Client(BaseClient):
         """Get a job by its key. See `graphile_worker.Client.get_job_by_key`."""
         return self._run_plan(admin.plan_get_job_by_key(job_key, self._schemas), conn)
 
+    def status(self, job_id: int, *, conn: object = None) -> JobStatus:
+        """Get what is known of a job: its state, attempts, progress, error and times.
+
+        See `graphile_worker.Client.status`.
+        """
+        return self._run_plan(plan_get_status(job_id, self._schemas), conn)
+
+    def result(self, job_id: int, *, timeout: timedelta | None = None) -> Any:
+        """Wait until a job ends, and return what its task returned.
+
+        See `graphile_worker.Client.result`.
+        """
+        return self._wait_for_result(job_id, timeout)
+
     def remove_job(self, job_key: str, *, conn: object = None) -> Job | None:
         """Remove the job with this key. A running job finishes and is not retried.
 
@@ -100,7 +126,9 @@ class Client(BaseClient):
 
         See `graphile_worker.Client.complete_jobs`.
         """
-        return self._run_plan(admin.plan_complete_jobs(job_ids, self._schemas), conn)
+        return self._run_plan(
+            admin.plan_complete_jobs(job_ids, self._schemas, actor=self._actor), conn
+        )
 
     def permanently_fail_jobs(
         self, job_ids: Iterable[int], reason: str | None = None, *, conn: object = None
@@ -109,7 +137,7 @@ class Client(BaseClient):
 
         See `graphile_worker.Client.permanently_fail_jobs`.
         """
-        plan = admin.plan_permanently_fail_jobs(job_ids, reason, self._schemas)
+        plan = admin.plan_permanently_fail_jobs(job_ids, reason, self._schemas, actor=self._actor)
         return self._run_plan(plan, conn)
 
     def reschedule_jobs(
@@ -133,6 +161,7 @@ class Client(BaseClient):
             priority=priority,
             attempts=attempts,
             max_attempts=max_attempts,
+            actor=self._actor,
         )
         return self._run_plan(plan, conn)
 
@@ -151,7 +180,9 @@ class Client(BaseClient):
 
         See `graphile_worker.Client.recover_workers`.
         """
-        plan = admin.plan_recover_jobs(pool_ids, crash_retry_delay, self._schemas)
+        plan = admin.plan_recover_jobs(
+            pool_ids, crash_retry_delay, self._schemas, actor=self._actor
+        )
         return self._run_plan(plan, conn)
 
     def force_unlock_workers(self, pool_ids: Iterable[str], *, conn: object = None) -> None:
@@ -159,7 +190,9 @@ class Client(BaseClient):
 
         See `graphile_worker.Client.force_unlock_workers`.
         """
-        self._run_plan(admin.plan_force_unlock_workers(pool_ids, self._schemas), conn)
+        self._run_plan(
+            admin.plan_force_unlock_workers(pool_ids, self._schemas, actor=self._actor), conn
+        )
 
     def cleanup(
         self,
@@ -171,7 +204,7 @@ class Client(BaseClient):
 
         See `graphile_worker.Client.cleanup`.
         """
-        plan = plan_cleanup(tasks, task_identifiers_to_keep, self._schemas)
+        plan = plan_cleanup(tasks, task_identifiers_to_keep, self._schemas, actor=self._actor)
         return run_plan_sync(self._db, plan)
 
     def list_known_crontabs(self, *, conn: object = None) -> dict[str, KnownCrontab]:
@@ -198,7 +231,7 @@ class Client(BaseClient):
     def migrate(self) -> int:
         """Install or upgrade the schema. See `graphile_worker.Client.migrate`."""
         with self._hooks.around_sync(Migrating(schema=self._schemas.shared)):
-            return run_plan_sync(self._db, plan_migrate(self._schemas))
+            return run_plan_sync(self._db, plan_migrate(self._schemas, self._get_retentions()))
         raise GraphileWorkerError(NOT_MIGRATED_MESSAGE)
 
     def check_schema(self) -> int:
@@ -209,7 +242,11 @@ class Client(BaseClient):
         return run_plan_sync(self._db, plan_check_schema(self._schemas))
 
     def close(self) -> None:
-        """Close the connections that the client opened. Your pool stays open."""
+        """Close the connections that the client opened. Your pool stays open.
+
+        Callers that wait for a result get an error.
+        """
+        self._waiter.close()
         self._db.close()
 
     def release(self) -> None:
@@ -221,6 +258,49 @@ class Client(BaseClient):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _wait_for_result(
+        self,
+        job_id: int,
+        timeout: timedelta | None,
+        *,
+        read_result: ReadResult | None = None,
+        caller: CallerTransaction | None = None,
+    ) -> Any:
+        check_job_id(job_id)
+        read_timeout(timeout)
+        ended = None
+        if self._needs_look(caller):
+            ended = self._look_for_end(job_id, caller)
+        if ended is None:
+            ended = self._waiter.wait(job_id, timeout)
+        return self._read_result(ended, read_result)
+
+    def _look_for_end(self, job_id: int, caller: CallerTransaction | None) -> EndedJob | None:
+        """Find the end of a job without waiting, because the caller's transaction is open.
+
+        Returns:
+            None if the job is committed, so that the caller may wait.
+
+        Raises:
+            OpenTransactionError: Workers cannot see the job, or the caller may not wait.
+        """
+        look = self._ended_jobs.plan_find
+        ended = (self._run_plan(look([job_id]), None)).get(job_id)
+        if self._is_final(ended, caller):
+            return ended
+        if caller is not None and ended is None and caller.added is not None:
+            # A pool may have lent the connection again. Then its transaction is another one.
+            job = self._run_plan(admin.plan_get_job(job_id, self._schemas), None)
+            is_committed = job is not None and job.revision >= caller.added.revision
+            if is_committed and not self._shares_transaction:
+                return None
+        if caller is not None and ended is not None:
+            with suppress(Exception):
+                found = self._run_plan(look([job_id]), caller.connection)
+                if job_id in found:
+                    return found[job_id]
+        raise self._build_transaction_error(job_id, caller)
 
     def _run_plan(self, plan: Plan[T], conn: object) -> T:
         if conn is None:

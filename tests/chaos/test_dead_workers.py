@@ -447,3 +447,20 @@ where datname = current_database()
   and application_name = 'graphile-worker'
   and wait_event_type = 'Lock'
 """
+
+
+@pytest.mark.single_version
+@pytest.mark.timeout(120)
+def test_the_worker_that_recovers_a_job_deletes_its_progress(field, sql):
+    progress = "select message from :ext_schema.progress"
+    field.add([JobSpec("report")])
+    worker = field.start(*LONG)
+    eventually(lambda: sql.run(progress) == [("page 4 of 10",)], "a heartbeat has it", PATIENCE)
+
+    kill([worker])
+    field.age(worker)
+    assert sql.run(progress)
+    field.start_sweeper(*LONG)
+
+    field.wait_until_free()
+    eventually(lambda: sql.run(progress) == [], "it is deleted", PATIENCE)

@@ -2,18 +2,28 @@
 
 import asyncio
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
 
-from graphile_worker import JobSpec, JobSpecError, WorkerOptions, run_once, sync
+from graphile_worker import (
+    Hooks,
+    JobContext,
+    JobSpec,
+    JobSpecError,
+    RecoveryOptions,
+    WorkerOptions,
+    run_once,
+    sync,
+)
 from graphile_worker._sql.queries.cron import schedule_jobs
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
 from tests.support.pools import open_session
+from tests.support.recorder import open_runners, wait_until
 from tests.support.sql import Sql
 
 # A name of our schema that any encoding has.
@@ -162,3 +172,19 @@ async def test_an_error_text_outside_the_encoding_of_an_external_pool_is_escaped
 
     [(error,)] = sql.run(ERRORS)
     assert WIDE.encode("ascii", "backslashreplace").decode() in error
+
+
+@pytest.mark.parametrize("encoded", ["LATIN1"], indirect=True)
+async def test_a_progress_message_that_the_database_cannot_store_has_escapes(encoded, sql):
+    async def report(payload: object, ctx: JobContext) -> None:
+        ctx.progress(0.5, WIDE)
+        await asyncio.Event().wait()
+
+    recovery = RecoveryOptions(heartbeat_interval=timedelta(milliseconds=50))
+    async with open_runners(encoded, Hooks()) as start:
+        runner = await start({"report": report}, recovery=recovery)
+        await runner.add_job("report")
+        messages = "select message from :ext_schema.progress"
+        await wait_until(lambda: sql.run(messages))
+
+        assert sql.value(messages) == r"\u540d \u03a9 \u20ac"

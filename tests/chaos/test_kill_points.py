@@ -74,7 +74,8 @@ SCENES = {
     # The first is of jobs that had not begun; those that run come after.
     "releasing": Scene(at=2, waits="for ever", is_stopped=True, leaves="started"),
     "rescuing": Scene(after_a_ghost=True, leaves="started"),
-    "heartbeat": Scene(at=3, waits="for ever", leaves="fetched"),
+    # Late enough for a slow machine to have claimed jobs.
+    "heartbeat": Scene(at=8, waits="for ever", leaves="fetched"),
     "cron_ticking": Scene(at=2, has_crontab=True),
     "migrating": Scene(is_empty=True),
 }
@@ -136,8 +137,9 @@ class Cell:
         fails = self.scene.fails or self.waits_as_failure
         payload = {"waits": self.scene.waits, "fails": fails}
         return [
+            # Every other job keeps its result and its attempts.
             JobSpec(
-                "work",
+                "keep" if n % 2 else "work",
                 {"n": n, **payload},
                 queue_name=f"queue {n % QUEUES}" if self.is_queued else None,
             )
@@ -242,8 +244,16 @@ select
   (select count(*) from :schema._private_job_queues where locked_by is not null)
 """
 
+OUTCOMES = """
+select job_id, attempts, succeeded, result #>> '{}'
+from :ext_schema.outcomes
+where task_identifier = 'keep'
+"""
+OTHER_OUTCOMES = "select job_id from :ext_schema.outcomes where task_identifier <> 'keep'"
+ATTEMPTS = "select job_id, attempt from :ext_schema.attempts"
+
 ALL_RUNS = """
-select job_id, n, queue_name, role, attempt, run_at, last_error, tick, began_at, ended_at
+select id, job_id, n, queue_name, role, attempt, run_at, last_error, tick, began_at, ended_at
 from runs
 order by id
 """
@@ -281,6 +291,7 @@ class LeftJob(NamedTuple):
 class Run(NamedTuple):
     """A run of a task, as it wrote it down itself."""
 
+    id: int
     job_id: int
     n: int
     queue_name: str | None
@@ -443,6 +454,8 @@ class Stage:
             return []
         self._sql.run(AGE)
         left = [LeftJob(*row) for row in self._sql.run(LEFT)]
+        outcomes = {job_id for job_id, *_ in self._sql.run(OUTCOMES)}
+        assert outcomes.isdisjoint(job.id for job in left), "a job that is there has an outcome"
         wanted = {self._scene.leaves} - {""}
         assert wanted <= {job.state for job in left}, "the scene is not what it should be"
         return left
@@ -456,6 +469,7 @@ def check(sql: Sql, left: list[LeftJob], owed: list[datetime]) -> None:
     check_attempts(runs, left)
     check_queues(runs)
     check_ticks(runs, owed)
+    check_outcomes(sql, runs)
 
 
 def check_without_death(sql: Sql, owed: list[datetime]) -> None:
@@ -469,6 +483,7 @@ def check_without_death(sql: Sql, owed: list[datetime]) -> None:
     assert {run.attempt for run in ended if run.tick is None} == {2}
     assert {run.attempt for run in ended if run.tick is not None} == {1}
     check_ticks(runs, owed)
+    check_outcomes(sql, runs)
 
 
 def check_runs(runs: list[Run], left: list[LeftJob]) -> None:
@@ -499,6 +514,19 @@ def check_attempts(runs: list[Run], left: list[LeftJob]) -> None:
             assert (run.attempt, run.last_error) == (1, None)
         else:
             assert (run.attempt, run.last_error) == (job.next_attempt, job.next_error)
+
+
+def check_outcomes(sql: Sql, runs: list[Run]) -> None:
+    """Each job that keeps something has one outcome: that of the run that ended it."""
+    last = {run.job_id: run for run in runs if run.ended_at and run.n % 2 and run.n > 0}
+    assert sorted(sql.run(OUTCOMES)) == sorted(
+        (run.job_id, run.attempt, True, str(run.id)) for run in last.values()
+    ), "outcomes"
+    assert sql.run(OTHER_OUTCOMES) == [], "a job that keeps nothing has an outcome"
+    attempts = Counter(sql.run(ATTEMPTS))
+    assert max(attempts.values(), default=1) == 1, "an attempt is stored twice"
+    assert {(run.job_id, run.attempt) for run in last.values()} <= attempts.keys(), "attempts"
+    assert attempts.keys() <= {(run.job_id, run.attempt) for run in runs}, "attempts"
 
 
 def check_queues(runs: list[Run]) -> None:

@@ -52,9 +52,19 @@ CONDITIONS = sorted(
     path.name.removesuffix(".sql")
     for path in (files("graphile_worker._sql") / "conditions").iterdir()
 )
-ALL_CONDITIONS = [Clause((Condition(name),)) for name in CONDITIONS]
+JOB_SEARCHES = ("count_jobs", "find_job_ids", "list_jobs")
+OUTCOME_SEARCHES = ("list_failed_outcomes", "list_outcomes", "list_task_outcomes")
+
+
+def list_conditions(statement: str) -> list[Clause]:
+    """List the conditions that a statement can have: on jobs, or on ended jobs."""
+    is_ended = statement in OUTCOME_SEARCHES
+    chosen = [name for name in CONDITIONS if name.startswith("ended_") == is_ended]
+    return [Clause((Condition(name),)) for name in chosen]
+
 
 # Arguments for statements that read jobs from JSON, of which the samples have none.
+KEPT = '[{"id": 1, "task": "task", "age": 2, "duration": 1, "keep": 1, "has_attempt": true}]'
 JOBS: dict[str, tuple[object, ...]] = {
     "add_jobs": ('[{"identifier": "task", "delay": 1, "preserve_run_at": false}]', 1),
     "fail_claimed_jobs": (
@@ -63,6 +73,14 @@ JOBS: dict[str, tuple[object, ...]] = {
         [1],
         False,
     ),
+    "complete_and_keep_jobs": ("{1}", "x", [1], False, KEPT),
+    "fail_and_keep_jobs": (
+        '[{"id": 1, "attempts": 1, "message": "no", "delay": 1}]',
+        "x",
+        [1],
+        False,
+        KEPT,
+    ),
     "release_claimed_jobs": (
         '[{"id": 1, "attempts": 1, "keyed": true, "delay": 1}]',
         "x",
@@ -70,6 +88,9 @@ JOBS: dict[str, tuple[object, ...]] = {
         False,
     ),
     "schedule_jobs": ('[{"identifier": "item", "task": "task"}]', "2024-02-29 04:30Z"),
+    "list_failed_outcomes": ("0", "1", 1, 1),
+    "list_outcomes": ("0", "1", 1, 1),
+    "list_task_outcomes": ("0", "1", 1, 1, ["task"], ["task"]),
     "write_sample": ("queue", "[]", 1, 1),
 }
 MODE = "job_key_mode =>"
@@ -167,7 +188,9 @@ def test_no_statement_would_call_an_overload(installed):
     installed.sql.run("create schema resolved")
     for name in STATEMENTS:
         text = render(
-            Statement.with_clauses(name, ALL_CONDITIONS), installed.schemas, ParameterStyle.NATIVE
+            Statement.with_clauses(name, list_conditions(name)),
+            installed.schemas,
+            ParameterStyle.NATIVE,
         )
         if not PARSED.match(text):
             continue
@@ -194,8 +217,8 @@ def test_no_statement_calls_an_overload(installed):
             table.add_job_in_state(state)
     for name in STATEMENTS:
         run_and_roll_back(installed, name, JOBS.get(name) or _sample_query(name).args)
-    for name in ("count_jobs", "find_job_ids", "list_jobs"):
-        for condition in ALL_CONDITIONS:
+    for name in (*JOB_SEARCHES, *OUTCOME_SEARCHES):
+        for condition in list_conditions(name):
             run_and_roll_back(installed, Statement.with_clauses(name, [condition]))
 
     assert installed.overloads.calls() == []

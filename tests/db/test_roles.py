@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -10,19 +10,32 @@ import pytest
 from psycopg import errors
 
 from graphile_worker import (
+    App,
     CleanupTask,
     Client,
     JobContext,
     JobRecovered,
     JobSucceeded,
     RecoveryOptions,
+    ResultUnknownError,
+    Retention,
     TaskRouter,
     sync,
 )
+from graphile_worker._db.database import run_plan_sync
+from graphile_worker._db.sync import SyncPsycopgDatabase
 from graphile_worker._metrics import definitions
 from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.plans.history import plan_prune_history, plan_rotate_history
 from graphile_worker.events import CronBackfillDue
 from graphile_worker.ops.diagnostics import FindingId, examine
+from graphile_worker.ops.filters import Filter
+from graphile_worker.ops.history import (
+    plan_get_history_status,
+    plan_get_job_history,
+    plan_list_outcomes,
+    plan_prune,
+)
 from graphile_worker.ops.queue_monitor import QueueMonitor, RunnableCounter
 from tests.conftest import TestDatabase
 from tests.support.recorder import Start, open_runners, wait_until
@@ -297,6 +310,15 @@ NOT_FOR_WORKERS = (
     "insert into :ext_schema.turns (name) values ('mine')",
     "delete from :ext_schema.turns",
     "delete from :ext_schema.samples",
+    "insert into :ext_schema.history (name, started_at) values ('mine', '{}')",
+    "delete from :ext_schema.history",
+    "update :ext_schema.outcomes set result = 'null'",
+    "delete from :ext_schema.outcomes",
+    "update :ext_schema.attempts set error = null",
+    "delete from :ext_schema.attempts",
+    "truncate :ext_schema.outcomes",
+    "select result from :ext_schema.outcomes_0",
+    "truncate :ext_schema.progress",
     "update :schema._private_tasks set identifier = 'mine'",
     "create table public.mine ()",
     "create schema mine",
@@ -364,6 +386,16 @@ NOT_FOR_READERS = (
     "select :schema.force_unlock_workers('{a}')",
     "select id from :schema._private_jobs for update",
     "copy :schema._private_jobs to stdout",
+    "select result from :ext_schema.outcomes",
+    "select * from :ext_schema.outcomes",
+    "select outcomes from :ext_schema.outcomes as outcomes",
+    "select result from :ext_schema.outcomes_0",
+    "copy :ext_schema.outcomes to stdout",
+    "delete from :ext_schema.outcomes",
+    "truncate :ext_schema.outcomes_0",
+    "update :ext_schema.history set slot = 0",
+    "delete from :ext_schema.progress",
+    "insert into :ext_schema.audit (action) values ('mine')",
     "select graphile_worker_api.enqueue('send_email')",
 )
 
@@ -451,11 +483,226 @@ NOT_FOR_CLEANERS = (
     "select :schema.add_job('send_email')",
     "select id from :ext_schema.pools",
     "truncate :schema._private_jobs",
+    "select result from :ext_schema.outcomes",
+    "select error from :ext_schema.outcomes",
+    "select error from :ext_schema.attempts",
+    "insert into :ext_schema.outcomes select * from :ext_schema.outcomes",
+    "select * from :ext_schema.progress",
+    "select * from :ext_schema.audit",
 )
 
 
 def test_a_cleaner_neither_reads_payloads_nor_adds(cleaner):
     assert allowed(cleaner, NOT_FOR_CLEANERS) == []
+
+
+# History and progress
+
+
+async def test_a_worker_keeps_outcomes_and_rotates_the_history(queue, owner, reader):
+    app = App(as_role(queue, "queue_worker"), schema=queue.schema)
+
+    @app.task(retention=Retention(results=True, attempts=True, keep=timedelta(days=30)))
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @app.task(retention=Retention(attempts=True), max_attempts=1)
+    async def fail() -> None:
+        raise ValueError("secret")
+
+    await add.aenqueue(1, 2)
+    await fail.aenqueue()
+    await app.worker().run_once()
+    await app.close()
+
+    assert reader.run(
+        "select task_identifier, succeeded from :ext_schema.outcomes order by succeeded"
+    ) == [("fail", False), ("add", True)]
+    assert reader.value("select count(*) from :ext_schema.attempts") == 2
+    assert owner.value("select result::text from :ext_schema.outcomes where succeeded") == "3"
+
+    later = datetime.now(UTC) + timedelta(days=365)
+    database = SyncPsycopgDatabase(as_role(queue, "queue_worker"), Schemas.from_names(queue.schema))
+    slots = []
+    while rotation := run_plan_sync(database, plan_rotate_history(later)):
+        slots.append(rotation.emptied_slots)
+    database.close()
+    assert (0,) in slots
+    assert owner.value("select count(*) from :ext_schema.outcomes") == 0
+
+
+def test_the_cleaner_prunes_the_history(queue, owner):
+    owner.run(
+        "insert into :ext_schema.outcomes (job_id, created_at, run_at, started_at, finished_at,"
+        " expires_at, slot, succeeded, attempts, task_identifier, pool_id)"
+        " select n, now(), now(), now(), now(), now() - interval '1 hour' * n, 0, true, 1, 'a', 'p'"
+        " from generate_series(-1, 1) as n"
+    )
+    database = SyncPsycopgDatabase(
+        as_role(queue, "queue_cleaner"), Schemas.from_names(queue.schema)
+    )
+    for now, left in ((None, [-1]), (datetime.now(UTC) + timedelta(days=365), [])):
+        run_plan_sync(database, plan_prune_history(now))
+        run_plan_sync(database, plan_prune(database.schemas))
+        assert run_plan_sync(database, plan_get_history_status(database.schemas)).can_rotate
+        found = owner.run("select job_id from :ext_schema.outcomes where expires_at > now()")
+        assert [id for (id,) in found] == left
+    database.close()
+
+
+def test_a_reader_sees_outcomes_without_their_results(queue, owner):
+    owner.run(
+        "insert into :ext_schema.outcomes (job_id, created_at, run_at, started_at, finished_at,"
+        " slot, succeeded, has_result, result, attempts, task_identifier, pool_id)"
+        " select 7, now(), now(), now(), now(), 0, true, true, '1', 1, 'a', 'p'"
+    )
+    schemas = Schemas.from_names(queue.schema)
+    database = SyncPsycopgDatabase(as_role(queue, "queue_reader"), schemas)
+    (listed,) = run_plan_sync(database, plan_list_outcomes(Filter(), schemas)).jobs
+    (shown,) = run_plan_sync(database, plan_get_job_history(7, schemas)).outcomes
+    status = run_plan_sync(database, plan_get_history_status(schemas))
+    database.close()
+    with sync.Client(as_role(queue, "queue_reader"), schema=queue.schema) as client:
+        state = client.status(7).state
+        with pytest.raises(ResultUnknownError, match="may not read results"):
+            client.result(7)
+
+    assert listed == shown
+    assert (shown.has_result, shown.result_text, state) == (True, None, "succeeded")
+    assert not status.can_rotate
+
+
+def test_a_worker_writes_progress_that_readers_see(worker, reader):
+    worker.run(
+        "insert into :ext_schema.progress (job_id, pool_id, fraction, updated_at)"
+        " values (1, 'p', 0.5, now())"
+    )
+    worker.run("update :ext_schema.progress set fraction = 0.6")
+    assert reader.value("select count(*) from :ext_schema.progress") == 1
+
+    worker.run("delete from :ext_schema.progress")
+    assert reader.value("select slot from :ext_schema.history") == 0
+
+
+# The audit
+
+
+def test_roles_that_change_jobs_add_entries_that_readers_see(queue, owner, reader):
+    for role in ("queue_worker", "queue_cleaner"):
+        owner.run("select :schema.add_job('old')")
+        owner.run("update :schema._private_jobs set attempts = max_attempts")
+        with sync.Client(as_role(queue, role), schema=queue.schema, actor="ada") as client:
+            client.cleanup([CleanupTask.DELETE_PERMAFAILED_JOBS])
+
+    entries = reader.run("select actor, role, action, count from :ext_schema.audit order by id")
+    assert entries == [
+        ("ada", "queue_worker", "cleanup", 1),
+        ("ada", "queue_cleaner", "cleanup", 1),
+    ]
+
+
+NOT_FOR_ANY_ROLE = (
+    "update :ext_schema.audit set actor = 'bob'",
+    "delete from :ext_schema.audit",
+    "truncate :ext_schema.audit",
+    "insert into :ext_schema.audit (action, role) values ('mine', 'bob')",
+    "insert into :ext_schema.audit (action, at) values ('mine', now())",
+    "insert into :ext_schema.audit (id, action) overriding system value values (1, 'mine')",
+    "alter table :ext_schema.audit add column mine int",
+    "drop table :ext_schema.audit",
+    "create trigger mine before insert on :ext_schema.audit "
+    "execute function suppress_redundant_updates_trigger()",
+)
+
+
+def test_only_the_owner_changes_entries_of_the_audit(queue, worker, reader, cleaner, enqueuer):
+    for sql in (worker, reader, cleaner, enqueuer):
+        assert allowed(sql, NOT_FOR_ANY_ROLE) == []
+
+
+@pytest.fixture
+def person(queue, owner) -> Iterator[Sql]:
+    """A person with a login of their own and the privileges of a worker."""
+    run_script(queue, "audit-trigger.sql", user="queue_migrator")
+    owner.run("create role person login")
+    owner.run("grant queue_worker to person")
+    yield from session(queue, "person")
+    owner.run("drop role person")
+
+
+def list_entries(owner: Sql) -> list[tuple[Any, ...]]:
+    return owner.run(
+        "select actor, role, action, job_ids, count, filter, note from :ext_schema.audit"
+        " order by id"
+    )
+
+
+def test_the_trigger_records_direct_changes_and_no_payloads(queue, owner, person):
+    run_script(queue, "audit-trigger.sql", user="queue_migrator")
+    ids = [
+        owner.value("select (:schema.add_job('task', '{\"secret\": 1}')).id") for _ in range(1002)
+    ]
+    first, last = ids[0], ids[-1]
+    owner.run("truncate :ext_schema.audit")
+
+    person.run("update :schema._private_jobs set priority = 1 where id = $1", first)
+    person.run("update :schema._private_jobs set priority = 1 where id = 0")
+    person.run("select :schema.reschedule_jobs($1::bigint[], priority => 2)", [first, last])
+    person.run("delete from :schema._private_jobs where id <> $1", first)
+    owner.run("truncate :schema._private_jobs")
+
+    assert list_entries(owner) == [
+        (None, "person", "direct update", [first], 1, None, None),
+        (None, "person", "direct update", [first, last], 2, None, None),
+        (None, "person", "direct delete", ids[1:1001], 1000, None, None),
+        (None, "person", "direct delete", [last], 1, None, None),
+        (None, "postgres", "direct truncate", [], 0, None, None),
+    ]
+
+
+async def test_the_trigger_does_not_record_workers_and_enqueuers(
+    queue, start, recorder, owner, person, enqueuer
+):
+    async def send_email(payload: Any) -> None: ...
+
+    enqueue(enqueuer, "'send_email', job_key => 'a', run_at => now() + interval '1 hour'")
+    enqueue(enqueuer, "'send_email', job_key => 'a'")
+    await start({"send_email": send_email})
+    await recorder.wait_for(JobSucceeded)
+
+    assert list_entries(owner) == []
+
+
+def test_the_trigger_does_not_record_changes_of_this_package_twice(queue, owner, person):
+    dsn = as_role(queue, "person")
+    with sync.Client(dsn, schema=queue.schema, actor="ada") as client, psycopg.connect(dsn) as conn:
+        first, second = [client.add_job("task").id for _ in range(2)]
+        client.permanently_fail_jobs([first])
+        client.cleanup([CleanupTask.DELETE_PERMAFAILED_JOBS])
+
+        # After the call, direct changes in the same transaction are recorded again.
+        client.reschedule_jobs([second], priority=1, conn=conn)
+        client.complete_jobs([12345], conn=conn)
+        conn.execute(owner.text("delete from :schema._private_jobs"))
+
+    assert [(each[0], each[2], each[3]) for each in list_entries(owner)] == [
+        ("ada", "jobs fail", [first]),
+        ("ada", "cleanup", [first]),
+        ("ada", "jobs reschedule", [second]),
+        (None, "direct delete", [second]),
+    ]
+
+
+def test_the_function_of_the_trigger_is_the_owners_and_has_a_fixed_path(owner, person):
+    [(is_definer, settings, whose, granted)] = owner.run("""
+      select prosecdef, proconfig, proowner::regrole::text, proacl::text
+      from pg_proc where proname = 'audit_direct_change'
+    """)
+
+    assert (is_definer, settings) == (True, ["search_path=pg_catalog, pg_temp"])
+    assert (whose, granted) == ("queue_owner", "{queue_owner=X/queue_owner}")
+    assert denied(person, "alter table :schema._private_jobs disable trigger gwpy_audit_delete")
+    assert denied(person, "drop trigger gwpy_audit_delete on :schema._private_jobs")
 
 
 # Enqueuers

@@ -144,7 +144,7 @@ def start_nodes(executor, database) -> tuple[list["Future[int]"], int]:
 def install_blocking(database, **timeout: float) -> int:
     schemas = Schemas.from_names(database.schema)
     with closing(SyncPsycopgDatabase(database.dsn, schemas)) as db:
-        return run_plan_sync(db, plan_migrate(schemas, **timeout))
+        return run_plan_sync(db, plan_migrate(schemas, (), **timeout))
 
 
 def install_with_node(database) -> int:
@@ -161,7 +161,7 @@ async def install_async(database, **timeout: float) -> int:
     async def install() -> int:
         db = PsycopgDatabase(database.dsn, schemas)
         try:
-            return await run_plan(db, plan_migrate(schemas, **timeout))
+            return await run_plan(db, plan_migrate(schemas, (), **timeout))
         finally:
             await db.close()
 

@@ -14,6 +14,13 @@ from tests.laboratory.history_checker import Add, Journal, Step
 
 QUEUES = [f"queue-{number}" for number in range(20)]
 KEYS = [f"key-{number}" for number in range(100)]
+KEPT_KEYS = KEYS[::2]
+
+# Tasks that keep nothing, and the same with results.
+KEPT_INSTEAD = {"work": "keep", "work_in_thread": "keep_in_thread"}
+
+# The tasks that keep their results and attempts.
+KEEPING_TASKS = ("keep", "keep_in_thread", "stumble", "pay")
 
 ENQUEUERS = 4
 
@@ -158,23 +165,34 @@ def drawn(rng: random.Random) -> JobSpec:
     return rng.choices(kinds, (40, 20, 10, 8, 8, 6, 5, 3))[0](rng)
 
 
+def kept(rng: random.Random) -> JobSpec:
+    """Draw a job of any kind. Four of five keep their result."""
+    spec = drawn(rng)
+    if spec.job_key is None and spec.identifier in KEPT_INSTEAD and rng.random() < 0.6:
+        return replace(spec, identifier=KEPT_INSTEAD[spec.identifier])
+    return spec
+
+
 def plain(rng: random.Random) -> JobSpec:
-    return JobSpec("work", {"seconds": _seconds(rng)}, priority=rng.randrange(-2, 3))
+    return JobSpec(_task(rng), {"seconds": _seconds(rng)}, priority=rng.randrange(-2, 3))
 
 
 def queued(rng: random.Random) -> JobSpec:
-    return JobSpec("work", {"seconds": _seconds(rng) / 5}, queue_name=rng.choice(QUEUES))
+    return JobSpec(_task(rng), {"seconds": _seconds(rng) / 5}, queue_name=rng.choice(QUEUES))
 
 
 def keyed(rng: random.Random) -> JobSpec:
     mode = rng.choice(list(JobKeyMode))
     delay = timedelta(milliseconds=rng.choice((0, 500, 3000)))
     payload = {"seconds": _seconds(rng)}
-    return JobSpec("work", payload, job_key=rng.choice(KEYS), job_key_mode=mode, run_at=delay)
+    key = rng.choice(KEYS)
+    # A job that gets another payload keeps its task.
+    task = "keep" if key in KEPT_KEYS else "work"
+    return JobSpec(task, payload, job_key=key, job_key_mode=mode, run_at=delay)
 
 
 def delayed(rng: random.Random) -> JobSpec:
-    return JobSpec("work", {}, run_at=timedelta(seconds=rng.random() * 5))
+    return JobSpec(_task(rng), {}, run_at=timedelta(seconds=rng.random() * 5))
 
 
 def failing(rng: random.Random) -> JobSpec:
@@ -182,7 +200,7 @@ def failing(rng: random.Random) -> JobSpec:
 
 
 def in_thread(rng: random.Random) -> JobSpec:
-    return JobSpec("work_in_thread", {"seconds": _seconds(rng)})
+    return JobSpec(rng.choice(("work_in_thread", "keep_in_thread")), {"seconds": _seconds(rng)})
 
 
 def paid(rng: random.Random) -> JobSpec:
@@ -191,6 +209,11 @@ def paid(rng: random.Random) -> JobSpec:
 
 def failing_in_queue(rng: random.Random) -> JobSpec:
     return JobSpec("stumble", {"times": 1}, queue_name=rng.choice(QUEUES))
+
+
+def _task(rng: random.Random) -> str:
+    """Draw a task that keeps its results, or one that keeps nothing."""
+    return rng.choice(("work", "keep"))
 
 
 def _seconds(rng: random.Random) -> float:

@@ -23,7 +23,7 @@ from tests.laboratory.history_checker import (
     install_audit,
     read_audit,
 )
-from tests.laboratory.load import Load, Plan
+from tests.laboratory.load import KEEPING_TASKS, Load, Plan
 from tests.laboratory.metrics import MetricsReport, compare_counters
 from tests.laboratory.scenarios import Scenario, schedule
 from tests.laboratory.servers import DATABASE, SCHEMA, Pair, Primary
@@ -267,6 +267,8 @@ class Laboratory:
             counts_process=(lambda name: name.startswith("py-")) if mixed else None,
             cron_minutes=self._minutes(history, ended_at) if self._scenario.with_cron else None,
             transactional_tasks=("pay",),
+            # Node workers and older versions keep nothing.
+            keeping_tasks=() if mixed or self._scenario.upgrade_from else KEEPING_TASKS,
             must_finish=not mixed,
             healed_at=healed_at,
             exits=self._exits,

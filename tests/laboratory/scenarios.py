@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tests.laboratory.load import Draw, drawn, paid
+from tests.laboratory.load import Draw, drawn, kept, paid
 from tests.laboratory.versions import before_the_last_migration
 
 
@@ -132,6 +132,32 @@ def transactional(seed: int) -> Scenario:
     )
 
 
+def results(seed: int) -> Scenario:
+    """Jobs of which most keep their results, with every fault but a promotion."""
+    faults = {
+        "sigkill": 60,
+        "zombie": 10,
+        "term": 6,
+        "backend": 60,
+        "partition": 10,
+        "half_open": 4,
+        "cut": 60,
+        "cut_enqueuer": 10,
+        "reset": 6,
+        "crash": 8,
+    }
+    return Scenario(
+        name="results",
+        seed=seed,
+        jobs=20_000,
+        rate=60,
+        processes=4,
+        faults=faults,
+        draw=kept,
+        with_cron=False,
+    )
+
+
 def upgrade(seed: int) -> Scenario:
     """Workers of an older version are replaced one by one, and the schema is migrated."""
     faults = {"upgrade": 6, "sigkill": 12, "backend": 6}
@@ -147,4 +173,4 @@ def upgrade(seed: int) -> Scenario:
     )
 
 
-SCENARIOS = {each.__name__: each for each in (smoke, long, mixed, transactional, upgrade)}
+SCENARIOS = {each.__name__: each for each in (smoke, long, mixed, transactional, results, upgrade)}

@@ -23,6 +23,8 @@ from tests.laboratory.history_checker import (
     History,
     JobRow,
     Journal,
+    KeptAttempt,
+    KeptOutcome,
     check,
 )
 from tests.laboratory.history_checker.changes import NOT_STARTED, QUARANTINED, RECOVERED
@@ -343,11 +345,79 @@ def worse_first() -> Story:
     return story
 
 
+def an_outcome(story: Story, **fields: Any) -> None:
+    """Keep the outcome and the attempt of a run of job 1 in pool py-1a."""
+    outcome = replace(KeptOutcome(1, "task", "py-1a", 1, True, '"a"'), **fields)
+    story.history.outcomes.append(outcome)
+    attempt = KeptAttempt(outcome.job_id, outcome.pool, outcome.attempt)
+    story.history.attempts.append(attempt)
+
+
+def a_kept_run(story: Story) -> None:
+    story.add(1)
+    story.claim(1, "py-1a")
+    story.history.bodies.append(Body("start", 1, 1, "py-1a", "py-1", story.now, '"a"'))
+    story.complete(1)
+
+
+def outcome_missing() -> Story:
+    story = Story()
+    a_kept_run(story)
+    story.history.attempts.append(KeptAttempt(1, "py-1a", 1))
+    return story
+
+
+def outcome_stored_twice() -> Story:
+    story = Story()
+    a_kept_run(story)
+    an_outcome(story)
+    story.history.outcomes *= 2
+    return story
+
+
+def outcome_of_a_zombie() -> Story:
+    story = Story()
+    story.add(1)
+    story.claim(1, "py-1a")
+    story.recover(1)
+    story.claim(1, "py-2a")
+    story.history.bodies.append(Body("start", 1, 2, "py-2a", "py-2", story.now, '"b"'))
+    story.complete(1)
+    an_outcome(story, pool="py-2a", attempt=2, result='"b"')
+    story.history.outcomes.append(KeptOutcome(1, "task", "py-1a", 1, True, None))
+    return story
+
+
+def outcome_of_a_job_that_can_run() -> Story:
+    story = Story()
+    story.add(1)
+    story.claim(1, "py-1a")
+    story.fail(1)
+    an_outcome(story, succeeded=False, result=None)
+    return story
+
+
+def result_of_another_run() -> Story:
+    story = Story()
+    a_kept_run(story)
+    an_outcome(story, result='"b"')
+    return story
+
+
+def attempt_missing() -> Story:
+    story = Story()
+    story.add(1)
+    story.claim(1, "py-1a")
+    story.fail(1)
+    return story
+
+
 STRICT = Expectations(
     strict_priority=True,
     cron_minutes={"c": ()},
 )
 TRANSACTIONAL = replace(STRICT, transactional_tasks={"task"})
+KEEPING = replace(STRICT, keeping_tasks={"task"})
 CRON = replace(STRICT, cron_minutes={"c": (BEGIN, BEGIN + MINUTE, BEGIN + 2 * MINUTE)})
 CRON_SEEN = replace(STRICT, cron_minutes={"c": (BEGIN, BEGIN + 2 * MINUTE)})
 CRON_NOTED = replace(STRICT, cron_minutes={"c": (BEGIN, BEGIN + 2 * MINUTE, BEGIN + 3 * MINUTE)})
@@ -386,6 +456,12 @@ BAD: list[tuple[Callable[[], Story], str, Expectations]] = [
     (effect_of_a_failure, "effects", TRANSACTIONAL),
     (early, "early", STRICT),
     (worse_first, "priority", STRICT),
+    (outcome_missing, "outcomes", KEEPING),
+    (outcome_stored_twice, "outcomes", KEEPING),
+    (outcome_of_a_zombie, "outcomes", KEEPING),
+    (outcome_of_a_job_that_can_run, "outcomes", KEEPING),
+    (result_of_another_run, "outcomes", KEEPING),
+    (attempt_missing, "outcomes", KEEPING),
 ]
 
 
@@ -397,10 +473,10 @@ def test_a_bad_history_breaks_its_invariant_and_no_other(tell, rule, run):
     assert report.violations == 1
 
 
-def test_there_is_a_bad_history_for_each_of_the_twelve_invariants():
+def test_there_is_a_bad_history_for_each_invariant():
     caught = {RULES[rule][0] for _, rule, _ in BAD}
 
-    assert caught == {f"I{number}" for number in range(1, 13)}
+    assert caught == {f"I{number}" for number in range(1, 14)}
 
 
 # Good histories.
@@ -679,6 +755,36 @@ def test_a_good_history_passes(tell):
     report = check(story.end(), replace(STRICT, cron_minutes=minutes))
 
     assert report.violations == 0, "\n".join(report.lines())
+
+
+def test_outcomes_of_the_runs_that_ended_jobs_pass():
+    story = Story()
+    a_kept_run(story)
+    an_outcome(story)
+    # One that fails twice, and one that is replaced while it runs.
+    story.add(2, max_attempts=2)
+    for attempt in (1, 2):
+        story.claim(2, "py-2a")
+        story.fail(2)
+        story.now += 60
+        story.history.attempts.append(KeptAttempt(2, "py-2a", attempt))
+    story.history.outcomes.append(KeptOutcome(2, "task", "py-2a", 2, False, None))
+    story.add(3, key="k")
+    story.claim(3, "py-1a")
+    story.detach(3)
+    story.complete(3)
+    an_outcome(story, job_id=3, result=None)
+    # One that is quarantined, and one that is released.
+    story.add(4)
+    story.claim(4, "py-1a")
+    story.recover(4, error=QUARANTINED, attempts=25)
+    story.add(5)
+    story.claim(5, "py-1a")
+    story.refund(5)
+
+    report = check(story.end(), replace(KEEPING, must_finish=False))
+
+    assert report.counts["outcomes"] == 0, "\n".join(report.lines())
 
 
 # Which findings count, and which are listed as apart.

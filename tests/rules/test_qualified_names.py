@@ -79,6 +79,9 @@ def test_functions_of_the_shared_schema_have_no_settings_as_in_node():
         ("do $do$ begin perform format('%I', $x$a$x$); end $do$", ["format"]),
         ("select * from unnest(a, b) as u (a, b), unnest(a[1], b)", []),
         ("select * from unnest(f(a, b)) as u (a)", ["unnest", "f"]),
+        ("grant select (a), insert (b, c), update (d) on table t to r", []),
+        ("create table t (a int) partition by list (a)", []),
+        ("select f.a, x over (partition by list(a)) from f order by list(a)", ["list", "list"]),
     ],
 )
 def test_the_scanner_finds_calls_and_nothing_else(text, names):

@@ -14,13 +14,18 @@ import sqlalchemy
 
 from graphile_worker._sql.identifiers import Schemas, quote_identifier
 from graphile_worker._sql.queries import (
+    audit,
     claim,
     cleanup,
     cron,
     diagnostics,
+    ended_jobs,
+    history,
     jobs,
     metrics,
     migrations,
+    outcomes,
+    progress,
     search,
     snapshot,
     storage,
@@ -59,11 +64,19 @@ SAMPLES: dict[Any, object] = {
     Mapping[int, str]: {1: "x"},
     Mapping[str, Any]: {"host": "x"},
     datetime: datetime.now(UTC),
+    datetime | None: None,
     timedelta: timedelta(0),
+    timedelta | None: None,
+    Mapping[int, datetime]: {0: datetime.now(UTC)},
     claim.OrphanedClaims: claim.OrphanedClaims({1}, {2}),
     Sequence[int]: [1],
     Sequence[claim.FailedAttempt]: [],
     Sequence[claim.ReleasedJob]: [],
+    Sequence[history.KeptRun]: [],
+    history.HistoryRing: history.HistoryRing(
+        slot=0, started_at=(datetime.now(UTC),) * 9, keep=None, max_rows=None, now=datetime.now(UTC)
+    ),
+    Sequence[progress.ProgressReport]: [],
     Sequence[tuple[str, JobSpec]]: [],
     search.Clauses: (),
 }
@@ -91,6 +104,7 @@ def _questions() -> list[tuple[str, Callable[..., Query[Any]]]]:
         for module in (
             jobs,
             search,
+            audit,
             claim,
             workers,
             snapshot,
@@ -98,8 +112,12 @@ def _questions() -> list[tuple[str, Callable[..., Query[Any]]]]:
             cron,
             storage,
             diagnostics,
+            history,
+            ended_jobs,
             metrics,
             migrations,
+            outcomes,
+            progress,
             testing,
         )
         for name, function in vars(module).items()

@@ -37,6 +37,10 @@ MEANT = {
     "cron": "guides/cron.html",
     "django": "get-started/django.html",
     "transaction": "guides/transactional-enqueueing.html",
+    "result": "guides/results-and-history.html",
+    "history": "guides/results-and-history.html",
+    "progress": "guides/progress.html",
+    "audit": "operations/audit.html",
 }
 SEARCH_MILLISECONDS = 3000
 

@@ -45,10 +45,10 @@ SYNTAX = frozenset(
     (
         "all", "and", "any", "array", "as", "between", "by", "case", "cast", "check", "coalesce",
         "conflict", "else", "exists", "extract", "filter", "from", "greatest", "identity", "if",
-        "in", "include", "interval", "into", "is", "join", "key", "lateral", "least", "limit",
-        "materialized", "not", "nullif", "offset", "on", "or", "over", "perform", "references",
-        "return", "row", "select", "set", "then", "union", "unique", "using", "vacuum", "values",
-        "when", "where", "with",
+        "in", "include", "insert", "interval", "into", "is", "join", "key", "lateral", "least",
+        "limit", "materialized", "not", "nullif", "offset", "on", "or", "over", "perform",
+        "references", "return", "row", "select", "set", "then", "union", "unique", "update",
+        "using", "vacuum", "values", "when", "where", "with",
     )
 )
 # fmt: on
@@ -59,8 +59,9 @@ _NAMING = frozenset(("as", "function", "table"))
 _RELATION_FOLLOWS = frozenset(("from", "join", ","))
 _SCHEMAS = ("pg_catalog", "pg_temp")
 
-# They belong to no schema.
-_ACCESS_METHODS = frozenset((("using", "brin"),))
+# Words before the name of an access method, or of a kind of partitions. These have no schema. In a
+# window, `partition by` follows a parenthesis that opens.
+_METHODS = (("using", "brin"), (")", "partition", "by", "list"))
 
 # Operators that PostgreSQL looks up by name for syntax that is written in words.
 _WORDS = {
@@ -123,7 +124,7 @@ def calls(text: str) -> Iterator[Call]:
         before = found[n - 1].text.lower() if n else ""
         if before != "." and (token.text.lower() in SYNTAX or before in _NAMING):
             continue
-        if (before, token.text.lower()) in _ACCESS_METHODS:
+        if _names_method(found, n):
             continue
         schema = found[n - 2].text if before == "." else None
         yield Call(schema, token.text, _arguments(found[n + 1 :]), token.at)
@@ -166,6 +167,11 @@ def line_of(text: str, at: int) -> int:
 
 def _after(found: list[Token], n: int) -> str:
     return found[n + 1].text if n + 1 < len(found) else ""
+
+
+def _names_method(found: list[Token], n: int) -> bool:
+    words = [token.text.lower() for token in found[max(0, n - 3) : n + 1]]
+    return any(tuple(words[-len(method) :]) == method for method in _METHODS)
 
 
 def _is_star(found: list[Token], n: int) -> bool:

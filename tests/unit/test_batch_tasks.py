@@ -39,10 +39,10 @@ class Enqueuer:
     def __init__(self) -> None:
         self.added: list[tuple[JobSpec, object]] = []
 
-    def enqueue(self, spec: JobSpec, conn: object = None) -> Any:
+    def enqueue(self, spec: JobSpec, conn: object = None, read_result: Any = None) -> Any:
         self.added.append((spec, conn))
 
-    async def aenqueue(self, spec: JobSpec, conn: object = None) -> Any:
+    async def aenqueue(self, spec: JobSpec, conn: object = None, read_result: Any = None) -> Any:
         self.added.append((spec, conn))
 
 

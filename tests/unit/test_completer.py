@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._sql.queries.history import KeptRun
 from graphile_worker._worker import completer as completer_module
 from graphile_worker._worker.completer import (
     REJECTIONS_BEFORE_FAILURE,
@@ -27,6 +29,7 @@ from graphile_worker._worker.outcomes import (
 from graphile_worker.errors import OutcomeRefused
 from graphile_worker.events import PoolEvent, PoolFatalError
 from graphile_worker.hooks import Hooks
+from graphile_worker.results import Retention
 from tests.support.clocks import skip_delays
 from tests.support.fake_database import FakeDatabase, FakeDatabaseError
 from tests.support.jobs import make_job
@@ -39,6 +42,11 @@ SNOOZED = Snoozed(CLAIMED, timedelta(minutes=1))
 INTERRUPTED = Interrupted(CLAIMED)
 NOT_COMPLETED = [FAILED, SNOOZED, INTERRUPTED]
 OUTCOMES = [COMPLETED, *NOT_COMPLETED]
+# The statement that keeps an outcome, and the one that does not.
+KEEPING_STATEMENTS = {
+    Completed: ("complete_and_keep_jobs", "complete_claimed_jobs"),
+    Failed: ("fail_and_keep_jobs", "fail_claimed_jobs"),
+}
 # Answers of the database: whether this pool still held the job.
 OWNED, NOT_OWNED = {7}, set[int]()
 
@@ -254,6 +262,61 @@ def test_the_outcome_is_written_once_the_database_accepts_heartbeats_again():
     for _ in range(2):
         rejections.add(FakeDatabaseError("54000"))
     assert isinstance(rejections.choose_outcome(), Failed)
+
+
+# Kept outcomes
+
+KEPT = KeptRun(7, "resize", 3, Retention(results=True), 0.0, 1.0, '"x"')
+
+
+def keeping(outcome: Completed | Failed) -> Completed | Failed:
+    return replace(outcome, kept=KEPT if outcome is COMPLETED else replace(KEPT, result=None))
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, FAILED], ids=named)
+@pytest.mark.parametrize("state", ["42P01", "42501"])
+async def test_nothing_is_kept_after_five_rejections_by_the_tables_of_the_history(outcome, state):
+    it = Scene(*[FakeDatabaseError(state)] * 5, OWNED)
+
+    assert await it.completer.complete(keeping(outcome)) == outcome
+
+    keep, plain = KEEPING_STATEMENTS[type(outcome)]
+    assert it.database.statements == [keep] * 5 + [plain]
+    assert len(it.events) == 1
+
+
+async def test_a_database_that_rejects_heartbeats_too_loses_no_kept_outcome():
+    it = Scene(*[FakeDatabaseError("54000")] * 3 * REJECTIONS_BEFORE_FAILURE, OWNED)
+
+    assert await it.completer.complete(keeping(COMPLETED)) == keeping(COMPLETED)
+
+    assert set(it.database.statements) == {"complete_and_keep_jobs"}
+
+
+async def test_both_are_written_without_the_history_if_all_is_rejected():
+    """The job ends in any case, if one of the four ways is accepted."""
+    it = Scene(*[FakeDatabaseError("P0001")] * 30, OWNED)
+    it.accepts_heartbeats()
+
+    assert await it.complete(keeping(COMPLETED))
+
+    assert set(it.database.statements[10:]) == {
+        "complete_and_keep_jobs",
+        "complete_claimed_jobs",
+        "fail_and_keep_jobs",
+        "fail_claimed_jobs",
+    }
+
+
+async def test_a_result_that_the_database_rejects_fails_the_job_permanently_at_once():
+    it = Scene(FakeDatabaseError("22P05"), OWNED)
+
+    written = await it.completer.complete(keeping(COMPLETED))
+
+    assert isinstance(written, Failed)
+    assert written.is_permanent
+    assert written.kept == replace(KEPT, result=None)
+    assert it.database.statements == ["complete_and_keep_jobs", "fail_and_keep_jobs"]
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=named)

@@ -20,9 +20,11 @@ from graphile_worker.ops.filters import (
     filter_by_ids,
     filter_by_keys,
     filter_by_states,
+    parse_ended_filter,
     parse_filter,
 )
 from graphile_worker.ops.states import JobState
+from graphile_worker.results import JobStatusState
 
 MINUTE = timedelta(minutes=1)
 AUGUST = datetime(2026, 8, 1, tzinfo=UTC)
@@ -333,3 +335,51 @@ def get_error_column(text: str) -> int:
         return error.column
     assert parse_filter(str(found)) == found
     return 1
+
+
+# Ended jobs
+
+
+@pytest.mark.parametrize(
+    ("text", "term"),
+    [
+        ("state:succeeded", Term(FilterField.STATE, (JobStatusState.SUCCEEDED,))),
+        ("state:permafailed", Term(FilterField.STATE, (JobStatusState.FAILED,))),
+        ("finished:<1m", Term(FilterField.FINISHED, (Range(-MINUTE, None),))),
+        ("finished:>1m", Term(FilterField.FINISHED, (Range(None, -MINUTE),))),
+        ("finished:>-1m", Term(FilterField.FINISHED, (Range(-MINUTE, None),))),
+        ("finished:1m..2m", Term(FilterField.FINISHED, (Range(-2 * MINUTE, -MINUTE),))),
+        (
+            "finished:>2026-08-01T00:00Z",
+            Term(FilterField.FINISHED, (Range(AUGUST, None),)),
+        ),
+        ("id:1..10000", Term(FilterField.ID, (Range(1, 10_000),))),
+        ("4711", Term(FilterField.ID, (Range(4711, 4711),))),
+    ],
+)
+def test_terms_of_ended_jobs(text, term):
+    parsed = parse_ended_filter(text)
+
+    assert parsed == Filter((term,))
+    assert parse_ended_filter(str(parsed)) == parsed
+
+
+def test_terms_without_meaning_for_ended_jobs_are_rejected_at_their_column():
+    for text, column, expected in (
+        ("task:a queue:b", 8, "one of task, state, id, finished, error for ended jobs"),
+        ("payload.a:1", 1, "one of task, state, id, finished, error for ended jobs"),
+        ("state:running", 7, "succeeded or failed"),
+        ("id:>5", 4, "a range of at most 10,000 ids"),
+        ("id:1..10001", 4, "a range of at most 10,000 ids"),
+        ("finished:-1h..2h", 10, "<1h, 1h..2h"),
+        ("finished:1h", 10, "<1h, 1h..2h"),
+    ):
+        with pytest.raises(FilterError) as caught:
+            parse_ended_filter(text)
+        assert caught.value.column == column
+        assert expected in caught.value.expected
+
+
+def test_finished_is_a_field_of_ended_jobs_only():
+    with pytest.raises(FilterError, match=r"expected one of task, queue, .*, got 'finished:<1h'"):
+        parse_filter("finished:<1h")

@@ -16,6 +16,9 @@ from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._sql.query import Query
+from graphile_worker._support.logs import Logger
+from graphile_worker._worker import progress as progress_module
+from graphile_worker._worker.progress import RETRY_INTERVAL_SECONDS, ProgressBuffer
 from tests.support.clocks import ManualClock, skip_delays
 from tests.support.fake_database import FakeDatabase, FakeDatabaseError
 from tests.support.jobs import make_job
@@ -42,6 +45,7 @@ class Registries(FakeDatabase):
         self.rust: dict[str, str] = {}
         self.stopped: list[str] = []
         self.locks: dict[int, str] = {}
+        self.progress: dict[int, float | None] = {}
         # Errors of the next executions of a statement.
         self.errors: dict[str, list[Exception]] = {}
         self.meanwhile: Callable[[str], None] = lambda statement: None
@@ -95,6 +99,15 @@ class Registries(FakeDatabase):
     def _renew_locks(self, pool_ids: list[str], jobs: list[int], queues: list[int]) -> list[Any]:
         return [(each,) for each in jobs if self.locks.get(each) in pool_ids]
 
+    def _write_progress(self, reports: str, ended: list[int], pool_ids: list[str]) -> list[Any]:
+        self.progress |= {each["id"]: each["fraction"] for each in json.loads(reports)}
+        for each in ended:
+            self.progress.pop(each, None)
+        return []
+
+    def _delete_orphaned_progress(self) -> list[Any]:
+        return []
+
 
 class Scene:
     """A heartbeat, its pool, and the reports to the pool."""
@@ -113,6 +126,10 @@ class Scene:
         self.reports: list[object] = []
         self.errors: list[tuple[str, int]] = []
         self.recoveries: list[int] = []
+        self.logged: list[str] = []
+        self.progress = ProgressBuffer(
+            Logger(lambda scope: lambda level, message, meta: self.logged.append(message))
+        )
         database: Any = self.database
         self.heartbeat = Heartbeat(
             database,
@@ -131,6 +148,7 @@ class Scene:
             lease_duration=threshold,
             interval=every,
             details=DETAILS,
+            progress=self.progress,
             timings=timings,
         )
 
@@ -160,7 +178,7 @@ class Scene:
 
 @pytest.fixture
 def clock(monkeypatch) -> ManualClock:
-    return ManualClock.patch(monkeypatch, lease_module, heartbeat_module)
+    return ManualClock.patch(monkeypatch, lease_module, heartbeat_module, progress_module)
 
 
 @pytest.fixture
@@ -940,3 +958,104 @@ async def test_a_server_that_was_unreachable_is_reported():
         await it.heartbeat._beat_and_report()
 
     assert it.reports == ["reconnected"]
+
+
+# Progress
+
+
+async def beat_and_report(it: Scene, times: int = 1) -> None:
+    for _ in range(times):
+        await it.heartbeat._beat_and_report()
+
+
+async def test_progress_is_written_with_the_next_heartbeat_and_deleted_with_one_after_the_end(it):
+    claimed = it.claim(7)
+    await beat_and_report(it)
+    assert it.database.statements == ["heartbeat"]
+
+    for fraction in (0.1, 0.2, 0.3):
+        it.progress.add(claimed, fraction, None)
+    await beat_and_report(it, 2)
+    assert it.database.progress == {7: 0.3}
+    # The first write also deletes the progress of dead processes.
+    assert it.database.statements[1:] == [
+        "heartbeat",
+        "write_progress",
+        "delete_orphaned_progress",
+        "heartbeat",
+    ]
+
+    it.claimed.remove(claimed)
+    it.database.forget()
+    await beat_and_report(it, 2)
+    assert it.database.progress == {}
+    assert it.database.statements == ["heartbeat", "write_progress", "heartbeat"]
+
+
+async def test_progress_of_a_job_that_ended_before_the_heartbeat_is_not_written(it):
+    claimed = it.claim(7)
+    it.progress.add(claimed, 0.1, None)
+    it.claimed.remove(claimed)
+
+    await beat_and_report(it)
+
+    assert it.database.statements == ["heartbeat"]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("gone"), FakeDatabaseError("42P01"), FakeDatabaseError("25006")], ids=str
+)
+async def test_heartbeats_go_on_while_progress_cannot_be_written(it, clock, error):
+    claimed = it.claim(7)
+    it.database.errors["write_progress"] = [error] * 2
+    for fraction in (0.1, 0.2):
+        it.progress.add(claimed, fraction, None)
+        await beat_and_report(it, 3)
+        clock.now += RETRY_INTERVAL_SECONDS
+
+    assert it.database.statements.count("heartbeat") == 6
+    assert it.database.statements.count("write_progress") == 2
+    assert [each.partition(":")[0] for each in it.logged] == [
+        "writing progress failed, retrying every 30 s"
+    ]
+    await beat_and_report(it)
+    assert it.database.progress == {7: 0.2}
+    assert (it.errors, it.reports) == ([], [])
+
+
+async def test_progress_waits_for_a_heartbeat_that_succeeds(it):
+    claimed = it.claim(7)
+    it.progress.add(claimed, 0.1, None)
+    it.database.errors["heartbeat"] = [OSError("gone")]
+
+    await beat_and_report(it)
+    assert "write_progress" not in it.database.statements
+    await beat_and_report(it)
+
+    assert it.database.progress == {7: 0.1}
+
+
+async def test_without_recovery_progress_is_written_too(clock):
+    it = Scene(threshold=None)
+    await it.heartbeat.register()
+    it.progress.add(it.claim(7), 0.1, None)
+
+    await beat_and_report(it)
+
+    assert it.database.progress == {7: 0.1}
+
+
+async def test_a_write_of_progress_may_take_half_of_the_interval(clock):
+    for every, seconds in ((30, 5), (6, 3), (1, 1)):
+        it = Scene(every=timedelta(seconds=every))
+        await it.heartbeat.register()
+        limits: list[float | None] = []
+
+        async def run(query: Query[Any], limit: float | None, limits: Any = limits) -> None:
+            limits.append(limit)
+
+        it.heartbeat._run_query = run  # type: ignore[method-assign,assignment]
+        it.progress.add(it.claim(7), 0.1, None)
+        await it.heartbeat.flush_progress()
+
+        assert limits == [seconds, seconds]

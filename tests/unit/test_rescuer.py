@@ -260,7 +260,7 @@ async def test_dead_pools_without_jobs_wake_no_worker(it):
     assert await it.rescuer.rescue_once() == 0
 
     assert it.recovered_counts == []
-    assert it.database.statements_run[-1] == "commit"
+    assert it.database.statements_run[-2:] == ["commit", "delete_orphaned_progress"]
 
 
 async def test_a_pool_with_locked_rows_is_recovered_again(it):
@@ -380,3 +380,12 @@ async def test_pools_that_start_together_recover_at_different_times(clock, monke
     assert all(0 <= each <= 10 for each in first)
     assert len(set(first)) == 10
     assert set(every) == {10}
+
+
+async def test_jobs_are_recovered_where_the_table_of_progress_is_missing(it):
+    it.dead(recovery(1))
+    it.database.answers["delete_orphaned_progress"] = OSError("gone")
+
+    assert await it.rescuer.rescue_once() == 1
+
+    assert [type(each) for each in it.events] == [JobRecovered]

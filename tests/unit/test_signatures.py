@@ -167,7 +167,7 @@ def test_using_takes_neither_an_identifier_nor_a_payload(name):
 
 @pytest.mark.feature("F39")
 def test_methods_that_can_join_a_transaction_take_conn():
-    separate = {"cleanup", "apply_tuning", "migrate", "check_schema", "close", "release"}
+    separate = {"cleanup", "apply_tuning", "migrate", "check_schema", "close", "release", "result"}
 
     for name in METHODS:
         takes_it = "conn" in inspect.signature(getattr(client.Client, name)).parameters

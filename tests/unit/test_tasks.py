@@ -83,10 +83,10 @@ class Recorder(App[None]):
         super().__init__(NOWHERE)
         self.added: list[tuple[JobSpec, object]] = []
 
-    def enqueue(self, spec: JobSpec, conn: object = None) -> Any:
+    def enqueue(self, spec: JobSpec, conn: object = None, read_result: Any = None) -> Any:
         self.added.append((spec, conn))
 
-    async def aenqueue(self, spec: JobSpec, conn: object = None) -> Any:
+    async def aenqueue(self, spec: JobSpec, conn: object = None, read_result: Any = None) -> Any:
         self.enqueue(spec, conn)
 
 

@@ -1,6 +1,8 @@
 """The screen of `top`: its lines fit every terminal, with any text in the database."""
 
 import itertools
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,11 +12,20 @@ from graphile_worker._cli.top.text import BAD, StyledLine, line_width, render_pl
 from graphile_worker._cli.top.view import Page, TaskSort, View
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.ops.diagnostics.queue import diagnose_queue
+from graphile_worker.ops.history import EndedJob, RecentHistory
 from graphile_worker.ops.pools import PoolHealth
 from graphile_worker.ops.snapshot import LockedQueue
 from graphile_worker.ops.states import JobState
 from graphile_worker.ops.trends import SnapshotHistory
-from tests.support.snapshots import make_history, make_locked, make_pool, make_snapshot, make_task
+from graphile_worker.results import Progress
+from tests.support.snapshots import (
+    NOON,
+    make_history,
+    make_locked,
+    make_pool,
+    make_snapshot,
+    make_task,
+)
 
 SCHEMAS = Schemas.from_names("graphile_worker")
 HOSTILE = "\x1b[31m名前\u202e" + "long" * 30 + "\n\t\ud800"
@@ -317,3 +328,51 @@ def test_a_stale_lock_is_red():
     lines: list[StyledLine] = render(make_frame(make_history(make_snapshot(locked=(stale,)))))
 
     assert ("5h33m", BAD) in [(text.strip(), style) for line in lines for text, style in line]
+
+
+def make_ended(job_id: int = 7, **values: Any) -> EndedJob:
+    defaults: dict[str, Any] = {
+        "task_identifier": "resize",
+        "succeeded": True,
+        "attempts": 1,
+        "created_at": NOON - timedelta(minutes=2),
+        "run_at": NOON - timedelta(minutes=2),
+        "started_at": NOON - timedelta(seconds=63),
+        "finished_at": NOON - timedelta(seconds=60),
+        "worker": "pypool-000000000000000001",
+        "error": None,
+        "has_result": False,
+    }
+    return EndedJob(job_id=job_id, **{**defaults, **values})
+
+
+def test_ended_jobs_have_a_page():
+    failed = make_ended(8, succeeded=False, task_identifier=HOSTILE, error=f"ValueError: {HOSTILE}")
+    recent = RecentHistory((make_ended(), failed))
+    history = make_history(make_snapshot())
+    view = View(page=Page.ENDED, cursor=1, has_detail=True)
+
+    lines = render_text(history, view=view, recent=recent)
+    other = render_text(history, view=View(page=Page.ENDED))
+
+    head = next(n for n, line in enumerate(lines) if "ENDED" in line)
+    assert lines[head].split() == ["JOB", "ENDED", "STATE", "AGO", "TOOK", "TRY", "ERROR"]
+    assert lines[head + 1].split() == ["7", "resize", "succeeded", "1m", "3.0s", "1"]
+    assert "failed" in lines[head + 2]
+    assert "$ graphile-worker jobs history 8" in lines
+    assert "No ended jobs. Tasks with a Retention keep their outcomes." in other
+    for columns in (20, 60, 200):
+        frame = make_frame(history, columns, view=view, recent=recent)
+        assert all(line_width(line) <= columns for line in [*render(frame), *render_all(frame)])
+
+
+def test_running_jobs_show_their_progress():
+    history = make_history(make_snapshot(locked=(make_locked(id=5), make_locked(id=6))))
+    progress = Progress(fraction=0.4, message=f"page 4 {HOSTILE}", updated_at=NOON)
+
+    lines = render_text(history, recent=RecentHistory((), {5: progress}))
+    plain = render_text(history, recent=RecentHistory())
+
+    assert any(line.split()[:1] == ["5"] and "40 %, page 4" in line for line in lines)
+    assert any("PROGRESS" in line for line in lines)
+    assert not any("PROGRESS" in line for line in plain)

@@ -39,7 +39,7 @@ def test_every_mode_can_be_quit(keys):
 
 
 def test_number_keys_select_pages():
-    assert [press(key).page for key in "12345"] == list(Page)
+    assert [press(key).page for key in "123456"] == list(Page)
 
 
 def test_p_pauses_and_resumes():

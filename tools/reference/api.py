@@ -15,13 +15,18 @@ PACKAGE = "graphile_worker"
 
 # Classes that users do not create. Their pages have attributes and no constructor.
 WITHOUT_INIT = {
+    "Attempt",
     "BatchTask",
     "DrainResult",
     "Finding",
     "Job",
+    "JobStatus",
     "ParsedCronItem",
+    "Progress",
+    "RecordedContext",
     "Report",
     "Runner",
+    "SyncRecordedContext",
     "Task",
 }
 
@@ -39,7 +44,7 @@ INTERNAL = {
     },
     "Runner": {"run_on_connection"},
     "Task": {"job_options", "signature", "with_identifier"},
-    "TaskRouter": {"find_enqueuer"},
+    "TaskRouter": {"find_enqueuer", "find_retention"},
 }
 
 # Special methods that have a section. One sentence of a class page names the statements below.

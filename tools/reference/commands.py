@@ -55,8 +55,10 @@ def format_row(option: click.Option) -> list[str]:
 
 def _section(name: str, it: click.Command, shared: list[list[str]]) -> str:
     usage = " ".join(["graphile-worker", name, *it.collect_usage_pieces(_context(it))])
-    purpose = " ".join((it.help or "").split())
-    section = f"### `graphile-worker {name}`\n\n{purpose}\n\n```text\n{usage}\n```\n"
+    purpose, _, examples = " ".join((it.help or "").split()).partition(" Example: ")
+    lines = [usage, *(examples.split(" Example: ") if examples else [])]
+    block = "\n".join(["```text", *lines, "```"])
+    section = f"### `graphile-worker {name}`\n\n{purpose}\n\n{block}\n"
     return f"{section}\n{flags}" if (flags := _flags(it, shared)) else section
 
 

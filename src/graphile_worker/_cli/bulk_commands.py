@@ -10,9 +10,10 @@ import click
 from graphile_worker._cli.job_output import HIDDEN_ROWS_MESSAGE, NoSuchJob, print_jobs
 from graphile_worker._cli.printing import print_json
 from graphile_worker._cli.settings.layers import Settings
-from graphile_worker._cli.settings.resolve import open_database
+from graphile_worker._cli.settings.resolve import open_database, resolve_actor
 from graphile_worker._db.database import SyncDatabase, run_plan_sync
-from graphile_worker._sql.plans.admin import plan_remove_job
+from graphile_worker._sql.plans.admin import plan_remove_running_job
+from graphile_worker._sql.queries.audit import AuditAction
 from graphile_worker._support.text import pluralize
 from graphile_worker.errors import GraphileWorkerError
 from graphile_worker.jobs import check_text
@@ -55,6 +56,8 @@ class ChangeOptions:
     ids: tuple[int, ...] = ()
     # The caller prints the result.
     is_quiet: bool = False
+    # The name of the command in the audit, if it is not that of the action.
+    audit_action: AuditAction | None = None
 
 
 def change_jobs(
@@ -73,7 +76,7 @@ def change_jobs(
         if affected and options.requires_confirmation:
             question = f"{options.verb} {pluralize(affected, 'job')}?"
             confirm(question, options.warning, options.is_confirmed)
-        result = _apply(database, preview, options)
+        result = _apply(database, preview, options, resolve_actor(settings))
     if not options.is_quiet:
         _print_result(preview, result, options)
     return result
@@ -106,7 +109,9 @@ def confirm(question: str, warning: str, is_confirmed: bool) -> None:
         raise ConfirmationRequired("nothing was changed")
 
 
-def _apply(database: SyncDatabase, preview: BulkPreview, options: ChangeOptions) -> BulkResult:
+def _apply(
+    database: SyncDatabase, preview: BulkPreview, options: ChangeOptions, actor: str | None
+) -> BulkResult:
     progress = BulkResult()
     throttle = DEFAULT_THROTTLE if options.throttle is None else options.throttle
     with _show_progress(preview.total) as show:
@@ -117,7 +122,12 @@ def _apply(database: SyncDatabase, preview: BulkPreview, options: ChangeOptions)
             show(result)
 
         plan = plan_bulk_change(
-            preview, database.schemas, on_progress=on_progress, throttle=throttle
+            preview,
+            database.schemas,
+            on_progress=on_progress,
+            throttle=throttle,
+            actor=actor,
+            audit_action=options.audit_action,
         )
         try:
             return run_plan_sync(database, plan)
@@ -209,6 +219,7 @@ def remove_by_key(
         as_json=as_json,
         includes_locked=include_running,
         is_quiet=as_json and include_running,
+        audit_action=AuditAction.JOBS_REMOVE,
     )
     keys = [check_text("job_key", key) for key in dict.fromkeys(keys)]
     result = change_jobs(settings, CompleteAction(), filter_by_keys(keys), options)
@@ -223,7 +234,10 @@ def remove_by_key(
 
 
 def _remove_running(settings: Settings, keys: Sequence[str]) -> int:
+    actor = resolve_actor(settings)
     with open_database(settings) as database:
         schemas = database.schemas
-        plans = (limit_plan(plan_remove_job(key, schemas), schemas) for key in keys)
+        plans = (
+            limit_plan(plan_remove_running_job(key, schemas, actor=actor), schemas) for key in keys
+        )
         return sum(run_plan_sync(database, plan) is not None for plan in plans)

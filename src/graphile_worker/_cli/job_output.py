@@ -8,6 +8,11 @@ from typing import Any
 
 import click
 
+from graphile_worker._cli.history_output import (
+    build_outcome_fields,
+    build_outcome_json,
+    format_attempts,
+)
 from graphile_worker._cli.printing import (
     format_time,
     print_fields,
@@ -17,13 +22,19 @@ from graphile_worker._cli.printing import (
 )
 from graphile_worker._cli.settings.layers import Settings
 from graphile_worker._cli.settings.resolve import open_database
-from graphile_worker._db.database import run_plan_sync
+from graphile_worker._db.database import SyncDatabase, run_plan_sync
 from graphile_worker._support.durations import format_duration
 from graphile_worker._support.error_format import make_printable
 from graphile_worker.errors import GraphileWorkerError
 from graphile_worker.jobs import Job
 from graphile_worker.ops.explain import Explanation, plan_explain
 from graphile_worker.ops.filters import Filter, parse_filter
+from graphile_worker.ops.history import (
+    HistoryMissing,
+    JobHistory,
+    format_progress,
+    plan_get_job_history,
+)
 from graphile_worker.ops.search import ListedJob, plan_list_jobs
 from graphile_worker.ops.states import LOCKED_STATES, JobState, estimate_failed_at
 
@@ -44,6 +55,15 @@ class NoSuchJob(GraphileWorkerError):
             super().__init__(f"job {listed} does not exist. It was completed or removed.")
         else:
             super().__init__(f"jobs {listed} do not exist. They were completed or removed.")
+
+
+def parse_id(before: str | None) -> int | None:
+    """Parse the position of a list of jobs, which is the id of its last job."""
+    if before is None:
+        return None
+    if not before.removeprefix("-").isdecimal():
+        raise click.UsageError(f"--before: expected the id of a job, got {before!r}.")
+    return int(before)
 
 
 def build_filter(texts: Sequence[str]) -> Filter:
@@ -104,11 +124,55 @@ def _format_when(job: ListedJob, now: datetime) -> str:
 
 
 def print_job(settings: Settings, job_id: int, *, as_json: bool) -> None:
-    explanation = _explain(settings, job_id)
-    if as_json:
-        print_json(_build_json(explanation))
+    """Print a job, or what it left if it ended."""
+    with open_database(settings) as database:
+        explanation = run_plan_sync(database, plan_explain(job_id, database.schemas))
+        history = _get_history(database, job_id)
+    if explanation is not None:
+        print_job_values = print_json if as_json else print_fields
+        build = _build_json if as_json else _build_fields
+        print_job_values(build(explanation, history))
+    elif history is None or not history.outcomes:
+        raise NoSuchJob(job_id)
+    elif as_json:
+        print_json(_build_ended_json(history))
     else:
-        print_fields(_build_fields(explanation))
+        print_fields(_build_ended_fields(history))
+
+
+def _get_history(database: SyncDatabase, job_id: int) -> JobHistory | None:
+    try:
+        return run_plan_sync(database, plan_get_job_history(job_id, database.schemas))
+    except HistoryMissing:
+        return None
+
+
+def _build_ended_fields(history: JobHistory) -> dict[str, Any]:
+    job, now = history.outcomes[0], history.now
+    return {
+        "id": job.job_id,
+        "task": job.task_identifier,
+        "state": job.state,
+        "attempts": job.attempts,
+        "created at": _format_time(job.created_at, now),
+        "run at": _format_time(job.run_at, now),
+        "started at": _format_time(job.started_at, now),
+        "finished at": _format_time(job.finished_at, now),
+        "took": format_duration(job.duration),
+        "worker": job.worker,
+        **build_outcome_fields(job),
+        "history": format_attempts(history.attempts),
+    }
+
+
+def _build_ended_json(history: JobHistory) -> dict[str, Any]:
+    values = build_outcome_json(history.outcomes[0])
+    return {
+        "task": values.pop("task_identifier"),
+        "now": history.now,
+        **values,
+        "history": to_json(history.attempts),
+    }
 
 
 def print_reasons(settings: Settings, job_id: int, *, as_json: bool) -> None:
@@ -133,7 +197,7 @@ def _explain(settings: Settings, job_id: int) -> Explanation:
     return explanation
 
 
-def _build_fields(explanation: Explanation) -> dict[str, Any]:
+def _build_fields(explanation: Explanation, history: JobHistory | None) -> dict[str, Any]:
     job, now = explanation.job, explanation.now
     locked_at = job.locked_at
     is_failed = explanation.state is JobState.FAILED
@@ -156,7 +220,21 @@ def _build_fields(explanation: Explanation) -> dict[str, Any]:
         "flags": ", ".join(sorted(job.flags)),
         "payload": _format_payload(job),
         "last error": job.last_error,
+        **_build_history_fields(history, now),
     }
+
+
+def _build_history_fields(history: JobHistory | None, now: datetime) -> dict[str, Any]:
+    if history is None:
+        return {}
+    progress = history.progress
+    fields: dict[str, Any] = {}
+    if progress is not None:
+        age = format_duration(max(now - progress.updated_at, timedelta(0)))
+        fields["progress"] = f"{format_progress(progress)}, {age} ago"
+    if history.attempts:
+        fields["history"] = format_attempts(history.attempts)
+    return fields
 
 
 def _get_failed_at(explanation: Explanation) -> datetime:
@@ -179,7 +257,7 @@ def _format_payload(job: Job) -> str:
         return job.payload_text
 
 
-def _build_json(explanation: Explanation) -> dict[str, Any]:
+def _build_json(explanation: Explanation, history: JobHistory | None) -> dict[str, Any]:
     job = explanation.job
     names = ["id", "queue_name", "key", "priority", "attempts", "max_attempts", "last_error"]
     names += ["run_at", "created_at", "updated_at", "locked_at", "locked_by", "revision"]
@@ -192,6 +270,8 @@ def _build_json(explanation: Explanation) -> dict[str, Any]:
         "flags": sorted(job.flags),
         "payload": _payload_to_json(job),
         "reasons": to_json(explanation.reasons),
+        "progress": None if history is None else to_json(history.progress),
+        "history": [] if history is None else to_json(history.attempts),
     }
 
 

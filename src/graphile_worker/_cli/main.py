@@ -7,12 +7,14 @@ import click
 import psycopg
 
 from graphile_worker._cli.commands.add import add
+from graphile_worker._cli.commands.audit import audit
 from graphile_worker._cli.commands.bench import bench
 from graphile_worker._cli.commands.config import config
 from graphile_worker._cli.commands.cron import cron
 from graphile_worker._cli.commands.demo import demo
 from graphile_worker._cli.commands.doctor import doctor
 from graphile_worker._cli.commands.exporter import exporter
+from graphile_worker._cli.commands.history import history
 from graphile_worker._cli.commands.init import init
 from graphile_worker._cli.commands.jobs import jobs
 from graphile_worker._cli.commands.migrate import migrate
@@ -29,7 +31,7 @@ from graphile_worker._support.error_format import make_printable
 from graphile_worker.errors import GraphileWorkerError
 
 SUBCOMMANDS = (
-    *(init, demo, migrate, add, jobs, workers, bench, cron),
+    *(init, demo, migrate, add, jobs, history, workers, audit, bench, cron),
     *(tune, doctor, top, exporter, config),
 )
 

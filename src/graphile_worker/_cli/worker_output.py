@@ -9,7 +9,7 @@ import click
 from graphile_worker._cli.bulk_commands import confirm
 from graphile_worker._cli.printing import print_json, print_table
 from graphile_worker._cli.settings.layers import Settings
-from graphile_worker._cli.settings.resolve import open_database
+from graphile_worker._cli.settings.resolve import open_database, resolve_actor
 from graphile_worker._db.database import SyncDatabase, run_plan_sync
 from graphile_worker._sql.plans.admin import plan_list_locked_jobs, plan_recover_jobs
 from graphile_worker._support.error_format import make_printable
@@ -96,7 +96,7 @@ def recover_jobs(
         if chosen and not force:
             # A worker may have sent a heartbeat since the question was printed.
             _reject_alive(chosen, _get_pools(database))
-        plan = plan_recover_jobs(chosen, timedelta(0), schemas)
+        plan = plan_recover_jobs(chosen, timedelta(0), schemas, actor=resolve_actor(settings))
         recovered = run_plan_sync(database, limit_plan(plan, schemas))
     _print_recovered(chosen, recovered, as_json)
 

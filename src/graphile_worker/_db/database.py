@@ -12,7 +12,7 @@ from psycopg.pq.abc import PGresult
 from graphile_worker._db.notifications import NotificationStream
 from graphile_worker._db.retry import MAX_ATTEMPTS, get_retry_delay
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.query import Atomic, Pause, Plan, Query, Step
+from graphile_worker._sql.query import Atomic, Pause, Plan, Query, Step, Transaction
 from graphile_worker._sql.sqlstate import add_hint
 from graphile_worker._support.failpoints import failpoint
 
@@ -96,7 +96,13 @@ async def run_plan(database: TransactionalRunner, plan: Plan[T]) -> T:
 
 async def run_plan_on(connection: QueryRunner, plan: Plan[T]) -> T:
     """Run a plan in the caller's transaction."""
-    return await drive(plan, lambda step: connection.run(_require_query(step)))
+
+    async def execute_step(step: Step) -> Any:
+        if isinstance(step, Transaction):
+            return await run_plan_on(connection, step.build_plan())
+        return await connection.run(_require_query(step))
+
+    return await drive(plan, execute_step)
 
 
 def run_plan_sync(database: SyncDatabase, plan: Plan[T]) -> T:
@@ -106,7 +112,13 @@ def run_plan_sync(database: SyncDatabase, plan: Plan[T]) -> T:
 
 def run_plan_sync_on(connection: SyncQueryRunner, plan: Plan[T]) -> T:
     """Run a plan in the caller's transaction without await."""
-    return drive_sync(plan, lambda step: connection.run(_require_query(step)))
+
+    def execute_step(step: Step) -> Any:
+        if isinstance(step, Transaction):
+            return run_plan_sync_on(connection, step.build_plan())
+        return connection.run(_require_query(step))
+
+    return drive_sync(plan, execute_step)
 
 
 async def _execute_step(database: TransactionalRunner, step: Step) -> Any:
@@ -115,6 +127,8 @@ async def _execute_step(database: TransactionalRunner, step: Step) -> Any:
             return await database.run(step)
         case Atomic(queries):
             return await with_retries(lambda: _run_atomic(database, queries))
+        case Transaction(build_plan):
+            return await with_retries(lambda: _run_transaction(database, build_plan))
         case Pause(seconds):
             return await asyncio.sleep(seconds)
         case _:
@@ -127,6 +141,8 @@ def _execute_step_sync(database: SyncDatabase, step: Step) -> Any:
             return database.run(step)
         case Atomic(queries):
             return with_retries_sync(lambda: _run_atomic_sync(database, queries))
+        case Transaction(build_plan):
+            return with_retries_sync(lambda: _run_transaction_sync(database, build_plan))
         case Pause(seconds):
             return time.sleep(seconds)
         case _:
@@ -143,6 +159,18 @@ async def _run_atomic(database: TransactionalRunner, queries: Iterable[Query[Any
 def _run_atomic_sync(database: SyncDatabase, queries: Iterable[Query[Any]]) -> list[Any]:
     with database.transaction() as connection:
         return [connection.run(query) for query in queries]
+
+
+async def _run_transaction(
+    database: TransactionalRunner, build_plan: Callable[[], Plan[Any]]
+) -> Any:
+    async with database.transaction() as connection:
+        return await run_plan_on(connection, build_plan())
+
+
+def _run_transaction_sync(database: SyncDatabase, build_plan: Callable[[], Plan[Any]]) -> Any:
+    with database.transaction() as connection:
+        return run_plan_sync_on(connection, build_plan())
 
 
 def _require_query(step: Step) -> Query[Any]:

@@ -8,8 +8,11 @@ by class, and only if the caller has imported them.
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
+
+from psycopg.pq import TransactionStatus
 
 from graphile_worker._db.database import Connection, SyncQueryRunner
 from graphile_worker._db.notifications import NotificationStream
@@ -80,6 +83,62 @@ class ExternalConnectionDatabase:
 
     async def close(self) -> None:
         """Do nothing. The connection belongs to the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that is open on a connection of the caller."""
+
+    connection: object
+    identity: object
+    """SQLAlchemy's transaction. Drivers have no object for it, so there it is the connection."""
+
+    @classmethod
+    def find(cls, connection: object) -> Self | None:
+        """Return the open transaction of a connection or session, or None."""
+        identity = None if connection is None else _identify_transaction(connection)
+        return None if identity is None else cls(connection, identity)
+
+    def is_open(self) -> bool:
+        """Return whether it may still be open. A pool may have lent the connection again."""
+        return _identify_transaction(self.connection) is self.identity
+
+
+def _identify_transaction(connection: Any) -> object | None:
+    """Return an object for the open transaction of a connection, without a statement."""
+    try:
+        return _find_transaction(connection)
+    except Exception:
+        # For example closed, returned to its pool, or of another thread.
+        return None
+
+
+def _find_transaction(connection: Any) -> object | None:
+    if is_instance_by_name(connection, "sqlalchemy.orm", "scoped_session") or is_instance_by_name(
+        connection, "sqlalchemy.ext.asyncio", "async_scoped_session"
+    ):
+        # A session that does not exist yet has no transaction.
+        return _find_transaction(connection()) if connection.registry.has() else None
+    if is_instance_by_name(connection, "sqlalchemy.ext.asyncio", "AsyncSession"):
+        return _find_transaction(connection.sync_session)
+    if is_instance_by_name(connection, "sqlalchemy.ext.asyncio", "AsyncConnection"):
+        return _find_transaction(connection.sync_connection)
+    if hasattr(connection, "get_transaction"):
+        transaction: object | None = connection.get_transaction()
+        return transaction
+    if is_instance_by_name(connection, "django.utils.connection", "ConnectionProxy"):
+        return _find_transaction(connection._connections[connection._alias])
+    if hasattr(connection, "in_atomic_block"):
+        is_open = connection.in_atomic_block or not connection.get_autocommit()
+        return connection if is_open else None
+    if hasattr(connection, "is_in_transaction"):
+        return connection if connection.is_in_transaction() else None
+    if hasattr(connection, "get_transaction_status"):
+        status = connection.get_transaction_status()
+    else:
+        status = connection.info.transaction_status
+    no_transaction = (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+    return None if status in no_transaction else connection
 
 
 class _ExternalConnection:

@@ -16,6 +16,9 @@ from graphile_worker._sql.sqlstate import (
 # use, and an operator's intervention.
 TEMPORARY_SQLSTATE_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 
+# The SQLSTATE class of invalid values.
+DATA_EXCEPTION = "22"
+
 # DB-API names of errors that do not come from the server, the same in every driver.
 CLIENT_ERROR_NAMES = frozenset({"OperationalError", "InterfaceError"})
 
@@ -51,6 +54,13 @@ def is_outage(error: BaseException) -> bool:
     if state is not None:
         return state in UNREACHABLE or state[:2] == CONNECTION_EXCEPTION
     return any(_is_connection_error(each) for each in iter_causes(error))
+
+
+def is_data_error(error: BaseException) -> bool:
+    """Return whether the database, or the encoding of the connection, rejects a value."""
+    return (
+        isinstance(error, UnicodeEncodeError) or (get_sqlstate(error) or "")[:2] == DATA_EXCEPTION
+    )
 
 
 def _is_connection_error(error: BaseException) -> bool:

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from graphile_worker._db.database import QueryRunner
 from graphile_worker._db.retry import compute_backoff
@@ -72,6 +72,16 @@ class PoolCallbacks:
     """The server restarted or was unreachable: it may have lost its last commits."""
 
 
+class ProgressFlusher(Protocol):
+    """Writes what running tasks reported. It raises nothing if that fails."""
+
+    async def flush(
+        self,
+        run: Callable[[Query[None]], Awaitable[None]],
+        list_claimed: Callable[[], Collection[ClaimedJob]],
+    ) -> None: ...
+
+
 class Heartbeat:
     """Sends heartbeats. Run it in an event loop that tasks cannot block."""
 
@@ -85,6 +95,7 @@ class Heartbeat:
         lease_duration: timedelta | None,
         interval: timedelta | None,
         details: Mapping[str, Any],
+        progress: ProgressFlusher | None = None,
         timings: HeartbeatTimings = DEFAULT_TIMINGS,
     ) -> None:
         self.has_registry = False
@@ -97,6 +108,7 @@ class Heartbeat:
         longest = timings.max_interval
         self._interval_seconds = min(interval or longest, longest).total_seconds()
         self._details = details
+        self._progress = progress
         self._query_timeout_seconds = timings.max_query_timeout_seconds
         self._has_rust = False
         self._registries_checked_at = 0.0
@@ -176,6 +188,11 @@ class Heartbeat:
         if self._has_rust:
             await self._run_query(rust_unregister(sorted(self._retired_ids | unused_ids)))
 
+    async def flush_progress(self) -> None:
+        """Write the progress of running jobs, and delete that of ended ones."""
+        if self._progress is not None:
+            await self._progress.flush(self._run_progress_query, self._pool.claimed)
+
     async def _beat_and_report(self) -> float:
         """Send a heartbeat, and return the seconds until the next one."""
         started_at = time.monotonic()
@@ -188,6 +205,7 @@ class Heartbeat:
         if self._failures:
             self._failures = 0
             self._pool.on_recovered()
+        await self.flush_progress()
         return max(0.0, started_at + self._interval_seconds - time.monotonic())
 
     async def _beat(self) -> None:
@@ -304,10 +322,16 @@ class Heartbeat:
     def _get_ids(self) -> set[str]:
         return {self._lease.pool_id} | self._previous_ids
 
-    async def _run_query(self, query: Query[T]) -> T:
+    async def _run_progress_query(self, query: Query[None]) -> None:
+        # Shorter than the interval, so that the next heartbeat is not late.
+        longest = max(self._timings.min_query_timeout_seconds, self._interval_seconds / 2)
+        await self._run_query(query, min(longest, self._query_timeout_seconds))
+
+    async def _run_query(self, query: Query[T], timeout_seconds: float | None = None) -> T:
+        seconds = self._query_timeout_seconds if timeout_seconds is None else timeout_seconds
         try:
-            async with asyncio.timeout(self._query_timeout_seconds):
+            async with asyncio.timeout(seconds):
                 return await self._db.run(query)
         except TimeoutError as error:
             # The TimeoutError of asyncio has no message.
-            raise TimeoutError(f"no answer within {self._query_timeout_seconds:g} s") from error
+            raise TimeoutError(f"no answer within {seconds:g} s") from error

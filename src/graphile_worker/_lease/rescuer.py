@@ -3,9 +3,11 @@
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 
 from graphile_worker._db.database import QueryRunner, TransactionalRunner
 from graphile_worker._lease.lease import Lease
+from graphile_worker._sql.queries.progress import delete_orphaned_progress
 from graphile_worker._sql.queries.workers import (
     RecoveredJob,
     begin_rescue,
@@ -111,6 +113,9 @@ class JobRescuer:
             incomplete = await connection.run(delete_dead_pools())
             failpoint("rescuing")
         self._incomplete_pool_ids = incomplete
+        # The table is missing in an older companion schema, and a role may lack privileges on it.
+        with suppress(Exception):
+            await self._db.run(delete_orphaned_progress())
         return recovered
 
     async def _can_rescue(self, connection: QueryRunner) -> bool:

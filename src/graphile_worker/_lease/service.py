@@ -21,7 +21,12 @@ from graphile_worker._lease.background_loop import (
     BackgroundLoop,
     cancel_until_done,
 )
-from graphile_worker._lease.heartbeat import Heartbeat, HeartbeatTimings, PoolCallbacks
+from graphile_worker._lease.heartbeat import (
+    Heartbeat,
+    HeartbeatTimings,
+    PoolCallbacks,
+    ProgressFlusher,
+)
 from graphile_worker._lease.lease import Lease
 from graphile_worker._lease.lease_monitor import LeaseMonitor
 from graphile_worker._lease.rescuer import JobRescuer
@@ -92,6 +97,7 @@ class LeaseService:
         tasks: Mapping[str, object],
         find_job: FindJob,
         *,
+        progress: ProgressFlusher | None = None,
         timings: LeaseTimings = DEFAULT_TIMINGS,
     ) -> None:
         self._timings = timings
@@ -104,7 +110,7 @@ class LeaseService:
         self._claimer: LeasedClaimer | None = None
         self._loop = asyncio.get_running_loop()
         self._background_loop = BackgroundLoop()
-        self._heartbeat = self._make_heartbeat(tasks)
+        self._heartbeat = self._make_heartbeat(tasks, progress)
         self._heartbeat_task: asyncio.Task[Any] | None = None
         self._watchdog: Watchdog | None = None
         if options.warn_blocked_after is not None:
@@ -163,6 +169,8 @@ class LeaseService:
             if self._has_no_jobs:
                 async with asyncio.timeout(self._timings.unregister_timeout_seconds):
                     await self._call_on_heartbeat_loop(self._heartbeat.unregister())
+            async with asyncio.timeout(self._timings.unregister_timeout_seconds):
+                await self._call_on_heartbeat_loop(self._heartbeat.flush_progress())
         except Exception as failure:
             # Other pools then delete the row, as that of a dead pool without jobs.
             self._logger.debug("unregistering failed: %s", format_error_line(failure))
@@ -215,7 +223,9 @@ class LeaseService:
                 self._options.recovery.lease_duration,
             )
 
-    def _make_heartbeat(self, tasks: Mapping[str, object]) -> Heartbeat:
+    def _make_heartbeat(
+        self, tasks: Mapping[str, object], progress: ProgressFlusher | None
+    ) -> Heartbeat:
         recovery = self._options.recovery
         return Heartbeat(
             self._databases.heartbeat or self._databases.own,
@@ -238,6 +248,7 @@ class LeaseService:
             details=_build_details(self._options, tasks),
             lease_duration=None if recovery is None else recovery.lease_duration,
             interval=None if recovery is None else recovery.effective_heartbeat_interval,
+            progress=progress,
             timings=self._timings.heartbeat,
         )
 

@@ -64,13 +64,20 @@ class Atomic:
 
 
 @dataclass(frozen=True, slots=True)
+class Transaction:
+    """A plan whose queries run in one transaction, or in the caller's. A retry builds it again."""
+
+    build_plan: Callable[[], Generator[Any, Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Wait before the next step."""
 
     seconds: float
 
 
-Step = Query[Any] | Atomic | Pause
+Step = Query[Any] | Atomic | Transaction | Pause
 
 # A plan yields steps and receives their results or errors. It returns its own result.
 Plan = Generator[Step, Any, T]

@@ -17,6 +17,10 @@ _BODY_QUOTE = "$gw$"
 # Parts that several statements share. A fragment may contain those that follow it here. Every
 # statement that returns jobs has the same columns in the same order: see _sql/queries/jobs.py.
 _FRAGMENTS = (
+    "kept_runs",
+    "outcome_page",
+    "stored_outcome_columns",
+    "outcome_columns",
     "claim_params",
     "soonest_jobs",
     "soonest_candidates",
@@ -36,6 +40,7 @@ _FRAGMENTS = (
     "is_superseded",
     "foreign_objects",
     "are_rows_hidden",
+    "audit_access",
 )
 
 

@@ -3,11 +3,47 @@
 import asyncio
 import inspect
 
+from graphile_worker._payloads import encode
 from graphile_worker._support.cancellation import is_being_cancelled
+from graphile_worker._support.error_format import format_error_line
+from graphile_worker.errors import JobSpecError, ResultError
+from graphile_worker.results import MAX_RESULT_BYTES
 from graphile_worker.retries import PartialFailure
 from graphile_worker.tasks.batch_results import BatchItems, ItemErrors, is_outcome_list
 
 NO_ERRORS: ItemErrors = {}
+
+# The code of JobSpecError for a value that is too large.
+TOO_LARGE_CODE = "54000"
+
+
+def encode_result(result: object) -> str:
+    """Encode the result of a task as JSON text.
+
+    Raises:
+        ResultError: JSON cannot represent it, or it is too large.
+    """
+    try:
+        return encode(result, max_bytes=MAX_RESULT_BYTES) or "null"
+    except JobSpecError as error:
+        reason = error.reason
+        if error.code == TOO_LARGE_CODE:
+            reason = f"larger than {MAX_RESULT_BYTES} bytes: store it elsewhere and return its key"
+        raise build_result_error(reason) from error
+    except Exception as error:
+        # A property or method of the object may raise any error.
+        raise build_result_error(format_error_line(error)) from error
+
+
+def build_result_error(reason: str) -> ResultError:
+    error = ResultError(f"the result of the task cannot be stored: {reason}")
+    error._is_unstorable = True
+    return error
+
+
+def is_unstorable_result(error: BaseException) -> bool:
+    """Return whether the own result of a task is at fault, and not that of a job it waited for."""
+    return isinstance(error, ResultError) and error._is_unstorable
 
 
 def reject_unawaited(result: object) -> None:

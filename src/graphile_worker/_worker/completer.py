@@ -5,12 +5,13 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
+from typing import cast
 
 from graphile_worker._db.database import QueryRunner
-from graphile_worker._db.retry import compute_backoff, is_temporary
+from graphile_worker._db.retry import compute_backoff, is_data_error, is_temporary
 from graphile_worker._lease.lease import Lease
 from graphile_worker._metrics.definitions import WRITE_RETRIES, WriteKind
 from graphile_worker._metrics.recorder import Recorder
@@ -18,12 +19,15 @@ from graphile_worker._sql.queries.claim import (
     ClaimedJob,
     FailedAttempt,
     ReleasedJob,
+    complete_and_keep_jobs,
     complete_claimed_jobs,
+    fail_and_keep_jobs,
     fail_claimed_jobs,
     find_releasable_queues,
     notify_jobs,
     release_claimed_jobs,
 )
+from graphile_worker._sql.queries.history import KeptRun
 from graphile_worker._sql.queries.jobs import get_job
 from graphile_worker._sql.queries.workers import is_pool_alive
 from graphile_worker._sql.query import Query
@@ -54,9 +58,10 @@ from graphile_worker.retries import PartialFailure
 # then it is retried until the lease expires.
 REJECTIONS_BEFORE_FAILURE = 10
 
-# A class of SQLSTATE, and two codes: a timestamp out of range, and a character that the encoding of
-# the database does not have.
-DATA_EXCEPTION = "22"
+# A class of SQLSTATE, of missing objects and permissions.
+ACCESS_RULE_VIOLATION = "42"
+
+# A timestamp out of range, and a character that the encoding of the database does not have.
 OUT_OF_RANGE = "22008"
 UNTRANSLATABLE = "22P05"
 
@@ -302,12 +307,13 @@ class Completer:
     def _build_batch_query(self, outcomes: Sequence[Outcome]) -> Query[set[int]]:
         pool_id = outcomes[0].claimed.pool_id
         queues = find_releasable_queues([each.claimed for each in outcomes], self._claimed_jobs)
+        ended = cast("Sequence[Completed] | Sequence[Failed]", outcomes)
+        runs = [each.kept for each in ended if each.kept is not None]
         if isinstance(outcomes[0], Completed):
-            return complete_claimed_jobs(
-                pool_id, [each.claimed.job.id for each in outcomes], queues
-            )
+            ids = [each.claimed.job.id for each in outcomes]
+            return _build_completion(pool_id, ids, queues, runs)
         failures = [_build_failed_attempt(each) for each in outcomes if isinstance(each, Failed)]
-        return fail_claimed_jobs(pool_id, failures, queues)
+        return _build_failure(pool_id, failures, queues, runs)
 
     def _build_query(
         self, outcome: Outcome, is_retry: bool, rejection: Exception | None
@@ -315,9 +321,11 @@ class Completer:
         """Build the write without data that PostgreSQL rejects, for example a time out of range."""
         job, pool_id = outcome.claimed.job, outcome.claimed.pool_id
         queue = find_releasable_queues([outcome.claimed], self._claimed_jobs)
+        kept = _get_kept_run(outcome)
+        runs = [] if kept is None else [kept]
         match outcome:
             case Completed():
-                return complete_claimed_jobs(pool_id, [job.id], queue, is_retry=is_retry)
+                return _build_completion(pool_id, [job.id], queue, runs, is_retry=is_retry)
             case Interrupted(_, when):
                 delay = None if rejection else when or self._interrupted_delay
                 return release_claimed_jobs(
@@ -325,10 +333,10 @@ class Completer:
                 )
             case Failed() | Snoozed() if rejection and not _is_rejection_failure(outcome):
                 failure = _build_fallback_attempt(outcome, rejection)
-                return fail_claimed_jobs(pool_id, [failure], queue, is_retry=is_retry)
+                return _build_failure(pool_id, [failure], queue, runs, is_retry=is_retry)
             case Failed():
-                return fail_claimed_jobs(
-                    pool_id, [_build_failed_attempt(outcome)], queue, is_retry=is_retry
+                return _build_failure(
+                    pool_id, [_build_failed_attempt(outcome)], queue, runs, is_retry=is_retry
                 )
             case Snoozed(_, when):
                 return release_claimed_jobs(
@@ -368,7 +376,7 @@ class _Rejections:
         # The database accepted a heartbeat meanwhile, so this outcome is at fault.
         self._is_outcome_at_fault |= self._lease.was_renewed_since(self._first_rejected_at)
         self._last_error = error
-        if _is_data_error(error):
+        if is_data_error(error):
             self.data_error = error
         if now - self._reported_at < self._timings.report_interval_seconds:
             return False
@@ -376,7 +384,34 @@ class _Rejections:
         return True
 
     def choose_outcome(self) -> Outcome:
-        """Return the outcome, or after many rejections every other time a failure instead."""
+        """Return the outcome, or what to write instead of it after rejections.
+
+        A result that the database cannot store fails the job at once. After many rejections, every
+        other write is a failure. The tables of the history may be at fault, too: from half of these
+        rejections on, nothing is kept of the run, and later in every other pair of writes.
+        """
+        if self._rejection_count == 0:
+            return self.outcome
+        kept = _get_kept_run(self.outcome)
+        if kept is not None and kept.result is not None and self.data_error is not None:
+            self.outcome = self._build_failure(self.data_error, is_permanent=True)
+        chosen = self._choose_kind()
+        if kept is None or not self._is_history_suspect:
+            return chosen
+        assert isinstance(chosen, Completed | Failed | Snoozed)
+        return replace(chosen, kept=None)
+
+    @property
+    def _is_history_suspect(self) -> bool:
+        count = self._rejection_count
+        # A missing table or permission, or the database accepted a heartbeat meanwhile.
+        if not self._is_outcome_at_fault and not _is_access_error(self._last_error):
+            return False
+        if count < REJECTIONS_BEFORE_FAILURE:
+            return count >= REJECTIONS_BEFORE_FAILURE // 2
+        return count % 4 < 2
+
+    def _choose_kind(self) -> Outcome:
         is_over = (
             self._rejection_count >= REJECTIONS_BEFORE_FAILURE and self._rejection_count % 2 == 0
         )
@@ -388,12 +423,49 @@ class _Rejections:
             return self.outcome
         if not self._is_outcome_at_fault:
             return self.outcome
-        error = OutcomeRefused(
-            f"the database rejected the outcome of the job: {format_error_line(self._last_error)}"
-        )
-        error.__cause__ = self._last_error
         is_permanent = isinstance(self.outcome, Failed) and self.outcome.is_permanent
-        return Failed(self.outcome.claimed, error, is_permanent=is_permanent)
+        return self._build_failure(self._last_error, is_permanent=is_permanent)
+
+    def _build_failure(self, cause: Exception, *, is_permanent: bool) -> Failed:
+        error = OutcomeRefused(
+            f"the database rejected the outcome of the job: {format_error_line(cause)}"
+        )
+        error.__cause__ = cause
+        kept = _get_kept_run(self.outcome)
+        if kept is not None:
+            kept = replace(kept, result=None)
+        return Failed(self.outcome.claimed, error, is_permanent=is_permanent, kept=kept)
+
+
+def _get_kept_run(outcome: Outcome) -> KeptRun | None:
+    # A tuple, because isinstance is several times faster with it than with a union.
+    return outcome.kept if isinstance(outcome, (Completed, Failed, Snoozed)) else None
+
+
+def _build_completion(
+    pool_id: str,
+    job_ids: list[int],
+    queue_ids: list[int],
+    runs: Sequence[KeptRun],
+    *,
+    is_retry: bool = False,
+) -> Query[set[int]]:
+    if not runs:
+        return complete_claimed_jobs(pool_id, job_ids, queue_ids, is_retry=is_retry)
+    return complete_and_keep_jobs(pool_id, job_ids, queue_ids, runs, is_retry=is_retry)
+
+
+def _build_failure(
+    pool_id: str,
+    failures: Sequence[FailedAttempt],
+    queue_ids: list[int],
+    runs: Sequence[KeptRun],
+    *,
+    is_retry: bool = False,
+) -> Query[set[int]]:
+    if not runs:
+        return fail_claimed_jobs(pool_id, failures, queue_ids, is_retry=is_retry)
+    return fail_and_keep_jobs(pool_id, failures, queue_ids, runs, is_retry=is_retry)
 
 
 def _build_failed_attempt(failed: Failed) -> FailedAttempt:
@@ -423,16 +495,13 @@ def _build_fallback_attempt(outcome: Failed | Snoozed, error: Exception) -> Fail
     )
 
 
+def _is_access_error(error: Exception | None) -> bool:
+    return error is not None and (get_sqlstate(error) or "")[:2] == ACCESS_RULE_VIOLATION
+
+
 def _is_unreachable(error: Exception) -> bool:
     """Return whether the server is unreachable, so that no outcome can be written."""
     state = get_sqlstate(error)
     if state is None:
         return is_temporary(error) and not isinstance(error, TimeoutError)
     return state[:2] == CONNECTION_EXCEPTION or state in UNREACHABLE
-
-
-def _is_data_error(error: Exception) -> bool:
-    # The client encoding of a caller's pool may lack a character.
-    return (
-        isinstance(error, UnicodeEncodeError) or (get_sqlstate(error) or "")[:2] == DATA_EXCEPTION
-    )

@@ -1,6 +1,7 @@
 """The context that a task receives besides its payload."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -10,17 +11,23 @@ from typing import Any, NamedTuple, Unpack
 from graphile_worker import sync
 from graphile_worker._db.database import ConnectionProvider, Database
 from graphile_worker._db.dict_rows import fetch_rows, fetch_rows_sync
+from graphile_worker._db.retry import is_data_error
 from graphile_worker._metrics.recorder import TaskCell
 from graphile_worker._sql.queries.claim import (
     ClaimedJob,
+    complete_and_keep_jobs,
     complete_claimed_jobs,
     find_releasable_queues,
 )
+from graphile_worker._sql.queries.history import KeptRun
 from graphile_worker._sql.query import Query
+from graphile_worker._support.error_format import format_error_line
 from graphile_worker._support.logs import Logger
+from graphile_worker._worker.call_results import build_result_error, encode_result
 from graphile_worker._worker.cancellation import Cancellation
 from graphile_worker._worker.outcomes import Outcome
 from graphile_worker._worker.overruns import RunawayTracker
+from graphile_worker._worker.progress import ProgressBuffer, check_progress
 from graphile_worker._worker.reporting import build_job_logger
 from graphile_worker._worker.retry_decision import NextAttempt
 from graphile_worker._worker.run_state import JobRun, RunStep
@@ -28,6 +35,7 @@ from graphile_worker.client import Client
 from graphile_worker.errors import ConfigurationError, JobLockLostError
 from graphile_worker.events import JobOverran
 from graphile_worker.jobs import Job, JobOptions, JobSpec
+from graphile_worker.results import Retention
 from graphile_worker.tasks import CronRun, read_cron_run
 
 
@@ -46,6 +54,8 @@ class PoolResources(NamedTuple):
     """All jobs that the pool holds."""
     runaways: RunawayTracker | None = None
     """Counts functions that run past their timeout."""
+    progress: ProgressBuffer | None = None
+    """Receives what tasks report. None without heartbeats, which write it."""
 
 
 class Context(JobRun):
@@ -66,6 +76,14 @@ class Context(JobRun):
     """The asyncio task of the job."""
     outcome: Outcome | None = None
     """How the job ended. Set when its task ends."""
+    retention: Retention | None = None
+    """What the task keeps of the job, if anything."""
+    started_at = 0.0
+    """When the run started, by `time.monotonic`. Set if the task keeps something."""
+    result: object = None
+    """What the task returned."""
+    result_text: str | None = None
+    """The result as JSON, if the task keeps it."""
     metrics_cell: TaskCell | None = None
     """Where to count the end of the job. None without metrics, or if the job did not start."""
 
@@ -169,12 +187,52 @@ class Context(JobRun):
         async with self._resources.database.transaction() as connection:
             yield connection.raw
             self.advance(RunStep.BEGIN_COMMIT)
-            _check_still_owned(await connection.run(self._build_completion_query()), self.claimed)
+            with self._translate_errors():
+                owned_ids = await connection.run(self._build_completion_query())
+            _check_still_owned(owned_ids, self.claimed)
         self.advance(RunStep.CONFIRM_COMMIT)
+
+    def set_result(self, result: object) -> None:
+        """Set the result, for a task that completes its job with `transaction`."""
+        text = encode_result(result)
+        self.result, self.result_text = result, text
+
+    def progress(self, fraction: float | None, message: str | None = None) -> None:
+        """Report how far the task is. The next heartbeat writes the last report."""
+        report = check_progress(fraction, message)
+        if self._resources.progress is not None:
+            self._resources.progress.add(self.claimed, *report)
+
+    def build_kept_run(self, *, is_completed: bool) -> KeptRun | None:
+        """Build what to keep of this run, which ends now. Only a completed one has a result."""
+        if self.retention is None:
+            return None
+        return KeptRun(
+            self.job.id,
+            self.job.task_identifier,
+            self.job.attempts,
+            self.retention,
+            self.started_at,
+            time.monotonic(),
+            self.result_text if self.retention.results and is_completed else None,
+        )
+
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        """Raise ResultError for a result that the database cannot store. A retry cannot help."""
+        try:
+            yield
+        except Exception as error:
+            if self.result_text is None or not is_data_error(error):
+                raise
+            raise build_result_error(format_error_line(error)) from error
 
     def _build_completion_query(self) -> Query[set[int]]:
         queues = find_releasable_queues([self.claimed], self._resources.claimed_jobs)
-        return complete_claimed_jobs(self.pool_id, [self.job.id], queues)
+        kept = self.build_kept_run(is_completed=True)
+        if kept is None:
+            return complete_claimed_jobs(self.pool_id, [self.job.id], queues)
+        return complete_and_keep_jobs(self.pool_id, [self.job.id], queues, [kept])
 
 
 class SyncContext:
@@ -219,9 +277,9 @@ class SyncContext:
         with self._get_database().transaction() as connection:
             yield connection.raw
             self._context.advance(RunStep.BEGIN_COMMIT)
-            _check_still_owned(
-                connection.run(self._context._build_completion_query()), self._context.claimed
-            )
+            with self._context._translate_errors():
+                owned_ids = connection.run(self._context._build_completion_query())
+            _check_still_owned(owned_ids, self._context.claimed)
         self._context.advance(RunStep.CONFIRM_COMMIT)
 
     def _get_client(self) -> sync.Client:

@@ -6,6 +6,7 @@ One is created for every job, so they are not frozen, which would take three tim
 from dataclasses import dataclass
 
 from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._sql.queries.history import KeptRun
 from graphile_worker.jobs import RunAt
 
 
@@ -14,6 +15,8 @@ class Completed:
     """The task returned: delete the job."""
 
     claimed: ClaimedJob
+    kept: KeptRun | None = None
+    """What to keep of the run, if its task keeps something."""
 
 
 @dataclass(slots=True)
@@ -26,6 +29,7 @@ class Failed:
     is_permanent: bool = False
     # The failed items of a batch, as JSON.
     remaining_payload: str | None = None
+    kept: KeptRun | None = None
 
 
 @dataclass(slots=True)
@@ -34,6 +38,8 @@ class Snoozed:
 
     claimed: ClaimedJob
     when: RunAt
+    kept: KeptRun | None = None
+    """What to keep of the run, if the database rejects `when` and the job fails instead."""
 
 
 @dataclass(slots=True)

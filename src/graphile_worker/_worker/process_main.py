@@ -21,11 +21,13 @@ from graphile_worker._worker import process_protocol
 from graphile_worker._worker.call_results import (
     NO_ERRORS,
     await_item_results,
+    encode_result,
     get_item_errors,
+    is_unstorable_result,
     reject_unawaited,
 )
 from graphile_worker._worker.process_protocol import Message
-from graphile_worker._worker.retry_decision import decide_next_attempt
+from graphile_worker._worker.retry_decision import NextAttempt, decide_next_attempt
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.jobs import Job
 from graphile_worker.retries import Discard, PartialFailure, Retry, Snooze
@@ -107,30 +109,37 @@ def _read_requests(sock: socket.socket, requests: "SimpleQueue[Message]") -> Non
 
 def _handle_request(request: Message) -> Message:
     try:
-        return _run_task(TaskLocation(**request["task"]), Job(*request["job"]))
+        return _run_task(
+            TaskLocation(**request["task"]), Job(*request["job"]), request["keeps_result"]
+        )
     except (Snooze, Retry, Discard) as exception:
         return process_protocol.encode_outcome_exception(exception)
     except BaseException as error:
         return {"error": process_protocol.encode_error(error), "next": None}
 
 
-def _run_task(location: TaskLocation, job: Job) -> Message:
+def _run_task(location: TaskLocation, job: Job, keeps_result: bool) -> Message:
     task = location.load()
     try:
-        errors = _call_task(task, job)
+        errors, result = _call_task(task, job)
+        response = {"result": encode_result(result)} if keeps_result and not errors else {}
     except (Snooze, Retry, Discard):
         raise
     except BaseException as error:
         if isinstance(error, MemoryError):
             # The response needs memory, too.
             _limit_memory(None)
-        next_attempt = decide_next_attempt(task, job, error)
+        next_attempt = (
+            NextAttempt(None, is_permanent=True)
+            if is_unstorable_result(error)
+            else decide_next_attempt(task, job, error)
+        )
         return {
             "error": process_protocol.encode_error(error),
             "next": process_protocol.encode_next_attempt(next_attempt),
         }
     if not errors:
-        return {}
+        return response
     next_attempt = decide_next_attempt(task, job, PartialFailure(errors))
     return {
         "items": {index: process_protocol.encode_error(error) for index, error in errors.items()},
@@ -138,7 +147,8 @@ def _run_task(location: TaskLocation, job: Job) -> Message:
     }
 
 
-def _call_task(task: Task[..., Any], job: Job) -> ItemErrors:
+def _call_task(task: Task[..., Any], job: Job) -> tuple[ItemErrors, object]:
+    """Return the errors of the items of a batch, and the result of any other task."""
     args, kwargs = task.signature.build_call_arguments(job.payload, None)
     batch = task.signature.get_batch(args)
     try:
@@ -146,9 +156,9 @@ def _call_task(task: Task[..., Any], job: Job) -> ItemErrors:
         if task.is_async:
             result = asyncio.run(_await_result(result))
         reject_unawaited(result)
-        return NO_ERRORS if batch is None else batch.read_result(result)
+        return (NO_ERRORS, result) if batch is None else (batch.read_result(result), None)
     except PartialFailure as failure:
-        return get_item_errors(batch, failure)
+        return get_item_errors(batch, failure), None
 
 
 async def _await_result(result: Any) -> object:

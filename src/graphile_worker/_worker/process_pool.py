@@ -46,22 +46,33 @@ class ProcessPool:
         self._idle: list[_PoolProcess] = []
         self._alive: set[_PoolProcess] = set()
 
-    async def run(self, task: TaskLocation, job: Job, on_line: Callable[[str], object]) -> Message:
+    async def run(
+        self,
+        task: TaskLocation,
+        job: Job,
+        on_line: Callable[[str], object],
+        *,
+        keeps_result: bool = False,
+    ) -> Message:
         """Run a job in a process and return its response. A cancellation kills the process.
 
         Args:
             task: Where the process finds the task.
             job: The job to run.
             on_line: Called with each line of output.
+            keeps_result: Whether the response has the result of the task.
 
         Raises:
             TaskProcessDied: The process exited.
         """
         process = self._take_idle() or await _PoolProcess.start(self._options, self._alive)
         try:
-            response = await process.execute(
-                {"task": asdict(task), "job": encode_job(job)}, on_line
-            )
+            request = {
+                "task": asdict(task),
+                "job": encode_job(job),
+                "keeps_result": keeps_result,
+            }
+            response = await process.execute(request, on_line)
         except BaseException:
             process.kill()
             raise

@@ -14,7 +14,9 @@ from graphile_worker._payloads import encode
 from graphile_worker._worker.call_results import (
     NO_ERRORS,
     await_item_results,
+    encode_result,
     get_item_errors,
+    is_unstorable_result,
     reject_unawaited,
 )
 from graphile_worker._worker.context import Context
@@ -163,16 +165,24 @@ async def _run_task(
                 errors = await run(task, context, executors, hooks)
         if errors:
             outcome = _build_partial_failure(task, context, errors)
+        elif context.state is RunState.COMMITTED:
+            outcome = CompletedInTransaction(context.claimed)
         else:
-            outcome = (
-                CompletedInTransaction(context.claimed)
-                if context.state is RunState.COMMITTED
-                else Completed(context.claimed)
-            )
+            if context.retention is not None:
+                _encode_kept_result(context)
+            outcome = Completed(context.claimed)
     except BaseException as error:
         outcome = _build_error_outcome(task, context, error)
     # Not returned, because asyncio loses the result of a task that is cancelled in its last step.
     context.outcome = outcome
+
+
+def _encode_kept_result(context: Context) -> None:
+    """Encode the result of the task, if that is kept and not encoded yet."""
+    assert context.retention is not None
+    if not context.retention.results or (context.result is None and context.result_text):
+        return
+    context.result_text = encode_result(context.result)
 
 
 def _choose_runner(task: Task[..., Any]) -> Callable[..., Awaitable[ItemErrors]]:
@@ -198,6 +208,7 @@ async def _run_on_loop(
         else:
             result = await _call_task(task, context, args, kwargs)
         if batch is None:
+            context.result = result
             return NO_ERRORS
         return batch.read_result(await await_item_results(result) if task.is_async else result)
     except PartialFailure as failure:
@@ -229,7 +240,10 @@ async def _run_in_thread(
             result = await (
                 work if context.timeout_handle is None else _wait_past_timeout(task, context, work)
             )
-        return NO_ERRORS if batch is None else batch.read_result(result)
+        if batch is None:
+            context.result = result
+            return NO_ERRORS
+        return batch.read_result(result)
     except PartialFailure as failure:
         return get_item_errors(batch, failure)
 
@@ -268,8 +282,12 @@ async def _run_in_process(
     logger = context.logger
     async with hooks.around_async(_build_operation(context)):
         response = await executors.processes.run(
-            locate_task(task), context.job, lambda line: logger.info("%s", line)
+            locate_task(task),
+            context.job,
+            lambda line: logger.info("%s", line),
+            keeps_result=context.retention is not None and context.retention.results,
         )
+        context.result_text = response.get("result")
         return _read_response(context, response)
 
 
@@ -372,5 +390,8 @@ def _build_partial_failure(task: Task[..., Any], context: Context, errors: ItemE
 
 
 def _build_failure(task: Task[..., Any], context: Context, error: BaseException) -> Failed:
+    if is_unstorable_result(error):
+        # The task has done its work. Its next run would return the same.
+        return Failed(context.claimed, error, is_permanent=True)
     attempt = context.next_attempt or decide_next_attempt(task, context.job, error)
     return Failed(context.claimed, error, when=attempt.when, is_permanent=attempt.is_permanent)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from graphile_worker._metrics.recorder import Recorder
@@ -23,6 +24,7 @@ from graphile_worker._worker.outcomes import (
     Failed,
     Interrupted,
     Outcome,
+    Snoozed,
 )
 from graphile_worker._worker.run_job import Executors, run_job
 from graphile_worker._worker.run_state import INACTIVE_STATES, STOPPED_STATES, RunState, RunStep
@@ -31,6 +33,7 @@ from graphile_worker._worker.start_guard import StartGuard
 from graphile_worker.errors import TaskNotFound
 from graphile_worker.events import JobStarted
 from graphile_worker.hooks import Hooks
+from graphile_worker.results import Retention
 from graphile_worker.tasks import Task
 
 # A program that ends may take this long to release a job.
@@ -53,6 +56,7 @@ class Worker:
         hooks: Hooks,
         recorder: Recorder | None = None,
         release_timeout_seconds: float = RELEASE_TIMEOUT_SECONDS,
+        retentions: Mapping[str, Retention] = MappingProxyType({}),
     ) -> None:
         self.id = f"worker-{secrets.token_hex(9)}"
         self.job_error: BaseException | None = None
@@ -67,6 +71,7 @@ class Worker:
         self._hooks = hooks
         self._recorder = recorder
         self._release_timeout_seconds = release_timeout_seconds
+        self._retentions = retentions
         # Each job gets its own copy.
         self._variables = contextvars.copy_context()
         self._asyncio_task: asyncio.Task[Any] | None = None
@@ -112,8 +117,13 @@ class Worker:
         """Run one job that this pool holds, and write its outcome."""
         context = self._context = Context(claimed, self.id, self._resources)
         started_at = time.monotonic()
+        if self._retentions:
+            context.retention = self._retentions.get(claimed.job.task_identifier)
+            context.started_at = started_at
         outcome = await self._execute(context)
         state = context.state
+        if context.retention is not None and isinstance(outcome, Completed | Failed | Snoozed):
+            outcome.kept = context.build_kept_run(is_completed=isinstance(outcome, Completed))
         if state is RunState.RELEASED or self._context is not context:
             # `release` has reported this run.
             return
@@ -265,8 +275,10 @@ class Worker:
         context = self._context
         if context is not None:
             context.advance(RunStep.END)
+            kept = context.build_kept_run(is_completed=False)
+            outcome = Failed(context.claimed, error, kept=kept)
             with suppress(Exception):
-                await self._complete_now(context, Failed(context.claimed, error))
+                await self._complete_now(context, outcome)
 
     async def _release_run(self, context: Context) -> None:
         """Release the job of a task that may still run."""

@@ -11,9 +11,12 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.plans.admin import format_changed_values
+from graphile_worker._sql.plans.audit import AuditLabel, plan_audited
+from graphile_worker._sql.queries.audit import AuditAction
 from graphile_worker._sql.queries.claim import notify_jobs
 from graphile_worker._sql.queries.search import (
-    ChangeCounts,
+    ChangedJobs,
     Clauses,
     complete_chosen_jobs,
     fail_chosen_jobs,
@@ -30,6 +33,7 @@ from graphile_worker.jobs import (
     check_smallint,
     check_text,
 )
+from graphile_worker.ops.audit import format_for_audit
 from graphile_worker.ops.filters import Filter, filter_by_states
 from graphile_worker.ops.search import (
     DEFAULT_LIMITS,
@@ -37,6 +41,7 @@ from graphile_worker.ops.search import (
     ListedJob,
     QueryLimits,
     build_clauses,
+    limit_plan,
     plan_count_jobs,
     plan_get_dead_pools,
     plan_list_jobs,
@@ -71,7 +76,13 @@ class BulkAction(Protocol):
     @property
     def _notifies_workers(self) -> bool: ...
 
-    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]: ...
+    @property
+    def _audit_action(self) -> AuditAction: ...
+
+    @property
+    def _note(self) -> str | None: ...
+
+    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangedJobs]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +91,10 @@ class RetryAction:
 
     states = (JobState.FAILED, JobState.RETRYING, JobState.SCHEDULED)
     _notifies_workers = True
+    _audit_action = AuditAction.JOBS_RETRY
+    _note = None
 
-    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
+    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangedJobs]:
         return retry_jobs(ids, clauses)
 
 
@@ -96,6 +109,7 @@ class RescheduleAction:
 
     states = UNLOCKED_STATES
     _notifies_workers = True
+    _audit_action = AuditAction.JOBS_RESCHEDULE
 
     def __post_init__(self) -> None:
         if self.run_at is not None:
@@ -107,7 +121,16 @@ class RescheduleAction:
         if self.max_attempts is not None:
             check_max_attempts(self.max_attempts)
 
-    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
+    @property
+    def _note(self) -> str | None:
+        return format_changed_values(
+            run_at=self.run_at,
+            priority=self.priority,
+            attempts=self.attempts,
+            max_attempts=self.max_attempts,
+        )
+
+    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangedJobs]:
         values = (self.run_at, self.priority, self.attempts, self.max_attempts)
         return reschedule_chosen_jobs(ids, *values, clauses)
 
@@ -120,12 +143,17 @@ class FailAction:
 
     states = (JobState.WAITING, JobState.READY, JobState.RETRYING, JobState.SCHEDULED)
     _notifies_workers = False
+    _audit_action = AuditAction.JOBS_FAIL
 
     def __post_init__(self) -> None:
         if self.reason is not None:
             check_text("reason", self.reason)
 
-    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
+    @property
+    def _note(self) -> str | None:
+        return self.reason
+
+    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangedJobs]:
         return fail_chosen_jobs(ids, self.reason, clauses)
 
 
@@ -135,8 +163,10 @@ class CompleteAction:
 
     states = UNLOCKED_STATES
     _notifies_workers = False
+    _audit_action = AuditAction.JOBS_COMPLETE
+    _note = None
 
-    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
+    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangedJobs]:
         return complete_chosen_jobs(ids, clauses)
 
 
@@ -147,13 +177,18 @@ class UnlockAction:
     force: bool = False
 
     _notifies_workers = True
+    _audit_action = AuditAction.JOBS_UNLOCK
 
     @property
     def states(self) -> tuple[JobState, ...]:
         """The states in which the action changes a job."""
         return LOCKED_STATES if self.force else (JobState.STALE,)
 
-    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
+    @property
+    def _note(self) -> str | None:
+        return "force" if self.force else None
+
+    def _build_query(self, ids: list[int], clauses: Clauses) -> Query[ChangedJobs]:
         return unlock_chosen_jobs(ids, clauses)
 
 
@@ -240,6 +275,8 @@ def plan_bulk_change(
     throttle: float = DEFAULT_THROTTLE,
     batch_size: int = BATCH_SIZE,
     scan_batch_size: int = SCAN_BATCH_SIZE,
+    actor: str | None = None,
+    audit_action: str | None = None,
 ) -> Plan[BulkResult]:
     """Change the jobs of a preview.
 
@@ -250,6 +287,8 @@ def plan_bulk_change(
         throttle: The pause after each statement, as a multiple of its duration.
         batch_size: The number of jobs that one statement changes.
         scan_batch_size: The number of jobs that one statement checks against the filter.
+        actor: Who changes the jobs, for the audit.
+        audit_action: The name of the action in the audit, if it is not that of the change.
 
     Returns:
         A plan for the result.
@@ -265,6 +304,13 @@ def plan_bulk_change(
     scan_states = filter_by_states(*{*action.states, *LOCKED_STATES})
     scan_clauses = build_clauses(preview.job_filter & scan_states, dead)
     clauses = build_clauses(preview.job_filter & filter_by_states(*action.states), dead)
+
+    label = AuditLabel(
+        action=audit_action or action._audit_action,
+        actor=actor,
+        filter=format_for_audit(preview.job_filter),
+        note=action._note,
+    )
 
     def count_remaining() -> int:
         return batch_size if preview.limit is None else preview.limit - result.changed
@@ -283,7 +329,9 @@ def plan_bulk_change(
             started = time.monotonic()
             batch, ids = ids[:size], ids[size:]
             query = action._build_query(batch, clauses)
-            changed, locked = yield from with_limits(query, schemas, WRITE_LIMITS)
+            audited = plan_audited(query, _get_changed_ids, schemas, label)
+            changed_ids, locked = yield from limit_plan(audited, schemas, WRITE_LIMITS)
+            changed = len(changed_ids)
             if changed and action._notifies_workers:
                 yield notify_jobs(changed)
             result = BulkResult(
@@ -294,3 +342,7 @@ def plan_bulk_change(
             on_progress(result)
             yield from pause_since(started)
     return result
+
+
+def _get_changed_ids(changed: ChangedJobs) -> list[int]:
+    return changed[0]

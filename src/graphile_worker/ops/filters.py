@@ -5,7 +5,10 @@ field, a colon, and values with commas between them, of which a job must match o
 term negates it. A bare word is an id, or a part of a task name, a job key or an error. Quotes
 enclose spaces and commas, a backslash escapes a character, and `*` matches any text in a name.
 
-This module only reads and writes filters. `graphile_worker.ops.search` finds the jobs.
+Filters of ended jobs have the same syntax and fewer fields: see `parse_ended_filter`.
+
+This module only reads and writes filters. `graphile_worker.ops.search` finds the jobs, and
+`graphile_worker.ops.history` those that ended.
 """
 
 import json
@@ -19,6 +22,7 @@ from graphile_worker._support.durations import format_exact_duration, parse_dura
 from graphile_worker.errors import FilterError
 from graphile_worker.ops._filter_syntax import Scanner, Token
 from graphile_worker.ops.states import STATE_ALIASES, JobState, parse_states
+from graphile_worker.results import JobStatusState
 
 MAX_BIGINT = 2**63 - 1
 MAX_DURATION = timedelta(days=36_500)
@@ -39,6 +43,15 @@ DIGITS_PATTERN = re.compile(r"[0-9]+")
 INTEGER_EXPECTED = "a number, or a range such as >=5 or 3..7"
 DURATION_EXPECTED = "a duration with < or > before it, such as >10m or <1h30m"
 TIME_EXPECTED = "a date such as 2026-08-01, or < or > with a time: >2026-08-01T10:00Z, <1h, >-10m"
+FINISHED_EXPECTED = "a date such as 2026-08-01, or < or >: >2026-08-01T10:00Z, <1h, 1h..2h"
+
+ENDED_ID_EXPECTED = "an id, or a range of at most 10,000 ids such as 3..7"
+
+# The states of ended jobs.
+ENDED_STATES = (JobStatusState.SUCCEEDED, JobStatusState.FAILED)
+
+# Ended jobs are sorted by time, so a list reads all outcomes of a range of ids.
+MAX_ENDED_IDS = 10_000
 
 
 class FilterField(StrEnum):
@@ -56,6 +69,7 @@ class FilterField(StrEnum):
     AGE = "age"
     RUN = "run"
     CREATED = "created"
+    FINISHED = "finished"
     FLAG = "flag"
     PAYLOAD = "payload"
     TEXT = "text"
@@ -124,7 +138,7 @@ class Range:
         return f"<={high}" if self.low is None else f"{low}..{high}"
 
 
-FilterValue = TextPattern | Absent | JsonValue | Range | JobState
+FilterValue = TextPattern | Absent | JsonValue | Range | JobState | JobStatusState
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +182,59 @@ def parse_filter(text: str) -> Filter:
     Raises:
         FilterError: The text is not a filter. The error has the column and what is expected there.
     """
-    scanner = Scanner(text)
-    terms = []
-    while scanner.advance_to_term():
-        terms.append(_read_term(scanner))
-    return Filter(tuple(terms))
+    return _parse(text, VALUE_PARSERS)
+
+
+def parse_ended_filter(text: str) -> Filter:
+    """Parse a filter of ended jobs, which has the fields task, state, id, finished and error.
+
+    Args:
+        text: The filter as a user writes it. A duration after `finished:` is the time since the
+            job ended: `finished:<1h` is the last hour.
+
+    Returns:
+        The filter. `str()` turns it into text again.
+
+    Raises:
+        FilterError: The text is not a filter, or a term has no meaning for ended jobs.
+    """
+    return _parse(text, ENDED_VALUE_PARSERS)
+
+
+def check_ended_filter(job_filter: Filter) -> None:
+    """Check that each term of a filter has a meaning for ended jobs.
+
+    Args:
+        job_filter: The filter.
+
+    Raises:
+        FilterError: A term has none.
+    """
+    for position, term in enumerate(job_filter.terms):
+        if not _is_ended_term(term):
+            column = len(str(Filter(job_filter.terms[:position]))) + 1 + bool(position)
+            is_id = term.field is FilterField.ID
+            expected = ENDED_ID_EXPECTED if is_id else ENDED_FIELDS_EXPECTED
+            raise FilterError(column, expected, str(term))
+
+
+def _is_ended_term(term: Term) -> bool:
+    match term.field:
+        case FilterField.STATE:
+            return all(str(value) in ENDED_STATES for value in term.values)
+        case FilterField.ID:
+            return all(_is_short(value) for value in term.values)
+        case FilterField.TEXT:
+            return True
+        case field:
+            return field in ENDED_VALUE_PARSERS
+
+
+def _is_short(value: FilterValue) -> bool:
+    if not isinstance(value, Range):
+        return False
+    low, high = value.low, value.high
+    return isinstance(low, int) and isinstance(high, int) and high - low < MAX_ENDED_IDS
 
 
 def filter_by_ids(ids: Iterable[int]) -> Filter:
@@ -214,20 +276,32 @@ def filter_by_states(*states: JobState) -> Filter:
 # Reading
 
 
-def _read_term(scanner: Scanner) -> Term:
+def _parse(text: str, parsers: "Mapping[str, ValueParser]") -> Filter:
+    scanner = Scanner(text)
+    terms = []
+    while scanner.advance_to_term():
+        terms.append(_read_term(scanner, parsers))
+    return Filter(tuple(terms))
+
+
+def _read_term(scanner: Scanner, parsers: "Mapping[str, ValueParser]") -> Term:
     is_negated = scanner.accept("-")
     column, before = scanner.column, scanner.remaining
     name = scanner.read_field_name()
     if name is None:
         return _read_bare_term(scanner, is_negated)
-    if name not in VALUE_PARSERS:
-        known = ", ".join(VALUE_PARSERS)
-        raise FilterError(column, f"one of {known}, or the text in quotes", before.split()[0])
+    if name not in parsers:
+        raise FilterError(column, _describe_fields(parsers), before.split()[0])
     field = FilterField(name)
     path = scanner.read_path() if field is FilterField.PAYLOAD else ()
     if not scanner.accept(":"):
         raise FilterError(scanner.column, f"a colon after {name}", scanner.remaining)
-    return Term(field, _parse_values(scanner.read_tokens(), VALUE_PARSERS[field]), is_negated, path)
+    return Term(field, _parse_values(scanner.read_tokens(), parsers[field]), is_negated, path)
+
+
+def _describe_fields(parsers: "Mapping[str, ValueParser]") -> str:
+    kind = " for ended jobs" if parsers is ENDED_VALUE_PARSERS else ""
+    return f"one of {', '.join(parsers)}{kind}, or the text in quotes"
 
 
 def _read_bare_term(scanner: Scanner, is_negated: bool) -> Term:
@@ -268,6 +342,13 @@ def _parse_states(token: Token) -> tuple[JobState, ...]:
     return states
 
 
+def _parse_ended_states(token: Token) -> tuple[JobStatusState, ...]:
+    name = "failed" if parse_states(token.text) == (JobState.FAILED,) else token.text
+    if name not in ENDED_STATES:
+        raise token.build_error("succeeded or failed")
+    return (JobStatusState(name),)
+
+
 def _parse_json(token: Token) -> Iterator[FilterValue]:
     """Parse a value of a payload. An unquoted number or literal also matches as a string."""
     text = token.unquoted_text
@@ -280,15 +361,40 @@ def _parse_integer_range(token: Token) -> Iterator[FilterValue]:
     yield _parse_range(token, INTEGER_EXPECTED, _parse_integer)
 
 
+def _parse_ended_ids(token: Token) -> Iterator[FilterValue]:
+    for value in _parse_integer_range(token):
+        if not _is_short(value):
+            raise token.build_error(ENDED_ID_EXPECTED)
+        yield value
+
+
 def _parse_duration_range(token: Token) -> Iterator[FilterValue]:
     yield _parse_open_range(token, DURATION_EXPECTED, _parse_duration)
 
 
-def _parse_time_range(token: Token) -> Iterator[FilterValue]:
+def _parse_time_range(token: Token, expected: str = TIME_EXPECTED) -> Iterator[FilterValue]:
     if DATE_PATTERN.fullmatch(token.text) and isinstance(day := _parse_time(token.text), datetime):
         yield Range(day, _get_end_of_day(day))
     else:
-        yield _parse_open_range(token, TIME_EXPECTED, _parse_time)
+        yield _parse_open_range(token, expected, _parse_time)
+
+
+def _parse_finished_range(token: Token) -> Iterator[FilterValue]:
+    """Parse a range of times in the past. A duration without a minus is the time since then."""
+    for value in _parse_time_range(token, FINISHED_EXPECTED):
+        assert isinstance(value, Range)
+        bounds = [bound for bound in (value.low, value.high) if bound is not None]
+        ages = [each for each in bounds if isinstance(each, timedelta) and each > timedelta(0)]
+        if not ages:
+            yield value
+        elif len(ages) == len(bounds):
+            yield Range(_negate(value.high), _negate(value.low))
+        else:
+            raise token.build_error(FINISHED_EXPECTED)
+
+
+def _negate(bound: Bound | None) -> timedelta | None:
+    return -bound if isinstance(bound, timedelta) else None
 
 
 def _parse_open_range(token: Token, expected: str, parse: Callable[[str], Bound | None]) -> Range:
@@ -374,8 +480,17 @@ VALUE_PARSERS: Mapping[str, ValueParser] = {
     FilterField.PAYLOAD: _parse_json,
 }
 
+ENDED_VALUE_PARSERS: Mapping[str, ValueParser] = {
+    FilterField.TASK: _parse_pattern,
+    FilterField.STATE: _parse_ended_states,
+    FilterField.ID: _parse_ended_ids,
+    FilterField.FINISHED: _parse_finished_range,
+    FilterField.ERROR: _parse_pattern,
+}
+ENDED_FIELDS_EXPECTED = _describe_fields(ENDED_VALUE_PARSERS)
+
 # Arguments that begin with a minus and are not such terms are options of the command.
-NEGATED_TERM_PATTERN = re.compile(rf"-({'|'.join(VALUE_PARSERS)})[:.]")
+NEGATED_TERM_PATTERN = re.compile(rf"-({'|'.join({**VALUE_PARSERS, **ENDED_VALUE_PARSERS})})[:.]")
 
 
 # Writing

@@ -7,7 +7,7 @@ server process.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.add import raise_schema_missing
@@ -18,7 +18,7 @@ from graphile_worker._sql.queries.search import (
     list_jobs,
     set_query_limits,
 )
-from graphile_worker._sql.query import Atomic, Plan, Query, Row
+from graphile_worker._sql.query import Atomic, Plan, Query, Row, Transaction
 from graphile_worker._sql.sqlstate import LOCK_NOT_AVAILABLE, QUERY_CANCELED, get_sqlstate
 from graphile_worker._sql.statement import Clause, Condition
 from graphile_worker.errors import QueryTimeoutError
@@ -204,23 +204,41 @@ def with_limits(query: Query[T], schemas: Schemas, limits: QueryLimits = DEFAULT
         QueryTimeoutError: The query took too long or waited too long for a lock.
         SchemaMissing: The schema is not installed.
     """
-    milliseconds = (
-        max(1, round(timeout.total_seconds() * 1000))
-        for timeout in (limits.statement_timeout, limits.lock_timeout)
-    )
     try:
-        results = yield Atomic((set_query_limits(*milliseconds), query))
+        results = yield Atomic((_set_limits(limits), query))
     except Exception as error:
         _raise_query_error(error, schemas, limits)
     result: T = results[1]
     return result
 
 
+def _with_limits_in_transaction(
+    transaction: Transaction, schemas: Schemas, limits: QueryLimits
+) -> Plan[Any]:
+    def build_plan() -> Plan[Any]:
+        yield _set_limits(limits)
+        return (yield from transaction.build_plan())
+
+    try:
+        result = yield Transaction(build_plan)
+    except Exception as error:
+        _raise_query_error(error, schemas, limits)
+    return result
+
+
+def _set_limits(limits: QueryLimits) -> Query[None]:
+    milliseconds = (
+        max(1, round(timeout.total_seconds() * 1000))
+        for timeout in (limits.statement_timeout, limits.lock_timeout)
+    )
+    return set_query_limits(*milliseconds)
+
+
 def limit_plan(plan: Plan[T], schemas: Schemas, limits: QueryLimits = DEFAULT_LIMITS) -> Plan[T]:
     """Run each query of a plan with timeouts.
 
     Args:
-        plan: A plan of single queries.
+        plan: A plan of queries and transactions.
         schemas: The schemas of the queue.
         limits: The timeouts of each query.
 
@@ -233,8 +251,12 @@ def limit_plan(plan: Plan[T], schemas: Schemas, limits: QueryLimits = DEFAULT_LI
     try:
         step = next(plan)
         while True:
-            assert isinstance(step, Query)
-            step = plan.send((yield from with_limits(step, schemas, limits)))
+            if isinstance(step, Transaction):
+                answer = yield from _with_limits_in_transaction(step, schemas, limits)
+            else:
+                assert isinstance(step, Query)
+                answer = yield from with_limits(step, schemas, limits)
+            step = plan.send(answer)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -280,6 +302,8 @@ def build_clauses(job_filter: Filter, dead_pool_ids: Sequence[str]) -> tuple[Cla
 
 
 def _build_conditions(term: Term, dead_pool_ids: Sequence[str]) -> Iterator[Condition]:
+    if term.field is FilterField.FINISHED:
+        raise ValueError("jobs that have not ended do not have the field finished")
     if any(isinstance(value, Range) for value in term.values):
         return _build_range_conditions(term)
     match term.field:

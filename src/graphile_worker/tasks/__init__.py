@@ -12,10 +12,11 @@ from graphile_worker.tasks.context import (
     D,
     Enqueuer,
     JobContext,
+    ReadResult,
     SyncJobContext,
     read_cron_run,
 )
-from graphile_worker.tasks.router import TaskRouter
+from graphile_worker.tasks.router import TaskRouter, find_retentions
 from graphile_worker.tasks.signatures import Signature
 from graphile_worker.tasks.task import Task, TaskOptions, make_positional_task
 
@@ -26,11 +27,13 @@ __all__ = [
     "D",
     "Enqueuer",
     "JobContext",
+    "ReadResult",
     "Signature",
     "SyncJobContext",
     "Task",
     "TaskOptions",
     "TaskRouter",
+    "find_retentions",
     "make_positional_task",
     "read_cron_run",
 ]

@@ -9,9 +9,9 @@ from graphile_worker._payloads import Mismatch
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.jobs import Job, JobSpec
 from graphile_worker.tasks.batch_results import BatchItems
-from graphile_worker.tasks.context import D, JobContext, SyncJobContext
+from graphile_worker.tasks.context import D, Enqueuer, JobContext, SyncJobContext
 from graphile_worker.tasks.signatures import Signature, get_function_name
-from graphile_worker.tasks.task import Task, warn_if_in_loop
+from graphile_worker.tasks.task import Task, TaskOptions, warn_if_in_loop
 
 Item = TypeVar("Item")
 
@@ -24,6 +24,21 @@ Outcomes = Sequence[BaseException | None] | None
 
 class BatchTask(Task[[Sequence[Item]], Any], Generic[Item]):
     """A task with a list of items: `enqueue([…])` adds them as one job."""
+
+    def __init__(
+        self,
+        identifier: str,
+        fn: Callable[..., Any],
+        options: TaskOptions,
+        find_enqueuer: Callable[[], Enqueuer],
+        signature: Signature | None = None,
+    ) -> None:
+        super().__init__(identifier, fn, options, find_enqueuer, signature)
+        if options.retention is not None and options.retention.results:
+            raise ConfigurationError(
+                f"batch task {identifier!r} returns the outcomes of its items, not a result. "
+                "Remove results=True from its retention."
+            )
 
     def accumulate(self, *items: Item, key: str, delay: timedelta, conn: object = None) -> Job:
         """Append items to the waiting job with this key, or add a new one.

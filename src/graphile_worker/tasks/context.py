@@ -1,7 +1,7 @@
 """Protocols of the job context, which a task receives besides its payload, and of the enqueuer."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -44,7 +44,7 @@ def read_cron_run(job: Job) -> CronRun | None:
 
 
 class BaseJobContext(Protocol[C]):
-    """The attributes that `JobContext` and `SyncJobContext` share.
+    """The members that `JobContext` and `SyncJobContext` share: those that are not awaited.
 
     Annotate a helper function with it when both async and plain tasks call that function.
     """
@@ -81,6 +81,36 @@ class BaseJobContext(Protocol[C]):
     @property
     def queue_name(self) -> str | None:
         """Return the named queue of the job, or None."""
+        ...
+
+    def set_result(self, result: object) -> None:
+        """Set the result of the job before the task returns.
+
+        A task that ends its job with `transaction` calls this inside the block. Other tasks
+        return their result.
+
+        Args:
+            result: Any value that JSON can represent.
+
+        Raises:
+            ResultError: JSON cannot represent the value, or it is too large.
+        """
+        ...
+
+    def progress(self, fraction: float | None, message: str | None = None) -> None:
+        """Report how far the task is, as often as you like.
+
+        The worker keeps the last report in memory and writes it with its next heartbeat. Any
+        thread may call this. A worker on your connection sends no heartbeats and drops reports.
+
+        Args:
+            fraction: A number from 0 to 1, or None if it is unknown.
+            message: A text for people. Only its first 4,096 bytes are stored.
+
+        Raises:
+            TypeError: `fraction` is not a number, or `message` is not a string.
+            ValueError: `fraction` is not from 0 to 1.
+        """
         ...
 
     @property
@@ -212,13 +242,21 @@ class SyncJobContext(BaseJobContext[C], Protocol[C]):
         ...
 
 
+# Reads the result of a job from its JSON text.
+ReadResult = Callable[[str], Any]
+
+
 class Enqueuer(Protocol):
     """An object that adds the jobs of tasks, for example an app."""
 
-    def enqueue(self, spec: JobSpec, conn: object = None) -> Job:
-        """Add the job of a spec."""
+    def enqueue(
+        self, spec: JobSpec, conn: object = None, read_result: ReadResult | None = None
+    ) -> Job:
+        """Add the job of a spec. With `read_result`, the job can wait for its result."""
         ...
 
-    async def aenqueue(self, spec: JobSpec, conn: object = None) -> Job:
+    async def aenqueue(
+        self, spec: JobSpec, conn: object = None, read_result: ReadResult | None = None
+    ) -> Job:
         """Add the job of a spec from async code."""
         ...

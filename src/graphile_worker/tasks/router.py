@@ -15,6 +15,7 @@ from graphile_worker.crontab.items import (
 from graphile_worker.crontab.zones import Matcher
 from graphile_worker.errors import ConfigurationError, JobSpecError, TaskNotFound
 from graphile_worker.jobs import JobSpec
+from graphile_worker.results import Retention
 from graphile_worker.tasks.batch import BatchDecorator, BatchSignature, BatchTask, Item, Outcomes
 from graphile_worker.tasks.context import D, Enqueuer, JobContext, SyncJobContext
 from graphile_worker.tasks.signatures import Signature
@@ -70,6 +71,17 @@ def apply_task_options(task: Task[..., Any], item: ParsedCronItem) -> ParsedCron
     return replace(item, spec=task.options.completed(item.spec))
 
 
+def find_retentions(
+    tasks: Mapping[str, Task[..., Any]], router: "TaskRouter[Any] | None"
+) -> dict[str, Retention]:
+    """Return what each of these tasks keeps of its ended jobs, without those that keep nothing."""
+    found = {
+        identifier: task.options.retention if router is None else router.find_retention(task)
+        for identifier, task in tasks.items()
+    }
+    return {identifier: each for identifier, each in found.items() if each is not None}
+
+
 class TaskRouter(Generic[D]):
     """A group of tasks without a connection. An app includes it.
 
@@ -84,6 +96,7 @@ class TaskRouter(Generic[D]):
         self._routers: list[TaskRouter[Any]] = []
         self._parent: TaskRouter[Any] | None = None
         self._subset_of: TaskRouter[Any] | None = None
+        self._default_retention: Retention | None = None
 
     @overload
     def task(self, fn: Callable[Concatenate[JobContext[D], P], A], /) -> Task[P, A]: ...
@@ -107,6 +120,7 @@ class TaskRouter(Generic[D]):
         retry: RetryPolicy | None = None,
         timeout: timedelta | None = None,
         run_in: RunIn | None = None,
+        retention: Retention | None = None,
     ) -> TaskDecorator[D]: ...
     def task(self, fn: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
         """Make a function a task.
@@ -120,6 +134,7 @@ class TaskRouter(Generic[D]):
             retry: Delay between attempts: a `Backoff`, or a function of the error and the job.
             timeout: Longest run.
             run_in: "loop", "thread" or "process" (default: a thread for plain functions).
+            retention: What to keep of ended jobs (default: the app's `retention`, else nothing).
 
         Returns:
             The task, or a decorator if options are given.
@@ -156,6 +171,7 @@ class TaskRouter(Generic[D]):
         retry: RetryPolicy | None = None,
         timeout: timedelta | None = None,
         run_in: RunIn | None = None,
+        retention: Retention | None = None,
     ) -> BatchDecorator[D]: ...
     def batch_task(self, fn: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
         """Make a function of a list a task. One job has many items, and only failed items retry.
@@ -271,6 +287,21 @@ class TaskRouter(Generic[D]):
             The task, or None if the app does not have it.
         """
         return (self._subset_of or self)._root()._find(identifier)
+
+    def find_retention(self, task: Task[..., Any]) -> Retention | None:
+        """Find what a task keeps of its ended jobs.
+
+        Args:
+            task: A task of the app that includes this router.
+
+        Returns:
+            The retention of the task, else that of the app, else None.
+        """
+        default = (self._subset_of or self)._root()._default_retention
+        if isinstance(task, BatchTask) and default is not None:
+            # The outcomes of a batch are those of its items.
+            default = replace(default, results=False)
+        return task.options.retention or default
 
     def completed(self, spec: JobSpec) -> JobSpec:
         """Add the options of its task to a spec, if the app has that task.

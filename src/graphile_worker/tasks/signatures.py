@@ -29,7 +29,8 @@ class Signature:
         self.task = task or get_function_name(fn)
         if isinstance(fn, classmethod):  # not callable until its class exists
             raise _build_method_error(get_function_name(fn.__func__), "cls")
-        parameters = list(inspect.signature(fn, **_SIGNATURE_OPTIONS).parameters.values())
+        signature = inspect.signature(fn, **_SIGNATURE_OPTIONS)
+        parameters = list(signature.parameters.values())
         context = _find_context(fn, parameters[0]) if parameters else None
         self.takes_context = context is not None
         self._parameters = parameters[1:] if self.takes_context else parameters
@@ -42,7 +43,9 @@ class Signature:
         self._call_signature = inspect.Signature(self._parameters)
         self._readers: dict[str, Reader] = {}
         self._fields: list[Field] | None = None
-        self._resolve_early()
+        self._return_annotation = signature.return_annotation
+        self._read_return: Reader | None = None
+        self._resolve_early(self._resolve_readers)
 
     @property
     def keys(self) -> list[str] | None:
@@ -110,6 +113,22 @@ class Signature:
             raise
         return ([context, *args] if self.takes_context else args), kwargs
 
+    def check_result(self) -> None:
+        """Raise ConfigurationError if no JSON value has the type of the return annotation.
+
+        A name that is defined further down is resolved later.
+        """
+        self._resolve_early(self._resolve_return_reader)
+
+    def read_result(self, text: str) -> Any:
+        """Read the result of a job from its JSON text. Without an annotation, any JSON fits.
+
+        Raises:
+            Mismatch: The result does not fit the return annotation.
+            ConfigurationError: The annotation cannot be resolved, or JSON has no such type.
+        """
+        return self._resolve_return_reader()(json.loads(text))
+
     def get_batch(self, args: Sequence[Any]) -> BatchItems | None:
         """Return the items of a batch task, otherwise None."""
         return None
@@ -155,18 +174,21 @@ class Signature:
             mismatch.prepend_path(key)
             raise
 
-    def _resolve_early(self) -> None:
+    def _resolve_early(self, resolve: Callable[[], object]) -> None:
         # A wrong annotation fails at the definition of the task. An annotation that names a class
         # defined further down is resolved later.
         try:
-            self._resolve_readers()
+            resolve()
         except ConfigurationError as error:
             if not _has_missing_name(error):
                 raise
 
     def _resolve_readers(self) -> dict[str, Reader]:
         if self._fields is None:
-            self._readers = {each.name: self._build_reader(each) for each in self._parameters}
+            self._readers = {
+                each.name: self._build_reader(each.annotation, f"parameter {each.name}")
+                for each in self._parameters
+            }
             self._fields = [
                 Field(
                     key=each.name,
@@ -179,12 +201,17 @@ class Signature:
             ]
         return self._readers
 
-    def _build_reader(self, parameter: inspect.Parameter) -> Reader:
+    def _resolve_return_reader(self) -> Reader:
+        if self._read_return is None:
+            self._read_return = self._build_reader(self._return_annotation, "return annotation")
+        return self._read_return
+
+    def _build_reader(self, annotation: Any, where: str) -> Reader:
         try:
-            return build_reader(_evaluate(self._fn, parameter.annotation))
+            return build_reader(_evaluate(self._fn, annotation))
         except (ConfigurationError, NameError, AttributeError, TypeError, SyntaxError) as error:
-            where = f"{get_function_name(self._fn)}, parameter {parameter.name}"
-            raise ConfigurationError(f"{where}: {error}") from error
+            name = get_function_name(self._fn)
+            raise ConfigurationError(f"{name}, {where}: {error}") from error
 
 
 # Python 3.14 evaluates annotations on access, when names may still be missing.
@@ -217,6 +244,10 @@ class PositionalSignature:
     def build_call_arguments(self, payload: Any, context: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments for a call."""
         return [payload, context][: self._max_args], {}
+
+    def read_result(self, text: str) -> Any:
+        """Read the result of a job from its JSON text, unchecked."""
+        return json.loads(text)
 
     def get_batch(self, args: Sequence[Any]) -> BatchItems | None:
         """Return the items of a payload that is an array, as in Node."""

@@ -4,14 +4,15 @@ import asyncio
 import logging
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.jobs import Job, JobOptions, JobSpec, RunAt, build_spec
+from graphile_worker.results import Retention
 from graphile_worker.retries import Backoff
 from graphile_worker.tasks.context import Enqueuer
 from graphile_worker.tasks.signatures import (
@@ -23,6 +24,8 @@ from graphile_worker.tasks.signatures import (
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 # A function receives the error and the job. It returns None to fail the job permanently.
 RetryPolicy = Backoff | Callable[[BaseException, Job], RunAt | None]
@@ -41,6 +44,7 @@ class TaskOptions:
     retry: RetryPolicy | None = None
     timeout: timedelta | None = None
     run_in: RunIn | None = None
+    retention: Retention | None = None
 
     def __post_init__(self) -> None:
         if self.timeout is not None and not isinstance(self.timeout, timedelta):
@@ -50,6 +54,8 @@ class TaskOptions:
         if self.run_in not in (None, *typing.get_args(RunIn)):
             choices = ", ".join(typing.get_args(RunIn))
             raise ConfigurationError(f"run_in must be one of {choices}, got {self.run_in!r}")
+        if self.retention is not None and not isinstance(self.retention, Retention):
+            raise ConfigurationError(f"retention must be a Retention, got {self.retention!r}")
 
     def completed(self, spec: JobSpec) -> JobSpec:
         """Return the spec with these options where it has none."""
@@ -61,7 +67,7 @@ class TaskOptions:
         return replace(spec, **missing) if missing else spec
 
 
-class Task(Generic[P, R]):
+class Task(Generic[P, R_co]):
     """A function that you can call, or enqueue with the same arguments.
 
     Attributes:
@@ -74,7 +80,7 @@ class Task(Generic[P, R]):
     def __init__(
         self,
         identifier: str,
-        fn: Callable[..., R],
+        fn: Callable[..., R_co],
         options: TaskOptions,
         find_enqueuer: Callable[[], Enqueuer],
         signature: Signature | PositionalSignature | None = None,
@@ -87,6 +93,9 @@ class Task(Generic[P, R]):
         self.is_async = is_async_function(fn)
         if self.runs_in_process:
             _check_process_task(fn, self.signature)
+        keeps_result = options.retention is not None and options.retention.results
+        if keeps_result and isinstance(self.signature, Signature):
+            self.signature.check_result()
         self._find_enqueuer = find_enqueuer
         self._job_options: dict[str, Any] = {}
         self._conn: object = None
@@ -111,7 +120,7 @@ class Task(Generic[P, R]):
         """Return the options that `using` set."""
         return dict(self._job_options)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function directly, without a job.
 
         Args:
@@ -123,7 +132,12 @@ class Task(Generic[P, R]):
         """
         return self.fn(*args, **kwargs)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    # The result of an async task is what its coroutine returns.
+    @overload
+    def enqueue(self: "Task[P, Awaitable[T]]", *args: P.args, **kwargs: P.kwargs) -> Job[T]: ...
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]: ...
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[Any]:
         """Add a job that calls the function with these arguments.
 
         Args:
@@ -131,18 +145,28 @@ class Task(Generic[P, R]):
             kwargs: Keyword arguments of the function.
 
         Returns:
-            The job that was added, or updated by its `job_key`.
+            The job that was added, or updated by its `job_key`. `job.result()` waits for its
+            result, if the task keeps results.
 
         Raises:
             TypeError: The function does not accept these arguments.
             JobSpecError: A value has the wrong type, or JSON cannot represent it.
         """
         warn_if_in_loop(f"{self.identifier}.aenqueue")
-        return self._find_enqueuer().enqueue(self.spec(*args, **kwargs), self._conn)
+        spec = self.spec(*args, **kwargs)
+        return self._find_enqueuer().enqueue(spec, self._conn, self.signature.read_result)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    @overload
+    async def aenqueue(
+        self: "Task[P, Awaitable[T]]", *args: P.args, **kwargs: P.kwargs
+    ) -> Job[T]: ...
+    @overload
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]: ...
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[Any]:
         """Add a job from async code. See `enqueue`."""
-        return await self._find_enqueuer().aenqueue(self.spec(*args, **kwargs), self._conn)
+        spec = self.spec(*args, **kwargs)
+        enqueuer = self._find_enqueuer()
+        return await enqueuer.aenqueue(spec, self._conn, self.signature.read_result)
 
     def spec(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec:
         """Build the spec of a job for `add_jobs`. See `enqueue`.
@@ -239,11 +263,14 @@ def warn_mode_without_key(subject: str, mode: str) -> None:
         logger.warning("%s: job_key_mode=%r has no effect without a job_key", subject, str(mode))
 
 
-def warn_if_in_loop(instead: str) -> None:
-    """Log once per call site that the call blocks an event loop."""
+def warn_if_in_loop(instead: str, depth: int = 2) -> None:
+    """Log once per call site that the call blocks an event loop.
+
+    `depth` is the number of frames between this function and the call site.
+    """
     if asyncio._get_running_loop() is None:
         return
-    caller = sys._getframe(2)
+    caller = sys._getframe(depth)
     call_site = (caller.f_code.co_filename, caller.f_lineno)
     if call_site not in _warned_call_sites:
         _warned_call_sites.add(call_site)

@@ -4,21 +4,62 @@ import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from graphile_worker._payloads import encode
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._worker.context import Context, PoolResources, SyncContext
+from graphile_worker._worker.progress import check_progress
 from graphile_worker.app import App
 from graphile_worker.jobs import EPOCH, Job, JobSpec
-from graphile_worker.tasks import Task
+from graphile_worker.tasks import JobContext, SyncJobContext, Task
+from graphile_worker.tasks.context import C
 from graphile_worker.testing.runner import WORKER_ID
+
+
+class _Recorded(Protocol):
+    """What a test reads of a context after its task ran."""
+
+    @property
+    def result(self) -> object:
+        """Return what the task passed to `set_result`, or None."""
+        ...
+
+    @property
+    def reported_progress(self) -> list[tuple[float | None, str | None]]:
+        """Return the fraction and the message of each call of `progress`, in order."""
+        ...
+
+
+class RecordedContext(JobContext[C], _Recorded, Protocol[C]):
+    """The context that `Harness.context` builds for an async task.
+
+    Attributes:
+        result: What the task passed to `set_result`, or None.
+        reported_progress: The fraction and the message of each call of `progress`, in order.
+    """
+
+
+class SyncRecordedContext(SyncJobContext[C], _Recorded, Protocol[C]):
+    """The context that `Harness.context` builds for a plain function.
+
+    Attributes:
+        result: What the task passed to `set_result`, or None.
+        reported_progress: The fraction and the message of each call of `progress`, in order.
+    """
 
 
 class TestContext(Context):
     """A context whose job is not in the queue, so its transaction does not complete one."""
 
     __test__ = False
+
+    def __init__(self, claimed: ClaimedJob, worker_id: str, resources: PoolResources) -> None:
+        super().__init__(claimed, worker_id, resources)
+        self.reported_progress: list[tuple[float | None, str | None]] = []
+
+    def progress(self, fraction: float | None, message: str | None = None) -> None:
+        self.reported_progress.append(check_progress(fraction, message))
 
     @property
     def sync_context(self) -> SyncContext:

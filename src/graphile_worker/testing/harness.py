@@ -11,8 +11,8 @@ from graphile_worker._sql.queries.testing import clear_jobs, get_enqueued_jobs
 from graphile_worker.app import App
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.jobs import MAX_DATETIME, Job, RunAt
-from graphile_worker.tasks import JobContext, SyncJobContext, Task
-from graphile_worker.testing.contexts import build_context
+from graphile_worker.tasks import Task
+from graphile_worker.testing.contexts import RecordedContext, SyncRecordedContext, build_context
 from graphile_worker.testing.executors import reject_in_event_loop
 from graphile_worker.testing.matching import JobMatcher, format_jobs
 from graphile_worker.testing.runner import DrainResult
@@ -194,7 +194,7 @@ class Harness:
             at_most: Raise if there are more jobs than this.
 
         Returns:
-            The jobs that ran.
+            The jobs that ran, and what their tasks returned in its `results`.
 
         Raises:
             RuntimeError: More than `at_most` jobs, or called in an event loop.
@@ -250,7 +250,7 @@ class Harness:
         deps: Any = FROM_LIFESPAN,
         attempts: int = 1,
         cancelled: bool = False,
-    ) -> JobContext[Any]: ...
+    ) -> RecordedContext[Any]: ...
     @overload
     def context(
         self,
@@ -261,7 +261,7 @@ class Harness:
         deps: Any = FROM_LIFESPAN,
         attempts: int = 1,
         cancelled: bool = False,
-    ) -> SyncJobContext[Any]: ...
+    ) -> SyncRecordedContext[Any]: ...
     def context(
         self,
         task: Task[..., Any] | str | Job,
@@ -275,7 +275,8 @@ class Harness:
         """Build a context to call a task with: `task.fn(gw.context(task), …)`.
 
         The task uses the connection of the test through the context. The job of the context is not
-        in the queue.
+        in the queue. Afterwards `ctx.reported_progress` has what the task reported, and
+        `ctx.result` what it passed to `set_result`.
 
         Args:
             task: A task, its identifier, or a job.

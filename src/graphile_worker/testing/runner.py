@@ -12,21 +12,29 @@ from typing import Any
 from graphile_worker import sync
 from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.queries.claim import ClaimedJob, claim_jobs_unindexed, get_task_ids
+from graphile_worker._sql.queries.history import has_history
 from graphile_worker._sql.queries.testing import claim_job, probe
 from graphile_worker._support.logs import resolve_logger
 from graphile_worker._worker.cancellation import Cancellation
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.context import Context, PoolResources
 from graphile_worker._worker.job_events import emit_job_ended, emit_job_started
-from graphile_worker._worker.outcomes import CompletedInTransaction, Failed, Outcome, Snoozed
+from graphile_worker._worker.outcomes import (
+    Completed,
+    CompletedInTransaction,
+    Failed,
+    Outcome,
+    Snoozed,
+)
 from graphile_worker._worker.process_pool import ProcessPool
 from graphile_worker._worker.run_job import Executors, run_job
 from graphile_worker._worker.run_state import RunStep
 from graphile_worker.app import App
 from graphile_worker.client import Client
+from graphile_worker.errors import SchemaError
 from graphile_worker.jobs import Job
 from graphile_worker.options import TaskProcessOptions
-from graphile_worker.tasks import Task
+from graphile_worker.tasks import Task, find_retentions
 from graphile_worker.testing.clock import TestClock
 from graphile_worker.testing.connections import TestConnection
 
@@ -40,11 +48,14 @@ class DrainResult(list[Job]):
     """The jobs that ran, in order, each as it was when it was claimed.
 
     Attributes:
+        results: Each job whose task returned, with its result, in order. The task need not keep
+            results.
         errors: Each job whose task raised, with the error, in order.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.results: list[tuple[Job, Any]] = []
         self.errors: list[tuple[Job, BaseException]] = []
 
     def raise_first(self) -> "DrainResult":
@@ -82,6 +93,21 @@ class TestRuntime:
         )
 
 
+class DrainContext(Context):
+    """The context of a job in a drain, which keeps its result as the task set it."""
+
+    set_value: object = None
+
+    def set_result(self, result: object) -> None:
+        super().set_result(result)
+        self.set_value = result
+
+    @property
+    def final_result(self) -> object:
+        """Return what the task returned, or what it set if it returned nothing."""
+        return self.set_value if self.result is None else self.result
+
+
 class DrainRun:
     """One call of `drain`, or one run of jobs that were added inline."""
 
@@ -92,6 +118,7 @@ class DrainRun:
         self._stop_at_error = stop_at_error
         self._hooks = runtime.app.hooks
         self._tasks = {name: _copy_in_process(task) for name, task in runtime.app.tasks().items()}
+        self._retentions = find_retentions(self._tasks, runtime.app)
         self._lease = Lease()
         self._completer = Completer(self._db, self._lease, self._hooks, can_retry=False)
         self._executors = Executors(runtime.connection.executor, ProcessPool(TaskProcessOptions()))
@@ -133,6 +160,7 @@ class DrainRun:
         return claimed[0] if claimed else None
 
     async def _run_all(self, claims: AsyncGenerator[ClaimedJob, None]) -> DrainResult:
+        await self._check_history()
         async with self._lifespan_stack, aclosing(claims):
             async for claimed in claims:
                 if not await self._run_and_complete(claimed):
@@ -140,17 +168,29 @@ class DrainRun:
             await self._hooks.drain(LISTENERS_TIMEOUT)
         return self._result
 
+    async def _check_history(self) -> None:
+        """Raise if tasks keep outcomes and the test database has no tables for them."""
+        if self._retentions and not await self._db.run(has_history(self._db.schemas)):
+            raise SchemaError(
+                f"task {min(self._retentions)!r} keeps outcomes, and schema "
+                f"{self._db.schemas.companion!r} of the test database has no tables for them. "
+                "Run `graphile-worker migrate` on it."
+            )
+
     async def _run_and_complete(self, claimed: ClaimedJob) -> bool:
         """Run one job and record its outcome. Return False if no other job should run."""
         if self._resources is None:
             deps = await self._lifespan_stack.enter_async_context(self._runtime.lifespan())
             self._resources = self._runtime.build_resources(deps)
         self._result.append(claimed.job)
-        context = Context(claimed, WORKER_ID, self._resources)
-        started = time.monotonic()
+        context = DrainContext(claimed, WORKER_ID, self._resources)
+        context.retention = self._retentions.get(claimed.job.task_identifier)
+        started = context.started_at = time.monotonic()
         context.advance(RunStep.START)
         emit_job_started(self._hooks, context)
         outcome = self._with_retry_time(await self._run_in_savepoint(context))
+        if isinstance(outcome, Completed | Failed):
+            outcome.kept = context.build_kept_run(is_completed=isinstance(outcome, Completed))
         is_owned = await self._completer.complete(outcome) is not None
         seconds = time.monotonic() - started
         emit_job_ended(self._hooks, context, outcome, is_still_owned=is_owned, seconds=seconds)
@@ -159,6 +199,8 @@ class DrainRun:
         error = _get_error(outcome)
         if error is not None:
             self._result.errors.append((claimed.job, error))
+        elif isinstance(outcome, Completed | CompletedInTransaction):
+            self._result.results.append((claimed.job, context.final_result))
         return error is None or not self._stop_at_error
 
     async def _run_in_savepoint(self, context: Context) -> Outcome:

@@ -40,6 +40,7 @@ class TestClient(Client):
     """The async client of an app in a test. It runs jobs that are added inline."""
 
     __test__ = False
+    _shares_transaction = True
     session: "TestSession"
     database: TestDatabase
 
@@ -69,6 +70,7 @@ class TestClient(Client):
 class SyncTestClient(sync.Client):
     """The blocking client of an app in a test. It runs jobs that are added inline."""
 
+    _shares_transaction = True
     session: "TestSession"
     database: SyncTestDatabase
 

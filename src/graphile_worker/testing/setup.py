@@ -82,4 +82,7 @@ def _flatten_step(step: Step) -> tuple[Query[Any], ...]:
     # All queries of a test are in one transaction already.
     if isinstance(step, Pause):
         raise RuntimeError("the schema is in the middle of a migration. Finish that first.")
-    return step.queries if isinstance(step, Atomic) else (step,)
+    if isinstance(step, Atomic):
+        return step.queries
+    assert isinstance(step, Query)
+    return (step,)

@@ -15,6 +15,7 @@ from graphile_worker import (
     JobContext,
     LocalQueueOptions,
     RecoveryOptions,
+    Retention,
     WorkerOptions,
     run,
 )
@@ -38,8 +39,15 @@ ENDED = "update runs set ended_at = clock_timestamp() where id = %s"
 app = App()
 
 
+@app.task(retention=Retention(results=True, attempts=True))
+async def keep(ctx: JobContext, n: int, waits: str = "", fails: bool = False) -> int:
+    """Do the same as `work`, and keep the number of the run."""
+    run_id: int = await work.fn(ctx, n, waits, fails)
+    return run_id
+
+
 @app.task
-async def work(ctx: JobContext, n: int, waits: str = "", fails: bool = False) -> None:
+async def work(ctx: JobContext, n: int, waits: str = "", fails: bool = False) -> int:
     """Wait in the worker that dies, for a heartbeat or for ever, and fail once."""
     job, tick = ctx.job, ctx.cron and ctx.cron.scheduled_at
     values = [job.id, n, ctx.queue_name, ROLE, job.attempts, job.run_at, job.last_error, tick]
@@ -52,6 +60,8 @@ async def work(ctx: JobContext, n: int, waits: str = "", fails: bool = False) ->
         if fails and job.attempts == 1:
             raise RuntimeError("as it was asked to")
     await ctx.query(ENDED, [began["id"]])
+    run_id: int = began["id"]
+    return run_id
 
 
 async def until_told(ctx: JobContext) -> None:

@@ -61,6 +61,13 @@ async def linger(n: int, resists: bool = False) -> None:
     say("ran", n)
 
 
+@app.task
+async def report(ctx: JobContext) -> None:
+    """Reports progress and never ends."""
+    ctx.progress(0.4, "page 4 of 10")
+    await asyncio.Event().wait()
+
+
 def block(n: int) -> None:
     say("blocks", n)
     time.sleep(600)

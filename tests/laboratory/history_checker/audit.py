@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 
+from graphile_worker._sql.identifiers import derive_companion_schema
 from tests.laboratory.history_checker.history import (
     Change,
     CrontabRow,
@@ -15,6 +16,8 @@ from tests.laboratory.history_checker.history import (
     Final,
     History,
     JobRow,
+    KeptAttempt,
+    KeptOutcome,
     QueueRow,
     Row,
 )
@@ -32,6 +35,14 @@ _EFFECTS = (
 )
 
 
+_OUTCOMES = """
+select job_id, task_identifier, pool_id, attempts, succeeded, result::text
+from {}.outcomes
+order by job_id, finished_at
+"""
+_ATTEMPTS = "select job_id, pool_id, attempt from {}.attempts order by job_id, attempt"
+
+
 def install_audit(dsn: str, schema: str) -> None:
     """Record every change from now on; rows that exist already are recorded as seen before."""
     with psycopg.connect(dsn) as connection:
@@ -47,6 +58,7 @@ def read_audit(dsn: str, schema: str, *, with_final: bool = True) -> History:
         history.changes = list(_read_changes(connection))
         history.effects = [Effect(*row) for row in connection.execute(_EFFECTS)]
         history.tasks = _read_tasks(connection, schema)
+        _read_kept(connection, derive_companion_schema(schema), history)
         if with_final:
             history.final = _read_final(connection, schema)
     return history
@@ -105,6 +117,18 @@ _MAKE: dict[str, Callable[[list[Any]], Row]] = {
 def _read_tasks(connection: psycopg.Connection[Any], schema: str) -> dict[int, str]:
     query = f"select id, identifier from {_quoted(schema)}._private_tasks"
     return dict(connection.execute(query.encode()).fetchall())
+
+
+def _read_kept(connection: psycopg.Connection[Any], schema: str, history: History) -> None:
+    """Read outcomes and attempts, if the schema has tables for them."""
+    name = _quoted(schema)
+    found = connection.execute("select to_regclass(%s)", (f"{name}.outcomes",)).fetchone()
+    if found is None or found[0] is None:
+        return
+    outcomes = connection.execute(_OUTCOMES.format(name).encode())
+    history.outcomes = [KeptOutcome(*row) for row in outcomes]
+    attempts = connection.execute(_ATTEMPTS.format(name).encode())
+    history.attempts = [KeptAttempt(*row) for row in attempts]
 
 
 def _read_final(connection: psycopg.Connection[Any], schema: str) -> Final:

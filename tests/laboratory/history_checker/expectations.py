@@ -16,6 +16,8 @@ class Expectations:
     cron_minutes: Mapping[str, Iterable[float]] | None = None
     # Tasks whose effect is committed in the transaction that ends their job.
     transactional_tasks: Container[str] = ()
+    # Tasks that keep their result and their attempts.
+    keeping_tasks: Container[str] = ()
     # Whether a fetch must take the best jobs first (I12). If not, findings are listed as apart.
     strict_priority: bool = False
     # Whether each job that could run had the time to.

@@ -87,6 +87,8 @@ class Body:
     pool: str
     process: str
     at: float
+    # What the run returns if it succeeds; only starts of tasks that keep their results have it.
+    result: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,27 @@ class Effect:
     job_id: int
     attempt: int
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeptOutcome:
+    """An outcome that a worker kept of an ended job."""
+
+    job_id: int
+    task: str
+    pool: str
+    attempt: int
+    succeeded: bool
+    result: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAttempt:
+    """An attempt that a worker kept."""
+
+    job_id: int
+    pool: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +170,8 @@ class History:
     bodies: list[Body] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    outcomes: list[KeptOutcome] = field(default_factory=list)
+    attempts: list[KeptAttempt] = field(default_factory=list)
     final: Final | None = None
     # Identifiers of tasks.
     tasks: dict[int, str] = field(default_factory=dict)

@@ -35,6 +35,7 @@ class OutcomeRules:
         self._check_adds()
         self._check_locks()
         self._check_effects()
+        self._check_kept()
         self._check_unfinished()
         self._count_overlapping_bodies()
         self._measure()
@@ -151,6 +152,53 @@ class OutcomeRules:
                 what = f"has {counts[job_id]} effects, not {wanted}"
                 self._findings.add_rule("effects", what, job_id)
         self._report.figures["effects"] = sum(counts[job_id] for job_id in job_ids)
+
+    def _check_kept(self) -> None:
+        """Check that each end has one outcome and one attempt, of the run that held the job."""
+        names = self._expectations.keeping_tasks
+        tasks = {id: name for id, name in self._history.tasks.items() if name in names}
+        if not tasks:
+            return
+        ends = [end for end in self._replay.ends if end.task in tasks]
+        job_ids = {end.job_id for end in ends}
+        attempts = Counter((end.job_id, end.pool, end.attempt) for end in ends)
+        stored = Counter((each.job_id, each.pool, each.attempt) for each in self._history.attempts)
+        for key in sorted((attempts - stored) + (stored - attempts)):
+            what = f"has {stored[key]} stored attempts {key[1:]}, not {attempts[key]}"
+            self._findings.add_rule("outcomes", what, key[0])
+        wanted = Counter(
+            (end.job_id, tasks[end.task], end.pool, end.attempt, end.succeeded)
+            for end in ends
+            if end.is_last
+        )
+        found = Counter(
+            (each.job_id, each.task, each.pool, each.attempt, each.succeeded)
+            for each in self._history.outcomes
+        )
+        for which in sorted((wanted - found) + (found - wanted)):
+            what = f"has {found[which]} outcomes {which[1:]}, not {wanted[which]}"
+            self._findings.add_rule("outcomes", what, which[0])
+        self._check_results()
+        figures = self._report.figures
+        figures["outcomes (succeeded, failed)"] = [
+            sum(each.succeeded is is_success for each in self._history.outcomes)
+            for is_success in (True, False)
+        ]
+        figures["outcomes, jobs"] = len({each.job_id for each in self._history.outcomes} & job_ids)
+        figures["attempts kept"] = len(self._history.attempts)
+
+    def _check_results(self) -> None:
+        results: dict[tuple[int, str, int], str] = {}
+        for body in self._history.bodies:
+            if body.step == "start" and body.result is not None:
+                # A run that was released starts again at the same attempt.
+                results[body.job_id, body.pool, body.attempt] = body.result
+        for outcome in self._history.outcomes:
+            key = (outcome.job_id, outcome.pool, outcome.attempt)
+            expected = results.get(key) if outcome.succeeded else None
+            if outcome.result != expected:
+                what = f"has the result {outcome.result}, but its run returned {expected}"
+                self._findings.add_rule("outcomes", what, outcome.job_id)
 
     def _check_unfinished(self) -> None:
         end = self._history.changes[-1].at if self._history.changes else 0.0

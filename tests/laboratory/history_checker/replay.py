@@ -5,6 +5,7 @@ from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import replace
+from typing import NamedTuple
 
 from tests.laboratory.history_checker.changes import (
     NOT_STARTED,
@@ -30,10 +31,23 @@ from tests.laboratory.history_checker.waiting import Position, WaitingJobs, is_a
 _TOKEN = re.compile(r'"token"\s*:\s*"([^"]+)"')
 
 
+class End(NamedTuple):
+    """The end of a claim by its holder, which counts the attempt."""
+
+    job_id: int
+    task: int
+    pool: str
+    attempt: int
+    succeeded: bool
+    is_last: bool
+    """Whether the job cannot run again."""
+
+
 class KnownJob:
     """What the changes so far show of a job that exists."""
 
     __slots__ = (
+        "attempt",
         "changed_at",
         "claimed_at",
         "ended_by",
@@ -50,6 +64,8 @@ class KnownJob:
         self.changed_at = at
         self.holder: str | None = None
         self.claimed_at = 0.0
+        # The number of the claimed attempt. A detachment changes that of the row.
+        self.attempt = row.attempts
         # Whether it lost its key after it was claimed.
         self.is_detached = False
         # The process that ended it last, and those from which it was recovered.
@@ -74,6 +90,7 @@ class Replay:
         self.jobs: dict[int, KnownJob] = {}
         self.deleted: set[int] = set()
         self.completed: set[int] = set()
+        self.ends: list[End] = []
         self.queues: dict[int, QueueRow] = {}
         # The holders of claimed jobs, per named queue.
         self.claimed_in: dict[int, dict[int, str]] = defaultdict(dict)
@@ -225,6 +242,7 @@ class Replay:
         self._check_order(change, old, new)
         job.holder = change.app
         job.claimed_at = change.at
+        job.attempt = new.attempts
         job.is_detached = False
         if job.lost_by:
             job.lost_by.discard(change.app)
@@ -290,6 +308,11 @@ class Replay:
                 return
         if kind is Kind.COMPLETION:
             self.completed.add(old.id)
+        if kind in (Kind.COMPLETION, Kind.FAILURE):
+            assert old.locked_by is not None
+            is_last = new is None or new.attempts >= new.max_attempts
+            end = End(old.id, old.task, old.locked_by, job.attempt, new is None, is_last)
+            self.ends.append(end)
         if kind is Kind.RECOVERY:
             assert new is not None
             self._see_recovery(job, change, new, holder)

@@ -26,6 +26,10 @@ RULES: dict[str, tuple[str, str]] = {
     "effects": ("I10", "a transactional job has no effect, or several"),
     "early": ("I11", "a job was claimed before its `run_at`"),
     "priority": ("I12", "a job was claimed before a better one"),
+    "outcomes": (
+        "I13",
+        "a kept outcome or attempt is missing, stored twice, or not of the run that held the job",
+    ),
     "unfinished": ("L4", "a job could run, and no worker ran it"),
     "exits": ("L5", "a process ended by itself"),
 }

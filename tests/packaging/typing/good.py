@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any, TypedDict, assert_type
 
 from graphile_worker import (
     AddingJobs,
@@ -27,10 +27,13 @@ from graphile_worker import (
     JobOptions,
     JobSpec,
     JobSpecError,
+    JobStatus,
+    JobStatusState,
     LocalQueueOptions,
     ParsedCronItem,
     PartialFailure,
     RecoveryOptions,
+    Retention,
     Retry,
     Runner,
     RunningJob,
@@ -221,6 +224,50 @@ def call(ctx: JobContext[Deps]) -> None:
     same: int = resize.fn({"path": "a.png", "width": 1})
     running.close()
     print_all(width, same, resize.identifier, charge.fn(ctx, 1).close())
+
+
+@app.task(retention=Retention(results=True))
+async def measure(path: str) -> list[Resize]:
+    return [{"path": path, "width": 1}]
+
+
+@app.task(retention=Retention(results=True, attempts=True, keep=timedelta(days=1)))
+async def measure_with_context(ctx: JobContext[Deps], path: str) -> str | None:
+    return path
+
+
+@app.task
+def count(path: str) -> int:
+    return len(path)
+
+
+@app.task
+def count_with_context(ctx: SyncJobContext[Deps], path: str) -> dict[str, int]:
+    return {path: 1}
+
+
+async def results(client: Client, blocking: sync.Client, connection: object) -> None:
+    soon = timedelta(seconds=30)
+    assert_type(measure.enqueue("a.png"), Job[list[Resize]])
+    assert_type(await measure.aenqueue("a.png"), Job[list[Resize]])
+    assert_type(measure.enqueue("a.png").result(), list[Resize])
+    assert_type(await (await measure.aenqueue("a.png")).aresult(timeout=soon), list[Resize])
+    assert_type(measure_with_context.enqueue("a.png").result(soon), str | None)
+    job = await measure_with_context.using(priority=1, conn=connection).aenqueue("a.png")
+    assert_type(await job.aresult(), str | None)
+    assert_type(count.enqueue("a.png").result(timeout=soon), int)
+    assert_type(await (await count.aenqueue("a.png")).aresult(), int)
+    assert_type(count_with_context.enqueue("a.png").result(), dict[str, int])
+    assert_type(await (await count_with_context.aenqueue("a.png")).aresult(), dict[str, int])
+    any_job: Job = job
+    wider: Job[object] = job
+    widened: Task[[str], object] = count
+    status: JobStatus = app.status(job.id, conn=connection)
+    state: JobStatusState = (await app.astatus(job.id)).state
+    values: list[object] = [app.result(1), await app.aresult(1, timeout=soon)]
+    values += [await client.result(1, timeout=soon), blocking.result(1)]
+    more: list[JobStatus] = [await client.status(1, conn=connection), blocking.status(1)]
+    print_all(any_job, wider, widened, status, state, values, more, str(status))
 
 
 async def by_name() -> None:

@@ -16,19 +16,28 @@ from graphile_worker._cli.settings.layers import Settings
 from graphile_worker._cli.settings.resolve import (
     DEFAULT_CRONTAB,
     open_client,
+    open_database,
+    resolve_actor,
     resolve_app,
     resolve_crontab,
 )
+from graphile_worker._db.database import run_plan_sync
 from graphile_worker._discovery.discovery import load_crontab, resolve_cron_items
+from graphile_worker._sql.plans.add import plan_add_jobs
+from graphile_worker._sql.plans.audit import AuditLabel, plan_audited
+from graphile_worker._sql.queries.audit import AuditAction
 from graphile_worker._sql.queries.cron import KnownCrontab
+from graphile_worker._sql.query import Plan
 from graphile_worker._support.durations import format_duration
 from graphile_worker._support.error_format import format_error_line, format_one_line, make_printable
 from graphile_worker._support.text import pluralize, suggest
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.errors import ConfigurationError, SchemaMissing
+from graphile_worker.jobs import Job
 from graphile_worker.tasks import TaskRouter
 
 source_flags = setting_flags("app", "crontab", "connection", "schema")
+run_flags = setting_flags("app", "crontab", "connection", "schema", "actor")
 
 
 @click.group()
@@ -66,7 +75,7 @@ def next_runs(count: int) -> None:
 
 @cron.command()
 @click.argument("identifier")
-@source_flags
+@run_flags
 def run(identifier: str) -> None:
     """Add the job of an item now; its schedule stays the same."""
     settings, app = _load_sources()
@@ -77,8 +86,17 @@ def run(identifier: str) -> None:
             f"unknown cron item {identifier!r}{suggest(identifier, items)} Known items: {names}"
         )
     spec = replace(items[identifier].spec_at(datetime.now(UTC)), run_at=None)
-    with open_client(settings) as client:
-        (job,) = client.add_jobs([spec])
+    label = AuditLabel(
+        action=AuditAction.CRON_RUN, actor=resolve_actor(settings), filter=identifier
+    )
+    with open_database(settings) as database:
+        schemas = database.schemas
+
+        def plan_add() -> Plan[list[Job]]:
+            return plan_add_jobs([spec], schemas, max_bytes=None, all_or_nothing=False)
+
+        plan = plan_audited(plan_add, lambda jobs: [job.id for job in jobs], schemas, label)
+        (job,) = run_plan_sync(database, plan)
     click.echo(f"added job {job.id} ({make_printable(job.task_identifier)})")
 
 

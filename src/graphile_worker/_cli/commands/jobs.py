@@ -1,4 +1,4 @@
-"""`graphile-worker jobs`: list jobs, explain why one does not run, and change them.
+"""`graphile-worker jobs`: list jobs, show what became of one, and change them.
 
 Each command imports what it needs when it runs, so that workers start without it.
 """
@@ -26,6 +26,8 @@ where_option = click.option(
     "--where", multiple=True, metavar="FILTER", help="Only jobs that match the filter; repeatable."
 )
 queue_flags = setting_flags("connection", "schema", "ext_schema")
+# For commands that change something.
+change_flags = setting_flags("connection", "schema", "ext_schema", "actor")
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Show the jobs that would change, and change nothing."
 )
@@ -37,7 +39,7 @@ yes_option = click.option(
 @click.group()
 @queue_flags
 def jobs() -> None:
-    """List jobs, explain why one does not run, and change them."""
+    """List jobs, show what became of one, and change them."""
 
 
 class FilterCommand(click.Command):
@@ -54,14 +56,14 @@ class FilterCommand(click.Command):
 @jobs.command(name="list", cls=FilterCommand)
 @click.argument("terms", nargs=-1, metavar="[FILTER]...")
 @where_option
+@click.option("--ended", is_flag=True, help="List ended jobs whose outcomes are kept.")
 @click.option(
     "--limit", type=POSITIVE_INT, default=50, help="Number of jobs to list (default: 50)."
 )
 @click.option(
     "--before",
-    type=int,
-    metavar="ID",
-    help="Only jobs with a lower id: next page (default: all).",
+    metavar="POSITION",
+    help="Continue a list after its last page (default: its start).",
 )
 @click.option(
     "--newest", type=POSITIVE_INT, help="Search only this many of the newest jobs (default: all)."
@@ -78,26 +80,45 @@ class FilterCommand(click.Command):
 def list_jobs(
     terms: tuple[str, ...],
     where: tuple[str, ...],
+    ended: bool,
     limit: int,
-    before: int | None,
+    before: str | None,
     newest: int | None,
     timeout: "timedelta",
     as_json: bool,
 ) -> None:
     """List jobs, newest first.
 
-    Example: graphile-worker jobs list task:render_pdf state:failed error:timeout age:>10m
+    Example: graphile-worker jobs list 'task:render_pdf state:failed error:timeout age:>10m'
+
+    Example: graphile-worker jobs list --ended 'task:render_pdf finished:<1h'
     """
-    from graphile_worker._cli.job_output import build_filter, print_job_list
     from graphile_worker.ops.search import QueryLimits
+
+    limits = QueryLimits(statement_timeout=timeout)
+    if ended:
+        from graphile_worker._cli.history_output import print_ended_jobs
+
+        if newest is not None:
+            raise click.UsageError("--newest cannot be used with --ended. Add finished:<1h.")
+        print_ended_jobs(
+            current_settings(),
+            (*terms, *where),
+            limit=limit,
+            before=before,
+            limits=limits,
+            as_json=as_json,
+        )
+        return
+    from graphile_worker._cli.job_output import build_filter, parse_id, print_job_list
 
     print_job_list(
         current_settings(),
         build_filter((*terms, *where)),
         limit=limit,
-        before=before,
+        before=parse_id(before),
         newest=newest,
-        limits=QueryLimits(statement_timeout=timeout),
+        limits=limits,
         as_json=as_json,
     )
 
@@ -107,10 +128,21 @@ def list_jobs(
 @json_option
 @queue_flags
 def show(job_id: int, as_json: bool) -> None:
-    """Show a job in full."""
+    """Show a job in full, also one that ended."""
     from graphile_worker._cli.job_output import print_job
 
     print_job(current_settings(), job_id, as_json=as_json)
+
+
+@jobs.command(name="history")
+@click.argument("job_id", type=int, metavar="ID")
+@json_option
+@queue_flags
+def show_history(job_id: int, as_json: bool) -> None:
+    """Show what became of a job: its attempts and outcomes."""
+    from graphile_worker._cli.history_output import print_job_history
+
+    print_job_history(current_settings(), job_id, as_json=as_json)
 
 
 @jobs.command()
@@ -144,7 +176,7 @@ def change_options(function: Command) -> Command:
         reject_flag("--rest", RENAMED_FLAGS["--rest"]),
         dry_run_option,
         json_option,
-        queue_flags,
+        change_flags,
     ]
     for option in reversed(options):
         function = option(function)
@@ -243,7 +275,7 @@ def unlock(force: bool, **options: Any) -> None:
 @yes_option
 @dry_run_option
 @json_option
-@queue_flags
+@change_flags
 def remove(keys: tuple[str, ...], running: bool, **options: Any) -> None:
     """Delete the jobs with these keys."""
     from graphile_worker._cli.bulk_commands import remove_by_key

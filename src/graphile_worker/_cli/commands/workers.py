@@ -3,7 +3,12 @@
 import click
 
 from graphile_worker._cli.arguments import json_option
-from graphile_worker._cli.commands.jobs import dry_run_option, queue_flags, yes_option
+from graphile_worker._cli.commands.jobs import (
+    change_flags,
+    dry_run_option,
+    queue_flags,
+    yes_option,
+)
 from graphile_worker._cli.settings.flags import current_settings, reject_flag
 from graphile_worker._support.renamed import RENAMED_FLAGS
 
@@ -32,7 +37,7 @@ def list_workers(as_json: bool) -> None:
 @yes_option
 @dry_run_option
 @json_option
-@queue_flags
+@change_flags
 def recover(
     ids: tuple[str, ...],
     all_dead: bool,

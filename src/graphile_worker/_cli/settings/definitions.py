@@ -115,6 +115,13 @@ class CommandOptions:
         detail="`tasks` has histograms for each task, `total` only for all tasks together.",
         see="operations/monitoring.md",
     )
+    actor: str | None = option(
+        None,
+        help="Name for the audit of changes",
+        default_text="your login name",
+        see="operations/audit.md",
+        metavar="NAME",
+    )
     watch: bool = option(
         False,
         help="Restart the worker when a file changes",

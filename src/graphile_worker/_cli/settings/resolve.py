@@ -1,5 +1,6 @@
 """Load what the settings name: the tasks, the crontab and the database."""
 
+import getpass
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +56,18 @@ def resolve_schema(settings: Settings) -> str:
     return settings.value("schema") or default_schema()
 
 
+def resolve_actor(settings: Settings) -> str | None:
+    """Return who runs the command, for the audit, or None if the system has no name for it."""
+    actor: str | None = settings.value("actor")
+    if actor:
+        return actor
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        # A container may run as a user id without a name.
+        return None
+
+
 def _uses_prepared_statements(settings: Settings) -> bool:
     return settings.value("prepared_statements") is not False
 
@@ -67,6 +80,7 @@ def open_client(settings: Settings, tasks: TaskRouter[Any] | None = None) -> Cli
         ext_schema=settings.value("ext_schema"),
         prepared_statements=_uses_prepared_statements(settings),
         tasks=tasks,
+        actor=resolve_actor(settings),
     )
 
 

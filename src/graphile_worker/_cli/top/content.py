@@ -30,6 +30,7 @@ from graphile_worker.ops.diagnostics.findings import (
     count_severities,
 )
 from graphile_worker.ops.diagnostics.thresholds import DEFAULT_THRESHOLDS
+from graphile_worker.ops.history import EndedJob, RecentHistory, format_progress
 from graphile_worker.ops.pools import PoolHealth, PoolInfo, list_alive_pools
 from graphile_worker.ops.snapshot import LockedJob, Snapshot, TaskCount
 from graphile_worker.ops.states import JobState
@@ -62,6 +63,8 @@ class Frame:
     snapshot_age_seconds: float = 0.0
     outage: str | None = None
     """Why the database does not answer."""
+    recent: RecentHistory | None = None
+    """None if no outcomes can be read."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -196,8 +199,9 @@ def build_page_table(frame: Frame, page: Page, cells: int | None = None) -> list
             else column
             for column in columns
         ]
-        if not any(row[-1][0] for row in rows):
-            columns[-1] = Column("", drop_rank=8)
+    # The last column of these tables has a text for few rows.
+    if page is not Page.WORKERS and not any(row[-1][0] for row in rows):
+        columns[-1] = Column("", drop_rank=8)
     lines = build_table(columns, rows, cells or frame.columns)
     if rows:
         return lines
@@ -254,13 +258,24 @@ def _build_task_details(task: TaskCount, schemas: Schemas) -> list[str]:
     return lines
 
 
-def _select_jobs(frame: Frame) -> list[LockedJob]:
+@dataclass(frozen=True, slots=True)
+class _RunningJob:
+    job: LockedJob
+    progress: str
+
+
+def _select_jobs(frame: Frame) -> list[_RunningJob]:
     text = frame.view.filter.lower()
     jobs = [job for job in frame.snapshot.locked if text in job.task_identifier.lower()]
-    return jobs[: max(frame.rows, MAX_JOB_ROWS)]
+    progress = {} if frame.recent is None else frame.recent.progress
+    return [
+        _RunningJob(job, format_progress(progress[job.id]) if job.id in progress else "")
+        for job in jobs[: max(frame.rows, MAX_JOB_ROWS)]
+    ]
 
 
-def _build_job_row(job: LockedJob) -> list[Span]:
+def _build_job_row(running: _RunningJob) -> list[Span]:
+    job = running.job
     style = BAD if job.state is JobState.STALE else PLAIN
     return [
         (str(job.id), PLAIN),
@@ -269,16 +284,58 @@ def _build_job_row(job: LockedJob) -> list[Span]:
         (f"{job.attempts}/{job.max_attempts}", PLAIN),
         (sanitize(job.queue_name or "-"), PLAIN),
         (sanitize(job.pool_id or "-"), PLAIN),
+        (sanitize(running.progress), PLAIN),
     ]
 
 
-def _build_job_details(job: LockedJob, schemas: Schemas) -> list[str]:
+def _build_job_details(running: _RunningJob, schemas: Schemas) -> list[str]:
+    job = running.job
     return [
         f"job {job.id}, {job.task_identifier}, {job.state} for {format_seconds(job.age)}",
         f"attempt {job.attempts} of {job.max_attempts}, queue {job.queue_name or 'none'}, "
         f"locked by {job.pool_id or 'an unknown worker'}",
+        *([f"progress: {running.progress}"] if running.progress else []),
         f"$ {format_command(schemas, 'jobs show', str(job.id))}",
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    job: EndedJob
+    age: float
+
+
+def _select_ended(frame: Frame) -> list[_Ended]:
+    text = frame.view.filter.lower()
+    jobs = [] if frame.recent is None else frame.recent.ended
+    return [
+        _Ended(job, max(0.0, (frame.snapshot.now - job.finished_at).total_seconds()))
+        for job in jobs
+        if text in job.task_identifier.lower()
+    ]
+
+
+def _build_ended_row(ended: _Ended) -> list[Span]:
+    job = ended.job
+    return [
+        (str(job.job_id), PLAIN),
+        (sanitize(job.task_identifier), PLAIN),
+        (job.state.value, GOOD if job.succeeded else BAD),
+        (format_seconds(ended.age), PLAIN),
+        (format_seconds(max(0.0, job.duration.total_seconds())), PLAIN),
+        (str(job.attempts), PLAIN),
+        (sanitize(job.error or ""), FAINT),
+    ]
+
+
+def _build_ended_details(ended: _Ended, schemas: Schemas) -> list[str]:
+    job = ended.job
+    lines = [
+        f"job {job.job_id}, {job.task_identifier}, {job.state} {format_seconds(ended.age)} ago, "
+        f"worker {job.worker}",
+        f"$ {format_command(schemas, 'jobs history', str(job.job_id))}",
+    ]
+    return lines if job.error is None else [*lines, job.error]
 
 
 def _select_pools(frame: Frame) -> list[PoolInfo]:
@@ -338,6 +395,7 @@ TABLES = {
             Column("TRY", 3, align_right=True),
             Column("QUEUE", 4, max_cells=20),
             Column("WORKER", 2, max_cells=30),
+            Column("PROGRESS", 5, 8, 40, is_flexible=True),
         ),
         "No locked jobs.",
         _select_jobs,
@@ -358,6 +416,21 @@ TABLES = {
         _select_pools,
         _build_pool_row,
         _build_pool_details,
+    ),
+    Page.ENDED: TableKind(
+        (
+            Column("JOB", 0, 4, align_right=True),
+            Column("ENDED", 0, 10, is_flexible=True),
+            Column("STATE", 1),
+            Column("AGO", 0, 5, align_right=True),
+            Column("TOOK", 3, 5, align_right=True),
+            Column("TRY", 4, align_right=True),
+            Column("ERROR", 5, 20, 100, is_flexible=True),
+        ),
+        "No ended jobs. Tasks with a Retention keep their outcomes.",
+        _select_ended,
+        _build_ended_row,
+        _build_ended_details,
     ),
 }
 SORTED_HEADERS = {

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 
 from graphile_worker._cli.top.content import Frame
+from graphile_worker._cli.top.recent import read_recent_history
 from graphile_worker._cli.top.screen import render
 from graphile_worker._cli.top.terminal import Terminal
 from graphile_worker._cli.top.view import View, handle_key, read_keys
@@ -21,6 +22,7 @@ from graphile_worker._support.error_format import format_error_line
 from graphile_worker.errors import GraphileWorkerError
 from graphile_worker.ops.diagnostics.findings import Finding
 from graphile_worker.ops.diagnostics.queue import diagnose_queue
+from graphile_worker.ops.history import RecentHistory
 from graphile_worker.ops.snapshot import (
     MAX_PAUSE_SECONDS,
     PAUSE_FACTOR,
@@ -49,6 +51,7 @@ class LiveScreen:
         self._pacer = PollPacer(interval)
         self._view = View()
         self._history: SnapshotHistory | None = None
+        self._recent: RecentHistory | None = None
         self._alerts: list[Finding] = []
         self._snapshot_at = time.monotonic()
         self._snapshot_interval = interval
@@ -60,7 +63,7 @@ class LiveScreen:
     async def run(self) -> None:
         """Show the queue. Errors of the first snapshot are raised, later ones are shown."""
         counters = await take_counter_snapshot(self._db)
-        self._history = self._add_snapshot(await take_snapshot(self._db))
+        self._history = await self._take_snapshot()
         self._history.add_counters(counters)
         with self._terminal.alternate_screen(), self._handle_input():
             polling = asyncio.create_task(self._poll_snapshots(self._history))
@@ -84,7 +87,7 @@ class LiveScreen:
         while True:
             try:
                 await self._wait_for_next_poll(history, pause)
-                self._add_snapshot(await take_snapshot(self._db))
+                await self._take_snapshot()
             except (psycopg.Error, OSError, GraphileWorkerError) as error:
                 # A timeout is an OSError without a text.
                 is_timeout = isinstance(error, TimeoutError)
@@ -111,6 +114,11 @@ class LiveScreen:
         await asyncio.sleep(seconds)
         await self._unpaused.wait()
 
+    async def _take_snapshot(self) -> SnapshotHistory:
+        snapshot = await take_snapshot(self._db)
+        self._recent = await read_recent_history(self._db, snapshot)
+        return self._add_snapshot(snapshot)
+
     def _add_snapshot(self, snapshot: Snapshot) -> SnapshotHistory:
         if self._history is None:
             history = SnapshotHistory(snapshot)
@@ -134,6 +142,7 @@ class LiveScreen:
             interval_seconds=self._snapshot_interval,
             snapshot_age_seconds=time.monotonic() - self._snapshot_at,
             outage=self._outage,
+            recent=self._recent,
         )
         self._terminal.draw(render(frame), size)
 

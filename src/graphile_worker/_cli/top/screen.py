@@ -44,6 +44,9 @@ TOO_SMALL_MESSAGE = "Terminal too small: enlarge it."
 TABLE_PAGES = (Page.TASKS, Page.RUNNING, Page.WORKERS)
 INDENT: StyledLine = (("  ", PLAIN),)
 
+# Ended jobs in the output of `--once`.
+MAX_ENDED_ROWS = 10
+
 KEY_HELP = (
     ("q", "quit (also Ctrl-C)"),
     ("p", "pause and resume; a paused view sends no queries"),
@@ -54,6 +57,7 @@ KEY_HELP = (
     ("3", "running jobs"),
     ("4", "workers"),
     ("5", "alerts with the commands to type"),
+    ("6", "ended jobs, of tasks that keep outcomes"),
     ("j k", "down and up (also the arrow keys); Enter shows the details of a row"),
     ("?", "this help; any key closes it"),
 )
@@ -75,6 +79,8 @@ def render(frame: Frame) -> list[StyledLine]:
 def render_all(frame: Frame) -> list[StyledLine]:
     """Render the overview at its full length, for `--once`."""
     tables = [build_page_table(frame, page) for page in TABLE_PAGES]
+    if frame.recent is not None and frame.recent.ended:
+        tables.append(build_page_table(frame, Page.ENDED)[: 1 + MAX_ENDED_ROWS])
     lines = [*_render_header(frame), *_join_blocks([build_alerts(frame.alerts), *tables], 1)]
     return [clip_line(line, frame.columns) for line in lines]
 
@@ -245,7 +251,7 @@ def _render_footer(frame: Frame) -> StyledLine:
     if view.is_editing_filter:
         return (("task: ", STRONG), *make_line(view.filter), ("▏", SELECTED))
     pause = "resume" if view.is_paused else "pause"
-    right: list[Span] = [(f"page {view.page.value} of 1-5", FAINT)]
+    right: list[Span] = [(f"page {view.page.value} of 1-6", FAINT)]
     if frame.columns >= 100:
         right = [
             (f"  {page.value} {page.name.lower()}", STRONG if page is view.page else FAINT)

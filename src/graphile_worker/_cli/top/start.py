@@ -11,10 +11,12 @@ from typing import Any
 
 import click
 
+from graphile_worker._cli.history_output import build_ended_json
 from graphile_worker._cli.printing import to_json
 from graphile_worker._cli.settings.layers import Settings
 from graphile_worker._cli.settings.resolve import resolve_schema
 from graphile_worker._cli.top.content import Frame
+from graphile_worker._cli.top.recent import read_recent_history
 from graphile_worker._cli.top.screen import render_all
 from graphile_worker._cli.top.text import render_ansi, render_plain
 from graphile_worker._cli.top.view import View
@@ -23,6 +25,7 @@ from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.ops.diagnostics.findings import assess_health
 from graphile_worker.ops.diagnostics.queue import diagnose_queue
+from graphile_worker.ops.history import RecentHistory
 from graphile_worker.ops.snapshot import PollPacer, take_counter_snapshot, take_snapshot
 from graphile_worker.ops.states import JobState
 from graphile_worker.ops.trends import SnapshotHistory
@@ -93,8 +96,9 @@ async def _print_once(database: PsycopgDatabase, seconds: float, *, as_json: boo
     await asyncio.sleep(seconds)
     history = SnapshotHistory(await take_snapshot(database))
     history.add_counters(counters)
+    recent = await read_recent_history(database, history.last)
     if as_json:
-        _print_json_line(history, database.schemas)
+        _print_json_line(history, recent, database.schemas)
         return
     frame = Frame(
         history=history,
@@ -104,6 +108,7 @@ async def _print_once(database: PsycopgDatabase, seconds: float, *, as_json: boo
         columns=shutil.get_terminal_size((DEFAULT_COLUMNS, 24)).columns,
         rows=10_000,
         interval_seconds=seconds,
+        recent=recent,
     )
     has_color = _is_color_enabled()
     for line in render_all(frame):
@@ -113,13 +118,16 @@ async def _print_once(database: PsycopgDatabase, seconds: float, *, as_json: boo
 async def _print_json_lines(database: PsycopgDatabase, seconds: float) -> None:
     history, pacer = SnapshotHistory(await take_snapshot(database)), PollPacer(seconds)
     while True:
-        _print_json_line(history, database.schemas)
+        recent = await read_recent_history(database, history.last)
+        _print_json_line(history, recent, database.schemas)
         sys.stdout.flush()
         await asyncio.sleep(pacer.compute_pause(history.last.duration))
         history.add(await take_snapshot(database))
 
 
-def _print_json_line(history: SnapshotHistory, schemas: Schemas) -> None:
+def _print_json_line(
+    history: SnapshotHistory, recent: RecentHistory | None, schemas: Schemas
+) -> None:
     snapshot, alerts = history.last, diagnose_queue(history, schemas)
     values = {
         "now": snapshot.now,
@@ -136,5 +144,7 @@ def _print_json_line(history: SnapshotHistory, schemas: Schemas) -> None:
         "queues": snapshot.queues,
         "workers": snapshot.pools,
         "server": snapshot.server,
+        "ended": None if recent is None else [build_ended_json(job) for job in recent.ended],
+        "progress": {} if recent is None else recent.progress,
     }
     click.echo(json.dumps(to_json(values)))

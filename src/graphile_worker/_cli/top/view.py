@@ -13,6 +13,7 @@ class Page(IntEnum):
     RUNNING = 3
     WORKERS = 4
     ALERTS = 5
+    ENDED = 6
 
 
 class TaskSort(Enum):
@@ -73,7 +74,7 @@ def handle_key(view: View, key: str) -> View:
     if key in CURSOR_STEPS:
         return replace(view, cursor=max(0, view.cursor + CURSOR_STEPS[key]))
     match key:
-        case "1" | "2" | "3" | "4" | "5":
+        case "1" | "2" | "3" | "4" | "5" | "6":
             return replace(view, page=Page(int(key)), cursor=0, has_detail=False)
         case "q":
             return replace(view, is_closed=True)

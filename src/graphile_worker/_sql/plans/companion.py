@@ -22,6 +22,7 @@ from graphile_worker._sql.queries.migrations import (
 from graphile_worker._sql.query import Atomic, Pause, Plan, Query
 from graphile_worker._sql.sqlstate import (
     ACTIVE_SQL_TRANSACTION,
+    CONCURRENT_REPLACE,
     CREATE_CONFLICTS,
     INSUFFICIENT_PRIVILEGE,
     LOCK_NOT_AVAILABLE,
@@ -183,7 +184,7 @@ def plan_try_scripts(*paths: str) -> Plan[Exception | None]:
     try:
         yield Atomic(load_scripts(paths))
     except Exception as error:
-        if get_sqlstate(error) not in CREATE_CONFLICTS:
+        if get_sqlstate(error) not in CREATE_CONFLICTS | {CONCURRENT_REPLACE}:
             raise
         return error
     return None

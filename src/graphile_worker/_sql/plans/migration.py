@@ -6,6 +6,7 @@ again.
 """
 
 import logging
+from collections.abc import Iterable
 from enum import Enum, auto
 
 from graphile_worker._sql.identifiers import Schemas
@@ -16,6 +17,7 @@ from graphile_worker._sql.plans.companion import (
     plan_try_scripts,
     plan_upgrade_companion,
 )
+from graphile_worker._sql.plans.history import plan_extend_history
 from graphile_worker._sql.queries.migrations import (
     EXT_STEPS,
     FUNCTION_BODIES,
@@ -44,6 +46,7 @@ from graphile_worker.errors import (
     SchemaTooNew,
     SchemaTooOld,
 )
+from graphile_worker.results import Retention
 
 logger = logging.getLogger("graphile_worker")
 
@@ -93,14 +96,21 @@ _STEPS_BY_LEVEL: dict[int, tuple[MigrationStep, ...]] = {
 
 
 def plan_migrate(
-    schemas: Schemas, *, stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS
+    schemas: Schemas,
+    retentions: Iterable[Retention] = (),
+    *,
+    stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS,
 ) -> Plan[int]:
-    """Install or upgrade both schemas, and return the new level of the shared one."""
+    """Install or upgrade both schemas, and return the new level of the shared one.
+
+    The schema keeps outcomes for at least as long as `retentions` require.
+    """
     max_checks = int(stall_timeout_seconds / CHECK_INTERVAL_SECONDS)
     level = yield from _plan_upgrade_shared(schemas, max_checks)
     yield from _plan_replace_functions(schemas)
     has_companion = yield from plan_upgrade_companion(schemas, max_checks)
     yield from plan_create_indexes(schemas, has_companion, max_checks)
+    yield from plan_extend_history(retentions, schemas)
     return level
 
 

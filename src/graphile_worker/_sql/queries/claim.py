@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
+from graphile_worker._sql.queries.history import KeptRun, encode_runs
 from graphile_worker._sql.queries.jobs import JOB_COLUMNS, encode_when, read_ids, read_job
 from graphile_worker._sql.queries.migrations import FETCH_INDEXES
 from graphile_worker._sql.query import Query, Row, read_bool, read_dict, read_first
@@ -148,23 +149,37 @@ def complete_claimed_jobs(
     )
 
 
+def complete_and_keep_jobs(
+    pool_id: str,
+    job_ids: list[int],
+    queue_ids: list[int],
+    runs: Sequence[KeptRun],
+    *,
+    is_retry: bool = False,
+) -> Query[set[int]]:
+    """Complete jobs, and keep the outcomes of some of them."""
+    args = (format_ids(job_ids), pool_id, queue_ids, is_retry, encode_runs(runs))
+    return Query("complete_and_keep_jobs", args, read_ids)
+
+
 def fail_claimed_jobs(
     pool_id: str, failures: Sequence[FailedAttempt], queue_ids: list[int], *, is_retry: bool = False
 ) -> Query[set[int]]:
-    listing = [
-        {
-            "id": failure.job.id,
-            "attempts": failure.job.attempts,
-            "message": failure.message,
-            "give_up": failure.is_permanent,
-            "payload": failure.payload,
-            **_encode_run_at(failure.when),
-        }
-        for failure in failures
-    ]
-    # No escapes: a database that is not UTF-8 can read few of them, if any.
-    text = json.dumps(listing, ensure_ascii=False)
-    return Query("fail_claimed_jobs", (text, pool_id, queue_ids, is_retry), read_ids)
+    args = (_encode_failures(failures), pool_id, queue_ids, is_retry)
+    return Query("fail_claimed_jobs", args, read_ids)
+
+
+def fail_and_keep_jobs(
+    pool_id: str,
+    failures: Sequence[FailedAttempt],
+    queue_ids: list[int],
+    runs: Sequence[KeptRun],
+    *,
+    is_retry: bool = False,
+) -> Query[set[int]]:
+    """Record failures, and keep the attempts and outcomes of some of them."""
+    args = (_encode_failures(failures), pool_id, queue_ids, is_retry, encode_runs(runs))
+    return Query("fail_and_keep_jobs", args, read_ids)
 
 
 def release_claimed_jobs(
@@ -236,6 +251,22 @@ def find_releasable_queues(
 def format_ids(ids: Iterable[int]) -> str:
     """Format ids as an array literal. Drivers take three times as long to adapt a list."""
     return f"{{{','.join(map(str, ids))}}}"
+
+
+def _encode_failures(failures: Sequence[FailedAttempt]) -> str:
+    listing = [
+        {
+            "id": failure.job.id,
+            "attempts": failure.job.attempts,
+            "message": failure.message,
+            "give_up": failure.is_permanent,
+            "payload": failure.payload,
+            **_encode_run_at(failure.when),
+        }
+        for failure in failures
+    ]
+    # No escapes: a database that is not UTF-8 can read few of them, if any.
+    return json.dumps(listing, ensure_ascii=False)
 
 
 def _encode_range(now: RunAt | None, since: JobPosition | None) -> tuple[object, ...]:

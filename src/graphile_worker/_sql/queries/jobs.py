@@ -68,8 +68,9 @@ def reschedule_jobs(
     return Query("reschedule_jobs", args, read_jobs)
 
 
-def force_unlock_workers(pool_ids: list[str]) -> Query[None]:
-    return Query("force_unlock_workers", (pool_ids,))
+def force_unlock_workers(pool_ids: list[str]) -> Query[tuple[list[int], int]]:
+    """Return the ids of the unlocked jobs, and the number of unlocked queues."""
+    return Query("force_unlock_workers", (pool_ids,), lambda rows: (rows[0][0], rows[0][1]))
 
 
 def encode_when(when: RunAt | None) -> tuple[str | None, int | None]:

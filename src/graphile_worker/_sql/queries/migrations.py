@@ -14,7 +14,14 @@ LATEST_LEVEL = 20
 
 # The migrations of the companion schema, in order. The first one creates the ledger in which each
 # of them records itself.
-EXT_STEPS = ("0001_ledger", "0002_leases", "0003_indexes", "0004_turns", "0005_samples")
+EXT_STEPS = (
+    "0001_ledger",
+    "0002_leases",
+    "0003_indexes",
+    "0004_turns",
+    "0005_samples",
+    "0006_history",
+)
 
 # In the order of their scripts. The catalog shows which exist, not the ledger: an index can be
 # missing after its migration, and another role may create it.

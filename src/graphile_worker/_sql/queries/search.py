@@ -12,8 +12,9 @@ T = TypeVar("T")
 
 Clauses = Sequence[Clause]
 
-# Jobs that a statement changed, and jobs that it left to the worker that has locked them.
-ChangeCounts = tuple[int, int]
+# The ids of the jobs that a statement changed, and the number of jobs that it left to the worker
+# that has locked them.
+ChangedJobs = tuple[list[int], int]
 
 
 def set_query_limits(
@@ -39,7 +40,7 @@ def find_job_ids(
     return _build_query("find_job_ids", (after, until, limit), clauses, _read_pair)
 
 
-def retry_jobs(ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
+def retry_jobs(ids: list[int], clauses: Clauses) -> Query[ChangedJobs]:
     return _build_query("retry_jobs", (ids,), clauses, _read_pair)
 
 
@@ -50,20 +51,20 @@ def reschedule_chosen_jobs(
     attempts: int | None,
     max_attempts: int | None,
     clauses: Clauses,
-) -> Query[ChangeCounts]:
+) -> Query[ChangedJobs]:
     args = (ids, *encode_when(run_at), priority, attempts, max_attempts)
     return _build_query("reschedule_chosen_jobs", args, clauses, _read_pair)
 
 
-def fail_chosen_jobs(ids: list[int], reason: str | None, clauses: Clauses) -> Query[ChangeCounts]:
+def fail_chosen_jobs(ids: list[int], reason: str | None, clauses: Clauses) -> Query[ChangedJobs]:
     return _build_query("fail_chosen_jobs", (ids, reason), clauses, _read_pair)
 
 
-def complete_chosen_jobs(ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
+def complete_chosen_jobs(ids: list[int], clauses: Clauses) -> Query[ChangedJobs]:
     return _build_query("complete_chosen_jobs", (ids,), clauses, _read_pair)
 
 
-def unlock_chosen_jobs(ids: list[int], clauses: Clauses) -> Query[ChangeCounts]:
+def unlock_chosen_jobs(ids: list[int], clauses: Clauses) -> Query[ChangedJobs]:
     return _build_query("unlock_chosen_jobs", (ids,), clauses, _read_pair)
 
 

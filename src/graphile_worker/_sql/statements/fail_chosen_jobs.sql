@@ -1,4 +1,4 @@
--- Use up all attempts of the jobs $1 that the conditions select, for reason $2. Returns how many,
+-- Use up all attempts of the jobs $1 that the conditions select, for reason $2. Returns their ids,
 -- and how many were skipped because they are locked.
 with :chosen_jobs, changed as (
   select jobs.id
@@ -8,5 +8,5 @@ with :chosen_jobs, changed as (
   ) as jobs
 )
 select
-  (select pg_catalog.count(*) from changed),
+  array(select changed.id from changed order by changed.id),
   :skipped_count;

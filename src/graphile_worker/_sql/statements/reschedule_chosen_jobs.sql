@@ -1,5 +1,5 @@
 -- Set run_at ($2, or $3 microseconds from now), priority $4, attempts $5 and max_attempts $6, where
--- given, of the jobs $1 that the conditions select. Returns how many, and how many were skipped
+-- given, of the jobs $1 that the conditions select. Returns their ids, and how many were skipped
 -- because they are locked.
 with :chosen_jobs, changed as (
   select jobs.id
@@ -17,5 +17,5 @@ with :chosen_jobs, changed as (
   ) as jobs
 )
 select
-  (select pg_catalog.count(*) from changed),
+  array(select changed.id from changed order by changed.id),
   :skipped_count;

@@ -1,5 +1,5 @@
 -- Let the jobs $1 that the conditions select run now, failed ones with all their attempts. Returns
--- how many, and how many were skipped because they are locked.
+-- their ids, and how many were skipped because they are locked.
 with :chosen_jobs, changed as (
   select jobs.id
   from :schema.reschedule_jobs(
@@ -15,5 +15,5 @@ with :chosen_jobs, changed as (
   ) as jobs
 )
 select
-  (select pg_catalog.count(*) from changed),
+  array(select changed.id from changed order by changed.id),
   :skipped_count;

@@ -1,5 +1,5 @@
--- Release the locked jobs $1 that the conditions select, and with each its named queue. Returns how
--- many, and how many were skipped. The attempt counts, but is not the last.
+-- Release the locked jobs $1 that the conditions select, and with each its named queue. Returns
+-- their ids, and how many were skipped. The attempt counts, but is not the last.
 with existing as materialized (
   select jobs.id, :conditions as is_selected
   from :schema._private_jobs as jobs
@@ -54,5 +54,5 @@ with existing as materialized (
     and job_queues.id <> all (array(select queues_to_keep.job_queue_id from queues_to_keep))
 )
 select
-  (select pg_catalog.count(*) from changed),
+  array(select changed.id from changed order by changed.id),
   (select pg_catalog.count(*) from existing where existing.id <> all (array(select chosen.id from chosen)));

@@ -1,0 +1,11 @@
+-- Return the attempts of job $1 that ended, oldest first.
+select
+  attempts.attempt,
+  extract(epoch from attempts.started_at)::text,
+  attempts.duration::float8,
+  attempts.pool_id,
+  attempts.error
+from :ext_schema.attempts as attempts
+where attempts.job_id = $1::bigint
+  and (attempts.expires_at is null or attempts.expires_at > pg_catalog.now())
+order by attempts.started_at, attempts.attempt;
