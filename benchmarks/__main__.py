@@ -14,6 +14,7 @@ from benchmarks.endurance import endurance
 from benchmarks.latency import latency
 from benchmarks.matrix import matrix
 from benchmarks.report import write_report
+from benchmarks.retention import retention
 from benchmarks.server import LASTING, SETTINGS, Server, served
 from benchmarks.shards import shards
 from benchmarks.short import short
@@ -146,6 +147,16 @@ def endurance_command(minutes: float, rate: int, held: float, pg: int, out: Path
 def waiting_command(local_queue: int | None, pg: int, out: Path | None) -> None:
     """How long a fetched job waits before it starts, in a fast and in a slow pool."""
     _measured("waiting", pg, out, lambda on: waiting(on, local_queue=local_queue))
+
+
+@main.command("retention")
+@click.option("--jobs", default=20_000, show_default=True, help="How many jobs in each round.")
+@rounds_option
+@pg_option
+@out_option
+def retention_command(jobs: int, rounds: int, pg: int, out: Path | None) -> None:
+    """What kept outcomes, results and attempts cost for each job."""
+    _measured("retention", pg, out, lambda on: retention(on, jobs=jobs, rounds=rounds))
 
 
 @main.command("shards")

@@ -219,6 +219,22 @@ def _waiting_table(result: Result) -> list[str]:
     return told
 
 
+def _retention_table(result: Result) -> list[str]:
+    told = [
+        "| kept | write-ahead log | CPU time | of it the server | time of the write |",
+        "|---|---|---|---|---|",
+    ]
+    for each in result["kinds"].values():
+        cells = [
+            f"{each['wal_bytes_per_job']['median']:,.0f} bytes",
+            f"{each['cpu_us_per_job']['median']:.0f} µs",
+            f"{each['server_cpu_us_per_job']['median']:.0f} µs",
+            f"{each['write_us_per_job']['median']:.0f} µs",
+        ]
+        told.append(f"| {each['label']} | {' | '.join(cells)} |")
+    return told
+
+
 def _jobs(size: str) -> str:
     return "1 job" if size == "1" else f"{size} jobs"
 
@@ -437,6 +453,7 @@ TABLE_OF: dict[str, Callable[[Result], list[str]]] = {
     "snapshot": _snapshot_table,
     "endurance": _endurance_table,
     "waiting": _waiting_table,
+    "retention": _retention_table,
 }
 CHART_OF: dict[str, Callable[[Result, int], str]] = {
     "throughput": _throughput_chart,

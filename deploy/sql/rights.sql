@@ -1,7 +1,7 @@
 -- Run after every migration, as the owner of the schemas. Idempotent.
 revoke execute on all functions in schema graphile_worker from public;
 grant usage on schema graphile_worker to queue_worker, queue_reader, queue_cleaner, queue_api;
-grant usage on schema graphile_worker_ext to queue_worker, queue_reader;
+grant usage on schema graphile_worker_ext to queue_worker, queue_reader, queue_cleaner;
 grant select on graphile_worker.migrations to queue_worker, queue_reader, queue_cleaner;
 grant select on graphile_worker_ext.migrations to queue_worker, queue_reader;
 
@@ -15,12 +15,24 @@ grant select, insert on graphile_worker._private_tasks to queue_worker;
 grant select, insert, update on graphile_worker._private_known_crontabs to queue_worker;
 grant select on graphile_worker.jobs to queue_worker;
 grant execute on all functions in schema graphile_worker to queue_worker;
+grant execute on function graphile_worker_ext.rotate_history to queue_worker, queue_cleaner;
 grant select, insert, update, delete
   on graphile_worker_ext.pools, graphile_worker_ext.recoveries to queue_worker;
 grant select, update on graphile_worker_ext.turns to queue_worker;
 grant select, insert, update on graphile_worker_ext.samples to queue_worker;
 
--- Readers see all columns except payloads.
+-- Workers keep outcomes and attempts, and empty slots of the history. They report progress.
+grant select, update on graphile_worker_ext.history to queue_worker;
+grant select, insert on graphile_worker_ext.outcomes, graphile_worker_ext.attempts to queue_worker;
+grant select, insert, update, delete on graphile_worker_ext.progress to queue_worker;
+
+-- Roles that change jobs add entries to the audit. They set neither its time nor its role, and no
+-- role but the owner changes or deletes entries.
+grant insert (actor, action, filter, job_ids, count, note)
+  on graphile_worker_ext.audit to queue_worker, queue_cleaner;
+grant select on graphile_worker_ext.audit to queue_worker, queue_reader;
+
+-- Readers see all columns except payloads and results.
 grant select on graphile_worker.jobs to queue_reader;
 grant select (
   id, job_queue_id, task_id, priority, run_at, attempts, max_attempts, last_error, created_at,
@@ -34,12 +46,43 @@ grant select
 grant select
   on graphile_worker_ext.pools, graphile_worker_ext.recoveries, graphile_worker_ext.samples
   to queue_reader;
+grant select
+  on graphile_worker_ext.history, graphile_worker_ext.attempts, graphile_worker_ext.progress
+  to queue_reader;
+grant select (
+  job_id, created_at, run_at, started_at, finished_at, expires_at, slot, succeeded, has_result,
+  attempts, task_identifier, pool_id, error
+) on graphile_worker_ext.outcomes to queue_reader;
 
--- The cleaner deletes permanently failed jobs, and names of tasks and queues.
+-- The cleaner deletes permanently failed jobs, names of tasks and queues, and old outcomes.
 grant select (id, job_queue_id, task_id, attempts, max_attempts, locked_at), delete
   on graphile_worker._private_jobs to queue_cleaner;
 grant select, delete
   on graphile_worker._private_job_queues, graphile_worker._private_tasks to queue_cleaner;
+
+grant select, update on graphile_worker_ext.history to queue_cleaner;
+grant select (ctid, job_id, task_identifier, succeeded, finished_at, expires_at, slot), delete
+  on graphile_worker_ext.outcomes to queue_cleaner;
+grant select (ctid, job_id, started_at, duration, expires_at, slot), delete
+  on graphile_worker_ext.attempts to queue_cleaner;
+
+-- The slots of the history are partitions, and each is emptied as a table.
+do $do$
+declare
+  slot regclass;
+begin
+  for slot in
+    select inhrelid
+    from pg_catalog.pg_inherits
+    where inhparent in (
+      'graphile_worker_ext.outcomes'::regclass,
+      'graphile_worker_ext.attempts'::regclass
+    )
+  loop
+    execute pg_catalog.format('grant truncate on %s to queue_worker, queue_cleaner', slot);
+  end loop;
+end;
+$do$;
 
 -- Privileges of add_job, for the function that adds jobs on behalf of enqueuers.
 grant select, insert, update on graphile_worker._private_jobs to queue_api;
