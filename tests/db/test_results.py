@@ -30,6 +30,7 @@ from graphile_worker import (
     Retention,
     sync,
 )
+from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.testing import Harness
 from tests.conftest import TestDatabase
 from tests.support.recorder import wait_until
@@ -696,7 +697,7 @@ async def test_without_readable_outcomes_the_reason_is_named(app, sql, database,
 
     failed, job = await task.aenqueue(True), await task.aenqueue(False)
     await app.worker().run_once()
-    companion = f"{database.schema}_ext"
+    companion = Schemas.from_names(database.schema).companion
 
     async def check(app: App2, reason: str, *, sees_jobs: bool = True) -> None:
         detail = f"{UNKNOWN_WORDS}. {reason}"
