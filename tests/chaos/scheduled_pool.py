@@ -214,6 +214,7 @@ class Scene:
         parts: Any = SimpleNamespace(
             lease=Lease(pool_id=pool_id),
             recorder=None,
+            progress=None,
             databases=databases,
             slow_query_database=self._table,
             slow_query_database_at_shutdown=self._table,

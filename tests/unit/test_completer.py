@@ -408,10 +408,19 @@ async def test_a_retry_that_finds_no_job_reports_a_lost_lock_after_recovery(outc
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=named)
-async def test_without_an_answer_of_the_registry_the_first_try_counts(outcome):
-    it = Scene(OSError("gone"), NOT_OWNED, OSError("gone"))
+async def test_a_registry_that_rejects_the_check_lets_the_first_try_count(outcome):
+    it = Scene(OSError("gone"), NOT_OWNED, FakeDatabaseError("42501"))
 
     assert await it.complete(outcome) is True
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=named)
+async def test_the_registry_is_checked_again_after_a_lost_connection(outcome):
+    it = Scene(OSError("gone"), NOT_OWNED, OSError("gone"), OSError("gone"), False)
+
+    assert await it.complete(outcome) is False
+
+    assert it.database.statements[-3:] == ["is_pool_alive"] * 3
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=named)

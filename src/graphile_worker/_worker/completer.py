@@ -276,11 +276,17 @@ class Completer:
         """Return whether an earlier write succeeded. If not, the lock of the job is lost."""
         if attempt == 0 or not self._lease.is_registered:
             return attempt > 0
-        try:
-            # Recovery deletes the row of a pool in the registry.
-            return await self._db.run(is_pool_alive(outcome.claimed.pool_id))
-        except Exception:
-            return True
+        checks = 0
+        while True:
+            try:
+                # Recovery deletes the row of a pool in the registry.
+                return await self._db.run(is_pool_alive(outcome.claimed.pool_id))
+            except Exception as error:
+                # After an outage, each connection may have to be replaced.
+                if not self._can_retry or not is_temporary(error):
+                    return True
+            await asyncio.sleep(compute_backoff(checks, self._timings.max_backoff_seconds))
+            checks += 1
 
     async def _is_job_deleted(self, outcome: Outcome) -> bool:
         """Return whether the task's own transaction deleted the job."""
