@@ -81,8 +81,8 @@ ARGUMENTS = {"systemd": UNIT_ARGUMENTS, "kubernetes": POD_ARGUMENTS}
 
 
 def test_the_pages_show_the_files_as_they_are():
-    security = blocks(PAGES / "permissions-and-security.md")
-    shown = [block.text for block in security if block.kind == "sql"]
+    pages = (PAGES / "permissions-and-security.md", PAGES / "audit.md")
+    shown = [block.text for page in pages for block in blocks(page) if block.kind == "sql"]
     systemd, *kubernetes = (
         (PAGES / name).read_text(encoding="utf-8")
         for name in ("systemd.md", "kubernetes.md", "autoscaling.md")
