@@ -49,7 +49,7 @@ def wants_schema(page: Path) -> bool:
 def split_plain_command(
     command: str, environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]] | None:
-    """Return the words and the variables of a command of ours, unless it needs a shell."""
+    """Return the words and the variables of a command of this package, unless it needs a shell."""
     match = PLAIN_COMMAND.fullmatch(command)
     if match is None:
         return None

@@ -1,6 +1,6 @@
 -- Return whether this role may add entries to the table audit of schema $1, and whether the database
--- and the connection can carry every character. If it may, the optional trigger of deploy/sql/audit-trigger.sql ignores
--- the changes of this transaction until the entry is added.
+-- and the connection can carry every character. If it may, the optional trigger of
+-- deploy/sql/audit-trigger.sql ignores the changes of this transaction until the entry is added.
 select
   access.is_granted,
   pg_catalog.getdatabaseencoding() = 'UTF8'

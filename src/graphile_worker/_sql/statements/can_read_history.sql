@@ -1,5 +1,5 @@
--- Return whether schema $1 contains the tables of the history and this role may read
--- them, except for some columns.
+-- Return whether schema $1 contains the tables of the history and this role may read them, except
+-- for some columns.
 select pg_catalog.count(*) = 3
 from pg_catalog.pg_class as relation
 join pg_catalog.pg_namespace as schema on schema.oid = relation.relnamespace
