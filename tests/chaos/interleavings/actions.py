@@ -154,7 +154,8 @@ def _unlock(connection: SyncPsycopgConnection, part: Part) -> Answer:
 
 
 def _force_unlock(connection: SyncPsycopgConnection, part: Part) -> Answer:
-    return Answer(said=connection.run(jobs.force_unlock_workers([A, B])))
+    job_ids, queues = connection.run(jobs.force_unlock_workers([A, B]))
+    return Answer(said=(tuple(sorted(job_ids)), queues))
 
 
 def _remove(connection: SyncPsycopgConnection, part: Part) -> Answer:

@@ -1,12 +1,16 @@
 -- Unlock all jobs and queues of pools $1, which must be dead. Returns the ids of the jobs, and how
--- many queues had a lock.
+-- many queues had a lock. Both are locked first, so that the answer is what the function finds.
 with locked as materialized (
   select
     coalesce(pg_catalog.array_agg(jobs.id order by jobs.id), '{}') as job_ids,
     (
       select pg_catalog.count(*)
-      from :schema._private_job_queues as job_queues
-      where job_queues.locked_by = any ($1::text[])
+      from (
+        select
+        from :schema._private_job_queues as job_queues
+        where job_queues.locked_by = any ($1::text[])
+        for update
+      ) as job_queues
     ) as queue_count
   from (
     select jobs.id
