@@ -774,6 +774,11 @@ def test_outcomes_of_the_runs_that_ended_jobs_pass():
     story.detach(3)
     story.complete(3)
     an_outcome(story, job_id=3, result=None)
+    # One that is replaced while it runs and then released, which deletes it.
+    story.add(6, key="l")
+    story.claim(6, "py-1a")
+    story.detach(6)
+    story.complete(6)
     # One that is quarantined, and one that is released.
     story.add(4)
     story.claim(4, "py-1a")

@@ -159,10 +159,16 @@ class OutcomeRules:
         tasks = {id: name for id, name in self._history.tasks.items() if name in names}
         if not tasks:
             return
-        ends = [end for end in self._replay.ends if end.task in tasks]
+        stored = Counter((each.job_id, each.pool, each.attempt) for each in self._history.attempts)
+        ends = [
+            end
+            for end in self._replay.ends
+            if end.task in tasks
+            # A release keeps nothing.
+            and not (end.may_be_release and not stored[end.job_id, end.pool, end.attempt])
+        ]
         job_ids = {end.job_id for end in ends}
         attempts = Counter((end.job_id, end.pool, end.attempt) for end in ends)
-        stored = Counter((each.job_id, each.pool, each.attempt) for each in self._history.attempts)
         for key in sorted((attempts - stored) + (stored - attempts)):
             what = f"has {stored[key]} stored attempts {key[1:]}, not {attempts[key]}"
             self._findings.add_rule("outcomes", what, key[0])

@@ -41,6 +41,8 @@ class End(NamedTuple):
     succeeded: bool
     is_last: bool
     """Whether the job cannot run again."""
+    may_be_release: bool = False
+    """Whether the holder may have released the job: that deletes a job that lost its key."""
 
 
 class KnownJob:
@@ -311,7 +313,15 @@ class Replay:
         if kind in (Kind.COMPLETION, Kind.FAILURE):
             assert old.locked_by is not None
             is_last = new is None or new.attempts >= new.max_attempts
-            end = End(old.id, old.task, old.locked_by, job.attempt, new is None, is_last)
+            end = End(
+                old.id,
+                old.task,
+                old.locked_by,
+                job.attempt,
+                new is None,
+                is_last,
+                may_be_release=new is None and job.is_detached,
+            )
             self.ends.append(end)
         if kind is Kind.RECOVERY:
             assert new is not None
