@@ -1,4 +1,7 @@
-"""The whole matrix by one command: `nox`; one cell: `nox -s "tests(python='3.12', pg=14)"`."""
+"""The whole matrix by one command: `nox`; one cell: `nox -s "tests(python='3.12', pg=14)"`.
+
+`nox -s django` runs the matrix of Django.
+"""
 
 import subprocess
 import sys
@@ -10,6 +13,9 @@ nox.options.error_on_missing_interpreters = False
 
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 SERVERS = [14, 15, 16, 17, 18]
+
+# Each release of Django, and the Python to test it with.
+DJANGOS = {"5.2": "3.11", "6.0": "3.12", "6.1": "3.14"}
 
 # Most tests wait most of the time: four at once keep two cores busy.
 BESIDE = ("-n", "4", "--dist", "worksteal")
@@ -42,12 +48,25 @@ def lowest(session: nox.Session) -> None:
     session.run(f"{folder}/bin/pytest", *BESIDE, *given)
 
 
-def _environment(session: nox.Session, python: str) -> str:
+@nox.session(venv_backend="none", default=False)
+@nox.parametrize("pg", [14, 18])
+@nox.parametrize("django", list(DJANGOS))
+def django(session: nox.Session, django: str, pg: int) -> None:
+    """The tests of Django on one of its releases and one PostgreSQL, at their nightly sizes."""
+    python = DJANGOS[django]
+    folder = _environment(session, python, f".nox/django-{django}")
+    session.run("uv", "pip", "install", "-q", "--python", folder, f"django~={django}.0")
+    given = session.posargs or ["tests/integrations/django"]
+    command = (f"{folder}/bin/pytest", "-n", "2", "--tier", "nightly", "--pg", str(pg))
+    session.run(*command, *given)
+
+
+def _environment(session: nox.Session, python: str, folder: str | None = None) -> str:
     # Version managers put shims on the path that resolvers trip over: ask our own finder.
     found = subprocess.run(["tools/python", python], capture_output=True, text=True)
     if found.returncode:
         session.skip(f"Python {python} is not on this machine")
-    folder = f".nox/python-{python}"
+    folder = folder or f".nox/python-{python}"
     _install(session, found.stdout.strip(), folder)
     return folder
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def gw_app(pytestconfig: pytest.Config) -> "App[Any]":
-    """Return the app to test: by default the app that the command `graphile-worker` runs."""
+    """Return the app to test: by default the app that the command `graphile-worker` runs.
+
+    Without one, it is the app of `graphile_worker.contrib.django` if that is in INSTALLED_APPS.
+    """
     from graphile_worker import App, ConfigurationError
     from graphile_worker._cli.settings.layers import Settings
     from graphile_worker._cli.settings.resolve import resolve_app
@@ -25,6 +28,8 @@ def gw_app(pytestconfig: pytest.Config) -> "App[Any]":
     # The command reads settings from the current folder. Tests may run in another one.
     with chdir(pytestconfig.rootpath):
         app = resolve_app(Settings.collect({}))
+    if app is None and _has_contrib_app(pytestconfig):
+        from graphile_worker.contrib.django import app
     if not isinstance(app, App):
         raise ConfigurationError(
             'no app to test. Set app = "module:attribute" under [tool.graphile-worker] in '
@@ -45,36 +50,31 @@ def gw_connection(request: pytest.FixtureRequest) -> object:
 
     With None, gw uses Django's if Django is set up, and otherwise opens one for the test.
     """
-    if _has_django(request):
+    if _has_django(request.config):
         request.getfixturevalue("db")
     return None
 
 
 @pytest.fixture
-def gw(
-    request: pytest.FixtureRequest, gw_app: "App[Any]", gw_connection: object, gw_dsn: str | None
-) -> "Iterator[Harness]":
+def gw(gw_app: "App[Any]", gw_connection: object, gw_dsn: str | None) -> "Iterator[Harness]":
     """Yield the queue of the app in a test, a graphile_worker.testing.Harness."""
     from graphile_worker.testing import Harness
 
     with Harness(gw_app, gw_connection, dsn=gw_dsn) as harness:
         yield harness
-        if harness.was_used and gw_connection is None and _has_django(request):
-            _clear_committed_jobs(harness)
 
 
-def _has_django(request: pytest.FixtureRequest) -> bool:
-    if not request.config.pluginmanager.has_plugin("django"):
+def _has_django(config: pytest.Config) -> bool:
+    if not config.pluginmanager.has_plugin("django"):
         return False
     from pytest_django.lazy_django import django_settings_is_configured
 
     return bool(django_settings_is_configured())
 
 
-def _clear_committed_jobs(harness: "Harness") -> None:
-    from django.db import connection
+def _has_contrib_app(config: pytest.Config) -> bool:
+    if not _has_django(config):
+        return False
+    from django.apps import apps
 
-    # After a test in which statements commit, Django empties only the tables of its models.
-
-    if not connection.in_atomic_block:
-        harness.clear()
+    return bool(apps.is_installed("graphile_worker.contrib.django"))

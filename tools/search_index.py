@@ -22,7 +22,7 @@ from typing import Any
 
 # By page, the words that lead to it, the most important first.
 KEYWORDS = {
-    "get-started/django.html": ["django"],
+    "get-started/django.html": ["django", "manage.py", "django.tasks"],
     "guides/cron.html": ["cron", "recurring", "periodic", "crontab"],
     "guides/idempotency.html": ["idempotent", "exactly once"],
     "guides/progress.html": ["progress"],

@@ -51,7 +51,7 @@ grant select
   to queue_reader;
 grant select (
   job_id, created_at, run_at, started_at, finished_at, expires_at, slot, succeeded, has_result,
-  attempts, task_identifier, pool_id, error
+  attempts, task_identifier, pool_id, priority, error, error_class
 ) on graphile_worker_ext.outcomes to queue_reader;
 
 -- The cleaner deletes permanently failed jobs, names of tasks and queues, and old outcomes.

@@ -107,7 +107,9 @@ class WorkerComponents:
                 progress=self.progress,
                 timings=config.timings.lease,
             )
-        self.executors = Executors(ThreadPool(), ProcessPool(config.options.task_processes))
+        self.executors = Executors(
+            ThreadPool(), ProcessPool(config.options.task_processes, config.task_process_module)
+        )
         self.client = Client(databases.own, **common)
         self.sync_client = (
             None if databases.sync_own is None else sync.Client(databases.sync_own, **common)

@@ -71,6 +71,8 @@ class WorkerConfig:
     lifespan: Lifespan
     forbidden_flags: ForbiddenFlags
     migrate: bool
+    task_process_module: str | None = None
+    """Module that task processes import first."""
     timings: WorkerTimings = WorkerTimings()
 
     @property

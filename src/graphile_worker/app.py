@@ -9,14 +9,13 @@ from contextvars import ContextVar
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from graphile_worker import sync
 from graphile_worker._client import CallerTransaction
 from graphile_worker._db.external_connections import OpenTransaction
 from graphile_worker._support.logs import Logger
-from graphile_worker._worker.claimer import ForbiddenFlags
 from graphile_worker.client import Client
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.errors import ConfigurationError
@@ -24,9 +23,12 @@ from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobOptions, JobSpec
 from graphile_worker.options import WorkerOptions
 from graphile_worker.results import JobStatus, Retention
-from graphile_worker.runner import Runner
 from graphile_worker.tasks import D, ReadResult, TaskRouter
 from graphile_worker.tasks.task import warn_if_in_loop
+
+if TYPE_CHECKING:
+    from graphile_worker._worker.claimer import ForbiddenFlags
+    from graphile_worker.runner import Runner
 
 
 class ClientProvider(Protocol):
@@ -73,7 +75,8 @@ class App(TaskRouter[D]):
     Methods such as `add_job` block. Those with the prefix `a`, such as `aadd_job`, are awaited.
 
     Args:
-        dsn: Connection string (default: `DATABASE_URL`, then libpq's variables).
+        dsn: Connection string, or a function that returns one for each new connection, for example
+            with a password that expires (default: `DATABASE_URL`, then libpq's variables).
         schema: Schema of Graphile Worker (default: `GRAPHILE_WORKER_SCHEMA`).
         lifespan: Function that returns an async context manager. A worker enters it before its
             first job, and tasks find the value that it yields in `ctx.deps`.
@@ -92,7 +95,7 @@ class App(TaskRouter[D]):
     @overload
     def __init__(
         self: "App[None]",
-        dsn: str | None = None,
+        dsn: str | Callable[[], str] | None = None,
         *,
         schema: str | None = None,
         lifespan: None = None,
@@ -105,7 +108,7 @@ class App(TaskRouter[D]):
     @overload
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | Callable[[], str] | None = None,
         *,
         schema: str | None = None,
         lifespan: Callable[[], AbstractAsyncContextManager[D]],
@@ -117,7 +120,7 @@ class App(TaskRouter[D]):
     ) -> None: ...
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | Callable[[], str] | None = None,
         *,
         schema: str | None = None,
         lifespan: Callable[[], AbstractAsyncContextManager[D]] | None = None,
@@ -136,15 +139,10 @@ class App(TaskRouter[D]):
         self.on = self.hooks.on
         self.around = self.hooks.around
         self.dsn = dsn
-        self.schema = schema
-        self._options: dict[str, Any] = {
-            "hooks": self.hooks,
-            "schema": schema,
-            "use_local_time": use_local_time,
-            "max_payload_bytes": max_payload_bytes,
-            "prepared_statements": prepared_statements,
-            "tasks": self,
-        }
+        self._schema = schema
+        self._use_local_time = use_local_time
+        self._max_payload_bytes = max_payload_bytes
+        self._prepared_statements = prepared_statements
         self._sync_client: sync.Client | None = None
         self._sync_client_lock = threading.Lock()
         # A client belongs to one event loop, and a program may run several loops in turn.
@@ -152,6 +150,11 @@ class App(TaskRouter[D]):
         self._current_connection: ContextVar[object] = ContextVar("connection", default=None)
         self._client_override: ClientProvider | None = None
         self.include(*include)
+
+    @property
+    def schema(self) -> str | None:
+        """Return the schema of Graphile Worker, or None for the default."""
+        return self._schema
 
     def add_job(
         self,
@@ -308,10 +311,10 @@ class App(TaskRouter[D]):
         crontab: str | None = None,
         crontab_file: Path | str | None = None,
         cron_items: Sequence[ParsedCronItem] | None = None,
-        forbidden_flags: ForbiddenFlags = None,
+        forbidden_flags: "ForbiddenFlags" = None,
         logger: Logger | logging.Logger | None = None,
         handle_signals: bool = False,
-    ) -> Runner:
+    ) -> "Runner":
         """Create a worker for the tasks of this app.
 
         `async with app.worker():` runs it during the block. `await app.worker().run_once()` runs
@@ -330,6 +333,9 @@ class App(TaskRouter[D]):
         Raises:
             TaskNotFound: A name in `tasks` is unknown.
         """
+        # Imported here, so that programs that only add jobs start without it.
+        from graphile_worker.runner import Runner
+
         overrides: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
         overrides |= self._get_worker_options()
         if schema:
@@ -351,11 +357,22 @@ class App(TaskRouter[D]):
     def _get_worker_options(self) -> dict[str, Any]:
         """Return the worker options that the app sets."""
         options: dict[str, Any] = {"schema": self.schema} if self.schema else {}
-        if self._options["use_local_time"]:
+        if self._use_local_time:
             options["use_local_time"] = True
-        if not self._options["prepared_statements"]:
+        if not self._prepared_statements:
             options["prepared_statements"] = False
         return options
+
+    def _build_client_options(self) -> dict[str, Any]:
+        """Return the arguments of the app's clients, besides their database."""
+        return {
+            "hooks": self.hooks,
+            "schema": self.schema,
+            "use_local_time": self._use_local_time,
+            "max_payload_bytes": self._max_payload_bytes,
+            "prepared_statements": self._prepared_statements,
+            "tasks": self,
+        }
 
     def migrate(self) -> int:
         """Install or upgrade the schema.
@@ -405,7 +422,7 @@ class App(TaskRouter[D]):
             return self._client_override.client
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
-            self._clients[loop] = Client(self.dsn, **self._options)
+            self._clients[loop] = Client(self.dsn, **self._build_client_options())
         return self._clients[loop]
 
     def _get_sync_client(self) -> sync.Client:
@@ -414,5 +431,8 @@ class App(TaskRouter[D]):
         # Two threads may make their first call at the same time.
         with self._sync_client_lock:
             if self._sync_client is None:
-                self._sync_client = sync.Client(self.dsn, **self._options)
+                self._sync_client = self._open_sync_client()
             return self._sync_client
+
+    def _open_sync_client(self) -> sync.Client:
+        return sync.Client(self.dsn, **self._build_client_options())

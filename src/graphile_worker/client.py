@@ -36,9 +36,9 @@ class Client(BaseClient):
     its transaction.
 
     Args:
-        database: Connection string (default: `DATABASE_URL`, then `PGDATABASE`), or your pool: a
-            psycopg AsyncConnectionPool, an asyncpg Pool or a SQLAlchemy AsyncEngine. The client
-            never closes your pool.
+        database: Connection string or a function that returns one (default: `DATABASE_URL`, then
+            `PGDATABASE`), or your pool: a psycopg AsyncConnectionPool, an asyncpg Pool or a
+            SQLAlchemy AsyncEngine. The client never closes your pool.
         schema: Schema of Graphile Worker (default: `GRAPHILE_WORKER_SCHEMA`).
         ext_schema: Companion schema (default: the name of the schema and `_ext`).
         use_local_time: Set `run_at` from this machine's clock, not from the database's.

@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from graphile_worker.jobs import Job, JobSpec
+from graphile_worker.tasks.task import RunIn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -725,6 +726,11 @@ class RunningJob(Operation):
     """Id of the worker."""
     job: Job
     """The job that is about to run."""
+    runs_in: RunIn
+    """Where the function of the task runs: on the event loop, in a thread or in a process."""
+    is_task_process: bool = False
+    """Whether this is the process of the task. Plain wrappers are entered in the worker and, for
+    tasks with `run_in="process"`, in that process too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

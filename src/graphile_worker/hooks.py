@@ -257,6 +257,13 @@ class Hooks:
             return NULL_CONTEXT
         return _enter_all(_call_sync_wrapper(wrapper, operation) for wrapper in wrappers)
 
+    def around_sync_only(self, operation: Operation) -> AbstractContextManager[None]:
+        """Enter the plain context managers in blocking code. Async ones are left out."""
+        managers = (
+            _call_wrapper(wrapper, operation) for wrapper in self._wrappers[type(operation)]
+        )
+        return _enter_all(each for each in managers if isinstance(each, AbstractContextManager))
+
     def around_async(self, operation: Operation) -> AbstractAsyncContextManager[None]:
         """Enter all context managers, plain and async, on the event loop."""
         wrappers = self._wrappers[type(operation)]

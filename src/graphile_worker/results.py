@@ -25,6 +25,7 @@ class Retention:
     Args:
         results: Also keep what the task returns.
         attempts: Also keep each attempt: its start, duration, worker and error.
+        payloads: Also keep the payload and the priority of the job.
         keep: How long outcomes are visible (default: as long as the schema keeps them).
 
     Raises:
@@ -33,6 +34,7 @@ class Retention:
 
     results: bool = False
     attempts: bool = False
+    payloads: bool = False
     keep: timedelta | None = None
 
     def __post_init__(self) -> None:
@@ -82,6 +84,8 @@ class Attempt:
         duration: How long the task ran.
         worker: Id of the worker pool.
         error: Error with its traceback, or None if the attempt succeeded.
+        error_class: Import path of the class of the error, for example `builtins.ValueError`. None
+            if the worker could not store it.
     """
 
     number: int
@@ -89,6 +93,7 @@ class Attempt:
     duration: timedelta
     worker: str
     error: str | None
+    error_class: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -63,8 +63,8 @@ async def run(
     """Start a worker, which runs until a signal or `stop()`.
 
     Args:
-        database: Connection string (default: `DATABASE_URL`, then `PGDATABASE`), or your psycopg,
-            asyncpg or SQLAlchemy pool.
+        database: Connection string or a function that returns one (default: `DATABASE_URL`, then
+            `PGDATABASE`), or your psycopg, asyncpg or SQLAlchemy pool.
         tasks: App or router, mapping of names to functions, or path of a tasks folder. An app
             brings its lifespan, hooks and cron items.
         crontab: Text of a crontab.
@@ -171,6 +171,14 @@ async def run_task_list_once(
 class Runner:
     """A worker in your program, as `run` and `App.worker` return it.
 
+    See `run` for most arguments.
+
+    Args:
+        migrate: Install or upgrade the schema at the start. The workers of a Django project never
+            do.
+        task_process_module: Module that the processes of tasks with `run_in="process"` import
+            before the module of the task, for example one that sets up Django.
+
     Attributes:
         options (WorkerOptions): Options of the worker.
         hooks: Hooks of the worker, with those of the app.
@@ -192,6 +200,7 @@ class Runner:
         logger: Logger | logging.Logger | None = None,
         handle_signals: bool = False,
         migrate: bool = True,
+        task_process_module: str | None = None,
     ) -> None:
         self.options = options or WorkerOptions()
         self.hooks: Hooks = _merge_hooks(hooks, tasks)
@@ -212,7 +221,8 @@ class Runner:
             logger=resolve_logger(logger),
             lifespan=lifespan or getattr(tasks, "lifespan", None) or nullcontext,
             forbidden_flags=forbidden_flags,
-            migrate=migrate,
+            migrate=migrate and _may_migrate(tasks),
+            task_process_module=task_process_module,
         )
         self._handle_signals = handle_signals
         self._main_task: asyncio.Task[None] | None = None
@@ -429,6 +439,10 @@ def resolve_tasks(tasks: TaskSource, options: WorkerOptions) -> Mapping[str, Tas
     if isinstance(tasks, Path | str):
         return load_tasks(Path(tasks), options.executables, allow_unsafe=options.allow_unsafe_tasks)
     return build_tasks(tasks)
+
+
+def _may_migrate(tasks: TaskSource) -> bool:
+    return not isinstance(tasks, TaskRouter) or tasks._workers_migrate
 
 
 def _merge_hooks(hooks: Hooks | None, tasks: TaskSource) -> Hooks:

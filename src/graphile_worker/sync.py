@@ -36,9 +36,10 @@ class Client(BaseClient):
     joins its transaction.
 
     Args:
-        database: Connection string (default: `DATABASE_URL`, then `PGDATABASE`), or your pool: a
-            psycopg ConnectionPool or a SQLAlchemy Engine. The client never closes your pool. With
-            a string, each thread opens one connection on its first call.
+        database: Connection string or a function that returns one (default: `DATABASE_URL`, then
+            `PGDATABASE`), or your pool: a psycopg ConnectionPool or a SQLAlchemy Engine. The client
+            never closes your pool. Without a pool, each thread opens one connection on its first
+            call.
         schema: Schema of Graphile Worker (default: `GRAPHILE_WORKER_SCHEMA`).
         ext_schema: Companion schema (default: the name of the schema and `_ext`).
         use_local_time: Set `run_at` from this machine's clock, not from the database's.

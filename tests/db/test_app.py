@@ -10,7 +10,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from graphile_worker import App, JobSpec, JobSpecError, SchemaMissing, Task, TaskRouter
+from graphile_worker import (
+    App,
+    ConfigurationError,
+    JobSpec,
+    JobSpecError,
+    SchemaMissing,
+    Task,
+    TaskRouter,
+)
 from tests.conftest import TestDatabase
 from tests.support.clients import open_connection, unwrap
 from tests.support.sql import Sql
@@ -421,6 +429,25 @@ async def test_a_connection_of_the_other_kind_is_rejected(shop, kind, database, 
             await shop.enqueue("ada")
 
     assert payloads(sql) == []
+
+
+async def test_an_app_without_a_database_adds_jobs_on_your_connection(
+    kind, database, sql, monkeypatch
+):
+    for variable in ("DATABASE_URL", "PGDATABASE"):
+        monkeypatch.delenv(variable, raising=False)
+    shop = Shop(kind, database)
+    shop.app.dsn = None
+
+    async with shop.app, open_connection(kind, database) as conn:
+        await shop.enqueue("ada", using=shop.send_email.using(conn=unwrap(conn)))
+        with shop.app.using_connection(unwrap(conn)):
+            await shop.enqueue("bob")
+        await conn.commit()
+        with pytest.raises(ConfigurationError, match="no database configured"):
+            await shop.enqueue("eve")
+
+    assert payloads(sql) == [{"to": "ada"}, {"to": "bob"}]
 
 
 # Event loops, threads and closing

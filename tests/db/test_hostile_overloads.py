@@ -52,7 +52,7 @@ CONDITIONS = sorted(
     path.name.removesuffix(".sql")
     for path in (files("graphile_worker._sql") / "conditions").iterdir()
 )
-JOB_SEARCHES = ("count_jobs", "find_job_ids", "list_jobs")
+JOB_SEARCHES = ("count_jobs", "count_some_jobs", "find_job_ids", "list_jobs")
 OUTCOME_SEARCHES = ("list_failed_outcomes", "list_outcomes", "list_task_outcomes")
 
 
@@ -64,7 +64,10 @@ def list_conditions(statement: str) -> list[Clause]:
 
 
 # Arguments for statements that read jobs from JSON, of which the samples have none.
-KEPT = '[{"id": 1, "task": "task", "age": 2, "duration": 1, "keep": 1, "has_attempt": true}]'
+KEPT = (
+    '[{"id": 1, "task": "task", "age": 2, "duration": 1, "keep": 1, "has_attempt": true, '
+    '"has_payload": true}]'
+)
 JOBS: dict[str, tuple[object, ...]] = {
     "add_jobs": ('[{"identifier": "task", "delay": 1, "preserve_run_at": false}]', 1),
     "fail_claimed_jobs": (

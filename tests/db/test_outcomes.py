@@ -28,7 +28,9 @@ from graphile_worker import (
     WorkerOptions,
     sync,
 )
+from graphile_worker._db.sync import SyncPsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.outcomes import JobRecord, get_job_record
 from graphile_worker._sql.render import ParameterStyle, render
 from graphile_worker._support.failpoints import install_hook
 from graphile_worker._worker.completer import CompletionTimings
@@ -244,6 +246,80 @@ async def test_a_task_keeps_its_result_and_attempts(app, sql):
         " and started_at <= finished_at and finished_at <= now() and pool_id <> ''"
         " and expires_at is null) from :ext_schema.outcomes"
     )
+
+
+async def test_a_task_keeps_payloads_priorities_and_classes_of_errors(app, sql):
+    class PaymentError(Exception):
+        pass
+
+    @app.task(retention=Retention(payloads=True, attempts=True), max_attempts=2)
+    async def kept(card: str, fails: bool = False) -> None:
+        if fails:
+            raise PaymentError("declined")
+
+    @app.task(retention=Retention())
+    async def plain(card: str) -> None:
+        pass
+
+    await kept.using(priority=-7).aenqueue("4711")
+    await plain.aenqueue("4712")
+    failing = await kept.aenqueue("4713", fails=True)
+    await run_all(app)
+    assert sql.run("select payload::text, priority from :ext_schema.outcomes order by job_id") == [
+        ('{"card":"4711"}', -7),
+        (None, None),
+    ]
+    path = f"{__name__}.{PaymentError.__qualname__}"
+    rows = "select error_class from :ext_schema.attempts order by job_id"
+    assert sql.run(rows) == [(None,), (path,)]
+
+    status = await app.astatus(failing.id)
+    assert [each.error_class for each in status.attempts] == [path]
+    sql.run("update :schema._private_jobs set run_at = now()")
+    await run_all(app)
+    assert sql.run(
+        "select payload::text, priority, error_class from :ext_schema.outcomes where not succeeded"
+    ) == [('{"card":"4713","fails":true}', 0, path)]
+
+
+async def test_get_job_record_finds_the_row_the_newest_outcome_and_attempts(app, database, sql):
+    @app.task(retention=Retention(results=True, attempts=True, payloads=True), max_attempts=2)
+    async def divide(by: int) -> float:
+        return 1 / by
+
+    async def read(job_id: int) -> JobRecord:
+        schemas = Schemas.from_names(database.schema)
+        own = SyncPsycopgDatabase(database.dsn, schemas)
+        try:
+            return own.run(get_job_record(job_id))
+        finally:
+            own.close()
+
+    good, bad = await divide.aenqueue(2), await divide.using(priority=3).aenqueue(0)
+    assert await read(10**9) == JobRecord(None, None, ())
+    waiting = await read(bad.id)
+    assert waiting.row is not None
+    assert (waiting.row.task_identifier, waiting.row.payload) == ("divide", '{"by":0}')
+    assert (waiting.row.priority, waiting.row.attempts, waiting.row.locked_at) == (3, 0, None)
+    assert waiting.row.created_at == waiting.row.run_at == bad.created_at
+    assert (waiting.outcome, waiting.attempts) == (None, ())
+
+    for _ in range(2):
+        await run_all(app)
+        sql.run("update :schema._private_jobs set run_at = now()")
+    ended, failed = await read(good.id), await read(bad.id)
+    assert ended.row is None
+    assert ended.outcome is not None
+    assert (ended.outcome.result, ended.outcome.payload) == ("0.5", '{"by":2}')
+    assert [each.number for each in ended.attempts] == [1]
+    assert failed.row is not None
+    assert failed.outcome is not None
+    assert failed.row.has_no_attempts
+    assert failed.outcome.error == failed.row.error
+    assert failed.outcome.error_class == "builtins.ZeroDivisionError"
+    assert [each.number for each in failed.attempts] == [1, 2]
+    sql.run("update :ext_schema.outcomes set expires_at = now()")
+    assert (await read(good.id)).outcome is None
 
 
 async def test_tasks_of_every_kind_keep_their_results(app, database, sql):

@@ -16,7 +16,7 @@ from graphile_worker._support.logs import Logger
 from graphile_worker.errors import ConfigurationError, TaskProcessDied, TaskProcessError
 from graphile_worker.events import JobErrored, JobFinished, JobInterrupted, RunningJob
 from graphile_worker.runner import Runner, run_once
-from tests.support import process_tasks
+from tests.support import process_tasks, wrapped_tasks
 from tests.support.processes import is_process_alive as lives
 from tests.support.recorder import Recorder, wait_until
 from tests.support.sql import Sql
@@ -324,8 +324,10 @@ async def test_a_stop_kills_what_still_runs_and_hands_its_job_back(
 async def test_a_process_that_ended_between_two_jobs_is_not_asked(client, worker, recorder, said):
     async with worker():
         await finished(recorder, await client.add_job("where", {"path": str(said)}))
-        os.kill(int(lines(said)[0][0]), 9)
-        await wait_until(lambda: not lives(int(lines(said)[0][0])))
+        pid = lines(said)[0][0]
+        os.kill(int(pid), 9)
+        # A process is a zombie before its other threads have closed its socket.
+        await wait_until(lambda: not Path("/proc", pid).exists())
         job = await client.add_job("where", {"path": str(said)})
         assert (await finished(recorder, job)).error is None
 
@@ -346,6 +348,90 @@ async def test_hooks_are_around_it(client, worker, recorder, said):
         await finished(recorder, job)
 
     assert entered == [job.id]
+
+
+@pytest.fixture
+def wrapped(database, recorder):
+    """Start a worker of the app with wrappers."""
+
+    @asynccontextmanager
+    async def wrapped() -> AsyncIterator[Runner]:
+        options = WorkerOptions(schema=database.schema)
+        async with Runner(
+            database.dsn, wrapped_tasks.app, options=options, hooks=recorder.hooks
+        ) as runner:
+            yield runner
+
+    return wrapped
+
+
+def steps(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+async def test_plain_wrappers_are_entered_in_the_worker_and_in_the_process_of_the_task(
+    client, wrapped, recorder, said
+):
+    in_worker = ["plain in process worker", "async process worker"]
+    cases = {
+        "work": [
+            *in_worker,
+            "plain in process process",
+            "task",
+            "plain out process process",
+            "plain out process worker",
+        ],
+        # Included after its tasks are defined.
+        "of_router": [
+            *in_worker,
+            "plain in process process",
+            "plain out process process",
+            "plain out process worker",
+        ],
+        "in_thread": ["async thread worker", "plain in thread worker", "plain out thread worker"],
+        "on_loop": ["plain in loop worker", "async loop worker", "plain out loop worker"],
+    }
+
+    async with wrapped():
+        for name, expected in cases.items():
+            path = said.with_suffix(f".{name}")
+            job = await client.add_job(name, {"path": str(path)})
+            assert (await finished(recorder, job)).error is None, name
+            assert [each.split("task ")[0] or "task" for each in steps(path)] == expected, name
+
+
+async def test_errors_in_a_process_pass_through_the_wrappers_there_and_in_the_worker(
+    client, wrapped, recorder, sql, said
+):
+    def payload(**values: str) -> Any:
+        return {"path": str(said), **values}
+
+    async with wrapped():
+        failed = await client.add_job("work", payload(fails_in="process"))
+        assert isinstance((await finished(recorder, failed)).error, TaskProcessError)
+        for what, attempts, minutes in (("retry", 1, 120), ("snooze", 0, 180)):
+            job = await client.add_job("raises", payload(what=what))
+            await wait_until(partial(has_outcome, sql, job, attempts, minutes))
+        # A wrapper suppresses the error, which counts as success.
+        suppressed = await client.add_job("raises", payload(what="suppressed"))
+        assert (await finished(recorder, suppressed)).error is None
+        # The arguments are read first.
+        invalid = await client.add_job("raises", payload())
+        assert (await finished(recorder, invalid)).error is not None
+
+    assert row(sql, failed).last_error.startswith("LookupError: no connection in process process")
+    ends = [each for each in steps(said) if not each.startswith(("plain in", "async"))]
+    assert ends == [
+        "TaskProcessError process worker",
+        "Retry process process",
+        "Retry process worker",
+        "Snooze process process",
+        "Snooze process worker",
+        "suppressed process process",
+        "plain out process process",
+        "plain out process worker",
+        "TaskProcessError process worker",
+    ]
 
 
 async def test_a_task_that_a_process_cannot_import_is_rejected_at_start(database):

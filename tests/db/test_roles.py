@@ -387,6 +387,7 @@ NOT_FOR_READERS = (
     "select id from :schema._private_jobs for update",
     "copy :schema._private_jobs to stdout",
     "select result from :ext_schema.outcomes",
+    "select payload from :ext_schema.outcomes",
     "select * from :ext_schema.outcomes",
     "select outcomes from :ext_schema.outcomes as outcomes",
     "select result from :ext_schema.outcomes_0",
@@ -484,6 +485,7 @@ NOT_FOR_CLEANERS = (
     "select id from :ext_schema.pools",
     "truncate :schema._private_jobs",
     "select result from :ext_schema.outcomes",
+    "select payload from :ext_schema.outcomes",
     "select error from :ext_schema.outcomes",
     "select error from :ext_schema.attempts",
     "insert into :ext_schema.outcomes select * from :ext_schema.outcomes",
@@ -553,8 +555,8 @@ def test_the_cleaner_prunes_the_history(queue, owner):
 def test_a_reader_sees_outcomes_without_their_results(queue, owner):
     owner.run(
         "insert into :ext_schema.outcomes (job_id, created_at, run_at, started_at, finished_at,"
-        " slot, succeeded, has_result, result, attempts, task_identifier, pool_id)"
-        " select 7, now(), now(), now(), now(), 0, true, true, '1', 1, 'a', 'p'"
+        " slot, succeeded, has_result, result, payload, attempts, task_identifier, pool_id)"
+        " select 7, now(), now(), now(), now(), 0, true, true, '1', '{}', 1, 'a', 'p'"
     )
     schemas = Schemas.from_names(queue.schema)
     database = SyncPsycopgDatabase(as_role(queue, "queue_reader"), schemas)
@@ -568,7 +570,8 @@ def test_a_reader_sees_outcomes_without_their_results(queue, owner):
             client.result(7)
 
     assert listed == shown
-    assert (shown.has_result, shown.result_text, state) == (True, None, "succeeded")
+    assert (shown.has_result, shown.result_text, shown.payload_text) == (True, None, None)
+    assert state == "succeeded"
     assert not status.can_rotate
 
 

@@ -830,6 +830,65 @@ def test_a_failure_is_logged_with_its_traceback(programs, sql):
     assert all(json.loads(line) for line in again.err.splitlines())
 
 
+# Disables all loggers that exist, as by default, and prints lines of one logger.
+LOGGING_APP = """
+    import logging.config
+
+    from graphile_worker import App
+
+    app = App()
+    CONSOLE = {"handlers": ["console"], "level": "INFO"}
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "formatters": {"shop": {"format": "shop: %(message)s"}},
+            "handlers": {
+                "console": {"class": "logging.StreamHandler", "formatter": "shop"},
+                "file": {"class": "logging.FileHandler", "filename": "log"},
+            },
+            "loggers": {
+                "shop": CONSOLE,
+                "graphile_worker": {"handlers": ["file"]},
+            },
+            **ROOT,
+        }
+    )
+
+    @app.task
+    def hello(name: str) -> None:
+        logging.getLogger("shop.orders").info("Hello, %s", name)
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["--processes", "2"], ["--watch"]])
+def test_the_logging_configuration_of_an_app_neither_silences_nor_doubles_lines(
+    programs, sql, flags
+):
+    programs.write("shop.py", LOGGING_APP.replace("ROOT", "{}"))
+    worker = programs.worker("--app", "shop", *flags)
+    job = add(sql, "hello", name="Ada")
+
+    worker.wait_for_line(f"completed job {job}")
+    assert worker.stop() == 0
+
+    assert [line for line in worker.err.splitlines() if "Ada" in line] == ["shop: Hello, Ada"]
+    assert worker.err.count(f"completed job {job}") == 1
+    assert "--log-format" not in worker.err
+
+
+def test_a_log_format_beside_handlers_of_the_root_logger_is_one_warning(programs):
+    programs.write("shop.py", LOGGING_APP.replace("ROOT", '{"root": CONSOLE}'))
+
+    chosen = programs.run_to_end("--once", "--app", "shop", "--log-format", "json")
+    not_chosen = programs.run_to_end("--once", "--app", "shop")
+
+    assert chosen.err.count("--log-format has no effect") == 1
+    assert "--log-format" not in not_chosen.err
+    for done in (chosen, not_chosen):
+        assert all(line.startswith("shop: ") for line in done.err.splitlines()), done.err
+        assert READY in done.err
+
+
 @pytest.mark.feature("F141")
 def test_no_log_success_turns_success_lines_off(programs, sql):
     programs.write("tasks/hello.py", "def task(payload): ...\n")

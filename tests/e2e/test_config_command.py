@@ -54,6 +54,25 @@ def test_config_hides_the_password(programs):
     assert CANARY not in done.out + done.err
 
 
+def test_config_shows_what_the_function_of_the_app_returns_without_the_password(programs):
+    for body, code, text in (
+        (
+            f"return 'postgres://me:{CANARY}@db.example/shop'",
+            0,
+            "password=*** dbname=shop host=db.example",
+        ),
+        ("return None", 1, "the connection string returned NoneType, expected a string"),
+        ("raise LookupError('no token')", 1, "string raised LookupError: no token"),
+    ):
+        app = "from graphile_worker import App\n\ndef issue():\n    BODY\n\napp = App(issue)\n"
+        programs.write("shop.py", app.replace("BODY", body))
+        done = programs.run_to_end("config", "--app", "shop")
+
+        assert (done.code, done.err.count("\n")) == (code, code), done.err
+        assert text in done.out + done.err
+        assert CANARY not in done.out + done.err
+
+
 @pytest.mark.parametrize("arguments", [["-C", "bad.toml"], ["-C", "bad.toml", "migrate"]])
 def test_a_broken_config_file_is_reported_in_one_line(programs, arguments):
     programs.write("bad.toml", "concurrency = 1\nconcurrency\n")

@@ -17,7 +17,7 @@ APP = """
     app = App(retention=Retention(results=True, attempts=True))
 
 
-    @app.task
+    @app.task(retention=Retention(results=True, attempts=True, payloads=True))
     async def resize(width: int) -> dict[str, int]:
         return {"width": width}
 
@@ -74,7 +74,8 @@ def test_an_ended_job_is_listed_and_shown_with_its_history(database, programs, r
         "attempt 1",
         "succeeded",
     ]
-    assert history.out.endswith('result\n  {\n    "width": 3\n  }\n')
+    values = [f'{name}\n  {{\n    "width": 3\n  }}\n' for name in ("payload", "result")]
+    assert history.out.endswith("".join(values))
     assert "state        succeeded\n" in shown.out
     assert re.search(r"^history      1  .* pypool-[0-9a-f]{18}$", shown.out, re.MULTILINE)
     assert [done.code for done in (listed, history, shown)] == [0, 0, 0]
@@ -93,6 +94,8 @@ def test_history_in_json_has_attempts_outcomes_and_results(database, programs, r
 
     assert (history["state"], history["task"]) == ("succeeded", "resize")
     assert [each["result"] for each in history["outcomes"]] == [{"width": 4}]
+    assert [each["payload"] for each in history["outcomes"]] == [{"width": 4}]
+    assert not any("payload" in each for each in retried["outcomes"])
     assert [each["number"] for each in history["attempts"]] == [1]
     assert (retried["state"], retried["outcomes"]) == ("retrying", [])
     assert "upstream took 30 s" in retried["attempts"][0]["error"]

@@ -35,7 +35,7 @@ APP = """
 
     from graphile_worker import App
 
-    app = App(Path("URL").read_text())
+    app = App(Path("URL").read_text)
 
     @app.task
     async def work() -> None:
@@ -151,7 +151,8 @@ def test_metrics_are_answered_while_the_database_is_unreachable(folder, database
 @pytest.mark.parametrize("flags", [(), ("--processes", "2")], ids=["worker", "supervisor"])
 def test_the_queue_is_described_on_the_same_port(folder, database, sql, flags):
     port = free_port()
-    # An app may set the database itself, so a supervisor learns it from its processes.
+    # An app may set the database itself, also by a function, so a supervisor learns it from its
+    # processes.
     folder.write("shop.py", APP.replace("URL", folder.folder.joinpath("url").as_posix()))
     folder.write("url", database.url)
     sql.run("select :schema.add_job('unknown') from generate_series(1, 7)")
@@ -169,6 +170,7 @@ def test_the_queue_is_described_on_the_same_port(folder, database, sql, flags):
     assert found.sum("workers", runtime="python", health="alive") >= 1
     assert read_json(port, "/scale?jobs=2") == {"runnable": 7, "pods": 4}
     assert read_json(port, "/scale?jobs=2&tasks=work") == {"runnable": 0, "pods": 0}
+    assert status(port, "/readyz?verbose") == 200
 
 
 def read_json(port: int, path: str) -> object:

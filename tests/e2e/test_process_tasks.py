@@ -133,6 +133,46 @@ def test_a_process_of_a_task_starts_without_the_current_directory_on_its_module_
 
 
 @pytest.mark.every_version
+def test_a_process_imports_the_module_of_the_app_before_the_module_of_the_task(programs, sql: Sql):
+    programs.write("framework.py", "is_ready = False\n")
+    programs.write(
+        "shop/tasks.py",
+        """
+        import framework
+        from pathlib import Path
+
+        from graphile_worker import TaskRouter
+
+        if not framework.is_ready:
+            raise RuntimeError("set up the framework first")
+        router = TaskRouter()
+
+        @router.task(run_in="process")
+        def where(name: str) -> None:
+            Path(name).write_text("ready")
+        """,
+    )
+    programs.write(
+        "worker.py",
+        """
+        import framework
+        from graphile_worker import App
+
+        framework.is_ready = True
+        app = App()
+
+        from shop.tasks import router
+
+        app.include(router)
+        """,
+    )
+    sql.run("""select :schema.add_job('where', '{"name": "said"}')""")
+
+    done = programs.run_to_end("--once", "--app", "worker:app")
+
+    assert said(programs) == ["ready"], done.err
+
+
 def test_processes_and_what_they_started_end_with_a_worker_that_is_killed(programs, sql: Sql):
     programs.write("shop.py", GUARDED)
     worker = programs.worker("--app", "shop:app")

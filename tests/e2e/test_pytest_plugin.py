@@ -92,4 +92,4 @@ def test_the_harness_works_under_the_django_test_runner(
         "test_unittest*",
     )
 
-    assert "Ran 2 tests" in output
+    assert "Ran 4 tests" in output

@@ -36,6 +36,7 @@ from graphile_worker import (
     JobSpecError,
     PartialFailure,
     Retry,
+    RunningJob,
     Snooze,
     SyncJobContext,
     parse_crontab,
@@ -47,6 +48,7 @@ from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.contrib.opentelemetry import MAX_LINKS, RecordedField, instrument
 from tests.conftest import TestDatabase
 from tests.integrations.conftest import Run
+from tests.support.jobs import make_job
 from tests.support.sql import Sql
 
 pytestmark = pytest.mark.single_version
@@ -991,6 +993,22 @@ async def test_instrumenting_twice_makes_one_span(
     await run(hooks=hooks)
 
     assert spans.names == ["add_job greet", "process greet"]
+
+
+def test_only_the_worker_records_the_span_of_a_task_in_a_process(
+    app: App[None], spans: Spans
+) -> None:
+    instrument(app, tracer_provider=spans.provider)
+    job = make_job(task_identifier="greet")
+
+    for is_task_process in (True, False):
+        operation = RunningJob(
+            pool_id="p", worker_id="w", job=job, runs_in="process", is_task_process=is_task_process
+        )
+        with app.hooks.around_sync_only(operation):
+            assert spans.names == []
+
+    assert spans.names == ["process greet"]
 
 
 def test_invalid_arguments_of_instrument_are_rejected() -> None:

@@ -36,6 +36,7 @@ from graphile_worker import (
     PartialFailure,
     RecoveryOptions,
     Retry,
+    RunningJob,
     Snooze,
     SyncJobContext,
     WorkerOptions,
@@ -50,6 +51,7 @@ from graphile_worker.contrib.sentry import instrument
 from graphile_worker.events import JobFailed, JobStarted
 from graphile_worker.runner import run_once
 from tests.conftest import TestDatabase
+from tests.support.jobs import make_job
 from tests.support.pools import open_pool
 from tests.support.process_tasks import tasks as process_tasks
 from tests.support.recorder import Recorder
@@ -1048,6 +1050,22 @@ async def test_instrumenting_twice_sends_everything_once(
 
     assert len(sentry.transactions) == len(sentry.errors) == 2
     assert len(sentry.check_ins) == 2
+
+
+def test_only_the_worker_reports_the_run_of_a_task_in_a_process(
+    app: App[None], sentry: Sentry
+) -> None:
+    instrument(app)
+    job = make_job(task_identifier="greet")
+
+    for is_task_process in (True, False):
+        operation = RunningJob(
+            pool_id="p", worker_id="w", job=job, runs_in="process", is_task_process=is_task_process
+        )
+        with app.hooks.around_sync_only(operation):
+            assert sentry.transactions == []
+
+    assert [each["transaction"] for each in sentry.transactions] == ["greet"]
 
 
 async def test_nothing_of_a_job_is_kept_after_its_end(

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from graphile_worker import WorkerOptions
-from graphile_worker._cli.settings.definitions import SETTINGS
 from graphile_worker._cli.supervisor.parent_pipe import compute_stop_timeout
+from graphile_worker._settings.definitions import SETTINGS
 from tests.support.cluster import free_port
 from tests.support.health import status
 from tests.support.pages import ROOT, blocks

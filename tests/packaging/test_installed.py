@@ -64,12 +64,14 @@ def test_everything_can_be_imported_and_the_driver_is_the_fast_one(python: Path)
 
     assert implementation == "binary"
     assert absent.split() == [
+        "graphile_worker.contrib.django",
         "graphile_worker.contrib.opentelemetry",
         "graphile_worker.contrib.prometheus",
         "graphile_worker.contrib.sentry",
         "graphile_worker.contrib.structlog",
     ]
     assert told == [
+        'this needs Django: pip install "graphile-worker[django]"',
         'tracing needs OpenTelemetry: pip install "graphile-worker[otel]"',
         'the collector needs prometheus_client: pip install "graphile-worker[prometheus]"',
         'this needs the Sentry SDK: pip install "graphile-worker[sentry]"',

@@ -8,7 +8,7 @@ import pytest
 import graphile_worker
 from graphile_worker import Client, JobContext, Runner, run
 from graphile_worker._cli.main import command
-from graphile_worker._cli.settings.definitions import SETTINGS
+from graphile_worker._settings.definitions import SETTINGS
 from graphile_worker.events import EVENTS_BY_NAME
 from tests.support.pages import ROOT
 from tests.support.tables import codes, rows, section

@@ -29,8 +29,8 @@ from graphile_worker import (
 )
 from graphile_worker._cli.commands.config import config
 from graphile_worker._cli.main import command
-from graphile_worker._cli.settings.definitions import SETTINGS
-from graphile_worker._cli.settings.values import format_default
+from graphile_worker._settings.definitions import SETTINGS
+from graphile_worker._settings.values import format_default
 from graphile_worker._support.option_fields import HelpGroup
 from graphile_worker.contrib import opentelemetry
 from graphile_worker.errors import CrontabProblem

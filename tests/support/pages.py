@@ -9,7 +9,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 KINDS = ("python", "sql", "console")
-FENCE = re.compile(r"^```(python|sql|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A comment before a block can name the file that the block is, or whose end it is.
+FENCE = re.compile(
+    r"(?:^<!-- (?P<target>file|append): (?P<path>[\w./]+) -->\n\n?)?"
+    r"^```(?P<kind>python|sql|console)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 MIGRATED = "<!-- database: migrated -->"
 
 # Our command, with words that a shell passes on as they are, or without their single quotes. Other
@@ -27,6 +32,17 @@ class Block:
     kind: str
     text: str
     line: int
+    # Where the reader puts the block. Otherwise it runs.
+    file: str | None = None
+    appends: bool = False
+
+    def write(self) -> None:
+        """Put the block into its file."""
+        assert self.file is not None
+        path = Path(self.file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a" if self.appends else "w") as file:
+            file.write(self.text)
 
 
 def pages() -> list[Path]:
@@ -37,7 +53,13 @@ def pages() -> list[Path]:
 def blocks(page: Path) -> list[Block]:
     text = page.read_text()
     return [
-        Block(match[1], match[2], text.count("\n", 0, match.start()) + 1)
+        Block(
+            match["kind"],
+            match["text"],
+            text.count("\n", 0, match.start("kind")) + 1,
+            match["path"],
+            match["target"] == "append",
+        )
         for match in FENCE.finditer(text)
     ]
 

@@ -15,18 +15,18 @@ from click.testing import CliRunner, Result
 
 from graphile_worker import App, ConfigurationError, WorkerOptions
 from graphile_worker._cli.main import command
-from graphile_worker._cli.settings import definitions
-from graphile_worker._cli.settings.definitions import (
+from graphile_worker._cli.settings.flags import current_settings
+from graphile_worker._cli.settings.layers import Settings, SettingSource, SettingValue
+from graphile_worker._db.conninfo import redact_secrets
+from graphile_worker._settings import definitions
+from graphile_worker._settings.definitions import (
     SETTINGS,
     CommandOptions,
     Setting,
     SettingKind,
     iter_settings,
 )
-from graphile_worker._cli.settings.flags import current_settings
-from graphile_worker._cli.settings.layers import Settings, SettingSource, SettingValue
-from graphile_worker._cli.settings.values import parse_text, parse_toml, to_json_value
-from graphile_worker._db.conninfo import redact_secrets
+from graphile_worker._settings.values import parse_text, parse_toml, to_json_value
 from graphile_worker._support.durations import format_exact_duration, parse_duration
 from graphile_worker._support.option_fields import option
 

@@ -1,13 +1,19 @@
 """Which database is meant by a string, a bare name or the environment."""
 
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.orm import sessionmaker
 
 from graphile_worker import Client, sync
 from graphile_worker._db.conninfo import find_plaintext_risk, resolve_conninfo
+from graphile_worker._db.external_pools import is_conninfo_source
+from graphile_worker._db.retry import is_outage, is_temporary
 from graphile_worker.errors import ConfigurationError
 
 VARIABLES = ["DATABASE_URL", "PGDATABASE", "PGHOST", "PGPORT", "PGUSER", "PGSERVICE"]
@@ -93,10 +99,73 @@ def test_libpqs_own_variables_are_last_and_stay_libpqs(monkeypatch):
     assert "dbname" not in conninfo_to_dict(resolve_conninfo(None))
 
 
+async def test_without_a_database_the_first_call_names_what_to_set():
+    client, sync_client = Client(), sync.Client()
+
+    with pytest.raises(ConfigurationError, match="no database configured.*DATABASE_URL or PGDATA"):
+        await client.add_job("work")
+    with pytest.raises(ConfigurationError, match="no database configured.*DATABASE_URL or PGDATA"):
+        sync_client.add_job("work")
+
+
+# Functions
+
+
+class Vault:
+    """Issues a connection string as a function, a method and an object that can be called."""
+
+    def issue(self) -> str:
+        return "dbname=db"
+
+    __call__ = issue
+
+
+def test_a_function_of_any_kind_returns_the_connection_string():
+    vault = Vault()
+    sources = [vault.issue, vault, lambda: "db", partial(str, "db"), cache(vault.issue)]
+
+    for source in sources:
+        assert is_conninfo_source(source), source
+        assert conninfo_to_dict(resolve_conninfo(source))["dbname"] == "db", source
+        Client(source)
+        sync.Client(source)
+
+
 @pytest.mark.parametrize("kind", [Client, sync.Client])
-def test_without_a_database_the_error_names_what_to_set(kind):
-    with pytest.raises(ConfigurationError, match="DATABASE_URL or PGDATABASE"):
-        kind()
+def test_a_class_or_a_session_factory_is_not_a_function_for_the_connection_string(kind):
+    for source in (Vault, sessionmaker(), async_sessionmaker()):
+        with pytest.raises(ConfigurationError, match="expected a connection string, a function"):
+            kind(source)
+
+
+def test_the_result_of_a_function_is_checked():
+    async def issue_later() -> str:
+        return "db"
+
+    cases: list[tuple[Any, str]] = [
+        (lambda: None, "returned NoneType, expected a string"),
+        (lambda: b"db", "returned bytes, expected a string"),
+        (issue_later, "returned coroutine, expected a string"),
+        (lambda: "", "the connection string is empty"),
+        (lambda: f"me:{SECRET}@host/db", "the connection string is invalid"),
+    ]
+    for source, message in cases:
+        with pytest.raises(ConfigurationError, match=message) as caught:
+            resolve_conninfo(source)
+        assert SECRET not in str(caught.value)
+
+
+def test_an_error_of_a_function_counts_as_an_outage_and_names_the_function():
+    def issue() -> str:
+        raise LookupError("no token")
+
+    with pytest.raises(psycopg.OperationalError) as caught:
+        resolve_conninfo(issue)
+
+    text = "the function for the connection string raised LookupError: no token"
+    assert str(caught.value) == text
+    assert is_outage(caught.value)
+    assert is_temporary(caught.value)
 
 
 def test_our_connections_are_named_unless_the_caller_names_them():

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from graphile_worker._cli.main import command
-from graphile_worker._cli.settings.definitions import SETTINGS
+from graphile_worker._settings.definitions import SETTINGS
 from graphile_worker._support.option_fields import HelpGroup
 from graphile_worker.errors import ConfigurationError
 

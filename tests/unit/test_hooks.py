@@ -98,7 +98,7 @@ def steps() -> Steps:
 
 def running() -> RunningJob:
     job = make_job(id=7, attempts=1)
-    return RunningJob(pool_id="p1", worker_id="w1", job=job)
+    return RunningJob(pool_id="p1", worker_id="w1", job=job, runs_in="loop")
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int, str]]:

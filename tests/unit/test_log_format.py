@@ -17,6 +17,7 @@ from graphile_worker._cli.log_format import (
     JsonFormatter,
     TextFormatter,
     configure_logging,
+    restore_logging,
 )
 from graphile_worker._support.logs import Logger
 from graphile_worker._worker.reporting import build_job_logger
@@ -302,6 +303,83 @@ def test_debug_lines_are_shown_on_request(capture_log, monkeypatch, name):
 
     assert lines[0] == "[job(p1: resize{7})] DEBUG: details"
     assert len(lines) == 3
+
+
+# Beside the logging configuration of an app
+
+
+@pytest.fixture
+def shop_logger() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("shop")
+    yield logger
+    for handler in logger.handlers:
+        handler.close()
+    logger.handlers.clear()
+
+
+def test_a_line_that_a_handler_below_the_root_prints_is_printed_once(
+    capture_log, shop_logger, monkeypatch
+):
+    output = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", output)
+    shop_logger.addHandler(logging.StreamHandler())
+    logging.getLogger("shop.orders").addHandler(logging.NullHandler())
+
+    lines = capture_log(output)
+    logging.getLogger("shop.orders").warning("unpaid")
+
+    assert output.getvalue().splitlines() == [lines[0], "sold out", "unpaid"]
+
+
+def test_a_handler_that_does_not_print_a_line_does_not_hide_it(
+    capture_log, shop_logger, monkeypatch, tmp_path
+):
+    output = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", output)
+    strict, deaf = logging.StreamHandler(output), logging.StreamHandler(output)
+    strict.setLevel(logging.ERROR)
+    deaf.addFilter(lambda record: False)
+    for handler in (
+        strict,
+        deaf,
+        logging.StreamHandler(io.StringIO()),
+        logging.FileHandler(tmp_path / "log", delay=True),
+        logging.NullHandler(),
+    ):
+        shop_logger.addHandler(handler)
+
+    assert capture_log(output)[1:] == ["[shop] WARNING: sold out"]
+
+
+def test_loggers_of_the_package_that_an_app_disabled_are_enabled_again(shop_logger):
+    names = [LOGGER_NAME, f"{LOGGER_NAME}.part", f"{LOGGER_NAME}_plugin", "shop"]
+    loggers = [logging.getLogger(name) for name in names]
+    for logger in loggers:
+        logger.disabled = True
+
+    restore_logging(warns_about_format=False)
+
+    assert [logger.disabled for logger in loggers] == [False, False, True, True]
+    for logger in loggers:
+        logger.disabled = False
+
+
+def test_a_format_without_effect_is_one_warning(capture_log, caplog):
+    for has_root, is_chosen, count in (
+        (False, True, 0),
+        (True, False, 0),
+        (True, True, 1),
+    ):
+        capture_log(io.StringIO())
+        if has_root:
+            logging.root.handlers[:] = [caplog.handler]
+        caplog.clear()
+        restore_logging(warns_about_format=is_chosen)
+        assert len(caplog.records) == count, (has_root, is_chosen)
+
+    assert caplog.messages == [
+        "--log-format has no effect: the app configures the handlers of the root logger"
+    ]
 
 
 def test_an_error_that_ends_the_command_is_one_printable_line(capsys):

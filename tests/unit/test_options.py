@@ -9,7 +9,7 @@ import pytest
 
 from graphile_worker import ConfigurationError
 from graphile_worker._cli.main import command
-from graphile_worker._cli.settings.definitions import SETTINGS
+from graphile_worker._settings.definitions import SETTINGS
 from graphile_worker.options import (
     ExecutableOptions,
     LocalQueueOptions,

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from graphile_worker import ConfigurationError, RecoveryOptions, WorkerOptions
 from graphile_worker._cli.main import command
 from graphile_worker._cli.settings.config_file import read_config
-from graphile_worker._cli.settings.definitions import SETTINGS, format_flag, format_variable
 from graphile_worker._cli.settings.layers import Settings
+from graphile_worker._settings.definitions import SETTINGS, format_flag, format_variable
 from graphile_worker._support.renamed import RENAMED_FLAGS, RENAMED_SETTINGS
 
 COMMANDS = {

@@ -36,6 +36,7 @@ INTERNAL = {
     "Hooks": {
         "around_async",
         "around_sync",
+        "around_sync_only",
         "around_thread",
         "drain",
         "emit",

@@ -6,7 +6,7 @@ from collections import Counter
 import click
 
 from graphile_worker._cli.main import command
-from graphile_worker._cli.settings.definitions import SETTINGS
+from graphile_worker._settings.definitions import SETTINGS
 from tools.reference.tables import code, table
 
 # A row of this many commands of a group is in one table for all of them.

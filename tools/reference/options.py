@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from graphile_worker import options
-from graphile_worker._cli.settings.definitions import SETTINGS, Setting
-from graphile_worker._cli.settings.values import format_default
+from graphile_worker._settings.definitions import SETTINGS, Setting
+from graphile_worker._settings.values import format_default
 from graphile_worker._support.durations import format_exact_duration
 from graphile_worker._support.option_fields import HelpGroup, OptionField
 from tools.reference.commands import COMMAND_FLAGS, format_row

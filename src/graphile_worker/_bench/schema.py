@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
+from graphile_worker._db.conninfo import ConninfoSource
 from graphile_worker._db.sync import SyncPsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.migrations import (
@@ -39,8 +40,10 @@ class BenchTarget:
 
 
 @contextmanager
-def open_bench_target(connection: str | None, prefix: str = SCHEMA_PREFIX) -> Iterator[BenchTarget]:
+def open_bench_target(source: ConninfoSource, prefix: str = SCHEMA_PREFIX) -> Iterator[BenchTarget]:
     """Install a schema, and drop it at the end. First drop those that killed programs left."""
+    # Other processes cannot call the function.
+    connection = source() if callable(source) else source
     schemas = Schemas.from_names(prefix + secrets.token_hex(4))
     database = SyncPsycopgDatabase(connection, schemas)
     for name in database.run(list_schemas(prefix)):

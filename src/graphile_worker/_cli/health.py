@@ -18,6 +18,7 @@ from graphile_worker._cli.http_server import (
     Response,
     open_listener,
 )
+from graphile_worker._db.conninfo import ConninfoSource
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._support.error_format import format_error_line
 
@@ -41,7 +42,7 @@ Describe = Callable[[], Awaitable[str]]
 logger = logging.getLogger("graphile_worker")
 
 
-def describe_queue(conninfo: str | None, schemas: Schemas) -> Describe:
+def describe_queue(conninfo: ConninfoSource, schemas: Schemas) -> Describe:
     """Build the function that diagnoses a queue for `/readyz?verbose`."""
     probe: QueueProbe | None = None
 

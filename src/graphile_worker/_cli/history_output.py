@@ -184,8 +184,9 @@ def _shorten(text: str) -> str:
 
 
 def build_outcome_fields(job: EndedJob) -> dict[str, str | None]:
-    """Build the fields of what a job left: its result and its error."""
+    """Build the fields of what a job left: its payload, its result and its error."""
     return {
+        "payload": None if job.payload_text is None else _indent(job.payload_text),
         "result": None if job.result_text is None else _indent(job.result_text),
         "error": job.error,
     }
@@ -223,19 +224,23 @@ def _build_history_json(history: JobHistory) -> dict[str, Any]:
 
 
 def build_outcome_json(job: EndedJob) -> dict[str, Any]:
-    return {**build_ended_json(job), "result": parse_result(job)}
+    """Return an outcome with its result, and with its payload if it is kept."""
+    values = {**build_ended_json(job), "result": _parse_json(job.result_text)}
+    if job.payload_text is not None:
+        values["payload"] = _parse_json(job.payload_text)
+    return values
 
 
-def parse_result(job: EndedJob) -> Any:
-    """Return the result, or its text if JSON cannot represent it."""
-    if job.result_text is None:
+def _parse_json(text: str | None) -> Any:
+    """Return the value, or its text if JSON cannot represent it."""
+    if text is None:
         return None
     try:
-        result = json.loads(job.result_text)
-        json.dumps(result, allow_nan=False)
-        return to_json(result)
+        value = json.loads(text)
+        json.dumps(value, allow_nan=False)
+        return to_json(value)
     except (ValueError, RecursionError):
-        return job.result_text
+        return text
 
 
 # How long outcomes are kept

@@ -5,11 +5,13 @@ import logging
 import os
 import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 from graphile_worker._support.error_format import make_printable, truncate
 
 LEVEL_COLORS = {"ERROR": "31", "CRITICAL": "31", "WARNING": "33", "INFO": "32", "DEBUG": "36"}
+
+LOGGER_NAME = "graphile_worker"
 
 # Starts each further line of a record, so that no text can imitate a record.
 CONTINUATION_PREFIX = "  | "
@@ -20,7 +22,7 @@ _STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", 
 
 def configure_logging(log_format: str) -> None:
     """Send the log of the whole program to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = RootHandler(sys.stderr)
     use_color = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     handler.setFormatter(
         JsonFormatter() if log_format == "json" else TextFormatter(use_color=use_color)
@@ -31,6 +33,51 @@ def configure_logging(log_format: str) -> None:
     root.setLevel(logging.DEBUG if debug else logging.INFO)
     # Debug lines of asyncio do not concern a user of the command.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def restore_logging(*, warns_about_format: bool) -> None:
+    """Undo what the logging configuration of an app does to the lines of the worker.
+
+    `logging.config.dictConfig` disables all loggers that exist and that it does not name, unless
+    the configuration turns that off. A configuration of the root logger replaces the handler of the
+    command. That is right, but a log format that the user chose then has no effect.
+    """
+    for name, each in list(logging.root.manager.loggerDict.items()):
+        if name.partition(".")[0] == LOGGER_NAME and isinstance(each, logging.Logger):
+            each.disabled = False
+    if warns_about_format and not any(isinstance(h, RootHandler) for h in logging.root.handlers):
+        logging.getLogger(LOGGER_NAME).warning(
+            "--log-format has no effect: the app configures the handlers of the root logger"
+        )
+
+
+class RootHandler(logging.StreamHandler[TextIO]):
+    """Writes the records that no other handler has written to the terminal.
+
+    The configuration of an app may have a handler at a logger below the root, as that of Django.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.addFilter(lambda record: not _is_written_below_root(record))
+
+
+def _is_written_below_root(record: logging.LogRecord) -> bool:
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None and logger is not logging.root:
+        if any(_writes_to_terminal(handler, record) for handler in logger.handlers):
+            return True
+        logger = logger.parent
+    return False
+
+
+def _writes_to_terminal(handler: logging.Handler, record: logging.LogRecord) -> bool:
+    return (
+        isinstance(handler, logging.StreamHandler)
+        and handler.stream in (sys.stderr, sys.stdout)
+        and record.levelno >= handler.level
+        and bool(handler.filter(record))
+    )
 
 
 class TextFormatter(logging.Formatter):

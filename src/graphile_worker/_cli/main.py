@@ -22,11 +22,11 @@ from graphile_worker._cli.commands.run import RunMode, parse_cleanup_steps, prin
 from graphile_worker._cli.commands.top import top
 from graphile_worker._cli.commands.tune import tune
 from graphile_worker._cli.commands.workers import workers
-from graphile_worker._cli.settings.definitions import SETTINGS
 from graphile_worker._cli.settings.flags import GroupedHelp, current_settings, setting_flags
 from graphile_worker._cli.settings.layers import find_unknown_variables
 from graphile_worker._cli.streams import flush_standard_streams, open_standard_streams
 from graphile_worker._cli.supervisor.pid1 import fork_if_pid1
+from graphile_worker._settings.definitions import SETTINGS
 from graphile_worker._support.error_format import make_printable
 from graphile_worker.errors import GraphileWorkerError
 

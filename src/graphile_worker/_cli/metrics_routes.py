@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from graphile_worker._cli.http_server import Handler, Request, Response
+from graphile_worker._db.conninfo import ConninfoSource
 from graphile_worker._metrics.exposition import (
     OPENMETRICS_CONTENT_TYPE,
     TEXT_CONTENT_TYPE,
@@ -35,7 +36,7 @@ MAX_PARAMETER = 1_000_000
 MAX_TASK_LENGTH = 128
 
 
-def build_queue_routes(conninfo: str | None, schemas: Schemas) -> Mapping[str, Handler]:
+def build_queue_routes(conninfo: ConninfoSource, schemas: Schemas) -> Mapping[str, Handler]:
     """Build the handlers of the routes about a queue.
 
     Args:

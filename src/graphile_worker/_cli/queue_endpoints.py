@@ -16,6 +16,7 @@ from graphile_worker._cli.metrics_routes import (
     SCALE_PATH,
     build_queue_routes,
 )
+from graphile_worker._db.conninfo import ConninfoSource, read_conninfo_source
 from graphile_worker._sql.identifiers import Schemas
 
 UNKNOWN_QUEUE = Response(
@@ -28,7 +29,7 @@ class QueueLocation:
     """The database and the schemas of a queue."""
 
     # With a password, perhaps.
-    conninfo: str | None = field(repr=False)
+    conninfo: ConninfoSource = field(repr=False)
     schemas: Schemas
 
     @classmethod
@@ -38,9 +39,15 @@ class QueueLocation:
             message["conninfo"], Schemas.from_names(message["schema"], message["ext_schema"])
         )
 
+    @property
+    def can_change(self) -> bool:
+        """Return whether a function returns the connection string, whose password may expire."""
+        return callable(self.conninfo)
+
     def to_message(self) -> dict[str, Any]:
         return {
-            "conninfo": self.conninfo,
+            # A function cannot be sent.
+            "conninfo": read_conninfo_source(self.conninfo),
             "schema": self.schemas.shared,
             "ext_schema": self.schemas.companion,
         }

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
+from graphile_worker._db.conninfo import ConninfoSource
 from graphile_worker._db.database import QueryRunner, run_plan_on
 from graphile_worker._db.psycopg import ConnectError, PsycopgConnection, PsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas
@@ -46,7 +47,7 @@ class QueueProbe:
 
     def __init__(
         self,
-        conninfo: str | None,
+        conninfo: ConninfoSource,
         schemas: Schemas,
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,

@@ -1,15 +1,21 @@
 """Connection strings: parsed, completed with defaults, and shown without secrets."""
 
+import inspect
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from psycopg import ConnectionInfo, ProgrammingError
+from psycopg import ConnectionInfo, OperationalError, ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from graphile_worker._support.error_format import format_error_line
 from graphile_worker.errors import ConfigurationError
+
+# A connection string, a function that returns one for each new connection, or None for the
+# environment's.
+ConninfoSource = str | Callable[[], str] | None
 
 # Defaults of every connection that this package opens, so that an unreachable server does not block
 # a program forever.
@@ -38,12 +44,43 @@ DRIVER_PATTERN = re.compile(r"(?<=^postgres)(ql)?\+\w+(?=://)")
 BARE_NAME_PATTERN = re.compile(r"[^=@/:]+")
 
 
-def resolve_conninfo(conninfo: str | None) -> str:
+class Conninfo:
+    """The connection string of a database, resolved when a connection needs it.
+
+    A string is checked at once. The environment is read for the first connection. A function is
+    called for each connection, because its password may expire.
+    """
+
+    def __init__(self, source: ConninfoSource) -> None:
+        self._source = source
+        self._resolved = resolve_conninfo(source) if isinstance(source, str) else None
+
+    @property
+    def is_function(self) -> bool:
+        """Return whether a function is called for each connection. It may block."""
+        return callable(self._source)
+
+    def resolve(self) -> str:
+        """Return the connection string of the next connection.
+
+        Raises:
+            ConfigurationError: No database is configured, or a function returned something else.
+            OperationalError: A function raised an error.
+        """
+        if callable(self._source):
+            return resolve_conninfo(self._source)
+        if self._resolved is None:
+            self._resolved = resolve_conninfo(self._source)
+        return self._resolved
+
+
+def resolve_conninfo(source: ConninfoSource) -> str:
     """Return the connection string: the argument, `DATABASE_URL`, or libpq's with PGDATABASE.
 
     A bare word is the name of a database, as in Graphile Worker for Node. The driver in a URL such
     as `postgresql+asyncpg://` is ignored.
     """
+    conninfo = read_conninfo_source(source)
     if conninfo is not None and not conninfo.strip():
         # Probably an unset variable: another database would be wrong.
         raise ConfigurationError(
@@ -57,6 +94,32 @@ def resolve_conninfo(conninfo: str | None) -> str:
         return _build_conninfo({})
     raise ConfigurationError(
         "no database configured. Pass a connection string, or set DATABASE_URL or PGDATABASE."
+    )
+
+
+def read_conninfo_source(source: ConninfoSource) -> str | None:
+    """Return the connection string as it is given, or as the function returns it.
+
+    Raises:
+        ConfigurationError: The function returned something else.
+        OperationalError: The function raised an error. A worker retries, as in an outage.
+    """
+    if not callable(source):
+        return source
+    try:
+        conninfo: object = source()
+    except Exception as error:
+        raise OperationalError(
+            f"the function for the connection string raised {format_error_line(error)}"
+        ) from error
+    if isinstance(conninfo, str):
+        return conninfo
+    if inspect.iscoroutine(conninfo):
+        # Otherwise Python warns that it was never awaited.
+        conninfo.close()
+    raise ConfigurationError(
+        f"the function for the connection string returned {type(conninfo).__qualname__}, "
+        "expected a string"
     )
 
 

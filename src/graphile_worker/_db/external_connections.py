@@ -34,6 +34,11 @@ def adapt_connection(connection: object, schemas: Schemas) -> Connection:
     if adapter is not None:
         return adapter(connection, schemas)
     name = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    if _find_sync_adapter(connection) is DjangoConnection:
+        raise TypeError(
+            f"{name} is Django's connection, which async code cannot use: put the database work "
+            "and enqueue() in a plain function, and await sync_to_async(function)()"
+        )
     if is_sync_connection(connection):
         raise TypeError(
             f"{name} is a blocking connection: call enqueue() or add_job() without await, or use "

@@ -14,11 +14,12 @@ from contextlib import (
     suppress,
 )
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import psycopg
 import psycopg_pool
 
+from graphile_worker._db.conninfo import ConninfoSource
 from graphile_worker._db.database import (
     Connection,
     Database,
@@ -54,7 +55,7 @@ def open_database(
     """Open the database of an async client from its first argument."""
     if isinstance(source, PsycopgDatabase | ExternalPoolDatabase | ExternalConnectionDatabase):
         return source
-    if source is None or isinstance(source, str):
+    if is_conninfo_source(source):
         return PsycopgDatabase(source, schemas, prepared_statements=prepared_statements)
     pool: Any = source
     if isinstance(source, psycopg_pool.AsyncConnectionPool):
@@ -67,8 +68,9 @@ def open_database(
         )
     raise ConfigurationError(
         f"a {type(source).__qualname__} is not a database for async code: expected a connection "
-        "string, a psycopg AsyncConnectionPool, an asyncpg Pool or a SQLAlchemy AsyncEngine. To "
-        "join the transaction of a single connection, pass it to the call as conn=."
+        "string, a function that returns one, a psycopg AsyncConnectionPool, an asyncpg Pool or a "
+        "SQLAlchemy AsyncEngine. To join the transaction of a single connection, pass it to the "
+        "call as conn=."
     )
 
 
@@ -78,7 +80,7 @@ def open_sync_database(
     """Open the database of a blocking client from its first argument."""
     if isinstance(source, SyncPsycopgDatabase | SyncConnectionPool | SyncExternalPoolDatabase):
         return source
-    if source is None or isinstance(source, str):
+    if is_conninfo_source(source):
         return SyncPsycopgDatabase(source, schemas, prepared_statements=prepared_statements)
     pool: Any = source
     if isinstance(source, psycopg_pool.ConnectionPool):
@@ -89,9 +91,17 @@ def open_sync_database(
         return SyncExternalPoolDatabase(pool.begin, begin, schemas)
     raise ConfigurationError(
         f"a {type(source).__qualname__} is not a database for blocking code: expected a "
-        "connection string, a psycopg ConnectionPool or a SQLAlchemy Engine. To join the "
-        "transaction of a single connection, pass it to the call as conn=."
+        "connection string, a function that returns one, a psycopg ConnectionPool or a SQLAlchemy "
+        "Engine. To join the transaction of a single connection, pass it to the call as conn=."
     )
+
+
+def is_conninfo_source(source: object) -> TypeGuard[ConninfoSource]:
+    """Return whether it is a connection string, a function that returns one, or None."""
+    if source is None or isinstance(source, str):
+        return True
+    # A sessionmaker of SQLAlchemy can be called too. A class is passed by mistake.
+    return callable(source) and not isinstance(source, type) and not hasattr(source, "begin")
 
 
 class ExternalPoolDatabase:

@@ -14,7 +14,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
 from graphile_worker._db.cancellable_connection import NoWaitCancelConnection
-from graphile_worker._db.conninfo import resolve_conninfo
+from graphile_worker._db.conninfo import Conninfo, ConninfoSource
 from graphile_worker._db.database import ConnectionCounts, has_input, has_rows, with_retries
 from graphile_worker._db.notifications import NotificationStream, open_notification_stream
 from graphile_worker._db.retry import MAX_ATTEMPTS
@@ -22,6 +22,7 @@ from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query
 from graphile_worker._sql.render import render_bytes
 from graphile_worker._sql.sqlstate import READ_ONLY_SQL_TRANSACTION, get_sqlstate
+from graphile_worker._support.call_in_thread import call_in_thread
 from graphile_worker.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ class PsycopgDatabase:
 
     def __init__(
         self,
-        conninfo: str | None,
+        conninfo: ConninfoSource,
         schemas: Schemas,
         *,
         max_size: int = 10,
@@ -77,7 +78,7 @@ class PsycopgDatabase:
         first_discard_delay_seconds: float = FIRST_DISCARD_DELAY_SECONDS,
     ) -> None:
         self.schemas = schemas
-        self._conninfo = resolve_conninfo(conninfo)
+        self._conninfo = Conninfo(conninfo)
         self._max_size = max_size
         self._query_timeout = query_timeout
         self._max_attempts = max_attempts
@@ -154,8 +155,14 @@ class PsycopgDatabase:
 
     async def _connect(self) -> AsyncConnection[TupleRow]:
         kind = AsyncConnection if self._query_timeout is None else NoWaitCancelConnection
+        # A function may ask a service for a password. It must not block the event loop meanwhile.
+        conninfo = (
+            await call_in_thread(self._conninfo.resolve)
+            if self._conninfo.is_function
+            else self._conninfo.resolve()
+        )
         return await kind.connect(
-            self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold
+            conninfo, autocommit=True, prepare_threshold=self._prepare_threshold
         )
 
 

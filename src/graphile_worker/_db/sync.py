@@ -15,7 +15,7 @@ from psycopg import OperationalError, RawCursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
-from graphile_worker._db.conninfo import resolve_conninfo
+from graphile_worker._db.conninfo import Conninfo, ConninfoSource
 from graphile_worker._db.database import ConnectionCounts, has_input, has_rows, with_retries_sync
 from graphile_worker._db.retry import MAX_ATTEMPTS
 from graphile_worker._sql.identifiers import Schemas
@@ -52,14 +52,14 @@ class _SyncDatabase:
 
     def __init__(
         self,
-        conninfo: str | None,
+        conninfo: ConninfoSource,
         schemas: Schemas,
         prepared_statements: bool,
         ping_after_idle_seconds: float = PING_AFTER_IDLE_SECONDS,
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
         self.schemas = schemas
-        self._conninfo = resolve_conninfo(conninfo)
+        self._conninfo = Conninfo(conninfo)
         self._prepare_threshold = 5 if prepared_statements else None
         self._ping_after_idle_seconds = ping_after_idle_seconds
         self._max_attempts = max_attempts
@@ -81,7 +81,7 @@ class _SyncDatabase:
 
     def _open_connection(self) -> "_ReusableConnection":
         connection = Psycopg.connect(
-            self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold
+            self._conninfo.resolve(), autocommit=True, prepare_threshold=self._prepare_threshold
         )
         return _ReusableConnection(connection, self._ping_after_idle_seconds)
 
@@ -91,7 +91,7 @@ class SyncPsycopgDatabase(_SyncDatabase):
 
     def __init__(
         self,
-        conninfo: str | None,
+        conninfo: ConninfoSource,
         schemas: Schemas,
         *,
         prepared_statements: bool = True,
@@ -132,7 +132,7 @@ class SyncConnectionPool(_SyncDatabase):
 
     def __init__(
         self,
-        conninfo: str | None,
+        conninfo: ConninfoSource,
         schemas: Schemas,
         *,
         max_size: int,

@@ -15,9 +15,14 @@ from psycopg.conninfo import make_conninfo
 
 from graphile_worker._db.cancellable_connection import CancelTimings
 from graphile_worker._db.cancellable_pool import NoWaitCancelDatabase
+from graphile_worker._db.conninfo import ConninfoSource, resolve_conninfo
 from graphile_worker._db.database import Database
 from graphile_worker._db.external_connections import ExternalConnectionDatabase
-from graphile_worker._db.external_pools import ExternalPoolDatabase, open_database
+from graphile_worker._db.external_pools import (
+    ExternalPoolDatabase,
+    is_conninfo_source,
+    open_database,
+)
 from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._db.sync import SyncConnectionPool
 from graphile_worker._sql.identifiers import Schemas
@@ -82,7 +87,10 @@ def open_worker_connections(
 ) -> WorkerConnections:
     """Open the connections of a worker: from a connection string, or on a pool or engine."""
     schemas = Schemas.from_names(options.schema, options.ext_schema)
-    if source is None or isinstance(source, str):
+    if source is None:
+        # A missing setting ends a worker at its start.
+        source = resolve_conninfo(None)
+    if is_conninfo_source(source):
         return _open_own_connections(
             source, schemas, options, _split_task_connections(options, tasks), timings
         )
@@ -123,7 +131,7 @@ def _split_task_connections(
 
 
 def _open_own_connections(
-    source: str | None,
+    source: ConninfoSource,
     schemas: Schemas,
     options: WorkerOptions,
     task_connections: tuple[int, int],
@@ -155,7 +163,7 @@ def _open_own_connections(
 
 
 def _open_heartbeat_database(
-    source: str | None, schemas: Schemas, timings: ConnectionTimings
+    source: ConninfoSource, schemas: Schemas, timings: ConnectionTimings
 ) -> Database:
     # Preparing a statement or discarding its plan costs a round trip: over a slow network the
     # heartbeat could be late.

@@ -478,8 +478,14 @@ def _build_failed_attempt(failed: Failed) -> FailedAttempt:
     # Graphile Worker for Node stores only the messages of the items of a batch.
     is_batch = isinstance(failed.error, PartialFailure)
     text = format_error_message(failed.error) if is_batch else format_error(failed.error)
+    kind = type(failed.error)
     return FailedAttempt(
-        failed.claimed.job, text, failed.when, failed.is_permanent, failed.remaining_payload
+        failed.claimed.job,
+        text,
+        failed.when,
+        failed.is_permanent,
+        failed.remaining_payload,
+        f"{kind.__module__}.{kind.__qualname__}",
     )
 
 

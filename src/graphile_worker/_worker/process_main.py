@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from contextvars import copy_context
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -29,11 +30,13 @@ from graphile_worker._worker.call_results import (
 from graphile_worker._worker.process_protocol import Message
 from graphile_worker._worker.retry_decision import NextAttempt, decide_next_attempt
 from graphile_worker.errors import ConfigurationError
+from graphile_worker.events import RunningJob
+from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job
 from graphile_worker.retries import Discard, PartialFailure, Retry, Snooze
 from graphile_worker.tasks import Task
 from graphile_worker.tasks.batch_results import ItemErrors
-from graphile_worker.tasks.importing import TaskLocation
+from graphile_worker.tasks.importing import TaskLocation, import_module
 from graphile_worker.tasks.source_only import register_source_folder
 
 _is_task_process = False
@@ -61,7 +64,8 @@ def main(socket_fd: int) -> None:
     threading.Thread(target=_read_requests, args=(sock, requests), daemon=True).start()
     own_pid = os.getpid()
     while True:
-        response = _handle_request(requests.get())
+        # No job sees what another one set in context variables, for example a language.
+        response = copy_context().run(_handle_request, requests.get())
         if os.getpid() != own_pid:
             # A task forked, and this is the child.
             os._exit(0)
@@ -109,19 +113,26 @@ def _read_requests(sock: socket.socket, requests: "SimpleQueue[Message]") -> Non
 
 def _handle_request(request: Message) -> Message:
     try:
-        return _run_task(
-            TaskLocation(**request["task"]), Job(*request["job"]), request["keeps_result"]
+        operation = RunningJob(
+            pool_id=request["pool_id"],
+            worker_id=request["worker_id"],
+            job=Job(*request["job"]),
+            runs_in="process",
+            is_task_process=True,
         )
+        if request["first_module"] is not None:
+            import_module(request["first_module"])
+        return _run_task(TaskLocation(**request["task"]), operation, request["keeps_result"])
     except (Snooze, Retry, Discard) as exception:
         return process_protocol.encode_outcome_exception(exception)
     except BaseException as error:
         return {"error": process_protocol.encode_error(error), "next": None}
 
 
-def _run_task(location: TaskLocation, job: Job, keeps_result: bool) -> Message:
-    task = location.load()
+def _run_task(location: TaskLocation, operation: RunningJob, keeps_result: bool) -> Message:
+    task, job = location.load(), operation.job
     try:
-        errors, result = _call_task(task, job)
+        errors, result = _call_task(task, operation)
         response = {"result": encode_result(result)} if keeps_result and not errors else {}
     except (Snooze, Retry, Discard):
         raise
@@ -147,15 +158,29 @@ def _run_task(location: TaskLocation, job: Job, keeps_result: bool) -> Message:
     }
 
 
-def _call_task(task: Task[..., Any], job: Job) -> tuple[ItemErrors, object]:
-    """Return the errors of the items of a batch, and the result of any other task."""
-    args, kwargs = task.signature.build_call_arguments(job.payload, None)
-    batch = task.signature.get_batch(args)
+def _get_hooks(task: Task[..., Any]) -> Hooks:
+    """Return the hooks of the app that has the task."""
     try:
-        result = task.fn(*args, **kwargs)
-        if task.is_async:
-            result = asyncio.run(_await_result(result))
-        reject_unawaited(result)
+        app = task._find_enqueuer()
+    except ConfigurationError:
+        # A task of a router that no app includes in this process.
+        return Hooks()
+    hooks = getattr(app, "hooks", None)
+    return hooks if isinstance(hooks, Hooks) else Hooks()
+
+
+def _call_task(task: Task[..., Any], operation: RunningJob) -> tuple[ItemErrors, object]:
+    """Return the errors of the items of a batch, and the result of any other task."""
+    args, kwargs = task.signature.build_call_arguments(operation.job.payload, None)
+    batch = task.signature.get_batch(args)
+    # Stays None if a wrapper suppresses an error.
+    result = None
+    try:
+        with _get_hooks(task).around_sync_only(operation):
+            result = task.fn(*args, **kwargs)
+            if task.is_async:
+                result = asyncio.run(_await_result(result))
+            reject_unawaited(result)
         return (NO_ERRORS, result) if batch is None else (batch.read_result(result), None)
     except PartialFailure as failure:
         return get_item_errors(batch, failure), None

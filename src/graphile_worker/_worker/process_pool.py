@@ -21,7 +21,7 @@ from graphile_worker._worker.process_protocol import (
     read_message,
 )
 from graphile_worker.errors import TaskProcessDied
-from graphile_worker.jobs import Job
+from graphile_worker.events import RunningJob
 from graphile_worker.options import TaskProcessOptions
 from graphile_worker.tasks.importing import TaskLocation
 from graphile_worker.tasks.source_only import list_source_folders
@@ -41,15 +41,16 @@ class ProcessPool:
     Processes are spawned, because a program with threads and connections cannot be forked.
     """
 
-    def __init__(self, options: TaskProcessOptions) -> None:
+    def __init__(self, options: TaskProcessOptions, first_module: str | None = None) -> None:
         self._options = options
+        self._first_module = first_module
         self._idle: list[_PoolProcess] = []
         self._alive: set[_PoolProcess] = set()
 
     async def run(
         self,
         task: TaskLocation,
-        job: Job,
+        operation: RunningJob,
         on_line: Callable[[str], object],
         *,
         keeps_result: bool = False,
@@ -58,7 +59,7 @@ class ProcessPool:
 
         Args:
             task: Where the process finds the task.
-            job: The job to run.
+            operation: The job to run, and its worker.
             on_line: Called with each line of output.
             keeps_result: Whether the response has the result of the task.
 
@@ -68,8 +69,11 @@ class ProcessPool:
         process = self._take_idle() or await _PoolProcess.start(self._options, self._alive)
         try:
             request = {
+                "first_module": self._first_module,
                 "task": asdict(task),
-                "job": encode_job(job),
+                "job": encode_job(operation.job),
+                "pool_id": operation.pool_id,
+                "worker_id": operation.worker_id,
                 "keeps_result": keeps_result,
             }
             response = await process.execute(request, on_line)

@@ -200,7 +200,7 @@ async def _run_on_loop(
     batch = task.signature.get_batch(args)
     try:
         if hooks.has_wrappers(RunningJob):
-            async with hooks.around_async(_build_operation(context)):
+            async with hooks.around_async(_build_operation(task, context)):
                 result = await _call_task(task, context, args, kwargs)
         elif task.is_async:
             # The same as `_call_task`, without the cost of that call.
@@ -231,7 +231,7 @@ async def _run_in_thread(
     args, kwargs = task.signature.build_call_arguments(context.job.payload, context.sync_context)
     batch = task.signature.get_batch(args)
     try:
-        async with hooks.around_thread(_build_operation(context)) as in_thread:
+        async with hooks.around_thread(_build_operation(task, context)) as in_thread:
             call = partial(task.fn, *args, **kwargs)
             run = contextvars.copy_context().run
             work = executors.threads.run(
@@ -279,11 +279,11 @@ async def _wait_past_timeout(task: Task[..., Any], context: Context, work: Await
 async def _run_in_process(
     task: Task[..., Any], context: Context, executors: Executors, hooks: Hooks
 ) -> ItemErrors:
-    logger = context.logger
-    async with hooks.around_async(_build_operation(context)):
+    logger, operation = context.logger, _build_operation(task, context)
+    async with hooks.around_async(operation):
         response = await executors.processes.run(
             locate_task(task),
-            context.job,
+            operation,
             lambda line: logger.info("%s", line),
             keeps_result=context.retention is not None and context.retention.results,
         )
@@ -303,8 +303,13 @@ def _read_response(context: Context, response: Message) -> ItemErrors:
     return {int(index): read_error(each) for index, each in response.get("items", {}).items()}
 
 
-def _build_operation(context: Context) -> RunningJob:
-    return RunningJob(pool_id=context.pool_id, worker_id=context.worker_id, job=context.claimed.job)
+def _build_operation(task: Task[..., Any], context: Context) -> RunningJob:
+    return RunningJob(
+        pool_id=context.pool_id,
+        worker_id=context.worker_id,
+        job=context.claimed.job,
+        runs_in=task.runs_in,
+    )
 
 
 def _run_in_current_thread(

@@ -285,7 +285,8 @@ class _AddingJobsHook(_Hook):
 class _RunningJobHook(_Hook):
     @contextmanager
     def __call__(self, operation: RunningJob) -> Iterator[None]:
-        if not sentry_sdk.is_initialized():
+        # The worker reports the run of a task process.
+        if operation.is_task_process or not sentry_sdk.is_initialized():
             yield
             return
         run = self._runs.add(operation.pool_id, operation.job)

@@ -237,6 +237,7 @@ def plan_bulk_preview(
     schemas: Schemas,
     *,
     limit: int | None = None,
+    max_count: int | None = None,
     limits: QueryLimits = DEFAULT_LIMITS,
 ) -> Plan[BulkPreview]:
     """Preview a change.
@@ -246,6 +247,8 @@ def plan_bulk_preview(
         job_filter: Which jobs.
         schemas: The schemas of the queue.
         limit: Change at most this number of jobs, the oldest first.
+        max_count: Count at most this number of the jobs that change, and of those that stay as
+            they are. A preview that reaches this number is not complete: do not apply it.
         limits: The timeouts of each statement.
 
     Returns:
@@ -254,8 +257,14 @@ def plan_bulk_preview(
     Raises:
         QueryTimeoutError: A statement took too long or waited too long for a lock.
     """
-    count = yield from plan_count_jobs(job_filter, schemas, limits=limits)
     matching = job_filter & filter_by_states(*action.states)
+    if max_count is None:
+        count = yield from plan_count_jobs(job_filter, schemas, limits=limits)
+    else:
+        count = JobCounts({})
+        others = [state for state in JobState if state not in action.states]
+        for part in (matching, job_filter & filter_by_states(*others)):
+            count += yield from plan_count_jobs(part, schemas, max_count=max_count, limits=limits)
     page = yield from plan_list_jobs(matching, schemas, limit=SAMPLE_SIZE, limits=limits)
     return BulkPreview(
         action=action,

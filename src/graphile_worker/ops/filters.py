@@ -14,7 +14,7 @@ This module only reads and writes filters. `graphile_worker.ops.search` finds th
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -55,7 +55,11 @@ MAX_ENDED_IDS = 10_000
 
 
 class FilterField(StrEnum):
-    """The property of a job that a term checks. Bare words other than ids check `TEXT`."""
+    """The property of a job that a term checks.
+
+    Bare words other than ids check `TEXT`: the task, the job key and the error. `NAME` is the same
+    without the error, see `without_errors`.
+    """
 
     TASK = "task"
     QUEUE = "queue"
@@ -73,6 +77,11 @@ class FilterField(StrEnum):
     FLAG = "flag"
     PAYLOAD = "payload"
     TEXT = "text"
+    NAME = "name"
+
+
+# The fields of bare words.
+BARE_FIELDS = (FilterField.TEXT, FilterField.NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +162,7 @@ class Term:
     def __str__(self) -> str:
         values = ",".join(_format_value(self.field, value) for value in self.values)
         path = "".join(f'."{_escape(key)}"' for key in self.path)
-        field = "" if self.field is FilterField.TEXT else f"{self.field}{path}:"
+        field = "" if self.field in BARE_FIELDS else f"{self.field}{path}:"
         return f"{'-' * self.is_negated}{field}{values}"
 
 
@@ -224,7 +233,7 @@ def _is_ended_term(term: Term) -> bool:
             return all(str(value) in ENDED_STATES for value in term.values)
         case FilterField.ID:
             return all(_is_short(value) for value in term.values)
-        case FilterField.TEXT:
+        case FilterField.TEXT | FilterField.NAME:
             return True
         case field:
             return field in ENDED_VALUE_PARSERS
@@ -271,6 +280,23 @@ def filter_by_states(*states: JobState) -> Filter:
         A filter that matches the jobs in these states.
     """
     return Filter((Term(FilterField.STATE, states),))
+
+
+def without_errors(job_filter: Filter) -> Filter:
+    """Search for bare words in names only, for users who may not view errors.
+
+    Args:
+        job_filter: The filter.
+
+    Returns:
+        The filter, with bare words that match tasks and job keys but not errors.
+    """
+    return Filter(
+        tuple(
+            replace(term, field=FilterField.NAME) if term.field is FilterField.TEXT else term
+            for term in job_filter.terms
+        )
+    )
 
 
 # Reading
@@ -501,7 +527,7 @@ def _format_value(field: FilterField, value: FilterValue) -> str:
     if not isinstance(value, TextPattern):
         return text
     # Without quotes, these would have another meaning.
-    is_special = text == "none" or field is FilterField.TEXT or NEEDS_QUOTES_PATTERN.search(text)
+    is_special = text == "none" or field in BARE_FIELDS or NEEDS_QUOTES_PATTERN.search(text)
     return f'"{text}"' if is_special else text
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from graphile_worker._db.conninfo import ConninfoSource
 from graphile_worker._db.database import QueryRunner, run_plan_on
 from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._metrics import definitions
@@ -105,7 +106,7 @@ class QueueMonitor:
 
     def __init__(
         self,
-        conninfo: str | None,
+        conninfo: ConninfoSource,
         schemas: Schemas,
         *,
         timings: MonitorTimings = DEFAULT_TIMINGS,
@@ -294,7 +295,7 @@ class RunnableCounter:
 
     def __init__(
         self,
-        conninfo: str | None,
+        conninfo: ConninfoSource,
         schemas: Schemas,
         *,
         timings: MonitorTimings = DEFAULT_TIMINGS,
@@ -385,7 +386,9 @@ def choose_pause_after(error: Exception, shortest: float) -> float:
 
 
 @asynccontextmanager
-async def open_database(conninfo: str | None, schemas: Schemas) -> AsyncIterator[PsycopgDatabase]:
+async def open_database(
+    conninfo: ConninfoSource, schemas: Schemas
+) -> AsyncIterator[PsycopgDatabase]:
     """Open a database with one connection, and close it.
 
     A connection per look, not one that stays open: with 100 pods, 100 idle sessions would use

@@ -89,6 +89,9 @@ class TaskRouter(Generic[D]):
         prefix: Text before the identifier of each task.
     """
 
+    # Whether workers install and upgrade the schema. In a Django project, `manage.py migrate` does.
+    _workers_migrate = True
+
     def __init__(self, *, prefix: str = "") -> None:
         self.prefix = prefix
         self._tasks: dict[str, Task[..., Any]] = {}
@@ -297,11 +300,14 @@ class TaskRouter(Generic[D]):
         Returns:
             The retention of the task, else that of the app, else None.
         """
-        default = (self._subset_of or self)._root()._default_retention
+        default = (self._subset_of or self)._root()._get_default_retention()
         if isinstance(task, BatchTask) and default is not None:
             # The outcomes of a batch are those of its items.
             default = replace(default, results=False)
         return task.options.retention or default
+
+    def _get_default_retention(self) -> Retention | None:
+        return self._default_retention
 
     def completed(self, spec: JobSpec) -> JobSpec:
         """Add the options of its task to a spec, if the app has that task.
@@ -331,7 +337,7 @@ class TaskRouter(Generic[D]):
             TaskNotFound: A name is unknown.
         """
         known, some = self.tasks(), TaskRouter[D]()
-        some._subset_of = self
+        some._subset_of, some._workers_migrate = self, self._workers_migrate
         for identifier in names:
             if identifier not in known:
                 raise TaskNotFound(identifier, known)

@@ -101,6 +101,13 @@ class Task(Generic[P, R_co]):
         self._conn: object = None
 
     @property
+    def runs_in(self) -> RunIn:
+        """Return where the function runs."""
+        if self.runs_in_process:
+            return "process"
+        return "loop" if self.runs_on_loop else "thread"
+
+    @property
     def runs_on_loop(self) -> bool:
         """Return whether the function runs on the event loop, not in a thread or process."""
         return self.is_async or self.options.run_in == "loop"

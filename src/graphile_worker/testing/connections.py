@@ -50,6 +50,9 @@ class TaskConnection(NamedTuple):
 class SyncTestDatabase(SyncExternalPoolDatabase):
     """The connection of a test for blocking code."""
 
+    # Whether a statement has succeeded.
+    was_used = False
+
     def __init__(self, schemas: Schemas) -> None:
         super().__init__(nullcontext, self.savepoint, schemas)
 
@@ -126,7 +129,9 @@ class SyncConnectionDatabase(SyncTestDatabase):
     def run(self, query: Query[T]) -> T:
         with self._prepare_lock:
             self._prepare()
-        return adapt_sync_connection(self._raw, self.schemas).run(query)
+        result = adapt_sync_connection(self._raw, self.schemas).run(query)
+        self.was_used = True
+        return result
 
     @contextmanager
     def savepoint(self, *, always: bool = False) -> Iterator[None]:
@@ -256,7 +261,9 @@ class TestConnection:
     ) -> "TestConnection":
         """Use a connection of the caller."""
         if is_sync_connection(connection):
-            executor = DjangoExecutor() if is_django_connection(connection) else ThreadExecutor()
+            executor = (
+                DjangoExecutor(connection) if is_django_connection(connection) else ThreadExecutor()
+            )
             database = SyncConnectionDatabase(lambda: connection, schemas, prepare_plan)
             return cls(executor, SyncAsAsync(database, executor), database)
         async_executor = AsyncExecutor()

@@ -50,9 +50,9 @@ class ThreadExecutor(Executor):
 class DjangoExecutor(Executor):
     """For Django, whose connections belong to a thread. asgiref calls back into that thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Any) -> None:
         super().__init__()
-        is_atomic = sys.modules["django.db"].connection.in_atomic_block
+        is_atomic = connection.in_atomic_block
         self._test_thread_id = threading.get_ident() if is_atomic else None
 
     def run_main(self, main: MainCoroutine[T]) -> T:

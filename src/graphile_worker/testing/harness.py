@@ -7,7 +7,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Never, Self, TypeVar, overload
 
-from graphile_worker._sql.queries.testing import clear_jobs, get_enqueued_jobs
+from graphile_worker._db.database import run_plan, run_plan_sync
+from graphile_worker._sql.queries.testing import get_enqueued_jobs
 from graphile_worker.app import App
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.jobs import MAX_DATETIME, Job, RunAt
@@ -17,6 +18,7 @@ from graphile_worker.testing.executors import reject_in_event_loop
 from graphile_worker.testing.matching import JobMatcher, format_jobs
 from graphile_worker.testing.runner import DrainResult
 from graphile_worker.testing.session import FROM_LIFESPAN, TestSession
+from graphile_worker.testing.setup import plan_clear_queue
 
 # A drain that reaches this number raises, because a task may add itself.
 MAX_DRAINED_JOBS = 1000
@@ -36,6 +38,7 @@ class Harness:
         app: The app to test.
         connection: A connection or session of psycopg, psycopg2, asyncpg, SQLAlchemy or Django
             (default: Django's if Django is set up, else one that the harness opens and rolls back).
+            A `DjangoApp` names its database.
         dsn: Connection string of the connection that the harness opens (default: the app's).
 
     Raises:
@@ -342,12 +345,14 @@ class Harness:
     # For tests in which each statement commits
 
     def clear(self) -> None:
-        """Delete all jobs, also those that other programs added."""
-        self._session.runtime.connection.sync_database.run(clear_jobs(2**31 - 2))
+        """Delete all jobs and what is kept of ended jobs, also those of other programs."""
+        database = self._session.runtime.connection.sync_database
+        run_plan_sync(database, plan_clear_queue(database.schemas))
 
     async def aclear(self) -> None:
         """Delete all jobs, from async code. See `clear`."""
-        await self._session.runtime.connection.database.run(clear_jobs(2**31 - 2))
+        database = self._session.runtime.connection.database
+        await run_plan(database, plan_clear_queue(database.schemas))
 
     @property
     def was_used(self) -> bool:
@@ -364,7 +369,11 @@ class Harness:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._session.close()
+        try:
+            if self._session.must_clear:
+                self.clear()
+        finally:
+            self._session.close()
 
     def _build_matcher(
         self,

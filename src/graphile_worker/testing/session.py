@@ -1,5 +1,6 @@
 """The session of a test: its clients replace those of the app and add jobs on its connection."""
 
+import asyncio
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from psycopg import Connection
 
 from graphile_worker import sync
 from graphile_worker._db.conninfo import resolve_conninfo
+from graphile_worker._db.external_connections import OpenTransaction
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Plan
 from graphile_worker.app import App
@@ -23,7 +25,11 @@ from graphile_worker.options import default_schema
 from graphile_worker.testing.clock import TestClock
 from graphile_worker.testing.connections import SyncTestDatabase, TestConnection, TestDatabase
 from graphile_worker.testing.runner import DrainResult, DrainRun, TestRuntime
+from graphile_worker.testing.savepoints import is_django_connection
 from graphile_worker.testing.setup import (
+    PreparePlan,
+    choose_plan_for_django,
+    get_django_test_environment,
     plan_keep_schema,
     plan_prepare_empty_schema,
     plan_prepare_schema,
@@ -148,6 +154,21 @@ class TestSession:
         return self._runtime is not None
 
     @property
+    def must_clear(self) -> bool:
+        """Return whether the test leaves committed jobs, which Django does not delete.
+
+        After a TransactionTestCase, Django empties only the tables of its models.
+        """
+        return (
+            self._runtime is not None
+            and self._runtime.connection.sync_database.was_used
+            and is_django_connection(self._connection)
+            and get_django_test_environment() is not None
+            and asyncio._get_running_loop() is None
+            and OpenTransaction.find(self._connection) is None
+        )
+
+    @property
     def runtime(self) -> TestRuntime:
         """Return the parts that run jobs on the connection of the test."""
         with self._runtime_lock:
@@ -167,7 +188,14 @@ class TestSession:
 
     def is_test_connection(self, conn: object) -> bool:
         """Return whether `conn` is None or the connection of the test."""
-        return conn is None or conn is self._connection or is_facade(conn)
+        if conn is None or conn is self._connection or is_facade(conn):
+            return True
+        # Each thread has another object for the same database.
+        return (
+            is_django_connection(conn)
+            and is_django_connection(self._connection)
+            and conn.alias == self._connection.alias  # type: ignore[attr-defined]
+        )
 
     async def handle_added(self, jobs: Sequence[Job], conn: object) -> None:
         """Run jobs that were added inline."""
@@ -224,15 +252,18 @@ class TestSession:
 
     def _build_connection(self) -> TestConnection:
         if self._connection is None and self._dsn is None:
-            self._connection = _get_django_connection()
+            self._connection = _get_django_connection(self._app)
         if self._connection is not None:
-            return TestConnection.wrap(self._connection, self._schemas, plan_prepare_schema)
+            plan: PreparePlan = plan_prepare_schema
+            if is_django_connection(self._connection):
+                plan = choose_plan_for_django(self._connection, self._schemas)
+            return TestConnection.wrap(self._connection, self._schemas, plan)
         return TestConnection.connect_lazily(
             self._connect, self._schemas, plan_prepare_empty_schema
         )
 
     def _connect(self) -> Connection[Any]:
-        is_prepared = self._app._options["prepared_statements"]
+        is_prepared = self._app._prepared_statements
         connection = _NoCommitConnection.connect(
             resolve_conninfo(self._dsn or self._app.dsn),
             prepare_threshold=5 if is_prepared else None,
@@ -259,8 +290,9 @@ class TestSession:
             self._pending_job_ids = None
 
     def _build_runtime(self, connection: TestConnection) -> TestRuntime:
-        client = TestClient(connection.database, **self._app._options)
-        sync_client = SyncTestClient(connection.sync_database, **self._app._options)
+        options = self._app._build_client_options()
+        client = TestClient(connection.database, **options)
+        sync_client = SyncTestClient(connection.sync_database, **options)
         client.session = sync_client.session = self
         client.database, sync_client.database = connection.database, connection.sync_database
         return TestRuntime(
@@ -278,10 +310,13 @@ class TestSession:
         return (self._app.lifespan or nullcontext)()
 
 
-def _get_django_connection() -> Any:
+def _get_django_connection(app: App[Any]) -> Any:
     conf = sys.modules.get("django.conf")
     if conf is None or not conf.settings.configured:
         return None
-    from django.db import connection
+    from django.db import DEFAULT_DB_ALIAS, connections
+    from django.utils.connection import ConnectionProxy
 
+    # Only a DjangoApp has an alias. The proxy stands for the connection of the current thread.
+    connection = ConnectionProxy(connections, getattr(app, "alias", DEFAULT_DB_ALIAS))
     return connection if connection.vendor == "postgresql" else None

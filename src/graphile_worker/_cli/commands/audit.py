@@ -3,7 +3,7 @@
 import click
 
 from graphile_worker._cli.arguments import POSITIVE_INT, json_option
-from graphile_worker._cli.settings.flags import current_settings, setting_flags
+from graphile_worker._cli.settings.flags import current_queue_settings, setting_flags
 
 
 @click.command()
@@ -29,7 +29,7 @@ def audit(
     from graphile_worker._cli.audit_output import print_audit
 
     print_audit(
-        current_settings(),
+        current_queue_settings(),
         actor=actor,
         action=action,
         job_id=job_id,

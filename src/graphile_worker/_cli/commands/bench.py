@@ -12,7 +12,7 @@ from graphile_worker._cli.arguments import POSITIVE_INT, json_option
 from graphile_worker._cli.settings.flags import (
     Command,
     current_flags,
-    current_settings,
+    current_queue_settings,
     setting_flags,
 )
 from graphile_worker.errors import ConfigurationError
@@ -126,7 +126,7 @@ def _run_benchmark(
 
     if "schema" in current_flags().values:
         raise ConfigurationError("bench creates its own temporary schema. Remove --schema.")
-    connection = current_settings().value("connection")
+    connection = current_queue_settings().value("connection")
     with handle_interrupts(), open_bench_target(connection) as target:
         result = measure(target)
     name = click.get_current_context().info_name or ""

@@ -9,12 +9,12 @@ import click
 
 from graphile_worker._cli.arguments import json_option
 from graphile_worker._cli.event_loop import choose_loop_factory
-from graphile_worker._cli.settings.definitions import SETTINGS, Setting, SettingKind, iter_settings
-from graphile_worker._cli.settings.flags import GroupedHelp, current_settings, setting_flags
+from graphile_worker._cli.settings.flags import GroupedHelp, current_queue_settings, setting_flags
 from graphile_worker._cli.settings.layers import Settings, SettingSource, SettingValue
-from graphile_worker._cli.settings.resolve import resolve_app, resolve_crontab, resolve_tasks_folder
-from graphile_worker._cli.settings.values import format_value, to_json_value
+from graphile_worker._cli.settings.resolve import resolve_crontab, resolve_tasks_folder
 from graphile_worker._db.conninfo import resolve_conninfo
+from graphile_worker._settings.definitions import SETTINGS, Setting, SettingKind, iter_settings
+from graphile_worker._settings.values import format_value, to_json_value
 
 SettingRow = tuple[Setting, SettingValue]
 
@@ -24,8 +24,7 @@ SettingRow = tuple[Setting, SettingValue]
 @setting_flags(*SETTINGS)
 def config(as_json: bool) -> None:
     """Print every setting and its source."""
-    settings = current_settings()
-    settings = settings.with_app(resolve_app(settings))
+    settings = current_queue_settings()
     # Errors that a worker raises before it connects to the database.
     choose_loop_factory(settings.command_options.loop)
     if (connection := settings.value("connection")) is not None:

@@ -3,7 +3,7 @@
 import click
 
 from graphile_worker._cli.arguments import POSITIVE_INT
-from graphile_worker._cli.settings.flags import current_flags, current_settings, setting_flags
+from graphile_worker._cli.settings.flags import current_flags, current_queue_settings, setting_flags
 from graphile_worker.errors import ConfigurationError
 
 
@@ -23,4 +23,4 @@ def demo(seconds: int | None) -> None:
 
     if "schema" in current_flags().values:
         raise ConfigurationError("demo creates its own temporary schema. Remove --schema.")
-    run_demo(current_settings(), seconds)
+    run_demo(current_queue_settings(), seconds)

@@ -5,7 +5,7 @@ from datetime import timedelta
 import click
 
 from graphile_worker._cli.arguments import POSITIVE_DURATION, json_option
-from graphile_worker._cli.settings.flags import current_settings, reject_flag, setting_flags
+from graphile_worker._cli.settings.flags import current_queue_settings, reject_flag, setting_flags
 from graphile_worker._support.renamed import RENAMED_FLAGS
 
 
@@ -39,7 +39,7 @@ def doctor(
     from graphile_worker._cli import doctor_output
 
     report = doctor_output.run_doctor(
-        current_settings(), timeout=timeout, max_transaction_age=max_transaction_age
+        current_queue_settings(), timeout=timeout, max_transaction_age=max_transaction_age
     )
     format_report = doctor_output.format_report_json if as_json else doctor_output.format_report
     click.echo(format_report(report))

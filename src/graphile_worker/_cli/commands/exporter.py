@@ -2,7 +2,7 @@
 
 import click
 
-from graphile_worker._cli.settings.flags import current_settings, setting_flags
+from graphile_worker._cli.settings.flags import current_queue_settings, setting_flags
 
 
 @click.command()
@@ -29,4 +29,4 @@ def exporter(port: int, host: str) -> None:
     # Imported here, as workers do not need it.
     from graphile_worker._cli.exporter import run_exporter
 
-    run_exporter(current_settings(), port=port, host=host)
+    run_exporter(current_queue_settings(), port=port, host=host)

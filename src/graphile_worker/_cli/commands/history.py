@@ -9,7 +9,7 @@ import click
 
 from graphile_worker._cli.arguments import POSITIVE_DURATION, POSITIVE_INT, json_option
 from graphile_worker._cli.commands.jobs import change_flags, queue_flags
-from graphile_worker._cli.settings.flags import current_settings
+from graphile_worker._cli.settings.flags import current_queue_settings
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -28,7 +28,7 @@ def show(as_json: bool) -> None:
     """Show how long outcomes are kept, and what is stored."""
     from graphile_worker._cli.history_output import print_history
 
-    print_history(current_settings(), as_json=as_json)
+    print_history(current_queue_settings(), as_json=as_json)
 
 
 @history.command(name="set")
@@ -53,7 +53,7 @@ def set_history(
     if max_rows is not None and no_max_rows:
         raise click.UsageError("pass --max-rows or --no-max-rows, not both.")
     change_history(
-        current_settings(),
+        current_queue_settings(),
         keep=keep,
         max_rows=max_rows,
         clear_max_rows=no_max_rows,
@@ -68,4 +68,4 @@ def prune(as_json: bool) -> None:
     """Delete outcomes that are kept for too long, now."""
     from graphile_worker._cli.history_output import prune_history
 
-    prune_history(current_settings(), as_json=as_json)
+    prune_history(current_queue_settings(), as_json=as_json)

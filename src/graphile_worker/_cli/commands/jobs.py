@@ -11,7 +11,7 @@ import click
 from graphile_worker._cli.arguments import DURATION, FACTOR, POSITIVE_INT, WHEN, json_option
 from graphile_worker._cli.settings.flags import (
     Command,
-    current_settings,
+    current_queue_settings,
     reject_flag,
     setting_flags,
 )
@@ -102,7 +102,7 @@ def list_jobs(
         if newest is not None:
             raise click.UsageError("--newest cannot be used with --ended. Add finished:<1h.")
         print_ended_jobs(
-            current_settings(),
+            current_queue_settings(),
             (*terms, *where),
             limit=limit,
             before=before,
@@ -113,7 +113,7 @@ def list_jobs(
     from graphile_worker._cli.job_output import build_filter, parse_id, print_job_list
 
     print_job_list(
-        current_settings(),
+        current_queue_settings(),
         build_filter((*terms, *where)),
         limit=limit,
         before=parse_id(before),
@@ -131,7 +131,7 @@ def show(job_id: int, as_json: bool) -> None:
     """Show a job in full, also one that ended."""
     from graphile_worker._cli.job_output import print_job
 
-    print_job(current_settings(), job_id, as_json=as_json)
+    print_job(current_queue_settings(), job_id, as_json=as_json)
 
 
 @jobs.command(name="history")
@@ -142,7 +142,7 @@ def show_history(job_id: int, as_json: bool) -> None:
     """Show what became of a job: its attempts and outcomes."""
     from graphile_worker._cli.history_output import print_job_history
 
-    print_job_history(current_settings(), job_id, as_json=as_json)
+    print_job_history(current_queue_settings(), job_id, as_json=as_json)
 
 
 @jobs.command()
@@ -153,7 +153,7 @@ def why(job_id: int, as_json: bool) -> None:
     """Explain why a job does not run."""
     from graphile_worker._cli.job_output import print_reasons
 
-    print_reasons(current_settings(), job_id, as_json=as_json)
+    print_reasons(current_queue_settings(), job_id, as_json=as_json)
 
 
 def change_options(function: Command) -> Command:
@@ -280,7 +280,7 @@ def remove(keys: tuple[str, ...], running: bool, **options: Any) -> None:
     """Delete the jobs with these keys."""
     from graphile_worker._cli.bulk_commands import remove_by_key
 
-    if not remove_by_key(current_settings(), keys, include_running=running, **options):
+    if not remove_by_key(current_queue_settings(), keys, include_running=running, **options):
         click.get_current_context().exit(1)
 
 
@@ -300,6 +300,6 @@ def _run_change(
     if ids:
         job_filter = filter_by_ids(ids) & job_filter
     change = ChangeOptions(verb=verb, past_tense=past_tense, ids=ids, **more, **options)
-    result = change_jobs(current_settings(), action, job_filter, change)
+    result = change_jobs(current_queue_settings(), action, job_filter, change)
     if result is not None and change.limit is None and result.changed < len(set(ids)):
         click.get_current_context().exit(1)

@@ -2,7 +2,7 @@
 
 import click
 
-from graphile_worker._cli.settings.flags import current_settings, setting_flags
+from graphile_worker._cli.settings.flags import current_queue_settings, setting_flags
 from graphile_worker._cli.settings.resolve import open_client, resolve_schema
 from graphile_worker._sql.plans.migration import migration_sql
 
@@ -12,7 +12,7 @@ from graphile_worker._sql.plans.migration import migration_sql
 @setting_flags("connection", "schema", "ext_schema")
 def migrate(sql: bool) -> None:
     """Install or upgrade the schema."""
-    settings = current_settings()
+    settings = current_queue_settings()
     schema = resolve_schema(settings)
     if sql:
         text = migration_sql(schema, settings.value("ext_schema"))

@@ -18,12 +18,15 @@ import psycopg
 from graphile_worker._cli.event_loop import LoopFactory, choose_loop_factory
 from graphile_worker._cli.health import health_server
 from graphile_worker._cli.http_server import Handler
-from graphile_worker._cli.log_format import CONTINUATION_PREFIX, configure_logging
+from graphile_worker._cli.log_format import (
+    CONTINUATION_PREFIX,
+    configure_logging,
+    restore_logging,
+)
 from graphile_worker._cli.metrics_routes import handle_metrics
 from graphile_worker._cli.queue_endpoints import QueueEndpoints, QueueLocation
 from graphile_worker._cli.reload import FileWatcher
 from graphile_worker._cli.settings.config_file import warn_group_writable
-from graphile_worker._cli.settings.definitions import CommandOptions
 from graphile_worker._cli.settings.layers import Settings, SettingSource
 from graphile_worker._cli.settings.resolve import (
     open_client,
@@ -40,9 +43,11 @@ from graphile_worker._cli.supervisor.parent_pipe import (
 )
 from graphile_worker._cli.supervisor.process_metrics import MetricsSender
 from graphile_worker._cli.supervisor.supervisor import Supervisor, SupervisorConfig
+from graphile_worker._db.conninfo import ConninfoSource
 from graphile_worker._discovery.discovery import load_crontab
 from graphile_worker._metrics.definitions import PROCESSES
 from graphile_worker._metrics.values import Families
+from graphile_worker._settings.definitions import CommandOptions
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.cleanup import CleanupTask
 from graphile_worker._support.error_format import (
@@ -190,7 +195,9 @@ def _build_runner(mode: RunMode, settings: Settings) -> Runner:
             "no tasks configured. Create a folder ./tasks with a file for each task, or pass "
             "--app package.module:app (or set GRAPHILE_WORKER_APP, or app in graphile-worker.toml)."
         )
+    restore_logging(warns_about_format="log_format" in settings.values)
     settings = settings.with_app(tasks)
+    app: str | None = settings.value("app")
     return Runner(
         settings.value("connection"),
         tasks,
@@ -198,6 +205,7 @@ def _build_runner(mode: RunMode, settings: Settings) -> Runner:
         options=settings.worker_options,
         # A supervised process does not count signals: its supervisor decides which is the second.
         handle_signals=mode.parent is None,
+        task_process_module=None if app is None else app.partition(":")[0],
     )
 
 
@@ -230,7 +238,7 @@ async def _attach_controls(
         end = runner.finish if pipe is None or mode.once else partial(pipe.send, REPLACEMENT_DUE)
         _call_after_jobs(runner, command.max_jobs, end)
     location = QueueLocation(
-        cast("str | None", runner._database),
+        cast("ConninfoSource", runner._database),
         Schemas.from_names(runner.options.schema, runner.options.ext_schema),
     )
     if pipe is None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 import click
 
 from graphile_worker._cli.arguments import DURATION
-from graphile_worker._cli.settings.flags import current_settings, setting_flags
+from graphile_worker._cli.settings.flags import current_queue_settings, setting_flags
 
 MIN_INTERVAL = timedelta(milliseconds=500)
 
@@ -38,4 +38,4 @@ def top(once: bool, as_json: bool, interval: timedelta) -> None:
     # Imported here, so that workers start without it.
     from graphile_worker._cli.top.start import run_top
 
-    run_top(current_settings(), interval=interval, once=once, as_json=as_json)
+    run_top(current_queue_settings(), interval=interval, once=once, as_json=as_json)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import click
 
-from graphile_worker._cli.settings.flags import current_settings, setting_flags
+from graphile_worker._cli.settings.flags import current_queue_settings, setting_flags
 from graphile_worker._cli.settings.resolve import open_client, resolve_schema
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.tuning import TableTuning, Tuning, render_tuning_sql
@@ -20,7 +20,7 @@ def tune(apply: bool) -> None:
 
     Changes nothing without --apply.
     """
-    settings = current_settings()
+    settings = current_queue_settings()
     with open_client(settings) as client:
         tuning = client.get_tuning()
         changed = client.apply_tuning() if apply else []

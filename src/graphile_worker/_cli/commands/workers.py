@@ -9,7 +9,7 @@ from graphile_worker._cli.commands.jobs import (
     queue_flags,
     yes_option,
 )
-from graphile_worker._cli.settings.flags import current_settings, reject_flag
+from graphile_worker._cli.settings.flags import current_queue_settings, reject_flag
 from graphile_worker._support.renamed import RENAMED_FLAGS
 
 
@@ -26,7 +26,7 @@ def list_workers(as_json: bool) -> None:
     """List workers in any language, and their locks."""
     from graphile_worker._cli.worker_output import print_workers
 
-    print_workers(current_settings(), as_json=as_json)
+    print_workers(current_queue_settings(), as_json=as_json)
 
 
 @workers.command()
@@ -52,7 +52,7 @@ def recover(
     if not ids and not all_dead:
         raise click.UsageError("no workers named. Pass their ids, or --all-dead.")
     recover_jobs(
-        current_settings(),
+        current_queue_settings(),
         ids,
         all_dead=all_dead,
         force=force,

@@ -1,12 +1,10 @@
 """The config file: find it, check who can change it, and read its settings."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from graphile_worker._cli.settings.definitions import GROUPS, SETTINGS, Setting, find_similar
-from graphile_worker._cli.settings.values import InvalidValue, parse_toml
-from graphile_worker._support.renamed import RENAMED_SETTINGS
+from graphile_worker._settings.tables import read_table
 from graphile_worker._support.trust import TrustChecker
 from graphile_worker.errors import ConfigurationError
 
@@ -38,12 +36,7 @@ def read_config(path: Path, *, is_explicit: bool, allow_unsafe: bool = False) ->
             raise ConfigurationError(
                 f"{path} has no table [tool.{PYPROJECT_TABLE}]. Add it, or pass another file."
             )
-    settings: dict[str, Any] = {}
-    for name, key, value in _read_table(table if isinstance(table, Mapping) else {}, path):
-        if name in settings:
-            raise ConfigurationError(f"{path}: {key} is set twice, with - and with _. Remove one.")
-        settings[name] = value
-    return settings
+    return read_table(table if isinstance(table, Mapping) else {}, str(path), path.parent)
 
 
 def warn_group_writable(config_path: str | None, *, allow_unsafe: bool) -> None:
@@ -52,35 +45,6 @@ def warn_group_writable(config_path: str | None, *, allow_unsafe: bool) -> None:
         trust = TrustChecker(path, allow_unsafe=allow_unsafe)
         trust.check("the config file")
         trust.warn_group_writable()
-
-
-def _read_table(
-    table: Mapping[str, Any], path: Path, prefix: str = ""
-) -> Iterator[tuple[str, str, Any]]:
-    """Yield the name of each setting, its key in the file, and its value."""
-    for raw_key, value in table.items():
-        name, key = prefix + raw_key.replace("-", "_"), prefix + raw_key
-        if name in GROUPS and isinstance(value, Mapping):
-            if name in SETTINGS:
-                yield name, key, True
-            yield from _read_table(value, path, f"{name}.")
-        elif name in SETTINGS:
-            yield name, key, _parse_value(SETTINGS[name], key, value, path)
-        elif name in GROUPS:
-            raise ConfigurationError(f"{path}: {key}: expected a table, got {value!r}")
-        elif name in RENAMED_SETTINGS:
-            raise ConfigurationError(f"{path}: {key} is now called {RENAMED_SETTINGS[name]}")
-        else:
-            similar = find_similar(name)
-            hint = f"did you mean {similar.name!r}?" if similar else "see `graphile-worker config`"
-            raise ConfigurationError(f"{path}: unknown setting {key!r}, {hint}")
-
-
-def _parse_value(setting: Setting, key: str, value: Any, path: Path) -> Any:
-    try:
-        return parse_toml(setting, value, path.parent)
-    except InvalidValue as error:
-        raise ConfigurationError(f"{path}: {key}: {error}") from None
 
 
 def _parse_toml(path: Path, content: bytes) -> dict[str, Any]:

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from graphile_worker._cli.settings.definitions import SETTINGS, Setting, format_flag
 from graphile_worker._cli.settings.layers import Settings, SettingSource, SettingValue
-from graphile_worker._cli.settings.values import InvalidValue, format_default, parse_text
+from graphile_worker._cli.settings.resolve import resolve_app
+from graphile_worker._settings.definitions import SETTINGS, Setting, format_flag
+from graphile_worker._settings.values import InvalidValue, format_default, parse_text
 from graphile_worker._support.option_fields import HelpGroup
 from graphile_worker._support.renamed import RENAMED_SETTINGS
 
@@ -53,6 +54,12 @@ def current_settings() -> Settings:
     """Return the settings of the flags, the environment and the config file."""
     flags = current_flags()
     return Settings.collect(flags.values, flags.config)
+
+
+def current_queue_settings() -> Settings:
+    """Return the settings, with the connection and the schema of the app if they name one."""
+    settings = current_settings()
+    return settings.with_app(resolve_app(settings))
 
 
 def setting_flags(*names: str) -> Callable[[Command], Command]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from graphile_worker._cli.settings.config_file import find_config_file, read_config
-from graphile_worker._cli.settings.definitions import (
+from graphile_worker._settings.definitions import (
     SETTINGS,
     CommandOptions,
     SettingKind,
@@ -17,7 +17,7 @@ from graphile_worker._cli.settings.definitions import (
     find_similar,
     format_variable,
 )
-from graphile_worker._cli.settings.values import InvalidValue, parse_text
+from graphile_worker._settings.values import InvalidValue, parse_text
 from graphile_worker._support.renamed import RENAMED_SETTINGS
 from graphile_worker.app import App
 from graphile_worker.errors import ConfigurationError
@@ -29,11 +29,12 @@ TASK_SOURCES = ("app", "tasks")
 VARIABLE_PREFIX = "GRAPHILE_WORKER_"
 
 # Variables that are not settings: one that the logs read, those that the program of an
-# executable task gets, and those that Kubernetes sets for a service called graphile-worker.
+# executable task gets, those that Kubernetes sets for a service called graphile-worker, and those
+# of `manage.py graphile_worker`.
 IGNORED_VARIABLES = re.compile(
     VARIABLE_PREFIX + r"(DEBUG|PAYLOAD_FORMAT|TASK_IDENTIFIER"
     r"|JOB_(ID|KEY|ATTEMPTS|MAX_ATTEMPTS|PRIORITY|RUN_AT)"
-    r"|SERVICE_(HOST|PORT(_\w+)?)|PORT(_[0-9]+_(TCP|UDP|SCTP)(_\w+)?)?)"
+    r"|SERVICE_(HOST|PORT(_\w+)?)|PORT(_[0-9]+_(TCP|UDP|SCTP)(_\w+)?)?|DJANGO_\w+)"
 )
 
 

@@ -11,6 +11,7 @@ import logging
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -27,6 +28,10 @@ from graphile_worker._support.error_format import format_error_line
 from graphile_worker.errors import ConfigurationError
 
 SEND_INTERVAL_SECONDS = 1.0
+
+# How often a child sends a connection string that may expire. Tokens are valid for 15 minutes and
+# longer.
+LOCATION_INTERVAL_SECONDS = 60.0
 
 # The time that the end of a process may wait for its last message.
 CLOSE_TIMEOUT_SECONDS = 1.0
@@ -47,9 +52,19 @@ class MetricsSender:
         fd: File descriptor of the pipe.
         collect: Returns the current values.
         location: Queue of this process, for the health port of the supervisor.
+        send_interval_seconds: Seconds between two messages.
+        location_interval_seconds: Seconds until a location that can change is sent again.
     """
 
-    def __init__(self, fd: int, collect: Callable[[], Families], location: QueueLocation) -> None:
+    def __init__(
+        self,
+        fd: int,
+        collect: Callable[[], Families],
+        location: QueueLocation,
+        *,
+        send_interval_seconds: float = SEND_INTERVAL_SECONDS,
+        location_interval_seconds: float = LOCATION_INTERVAL_SECONDS,
+    ) -> None:
         try:
             self._socket = socket.socket(fileno=fd)
         except OSError as error:
@@ -58,6 +73,9 @@ class MetricsSender:
         self._socket.set_inheritable(False)
         self._collect = collect
         self._location = location
+        self._send_interval_seconds = send_interval_seconds
+        self._location_interval_seconds = location_interval_seconds
+        self._location_sent_at = 0.0
         self._has_failed = False
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
@@ -71,12 +89,26 @@ class MetricsSender:
     def _run(self) -> None:
         # The supervisor may be gone.
         with suppress(OSError):
-            self._send({"queue": self._location.to_message()})
+            self._send_location()
             is_last = False
             while not is_last:
-                is_last = self._is_closing.wait(SEND_INTERVAL_SECONDS)
+                is_last = self._is_closing.wait(self._send_interval_seconds)
                 if (content := self._encode()) is not None:
                     self._send({"metrics": content})
+                if self._location.can_change and not is_last:
+                    age = time.monotonic() - self._location_sent_at
+                    if age >= self._location_interval_seconds:
+                        self._send_location()
+
+    def _send_location(self) -> None:
+        self._location_sent_at = time.monotonic()
+        try:
+            message = self._location.to_message()
+        except Exception as error:
+            # A function of the app failed, perhaps only this time.
+            logger.warning("database not sent to the parent: %s", format_error_line(error))
+            return
+        self._send({"queue": message})
 
     def _encode(self) -> str | None:
         try:

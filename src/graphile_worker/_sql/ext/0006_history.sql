@@ -31,7 +31,12 @@ create table if not exists :ext_schema.outcomes (
   pool_id text not null,
   -- Null if the task keeps no results. A result of None is the JSON value null.
   result json,
-  error text
+  -- Of the job. Null unless the task keeps payloads.
+  payload json,
+  priority smallint,
+  error text,
+  -- Where Python finds the class of the error, for example builtins.ValueError.
+  error_class text
 ) partition by list (slot);
 
 create table if not exists :ext_schema.attempts (
@@ -42,7 +47,8 @@ create table if not exists :ext_schema.attempts (
   slot smallint not null,
   attempt smallint not null,
   pool_id text not null,
-  error text
+  error text,
+  error_class text
 ) partition by list (slot);
 
 create table if not exists :ext_schema.outcomes_0 partition of :ext_schema.outcomes for values in (0);

@@ -7,6 +7,7 @@ select
   run.has_attempt,
   run.has_result,
   run.result,
+  run.has_payload,
   pg_catalog.statement_timestamp() - run.age::float8 * interval '1 microsecond' as started_at,
   pg_catalog.statement_timestamp()
   - (run.age - run.duration)::float8 * interval '1 microsecond' as finished_at,
@@ -20,5 +21,6 @@ from pg_catalog.json_to_recordset($5::text::json) as run (
   keep bigint,
   has_attempt boolean,
   has_result boolean,
+  has_payload boolean,
   result json
 )

@@ -27,6 +27,7 @@ from graphile_worker._sql.queries.migrations import (
     Ledger,
     build_replacements,
     find_outdated,
+    get_ext_ledger,
     get_ledger,
     get_ledger_level,
     inspect_database,
@@ -124,6 +125,23 @@ def plan_check_schema(schemas: Schemas) -> Plan[int]:
         raise SchemaTooOld(schemas.shared, ledger.level)
     yield from _plan_check_complete(schemas)
     return ledger.level
+
+
+def plan_find_pending_upgrade(schemas: Schemas) -> Plan[str | None]:
+    """Return which schema `migrate` would upgrade and from which level, or None if neither.
+
+    A companion that does not exist is not pending: this release works without it.
+    """
+    level = yield from plan_check_schema(schemas)
+    catalog, ledger = yield from _plan_inspect(schemas)
+    if choose_next_step(schemas, catalog, ledger) is not MigrationStep.READY:
+        return f"schema {schemas.shared!r} is at level {level} of {LATEST_LEVEL}"
+    if not catalog.has_ext_ledger:
+        return None
+    companion_level: int = yield get_ext_ledger()
+    if companion_level >= len(EXT_STEPS):
+        return None
+    return f"schema {schemas.companion!r} is at level {companion_level} of {len(EXT_STEPS)}"
 
 
 def choose_next_step(schemas: Schemas, catalog: CatalogState, ledger: Ledger) -> MigrationStep:

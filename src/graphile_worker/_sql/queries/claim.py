@@ -61,6 +61,8 @@ class FailedAttempt:
     when: RunAt | None = None
     is_permanent: bool = False
     payload: str | None = None
+    error_class: str | None = None
+    """The import path of the class of the error, which outcomes and attempts keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,8 @@ def fail_and_keep_jobs(
     is_retry: bool = False,
 ) -> Query[set[int]]:
     """Record failures, and keep the attempts and outcomes of some of them."""
-    args = (_encode_failures(failures), pool_id, queue_ids, is_retry, encode_runs(runs))
+    listing = _encode_failures(failures, has_classes=True)
+    args = (listing, pool_id, queue_ids, is_retry, encode_runs(runs))
     return Query("fail_and_keep_jobs", args, read_ids)
 
 
@@ -253,7 +256,7 @@ def format_ids(ids: Iterable[int]) -> str:
     return f"{{{','.join(map(str, ids))}}}"
 
 
-def _encode_failures(failures: Sequence[FailedAttempt]) -> str:
+def _encode_failures(failures: Sequence[FailedAttempt], *, has_classes: bool = False) -> str:
     listing = [
         {
             "id": failure.job.id,
@@ -262,6 +265,7 @@ def _encode_failures(failures: Sequence[FailedAttempt]) -> str:
             "give_up": failure.is_permanent,
             "payload": failure.payload,
             **_encode_run_at(failure.when),
+            **({"error_class": failure.error_class} if has_classes else {}),
         }
         for failure in failures
     ]

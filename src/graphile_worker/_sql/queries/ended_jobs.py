@@ -13,7 +13,6 @@ from graphile_worker._sql.query import (
     read_as,
     read_bool,
     read_column,
-    read_dict,
     read_first,
 )
 from graphile_worker._sql.statement import Statement, collect_args
@@ -74,13 +73,17 @@ def get_job_outcomes(job_id: int, limit: int) -> Query[list[Row]]:
 
 
 def can_read_results(schemas: Schemas) -> Query[bool]:
-    """Return whether this role may read results. Other columns have their own privileges."""
+    """Return whether this role may read results and payloads, which have their own privileges."""
     return Query("can_read_results", (schemas.companion,), read_bool)
 
 
-def get_job_results(job_id: int, limit: int) -> Query[dict[str, str]]:
-    """Return the results of a job, by the times at which its runs ended."""
-    return Query("get_job_results", (job_id, limit), read_dict)
+def get_job_results(job_id: int, limit: int) -> Query[dict[str, tuple[str | None, str | None]]]:
+    """Return the results and payloads of a job, by the times at which its runs ended."""
+    return Query(
+        "get_job_results",
+        (job_id, limit),
+        lambda rows: {time: (result, payload) for time, result, payload in rows},
+    )
 
 
 def get_job_attempts(job_id: int, limit: int) -> Query[list[Row]]:

@@ -120,6 +120,7 @@ def _encode_kind(task_identifier: str, retention: Retention) -> str:
         "keep": None if retention.keep is None else retention.keep // MICROSECOND,
         "has_attempt": retention.attempts,
         "has_result": retention.results,
+        "has_payload": retention.payloads,
     }
     # No escapes: a database that is not UTF-8 can read few of them, if any.
     return json.dumps(fields, ensure_ascii=False)[1:-1]

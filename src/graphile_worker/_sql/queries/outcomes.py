@@ -1,5 +1,6 @@
 """Queries that read what became of jobs."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -50,6 +51,52 @@ class StoredOutcome:
     finished_at: datetime
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRow:
+    """The row of a job, with its payload as JSON text."""
+
+    task_identifier: str | None
+    payload: str
+    priority: int
+    has_no_attempts: bool
+    error: str | None
+    attempts: int
+    created_at: datetime
+    run_at: datetime
+    locked_at: datetime | None
+    locked_by: str | None
+    changed_at: datetime
+    """Not after the time at which a job failed permanently, if that is its state."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutcomeRow:
+    """The outcome of a job. The payload and the result are JSON text, or None if not kept."""
+
+    task_identifier: str
+    payload: str | None
+    priority: int | None
+    succeeded: bool
+    error: str | None
+    error_class: str | None
+    attempts: int
+    created_at: datetime
+    run_at: datetime
+    started_at: datetime
+    finished_at: datetime
+    pool_id: str
+    result: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What one look at the tables finds of a job."""
+
+    row: JobRow | None
+    outcome: OutcomeRow | None
+    attempts: tuple[Attempt, ...]
+
+
 def inspect_history_access(schemas: Schemas) -> Query[HistoryAccess]:
     args = (schemas.companion, schemas.shared)
     return Query("inspect_history_access", args, lambda rows: HistoryAccess(*rows[0]))
@@ -79,6 +126,54 @@ def get_status_progress(job_id: int, pool_id: str) -> Query[Progress | None]:
     return Query("get_status_progress", (job_id, pool_id), _read_progress)
 
 
+def get_job_record(job_id: int) -> Query[JobRecord]:
+    """Return what is known of a job, with its payload and its result."""
+    return Query("get_job_record", (job_id,), _read_record)
+
+
+def _read_record(rows: Sequence[Row]) -> JobRecord:
+    values = list(rows[0])
+    row, outcome, attempts = values[:11], values[11:24], values[24]
+    found = None
+    if row[2] is not None:
+        task, payload, priority, has_no_attempts, error, count, *rest = row
+        created, run, locked, locked_by, changed = rest
+        found = JobRow(
+            task_identifier=task,
+            payload=payload,
+            priority=priority,
+            has_no_attempts=has_no_attempts,
+            error=error,
+            attempts=count,
+            created_at=parse_timestamp(created),
+            run_at=parse_timestamp(run),
+            locked_at=None if locked is None else parse_timestamp(locked),
+            locked_by=locked_by,
+            changed_at=parse_timestamp(changed),
+        )
+    kept = None
+    if outcome[0] is not None:
+        task, payload, priority, succeeded, error, error_class, count, *rest = outcome
+        *times, pool_id, result = rest
+        created_at, run_at, started_at, finished_at = map(parse_timestamp, times)
+        kept = OutcomeRow(
+            task_identifier=task,
+            payload=payload,
+            priority=priority,
+            succeeded=succeeded,
+            error=error,
+            error_class=error_class,
+            attempts=count,
+            created_at=created_at,
+            run_at=run_at,
+            started_at=started_at,
+            finished_at=finished_at,
+            pool_id=pool_id,
+            result=result,
+        )
+    return JobRecord(found, kept, _read_attempts(json.loads(attempts or "[]")))
+
+
 def _read_status(rows: Sequence[Row]) -> StoredStatus | None:
     if not rows:
         return None
@@ -101,8 +196,9 @@ def _read_attempts(rows: Sequence[Row]) -> tuple[Attempt, ...]:
             duration=timedelta(seconds=duration),
             worker=pool_id,
             error=error,
+            error_class=error_class,
         )
-        for number, started_at, duration, pool_id, error in rows
+        for number, started_at, duration, pool_id, error, error_class in rows
     )
 
 

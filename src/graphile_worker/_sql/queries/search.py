@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from graphile_worker._sql.queries.jobs import encode_when
-from graphile_worker._sql.query import Query, Row, RowReader, read_count
+from graphile_worker._sql.query import Query, Row, RowReader, read_column, read_count
 from graphile_worker._sql.statement import Clause, Statement, collect_args
 from graphile_worker.jobs import RunAt
 
@@ -31,6 +31,18 @@ def list_jobs(
 
 def count_jobs(dead_pool_ids: list[str], clauses: Clauses) -> Query[list[Row]]:
     return _build_query("count_jobs", (dead_pool_ids,), clauses, list)
+
+
+def count_some_jobs(dead_pool_ids: list[str], max_count: int, clauses: Clauses) -> Query[list[Row]]:
+    return _build_query("count_some_jobs", (dead_pool_ids, max_count), clauses, list)
+
+
+def list_task_names(limit: int) -> Query[list[str]]:
+    return Query("list_task_names", (limit,), read_column)
+
+
+def list_queue_names(limit: int) -> Query[list[str]]:
+    return Query("list_queue_names", (limit,), read_column)
 
 
 def find_job_ids(

@@ -6,7 +6,7 @@ with kept as (
   delete from :schema._private_jobs as jobs
   where jobs.id = any ($1::text::bigint[])
     and jobs.locked_by = $2::text
-  returning jobs.id, jobs.created_at, jobs.run_at
+  returning jobs.id, jobs.created_at, jobs.run_at, jobs.payload, jobs.priority
 ), unlocked_queues as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,
@@ -18,7 +18,7 @@ with kept as (
 ), outcomes as (
   insert into :ext_schema.outcomes (
     slot, job_id, task_identifier, succeeded, attempts, created_at, run_at, started_at, finished_at,
-    expires_at, pool_id, has_result, result
+    expires_at, pool_id, has_result, result, payload, priority
   )
   select
     history.slot,
@@ -34,7 +34,9 @@ with kept as (
     kept.expires_at,
     $2::text,
     kept.has_result,
-    case when kept.has_result then coalesce(kept.result, 'null'::json) end
+    case when kept.has_result then coalesce(kept.result, 'null'::json) end,
+    case when kept.has_payload then finished.payload end,
+    case when kept.has_payload then finished.priority end
   from finished
   join kept on kept.id = finished.id
   cross join :ext_schema.history as history

@@ -16,7 +16,8 @@ with kept as (
     failure.run_at,
     failure.delay,
     failure.give_up,
-    failure.payload
+    failure.payload,
+    failure.error_class
   from pg_catalog.json_to_recordset($1::text::json) as failure (
     id bigint,
     attempts int,
@@ -24,7 +25,8 @@ with kept as (
     run_at timestamptz,
     delay bigint,
     give_up boolean,
-    payload text
+    payload text,
+    error_class text
   )
 ), failed as (
   update :schema._private_jobs as jobs
@@ -61,7 +63,10 @@ with kept as (
     jobs.attempts,
     jobs.max_attempts,
     jobs.created_at,
-    failures.message
+    jobs.payload,
+    jobs.priority,
+    failures.message,
+    failures.error_class
 ), unlocked_queues as (
   update :schema._private_job_queues as job_queues
   set locked_by = null,
@@ -73,7 +78,7 @@ with kept as (
 ), outcomes as (
   insert into :ext_schema.outcomes (
     slot, job_id, task_identifier, succeeded, attempts, created_at, run_at, started_at, finished_at,
-    expires_at, pool_id, error
+    expires_at, pool_id, payload, priority, error, error_class
   )
   select
     history.slot,
@@ -87,7 +92,10 @@ with kept as (
     kept.finished_at,
     kept.expires_at,
     $2::text,
-    failed.message
+    case when kept.has_payload then failed.payload end,
+    case when kept.has_payload then failed.priority end,
+    failed.message,
+    failed.error_class
   from failed
   join kept on kept.id = failed.id
   join due on due.id = failed.id
@@ -96,7 +104,7 @@ with kept as (
     and failed.attempts >= failed.max_attempts
 ), attempts as (
   insert into :ext_schema.attempts (
-    slot, job_id, attempt, started_at, duration, expires_at, pool_id, error
+    slot, job_id, attempt, started_at, duration, expires_at, pool_id, error, error_class
   )
   select
     history.slot,
@@ -106,7 +114,8 @@ with kept as (
     extract(epoch from kept.finished_at - kept.started_at),
     kept.expires_at,
     $2::text,
-    failed.message
+    failed.message,
+    failed.error_class
   from failed
   join kept on kept.id = failed.id
   cross join :ext_schema.history as history

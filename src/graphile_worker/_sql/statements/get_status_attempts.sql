@@ -4,7 +4,8 @@ select
   extract(epoch from attempts.started_at)::text,
   attempts.duration::float8,
   attempts.pool_id,
-  attempts.error
+  attempts.error,
+  attempts.error_class
 from :ext_schema.attempts as attempts
 where attempts.job_id = $1::bigint
   and (attempts.expires_at is null or attempts.expires_at > pg_catalog.now())

@@ -147,6 +147,10 @@ class RunningJobHook(SpanHook):
 
     @contextmanager
     def __call__(self, operation: RunningJob) -> Iterator[None]:
+        if operation.is_task_process:
+            # The worker records the span.
+            yield
+            return
         job = operation.job
         context, links = self._find_origin(job)
         span = self._tracer.start_span(

@@ -7,7 +7,7 @@ from datetime import timedelta
 from importlib.metadata import version
 from typing import TypeVar
 
-from graphile_worker._db.conninfo import find_plaintext_risk
+from graphile_worker._db.conninfo import ConninfoSource, find_plaintext_risk
 from graphile_worker._db.database import run_plan_on
 from graphile_worker._db.psycopg import ConnectError, PsycopgDatabase, get_psycopg_implementation
 from graphile_worker._sql.identifiers import Schemas
@@ -68,7 +68,7 @@ SCHEMA_CHECKS = (
 
 
 async def examine(
-    conninfo: str | None = None,
+    conninfo: ConninfoSource = None,
     *,
     schema: str | None = None,
     ext_schema: str | None = None,
@@ -77,7 +77,8 @@ async def examine(
     """Diagnose a database and its queue, without changes and without blocking other sessions.
 
     Args:
-        conninfo: The connection string; by default, libpq's environment variables apply.
+        conninfo: Connection string or a function that returns one (default: `DATABASE_URL`, then
+            `PGDATABASE`).
         schema: The schema of the queue.
         ext_schema: The companion schema.
         options: Time limits, thresholds, and the options of your workers.

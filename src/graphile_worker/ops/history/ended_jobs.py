@@ -28,6 +28,7 @@ from graphile_worker._sql.query import Plan, Query, Row
 from graphile_worker._sql.statement import Clause, Condition
 from graphile_worker.jobs import MAX_DATETIME, parse_timestamp
 from graphile_worker.ops.filters import (
+    BARE_FIELDS,
     Bound,
     Filter,
     FilterField,
@@ -60,6 +61,9 @@ WINDOWS = (
     timedelta(days=1),
 )
 
+# The fields that a task may match or not.
+TASK_FIELDS = (FilterField.TASK, *BARE_FIELDS)
+
 # Times of a range without a bound.
 OPEN_START, OPEN_END = "-infinity", "infinity"
 
@@ -81,6 +85,7 @@ class EndedJob:
         error: Error of the last attempt, in a list only its first line.
         has_result: Whether the result is kept.
         result_text: The result as JSON, None in a list.
+        payload_text: The payload as JSON, None in a list, or if its task keeps no payloads.
     """
 
     job_id: int
@@ -95,6 +100,7 @@ class EndedJob:
     error: str | None
     has_result: bool
     result_text: str | None = None
+    payload_text: str | None = None
 
     @property
     def state(self) -> JobStatusState:
@@ -203,12 +209,11 @@ class _Search:
 
     @property
     def is_any_task(self) -> bool:
-        return not any(term.field in (FilterField.TASK, FilterField.TEXT) for term in self.terms)
+        return not any(term.field in TASK_FIELDS for term in self.terms)
 
     @property
     def has_wanted_tasks(self) -> bool:
-        fields = (FilterField.TASK, FilterField.TEXT)
-        return any(term.field in fields and not term.is_negated for term in self.terms)
+        return any(term.field in TASK_FIELDS and not term.is_negated for term in self.terms)
 
     def may_match(self, succeeded: bool, task: str | None = None) -> bool:
         """Return whether jobs with this outcome may match, of this task or of any task."""
@@ -331,6 +336,8 @@ def _may_match(term: Term, succeeded: bool, task: str | None) -> bool:
             is_match = _match_name(term, task, ignores_case=True)
             # The error of a failed job may match.
             return not is_match if term.is_negated else is_match or not succeeded
+        case FilterField.NAME if task is not None and not _has_other_letters(term, task):
+            return _match_name(term, task, ignores_case=True) is not term.is_negated
         case _:
             return True
 
@@ -365,7 +372,7 @@ def _build_conditions(term: Term, now: datetime) -> Iterator[Condition]:
             yield Condition("ended_state", ([str(each) == "succeeded" for each in term.values],))
         case FilterField.TASK:
             yield Condition("ended_task", (patterns,))
-        case FilterField.ERROR | FilterField.TEXT:
+        case FilterField.ERROR | FilterField.TEXT | FilterField.NAME:
             yield Condition(f"ended_{term.field}", ([f"%{each}%" for each in patterns],))
         case FilterField.FINISHED:
             for each in ranges:
@@ -384,11 +391,15 @@ def _build_conditions(term: Term, now: datetime) -> Iterator[Condition]:
 
 
 def read_ended_job(
-    row: Row, *, is_listed: bool = True, results: Mapping[str, str] = MappingProxyType({})
+    row: Row,
+    *,
+    is_listed: bool = True,
+    results: Mapping[str, tuple[str | None, str | None]] = MappingProxyType({}),
 ) -> EndedJob:
-    """Read an outcome. `results` are the results of its job by the times of their ends."""
+    """Read an outcome. `results` has results and payloads of its job by the times of the ends."""
     job_id, task, succeeded, attempts, created, run, started, finished, worker, *rest = row
     has_result, error = rest[:2]
+    result, payload = results.get(finished, (None, None))
     if is_listed and error is not None:
         error = summarize_error(error)[:MAX_ERROR_CHARS]
     return EndedJob(
@@ -403,5 +414,6 @@ def read_ended_job(
         worker=worker,
         error=error,
         has_result=has_result,
-        result_text=results.get(finished),
+        result_text=result,
+        payload_text=payload,
     )

@@ -139,7 +139,7 @@ def plan_get_job_history(
         can_read_results(schemas),
     )
     row, ring, outcomes, attempts, has_results = yield from _plan_all(queries, schemas, limits)
-    results: Mapping[str, str] = {}
+    results: Mapping[str, tuple[str | None, str | None]] = {}
     if outcomes and has_results:
         query = get_job_results(job_id, MAX_OUTCOMES)
         results = yield from with_limits(query, schemas, limits)
@@ -185,13 +185,14 @@ def _add_job(history: JobHistory, row: StoredStatus | None) -> JobHistory:
 
 
 def _read_attempt(row: Row) -> Attempt:
-    number, started, seconds, worker, error = row
+    number, started, seconds, worker, error, error_class = row
     return Attempt(
         number=number,
         started_at=parse_timestamp(started),
         duration=timedelta(seconds=seconds),
         worker=worker,
         error=error,
+        error_class=error_class,
     )
 
 

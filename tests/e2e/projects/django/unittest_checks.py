@@ -1,6 +1,7 @@
 """Django's own runner, without pytest."""
 
-from django.test import TestCase
+from django.db import connection
+from django.test import TestCase, TransactionTestCase
 
 from graphile_worker.testing import Harness
 from shop.models import Order
@@ -20,3 +21,22 @@ class OrderTests(TestCase):
 
     def test_jobs_of_other_tests_are_not_visible(self) -> None:
         self.gw.assert_not_enqueued()
+
+
+class CommittedOrderTests(TransactionTestCase):
+    """Each test adds a job and must not find that of the other."""
+
+    def setUp(self) -> None:
+        self.gw = self.enterContext(Harness(app))
+
+    def test_committed_jobs_are_cleared(self) -> None:
+        self._check_and_commit_a_job()
+
+    def test_committed_jobs_of_other_tests_are_not_visible(self) -> None:
+        self._check_and_commit_a_job()
+
+    def _check_and_commit_a_job(self) -> None:
+        assert not connection.in_atomic_block
+        self.gw.assert_not_enqueued()
+        charge.enqueue(Order.objects.create().id)
+        self.gw.assert_enqueued(charge)

@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from graphile_worker._cli.settings.definitions import Setting, SettingKind
-from graphile_worker._db.conninfo import redact_secrets
+from graphile_worker._db.conninfo import read_conninfo_source, redact_secrets
+from graphile_worker._settings.definitions import Setting, SettingKind
 from graphile_worker._support.durations import format_exact_duration, parse_duration
 
 OFF = "off"
@@ -70,7 +70,9 @@ def to_json_value(setting: Setting, value: Any) -> Any:
         return format_exact_duration(value)
     if setting.kind is SettingKind.PATH:
         return str(value)
-    return redact_secrets(value) if setting.field.is_secret else value
+    if setting.field.is_secret:
+        return redact_secrets(read_conninfo_source(value) or "")
+    return value
 
 
 def format_value(setting: Setting, value: Any) -> str:
