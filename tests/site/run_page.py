@@ -36,6 +36,8 @@ def run_blocks(page: Path, forks: OwnForkServer | None) -> None:
     for block in blocks(page):
         where = f"{page.name}, line {block.line}"
         match block.kind:
+            case _ if block.file is not None:
+                block.write()
             case "python":
                 exec(compile("\n" * block.line + block.text, str(page), "exec"), namespace)
             case "sql":

@@ -60,7 +60,7 @@ def test_orders_get_receipts_and_what_is_rolled_back_gets_none(
     assert site.post("/orders", TEA).status_code == 409
     assert example_sql.value("select count(*) from :schema.jobs") == 2
 
-    worker = example.work()
+    worker = example.work("python manage.py graphile_worker")
     for order_id in orders:
         wait_for_receipt(site, order_id)
 

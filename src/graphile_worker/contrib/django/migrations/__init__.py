@@ -1,0 +1,1 @@
+"""Migrations of the queue: one for each release that changes its schema."""

@@ -1,0 +1,35 @@
+"""Jobs that a Django project adds. The gate runs checks/enqueue.py beside checks/testing.py."""
+
+from typing import Any
+
+import pytest
+
+from tests.integrations.django.conftest import Project
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "server-side binding": {"OPTIONS": {"server_side_binding": True}},
+    "pool": {"OPTIONS": {"pool": True}},
+}
+
+
+def add_other_database(project: Project, **more: Any) -> None:
+    """Give the project a second database with a queue, and both of them options."""
+    databases = project.settings["DATABASES"]
+    databases["other"] = project.describe_database(f"{project.database.name}_other", **more)
+    databases["default"].update(more)
+    project.settings["TASKS"] = {
+        "default": {
+            "BACKEND": "graphile_worker.contrib.django.GraphileBackend",
+            "OPTIONS": {"DATABASE": "other"},
+        }
+    }
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_jobs_are_added_on_the_connection_of_django(project: Project, name: str):
+    add_other_database(project, **OPTIONS[name])
+
+    project.check("enqueue", "checks/testing.py")
