@@ -428,7 +428,8 @@ CREATE TABLE graphile_worker_ext.attempts (
     slot smallint NOT NULL,
     attempt smallint NOT NULL,
     pool_id text NOT NULL,
-    error text
+    error text,
+    error_class text
 )
 PARTITION BY LIST (slot);
 
@@ -440,7 +441,8 @@ CREATE TABLE graphile_worker_ext.attempts_0 (
     slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
     attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
     pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
-    error text
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.attempts_1 (
@@ -451,7 +453,8 @@ CREATE TABLE graphile_worker_ext.attempts_1 (
     slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
     attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
     pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
-    error text
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.attempts_2 (
@@ -462,7 +465,8 @@ CREATE TABLE graphile_worker_ext.attempts_2 (
     slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
     attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
     pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
-    error text
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.attempts_3 (
@@ -473,7 +477,8 @@ CREATE TABLE graphile_worker_ext.attempts_3 (
     slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
     attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
     pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
-    error text
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.attempts_4 (
@@ -484,7 +489,8 @@ CREATE TABLE graphile_worker_ext.attempts_4 (
     slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
     attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
     pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
-    error text
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.attempts_5 (
@@ -495,7 +501,8 @@ CREATE TABLE graphile_worker_ext.attempts_5 (
     slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
     attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
     pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
-    error text
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.attempts_6 (
@@ -506,7 +513,8 @@ CREATE TABLE graphile_worker_ext.attempts_6 (
     slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
     attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
     pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
-    error text
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.attempts_7 (
@@ -517,7 +525,8 @@ CREATE TABLE graphile_worker_ext.attempts_7 (
     slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
     attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
     pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
-    error text
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.attempts_8 (
@@ -528,7 +537,8 @@ CREATE TABLE graphile_worker_ext.attempts_8 (
     slot smallint CONSTRAINT attempts_slot_not_null NOT NULL,
     attempt smallint CONSTRAINT attempts_attempt_not_null NOT NULL,
     pool_id text CONSTRAINT attempts_pool_id_not_null NOT NULL,
-    error text
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.audit (
@@ -581,7 +591,10 @@ CREATE TABLE graphile_worker_ext.outcomes (
     task_identifier text NOT NULL,
     pool_id text NOT NULL,
     result json,
-    error text
+    payload json,
+    priority smallint,
+    error text,
+    error_class text
 )
 PARTITION BY LIST (slot);
 
@@ -599,7 +612,10 @@ CREATE TABLE graphile_worker_ext.outcomes_0 (
     task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
     pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
     result json,
-    error text
+    payload json,
+    priority smallint,
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.outcomes_1 (
@@ -616,7 +632,10 @@ CREATE TABLE graphile_worker_ext.outcomes_1 (
     task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
     pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
     result json,
-    error text
+    payload json,
+    priority smallint,
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.outcomes_2 (
@@ -633,7 +652,10 @@ CREATE TABLE graphile_worker_ext.outcomes_2 (
     task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
     pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
     result json,
-    error text
+    payload json,
+    priority smallint,
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.outcomes_3 (
@@ -650,7 +672,10 @@ CREATE TABLE graphile_worker_ext.outcomes_3 (
     task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
     pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
     result json,
-    error text
+    payload json,
+    priority smallint,
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.outcomes_4 (
@@ -667,7 +692,10 @@ CREATE TABLE graphile_worker_ext.outcomes_4 (
     task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
     pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
     result json,
-    error text
+    payload json,
+    priority smallint,
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.outcomes_5 (
@@ -684,7 +712,10 @@ CREATE TABLE graphile_worker_ext.outcomes_5 (
     task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
     pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
     result json,
-    error text
+    payload json,
+    priority smallint,
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.outcomes_6 (
@@ -701,7 +732,10 @@ CREATE TABLE graphile_worker_ext.outcomes_6 (
     task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
     pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
     result json,
-    error text
+    payload json,
+    priority smallint,
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.outcomes_7 (
@@ -718,7 +752,10 @@ CREATE TABLE graphile_worker_ext.outcomes_7 (
     task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
     pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
     result json,
-    error text
+    payload json,
+    priority smallint,
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.outcomes_8 (
@@ -735,7 +772,10 @@ CREATE TABLE graphile_worker_ext.outcomes_8 (
     task_identifier text CONSTRAINT outcomes_task_identifier_not_null NOT NULL,
     pool_id text CONSTRAINT outcomes_pool_id_not_null NOT NULL,
     result json,
-    error text
+    payload json,
+    priority smallint,
+    error text,
+    error_class text
 );
 
 CREATE TABLE graphile_worker_ext.pools (

@@ -2,11 +2,9 @@
 
 from django.core.mail import send_mail
 from django.utils import timezone
-from graphile_worker import App
+from graphile_worker.contrib.django import app
 
 from shop.models import Order
-
-app = App()  # connects to DATABASE_URL on first use
 
 
 @app.task(max_attempts=5)
