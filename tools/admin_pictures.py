@@ -87,7 +87,7 @@ for shop in ("Lisbon", "Porto"):
 demo.rebuild_search_index.enqueue("spring")
 for order in (4709, 4710, 4711):
     demo.charge_card.using(queue_name="billing").enqueue(order)
-app.add_job("send_reciept", {"order_id": 4712})
+app.add_job("send_receipts", {"order_id": 4712})
 demo.send_newsletter.using(run_at=timedelta(days=1), job_key="newsletter-12").enqueue(12)
 """
 
@@ -109,7 +109,7 @@ PICTURES = [
     Picture("job-failed", "job/?state=failed", row="render_invoice"),
     Picture("job-running", "job/?task=rebuild_search_index", row="rebuild_search_index"),
     # Without a traceback, which has the folders of this machine.
-    Picture("job", "job/?task=send_reciept", row="send_reciept", is_documented=True),
+    Picture("job", "job/?task=send_receipts", row="send_receipts", is_documented=True),
     Picture("job-waiting", "job/?task=charge_card&state=waiting", row="charge_card"),
     Picture("action", "job/action/?action=retry&all=1", is_documented=True),
     Picture("action-reschedule", "job/action/?action=reschedule&all=1&q=-task:charge_card"),

@@ -27,8 +27,8 @@ def test_every_name_is_imported_from_the_module_that_type_checkers_see():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="has no attribute 'Wroker'"):
-        _ = graphile_worker.Wroker
+    with pytest.raises(AttributeError, match="has no attribute 'Workerr'"):
+        _ = graphile_worker.Workerr
     assert graphile_worker.sync.__name__ == "graphile_worker.sync"
 
 

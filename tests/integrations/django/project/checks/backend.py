@@ -386,7 +386,7 @@ class Definitions(TestCase):
 
     def test_options_of_the_backend_are_checked(self) -> None:
         for options, words in (
-            ({"DATABSE": "default"}, "unknown key 'DATABSE', did you mean 'DATABASE'?"),
+            ({"DATABAZE": "default"}, "unknown key 'DATABAZE', did you mean 'DATABASE'?"),
             ({"RETENTION": True}, "must be of type Retention or NoneType, got True"),
             ({"MAX_ATTEMPTS": "3"}, "must be of type int"),
             ({"MAX_ATTEMPTS": 0}, "max_attempts"),

@@ -56,8 +56,8 @@ def test_a_schema_that_is_behind_is_one_line(capsys):
 
 def test_names_that_match_nothing_are_rejected(capsys):
     for arguments, words in (
-        (["--database", "defualt"], "no database 'defualt' in DATABASES. Known: default"),
-        (["--database=defualt"], "no database 'defualt'"),
+        (["--database", "defaultt"], "no database 'defaultt' in DATABASES. Known: default"),
+        (["--database=defaultt"], "no database 'defaultt'"),
         (["--only", "pya"], "--only: unknown task 'pya', did you mean 'pay'? Known tasks: apay"),
         (["--except", "pya"], "--except: unknown task 'pya', did you mean 'pay'?"),
         (["--queue", "lwo"], "is in queue 'lwo', did you mean 'low'? Known queues: default, low"),
@@ -102,8 +102,8 @@ def test_a_config_file_is_rejected(capsys):
 
 def test_settings_that_are_not_valid_are_rejected(capsys):
     for worker, words in (
-        ({"concurency": 2}, "unknown setting 'concurency', did you mean 'concurrency'?"),
-        ({"local_queue": {"sise": 2}}, "unknown setting 'local_queue.sise'"),
+        ({"concurrencyy": 2}, "unknown setting 'concurrencyy', did you mean 'concurrency'?"),
+        ({"local_queue": {"sizee": 2}}, "unknown setting 'local_queue.sizee'"),
         ({"concurrency": "many"}, "concurrency: expected a whole number from 1"),
         ({"poll_interval": 5}, "poll_interval: expected a duration"),
         ({"poll_interval": timedelta(seconds=-1)}, "poll_interval: expected a duration"),

@@ -65,10 +65,10 @@ def test_e002_an_alias_is_unknown_or_not_postgresql():
 
 def test_e003_a_key_or_a_type_is_not_valid():
     for values, words in (
-        ({"DATBASE": "default"}, "unknown key 'DATBASE', did you mean 'DATABASE'?"),
+        ({"DATABAZE": "default"}, "unknown key 'DATABAZE', did you mean 'DATABASE'?"),
         ({"IMPORTS": "shop.jobs"}, "['IMPORTS'] must be of type list or tuple"),
         ({"RETENTION": timedelta(days=1)}, "['RETENTION'] must be of type Retention"),
-        ({"WORKER": {"concurency": 1}}, "did you mean 'concurrency'?"),
+        ({"WORKER": {"concurrencyy": 1}}, "did you mean 'concurrency'?"),
         ({"WORKER": {"app": "shop.worker"}}, "['WORKER'] cannot set 'app'"),
     ):
         with queue(**values):
