@@ -52,7 +52,7 @@ class Project:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         command += [f"checks/{name}.py", *arguments]
         program = self.programs.start(command, self._environment(variables))
-        program.end(within=180)
+        program.end(within=300)
         assert program.code == 0, program.out + program.err
         return program
 

@@ -5,26 +5,16 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from threading import local
 from typing import Any
-from weakref import ref
 
 from asgiref.sync import sync_to_async
 from django.core.cache import close_caches
 from django.db import connections
-from django.db.backends.signals import connection_created
 
 from graphile_worker.events import JobEvent, RunningJob
 from graphile_worker.hooks import Hooks
 
 logger = logging.getLogger("graphile_worker")
-
-_thread = local()
-
-# The open connections of the thread of asgiref, by their ids. All coroutines use the database in
-# that thread, and the event loop inspects its connections from here.
-_shared_connections: dict[int, ref[Any]] = {}
-_has_shared_thread = False
 
 # The jobs that run as coroutines.
 _running_coroutines: set[object] = set()
@@ -34,7 +24,6 @@ def install(hooks: Hooks) -> None:
     """Register the wrappers, once."""
     hooks.around(RunningJob)(_around_function)
     hooks.around(RunningJob)(_around_coroutine)
-    connection_created.connect(_remember_connection, dispatch_uid="graphile_worker.connections")
 
 
 # Functions, in a thread or in a process
@@ -83,11 +72,10 @@ def _close_caches() -> None:
 
 @asynccontextmanager
 async def _around_coroutine(operation: RunningJob) -> AsyncIterator[None]:
-    """Change to the thread of asgiref only if one of its connections must be closed."""
+    """Run in the thread of asgiref, in which all coroutines use the database."""
     if operation.runs_in != "loop" or is_test(operation):
         yield
         return
-    await _find_shared_thread()
     await close_shared_connections()
     marker = object()
     _running_coroutines.add(marker)
@@ -97,33 +85,17 @@ async def _around_coroutine(operation: RunningJob) -> AsyncIterator[None]:
         _running_coroutines.discard(marker)
         _close_caches()
         await close_shared_connections()
-        if not _running_coroutines:
-            for connection in _list_shared_connections():
-                connection.queries_log.clear()
-
-
-async def _find_shared_thread() -> None:
-    """Mark the thread of asgiref before the first coroutine uses a connection in it."""
-    global _has_shared_thread
-    if not _has_shared_thread:
-        await sync_to_async(_share_thread)()
-        _has_shared_thread = True
-
-
-def _share_thread() -> None:
-    _thread.is_shared = True
-    for connection in connections.all(initialized_only=True):
-        _remember_connection(connection=connection)
 
 
 async def close_shared_connections() -> None:
     """Close the connections of the thread of asgiref that cannot be used again."""
-    if any(map(_must_close, _list_shared_connections())):
-        await sync_to_async(_close_connections_of_thread)()
+    await sync_to_async(_close_connections_of_thread)()
 
 
 def _close_connections_of_thread() -> None:
     for connection in connections.all(initialized_only=True):
+        if not _running_coroutines:
+            connection.queries_log.clear()
         if not _must_close(connection):
             continue
         if not _running_coroutines:
@@ -149,17 +121,6 @@ def _must_close(connection: Any) -> bool:
     return bool(
         connection.in_atomic_block or connection.errors_occurred or is_in_wrong_mode or is_expired
     )
-
-
-def _list_shared_connections() -> list[Any]:
-    found = [reference() for reference in list(_shared_connections.values())]
-    return [connection for connection in found if connection is not None]
-
-
-def _remember_connection(*, connection: Any, **_: object) -> None:
-    if getattr(_thread, "is_shared", False):
-        key = id(connection)
-        _shared_connections[key] = ref(connection, lambda _: _shared_connections.pop(key, None))
 
 
 def is_test(operation: RunningJob | JobEvent) -> bool:
