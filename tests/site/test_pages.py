@@ -45,7 +45,7 @@ def start_page(programs: Programs, page: Path) -> Program:
     return programs.start(command, {})
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", [page_of(each) for each in pages()])
 def test_the_blocks_of_a_page_run(
     page: Path,
@@ -60,7 +60,7 @@ def test_the_blocks_of_a_page_run(
     with Programs(tmp_path, DATABASE_URL=empty_database.url, PATH=_path()) as programs:
         program = start_page(programs, page)
 
-        assert program.end(within=120) == 0, program.err
+        assert program.end(within=300) == 0, program.err
     record_property("page", str(page))
 
 

@@ -38,7 +38,7 @@ class Project:
     def manage(self, *arguments: str, **variables: str | None) -> Program:
         """Run a command of manage.py to its end, which must succeed."""
         program = self.start(*arguments, **variables)
-        program.end(within=120)
+        program.end(within=300)
         assert program.code == 0, program.out + program.err
         return program
 

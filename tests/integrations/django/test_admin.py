@@ -12,6 +12,8 @@ ADMIN = "django.contrib.admin"
 APPS = [ADMIN, "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.messages"]
 APPS += ["django.contrib.sessions", "graphile_worker.contrib.django", "shop"]
 
+pytestmark = pytest.mark.timeout(600)
+
 IS_TURNED_OFF = """
 from django.apps import apps
 from django.contrib import admin
@@ -32,7 +34,6 @@ def add_databases(project: Project) -> None:
     project.settings["TASKS"] = {"other": {"BACKEND": backend, "OPTIONS": {"DATABASE": "other"}}}
 
 
-@pytest.mark.timeout(240)
 def test_admin_shows_and_changes_jobs(project: Project):
     add_databases(project)
     project.check("admin")
@@ -49,7 +50,6 @@ def test_admin_follows_the_schema_and_can_be_turned_off(project: Project):
 
 @pytest.mark.nightly
 @pytest.mark.serial
-@pytest.mark.timeout(600)
 def test_admin_lists_a_million_jobs_in_less_than_a_second(
     project: Project, figure: Callable[[str], None]
 ):

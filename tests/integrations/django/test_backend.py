@@ -5,7 +5,7 @@ import pytest
 from tests.integrations.django.conftest import Project
 
 # A program with Django, migrations and workers takes long on a busy machine.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 BACKEND = "graphile_worker.contrib.django.GraphileBackend"
 

@@ -1,9 +1,12 @@
 """`manage.py check` finds mistakes in the settings and in the database."""
 
 import psycopg
+import pytest
 from psycopg import sql
 
 from tests.integrations.django.conftest import Project
+
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_each_check_fires_and_is_silent_where_nothing_is_wrong(project: Project):

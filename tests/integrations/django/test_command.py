@@ -17,6 +17,8 @@ from tests.support.processes import READY, Programs, eventually
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
+pytestmark = pytest.mark.timeout(600)
+
 PASSWORD = "open-sesame"
 
 # Each starts Django twice.

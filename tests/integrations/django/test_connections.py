@@ -13,6 +13,8 @@ from tests.support.processes import eventually
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
+pytestmark = pytest.mark.timeout(600)
+
 KINDS = ("thread", "loop", "process")
 OPTIONS: dict[str, dict[str, Any]] = {
     "long connections": {"CONN_MAX_AGE": 600},
@@ -70,7 +72,6 @@ def sql(project: Project) -> Iterator[Sql]:
         yield sql
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", CHOSEN)
 def test_connections_are_clean_in_each_job(project: Project, sql: Sql, name: str):
     project.settings["DATABASES"]["default"].update(OPTIONS[name])

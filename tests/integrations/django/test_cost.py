@@ -10,6 +10,8 @@ import pytest
 
 from tests.integrations.django.conftest import Project
 
+pytestmark = pytest.mark.timeout(600)
+
 RUNS = 9
 MAX_EXTRA_SECONDS = 0.1
 
@@ -21,7 +23,6 @@ def test_the_package_does_not_import_django():
 
 
 @pytest.mark.serial
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("has_admin", [False, True])
 def test_manage_py_check_takes_at_most_100_ms_more(
     project: Project, figure: Callable[[str], None], has_admin: bool

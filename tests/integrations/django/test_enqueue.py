@@ -6,6 +6,8 @@ import pytest
 
 from tests.integrations.django.conftest import Project
 
+pytestmark = pytest.mark.timeout(600)
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "server-side binding": {"OPTIONS": {"server_side_binding": True}},
@@ -27,7 +29,6 @@ def add_other_database(project: Project, **more: Any) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_jobs_are_added_on_the_connection_of_django(project: Project, name: str):
     add_other_database(project, **OPTIONS[name])

@@ -16,6 +16,8 @@ from tests.support.processes import READY, Program, eventually
 from tests.support.rows import count_waiting_sessions
 from tests.support.sql import Sql
 
+pytestmark = pytest.mark.timeout(600)
+
 ROUNDS = 50
 NODE_READY = "Worker connected and looking for jobs"
 TASK = """

@@ -13,6 +13,8 @@ from tests.integrations.django.test_enqueue import add_other_database
 from tests.support.rows import count_jobs
 from tests.support.sql import Sql
 
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.fixture
 def developer(project: Project) -> Iterator[Sql]:
@@ -49,7 +51,6 @@ RUNS: dict[str, tuple[bool, tuple[str, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", RUNS)
 def test_no_run_of_tests_adds_jobs_to_the_database_of_the_developer(
     project: Project, developer: Sql, name: str
@@ -70,7 +71,6 @@ def test_no_run_of_tests_adds_jobs_to_the_database_of_the_developer(
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(600)
 def test_a_test_database_has_a_queue_where_another_program_owns_the_schema(
     project: Project, developer: Sql
 ):
@@ -82,7 +82,6 @@ def test_a_test_database_has_a_queue_where_another_program_owns_the_schema(
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(600)
 def test_pytest_django_rejects_jobs_that_the_import_of_a_test_adds(
     project: Project, developer: Sql
 ):
@@ -99,7 +98,6 @@ def test_pytest_django_rejects_jobs_that_the_import_of_a_test_adds(
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(600)
 def test_flush_keeps_the_jobs_outside_of_a_test_environment(project: Project, developer: Sql):
     project.manage("migrate")
     developer.run("select from :schema.add_job('pay')")
