@@ -26,6 +26,9 @@ grant select, update on graphile_worker_ext.history to queue_worker;
 grant select, insert on graphile_worker_ext.outcomes, graphile_worker_ext.attempts to queue_worker;
 grant select, insert, update, delete on graphile_worker_ext.progress to queue_worker;
 
+-- Workers obey and end pauses. People pause and resume with this role.
+grant select, insert, update, delete on graphile_worker_ext.pauses to queue_worker;
+
 -- Roles that change jobs add entries to the audit. They set neither its time nor its role, and no
 -- role but the owner changes or deletes entries.
 grant insert (actor, action, filter, job_ids, count, note)
@@ -44,7 +47,8 @@ grant select
     graphile_worker._private_known_crontabs
   to queue_reader;
 grant select
-  on graphile_worker_ext.pools, graphile_worker_ext.recoveries, graphile_worker_ext.samples
+  on graphile_worker_ext.pools, graphile_worker_ext.recoveries, graphile_worker_ext.samples,
+    graphile_worker_ext.pauses
   to queue_reader;
 grant select
   on graphile_worker_ext.history, graphile_worker_ext.attempts, graphile_worker_ext.progress

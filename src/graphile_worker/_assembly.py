@@ -35,6 +35,7 @@ from graphile_worker._worker.context import PoolResources
 from graphile_worker._worker.history_rotator import HistoryRotator
 from graphile_worker._worker.listener import NotificationListener
 from graphile_worker._worker.overruns import RunawayTracker
+from graphile_worker._worker.pauses import PauseCause, PausedTaskNames, PauseMonitor
 from graphile_worker._worker.payload_budget import PayloadBudget
 from graphile_worker._worker.pool import WorkerPool
 from graphile_worker._worker.process_pool import ProcessPool
@@ -63,9 +64,10 @@ from graphile_worker.options import LocalQueueOptions, RecoveryOptions
 
 
 class WorkerComponents:
-    """The parts of a worker. `claimer` and `pool` are set last."""
+    """The parts of a worker. `claimer`, `pauses` and `pool` are set last."""
 
     claimer: Claimer
+    pauses: PauseMonitor
     pool: WorkerPool
 
     def __init__(
@@ -104,6 +106,7 @@ class WorkerComponents:
                 config.options,
                 config.tasks,
                 find_job_in_frame,
+                cron_items=config.cron_items,
                 progress=self.progress,
                 timings=config.timings.lease,
             )
@@ -178,6 +181,8 @@ async def build_worker(
         stack.push_async_exit(partial(_shut_down, config, components))
         deps = await stack.enter_async_context(_run_lifespan(config, components))
         components.pool = _build_pool(config, components, deps, once=once)
+        # Before the first fetch: what was paused before a restart does not start.
+        await components.pauses.read_once()
         if components.lease_service is not None:
             components.lease_service.attach(components.pool, components.claimer)
         if components.metrics is not None:
@@ -207,6 +212,7 @@ def _iter_background_tasks(
     if components.lease_service is not None:
         yield components.lease_service.build_lease_monitor().run()
         yield components.claimer.run()
+        yield components.pauses.run()
     if components.metrics is not None:
         yield components.metrics.measure_lag()
     if once:
@@ -223,6 +229,7 @@ def _iter_background_tasks(
             config.hooks,
             on_jobs=components.pool.wake,
             on_migration=partial(_check_schema_level, config, components),
+            on_pauses=components.pauses.wake,
             timings=config.timings.listen,
         ).run()
     if config.cron_items is not None:
@@ -294,13 +301,15 @@ def _build_pool(
         max_pending=timings.max_pending_completions,
     )
     runaways = RunawayTracker(hooks, options.max_runaway_threads)
-    claimer.paused_tasks = runaways.paused_tasks
+    paused = PausedTaskNames()
+    runaways.on_changed = lambda: paused.set(PauseCause.RUNAWAYS, runaways.paused_tasks)
+    claimer.paused_tasks = paused.names
     start_guard = StartGuard(
         databases.own,
         lease,
         hooks,
         max_crashes=(options.recovery or RecoveryOptions()).max_crashes,
-        paused_tasks=runaways.paused_tasks,
+        paused_tasks=paused.names,
         payload_budget=payload_budget,
     )
     source = _build_source(config, components, completer, once=once)
@@ -346,6 +355,18 @@ def _build_pool(
         timings=timings.shutdown,
     )
     runaways.on_resumed = pool.wake
+    components.pauses = PauseMonitor(
+        databases.own,
+        databases.own.schemas,
+        lease,
+        hooks,
+        components.logger,
+        tasks=config.tasks,
+        paused=paused,
+        on_paused=source.release_tasks,
+        on_resumed=pool.wake,
+        timings=timings.pauses,
+    )
     return pool
 
 

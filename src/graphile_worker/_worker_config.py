@@ -23,6 +23,7 @@ from graphile_worker._worker.claimer import ClaimTimings, ForbiddenFlags
 from graphile_worker._worker.completer import CompletionTimings
 from graphile_worker._worker.completion_batcher import MAX_PENDING
 from graphile_worker._worker.listener import ListenTimings
+from graphile_worker._worker.pauses import PauseTimings
 from graphile_worker._worker.pool import ShutdownTimings
 from graphile_worker._worker.process_main import reject_in_task_process
 from graphile_worker._worker.sources.prefetch import PrefetchTimings
@@ -47,6 +48,7 @@ class WorkerTimings:
     claim: ClaimTimings = ClaimTimings()
     prefetch: PrefetchTimings = PrefetchTimings()
     listen: ListenTimings = ListenTimings()
+    pauses: PauseTimings = PauseTimings()
     completion: CompletionTimings = CompletionTimings()
     max_pending_completions: int = MAX_PENDING
     shutdown: ShutdownTimings = ShutdownTimings()

@@ -14,9 +14,18 @@ from graphile_worker._result_waiter import ResultWaiter, read_timeout
 from graphile_worker._sql.plans import admin
 from graphile_worker._sql.plans.cleanup import CleanupTask, plan_cleanup
 from graphile_worker._sql.plans.migration import plan_check_schema, plan_migrate
+from graphile_worker._sql.plans.pauses import (
+    DEFAULT_WAIT,
+    plan_list_pauses,
+    plan_pause_queue,
+    plan_pause_task,
+    plan_resume_queue,
+    plan_resume_task,
+)
 from graphile_worker._sql.plans.status import EndedJob, check_job_id, plan_get_status
 from graphile_worker._sql.plans.tuning import Tuning, plan_apply_tuning, plan_get_tuning
 from graphile_worker._sql.queries.cron import KnownCrontab
+from graphile_worker._sql.queries.pauses import Pause
 from graphile_worker._sql.query import Plan
 from graphile_worker.errors import GraphileWorkerError
 from graphile_worker.events import Migrating
@@ -298,6 +307,133 @@ class Client(BaseClient):
         await self._run_plan(
             admin.plan_force_unlock_workers(pool_ids, self._schemas, actor=self._actor), conn
         )
+
+    async def pause_queue(
+        self,
+        name: str,
+        *,
+        duration: timedelta | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+        wait: timedelta = DEFAULT_WAIT,
+        conn: object = None,
+    ) -> Pause:
+        """Pause a named queue: no worker in any language starts jobs of it.
+
+        While a job of the queue runs, the call waits for its end, and no worker starts the next
+        one. A queue that does not exist is created, and a paused one gets the new values.
+
+        Args:
+            name: Name of the queue.
+            duration: The pause ends by itself after this time (default: without an end). That
+                needs a running Python worker.
+            reason: Why, for other people.
+            actor: Who pauses the queue (default: the actor of this client, or the database role).
+            wait: Longest wait for a running job.
+            conn: Your connection, whose transaction the call joins.
+
+        Returns:
+            The pause.
+
+        Raises:
+            QueueBusy: A worker did not release the queue in time.
+            JobSpecError: An argument is not valid.
+            SchemaError: The schema cannot store the end of the pause.
+        """
+        plan = plan_pause_queue(
+            name,
+            self._schemas,
+            duration=duration,
+            reason=reason,
+            actor=actor or self._actor,
+            wait=wait,
+        )
+        return await self._run_plan(plan, conn)
+
+    async def resume_queue(
+        self,
+        name: str,
+        *,
+        actor: str | None = None,
+        wait: timedelta = DEFAULT_WAIT,
+        conn: object = None,
+    ) -> bool:
+        """Resume a paused named queue. The lock of a worker stays.
+
+        Args:
+            name: Name of the queue.
+            actor: Who resumes the queue (default: the actor of this client, or the database role).
+            wait: Longest wait for a job that still runs.
+            conn: Your connection, whose transaction the call joins.
+
+        Returns:
+            Whether the queue was paused.
+
+        Raises:
+            QueueBusy: A job of the queue did not end in time.
+        """
+        plan = plan_resume_queue(name, self._schemas, actor=actor or self._actor, wait=wait)
+        return await self._run_plan(plan, conn)
+
+    async def pause_task(
+        self,
+        name: str,
+        *,
+        duration: timedelta | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+        conn: object = None,
+    ) -> Pause:
+        """Pause a task: Python workers start no jobs of it. Jobs that run continue.
+
+        Args:
+            name: Identifier of the task.
+            duration: The pause ends by itself after this time (default: without an end).
+            reason: Why, for other people.
+            actor: Who pauses the task (default: the actor of this client, or the database role).
+            conn: Your connection, whose transaction the call joins.
+
+        Returns:
+            The pause.
+
+        Raises:
+            JobSpecError: An argument is not valid.
+            SchemaError: The companion schema cannot store pauses.
+        """
+        plan = plan_pause_task(
+            name, self._schemas, duration=duration, reason=reason, actor=actor or self._actor
+        )
+        return await self._run_plan(plan, conn)
+
+    async def resume_task(
+        self, name: str, *, actor: str | None = None, conn: object = None
+    ) -> bool:
+        """Resume a paused task.
+
+        Args:
+            name: Identifier of the task.
+            actor: Who resumes the task (default: the actor of this client, or the database role).
+            conn: Your connection, whose transaction the call joins.
+
+        Returns:
+            Whether the task was paused.
+
+        Raises:
+            SchemaError: The companion schema cannot store pauses.
+        """
+        plan = plan_resume_task(name, self._schemas, actor=actor or self._actor)
+        return await self._run_plan(plan, conn)
+
+    async def list_pauses(self, *, conn: object = None) -> list[Pause]:
+        """List the paused tasks and named queues: who paused them, why, and until when.
+
+        Args:
+            conn: Your connection, whose transaction the call joins.
+
+        Returns:
+            The pauses, by kind and name.
+        """
+        return await self._run_plan(plan_list_pauses(self._schemas), conn)
 
     async def cleanup(
         self,

@@ -5,6 +5,7 @@ GraphileWorkerError
 ├── CrontabError           a crontab cannot be parsed; lists all problems   (also ValueError)
 ├── JobSpecError           this job cannot be added or changed
 ├── CleanupBlocked         transactions that add jobs stayed open
+├── QueueBusy              a worker has locked the named queue to pause or resume
 ├── FilterError            a filter for jobs cannot be parsed               (also ValueError)
 ├── QueryTimeoutError      a read-only query exceeded its time limit
 ├── TaskLoadError          a task file could not be imported
@@ -104,6 +105,29 @@ class JobSpecError(GraphileWorkerError):
         # The value of another type may not be picklable.
         value = self.value if isinstance(self.value, str | int | float | None) else None
         return type(self), (self.argument, value, self.reason, self.code, str(self))
+
+
+class QueueBusy(GraphileWorkerError):
+    """A worker has locked the named queue to pause, or runs a job of the one to resume.
+
+    Args:
+        queue_name: Name of the queue.
+        locked_by: Id of the worker pool, if known.
+        job_id: Id of the running job, if known.
+    """
+
+    _arguments = ("queue_name", "locked_by", "job_id")
+
+    def __init__(self, queue_name: str, locked_by: str | None, job_id: int | None = None) -> None:
+        self.queue_name = queue_name
+        self.locked_by = locked_by
+        self.job_id = job_id
+        job = "a job of it" if job_id is None else f"job {job_id}"
+        holder = "another session" if locked_by is None else f"worker {locked_by!r}"
+        super().__init__(
+            f"queue {queue_name!r} is busy: {holder} is running {job}. Wait for its end, or "
+            "recover the worker if it is dead."
+        )
 
 
 class FilterError(GraphileWorkerError, ValueError):

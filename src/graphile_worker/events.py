@@ -320,6 +320,15 @@ class TaskResumed(PoolEvent):
     """Name of the task."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausesChanged(PoolEvent):
+    """A person paused or resumed tasks, or a pause ended."""
+
+    name = "pool:pausesChanged"
+    paused_tasks: tuple[str, ...]
+    """Names of the tasks of this pool that are paused now."""
+
+
 # Leases
 
 

@@ -14,9 +14,18 @@ from graphile_worker._result_waiter import SyncResultWaiter, read_timeout
 from graphile_worker._sql.plans import admin
 from graphile_worker._sql.plans.cleanup import CleanupTask, plan_cleanup
 from graphile_worker._sql.plans.migration import plan_check_schema, plan_migrate
+from graphile_worker._sql.plans.pauses import (
+    DEFAULT_WAIT,
+    plan_list_pauses,
+    plan_pause_queue,
+    plan_pause_task,
+    plan_resume_queue,
+    plan_resume_task,
+)
 from graphile_worker._sql.plans.status import EndedJob, check_job_id, plan_get_status
 from graphile_worker._sql.plans.tuning import Tuning, plan_apply_tuning, plan_get_tuning
 from graphile_worker._sql.queries.cron import KnownCrontab
+from graphile_worker._sql.queries.pauses import Pause
 from graphile_worker._sql.query import Plan
 from graphile_worker.errors import GraphileWorkerError
 from graphile_worker.events import Migrating
@@ -194,6 +203,78 @@ class Client(BaseClient):
         self._run_plan(
             admin.plan_force_unlock_workers(pool_ids, self._schemas, actor=self._actor), conn
         )
+
+    def pause_queue(
+        self,
+        name: str,
+        *,
+        duration: timedelta | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+        wait: timedelta = DEFAULT_WAIT,
+        conn: object = None,
+    ) -> Pause:
+        """Pause a named queue: no worker in any language starts jobs of it.
+
+        See `graphile_worker.Client.pause_queue`.
+        """
+        plan = plan_pause_queue(
+            name,
+            self._schemas,
+            duration=duration,
+            reason=reason,
+            actor=actor or self._actor,
+            wait=wait,
+        )
+        return self._run_plan(plan, conn)
+
+    def resume_queue(
+        self,
+        name: str,
+        *,
+        actor: str | None = None,
+        wait: timedelta = DEFAULT_WAIT,
+        conn: object = None,
+    ) -> bool:
+        """Resume a paused named queue. The lock of a worker stays.
+
+        See `graphile_worker.Client.resume_queue`.
+        """
+        plan = plan_resume_queue(name, self._schemas, actor=actor or self._actor, wait=wait)
+        return self._run_plan(plan, conn)
+
+    def pause_task(
+        self,
+        name: str,
+        *,
+        duration: timedelta | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+        conn: object = None,
+    ) -> Pause:
+        """Pause a task: Python workers start no jobs of it. Jobs that run continue.
+
+        See `graphile_worker.Client.pause_task`.
+        """
+        plan = plan_pause_task(
+            name, self._schemas, duration=duration, reason=reason, actor=actor or self._actor
+        )
+        return self._run_plan(plan, conn)
+
+    def resume_task(self, name: str, *, actor: str | None = None, conn: object = None) -> bool:
+        """Resume a paused task.
+
+        See `graphile_worker.Client.resume_task`.
+        """
+        plan = plan_resume_task(name, self._schemas, actor=actor or self._actor)
+        return self._run_plan(plan, conn)
+
+    def list_pauses(self, *, conn: object = None) -> list[Pause]:
+        """List the paused tasks and named queues: who paused them, why, and until when.
+
+        See `graphile_worker.Client.list_pauses`.
+        """
+        return self._run_plan(plan_list_pauses(self._schemas), conn)
 
     def cleanup(
         self,

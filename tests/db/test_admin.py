@@ -12,6 +12,9 @@ from tests.support.rows import fail_job as fail
 from tests.support.rows import lock_job
 from tests.support.sql import Sql
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 SOON = datetime(2035, 6, 7, 8, 9, 10, 123456, tzinfo=UTC)
 LIVING = timedelta(hours=3, minutes=59)
 STALE = timedelta(hours=4, minutes=1)

@@ -32,6 +32,9 @@ from tests.support.rows import fail_job, lock_job
 from tests.support.shell import Shell
 from tests.support.sql import Sql
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 DEAD_POOL = "pypool-00000000000000dead"
 
 

@@ -24,6 +24,9 @@ from tests.support.rows import read_names as names
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 DELETE_PERMAFAILED_JOBS, GC_TASK_IDENTIFIERS, GC_JOB_QUEUES = CleanupTask
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.single_version
 
 CONNECTIONS = 20
 KEYS = 50
-ADDS = size(gate=3_000, nightly=10_000)
+ADDS = size(gate=1_000, nightly=10_000)
 
 # The fetcher keeps its transaction open for a moment, so that adds run into uncommitted locks.
 FETCH = """

@@ -58,6 +58,9 @@ from tests.support.recorder import Recorder, wait_until
 from tests.support.rows import count_jobs
 from tests.support.sql import Sql
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 T = TypeVar("T")
 Make = Callable[..., CronScheduler]
 

@@ -103,7 +103,7 @@ async def test_a_new_database_has_no_findings(database):
     assert (report.is_critical, report.verdict) == (False, QueueHealth.HEALTHY)
     assert "level 20, installed by Python on " in report.facts["schema"]
     assert "owned by postgres" in report.facts["schema"]
-    assert "level 6 of 6, by postgres on " in report.facts["companion"]
+    assert "level 7 of 7, by postgres on " in report.facts["companion"]
 
 
 async def test_young_jobs_of_every_kind_have_no_findings(database, sql):
@@ -398,7 +398,9 @@ async def test_a_companion_that_is_behind_is_reported_and_migrate_upgrades_it(da
     migrate(database)
 
     assert (finding.id, finding.severity) == (FindingId.COMPANION_BEHIND, Severity.WARNING)
-    assert finding.evidence == ("missing: 0002_leases, 0004_turns, 0005_samples, 0006_history",)
+    assert finding.evidence == (
+        "missing: 0002_leases, 0004_turns, 0005_samples, 0006_history, 0007_pauses",
+    )
     assert await list_findings(database) == {}
 
 

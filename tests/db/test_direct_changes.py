@@ -9,6 +9,9 @@ from graphile_worker import JobLockLost, JobStarted, JobSucceeded
 from tests.support.recorder import wait_until
 from tests.support.sql import Sql
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 
 class Endless:
     """A task that runs until it is told to end."""

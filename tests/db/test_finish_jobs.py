@@ -6,6 +6,9 @@ from graphile_worker._sql.queries.claim import ClaimedJob, complete_claimed_jobs
 from tests.support.pools import Pool, payloads, queue_lock, read_job_row
 from tests.support.sql import Sql
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 
 @pytest.fixture
 def client(blocking_client):

@@ -16,6 +16,9 @@ from tests.support.rows import count_pages
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 READY = 5
 # Enough that the indexes have a root, as those of a large table.
 FEW = 2_000

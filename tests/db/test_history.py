@@ -34,6 +34,9 @@ from tests.conftest import TestDatabase
 from tests.support.shell import Shell
 from tests.support.sql import Sql
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 HOUR = timedelta(hours=1)
 WORKER = "pypool-0123456789abcdef01"
 

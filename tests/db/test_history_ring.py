@@ -38,6 +38,9 @@ from tests.support.roles import as_role
 from tests.support.sql import Sql
 from tests.support.tiers import random_seed, size
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
 START = datetime(2024, 2, 29, tzinfo=UTC)

@@ -5,10 +5,9 @@ Decision record 15 has the reasons, tests/support/overloads.py makes the overloa
 
 import re
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from importlib.resources import files
 from typing import Any
 
 import psycopg
@@ -20,7 +19,7 @@ from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.cron import register_crontabs, schedule_jobs
 from graphile_worker._sql.remedies import format_remedy
 from graphile_worker._sql.render import ParameterStyle, render
-from graphile_worker._sql.statement import Clause, Condition, Statement
+from graphile_worker._sql.statement import Statement
 from graphile_worker.ops.bulk import (
     CompleteAction,
     FailAction,
@@ -37,7 +36,9 @@ from graphile_worker.ops.search import plan_count_jobs, plan_list_jobs
 from graphile_worker.ops.snapshot import take_snapshot
 from graphile_worker.ops.states import JobState
 from tests.conftest import TestDatabase
-from tests.rules.test_statements import STATEMENTS, _sample_query
+from tests.rules.test_statements import STATEMENTS
+from tests.support.cluster import Cluster
+from tests.support.database_pool import DatabasePool
 from tests.support.job_table import NODE, JobTable
 from tests.support.overloads import Overloads
 from tests.support.pools import open_session
@@ -45,57 +46,10 @@ from tests.support.recorder import Recorder, open_runners
 from tests.support.roles import as_role, grant_permissions, open_administered_database, run_script
 from tests.support.rust import LEVEL_20
 from tests.support.sql import Sql
+from tests.support.statements import list_conditions, run_all_statements
 
-pytestmark = [pytest.mark.single_version, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.single_version
 
-CONDITIONS = sorted(
-    path.name.removesuffix(".sql")
-    for path in (files("graphile_worker._sql") / "conditions").iterdir()
-)
-JOB_SEARCHES = ("count_jobs", "count_some_jobs", "find_job_ids", "list_jobs")
-OUTCOME_SEARCHES = ("list_failed_outcomes", "list_outcomes", "list_task_outcomes")
-
-
-def list_conditions(statement: str) -> list[Clause]:
-    """List the conditions that a statement can have: on jobs, or on ended jobs."""
-    is_ended = statement in OUTCOME_SEARCHES
-    chosen = [name for name in CONDITIONS if name.startswith("ended_") == is_ended]
-    return [Clause((Condition(name),)) for name in chosen]
-
-
-# Arguments for statements that read jobs from JSON, of which the samples have none.
-KEPT = (
-    '[{"id": 1, "task": "task", "age": 2, "duration": 1, "keep": 1, "has_attempt": true, '
-    '"has_payload": true}]'
-)
-JOBS: dict[str, tuple[object, ...]] = {
-    "add_jobs": ('[{"identifier": "task", "delay": 1, "preserve_run_at": false}]', 1),
-    "fail_claimed_jobs": (
-        '[{"id": 1, "attempts": 1, "message": "no", "delay": 1}]',
-        "x",
-        [1],
-        False,
-    ),
-    "complete_and_keep_jobs": ("{1}", "x", [1], False, KEPT),
-    "fail_and_keep_jobs": (
-        '[{"id": 1, "attempts": 1, "message": "no", "delay": 1}]',
-        "x",
-        [1],
-        False,
-        KEPT,
-    ),
-    "release_claimed_jobs": (
-        '[{"id": 1, "attempts": 1, "keyed": true, "delay": 1}]',
-        "x",
-        [1],
-        False,
-    ),
-    "schedule_jobs": ('[{"identifier": "item", "task": "task"}]', "2024-02-29 04:30Z"),
-    "list_failed_outcomes": ("0", "1", 1, 1),
-    "list_outcomes": ("0", "1", 1, 1),
-    "list_task_outcomes": ("0", "1", 1, 1, ["task"], ["task"]),
-    "write_sample": ("queue", "[]", 1, 1),
-}
 MODE = "job_key_mode =>"
 MINUTE = datetime(2024, 2, 29, 4, 30, tzinfo=UTC)
 
@@ -159,26 +113,49 @@ def hostile_template(cluster, schema) -> Iterator[Overloads]:
     cluster.drop_database("hostile")
 
 
-@pytest.fixture
-def hostile(databases, cluster, schema, hostile_template) -> Iterator[Hostile]:
-    """A copy of that database, without the schema of the queue."""
-    name = databases.clone("hostile")
+@pytest.fixture(scope="module")
+def installed_template(cluster, schema, hostile_template) -> Iterator[Overloads]:
+    """A copy, named `hostile_installed`, with the schema of the queue and overloads for its types.
+
+    It also has what the Rust worker adds, which some statements read.
+    """
+    cluster.create_database("hostile_installed", "hostile")
+    dsn, schemas = cluster.dsn("hostile_installed"), Schemas.from_names(schema)
+    with sync.Client(dsn, schema=schema) as client:
+        client.migrate()
+    with closing(Sql(dsn, schema)) as sql:
+        overloads = hostile_template.in_copy(sql)
+        overloads.make(schemas.shared, schemas.companion)
+        for statement in LEVEL_20[1:]:
+            sql.run(statement)
+        assert overloads.calls() == []
+    yield overloads
+    cluster.drop_database("hostile_installed")
+
+
+@contextmanager
+def open_copy(
+    databases: DatabasePool, cluster: Cluster, schema: str, template: str, overloads: Overloads
+) -> Iterator[Hostile]:
+    name = databases.clone(template)
     database = TestDatabase(name, cluster, schema)
     with closing(Sql(database.dsn, schema)) as sql, closing(sql.another()) as other:
-        yield Hostile(database, hostile_template.in_copy(sql), sql, other.connection)
+        yield Hostile(database, overloads.in_copy(sql), sql, other.connection)
     cluster.drop_database(name)
 
 
 @pytest.fixture
-def installed(hostile: Hostile) -> Hostile:
-    """The same, with the schema of the queue, and overloads for its own types."""
-    with sync.Client(hostile.database.dsn, schema=hostile.database.schema) as client:
-        client.migrate()
-    hostile.overloads.make(hostile.schemas.shared, hostile.schemas.companion)
-    # What the Rust worker would have made there, which some statements ask.
-    for statement in LEVEL_20[1:]:
-        hostile.sql.run(statement)
-    return hostile
+def hostile(databases, cluster, schema, hostile_template) -> Iterator[Hostile]:
+    """A copy of the template without the schema of the queue."""
+    with open_copy(databases, cluster, schema, "hostile", hostile_template) as copy:
+        yield copy
+
+
+@pytest.fixture
+def installed(databases, cluster, schema, installed_template) -> Iterator[Hostile]:
+    """A copy of the template with the schema of the queue."""
+    with open_copy(databases, cluster, schema, "hostile_installed", installed_template) as copy:
+        yield copy
 
 
 def test_overloads_are_called_where_the_search_path_decides(hostile):
@@ -218,23 +195,9 @@ def test_no_statement_calls_an_overload(installed):
     with closing(JobTable(installed.database, installed.sql)) as table:
         for state in JobState:
             table.add_job_in_state(state)
-    for name in STATEMENTS:
-        run_and_roll_back(installed, name, JOBS.get(name) or _sample_query(name).args)
-    for name in (*JOB_SEARCHES, *OUTCOME_SEARCHES):
-        for condition in list_conditions(name):
-            run_and_roll_back(installed, Statement.with_clauses(name, [condition]))
+    run_all_statements(installed.connection, installed.schemas)
 
     assert installed.overloads.calls() == []
-
-
-def run_and_roll_back(
-    hostile: Hostile, statement: str | Statement, args: tuple[Any, ...] | None = None
-) -> None:
-    text = render(statement, hostile.schemas, ParameterStyle.NATIVE)
-    numbers = {int(number) for number in re.findall(r"\$(\d+)", text)}
-    given = [None] * len(numbers) if args is None else args
-    with hostile.connection.transaction(force_rollback=True):
-        hostile.connection.execute(text.encode(), given or None)
 
 
 def test_no_function_of_the_schema_calls_an_overload(installed):

@@ -288,7 +288,13 @@ def test_the_main_reason_comes_first(table, shell):
         "handles task 'task' (no workers are running)\n"
     )
     assert [reason["why"] for reason in found["reasons"]] == ["queue_paused", "no_worker"]
-    assert found["reasons"][0]["evidence"] == {"queue": "q", "paused_by": "ana"}
+    assert found["reasons"][0]["evidence"] == {
+        "queue": "q",
+        "paused_by": "ana",
+        "reason": None,
+        "since": None,
+        "until": None,
+    }
 
 
 # Changes

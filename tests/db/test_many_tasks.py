@@ -16,6 +16,9 @@ from tests.support.pools import Pool
 from tests.support.rows import count_pages as pages_of
 from tests.support.sql import Sql
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 MANY = 3 * MAX_TASKS_PER_FETCH
 
 

@@ -304,7 +304,7 @@ def test_a_role_that_may_not_upgrade_the_companion_gets_a_warning(
 
     migrate(empty_database, dsn=make_conninfo(empty_database.dsn, user=role))
 
-    assert "is at level 3 of 6, and this role may not upgrade it" in caplog.text
+    assert "is at level 3 of 7, and this role may not upgrade it" in caplog.text
     assert "four hours" not in caplog.text
 
 

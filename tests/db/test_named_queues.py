@@ -9,6 +9,9 @@ import pytest
 from graphile_worker import JobSpec
 from graphile_worker.events import JobSucceeded
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 ACCOUNTS = ("ada", "bob", "carol")
 
 

@@ -26,6 +26,9 @@ from graphile_worker.ops.trends import SnapshotHistory
 from tests.conftest import TestDatabase
 from tests.support.sql import Sql
 
+# Logic of the worker, which test_runner.py runs on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 NODE = "pool-3fa94c1d77e0aa19b2"
 PYTHON = "pypool-0123456789abcdef01"
 

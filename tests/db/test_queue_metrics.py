@@ -56,6 +56,9 @@ from tests.support.proxy import Mode
 from tests.support.roles import temporary_role
 from tests.support.sql import Sql
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 TASKS = ("a", "b", "c")
 TASK_SETS = (None, ["a"], ["b", "c"], ["no such task"])
 LIMIT_TIME = timedelta(seconds=60)
@@ -229,9 +232,10 @@ async def test_the_oldest_ready_job_found_by_indexes_is_that_of_the_snapshot(db,
             if task.oldest_ready is not None
         }
         assert found == pytest.approx(expected), seed
-        ages.update(round(each) for each in found.values())
+        # In minutes, as a busy machine may need seconds between the add and the look.
+        ages.update(round(each / 60) for each in found.values())
 
-    assert ages == {1, 3600}
+    assert ages == {0, 60}
 
 
 async def test_a_look_reads_a_limited_number_of_jobs_behind_locked_queues(db, sql, table):

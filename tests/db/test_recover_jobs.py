@@ -44,6 +44,9 @@ from tests.support.recorder import wait_until
 from tests.support.sql import Sql
 from tests.support.tasks import nothing
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 HOUR = timedelta(hours=1)
 NOW = timedelta(0)
 NUMBERS = itertools.count(1)

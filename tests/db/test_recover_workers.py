@@ -22,6 +22,9 @@ from tests.support.pools import Pool, queue_lock, read_job_row, update_job
 from tests.support.recorder import wait_until
 from tests.support.tasks import endless
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 NODE = "pool-0123456789abcdef01"

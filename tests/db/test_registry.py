@@ -55,6 +55,9 @@ from tests.support.sql import Sql
 from tests.support.tasks import endless, nothing
 from tests.support.timings import make_heartbeat_timings
 
+# Logic of the worker, which test_runner.py runs on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 HOUR = timedelta(hours=1)
 NOW = timedelta(0)
 

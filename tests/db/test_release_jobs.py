@@ -18,6 +18,9 @@ from tests.support.pools import (
     update_job,
 )
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 MOMENT = datetime(2035, 6, 7, 8, 9, 10, 123456, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 

@@ -18,6 +18,9 @@ from tests.support.pools import (
     update_job,
 )
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 HOUR = timedelta(hours=1)
 
 

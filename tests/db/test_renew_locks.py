@@ -28,6 +28,9 @@ from tests.support.recorder import Start, open_runners, wait_until
 from tests.support.sql import Sql
 from tests.support.tasks import endless
 
+# Logic of the worker, which test_runner.py runs on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 HOUR = timedelta(hours=1)
 
 # So long that a busy machine does not let it lapse, with heartbeats that need not be waited for.

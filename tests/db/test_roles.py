@@ -27,6 +27,7 @@ from graphile_worker._db.sync import SyncPsycopgDatabase
 from graphile_worker._metrics import definitions
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.history import plan_prune_history, plan_rotate_history
+from graphile_worker.errors import SchemaError
 from graphile_worker.events import CronBackfillDue
 from graphile_worker.ops.diagnostics import FindingId, examine
 from graphile_worker.ops.filters import Filter
@@ -396,6 +397,8 @@ NOT_FOR_READERS = (
     "truncate :ext_schema.outcomes_0",
     "update :ext_schema.history set slot = 0",
     "delete from :ext_schema.progress",
+    "insert into :ext_schema.pauses (kind, name, paused_by) values ('task', 'mine', 'me')",
+    "delete from :ext_schema.pauses",
     "insert into :ext_schema.audit (action) values ('mine')",
     "select graphile_worker_api.enqueue('send_email')",
 )
@@ -490,6 +493,7 @@ NOT_FOR_CLEANERS = (
     "select error from :ext_schema.attempts",
     "insert into :ext_schema.outcomes select * from :ext_schema.outcomes",
     "select * from :ext_schema.progress",
+    "select * from :ext_schema.pauses",
     "select * from :ext_schema.audit",
 )
 
@@ -585,6 +589,31 @@ def test_a_worker_writes_progress_that_readers_see(worker, reader):
 
     worker.run("delete from :ext_schema.progress")
     assert reader.value("select slot from :ext_schema.history") == 0
+
+
+# Pauses
+
+
+async def test_a_worker_role_pauses_and_obeys_and_a_reader_lists_pauses(queue):
+    with sync.Client(as_role(queue, "queue_worker"), schema=queue.schema) as client:
+        client.pause_task("send_email", duration=timedelta(hours=1))
+        client.pause_queue("imports")
+        with sync.Client(as_role(queue, "queue_reader"), schema=queue.schema) as reader:
+            assert reader.list_pauses() == client.list_pauses()
+            assert len(reader.list_pauses()) == 2
+            with pytest.raises(SchemaError, match="cannot store pauses"):
+                reader.pause_task("resize")
+        app = App(as_role(queue, "queue_worker"), schema=queue.schema)
+
+        @app.task
+        async def send_email() -> None: ...
+
+        client.add_job("send_email")
+        assert await app.worker().run_once() == 0
+        client.resume_task("send_email")
+        client.resume_queue("imports")
+        assert await app.worker().run_once() == 1
+        await app.close()
 
 
 # The audit

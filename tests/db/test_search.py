@@ -19,6 +19,9 @@ from graphile_worker.ops.states import JobState
 from tests.support.job_table import NODE, JobTable
 from tests.support.pools import open_session
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 ALL_JOBS = Filter()
 
 

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import _assembly
@@ -16,6 +17,9 @@ from graphile_worker._sql.render import render_bytes
 from graphile_worker.events import GetJobEmpty, GetJobErrored, JobSucceeded
 from tests.support.pools import Pool, queue_ids, queue_lock
 from tests.support.proxy import CutAfterRequest
+
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
 
 HOUR = timedelta(hours=1)
 

@@ -16,6 +16,9 @@ from tests.support.pools import (
 )
 from tests.support.sql import Sql
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 HOUR = timedelta(hours=1)
 LOCKED_QUEUE = """
 insert into :schema._private_job_queues (queue_name, locked_by, locked_at)

@@ -7,10 +7,14 @@ import pytest
 
 from graphile_worker._sql.queries.workers import mark_pools_stopped, register_pool
 from graphile_worker.ops.explain import Explanation, ReasonCode, plan_explain
+from graphile_worker.ops.pauses import plan_pause_queue, plan_pause_task
 from graphile_worker.ops.pools import PoolHealth, plan_get_lock_holders
 from graphile_worker.ops.search import with_limits
 from tests.support.job_table import NODE, JobTable
 from tests.support.pools import open_session
+
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
 
 HOUR = timedelta(hours=1)
 OURS = "pypool-0123456789abcdef01"
@@ -172,6 +176,50 @@ def test_its_queue_is_paused(table, enter):
 
     assert reason.why is ReasonCode.QUEUE_PAUSED
     assert reason.sentence == "its queue 'q' is paused by ana"
+
+
+def test_who_paused_its_queue_why_and_until_when(table, enter, sql):
+    enter()
+    table.run_plan(
+        plan_pause_queue(
+            "q", table.schemas, duration=timedelta(hours=1), reason="vendor is down", actor="ada"
+        )
+    )
+    job = table.add_job(job_queue_id="(select id from :schema._private_job_queues)")
+
+    reason = first(table, job)
+
+    assert reason.sentence.startswith("its queue 'q' is paused by ada for 0.")
+    assert reason.sentence.endswith("; reason: vendor is down")
+    assert ", ends in " in reason.sentence
+    assert (reason.evidence["paused_by"], reason.evidence["reason"]) == ("ada", "vendor is down")
+    assert reason.evidence["until"] - reason.evidence["since"] == timedelta(hours=1)
+
+    # Without a Python worker, the queue stays paused.
+    sql.run("update :ext_schema.pauses set until = now() - interval '1 minute'")
+    assert "ended 1m ago; reason: vendor is down; a running Python worker resumes it" in (
+        first(table, job).sentence
+    )
+
+
+def test_its_task_is_paused(table, enter):
+    enter()
+    table.add_job(priority="-1")
+    job = table.add_job()
+    table.run_plan(plan_pause_task("task", table.schemas, reason="bounces", actor="ada"))
+
+    assert all_of(table, job) == [ReasonCode.TASK_PAUSED]
+    reason = first(table, job)
+    assert reason.sentence.startswith("its task 'task' is paused by ada for 0.")
+    assert reason.sentence.endswith("; reason: bounces; Python workers do not start it")
+    assert (reason.evidence["task"], reason.evidence["until"]) == ("task", None)
+
+
+def test_without_the_table_of_pauses_no_task_is_paused(table, enter, sql):
+    enter()
+    sql.run("drop table :ext_schema.pauses")
+
+    assert first(table, table.add_job()).why is ReasonCode.ELIGIBLE
 
 
 # 7, 8: workers without the task, flags

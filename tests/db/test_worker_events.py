@@ -73,6 +73,9 @@ from tests.support.recorder import Recorder, Start
 from tests.support.sql import Sql
 from tests.support.tasks import endless, nothing
 
+# Logic of the worker, which test_runner.py runs on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 HOUR = timedelta(hours=1)
 SOON = timedelta(milliseconds=20)
 JOBS = "select attempts, locked_by, last_error from :schema._private_jobs"

@@ -192,6 +192,19 @@ select worker_id from :schema.list_orphan_locked_workers('5 minutes')
 """
 
 
+def test_rust_workers_leave_a_paused_queue_alone(rust_database, rust):
+    with sync.Client(rust_database.dsn, schema=rust_database.schema, actor="ada") as client:
+        client.pause_queue("imports")
+        sweeper = RustSweeper(rust)
+
+        sweeper.sweep_once()
+
+        assert (sweeper.sweeps, sweeper.taken) == (1, [])
+        [pause] = client.list_pauses()
+        assert (pause.name, pause.by) == ("imports", "ada")
+        assert client.resume_queue("imports")
+
+
 @pytest.mark.feature("F220", "F222")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("recovery", [OFTEN, None], ids=["with recovery", "without"])

@@ -22,12 +22,15 @@ from tests.support.tiers import size
 # What depends on versions lies deeper, and is tested there on each.
 pytestmark = pytest.mark.single_version
 
-ASYNC = 19
-THREADS = 19
-NODES = 12
+ASYNC = THREADS = size(gate=8, nightly=19)
+NODES = size(gate=4, nightly=12)
 ALL = ASYNC + THREADS + NODES
 
 ROUNDS = range(size(gate=1, nightly=20))
+UPGRADES = size(
+    gate=[("0.16", "python"), ("0.17", "node")],
+    nightly=[(version, first) for version in ("0.16", "0.17") for first in ("python", "node")],
+)
 
 
 @pytest.mark.timeout(120)
@@ -62,8 +65,7 @@ def test_python_waits_for_node_installers_that_make_progress(empty_database, dat
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("first", ["python", "node"])
-@pytest.mark.parametrize("version", ["0.16", "0.17"])
+@pytest.mark.parametrize(("version", "first"), UPGRADES)
 @pytest.mark.feature("F24")
 def test_fifty_installers_at_once_upgrade_one_schema(empty_database, database, version, first):
     node_install(empty_database.url, version=version, schema=empty_database.schema)
@@ -148,7 +150,7 @@ def install_blocking(database, **timeout: float) -> int:
 
 
 def install_with_node(database) -> int:
-    # Twelve at once on a busy machine may take over a second to exit, for which the reference sets
+    # Several at once on a busy machine may take over a second to exit, for which the reference sets
     # a bad status although it is done: its word counts.
     done = node_worker("0.18", database.url, "--schema-only", schema=database.schema)
     assert done.stdout.startswith("Schema updated"), done.stdout + done.stderr

@@ -1,10 +1,11 @@
 """Who starts on whose ledger: three releases of the reference and we, on every state of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from graphile_worker import Client, SchemaTooNew, sync
+from tests.conftest import TestDatabase
 from tests.support.catalog import (
     read_companion,
     read_ledger,
@@ -99,11 +100,25 @@ OURS = [
 USED_AS_THEY_ARE = [name for name, found, left in OURS if found == left]
 
 
+@pytest.fixture(scope="module")
+def templates(cluster, schema) -> Iterator[dict[str, str]]:
+    """The names of databases with these states, made at their first use."""
+    made: dict[str, str] = {}
+    yield made
+    for name in made.values():
+        cluster.drop_database(name)
+
+
 @pytest.fixture
-def state(request, empty_database):
+def state(request, templates, databases, cluster, schema) -> Iterator[TestDatabase]:
     """A database with the ledger that the parameter names."""
-    STATES[request.param](empty_database)
-    return empty_database
+    if request.param not in templates:
+        template = databases.clone("template0")
+        STATES[request.param](TestDatabase(template, cluster, schema))
+        templates[request.param] = template
+    name = databases.clone(templates[request.param])
+    yield TestDatabase(name, cluster, schema)
+    cluster.drop_database(name)
 
 
 def start_node(version, database) -> str:

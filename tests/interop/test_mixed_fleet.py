@@ -19,8 +19,8 @@ from tests.support.tools import MODULES, NODE
 
 PROGRAMS = Path(__file__).parent / "programs"
 CONCURRENCY = 10
-JOBS = size(gate=2_000, nightly=20_000)
-FEWER_JOBS = size(gate=500, nightly=2_000)
+JOBS = size(gate=1_000, nightly=20_000)
+FEWER_JOBS = size(gate=200, nightly=2_000)
 
 # Who held which job when, seen from inside the database: no worker's word is taken for it.
 WATCH = """

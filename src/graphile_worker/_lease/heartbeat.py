@@ -13,6 +13,7 @@ from graphile_worker._lease.lease import Lease, generate_pool_id
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._sql.queries.workers import (
+    CRONTAB_KEY,
     has_registry,
     has_rust_registry,
     heartbeat,
@@ -108,6 +109,8 @@ class Heartbeat:
         longest = timings.max_interval
         self._interval_seconds = min(interval or longest, longest).total_seconds()
         self._details = details
+        # Sent with each heartbeat, so without what only Python tools read.
+        self._rust_details = {name: value for name, value in details.items() if name != CRONTAB_KEY}
         self._progress = progress
         self._query_timeout_seconds = timings.max_query_timeout_seconds
         self._has_rust = False
@@ -292,7 +295,7 @@ class Heartbeat:
         if not self._has_rust:
             return
         try:
-            await self._run_query(rust_heartbeat(sorted(self._get_ids()), self._details))
+            await self._run_query(rust_heartbeat(sorted(self._get_ids()), self._rust_details))
             if self._retired_ids:
                 await self._run_query(rust_unregister(sorted(self._retired_ids)))
                 self._retired_ids.clear()

@@ -7,7 +7,7 @@ Lease monitor and rescuer run in it.
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,10 +32,12 @@ from graphile_worker._lease.lease_monitor import LeaseMonitor
 from graphile_worker._lease.rescuer import JobRescuer
 from graphile_worker._lease.watchdog import Watchdog
 from graphile_worker._sql.queries.claim import ClaimedJob
-from graphile_worker._sql.queries.workers import MAX_TASK_NAMES
+from graphile_worker._sql.queries.workers import CRONTAB_KEY, MAX_TASK_NAMES
 from graphile_worker._support.error_format import format_error_line
 from graphile_worker._support.logs import Logger
 from graphile_worker._support.versions import find_version
+from graphile_worker.crontab.items import ParsedCronItem
+from graphile_worker.crontab.summaries import summarize_items
 from graphile_worker.events import HeartbeatFailed, HeartbeatRecovered, LeaseExpired, LeaseLost
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job
@@ -45,6 +47,8 @@ T = TypeVar("T")
 
 # Finds the job of one of these pools whose task is called in a frame.
 FindJob = Callable[[Collection[str], FrameType], Job | None]
+
+CronItems = Callable[[], Iterable[ParsedCronItem]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +101,7 @@ class LeaseService:
         tasks: Mapping[str, object],
         find_job: FindJob,
         *,
+        cron_items: CronItems | None = None,
         progress: ProgressFlusher | None = None,
         timings: LeaseTimings = DEFAULT_TIMINGS,
     ) -> None:
@@ -110,7 +115,7 @@ class LeaseService:
         self._claimer: LeasedClaimer | None = None
         self._loop = asyncio.get_running_loop()
         self._background_loop = BackgroundLoop()
-        self._heartbeat = self._make_heartbeat(tasks, progress)
+        self._heartbeat = self._make_heartbeat(_build_details(options, tasks, cron_items), progress)
         self._heartbeat_task: asyncio.Task[Any] | None = None
         self._watchdog: Watchdog | None = None
         if options.warn_blocked_after is not None:
@@ -224,7 +229,7 @@ class LeaseService:
             )
 
     def _make_heartbeat(
-        self, tasks: Mapping[str, object], progress: ProgressFlusher | None
+        self, details: Mapping[str, Any], progress: ProgressFlusher | None
     ) -> Heartbeat:
         recovery = self._options.recovery
         return Heartbeat(
@@ -245,7 +250,7 @@ class LeaseService:
                 on_reconnected=self._call_on_worker_loop(self._on_reconnected),
                 on_recovered=self._call_on_worker_loop(self._on_heartbeat_recovered),
             ),
-            details=_build_details(self._options, tasks),
+            details=details,
             lease_duration=None if recovery is None else recovery.lease_duration,
             interval=None if recovery is None else recovery.effective_heartbeat_interval,
             progress=progress,
@@ -299,8 +304,10 @@ class LeaseService:
         )
 
 
-def _build_details(options: WorkerOptions, tasks: Mapping[str, object]) -> dict[str, Any]:
-    return {
+def _build_details(
+    options: WorkerOptions, tasks: Mapping[str, object], cron_items: CronItems | None
+) -> dict[str, Any]:
+    details: dict[str, Any] = {
         "runtime": "python",
         "version": find_version(),
         "host": socket.gethostname(),
@@ -308,3 +315,8 @@ def _build_details(options: WorkerOptions, tasks: Mapping[str, object]) -> dict[
         "concurrency": options.concurrency,
         "tasks": sorted(tasks)[:MAX_TASK_NAMES],
     }
+    # The list may raise, which the scheduler reports.
+    with suppress(Exception):
+        if cron_items is not None and (summaries := summarize_items(cron_items())):
+            details[CRONTAB_KEY] = summaries
+    return details

@@ -163,7 +163,9 @@ class Claimer:
 
     async def claim(self, limit: int) -> list[ClaimedJob]:
         """Lock up to `limit` jobs that are ready for this pool."""
-        if not self._identifiers:
+        if not self._identifiers or self._are_all_paused:
+            self._fetcher.next_fetch_at = None
+            self.was_truncated = False
             return []
         try:
             return await self._claim(limit)
@@ -318,6 +320,12 @@ class Claimer:
         if claimed_jobs and seconds < QUICK_FETCH_SECONDS:
             self._max_fetch *= 2
         return claimed_jobs
+
+    @property
+    def _are_all_paused(self) -> bool:
+        return bool(self.paused_tasks) and all(
+            name in self.paused_tasks for name in self._identifiers
+        )
 
     def _get_active_task_ids(self) -> dict[int, str]:
         if not self.paused_tasks:

@@ -1,4 +1,4 @@
-"""NotificationListener: listens for new jobs and migrations on its own connection."""
+"""NotificationListener: listens for new jobs, pauses and migrations on its own connection."""
 
 import asyncio
 import json
@@ -11,6 +11,7 @@ from graphile_worker._db.database import Database
 from graphile_worker._db.notifications import Notification, NotificationStream, TooManyNotifications
 from graphile_worker._db.retry import compute_backoff
 from graphile_worker._lease.lease import Lease
+from graphile_worker._sql.queries.pauses import PAUSES_CHANNEL
 from graphile_worker.events import (
     ListenConnecting,
     ListenFailed,
@@ -22,6 +23,7 @@ from graphile_worker.hooks import Hooks
 
 JOBS_CHANNEL = "jobs:insert"
 MIGRATIONS_CHANNEL = "worker:migrate"
+CHANNELS = (JOBS_CHANNEL, MIGRATIONS_CHANNEL, PAUSES_CHANNEL)
 
 MAX_BACKOFF_SECONDS = 0.6
 
@@ -44,7 +46,7 @@ DEFAULT_TIMINGS = ListenTimings()
 
 
 class NotificationListener:
-    """Calls `on_jobs` with the number of added jobs, or None if unknown, and `on_migration`."""
+    """Calls a function for each channel: `on_jobs` with the number of jobs, or None if unknown."""
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class NotificationListener:
         *,
         on_jobs: Callable[[int | None], None],
         on_migration: Callable[[], Awaitable[None]],
+        on_pauses: Callable[[], None] = lambda: None,
         timings: ListenTimings = DEFAULT_TIMINGS,
     ) -> None:
         self._db = database
@@ -61,6 +64,7 @@ class NotificationListener:
         self._hooks = hooks
         self._on_jobs = on_jobs
         self._on_migration = on_migration
+        self._on_pauses = on_pauses
         self._timings = timings
         self._attempts = 0
         self._migration_checked_at = -math.inf
@@ -81,7 +85,7 @@ class NotificationListener:
     async def listen_once(self) -> None:
         """Connect, and listen until an error occurs."""
         self._hooks.emit(ListenConnecting(pool_id=self._lease.pool_id, attempts=self._attempts))
-        async with self._db.listen(JOBS_CHANNEL, MIGRATIONS_CHANNEL) as notifications:
+        async with self._db.listen(*CHANNELS) as notifications:
             self._attempts = 0
             self._hooks.emit(ListenStarted(pool_id=self._lease.pool_id))
             try:
@@ -92,8 +96,9 @@ class NotificationListener:
                 self._hooks.emit(ListenReleased(pool_id=self._lease.pool_id))
 
     async def _catch_up(self) -> None:
-        """Check for jobs and migrations from before the connection listened."""
+        """Check for jobs, pauses and migrations from before the connection listened."""
         self._on_jobs(None)
+        self._on_pauses()
         await self._check_migration()
 
     async def _wait_for_notification(self, notifications: NotificationStream) -> None:
@@ -122,6 +127,8 @@ class NotificationListener:
         if notification.channel == JOBS_CHANNEL:
             count = None if notification.skipped_count else parse_job_count(notification.payload)
             self._on_jobs(count)
+        elif notification.channel == PAUSES_CHANNEL:
+            self._on_pauses()
         elif notification.channel == MIGRATIONS_CHANNEL:
             self._check_migration_at = (
                 self._migration_checked_at + self._timings.migration_check_interval_seconds

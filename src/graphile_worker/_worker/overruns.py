@@ -15,7 +15,8 @@ class RunawayTracker:
 
     def __init__(self, hooks: Hooks, max_runaways: int | None) -> None:
         self.paused_tasks: set[str] = set()
-        # Called after the pause of a task.
+        # Called when `paused_tasks` has changed, and after the pause of a task.
+        self.on_changed: Callable[[], None] = lambda: None
         self.on_resumed: Callable[[], None] = lambda: None
         self._hooks = hooks
         self._max_runaways = max_runaways
@@ -28,6 +29,7 @@ class RunawayTracker:
         self._hooks.emit(event)
         if self._has_too_many(name) and name not in self.paused_tasks:
             self.paused_tasks.add(name)
+            self.on_changed()
             self._hooks.emit(
                 TaskPaused(pool_id=event.pool_id, task_identifier=name, count=self._counts[name])
             )
@@ -38,6 +40,7 @@ class RunawayTracker:
         self._counts[name] -= 1
         if name in self.paused_tasks and not self._has_too_many(name):
             self.paused_tasks.discard(name)
+            self.on_changed()
             self._hooks.emit(TaskResumed(pool_id=event.pool_id, task_identifier=name))
             self.on_resumed()
 

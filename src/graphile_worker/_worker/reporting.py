@@ -39,6 +39,7 @@ from graphile_worker.events import (
     LeaseLost,
     ListenFailed,
     ListenStarted,
+    PausesChanged,
     PoolEvent,
     PoolFatalError,
     PoolForcefulShutdown,
@@ -96,6 +97,11 @@ LINES: Mapping[type[Event], _Line] = {
         lambda event: (event.task_identifier, event.count),
     ),
     TaskResumed: _Line("info", "resumed task %r", lambda event: (event.task_identifier,)),
+    PausesChanged: _Line(
+        "info",
+        "pauses changed, paused tasks: %s",
+        lambda event: (", ".join(map(repr, event.paused_tasks)) or "none",),
+    ),
     WorkerRestarted: _Line(
         "error",
         "worker was cancelled outside of a shutdown, restarting: a task or a listener may cancel "

@@ -169,3 +169,39 @@ def _is_number(text: str) -> bool:
 def _parse_number(text: str) -> int:
     # Six digits are enough to find that a number is too large.
     return int(text.lstrip("0")[:6] or "0")
+
+
+def format_pattern(pattern: CronPattern) -> str:
+    """Format a pattern as five fields that every cron reads alike."""
+    minute, hour, date, month, dow = FIELDS
+    return " ".join(
+        [
+            _format_steps(minute, pattern.minutes) or _format_ranges(minute, pattern.minutes),
+            _format_steps(hour, pattern.hours) or _format_ranges(hour, pattern.hours),
+            # Without steps: other parsers combine days that start with * differently.
+            _format_ranges(date, pattern.dates),
+            _format_ranges(month, pattern.months),
+            _format_ranges(dow, pattern.dows),
+        ]
+    )
+
+
+def _format_steps(field: PatternField, values: frozenset[int]) -> str | None:
+    """Format values in equal steps as */n, or return None."""
+    for step in range(2, (field.maximum + 1) // 2 + 1):
+        if values == {*range(field.minimum, field.maximum + 1, step)}:
+            return f"*/{step}"
+    return None
+
+
+def _format_ranges(field: PatternField, values: frozenset[int]) -> str:
+    """Format values as * or as ranges."""
+    if len(values) == field.maximum - field.minimum + 1:
+        return "*"
+    ranges: list[list[int]] = []
+    for value in sorted(values):
+        if ranges and value == ranges[-1][-1] + 1:
+            ranges[-1].append(value)
+        else:
+            ranges.append([value])
+    return ",".join(str(each[0]) if len(each) == 1 else f"{each[0]}-{each[-1]}" for each in ranges)

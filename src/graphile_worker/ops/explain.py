@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.jobs import JOB_COLUMNS, read_job
+from graphile_worker._sql.queries.pauses import check_pauses, list_pauses
 from graphile_worker._sql.queries.search import (
     count_jobs_ahead,
     count_queue_ahead,
@@ -19,8 +20,15 @@ from graphile_worker._sql.query import Plan, Row
 from graphile_worker._support.durations import format_duration
 from graphile_worker.jobs import Job, parse_timestamp
 from graphile_worker.ops.diagnostics.thresholds import DEFAULT_THRESHOLDS
-from graphile_worker.ops.pools import (
+from graphile_worker.ops.pauses import (
     PAUSED_PREFIX,
+    Pause,
+    PauseKind,
+    format_pause,
+    is_overdue,
+    is_paused_lock,
+)
+from graphile_worker.ops.pools import (
     PoolHealth,
     PoolInfo,
     is_served,
@@ -35,7 +43,7 @@ from graphile_worker.ops.search import (
     QueryLimits,
     with_limits,
 )
-from graphile_worker.ops.states import JobState, compute_default_backoff
+from graphile_worker.ops.states import LOCKED_STATES, JobState, compute_default_backoff
 from graphile_worker.ops.text import format_seconds, summarize_error
 
 MAX_JOBS_AHEAD = 10_000
@@ -51,6 +59,7 @@ class ReasonCode(StrEnum):
     BACKING_OFF = "backing_off"
     QUEUE_LOCKED = "queue_held"
     QUEUE_PAUSED = "queue_paused"
+    TASK_PAUSED = "task_paused"
     NO_WORKER = "no_worker"
     FLAGS = "flags"
     BEHIND = "behind"
@@ -89,6 +98,8 @@ class ExplanationContext:
     """Whether workers are registered in this database."""
     queue_locked_at: datetime | None = None
     queue_locked_by: str | None = None
+    pauses: Sequence[Pause] = ()
+    """The described pauses of tasks and queues."""
     queue_holder: tuple[int, str | None] | None = None
     """The locked job of the named queue, and its task."""
     jobs_ahead_in_queue: int = 0
@@ -97,6 +108,15 @@ class ExplanationContext:
     def find_pool(self, pool_id: str | None) -> PoolInfo | None:
         """Find a pool by its id."""
         return next((pool for pool in self.pools if pool.id == pool_id), None)
+
+    def find_pause(self, kind: PauseKind, name: str | None) -> Pause | None:
+        """Find the pause of the task or queue of the job."""
+        return next((each for each in self.pauses if (each.kind, each.name) == (kind, name)), None)
+
+    @property
+    def task_pause(self) -> Pause | None:
+        """The pause of the task."""
+        return self.find_pause(PauseKind.TASK, self.job.task_identifier)
 
     @property
     def capable_pools(self) -> list[PoolInfo]:
@@ -158,8 +178,11 @@ def find_reasons(context: ExplanationContext) -> Iterator[Reason]:
 def _find_blockers(context: ExplanationContext) -> Iterator[Reason]:
     """Find what keeps the job from running even when it is due."""
     if context.queue_locked_at is not None:
-        is_paused = (context.queue_locked_by or "").startswith(PAUSED_PREFIX)
+        age = (context.now - context.queue_locked_at).total_seconds()
+        is_paused = is_paused_lock(context.queue_locked_by, age)
         yield _explain_queue_paused(context) if is_paused else _explain_queue_locked(context)
+    if context.task_pause is not None:
+        yield _explain_task_paused(context, context.task_pause)
     if context.is_unhandled:
         yield _explain_no_worker(context)
     if context.job.flags:
@@ -173,7 +196,7 @@ def _find_blockers(context: ExplanationContext) -> Iterator[Reason]:
 
 def _find_delays(context: ExplanationContext) -> Iterator[Reason]:
     """Find why workers that run the task do not claim the job yet."""
-    if context.state is not JobState.READY or context.is_unhandled:
+    if context.state is not JobState.READY or context.is_unhandled or context.task_pause:
         return
     if context.jobs_ahead:
         more = " or more" if context.jobs_ahead >= MAX_JOBS_AHEAD else ""
@@ -262,12 +285,33 @@ def _explain_queue_locked(context: ExplanationContext) -> Reason:
 
 
 def _explain_queue_paused(context: ExplanationContext) -> Reason:
-    name = (context.queue_locked_by or "").removeprefix(PAUSED_PREFIX)
+    name = context.job.queue_name or ""
+    by = (context.queue_locked_by or "").removeprefix(PAUSED_PREFIX)
+    pause = context.find_pause(PauseKind.QUEUE, name)
+    if pause is None or pause.by != by:
+        pause = Pause(PauseKind.QUEUE, name, by)
+    sentence = f"its queue {name!r} is {format_pause(pause, context.now)}"
+    if is_overdue(pause, context.now):
+        sentence += "; a running Python worker resumes it, or resume it yourself"
+    return Reason(ReasonCode.QUEUE_PAUSED, sentence, {"queue": name} | _build_pause_evidence(pause))
+
+
+def _explain_task_paused(context: ExplanationContext, pause: Pause) -> Reason:
     return Reason(
-        ReasonCode.QUEUE_PAUSED,
-        f"its queue {context.job.queue_name!r} is paused{f' by {name}' if name else ''}",
-        {"queue": context.job.queue_name, "paused_by": name},
+        ReasonCode.TASK_PAUSED,
+        f"its task {pause.name!r} is {format_pause(pause, context.now)}; Python workers do not "
+        "start it",
+        {"task": pause.name} | _build_pause_evidence(pause),
     )
+
+
+def _build_pause_evidence(pause: Pause) -> dict[str, object]:
+    return {
+        "paused_by": pause.by,
+        "reason": pause.reason,
+        "since": pause.since,
+        "until": pause.until,
+    }
 
 
 def _explain_no_worker(context: ExplanationContext) -> Reason:
@@ -334,6 +378,11 @@ def _plan_read_context(
     if row is None:
         return None
     context = _read_context(row, pools, any(registries))
+    if context.state not in LOCKED_STATES:
+        access = yield from with_limits(check_pauses(schemas), schemas, limits)
+        if access.can_read:
+            pauses = yield from with_limits(list_pauses(), schemas, limits)
+            context = replace(context, pauses=pauses)
     holder, in_queue, ahead = None, 0, 0
     queue_id = row[JOB_COLUMNS + 2]
     if queue_id is not None and context.queue_locked_at is not None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.pauses import PAUSED_PREFIX
 from graphile_worker._sql.queries.workers import (
     MAX_TASK_NAMES,
     check_registries,
@@ -21,9 +22,6 @@ from graphile_worker.jobs import parse_timestamp
 
 # The default of Rust workers: a worker without a heartbeat for this time is dead.
 RUST_LEASE_SECONDS = 300.0
-
-# The prefix of locked_by of a paused queue, followed by the name of the role that paused it.
-PAUSED_PREFIX = "paused:"
 
 POOL_ID_PATTERNS = {
     "python": re.compile(r"pypool-[0-9a-f]{18}"),

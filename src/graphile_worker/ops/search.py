@@ -54,6 +54,8 @@ class QueryLimits:
 
     statement_timeout: timedelta = timedelta(seconds=10)
     lock_timeout: timedelta = timedelta(milliseconds=500)
+    prefer_indexes: bool = False
+    """Find locked jobs by the index on locks, which the planner estimates to cost too much."""
 
 
 DEFAULT_LIMITS = QueryLimits()
@@ -249,7 +251,7 @@ def _set_limits(limits: QueryLimits) -> Query[None]:
         max(1, round(timeout.total_seconds() * 1000))
         for timeout in (limits.statement_timeout, limits.lock_timeout)
     )
-    return set_query_limits(*milliseconds)
+    return set_query_limits(*milliseconds, prefer_indexes=limits.prefer_indexes)
 
 
 def limit_plan(plan: Plan[T], schemas: Schemas, limits: QueryLimits = DEFAULT_LIMITS) -> Plan[T]:
@@ -269,12 +271,17 @@ def limit_plan(plan: Plan[T], schemas: Schemas, limits: QueryLimits = DEFAULT_LI
     try:
         step = next(plan)
         while True:
-            if isinstance(step, Transaction):
-                answer = yield from _with_limits_in_transaction(step, schemas, limits)
+            try:
+                if isinstance(step, Transaction):
+                    answer = yield from _with_limits_in_transaction(step, schemas, limits)
+                else:
+                    assert isinstance(step, Query)
+                    answer = yield from with_limits(step, schemas, limits)
+            except Exception as error:
+                # The plan may translate it.
+                step = plan.throw(error)
             else:
-                assert isinstance(step, Query)
-                answer = yield from with_limits(step, schemas, limits)
-            step = plan.send(answer)
+                step = plan.send(answer)
     except StopIteration as end:
         result: T = end.value
         return result

@@ -15,8 +15,17 @@ from datetime import datetime, timedelta
 from graphile_worker._db.database import TransactionalRunner, run_plan_on
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.add import raise_schema_missing
+from graphile_worker._sql.plans.pauses import join_pauses
 from graphile_worker._sql.queries.diagnostics import DeadRows, get_dead_rows
 from graphile_worker._sql.queries.jobs import get_task_and_queue_names
+from graphile_worker._sql.queries.pauses import (
+    PAUSED_PREFIX,
+    Pause,
+    PauseAccess,
+    PauseKind,
+    check_pauses,
+    list_pauses,
+)
 from graphile_worker._sql.queries.snapshot import (
     JobCountRow,
     LockRow,
@@ -37,8 +46,8 @@ from graphile_worker._sql.queries.storage import (
 from graphile_worker._sql.query import Plan, Row
 from graphile_worker.errors import SchemaMissing
 from graphile_worker.jobs import parse_timestamp
+from graphile_worker.ops.pauses import is_paused_lock
 from graphile_worker.ops.pools import (
-    PAUSED_PREFIX,
     PoolHealth,
     PoolInfo,
     build_unknown_pool,
@@ -60,9 +69,6 @@ MAX_QUEUES = 1_000
 
 # Errors to read, of the tasks with the most failing jobs.
 MAX_ERRORS = 20
-
-# A named queue whose lock is this far in the future is paused.
-PAUSED_LOCK_AGE_SECONDS = -86_400.0
 
 MAX_LOCK_AGE_SECONDS = 36_500 * 86_400.0
 
@@ -128,7 +134,7 @@ class LockedQueue:
     @property
     def is_paused(self) -> bool:
         """Whether a person locked the queue, not a worker."""
-        return (self.pool_id or "").startswith(PAUSED_PREFIX) or self.age < PAUSED_LOCK_AGE_SECONDS
+        return is_paused_lock(self.pool_id, self.age)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,10 +169,16 @@ class Snapshot:
     """Locked jobs, the longest locked first."""
     queues: tuple[LockedQueue, ...] = ()
     pools: tuple[PoolInfo, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    """Paused tasks and named queues."""
     missing_tasks: Mapping[int, int] = field(default_factory=dict)
     """The number of jobs of each task id that has no row."""
     missing_queues: Mapping[int, int] = field(default_factory=dict)
     duration: float = 0.0
+
+    def find_pause(self, kind: PauseKind, name: str) -> Pause | None:
+        """Find the pause of a task or named queue."""
+        return next((each for each in self.pauses if (each.kind, each.name) == (kind, name)), None)
 
     def count(self, state: JobState) -> int:
         """Count the jobs in a state."""
@@ -185,18 +197,32 @@ class Snapshot:
 
 
 class PollPacer:
-    """Computes the pause after each of a series of snapshots. `interval` is the shortest pause."""
+    """Computes the pause after each of a series of snapshots.
 
-    def __init__(self, interval: float) -> None:
+    Args:
+        interval: The shortest pause.
+        factor: The pause is at least this many times as long as the snapshot took.
+        max_pause: The longest pause.
+    """
+
+    def __init__(
+        self,
+        interval: float,
+        *,
+        factor: float = PAUSE_FACTOR,
+        max_pause: float = MAX_PAUSE_SECONDS,
+    ) -> None:
         self._interval = interval
+        self._factor = factor
+        self._max_pause = max_pause
         # The shortest duration counts: on a busy machine, most of the time is waiting.
         self._durations: deque[float] = deque(maxlen=3)
 
     def compute_pause(self, duration: float) -> float:
         """Compute the seconds to wait after a snapshot that took `duration` seconds."""
         self._durations.append(duration)
-        pause = min(self._durations) * PAUSE_FACTOR
-        return max(self._interval, min(pause, MAX_PAUSE_SECONDS))
+        pause = min(self._durations) * self._factor
+        return max(self._interval, min(pause, self._max_pause))
 
 
 async def take_snapshot(database: TransactionalRunner) -> Snapshot:
@@ -249,12 +275,14 @@ def plan_snapshot(
     names = yield from _plan_get_names(rows, locks)
     tasks = yield from _plan_add_errors(_count_tasks(rows, names))
     locked_queues = _build_locked_queues(queues, rows, locks)
+    pauses = yield from _plan_get_pauses(schemas, locked_queues)
     return Snapshot(
         now=now,
         server=server,
         tasks=tasks,
         locked=tuple(_build_locked_jobs(rows, locks, names)),
         queues=locked_queues,
+        pauses=pauses,
         pools=tuple(_build_pools(pools, locks, locked_queues, now)),
         missing_tasks=_sum_counts(
             (row.task_id, row.count) for row in rows if row.task_id not in names.tasks
@@ -418,6 +446,17 @@ def _build_locked_queues(
         )
         for queue in queues
     )
+
+
+def _plan_get_pauses(schemas: Schemas, queues: Iterable[LockedQueue]) -> Plan[tuple[Pause, ...]]:
+    access: PauseAccess = yield check_pauses(schemas)
+    described: list[Pause] = (yield list_pauses()) if access.can_read else []
+    paused = {
+        queue.name: (queue.pool_id or "").removeprefix(PAUSED_PREFIX)
+        for queue in queues
+        if queue.is_paused
+    }
+    return tuple(join_pauses(described, paused))
 
 
 def _build_pools(

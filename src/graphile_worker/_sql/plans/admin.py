@@ -15,6 +15,7 @@ from graphile_worker._sql.queries.audit import (
     begin_recovery_audit,
 )
 from graphile_worker._sql.queries.cron import KnownCrontab, get_known_crontabs
+from graphile_worker._sql.queries.pauses import PAUSED_PREFIX
 from graphile_worker._sql.queries.workers import (
     get_jobs_locked_by,
     has_registry,
@@ -203,6 +204,10 @@ def _check_pool_ids(pool_ids: Iterable[str]) -> list[str]:
     if isinstance(pool_ids, str):
         raise JobSpecError("pool_ids", pool_ids, "expected a list of str", "22023")
     checked = [check_text("pool_ids", pool_id) for pool_id in pool_ids]
+    for pool_id in checked:
+        if pool_id.startswith(PAUSED_PREFIX):
+            reason = "not a worker but a pause: resume the queue instead"
+            raise JobSpecError("pool_ids", pool_id, reason, "22023")
     return list(dict.fromkeys(checked))
 
 

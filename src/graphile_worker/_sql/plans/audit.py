@@ -43,14 +43,19 @@ class AuditLabel:
             ids, count = list(changed), len(changed)
         if not access.is_granted or not count:
             return end_audit()
-        texts = (clean_actor(self.actor), self.action, _clean(self.filter), _clean(self.note))
-        actor, action, filter, note = (_make_storable(text, access) for text in texts)
+        texts = (
+            clean_actor(self.actor),
+            self.action,
+            clean_text(self.filter),
+            clean_text(self.note),
+        )
+        actor, action, filter, note = (make_storable(text, access) for text in texts)
         return add_audit_entry(actor, action or "", filter, ids, count, note)
 
     def build_failed_jobs_cleanup(self, access: AuditAccess) -> Query[int]:
         """Return the query that deletes permanently failed jobs and adds the entries."""
-        texts = (clean_actor(self.actor), self.action, _clean(self.filter))
-        actor, action, filter = (_make_storable(text, access) for text in texts)
+        texts = (clean_actor(self.actor), self.action, clean_text(self.filter))
+        actor, action, filter = (make_storable(text, access) for text in texts)
         return delete_and_audit_failed_jobs(actor, action or "", filter)
 
 
@@ -108,14 +113,16 @@ def clean_actor(actor: str | None) -> str | None:
     return make_printable(actor.strip())[:MAX_ACTOR_CHARS] or None
 
 
-def _clean(text: str | None) -> str | None:
+def clean_text(text: str | None) -> str | None:
+    """Return the text as one printable line of at most 1,000 characters."""
     if text is None:
         return None
     line = make_printable(text)
     return line if len(line) <= MAX_TEXT_CHARS else f"{line[: MAX_TEXT_CHARS - 1]}…"
 
 
-def _make_storable(text: str | None, access: AuditAccess) -> str | None:
+def make_storable(text: str | None, access: AuditAccess) -> str | None:
+    """Return the text with escapes if the database cannot store every character."""
     # A name that the database cannot store must not prevent the change.
     return text if text is None or access.is_utf8 else escape_non_ascii(text)
 

@@ -20,9 +20,15 @@ class AuditAction(StrEnum):
     JOBS_COMPLETE = "jobs complete"
     JOBS_UNLOCK = "jobs unlock"
     JOBS_REMOVE = "jobs remove"
+    JOBS_ADD = "jobs add"
+    """By the dashboard."""
+    PAYLOAD_REVEAL = "payload reveal"
+    """The dashboard showed a payload or a result without redaction."""
     WORKERS_RECOVER = "workers recover"
     WORKERS_UNLOCK = "workers unlock"
     CRON_RUN = "cron run"
+    PAUSE = "pause"
+    RESUME = "resume"
     CLEANUP = "cleanup"
     HISTORY_SET = "history set"
     HISTORY_PRUNE = "history prune"
@@ -88,9 +94,14 @@ def delete_and_audit_failed_jobs(actor: str | None, action: str, filter: str | N
 
 
 def list_audit_entries(
-    actor: str | None, action: str | None, job_id: int | None, before: int | None, limit: int
+    actor: str | None,
+    action: str | None,
+    job_id: int | None,
+    before: int | None,
+    limit: int,
+    newest: int | None,
 ) -> Query[list[AuditEntry]]:
-    args = (actor, action, job_id, before, limit)
+    args = (actor, action, job_id, before, limit, newest)
     return Query("list_audit_entries", args, _read_entries)
 
 

@@ -63,6 +63,20 @@ def list_task_outcomes(
     return _build_query("list_task_outcomes", args, clauses)
 
 
+def summarize_outcomes(
+    since: str, until: str, step_seconds: int, limit: int, clauses: Clauses
+) -> Query[list[Row]]:
+    """Return counts and percentiles of outcomes in buckets of time."""
+    return _build_query("summarize_outcomes", (since, until, step_seconds, limit), clauses)
+
+
+def sample_outcomes(
+    since: str, until: str, step_seconds: int, percent: str, slots: list[int], clauses: Clauses
+) -> Query[list[Row]]:
+    """Return counts and percentiles of a part of the outcomes of some slots."""
+    return _build_query("sample_outcomes", (since, until, step_seconds, percent, slots), clauses)
+
+
 def list_kept_tasks(limit: int) -> Query[list[str]]:
     """Return the names of tasks that have outcomes."""
     return Query("list_kept_tasks", (limit,), read_column)

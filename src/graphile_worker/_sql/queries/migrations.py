@@ -21,6 +21,7 @@ EXT_STEPS = (
     "0004_turns",
     "0005_samples",
     "0006_history",
+    "0007_pauses",
 )
 
 # In the order of their scripts. The catalog shows which exist, not the ledger: an index can be

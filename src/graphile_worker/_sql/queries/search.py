@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from graphile_worker._sql.queries.jobs import encode_when
-from graphile_worker._sql.query import Query, Row, RowReader, read_column, read_count
+from graphile_worker._sql.query import Query, Row, RowReader, read_column, read_count, read_first
 from graphile_worker._sql.statement import Clause, Statement, collect_args
 from graphile_worker.jobs import RunAt
 
@@ -45,6 +45,26 @@ def list_queue_names(limit: int) -> Query[list[str]]:
     return Query("list_queue_names", (limit,), read_column)
 
 
+def list_queues(
+    dead_pool_ids: list[str], name_pattern: str, after_rank: int, after_name: str, limit: int
+) -> Query[list[Row]]:
+    """Return named queues after a position, those that are locked first."""
+    args = (dead_pool_ids, name_pattern, after_rank, after_name, limit)
+    return Query("list_queues", args, list)
+
+
+def count_queue_jobs(queue_ids: list[int], max_count: int) -> Query[list[Row]]:
+    return Query("count_queue_jobs", (queue_ids, max_count), list)
+
+
+def scan_queue_jobs(queue_ids: list[int]) -> Query[list[Row]]:
+    return Query("scan_queue_jobs", (queue_ids,), list)
+
+
+def get_queue_holders(queue_ids: list[int]) -> Query[list[Row]]:
+    return Query("get_queue_holders", (queue_ids,), list)
+
+
 def find_job_ids(
     after: int, until: int, limit: int, clauses: Clauses
 ) -> Query[tuple[int | None, list[int]]]:
@@ -80,8 +100,23 @@ def unlock_chosen_jobs(ids: list[int], clauses: Clauses) -> Query[ChangedJobs]:
     return _build_query("unlock_chosen_jobs", (ids,), clauses, _read_pair)
 
 
+def get_scan_end(before: int, count: int) -> Query[int | None]:
+    """Return the lowest id of this number of jobs before an id, None if there are fewer."""
+    return Query("get_scan_end", (before, count), read_first)
+
+
+def list_failing_jobs(from_id: int, before: int, limit: int) -> Query[list[Row]]:
+    return Query("list_failing_jobs", (from_id, before, limit), list)
+
+
 def get_job_status(dead_pool_ids: list[str], job_id: int) -> Query[Row | None]:
     return Query("get_job_status", (dead_pool_ids, job_id), lambda rows: rows[0] if rows else None)
+
+
+def get_payload_text(job_id: int, max_chars: int) -> Query[tuple[str, int] | None]:
+    """Return the start of a payload and its size in bytes, or None if the job does not exist."""
+    args = (job_id, max_chars)
+    return Query("get_payload_text", args, lambda rows: _read_pair(rows) if rows else None)
 
 
 def get_queue_holder(queue_id: int) -> Query[tuple[int, str | None] | None]:

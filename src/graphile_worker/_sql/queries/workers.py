@@ -29,6 +29,9 @@ from graphile_worker.jobs import Job, RunAt
 # Task names that the details of a pool list, for people.
 MAX_TASK_NAMES = 100
 
+# The member of the details of a pool that lists its cron items.
+CRONTAB_KEY = "crontab"
+
 # The start of the error that Python and Rust workers write to jobs of a dead pool.
 RECOVERED_MESSAGE = "Job recovered after worker interruption"
 

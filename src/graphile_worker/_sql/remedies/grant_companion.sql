@@ -6,6 +6,7 @@ grant select, insert, update on :ext_schema.samples to :"role";
 grant select, update on :ext_schema.history to :"role";
 grant select, insert on :ext_schema.outcomes, :ext_schema.attempts to :"role";
 grant select, insert, update, delete on :ext_schema.progress to :"role";
+grant select, insert, update, delete on :ext_schema.pauses to :"role";
 grant execute on function :ext_schema.rotate_history to :"role";
 grant truncate
   on :ext_schema.outcomes_0, :ext_schema.outcomes_1, :ext_schema.outcomes_2,

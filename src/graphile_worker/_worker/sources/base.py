@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -108,6 +108,12 @@ class JobSource(ABC):
         """Stop fetching. Waiting workers get None."""
         self._buffer.close()
         self._changed.set()
+
+    async def release_tasks(self, names: Collection[str]) -> None:
+        """Release fetched jobs of these tasks, because they are paused."""
+        taken = self._buffer.take_tasks(names)
+        self._changed.set()
+        await self._buffer.release(taken)
 
     async def run(self) -> None:
         """Fetch jobs until stopped, then release those that no worker took."""

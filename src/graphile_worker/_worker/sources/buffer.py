@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._support.cancellation import is_being_cancelled
@@ -145,6 +145,13 @@ class JobBuffer:
         if older:
             self.jobs = deque(each for each in self.jobs if each.claimed_at >= cutoff)
         return older
+
+    def take_tasks(self, names: Collection[str]) -> list[ClaimedJob]:
+        """Take the jobs of these tasks."""
+        taken = [each for each in self.jobs if each.job.task_identifier in names]
+        if taken:
+            self.jobs = deque(each for each in self.jobs if each.job.task_identifier not in names)
+        return taken
 
     async def release(self, unstarted: list[ClaimedJob]) -> None:
         """Release jobs that did not start, and notify other workers."""

@@ -11,6 +11,8 @@ from graphile_worker.ops.diagnostics.findings import (
     QueueHealth,
     Report,
     Severity,
+    Subject,
+    SubjectKind,
 )
 from graphile_worker.ops.diagnostics.run import examine
 from graphile_worker.ops.diagnostics.thresholds import Thresholds
@@ -22,6 +24,8 @@ __all__ = [
     "QueueHealth",
     "Report",
     "Severity",
+    "Subject",
+    "SubjectKind",
     "Thresholds",
     "examine",
 ]

@@ -66,6 +66,7 @@ class FindingId(StrEnum):
     LATE = "late"
     QUEUE_BLOCKED = "queue-blocked"
     QUEUE_PAUSED = "queue-paused"
+    TASK_PAUSED = "task-paused"
     PERMANENTLY_FAILED = "permanently-failed"
     FAILING = "failing"
     STALE_LOCKS = "stale-locks"
@@ -101,6 +102,7 @@ QUEUE_FINDINGS = frozenset(
         FindingId.LATE,
         FindingId.QUEUE_BLOCKED,
         FindingId.QUEUE_PAUSED,
+        FindingId.TASK_PAUSED,
         FindingId.PERMANENTLY_FAILED,
         FindingId.FAILING,
         FindingId.STALE_LOCKS,
@@ -115,6 +117,29 @@ QUEUE_FINDINGS = frozenset(
         FindingId.DEAD_ROWS,
     }
 )
+
+
+class SubjectKind(StrEnum):
+    """What a finding is about."""
+
+    TASK = "task"
+    """A task, by its identifier."""
+    QUEUE = "queue"
+    """A named queue."""
+    WORKER = "worker"
+    """A worker, by its id."""
+    JOB = "job"
+    """A job, by its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The one task, named queue, worker or job that a finding is about."""
+
+    kind: SubjectKind
+    """What it is."""
+    name: str
+    """The identifier of the task, the name of the queue, or the id of the worker or job."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,6 +162,8 @@ class Finding:
     """Statements to run."""
     affected: int = 0
     """The number of jobs concerned."""
+    subject: Subject | None = None
+    """What the finding is about, if that is one task, queue, worker or job."""
 
     @property
     def command(self) -> str | None:

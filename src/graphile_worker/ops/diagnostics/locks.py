@@ -3,13 +3,25 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from graphile_worker._support.text import pluralize
 from graphile_worker.ops.diagnostics.context import QueueContext
-from graphile_worker.ops.diagnostics.findings import Finding, FindingId, Severity
-from graphile_worker.ops.pools import PAUSED_PREFIX, PoolHealth, PoolInfo, list_alive_pools
+from graphile_worker.ops.diagnostics.findings import (
+    Finding,
+    FindingId,
+    Severity,
+    Subject,
+    SubjectKind,
+)
+from graphile_worker.ops.pauses import PAUSED_PREFIX, Pause, PauseKind, format_pause, is_overdue
+from graphile_worker.ops.pools import PoolHealth, PoolInfo, list_alive_pools
 from graphile_worker.ops.snapshot import LockedJob, LockedQueue
+from graphile_worker.ops.states import JobState
 from graphile_worker.ops.text import format_seconds, limit_lines
+
+# A running Python worker resumes a queue within this time of the end of its pause.
+RESUME_DELAY = timedelta(seconds=30)
 
 
 @dataclass(slots=True)
@@ -69,6 +81,7 @@ def check_blocked_queues(context: QueueContext) -> Iterator[Finding]:
             if has_lost_holder
             else context.format_command("jobs why", str(queue.first_waiting)),
             affected=queue.waiting,
+            subject=Subject(SubjectKind.QUEUE, queue.name),
         )
 
 
@@ -77,16 +90,43 @@ def check_paused_queues(context: QueueContext) -> Iterator[Finding]:
     for queue in context.snapshot.queues:
         if not queue.is_paused:
             continue
-        name = (queue.pool_id or "").removeprefix(PAUSED_PREFIX)
+        pause = context.snapshot.find_pause(PauseKind.QUEUE, queue.name) or Pause(
+            PauseKind.QUEUE, queue.name, (queue.pool_id or "").removeprefix(PAUSED_PREFIX)
+        )
+        is_late = is_overdue(pause, context.snapshot.now - RESUME_DELAY)
         yield Finding(
             id=FindingId.QUEUE_PAUSED,
-            severity=Severity.NOTE,
+            severity=Severity.WARNING if is_late else Severity.NOTE,
             # Titles reach HTTP clients, which must not get names of people.
-            title=f'queue "{queue.name}" is paused, {pluralize(queue.waiting, "job")} waiting',
-            evidence=(f"paused by {name}",) if name else (),
-            advice="To resume it:",
-            shell=context.format_command("workers recover", queue.pool_id or ""),
+            title=f'queue "{queue.name}" is paused{" past the end of its pause" if is_late else ""}'
+            f", {pluralize(queue.waiting, 'job')} waiting",
+            evidence=(format_pause(pause, context.snapshot.now),),
+            advice="A running Python worker resumes it. To resume it now:"
+            if is_late
+            else "To resume it:",
+            shell=context.format_command("resume queue", queue.name),
             affected=queue.waiting,
+            subject=Subject(SubjectKind.QUEUE, queue.name),
+        )
+
+
+def check_paused_tasks(context: QueueContext) -> Iterator[Finding]:
+    """Report tasks that a person has paused."""
+    snapshot = context.snapshot
+    ready = {task.identifier: task[JobState.READY] for task in snapshot.tasks}
+    for pause in snapshot.pauses:
+        if pause.kind is not PauseKind.TASK:
+            continue
+        count = ready.get(pause.name, 0)
+        yield Finding(
+            id=FindingId.TASK_PAUSED,
+            severity=Severity.NOTE,
+            title=f"{pause.name} is paused for Python workers, {pluralize(count, 'job')} ready",
+            evidence=(format_pause(pause, snapshot.now),),
+            advice="To resume it:",
+            shell=context.format_command("resume task", pause.name),
+            affected=count,
+            subject=Subject(SubjectKind.TASK, pause.name),
         )
 
 
@@ -117,6 +157,7 @@ def check_stale_locks(context: QueueContext) -> Iterator[Finding]:
         "release them now:",
         shell=context.format_command("workers recover", *ids) if ids else None,
         affected=sum(len(locks.jobs) for locks in stale.values()),
+        subject=_find_worker(stale),
     )
 
 
@@ -136,6 +177,7 @@ def check_dead_pools(context: QueueContext) -> Iterator[Finding]:
             "them now:",
             shell=context.format_command("workers recover", *[id or "" for id in locks]),
             affected=sum(len(each.jobs) for each in locks.values()),
+            subject=_find_worker(locks),
         )
     idle = [pool for pool in lost.values() if pool.id not in locks and not pool.is_rescued]
     if idle:
@@ -146,6 +188,7 @@ def check_dead_pools(context: QueueContext) -> Iterator[Finding]:
             evidence=limit_lines([format_pool(pool) for pool in idle]),
             advice="Start a worker: it removes them. To list all workers:",
             shell=context.format_command("workers list"),
+            subject=_find_worker(pool.id for pool in idle),
         )
 
 
@@ -164,6 +207,7 @@ def check_unregistered_workers(context: QueueContext) -> Iterator[Finding]:
             advice="Turn off the recovery of the Rust workers. To list all workers:",
             shell=context.format_command("workers list"),
             affected=sum(pool.jobs for pool in unknown),
+            subject=_find_worker(pool.id for pool in unknown),
         )
 
 
@@ -177,6 +221,12 @@ def format_pool(pool: PoolInfo) -> str:
         else f"last heartbeat {format_seconds(pool.seconds_since_heartbeat)} ago"
     )
     return f"{pool.runtime or 'unknown'} worker {pool.id}{host}{pid}, {heartbeat}"
+
+
+def _find_worker(pool_ids: Iterable[str | None]) -> Subject | None:
+    """Return the worker that a finding is about, if it is one."""
+    ids = list(pool_ids)
+    return Subject(SubjectKind.WORKER, ids[0]) if len(ids) == 1 and ids[0] else None
 
 
 def _group_locks(context: QueueContext, min_age: float = 0.0) -> dict[str | None, _Locks]:

@@ -12,11 +12,19 @@ from graphile_worker._sql.queries.migrations import LATEST_LEVEL
 from graphile_worker._support.text import pluralize
 from graphile_worker.ops.diagnostics import clocks, locks, server
 from graphile_worker.ops.diagnostics.context import QueueContext
-from graphile_worker.ops.diagnostics.findings import Finding, FindingId, Severity, sort_findings
+from graphile_worker.ops.diagnostics.findings import (
+    Finding,
+    FindingId,
+    Severity,
+    Subject,
+    SubjectKind,
+    sort_findings,
+)
 from graphile_worker.ops.diagnostics.installation import build_too_new_finding
 from graphile_worker.ops.diagnostics.permissions import PRIVILEGES_ADVICE
 from graphile_worker.ops.diagnostics.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from graphile_worker.ops.filters import Filter, FilterField, Term, TextPattern, filter_by_states
+from graphile_worker.ops.pauses import PauseKind
 from graphile_worker.ops.pools import PoolHealth, is_served, list_alive_pools, list_served_tasks
 from graphile_worker.ops.snapshot import Snapshot, TaskCount
 from graphile_worker.ops.states import JobState
@@ -131,6 +139,7 @@ def check_unhandled_tasks(context: QueueContext) -> Findings:
             advice="Start a worker that has the task, or fix the name where jobs are added.",
             shell=context.format_command("jobs why", str(task.first_ready)),
             affected=task[JobState.READY],
+            subject=Subject(SubjectKind.TASK, task.identifier),
         )
 
     return _build_for_first(_list_unhandled_tasks(context), build, JobState.READY)
@@ -145,6 +154,7 @@ def check_late(context: QueueContext) -> Findings:
         for task in context.snapshot.tasks
         if (task.oldest_ready or 0.0) > limits.late_warning.total_seconds()
         if task.identifier not in unhandled
+        if context.snapshot.find_pause(PauseKind.TASK, task.identifier) is None
     ]
 
     def build(task: TaskCount) -> Finding:
@@ -162,6 +172,7 @@ def check_late(context: QueueContext) -> Findings:
             advice="Add workers or raise --jobs, unless the job waits for something else:",
             shell=context.format_command("jobs why", str(task.first_ready)),
             affected=task[JobState.READY],
+            subject=Subject(SubjectKind.TASK, task.identifier),
         )
 
     oldest_first = sorted(late, key=lambda task: -(task.oldest_ready or 0.0))
@@ -186,6 +197,7 @@ def check_permanently_failed(context: QueueContext) -> Findings:
         advice="Fix the cause, then retry or remove the jobs; workers do not touch them again.",
         shell=context.format_command("jobs list", str(filter_by_states(JobState.FAILED))),
         affected=count,
+        subject=Subject(SubjectKind.TASK, tasks[0].identifier) if len(tasks) == 1 else None,
     )
 
 
@@ -207,6 +219,7 @@ def check_failing(context: QueueContext) -> Findings:
             advice="Read the errors of these jobs:",
             shell=context.format_command("jobs list", str(task_filter & filter_by_states(*states))),
             affected=task.failing,
+            subject=Subject(SubjectKind.TASK, task.identifier),
         )
 
 
@@ -281,6 +294,7 @@ RULES: tuple[Rule, ...] = (
     clocks.check_pool_clocks,
     locks.check_unregistered_workers,
     _limit(locks.check_paused_queues),
+    _limit(locks.check_paused_tasks),
 )
 
 
@@ -295,7 +309,9 @@ def _build_for_first(
 
 def _summarize_rest(first: Finding, count: int, affected: int) -> Finding:
     title = f"{pluralize(count, 'more finding')} of this kind"
-    return replace(first, title=title, evidence=(), shell=None, sql=None, affected=affected)
+    return replace(
+        first, title=title, evidence=(), shell=None, sql=None, affected=affected, subject=None
+    )
 
 
 def _has_recent_lock(context: QueueContext) -> bool:
@@ -315,7 +331,9 @@ def _list_unhandled_tasks(context: QueueContext) -> list[TaskCount]:
     return [
         task
         for task in context.snapshot.tasks
-        if (task.oldest_ready or 0.0) > seconds and _is_unhandled(task, context)
+        if (task.oldest_ready or 0.0) > seconds
+        and context.snapshot.find_pause(PauseKind.TASK, task.identifier) is None
+        and _is_unhandled(task, context)
     ]
 
 
