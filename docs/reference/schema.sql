@@ -778,6 +778,16 @@ CREATE TABLE graphile_worker_ext.outcomes_8 (
     error_class text
 );
 
+CREATE TABLE graphile_worker_ext.pauses (
+    kind text NOT NULL,
+    name text NOT NULL,
+    paused_by text NOT NULL,
+    reason text,
+    since timestamp with time zone DEFAULT now() NOT NULL,
+    until timestamp with time zone,
+    CONSTRAINT pauses_kind_check CHECK ((kind = ANY (ARRAY['task'::text, 'queue'::text])))
+);
+
 CREATE TABLE graphile_worker_ext.pools (
     id text NOT NULL,
     started_at timestamp with time zone DEFAULT now() NOT NULL,
@@ -886,6 +896,9 @@ ALTER TABLE ONLY graphile_worker_ext.history
 
 ALTER TABLE ONLY graphile_worker_ext.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY graphile_worker_ext.pauses
+    ADD CONSTRAINT pauses_pkey PRIMARY KEY (kind, name);
 
 ALTER TABLE ONLY graphile_worker_ext.pools
     ADD CONSTRAINT pools_pkey PRIMARY KEY (id);

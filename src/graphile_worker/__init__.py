@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from graphile_worker._sql.plans.cleanup import CleanupTask
     from graphile_worker._sql.plans.migration import migration_sql, migration_statements
+    from graphile_worker._sql.queries.pauses import Pause, PauseKind
     from graphile_worker._support.logs import Logger
     from graphile_worker.app import App
     from graphile_worker.client import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         OpenTransactionError,
         OutcomeRefused,
         PayloadTooLarge,
+        QueueBusy,
         ResultError,
         ResultUnknownError,
         SchemaError,
@@ -134,8 +136,11 @@ __all__ = [
     "OutcomeRefused",
     "ParsedCronItem",
     "PartialFailure",
+    "Pause",
+    "PauseKind",
     "PayloadTooLarge",
     "Progress",
+    "QueueBusy",
     "RecoveryOptions",
     "RefetchDelayOptions",
     "ResultError",
@@ -184,6 +189,7 @@ _NAMES = {
         "migration_sql",
         "migration_statements",
     ),
+    "graphile_worker._sql.queries.pauses": ("Pause", "PauseKind"),
     "graphile_worker._support.logs": ("Logger",),
     "graphile_worker.app": ("App",),
     "graphile_worker.client": (
@@ -216,6 +222,7 @@ _NAMES = {
         "OpenTransactionError",
         "OutcomeRefused",
         "PayloadTooLarge",
+        "QueueBusy",
         "ResultError",
         "ResultUnknownError",
         "SchemaError",

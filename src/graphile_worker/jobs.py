@@ -89,11 +89,11 @@ class JobSpec:
     flags: Collection[str] | None = None
 
     def __post_init__(self) -> None:
-        _check_name("identifier", self.identifier, 128, "GWBID")
+        check_name("identifier", self.identifier, 128, "GWBID")
         if self.identifier == "":
             raise JobSpecError("identifier", "", "must not be empty", "GWBID")
         if self.queue_name is not None:
-            _check_name("queue_name", self.queue_name, 128, "GWBQN")
+            check_name("queue_name", self.queue_name, 128, "GWBQN")
         if self.job_key is not None:
             _check_key(self.job_key)
         if self.job_key_mode is not None:
@@ -409,14 +409,15 @@ def check_text(argument: str, value: object) -> str:
     return value
 
 
-def _check_name(argument: str, value: object, max_length: int, code: str) -> None:
+def check_name(argument: str, value: object, max_length: int, code: str) -> None:
+    """Raise JobSpecError if the value is not text of at most `max_length` characters."""
     text = check_text(argument, value)
     if len(text) > max_length:
         raise JobSpecError(argument, value, f"at most {max_length} characters", code)
 
 
 def _check_key(value: object) -> None:
-    _check_name("job_key", value, 512, "GWBJK")
+    check_name("job_key", value, 512, "GWBJK")
     if value == "":
         raise JobSpecError("job_key", value, "must not be empty", "GWBJK")
 

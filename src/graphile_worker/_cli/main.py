@@ -11,6 +11,7 @@ from graphile_worker._cli.commands.audit import audit
 from graphile_worker._cli.commands.bench import bench
 from graphile_worker._cli.commands.config import config
 from graphile_worker._cli.commands.cron import cron
+from graphile_worker._cli.commands.dashboard import dashboard
 from graphile_worker._cli.commands.demo import demo
 from graphile_worker._cli.commands.doctor import doctor
 from graphile_worker._cli.commands.exporter import exporter
@@ -18,6 +19,7 @@ from graphile_worker._cli.commands.history import history
 from graphile_worker._cli.commands.init import init
 from graphile_worker._cli.commands.jobs import jobs
 from graphile_worker._cli.commands.migrate import migrate
+from graphile_worker._cli.commands.pause import pause, resume
 from graphile_worker._cli.commands.run import RunMode, parse_cleanup_steps, print_error, run_command
 from graphile_worker._cli.commands.top import top
 from graphile_worker._cli.commands.tune import tune
@@ -31,8 +33,8 @@ from graphile_worker._support.error_format import make_printable
 from graphile_worker.errors import GraphileWorkerError
 
 SUBCOMMANDS = (
-    *(init, demo, migrate, add, jobs, history, workers, audit, bench, cron),
-    *(tune, doctor, top, exporter, config),
+    *(init, demo, migrate, add, jobs, history, workers, pause, resume, audit, bench, cron),
+    *(tune, doctor, top, dashboard, exporter, config),
 )
 
 

@@ -12,12 +12,12 @@ from graphile_worker._cli.settings.layers import Settings
 from graphile_worker._cli.settings.resolve import open_database, resolve_actor
 from graphile_worker._db.database import SyncDatabase, run_plan_sync
 from graphile_worker._sql.plans.admin import plan_list_locked_jobs, plan_recover_jobs
+from graphile_worker._sql.queries.pauses import PAUSED_PREFIX
 from graphile_worker._support.error_format import make_printable
 from graphile_worker._support.text import pluralize
 from graphile_worker.errors import ConfigurationError, GraphileWorkerError
 from graphile_worker.jobs import Job
 from graphile_worker.ops.pools import (
-    PAUSED_PREFIX,
     PoolHealth,
     PoolInfo,
     list_dead_pool_ids,
@@ -111,7 +111,7 @@ def _get_pools(database: SyncDatabase) -> list[PoolInfo]:
 def _reject_unknown(ids: Iterable[str], pools: Sequence[PoolInfo]) -> None:
     known = {pool.id for pool in pools}
     for each in ids:
-        # The id of a pause resumes the named queue.
+        # The plan rejects the id of a pause, with the reason.
         if each not in known and not each.startswith(PAUSED_PREFIX):
             raise NoSuchWorker(each)
 

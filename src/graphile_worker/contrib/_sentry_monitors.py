@@ -12,7 +12,7 @@ from typing import Any
 
 from graphile_worker._payloads import encode
 from graphile_worker.crontab import ParsedCronItem
-from graphile_worker.crontab.patterns import FIELDS, CronPattern, PatternField
+from graphile_worker.crontab.patterns import CronPattern, format_pattern
 from graphile_worker.jobs import Job
 from graphile_worker.tasks import read_cron_run
 from graphile_worker.tasks.batch import TRACE_KEY
@@ -103,41 +103,6 @@ def _build_monitor_config(item: ParsedCronItem) -> dict[str, Any] | None:
     if not isinstance(item.match, CronPattern):
         return None
     return {
-        "schedule": {"type": "crontab", "value": _format_pattern(item.match)},
+        "schedule": {"type": "crontab", "value": format_pattern(item.match)},
         "timezone": "UTC" if item.zone is None else item.zone.key,
     }
-
-
-def _format_pattern(pattern: CronPattern) -> str:
-    minute, hour, date, month, dow = FIELDS
-    return " ".join(
-        [
-            _format_steps(minute, pattern.minutes) or _format_ranges(minute, pattern.minutes),
-            _format_steps(hour, pattern.hours) or _format_ranges(hour, pattern.hours),
-            # Without steps: other parsers combine days that start with * differently.
-            _format_ranges(date, pattern.dates),
-            _format_ranges(month, pattern.months),
-            _format_ranges(dow, pattern.dows),
-        ]
-    )
-
-
-def _format_steps(field: PatternField, values: frozenset[int]) -> str | None:
-    """Format values in equal steps as */n, or return None."""
-    for step in range(2, (field.maximum + 1) // 2 + 1):
-        if values == {*range(field.minimum, field.maximum + 1, step)}:
-            return f"*/{step}"
-    return None
-
-
-def _format_ranges(field: PatternField, values: frozenset[int]) -> str:
-    """Format values as * or as ranges."""
-    if len(values) == field.maximum - field.minimum + 1:
-        return "*"
-    ranges: list[list[int]] = []
-    for value in sorted(values):
-        if ranges and value == ranges[-1][-1] + 1:
-            ranges[-1].append(value)
-        else:
-            ranges.append([value])
-    return ",".join(str(each[0]) if len(each) == 1 else f"{each[0]}-{each[-1]}" for each in ranges)

@@ -48,6 +48,11 @@ class Signature:
         self._resolve_early(self._resolve_readers)
 
     @property
+    def parameters(self) -> tuple[inspect.Parameter, ...]:
+        """Return the parameters of the function, without its context."""
+        return tuple(self._parameters)
+
+    @property
     def keys(self) -> list[str] | None:
         """Return the keys that payloads may have, or None if they may have any."""
         if self.takes_whole_payload or self._kwargs_name is not None:

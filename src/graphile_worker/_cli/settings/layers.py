@@ -29,12 +29,13 @@ TASK_SOURCES = ("app", "tasks")
 VARIABLE_PREFIX = "GRAPHILE_WORKER_"
 
 # Variables that are not settings: one that the logs read, those that the program of an
-# executable task gets, those that Kubernetes sets for a service called graphile-worker, and those
-# of `manage.py graphile_worker`.
+# executable task gets, those that Kubernetes sets for a service called graphile-worker, those of
+# `manage.py graphile_worker`, and the secrets of the dashboard.
 IGNORED_VARIABLES = re.compile(
     VARIABLE_PREFIX + r"(DEBUG|PAYLOAD_FORMAT|TASK_IDENTIFIER"
     r"|JOB_(ID|KEY|ATTEMPTS|MAX_ATTEMPTS|PRIORITY|RUN_AT)"
-    r"|SERVICE_(HOST|PORT(_\w+)?)|PORT(_[0-9]+_(TCP|UDP|SCTP)(_\w+)?)?|DJANGO_\w+)"
+    r"|SERVICE_(HOST|PORT(_\w+)?)|PORT(_[0-9]+_(TCP|UDP|SCTP)(_\w+)?)?|DJANGO_\w+"
+    r"|DASHBOARD_(PASSWORD|TOKEN|SECRET))"
 )
 
 

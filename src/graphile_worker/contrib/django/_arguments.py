@@ -22,8 +22,8 @@ SWITCHES = frozenset({"--traceback", "--no-color", "--force-color", "--skip-chec
 # Subcommands and flags of `graphile-worker` that do not run a worker.
 OTHER_WORK = frozenset(
     {
-        *("init", "demo", "migrate", "add", "jobs", "history", "workers", "audit", "bench"),
-        *("cron", "tune", "doctor", "top", "exporter", "config"),
+        *("init", "demo", "migrate", "add", "jobs", "history", "workers", "pause", "resume"),
+        *("audit", "bench", "cron", "tune", "doctor", "top", "dashboard", "exporter", "config"),
         *("-h", "--help", "--version", "--schema-only", "--cleanup"),
     }
 )

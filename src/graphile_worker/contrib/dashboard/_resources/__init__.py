@@ -1,0 +1,37 @@
+"""The resources of the API, one module each: its routes and its handlers."""
+
+from graphile_worker.contrib.dashboard._api import ApiRoute
+from graphile_worker.contrib.dashboard._resources import (
+    audit,
+    bulk,
+    cron,
+    diagnosis,
+    enqueue,
+    errors,
+    history,
+    job,
+    jobs,
+    overview,
+    queues,
+    session,
+    tasks,
+    workers,
+)
+
+# In this order: `/jobs/count` before `/jobs/{id}`.
+ROUTES: tuple[ApiRoute, ...] = (
+    *session.ROUTES,
+    *overview.ROUTES,
+    *jobs.ROUTES,
+    *enqueue.ROUTES,
+    *job.ROUTES,
+    *errors.ROUTES,
+    *queues.ROUTES,
+    *tasks.ROUTES,
+    *workers.ROUTES,
+    *cron.ROUTES,
+    *bulk.ROUTES,
+    *history.ROUTES,
+    *audit.ROUTES,
+    *diagnosis.ROUTES,
+)

@@ -1,0 +1,116 @@
+"""Scheduled tasks: next and last runs, and run one now."""
+
+import difflib
+from typing import Any
+
+from graphile_worker.contrib.dashboard._api import ApiRequest, ApiRoute, Problem
+from graphile_worker.contrib.dashboard._resources._common import (
+    EXAMPLE_TIME,
+    get_now,
+    read_path_text,
+)
+from graphile_worker.contrib.dashboard._users import Permission
+from graphile_worker.crontab import ParsedCronItem
+from graphile_worker.ops.cron_items import (
+    ListedCronItem,
+    plan_list_cron_items,
+    plan_run_cron_item,
+)
+from graphile_worker.ops.search import limit_plan
+
+
+async def list_items(request: ApiRequest) -> object:
+    """List the cron items of the app, of workers and of the database."""
+    service = request.service
+    plan = plan_list_cron_items(service.schemas, _list_app_items(request), limits=service.limits)
+    listing = await service.read(plan)
+    return {"now": listing.now, "items": [_show_item(item) for item in listing.items]}
+
+
+async def run_item(request: ApiRequest) -> object:
+    """Add the job of an item now. Its schedule stays the same."""
+    service = request.service
+    identifier = read_path_text(request, "identifier")
+    items = {item.identifier: item for item in _list_app_items(request)}
+    if identifier not in items:
+        raise await _build_unknown_item(request, identifier, items)
+    now = await get_now(request)
+    plan = plan_run_cron_item(items[identifier], now, service.schemas, actor=request.user.name)
+    job = await service.change(limit_plan(plan, service.schemas, service.limits))
+    return {"id": job.id}
+
+
+async def _build_unknown_item(
+    request: ApiRequest, identifier: str, items: dict[str, ParsedCronItem]
+) -> Problem:
+    service = request.service
+    listing = await service.read(plan_list_cron_items(service.schemas, limits=service.limits))
+    if any(item.identifier == identifier for item in listing.items):
+        return Problem(
+            409,
+            "conflict",
+            "the payload of this item is known only to its workers. Start the dashboard with the "
+            "app that defines it.",
+        )
+    near = difflib.get_close_matches(identifier, items, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return Problem(404, "not_found", f"no such cron item.{hint}")
+
+
+def _list_app_items(request: ApiRequest) -> list[ParsedCronItem]:
+    app = request.service.app
+    return [] if app is None else app.cron_items()
+
+
+def _show_item(item: ListedCronItem) -> dict[str, Any]:
+    return {
+        "identifier": item.identifier,
+        "task": item.task,
+        "schedule": item.schedule,
+        "words": item.words,
+        "tz": item.tz,
+        "next": item.next,
+        "last_at": item.last_at,
+        "known_since": item.known_since,
+        "backfill_seconds": item.backfill,
+        "source": item.source,
+        "health": item.health,
+    }
+
+
+ROUTES = (
+    ApiRoute(
+        method="GET",
+        path="/cron",
+        permission=Permission.VIEW,
+        handler=list_items,
+        summary="List scheduled tasks with their next and last runs.",
+        answer={
+            "now": EXAMPLE_TIME,
+            "items": [
+                {
+                    "identifier": "nightly_report",
+                    "task": "report",
+                    "schedule": "30 4 * * 1",
+                    "words": "at 04:30 on Monday UTC",
+                    "tz": "UTC",
+                    "next": [EXAMPLE_TIME],
+                    "last_at": EXAMPLE_TIME,
+                    "known_since": EXAMPLE_TIME,
+                    "backfill_seconds": 0.0,
+                    "source": "app",
+                    "health": "ok",
+                }
+            ],
+        },
+    ),
+    ApiRoute(
+        method="POST",
+        path="/cron/{identifier}/run",
+        permission=Permission.ENQUEUE,
+        handler=run_item,
+        summary="Add the job of a cron item now.",
+        answer={"id": "4711"},
+        status=201,
+    ),
+)

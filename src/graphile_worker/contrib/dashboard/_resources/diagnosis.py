@@ -1,0 +1,62 @@
+"""The diagnosis of `graphile-worker doctor`."""
+
+from graphile_worker.contrib.dashboard._api import ApiRequest, ApiRoute
+from graphile_worker.contrib.dashboard._resources._common import (
+    Cache,
+    get_redactor,
+    show_finding,
+)
+from graphile_worker.contrib.dashboard._users import Permission
+from graphile_worker.ops.diagnostics import DoctorOptions, Report, examine
+
+# A diagnosis opens two connections, so all browsers share one.
+_REPORTS = Cache(seconds=30.0)
+
+
+async def get_diagnosis(request: ApiRequest) -> object:
+    """Return the report, at most 30 s old."""
+    service = request.service
+
+    async def diagnose() -> Report:
+        return await examine(
+            service.conninfo,
+            schema=service.schemas.shared,
+            ext_schema=service.schemas.companion,
+            options=DoctorOptions(timeout=service.settings.query_timeout),
+        )
+
+    report = await _REPORTS.get(service, diagnose)
+    redactor = get_redactor(service)
+    return {
+        "verdict": report.verdict,
+        "facts": dict(report.facts),
+        "findings": [show_finding(each, redactor) for each in report.findings],
+    }
+
+
+ROUTES = (
+    ApiRoute(
+        method="GET",
+        path="/diagnosis",
+        permission=Permission.VIEW,
+        handler=get_diagnosis,
+        summary="Diagnose the queue and its database.",
+        answer={
+            "verdict": "healthy",
+            "facts": {"server": "PostgreSQL 18.1"},
+            "findings": [
+                {
+                    "id": "no-workers",
+                    "severity": "critical",
+                    "title": "3 jobs are ready and no worker runs",
+                    "evidence": ["no worker is registered"],
+                    "advice": "Start a worker.",
+                    "shell": "graphile-worker run",
+                    "sql": None,
+                    "affected": 3,
+                    "subject": None,
+                }
+            ],
+        },
+    ),
+)

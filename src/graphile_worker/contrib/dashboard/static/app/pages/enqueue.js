@@ -1,0 +1,127 @@
+/** Adds a job. The payload is checked by the task's signature, if the dashboard knows it. */
+import { html, useEffect, useState } from "../lib.js";
+import { get, post } from "../api.js";
+import { sentence, zone } from "../format.js";
+import { tickNow, useLive } from "../live.js";
+import { timeZone, whyNot } from "../state.js";
+import { Button, Facts, Field, JobLink, JsonEditor, Notice, Page, Panel, State, jsonProblem, pretty } from "../ui/index.js";
+
+export const title = "Enqueue";
+
+/** The parameters of a task. */
+export function Signature({ signature }) {
+  if (!signature?.length) return html`<p class="muted">${signature ? "None." : "The dashboard runs without the app that defines this task."}</p>`;
+  const show = ({ name, type, default: value }) => [name, `${type ?? "any"}${value == null ? "" : ` = ${value}`}`];
+  return html`<${Facts} class="mono" facts=${Object.fromEntries(signature.map(show))} />`;
+}
+
+const CHECK_MS = 400;
+const EMPTY = "{}";
+const MODES = {
+  replace: "A job with this key gets the new payload and time, unless it is running.",
+  preserve_run_at: "A job with this key gets the new payload, and keeps its time.",
+  unsafe_dedupe: "Nothing changes if a job with this key exists, even if it has failed permanently.",
+};
+const WHOLE = { type: "number", step: 1 };
+/** Fields of options: name, label, help, and attributes. */
+const OPTIONS = [
+  ["run_at", "Run at", "Now, if empty.", { type: "datetime-local", step: 1 }],
+  ["queue_name", "Queue", "Jobs of one queue run one after another."],
+  ["priority", "Priority", "Lower numbers run first. Default: 0.", WHOLE],
+  ["max_attempts", "Maximum attempts", "Default: 25.", { ...WHOLE, min: 1 }],
+  ["flags", "Flags", "Separated by commas. Workers that forbid a flag skip the job."],
+  ["job_key", "Key", "At most one job has a key."],
+];
+
+/** What the API expects. JSON leaves out what is undefined. */
+function toBody({ task, payload, job_key_mode: mode, ...options }) {
+  const filled = Object.fromEntries(Object.entries(options).filter(([, value]) => value));
+  const { priority, max_attempts: attempts, run_at: at, flags, job_key: key } = filled;
+  return {
+    ...filled, task: task.trim(), payload, job_key_mode: key && mode,
+    priority: priority && Number(priority), max_attempts: attempts && Number(attempts),
+    run_at: at && new Date(timeZone.peek() === "utc" ? `${at}Z` : at).toISOString(),
+    flags: flags?.split(",").map((flag) => flag.trim()).filter(Boolean),
+  };
+}
+
+/** The fields of a job that is duplicated. */
+async function readJob(id) {
+  const [{ job }, { text, is_redacted: isRedacted, is_truncated: isCut }] = await Promise.all([get(`/jobs/${id}`), get(`/jobs/${id}/payload`)]);
+  const payload = pretty(text)?.map(([, part]) => part).join("") ?? text;
+  const numbers = { priority: String(job.priority || ""), max_attempts: String(job.max_attempts) };
+  const warning = (isCut && "The payload is too long to be duplicated here.")
+    || (isRedacted && "Replace the masked values (•••) of this payload.");
+  return [{ task: job.task, payload, queue_name: job.queue ?? "", flags: Object.keys(job.flags ?? {}).join(", "), ...numbers }, warning];
+}
+
+export default function Enqueue({ query: { task: given = "", from } }) {
+  const tasks = useLive("/tasks", {}, { isFrozen: true }).data?.tasks ?? [];
+  const [form, setForm] = useState({ task: given, payload: EMPTY, job_key_mode: "replace" });
+  const [check, setCheck] = useState(null);
+  /** The notice: its kind and its text. */
+  const [[kind, text], setNotice] = useState([]);
+  const change = (values) => setForm((last) => ({ ...last, ...values }));
+  const report = (error) => setNotice(["error", sentence(error.detail)]);
+  const set = (name) => ({ value: form[name] ?? "", onInput: (event) => change({ [name]: event.target.value }) });
+  useEffect(() => {
+    if (!from) return;
+    readJob(from).then(([values, warning]) => {
+      change(values);
+      if (warning) setNotice(["warn", warning]);
+    }, report);
+  }, [from]);
+  const task = form.task.trim();
+  const syntax = jsonProblem(form.payload);
+  useEffect(() => {
+    setCheck(null);
+    if (!task || syntax || whyNot("enqueue")) return undefined;
+    const timer = setTimeout(() => post("/jobs/check", toBody(form)).then(setCheck, () => {}), CHECK_MS);
+    return () => clearTimeout(timer);
+  }, [task, form.payload]);
+  const signature = tasks.find((each) => each.identifier === task)?.signature;
+  const problems = (form.payload === EMPTY && !check?.isFinal ? null : check?.problems) ?? [];
+  const payloadError = syntax
+    ? `Line ${syntax.line}, column ${syntax.column}: ${syntax.message}.`
+    : problems.length > 0 && problems.map((each) => html`<div><code>${each.path || "payload"}</code>: ${each.message}</div>`);
+  const submit = async (event) => {
+    event.preventDefault();
+    if (syntax) return document.getElementById("payload").focus();
+    try {
+      const { id, is_new: isNew } = await post("/jobs", toBody(form));
+      setNotice(["good", html`<span role="status">${isNew === false ? "Updated" : "Added"} job <${JobLink} id=${id} />.</span>`]);
+      return tickNow();
+    } catch (error) {
+      if (error.code !== "bad_payload") return report(error);
+      setCheck({ ...check, task_is_known: true, isFinal: true, problems: error.problem.problems });
+      return document.getElementById("payload").focus();
+    }
+  };
+  return html`<${Page} title="Enqueue" hint=${from && html`a duplicate of job <${JobLink} id=${from} />`}>
+    ${text && html`<${Notice} kind=${kind}>${text}<//>`}
+    <form class="split" data-wide="left" onSubmit=${submit}>
+      <${Panel} title="Job"><div class="stack">
+        <${Field} label="Task"><input class="input mono" list="tasks" required autocomplete="off" ...${set("task")} /><//>
+        <datalist id="tasks">${tasks.map((each) => html`<option value=${each.identifier} />`)}</datalist>
+        ${check?.task_is_known === false && html`<${Notice} kind="warn">No worker and no app is known to have this task.
+          ${check.known_tasks_nearest.length > 0 && " Did you mean "}
+          ${check.known_tasks_nearest.map((name) => html`<${Button} key=${name} onClick=${() => change({ task: name })}>${name}<//> `)}<//>`}
+        <${Field} label="Payload (JSON)" error=${payloadError}><${JsonEditor} id="payload" badLine=${syntax?.line} ...${set("payload")} /><//>
+        ${check?.unknown_keys?.length > 0 && html`<${Notice} kind="warn">
+          The task has no parameter <code>${check.unknown_keys.join(", ")}</code>.<//>`}
+        ${signature && check?.problems.length === 0 && html`<p><${State} state="ok" word="The payload fits the task’s parameters." /></p>`}
+        <div><${Button} kind="primary" type="submit" icon="enqueue" disabledReason=${whyNot("enqueue")}>Add job<//></div>
+      </div><//>
+      <div class="stack">
+        ${task && html`<${Panel} title="Parameters"><${Signature} signature=${signature} /><//>`}
+        <${Panel} title="Options" hint="Empty fields use the defaults."><div class="form-grid">
+          ${OPTIONS.map(([name, label, help, more]) => html`<${Field} key=${name} help=${help}
+            label=${name === "run_at" ? `${label} (${zone()})` : label}><input class="input" autocomplete="off" ...${more} ...${set(name)} /><//>`)}
+          <${Field} label="If a job has this key" help=${form.job_key ? MODES[form.job_key_mode] : "Needs a key."}>
+            <select class="input" disabled=${!form.job_key} ...${set("job_key_mode")}>
+              ${Object.keys(MODES).map((mode) => html`<option>${mode}</option>`)}</select><//>
+        </div><//>
+      </div>
+    </form>
+  <//>`;
+}

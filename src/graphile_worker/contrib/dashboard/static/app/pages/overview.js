@@ -1,0 +1,210 @@
+/** Overview: is work flowing, and if not, why? */
+import { html } from "../lib.js";
+import { openBulk } from "../bulk.js";
+import { age, count, heading, plural, rate, sentence, time } from "../format.js";
+import { jobsPath, link, quote } from "../router.js";
+import { HEALTH_ICONS } from "../shell.js";
+import { dataAge, overview, problem, whyNot } from "../state.js";
+import { STATES } from "../strings.js";
+import {
+  Button, Chart, Code, Empty, Icon, JobLink, Loading, Page, Panel, Problem, Spark, State, Table, act, column, confirmAction, stateWord,
+} from "../ui/index.js";
+
+export const title = "Overview";
+
+const LATE_SECONDS = 60;
+const MAX_NOTES = 3;
+
+const jobsLink = (filter) => link(jobsPath(filter));
+const taskLink = (task, state) => jobsLink(`task:${quote(task)}${state ? ` state:${state}` : ""}`);
+const lateness = (seconds) => (seconds > 5 * LATE_SECONDS ? "bad" : seconds > LATE_SECONDS ? "warn" : "");
+const HISTORY = html`<a href=${link("history")}>History</a>`;
+const firstLine = ({ error }) => error?.split("\n")[0];
+
+const describeRecovery = ({ jobs, queues, rejected }) =>
+  sentence(rejected[0]?.why) || `Released ${plural(jobs, "job")} and ${plural(queues, "queue")}.`;
+
+/** Runs the safe action of an alert, after a question where it changes more than it shows. */
+async function run({ kind, target, label }) {
+  if (kind === "retry_group") openBulk({ action: "retry", fingerprint: target, title: label });
+  else if (kind === "recover_worker") {
+    const text = `The locks of ${target} are removed, and other workers run its jobs again. The server rejects this if the worker is alive.`;
+    const isSure = await confirmAction({ title: "Recover the jobs of a dead worker", text, action: "Recover" });
+    if (isSure) act("/workers/recover", { ids: [target] }, describeRecovery);
+  } else act(`/${kind === "resume_queue" ? "queues" : "tasks"}/${encodeURIComponent(target)}/resume`, {}, `Resumed ${target}.`);
+}
+
+function Alert({ alert: { action, severity, title: what, evidence, advice, shell, sql, link: path } }) {
+  return html`<li class="alert" data-severity=${severity}>
+    <${Icon} name=${severity} label=${severity} />
+    <p class="alert-title">${heading(what)}</p>
+    <div class="alert-text">
+      ${evidence.map((line) => html`<div>${heading(line)}</div>`)}<div>${sentence(advice)}</div>
+      ${(shell || sql) && html`<details><summary>${shell ? "Command" : "SQL"}</summary>
+        <${Code} text=${shell ?? sql} language=${shell ? "shell" : "sql"} copy /></details>`}
+    </div>
+    <div class="actions">
+      ${path && html`<${Button} href=${link(path)}>Show<//>`}
+      ${action && html`<${Button} kind="primary" disabledReason=${whyNot(action.permission)} onClick=${() => run(action)}>${action.label}<//>`}
+    </div>
+  </li>`;
+}
+
+function Alerts({ alerts }) {
+  const urgent = alerts.filter((alert) => alert.severity !== "note");
+  const notes = alerts.filter((alert) => alert.severity === "note");
+  const show = (list) => list.length > 0 && html`<ul class="alerts">
+    ${list.map((alert) => html`<${Alert} key=${alert.id + alert.title} alert=${alert} />`)}</ul>`;
+  const isShort = !urgent.length && notes.length <= MAX_NOTES;
+  return html`<section class="stack" aria-label="Alerts">${show(urgent)}
+    ${isShort ? show(notes) : notes.length > 0 && html`<details><summary>${plural(notes.length, "note")}</summary>${show(notes)}</details>`}</section>`;
+}
+
+function Stat({ label, value, note, href, values, spark, tone = "" }) {
+  return html`<${href ? "a" : "div"} class="stat" href=${href}><span class="stat-label">${label}</span>
+    <span class=${`stat-value ${tone}`}>${value}</span>${values.length > 1 && html`<${Spark} values=${values} label=${spark} />`}
+    <span class="stat-note">${note}</span><//>`;
+}
+
+const getValues = (series, name) => series.map((point) => point[name]);
+const span = (series) => (Date.parse(series.at(-1).at) - Date.parse(series[0].at)) / 1000;
+
+/** Whether a series rose or fell by a tenth between its first and its last third. */
+function describeTrend(series, name) {
+  const known = getValues(series, name).filter((value) => value != null);
+  const third = Math.floor(known.length / 3);
+  if (third < 2) return "";
+  const mean = (part) => part.reduce((sum, value) => sum + value, 0) / third;
+  const [before, after] = [mean(known.slice(0, third)), mean(known.slice(-third))];
+  const word = after > before * 1.1 + 0.5 ? "rising" : after < before * 0.9 - 0.5 ? "falling" : "steady";
+  return `${word} over ${age(span(series))}`;
+}
+
+function describeDrain({ drain_seconds: seconds, rates, totals, is_partial: isPartial }) {
+  if (isPartial) return "being counted";
+  if (!rates) return "measuring the rates";
+  if (!totals.ready) return "nothing waits for a worker";
+  if (seconds != null) return `drains in ≈ ${age(seconds)}`;
+  return rates.completed ? "does not drain at this rate" : "no job completed lately";
+}
+
+function describeWorkers({ alive, dead, unknown }) {
+  if (!alive && !dead && !unknown) return "no worker is registered";
+  const others = [dead && `${dead} dead`, unknown && `${unknown} unregistered`].filter(Boolean);
+  return [plural(alive, "worker") + (others.length ? " alive" : ""), ...others].join(", ");
+}
+
+function Stats({ data }) {
+  const { totals, rates, slots, series, oldest_ready_seconds: oldest, oldest_ready_task: task } = data;
+  /** The number of jobs in a state, with their trend. */
+  const inState = (state, tone, more) => ({
+    label: stateWord(state), spark: `${stateWord(state)} jobs`, values: getValues(series, state), href: jobsLink(`state:${state}`),
+    value: data.is_partial ? "…" : count(totals[state]), tone: totals[state] ? tone : "", note: describeTrend(series, state), ...more,
+  });
+  const running = inState("running");
+  const stats = [
+    {
+      label: "Oldest ready job", value: oldest == null ? "none" : age(oldest), tone: lateness(oldest), href: task && taskLink(task, "ready"),
+      note: task ?? "nothing waits for a worker", values: getValues(series, "oldest_ready"), spark: "Age of the oldest ready job",
+    },
+    inState("ready", "", { note: describeDrain(data) }),
+    {
+      ...running, note: describeWorkers(data.workers),
+      value: html`${running.value}${slots.total > 0 && html`<span class="muted small"> of ${plural(slots.total, "slot")}</span>`}`,
+    },
+    {
+      label: "Throughput", value: rates ? rate(rates.completed) : "…", note: rates ? `completed, ${rate(rates.added)} added` : "measuring",
+      href: link("history"), values: getValues(series, "completed"), spark: "Completed jobs per second",
+    },
+    inState("retrying", "warn"),
+    inState("failed", "bad", { href: link("errors") }),
+  ];
+  return html`<div class="stats">${stats.map((stat) => html`<${Stat} ...${stat} />`)}</div>`;
+}
+
+function Throughput({ series, rates }) {
+  const of = (name) => getValues(series, name);
+  const isMeasured = of("completed").filter((value) => value != null).length > 1;
+  const hint = rates && `${rate(rates.added)} added, ${rate(rates.completed)} completed`;
+  return html`<${Panel} title="Throughput" hint=${hint} actions=${HISTORY}>${isMeasured
+    ? html`<${Chart} label=${`Jobs added and completed per second, last ${age(span(series))}`} at=${of("at")} format=${rate} series=${[
+        { label: "Completed", values: of("completed"), color: "accent", isFilled: true },
+        { label: "Added", values: of("added"), color: "retrying", isDashed: true },
+      ]} />`
+    : html`<p class="muted">The chart starts after two samples, within a few seconds.</p>`}<//>`;
+}
+
+const error = { key: "error", fill: true, card: "line", render: firstLine };
+
+const TASK_COLUMNS = [
+  {
+    key: "identifier", label: "Task", sort: true, card: "lead",
+    render: (task) => html`<a class="mono" href=${taskLink(task.identifier)}>${task.identifier}</a>
+      ${task.is_paused && html` <span class="badge" data-kind="warn">paused</span>`}
+      ${task.is_served === false && html` <span class="badge" data-kind="bad">no worker</span>`}`,
+  },
+  column.duration("oldest_ready_seconds", "Oldest ready", {
+    card: "end", render: ({ oldest_ready_seconds: seconds }) => seconds != null && html`<span class=${lateness(seconds)}>${age(seconds)}</span>`,
+  }),
+  ...STATES.map(([state, label]) => column.number(state, label, {
+    render: (task) => task[state] > 0 && html`<a href=${taskLink(task.identifier, state)}>${count(task[state])}</a>`,
+  })),
+  { ...error, label: "Newest error" },
+];
+
+function Tasks({ tasks, task_count: total }) {
+  const columns = TASK_COLUMNS.filter(({ key }) => !["waiting", "stale"].includes(key) || tasks.some((task) => task[key]));
+  const hint = total > tasks.length && `The ${count(tasks.length)} most urgent of ${count(total)}`;
+  return tasks.length > 0 && html`<${Panel} title="By task" hint=${hint} actions=${html`<a href=${link("tasks")}>All tasks</a>`}>
+    <${Table} columns=${columns} rows=${tasks} keyOf=${(task) => task.identifier} label="Jobs by task" /><//>`;
+}
+
+const ENDED_COLUMNS = [
+  { key: "id", label: "Job", card: "lead", render: (job) => html`<${JobLink} id=${job.id} />` },
+  column.task("task", "Task", { sort: false }),
+  { key: "state", label: "Outcome", card: "end", render: (job) => html`<${State} state=${job.state} />` },
+  {
+    key: "duration", label: "Took", align: "right",
+    render: ({ started_at: from, finished_at: to }) => from && age((Date.parse(to) - Date.parse(from)) / 1000),
+  },
+  column.when("finished_at", "Ended", { sort: false }),
+  { ...error, label: "Error" },
+];
+
+function Ended({ ended }) {
+  return ended?.length > 0 && html`<${Panel} title="What ended last" actions=${HISTORY}>
+    <${Table} columns=${ENDED_COLUMNS} rows=${ended} keyOf=${(job) => `${job.id} ${job.finished_at}`} label="Jobs that ended last" /><//>`;
+}
+
+/** A queue without any job: how to add the first. */
+function FirstSteps() {
+  return html`<${Empty} icon="jobs" title="No jobs yet"><div class="stack">
+    <p>The queue is empty. Add a job from SQL or from the Enqueue page, and it appears here within two seconds.</p>
+    <${Code} text=${`select graphile_worker.add_job('send_email', '{"to": "ana@example.com"}');`} language="sql" copy />
+    <p><${Button} kind="primary" disabledReason=${whyNot("enqueue")} href=${link("enqueue")}>Enqueue a job<//></p></div><//>`;
+}
+
+export default function Overview() {
+  const data = overview.value;
+  if (!data) return problem.value ? html`<${Problem} error=${problem.value} />` : html`<${Loading} />`;
+  if (!data.taken_at) {
+    return data.outage ? html`<${Problem} error=${{ ...data.outage, detail: data.outage.message }} />` : html`<${Loading} />`;
+  }
+  const isEmpty = !data.is_partial && !Object.values(data.totals).some(Boolean) && !data.tasks.length && !data.ended?.length;
+  const { health, sentence: words } = data.verdict;
+  const updated = dataAge.value < 3 ? "just now" : `${age(Math.round(dataAge.value))} ago`;
+  const hint = data.is_partial ? "Counting the jobs. Ages, rates and workers are current." : `updated ${updated}`;
+  return html`<${Page}
+    title=${html`<span class="headline" data-health=${health}>
+      <${Icon} name=${HEALTH_ICONS[health] ?? "unknown"} /><span>${heading(words)}</span></span>`}
+    hint=${html`<span title=${time(data.taken_at)}>${hint}</span>`}
+  >
+    ${data.alerts.length > 0 && html`<${Alerts} alerts=${data.alerts} />`}
+    <div class=${`stack ${data.outage ? "stale-data" : ""}`}>
+      <${Stats} data=${data} />
+      ${isEmpty ? html`<${FirstSteps} />` : html`<${Throughput} ...${data} />`}
+      <${Tasks} ...${data} />
+      <${Ended} ended=${data.ended} />
+    </div>
+  <//>`;
+}

@@ -1,0 +1,73 @@
+/** The page that the URL names. All URLs are relative to the document's base. */
+import { signal } from "./lib.js";
+
+const BASE = new URL(document.baseURI).pathname;
+
+/** The first segment of a path, and the parameter that may follow it. */
+const PATHS = new Map([
+  [""], ["jobs", "id"], ["errors", "fingerprint"], ["tasks", "name"], ["queues", "name"], ["workers", "id"],
+  ["cron"], ["history"], ["enqueue"], ["audit"], ["diagnosis"],
+]);
+
+/** Reads a path: the page, which is a module of `pages/`, and its parameters. */
+function match(path) {
+  const [, name, value] = /^([^/]*)(?:\/([^/]+))?\/?$/.exec(path) ?? [];
+  const parameter = PATHS.get(name);
+  if (!value && PATHS.has(name)) return { page: name || "overview", params: {} };
+  try {
+    if (value && parameter) return { page: name === "jobs" ? "job" : name, params: { [parameter]: decodeURIComponent(value) } };
+  } catch {
+    // The escapes of the value are not valid.
+  }
+  return { page: "missing", params: {} };
+}
+
+const read = () => ({ ...match(location.pathname.slice(BASE.length)), query: Object.fromEntries(new URLSearchParams(location.search)) });
+
+export const route = signal(read());
+
+/** The href of a path, for example `jobs?q=state:failed`. */
+export const link = (path) => BASE + path.replace(/^\//, "");
+
+/** A query string, with its question mark, without empty values. */
+export function queryString(query) {
+  const text = new URLSearchParams(Object.entries(query).filter(([, value]) => value != null && value !== "")).toString();
+  return text && `?${text}`;
+}
+
+/** The path of the jobs that a filter matches. */
+export const jobsPath = (filter) => `jobs${queryString({ q: filter })}`;
+
+/** A value of a filter, in quotes where it needs them. */
+export const quote = (value) => (/[\s,"\\*]/.test(value) || value === "none" ? `"${value.replace(/(["\\*])/g, "\\$1")}"` : value);
+
+function go(href, isPush) {
+  if (href === location.pathname + location.search) return;
+  history[isPush ? "pushState" : "replaceState"](null, "", href);
+  route.value = read();
+}
+
+/** Opens a path as a new entry of the history, or in place of the current one. */
+export function navigate(path, { replace = false } = {}) {
+  const before = route.peek().page;
+  go(link(path), !replace);
+  if (before !== route.peek().page || !replace) window.scrollTo(0, 0);
+}
+
+/** Changes parameters of the query string. Null removes one. */
+export function setQuery(changes, { push = false } = {}) {
+  go(location.pathname + queryString({ ...route.peek().query, ...changes }), push);
+}
+
+window.addEventListener("popstate", () => (route.value = read()));
+
+document.addEventListener("click", (event) => {
+  const anchor = event.target.closest?.("a[href]");
+  const isPlain = event.button === 0 && !(event.metaKey || event.ctrlKey || event.shiftKey || event.altKey);
+  if (!anchor || !isPlain || event.defaultPrevented || anchor.target || anchor.download) return;
+  const url = new URL(anchor.href);
+  const path = url.pathname.slice(BASE.length);
+  if (url.origin !== location.origin || !url.pathname.startsWith(BASE) || /^(static|api)\//.test(path)) return;
+  event.preventDefault();
+  navigate(path + url.search);
+});
